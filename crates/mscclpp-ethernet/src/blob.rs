@@ -6,12 +6,16 @@
 //! The part of an endpoint is its address ([`mscclpp_net::links::Address`]). A process that has it can write into every
 //! region of its owner whose id it knows as well.
 
-use mscclpp_net::wire::{Malformed, Reader};
-
-use crate::{
-    PROTOCOL,
-    error::{Error, Result},
+use mscclpp_net::{
+    links::Protocol,
+    wire::{Malformed, Reader},
 };
+
+use crate::error::{Error, Result};
+
+/// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
+pub(crate) const PROTOCOL: Protocol =
+    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 3 };
 
 const WHAT: &str = "a registered memory";
 

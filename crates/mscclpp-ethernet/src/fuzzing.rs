@@ -71,7 +71,7 @@ impl Victim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PROTOCOL;
+    use crate::blob::PROTOCOL;
     use fastrand::Rng;
 
     #[test]

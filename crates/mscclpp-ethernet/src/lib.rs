@@ -37,6 +37,7 @@
 //! so to it.
 
 mod blob;
+mod checksum;
 mod claims;
 mod env;
 mod error;
@@ -45,7 +46,7 @@ mod frame;
 pub mod fuzzing;
 mod hub;
 mod link;
-mod placement;
+mod link_state;
 mod receiving;
 mod region;
 mod regions;
@@ -65,20 +66,18 @@ use mscclpp_core::{
 };
 use mscclpp_gpu::Gpu;
 use mscclpp_net::event_loop::get_or_start;
-use mscclpp_net::links::{self, Address, Name, Protocol};
+use mscclpp_net::links::{self, Address, Name};
 use parking_lot::Mutex;
 
+use blob::PROTOCOL;
 pub use error::Error;
-use hub::{Hub, LinkState};
+use hub::Hub;
 use link::EthernetLink;
+use link_state::LinkState;
 pub use mscclpp_net::interface::Family;
 use region::{LocalRegion, PeerRegion};
 pub use settings::EthernetBuilder;
-pub(crate) use settings::Settings;
-
-/// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
-const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 3 };
+use settings::Settings;
 
 /// The provider of [`Transport::ETHERNET`].
 ///
@@ -106,6 +105,14 @@ impl Ethernet {
     }
 }
 
+impl EthernetBuilder {
+    /// Makes the provider. Nothing is opened yet.
+    #[must_use]
+    pub fn build(self) -> Ethernet {
+        Ethernet { settings: self.settings, hub: Mutex::default() }
+    }
+}
+
 struct EthernetEndpoint {
     blob: Vec<u8>,
     name: Name,
@@ -122,7 +129,7 @@ impl LocalEndpoint for EthernetEndpoint {
 
 impl Drop for EthernetEndpoint {
     fn drop(&mut self) {
-        self.hub.links().close_endpoint(self.name);
+        self.hub.links.close_endpoint(self.name);
     }
 }
 
@@ -133,7 +140,7 @@ impl TransportProvider for Ethernet {
 
     fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
         let hub = self.hub()?;
-        let address = hub.links().open_endpoint().map_err(Error::from)?;
+        let address = hub.links.open_endpoint().map_err(Error::from)?;
         Ok(Arc::new(EthernetEndpoint {
             name: address.name,
             blob: address.encode(&PROTOCOL),
@@ -172,7 +179,7 @@ impl TransportProvider for Ethernet {
         let local: &EthernetEndpoint = own(&**local, "the local endpoint").map_err(Error::from)?;
         let peer = Address::decode(&PROTOCOL, &remote.blob).map_err(Error::from)?;
         let state = Arc::new(LinkState::new(monitor));
-        let links = local.hub.links();
+        let links = &local.hub.links;
         let link =
             links.dial(&peer, remote.host == host_id()?, local.name, state.clone()).map_err(|error| {
                 match error {
@@ -183,6 +190,6 @@ impl TransportProvider for Ethernet {
                     error => Error::from(error).into(),
                 }
             })?;
-        Ok(Arc::new(EthernetLink::new(state, link, local.hub.clone(), local.max_waiting)))
+        Ok(Arc::new(EthernetLink { state, link, hub: local.hub.clone(), max_waiting: local.max_waiting }))
     }
 }

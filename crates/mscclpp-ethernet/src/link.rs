@@ -10,26 +10,16 @@ use mscclpp_net::links;
 
 use crate::{
     error::{Error, SystemCall},
-    hub::{Hub, LinkState},
+    hub::Hub,
+    link_state::LinkState,
     sending, socket,
 };
 
 pub(crate) struct EthernetLink {
-    state: Arc<LinkState>,
-    link: links::Link,
-    hub: Arc<Hub>,
-    max_waiting: Option<u32>,
-}
-
-impl EthernetLink {
-    pub(crate) fn new(
-        state: Arc<LinkState>,
-        link: links::Link,
-        hub: Arc<Hub>,
-        max_waiting: Option<u32>,
-    ) -> Self {
-        Self { state, link, hub, max_waiting }
-    }
+    pub(crate) state: Arc<LinkState>,
+    pub(crate) link: links::Link,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) max_waiting: Option<u32>,
 }
 
 impl Link for EthernetLink {
@@ -40,7 +30,7 @@ impl Link for EthernetLink {
         })?;
         socket::SENDER.apply(&connection.stream).during("setting up a connection").map_err(Error::from)?;
         let suspicions = self.link.suspicions();
-        Ok(sending::open(connection, &self.state, suspicions, self.hub.settings(), self.max_waiting)?)
+        Ok(sending::open(connection, &self.state, suspicions, &self.hub.settings, self.max_waiting)?)
     }
 
     fn tell_failure(&self, reason: &str) {

@@ -1,3 +1,5 @@
+//! What becomes of a link, as its queues see it.
+
 use std::{
     net::SocketAddr,
     sync::{
@@ -10,30 +12,34 @@ use mscclpp_core::{Error as CoreError, LinkMonitor};
 use mscclpp_net::links::{LinkEnd, LinkEvents};
 use parking_lot::Mutex;
 
-use crate::{error::Error, frame::Fault, sending::SendConnection};
+use crate::{error::Error, frame::Fault};
+
+/// What carries data of a link, and is cut when the link ends.
+pub(crate) trait Carrier: Send + Sync {
+    fn cut(&self);
+}
 
 /// A link from an endpoint of this process to a peer's. Shared by the queues and by those who watch the link.
 pub(crate) struct LinkState {
     monitor: LinkMonitor,
-    /// The connections that carry its data.
-    connections: Mutex<Vec<Weak<SendConnection>>>,
+    carriers: Mutex<Vec<Weak<dyn Carrier>>>,
     over: AtomicBool,
 }
 
 impl LinkState {
     pub(crate) fn new(monitor: LinkMonitor) -> Self {
-        Self { monitor, connections: Mutex::default(), over: AtomicBool::new(false) }
+        Self { monitor, carriers: Mutex::default(), over: AtomicBool::new(false) }
     }
 
-    /// Cuts `connection` when the link ends, or at once if it has ended.
-    pub(crate) fn carries(&self, connection: &Arc<SendConnection>) {
-        let mut connections = self.connections.lock();
-        connections.retain(|connection| connection.strong_count() > 0);
-        connections.push(Arc::downgrade(connection));
-        drop(connections);
-        // `cut` sets this before it looks at the list: one of the two sees the other.
+    /// Cuts `carrier` when the link ends, or at once if it has ended.
+    pub(crate) fn is_carried_by(&self, carrier: &Arc<dyn Carrier>) {
+        let mut carriers = self.carriers.lock();
+        carriers.retain(|carrier| carrier.strong_count() > 0);
+        carriers.push(Arc::downgrade(carrier));
+        drop(carriers);
+        // `end` sets this before it looks at the list: one of the two sees the other.
         if self.over.load(Ordering::SeqCst) {
-            connection.cut();
+            carrier.cut();
         }
     }
 
@@ -46,15 +52,13 @@ impl LinkState {
     }
 
     pub(crate) fn fail(&self, error: CoreError) {
-        self.monitor.fail(error);
-        self.cut();
+        self.end(|monitor| monitor.fail(error));
     }
 
-    fn cut(&self) {
+    fn end(&self, tell: impl FnOnce(&LinkMonitor)) {
+        tell(&self.monitor);
         self.over.store(true, Ordering::SeqCst);
-        for connection in self.connections.lock().drain(..).filter_map(|connection| connection.upgrade()) {
-            connection.cut();
-        }
+        self.carriers.lock().drain(..).filter_map(|carrier| carrier.upgrade()).for_each(|it| it.cut());
     }
 }
 
@@ -62,21 +66,9 @@ impl LinkEvents for LinkState {
     fn ended(&self, end: LinkEnd) {
         let hostile = |address: SocketAddr, reason: String| Error::Hostile { address, reason };
         let error = match end {
-            LinkEnd::Goodbye => {
-                self.monitor.closed();
-                self.cut();
-                return;
-            }
-            LinkEnd::Lost(reason) => {
-                self.monitor.lost(reason);
-                self.cut();
-                return;
-            }
-            LinkEnd::Failed(reason) => {
-                self.monitor.peer_failed(&reason);
-                self.cut();
-                return;
-            }
+            LinkEnd::Goodbye => return self.end(LinkMonitor::closed),
+            LinkEnd::Lost(reason) => return self.end(|monitor| monitor.lost(reason)),
+            LinkEnd::Failed(reason) => return self.end(|monitor| monitor.peer_failed(&reason)),
             LinkEnd::Refused { address, complaint } => match Fault::of(complaint) {
                 Some(fault) => Error::Refused { address, reason: fault.to_string() },
                 None => hostile(address, format!("it complained of what is unknown here: {complaint}")),

@@ -23,7 +23,7 @@ impl LocalRegion {
     pub(crate) fn register(hub: Arc<Hub>, region: &Arc<MemoryRegion>) -> Self {
         let misalignment = (region.ptr().0 % 8) as u8;
         let blob = RegionBlob { id: region.id(), len: region.len(), misalignment }.encode();
-        hub.regions().register(region);
+        hub.regions.register(region);
         Self { region: region.clone(), blob, hub: Some(hub) }
     }
 
@@ -51,7 +51,7 @@ impl Drop for LocalRegion {
     /// Waits until no peer's bytes are on their way into the region. The wait is bounded.
     fn drop(&mut self) {
         if let Some(hub) = &self.hub {
-            hub.regions().withdraw(self.region.id());
+            hub.regions.withdraw(self.region.id());
         }
     }
 }

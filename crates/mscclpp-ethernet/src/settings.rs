@@ -1,9 +1,6 @@
 use std::{num::NonZero, thread::available_parallelism, time::Duration};
 
 use mscclpp_net::interface::Family;
-use parking_lot::Mutex;
-
-use crate::Ethernet;
 
 /// The settings of a provider.
 #[derive(Debug, Clone)]
@@ -36,7 +33,7 @@ impl Default for Settings {
     }
 }
 
-/// Sets up an [`Ethernet`] provider.
+/// Sets up an [`Ethernet`](crate::Ethernet) provider.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +46,7 @@ impl Default for Settings {
 #[derive(Debug, Default)]
 #[must_use]
 pub struct EthernetBuilder {
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 
 impl EthernetBuilder {
@@ -89,11 +86,5 @@ impl EthernetBuilder {
     pub fn family(mut self, family: Family) -> Self {
         self.settings.family = Some(family);
         self
-    }
-
-    /// Makes the provider. Nothing is opened yet.
-    #[must_use]
-    pub fn build(self) -> Ethernet {
-        Ethernet { settings: self.settings, hub: Mutex::default() }
     }
 }

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use mscclpp_core::MemoryRegion;
 use mscclpp_gpu::{DevicePtr, Event, Gpu, PinnedBuffer, Result, Stream};
 
-use crate::{Settings, socket::Piece};
+use crate::{settings::Settings, socket::Piece};
 
 /// The chunks of one device at one end of one connection, and the stream that all its copies are on.
 ///
@@ -24,6 +24,16 @@ pub(crate) struct Staging {
     next: [usize; 2],
     /// What the copies under way touch.
     kept: Vec<Arc<MemoryRegion>>,
+}
+
+/// Which of the stagings of one end of a connection is that of `gpu`; it is made when it is first asked for. Usually there is
+/// one, or none.
+pub(crate) fn number_of(stagings: &mut Vec<Staging>, gpu: &Gpu, settings: &Settings) -> Result<usize> {
+    if let Some(known) = stagings.iter().position(|staging| staging.is_of(gpu)) {
+        return Ok(known);
+    }
+    stagings.push(Staging::new(gpu, settings)?);
+    Ok(stagings.len() - 1)
 }
 
 /// Bytes of a small chunk, and how many there are.
@@ -48,7 +58,7 @@ impl Chunk {
 
 impl Staging {
     /// Staging for the calling thread, which must be one of this transport's own.
-    pub(crate) fn new(gpu: &Gpu, settings: &Settings) -> Result<Self> {
+    fn new(gpu: &Gpu, settings: &Settings) -> Result<Self> {
         gpu.adopt_thread()?;
         let chunk = |memory, offset, len| Ok(Chunk { memory, offset, len, copied: gpu.event(false)? });
         let large = (0..settings.chunks).map(|_| {
@@ -67,7 +77,7 @@ impl Staging {
         })
     }
 
-    pub(crate) fn is_of(&self, gpu: &Gpu) -> bool {
+    fn is_of(&self, gpu: &Gpu) -> bool {
         self.gpu.id() == gpu.id() && self.gpu.platform() == gpu.platform()
     }
 

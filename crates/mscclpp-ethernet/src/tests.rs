@@ -31,7 +31,8 @@ use mscclpp_net::{
 };
 
 use crate::{
-    Error, Ethernet, PROTOCOL,
+    Error, Ethernet,
+    blob::PROTOCOL,
     frame::{Fault, Frame},
 };
 

@@ -1,22 +1,20 @@
 //! What a process needs once, however many connections it has: its links, its regions, and the threads on which peers'
 //! data arrives. These threads touch only memory in the table of regions.
 
-mod link_state;
 mod receivers;
 
 use std::sync::Arc;
 
 use mscclpp_net::links::{self, Links, Options};
 
-use crate::{PROTOCOL, Settings, env, error::Result, regions::Regions};
-pub(crate) use link_state::LinkState;
+use crate::{blob::PROTOCOL, env, error::Result, regions::Regions, settings::Settings};
 use receivers::Receivers;
 
 /// What one provider runs. Stopped when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
-    links: Arc<Links>,
-    settings: Settings,
-    regions: Arc<Regions>,
+    pub(crate) links: Arc<Links>,
+    pub(crate) settings: Settings,
+    pub(crate) regions: Arc<Regions>,
 }
 
 impl Hub {
@@ -35,17 +33,5 @@ impl Hub {
             },
         )?;
         Ok(Arc::new(Self { links, settings, regions }))
-    }
-
-    pub(crate) fn links(&self) -> &Arc<Links> {
-        &self.links
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    pub(crate) fn regions(&self) -> &Arc<Regions> {
-        &self.regions
     }
 }

@@ -1,7 +1,12 @@
-use mscclpp_gpu::{DevicePtr, Gpu, Result};
+use mscclpp_gpu::{Gpu, Result, access};
 use mscclpp_os::waiting::Backoff;
 
-use crate::{Settings, placement, regions::Target, socket::Piece, staging::Staging};
+use crate::{
+    regions::Target,
+    settings::Settings,
+    socket::Piece,
+    staging::{self, Staging},
+};
 
 /// Puts bytes in place: into host memory at once, into device memory through staging.
 pub(crate) struct Placer {
@@ -35,14 +40,6 @@ impl Placer {
         Self { settings, stagings: Vec::new() }
     }
 
-    fn staging(&mut self, gpu: &Gpu) -> Result<usize> {
-        if let Some(known) = self.stagings.iter().position(|staging| staging.is_of(gpu)) {
-            return Ok(known);
-        }
-        self.stagings.push(Staging::new(gpu, &self.settings)?);
-        Ok(self.stagings.len() - 1)
-    }
-
     /// The next chunk of the device for a part of `len` bytes or less, once it is free.
     pub(crate) fn slot(
         &mut self,
@@ -50,7 +47,7 @@ impl Placer {
         len: u64,
         closed: impl Fn() -> bool,
     ) -> Result<Slot, Interrupted> {
-        let staging = self.staging(gpu)?;
+        let staging = staging::number_of(&mut self.stagings, gpu, &self.settings)?;
         let chunk = self.stagings[staging].turn(len);
         let mut backoff = Backoff::default();
         while !self.stagings[staging].is_copied(chunk)? {
@@ -83,15 +80,14 @@ impl Placer {
         value: u64,
         closed: impl Fn() -> bool,
     ) -> Result<(), Interrupted> {
-        let DevicePtr(address) = target.address;
         match target.region.gpu() {
             None => {
                 self.settle(None, closed)?;
                 // SAFETY: a checked range of 8 bytes of host memory, whose alignment was checked too.
-                unsafe { placement::publish(address as *mut u8, value) };
+                unsafe { access::publish(target.address, value) };
             }
             Some(gpu) => {
-                let staging = self.staging(gpu)?;
+                let staging = staging::number_of(&mut self.stagings, gpu, &self.settings)?;
                 self.settle(Some(staging), closed)?;
                 // SAFETY: as above, of a device's memory.
                 unsafe { self.stagings[staging].publish(&target.region, target.address, value)? };

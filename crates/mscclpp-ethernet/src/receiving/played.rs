@@ -16,8 +16,8 @@ use mscclpp_gpu::{DevicePtr, Gpu, Platform};
 use mscclpp_net::links::header::{Inbound, Outbound, SealKey};
 
 use crate::{
-    Settings,
     regions::{KnownRegions, Regions},
+    settings::Settings,
     socket::Piece,
 };
 

@@ -1,6 +1,7 @@
 use std::{fmt, io, ops::Range};
 
 use crc32fast::Hasher;
+use mscclpp_gpu::{DevicePtr, access};
 use mscclpp_net::{
     links::header::{BadHeader, HEADER, Inbound, Outbound},
     socket::is_silence,
@@ -8,8 +9,8 @@ use mscclpp_net::{
 use mscclpp_os::waiting::Backoff;
 
 use crate::{
+    checksum,
     frame::{Fault, Frame},
-    placement,
     regions::{KnownRegions, Target},
     socket::Piece,
 };
@@ -238,8 +239,9 @@ impl<W: Wire> Receiver<W> {
     /// Fills a piece of memory: with what has arrived, and with what arrives.
     fn receive_piece(&mut self, piece: Piece) -> Result<(), End> {
         let there = self.filled.len().min(piece.len);
+        let come = &self.buffer[self.filled.start..][..there];
         // SAFETY: as in `receive_into`.
-        unsafe { placement::place(piece.start, &self.buffer[self.filled.start..][..there]) };
+        unsafe { access::write(DevicePtr::from_ptr(piece.start), come) };
         self.filled.start += there;
         let mut rest = piece.after(there);
         while rest.len > 0 {
@@ -280,7 +282,7 @@ fn is_over(wire: &impl Wire, regions: &KnownRegions) -> bool {
 fn digest(hasher: Option<&mut Hasher>, piece: Piece) {
     if let Some(hasher) = hasher {
         // SAFETY: the piece was just filled.
-        unsafe { placement::digest(hasher, piece.start, piece.len) };
+        unsafe { checksum::add(hasher, piece) };
     }
 }
 

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::{
     frame::Frame,
-    hub::LinkState,
+    link_state::{Carrier, LinkState},
     settings::Settings,
     socket::{self, Piece, SendMode},
 };
@@ -27,7 +27,7 @@ use crate::{
 pub(super) const BACKLOG: usize = 64;
 
 /// What the owner of a queue and its driver share.
-pub(crate) struct SendConnection {
+pub(super) struct SendConnection {
     pub(super) stream: TcpStream,
     pub(super) outbound: Outbound,
     pub(super) link: Arc<LinkState>,
@@ -138,14 +138,6 @@ impl SendConnection {
         self.suspicions.report(reason);
     }
 
-    /// The link has ended.
-    pub(crate) fn cut(&self) {
-        self.broken.store(true, Ordering::Release);
-        // A socket that is not connected any more is as good as shut down.
-        let _ = self.stream.shutdown(Shutdown::Both);
-        self.wake();
-    }
-
     /// Sends a header and the host memory after it, as far as the system takes them. Call it only where invariant 1
     /// allows.
     ///
@@ -165,5 +157,14 @@ impl SendConnection {
                 }
             }
         }
+    }
+}
+
+impl Carrier for SendConnection {
+    fn cut(&self) {
+        self.broken.store(true, Ordering::Release);
+        // A socket that is not connected any more is as good as shut down.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.wake();
     }
 }

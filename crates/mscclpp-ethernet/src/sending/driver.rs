@@ -8,17 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crc32fast::Hasher;
 use mscclpp_core::Error as CoreError;
 use mscclpp_net::links::header::{HEADER, Header};
 use mscclpp_os::waiting::Backoff;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
+    checksum,
     frame::Frame,
-    placement,
+    link_state::Carrier,
     socket::{self, MAX_PIECES, Piece, SendMode},
-    staging::Staging,
+    staging::{self, Staging},
 };
 
 use super::connection::{BACKLOG, SendConnection, Source, Work};
@@ -175,13 +175,7 @@ impl Driver {
             let len = left.min(MAX_FRAME);
             return Ok(Some((len, Data::Host(source.part(at, len)))));
         };
-        let staging = match self.stagings.iter().position(|staging| staging.is_of(gpu)) {
-            Some(known) => known,
-            None => {
-                self.stagings.push(Staging::new(gpu, &self.connection.settings)?);
-                self.stagings.len() - 1
-            }
-        };
+        let staging = staging::number_of(&mut self.stagings, gpu, &self.connection.settings)?;
         let known = &self.stagings[staging];
         let len = left.min(part_of(source.len, known.size()));
         let in_use = self.frames.iter().filter(
@@ -379,10 +373,8 @@ fn part_of(len: u64, chunk: u64) -> u64 {
 fn with_checksum(frame: Frame, wanted: bool, data: Piece) -> Frame {
     match frame {
         Frame::Write { region, offset, len, .. } if wanted => {
-            let mut hasher = Hasher::new();
             // SAFETY: the frame's data, which it keeps.
-            unsafe { placement::digest(&mut hasher, data.start, data.len) };
-            Frame::Write { region, offset, len, checksum: Some(hasher.finalize()) }
+            Frame::Write { region, offset, len, checksum: Some(unsafe { checksum::of(data) }) }
         }
         frame => frame,
     }

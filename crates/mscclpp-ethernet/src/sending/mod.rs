@@ -14,5 +14,4 @@ mod connection;
 mod driver;
 mod queue;
 
-pub(crate) use connection::SendConnection;
 pub(crate) use queue::open;

@@ -4,7 +4,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use crc32fast::Hasher;
 use mscclpp_core::{
     Error as CoreError, MemoryRegion, Result as CoreResult,
     provider::{Foreign, Operation, Queue, Registration, RemoteRegion, RouteId, Routes},
@@ -16,10 +15,10 @@ use mscclpp_net::links::{
 };
 
 use crate::{
+    checksum,
     error::{Error, Result, SystemCall},
     frame::Frame,
-    hub::LinkState,
-    placement,
+    link_state::{Carrier, LinkState},
     region::{LocalRegion, PeerRegion},
     settings::Settings,
     socket::{self, Piece, SendMode},
@@ -55,7 +54,8 @@ pub(crate) fn open(
         .spawn(move || driver.run())
         .during("starting the thread that helps a queue to send")?;
     connection.is_driven_by(thread.thread().clone());
-    link.carries(&connection);
+    let carrier: Arc<dyn Carrier> = connection.clone();
+    link.is_carried_by(&carrier);
     Ok(Box::new(EthernetQueue {
         answers: Answers { inbound, bytes: [0; 16 * HEADER], filled: 0 },
         checksums,
@@ -179,12 +179,8 @@ impl EthernetQueue {
     /// Sends a small write of host memory at once.
     fn write_inline(&mut self, region: u64, offset: u64, source: Source) {
         let data = source.piece();
-        let checksum = self.checksums.then(|| {
-            let mut hasher = Hasher::new();
-            // SAFETY: a range of a registered region, which `source` keeps.
-            unsafe { placement::digest(&mut hasher, data.start, data.len) };
-            hasher.finalize()
-        });
+        // SAFETY: a range of a registered region, which `source` keeps.
+        let checksum = self.checksums.then(|| unsafe { checksum::of(data) });
         let header =
             self.connection.outbound.seal(Frame::Write { region, offset, len: source.len, checksum });
         // SAFETY: as above.

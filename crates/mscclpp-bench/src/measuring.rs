@@ -1,9 +1,10 @@
 //! How often a workload is run, and the checks after each measurement.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use clap::Args;
 use mscclpp::{errors::GpuError, prelude::*};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     Result,
@@ -99,6 +100,13 @@ impl Measuring {
     pub(crate) fn chooses_devices(&self) -> bool {
         self.devices.are_given()
     }
+}
+
+/// The processor time that all threads of this process have used, in the program and in the system on its behalf.
+pub(crate) fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    // Neither is ever negative.
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What a row is of.

@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use crate::{
     Result,
-    cpu_time::CpuTime,
     data::{Destination, GUARD, Memory, random_bytes},
     machine::Machine,
-    measuring::Measuring,
+    measuring::{Measuring, cpu_time},
     progress::Progress,
     ranks::Ranks,
     report::{Bandwidth, Cpu, Report, Row, SizeOf, Times},
@@ -61,8 +60,8 @@ pub(crate) struct OneWay<'a> {
 /// What messages of one size took, with one transfer.
 struct Measured {
     us: Vec<f64>,
-    /// Of rank 0, and the other; only rank 0's view is in this order.
-    cpu: [CpuTime; 2],
+    /// Seconds of rank 0, and of the other; only rank 0's view is in this order.
+    cpu: [f64; 2],
     ok: bool,
 }
 
@@ -138,7 +137,7 @@ impl OneWay<'_> {
     ) -> Row {
         let repeats = self.measuring.repeats();
         let gigabytes = bytes as f64 * f64::from(rounds) * repeats as f64 / 1e9;
-        let [sender, receiver] = measured.cpu.map(|cpu| cpu.seconds() / gigabytes);
+        let [sender, receiver] = measured.cpu.map(|seconds| seconds / gigabytes);
         let times = Times::of(measured.us.into_iter().map(|us| us / f64::from(rounds)).collect());
         let times = times.filter(|_| measured.ok);
         let goal =
@@ -172,11 +171,11 @@ impl OneWay<'_> {
             transfer.destination().poison(len)?;
         }
         ranks.meet()?;
-        let (cpu, start) = (CpuTime::now(), Instant::now());
+        let (cpu, start) = (cpu_time(), Instant::now());
         transfer.carry(len, rounds)?;
         let us = start.elapsed().as_secs_f64() * 1e6;
         ranks.meet()?;
-        let cpu = CpuTime::now() - cpu;
+        let cpu = (cpu_time() - cpu).as_secs_f64();
         let mut ok = true;
         if receives {
             if self.measuring.spoils() {
@@ -185,7 +184,7 @@ impl OneWay<'_> {
             ok = transfer.destination().holds(data)?;
         }
         measured.ok &= ranks.both(ok)?;
-        let others = CpuTime::from_nanos(ranks.swap(cpu.as_nanos())?);
+        let others = ranks.swap(&cpu)?;
         if counts {
             measured.us.push(us);
             measured.cpu[0] += cpu;

@@ -91,7 +91,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
     for bytes in sizes.iter() {
         let rounds = measuring.rounds(&pair, bytes);
         let mine = fresh_seed();
-        let seeds = Seeds { mine, peers: pair.ranks.swap(mine)? };
+        let seeds = Seeds { mine, peers: pair.ranks.swap(&mine)? };
         // The number of a round is its flag, and 0 is never one.
         played.write(0, &1u64.to_le_bytes())?;
         exchange.load(&[])?;

@@ -51,14 +51,13 @@ impl Pair {
             None => ranks.rank % platform.device_count()?.max(1),
         };
         let gpu = platform.gpu(id)?;
-        let devices = ranks.both_devices(&UsedDevice::of(&gpu)?)?;
+        let devices = ranks.say(&UsedDevice::of(&gpu)?)?;
         Ok(Self { gpu, ranks, devices })
     }
 
     /// Connects this rank's device with the other's.
     pub(crate) fn connect(&self, transport: Transport) -> Result<Connection> {
-        let config = EndpointConfig::new(transport, Device::gpu(self.gpu.id()));
-        Ok(self.ranks.comm.connect(config, self.ranks.other(), 0)?.wait()?)
+        self.ranks.connect(EndpointConfig::new(transport, Device::gpu(self.gpu.id())))
     }
 
     /// So many semaphores, their tokens one behind the other in memory.

@@ -10,7 +10,7 @@ use mscclpp::{prelude::*, proxy::Fifo};
 
 use crate::{
     Result,
-    cpu_time::CpuTime,
+    measuring::cpu_time,
     one_device::{OneDevice, report},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
@@ -49,9 +49,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     for _ in 0..repeats {
         progress.step("proxy-idle");
         thread::sleep(Duration::from_millis(options.idle));
-        let (before, started) = (CpuTime::now(), Instant::now());
+        let (before, started) = (cpu_time(), Instant::now());
         thread::sleep(Duration::from_millis(options.window));
-        shares.push((CpuTime::now() - before).seconds() / started.elapsed().as_secs_f64());
+        let used = (cpu_time() - before).as_secs_f64();
+        shares.push(used / started.elapsed().as_secs_f64());
         let us = pushers.launch()?;
         ok &= us.is_some();
         waits.extend(us);

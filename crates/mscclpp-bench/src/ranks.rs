@@ -13,11 +13,11 @@ use std::{
 
 use clap::{Args, CommandFactory};
 use mscclpp::prelude::*;
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Arguments, Result, call,
     data::{fresh_seed, random_bytes},
-    machine::UsedDevice,
 };
 
 const INIT: Duration = Duration::from_secs(60);
@@ -107,8 +107,7 @@ impl Ranks {
 
     /// Ranks with different workloads or options would wait for each other until the time is up.
     fn require_same_call(&self, mine: &str) -> Result<()> {
-        let all = self.comm.bootstrap().all_gather(mine.as_bytes())?;
-        let others = String::from_utf8_lossy(&all[self.other()]);
+        let others = self.swap(&mine.to_owned())?;
         if others == mine {
             return Ok(());
         }
@@ -139,15 +138,25 @@ impl Ranks {
         }
     }
 
-    /// The devices of both ranks, given this rank's.
-    pub(crate) fn both_devices(&self, mine: &UsedDevice) -> Result<[UsedDevice; 2]> {
+    /// What each rank says, in the order of ranks. Waits for both.
+    pub(crate) fn say<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<[T; 2]> {
         let all = self.comm.bootstrap().all_gather(&serde_json::to_vec(mine)?)?;
-        let device = |rank: usize| serde_json::from_slice(&all[rank]);
-        Ok([device(0)?, device(1)?])
+        Ok([serde_json::from_slice(&all[0])?, serde_json::from_slice(&all[1])?])
+    }
+
+    /// What the other rank says, for what this one does.
+    pub(crate) fn swap<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<T> {
+        let [of_0, of_1] = self.say(mine)?;
+        Ok(if self.rank == 0 { of_1 } else { of_0 })
     }
 
     pub(crate) fn other(&self) -> usize {
         1 - self.rank
+    }
+
+    /// Connects the ranks.
+    pub(crate) fn connect(&self, config: EndpointConfig) -> Result<Connection> {
+        Ok(self.comm.connect(config, self.other(), 0)?.wait()?)
     }
 
     /// Both ranks give a memory to each other.
@@ -156,32 +165,20 @@ impl Ranks {
         Ok(self.comm.recv_memory(self.other(), 0)?.wait()?)
     }
 
-    /// The other rank's number, for this one's.
-    pub(crate) fn swap(&self, number: u64) -> Result<u64> {
-        let all = self.comm.bootstrap().all_gather(&number.to_le_bytes())?;
-        let others =
-            all.get(self.other()).and_then(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?)));
-        Ok(others.ok_or("the other rank sent something else than a number")?)
-    }
-
     /// So many random bytes of this rank, and those of the other.
     pub(crate) fn random_messages(&self, bytes: u64) -> Result<[Vec<u8>; 2]> {
         let mine = fresh_seed();
-        let others = self.swap(mine)?;
-        Ok([mine, others].map(|seed| random_bytes(seed, bytes as usize)))
+        Ok([mine, self.swap(&mine)?].map(|seed| random_bytes(seed, bytes as usize)))
     }
 
     /// A number that no other run has, the same on both ranks.
     pub(crate) fn seed_of_rank_0(&self) -> Result<u64> {
-        let mine = fresh_seed();
-        let others = self.swap(mine)?;
-        Ok(if self.rank == 0 { mine } else { others })
+        Ok(self.say(&fresh_seed())?[0])
     }
 
     /// Whether both ranks say yes. Waits for both.
     pub(crate) fn both(&self, yes: bool) -> Result<bool> {
-        let answers = self.comm.bootstrap().all_gather(&[u8::from(yes)])?;
-        Ok(answers.iter().all(|answer| answer == &[1]))
+        Ok(self.say(&yes)? == [true; 2])
     }
 
     /// Waits for the other.

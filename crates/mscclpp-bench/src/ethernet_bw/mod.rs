@@ -1,19 +1,19 @@
 //! `ethernet-bw`: one process puts into the other's memory over Ethernet connections. A plain socket carries the same
 //! in the same run, for comparison.
 
-mod puts;
 mod socket;
 
 use clap::Args;
 use mscclpp::prelude::*;
 
-use self::{puts::Puts, socket::PlainSocket};
+use self::socket::PlainSocket;
 use crate::{
     Result,
     ethernet::Tuning,
     machine::{Machine, UsedDevice},
     measuring::Messages,
     one_way::{Contender, OneWay},
+    puts::Puts,
     ranks::{Joining, Ranks},
     report::Report,
     sizes::Sizes,
@@ -34,6 +34,7 @@ pub(crate) struct Options {
     tuning: Tuning,
 }
 
+const TRANSPORT: Transport = Transport::ETHERNET;
 const DEFAULT: Sizes = Sizes { begin: 64 << 20, end: 64 << 20, factor: 2 };
 const MOST_ROUNDS: u32 = 1000;
 /// The part of a plain socket's bandwidth that one connection should reach, with messages of at least 64 MiB.
@@ -48,7 +49,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     let numbers = || options.connections.iter().copied();
     if options.device_memory {
         let pair = measuring.join_with(|platform| options.tuning.context(platform), joining)?;
-        let transfers = numbers().map(|n| Puts::between_gpus(&pair, n, most)).collect::<Result<Vec<_>>>()?;
+        let transfers = numbers().map(|n| Puts::between_gpus(&pair, TRANSPORT, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
         bench.run(sizes, &transfers, &pair.devices)
@@ -60,8 +61,9 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
             );
         }
         let ranks = Ranks::join(options.tuning.context(Platform::Host), joining)?;
+        let config = EndpointConfig::new(TRANSPORT, Device::CPU);
         let transfers =
-            numbers().map(|n| Puts::between_hosts(&ranks, n, most)).collect::<Result<Vec<_>>>()?;
+            numbers().map(|n| Puts::between_hosts(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;
         let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
         bench.run(sizes, &transfers, &[])
     }
@@ -107,7 +109,7 @@ impl Bench<'_> {
                 .to_owned(),
             "random data, compared by the receiver after each time".to_owned(),
         ];
-        let machine = Machine::of(devices, &Transport::ETHERNET.to_string());
+        let machine = Machine::of(devices, &TRANSPORT.to_string());
         one_way.run(sizes, &contenders, machine, notes)
     }
 }

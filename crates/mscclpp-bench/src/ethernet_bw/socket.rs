@@ -43,21 +43,21 @@ impl PlainSocket {
 
 fn accept(ranks: &Ranks) -> Result<TcpStream> {
     let listener = TcpListener::bind((ranks.host_of_rank_0()?, 0))?;
-    ranks.swap(listener.local_addr()?.port().into())?;
+    ranks.swap(&listener.local_addr()?.port())?;
     // By now the peer has connected, so one of those that wait is it.
-    let peer = ranks.swap(0)?;
+    let peer = ranks.swap(&0_u16)?;
     loop {
         let (stream, from) = listener.accept()?;
-        if u64::from(from.port()) == peer {
+        if from.port() == peer {
             return Ok(stream);
         }
     }
 }
 
 fn connect(ranks: &Ranks) -> Result<TcpStream> {
-    let port = u16::try_from(ranks.swap(0)?)?;
+    let port = ranks.swap(&0_u16)?;
     let stream = TcpStream::connect_timeout(&(ranks.host_of_rank_0()?, port).into(), SILENCE)?;
-    ranks.swap(stream.local_addr()?.port().into())?;
+    ranks.swap(&stream.local_addr()?.port())?;
     Ok(stream)
 }
 

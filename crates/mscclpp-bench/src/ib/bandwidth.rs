@@ -2,11 +2,12 @@
 
 use clap::Args;
 
-use super::{Choice, OnAdapter, bare_puts::BarePuts, puts::Puts};
+use super::{Choice, OnAdapter, bare_puts::BarePuts, queue_puts::QueuePuts};
 use crate::{
     Result,
     measuring::Messages,
     one_way::{Contender, OneWay},
+    puts::Puts,
     ranks::Joining,
     report::Report,
     sizes::Sizes,
@@ -37,7 +38,8 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     }
     let on = OnAdapter::join(&options.choice, measuring, joining)?;
     let bare = BarePuts::new(&on, most)?;
-    let [connection, queue] = [Puts::by_connection(&on, most)?, Puts::by_queue(&on, most)?];
+    let connection = Puts::between_hosts(&on.ranks, &on.endpoint(), 1, most)?;
+    let queue = QueuePuts::new(&on, most)?;
     let contenders = [
         Contender { variant: "bare verbs".to_owned(), transfer: &bare, goal: None },
         Contender { variant: "Connection::write".to_owned(), transfer: &connection, goal: Some(GOAL) },

@@ -5,7 +5,7 @@ mod bare_ping_pong;
 mod bare_puts;
 mod latency;
 mod ping_pong;
-mod puts;
+mod queue_puts;
 
 pub(crate) use bandwidth::{Options as BandwidthOptions, run as bandwidth};
 pub(crate) use latency::{Options as LatencyOptions, run as latency};
@@ -67,9 +67,8 @@ impl OnAdapter {
         let used = device.details?.used?;
         let name = device.name;
         let bare = BareDevice::open(&name, used.number, u8::try_from(used.gid_index)?)?;
-        let all = ranks.comm.bootstrap().all_gather(format!("{transport} ({name})").as_bytes())?;
-        let names: Vec<_> = all.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        Ok(Self { transport, bare, names: names.join(" and "), ranks })
+        let names = ranks.say(&format!("{transport} ({name})"))?.join(" and ");
+        Ok(Self { transport, bare, names, ranks })
     }
 
     /// An end of a connection with the library's defaults, on the host.

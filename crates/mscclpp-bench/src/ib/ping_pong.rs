@@ -47,6 +47,17 @@ impl Words {
     }
 }
 
+/// Hands what was given to a queue to its transport, all of it.
+pub(super) fn hand_over(queue: &mut SendQueue) -> Result<()> {
+    if queue.submit()? == 0 {
+        return Ok(());
+    }
+    wait_for("room in the queue", || {
+        queue.progress()?;
+        Ok((queue.waiting() == 0).then_some(()))
+    })
+}
+
 /// So many polls a wait has at most: with the pauses between them, these are 50 s at least.
 const POLLS: i64 = 1_000_000;
 
@@ -66,7 +77,7 @@ impl Signals {
         let (comm, other) = (&on.ranks.comm, on.ranks.other());
         let mut endpoint = on.endpoint();
         endpoint.ib = endpoint.ib.mode(mode);
-        let connection = comm.connect(endpoint, other, 0)?.wait()?;
+        let connection = on.ranks.connect(endpoint)?;
         let words = Words::new();
         // SAFETY: memory that stays, and is atomics.
         let mine =
@@ -87,13 +98,7 @@ impl PingPong for Signals {
         self.words.sent.store(value, Ordering::Relaxed);
         self.queue.write(self.route, Words::ARRIVED, Words::SENT, 8)?;
         self.queue.signal(self.signaller)?;
-        if self.queue.submit()? > 0 {
-            wait_for("room in the queue", || {
-                self.queue.progress()?;
-                Ok((self.queue.waiting() == 0).then_some(()))
-            })?;
-        }
-        Ok(())
+        hand_over(&mut self.queue)
     }
 
     fn receive(&mut self) -> Result<u64> {

@@ -1,8 +1,8 @@
-//! Puts over Ethernet connections.
+//! Puts over connections, from rank 0's memory to rank 1's.
 
 use std::time::Duration;
 
-use mscclpp::prelude::*;
+use mscclpp::{errors::CoreError, prelude::*};
 
 use crate::{
     Result,
@@ -16,8 +16,8 @@ use crate::{
 /// For all rounds of one time.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// From rank 0 to rank 1, each message in as many parts as there are connections.
-pub(super) struct Puts<'a> {
+/// Each message in as many parts as there are connections.
+pub(crate) struct Puts<'a> {
     ranks: &'a Ranks,
     connections: Vec<Connection>,
     mine: RegisteredMemory,
@@ -27,35 +27,44 @@ pub(super) struct Puts<'a> {
 
 impl<'a> Puts<'a> {
     /// From host memory to host memory, of up to `largest` bytes.
-    pub(super) fn between_hosts(ranks: &'a Ranks, connections: u32, largest: u64) -> Result<Self> {
+    pub(crate) fn between_hosts(
+        ranks: &'a Ranks,
+        config: &EndpointConfig,
+        connections: u32,
+        largest: u64,
+    ) -> Result<Self> {
         let memory = Box::new(HostMemory::new(largest + 2 * GUARD));
-        let mine = memory.register(ranks, Transport::ETHERNET)?;
-        Self::new(ranks, Device::CPU, connections, mine, memory)
+        let mine = memory.register(ranks, config.transport)?;
+        Self::new(ranks, config, connections, mine, memory)
     }
 
     /// From a device's memory to the other's.
-    pub(super) fn between_gpus(pair: &'a Pair, connections: u32, largest: u64) -> Result<Self> {
+    pub(crate) fn between_gpus(
+        pair: &'a Pair,
+        transport: Transport,
+        connections: u32,
+        largest: u64,
+    ) -> Result<Self> {
         let memory = pair.gpu.allocate(largest + 2 * GUARD)?;
-        let mine = pair.ranks.comm.register_buffer(&memory, Transport::ETHERNET)?;
-        Self::new(&pair.ranks, Device::gpu(pair.gpu.id()), connections, mine, Box::new(memory))
+        let mine = pair.ranks.comm.register_buffer(&memory, transport)?;
+        let config = EndpointConfig::new(transport, Device::gpu(pair.gpu.id()));
+        Self::new(&pair.ranks, &config, connections, mine, Box::new(memory))
     }
 
     fn new(
         ranks: &'a Ranks,
-        device: Device,
+        config: &EndpointConfig,
         connections: u32,
         mine: RegisteredMemory,
         memory: Box<dyn Memory>,
     ) -> Result<Self> {
-        let config = EndpointConfig::new(Transport::ETHERNET, device);
-        let connections = (0..connections)
-            .map(|_| Ok(ranks.comm.connect(config.clone(), ranks.other(), 0)?.wait()?))
-            .collect::<Result<_>>()?;
+        let connections =
+            (0..connections).map(|_| ranks.connect(config.clone())).collect::<Result<Vec<_>>>()?;
         let peers = ranks.share(&mine)?;
         Ok(Self { ranks, connections, mine, peers, memory })
     }
 
-    fn put(&self, bytes: u64, rounds: u32) -> mscclpp::Result<(), mscclpp::errors::CoreError> {
+    fn put(&self, bytes: u64, rounds: u32) -> Result<(), CoreError> {
         let part = bytes.div_ceil(self.connections.len() as u64);
         for _ in 0..rounds {
             let mut at = 0;

@@ -2,55 +2,28 @@
 
 use clap::{Arg, Command};
 
-/// A workload, and the defaults of some of its options.
-type Own = (&'static str, &'static [(&'static str, &'static str)]);
+/// A workload, and its defaults of the options `begin`, `end`, `factor` and `iters`.
+type Own = (&'static str, [&'static str; 4]);
 
+const OPTIONS: [&str; 4] = ["begin", "end", "factor", "iters"];
 const ROUNDS: &str =
     "1000, fewer of large messages; 20 on simulated devices, 10 where both ranks are on one GPU";
-const ONE_ELEMENT_OF_4: &[(&str, &str)] =
-    &[("begin", "4"), ("end", "4, or --begin"), ("factor", "2"), ("iters", ROUNDS)];
-const ONE_ELEMENT_OF_8: &[(&str, &str)] =
-    &[("begin", "8"), ("end", "8, or --begin"), ("factor", "2"), ("iters", ROUNDS)];
+const ELEMENT_OF_4: [&str; 4] = ["4", "4, or --begin", "2", ROUNDS];
+const ELEMENT_OF_8: [&str; 4] = ["8", "8, or --begin", "2", ROUNDS];
 const END: &str = "128M, 64K on simulated devices";
-const MEMORY: &[(&str, &str)] =
-    &[("begin", "1K"), ("end", END), ("factor", "1024, 8 on simulated devices"), ("iters", ROUNDS)];
+const MEMORY: [&str; 4] = ["1K", END, "1024, 8 on simulated devices", ROUNDS];
 
-const OWN: &[Own] = &[
-    ("ll8-pingpong", ONE_ELEMENT_OF_4),
-    ("ll16-pingpong", ONE_ELEMENT_OF_8),
+const OWN: [Own; 10] = [
+    ("ll8-pingpong", ELEMENT_OF_4),
+    ("ll16-pingpong", ELEMENT_OF_8),
     ("memory-put", MEMORY),
     ("memory-get", MEMORY),
     ("memory-put-packets", MEMORY),
-    (
-        "port-put",
-        &[
-            ("begin", "1K"),
-            ("end", END),
-            ("factor", "1024, 4 with --in-kernel, 8 on simulated devices"),
-            ("iters", ROUNDS),
-        ],
-    ),
-    ("port-pingpong", ONE_ELEMENT_OF_4),
-    ("port-packet-pingpong", ONE_ELEMENT_OF_8),
-    (
-        "ethernet-bw",
-        &[
-            ("begin", "64M"),
-            ("end", "64M, or --begin"),
-            ("factor", "2"),
-            ("iters", "as many as 1 GiB takes, at most 1000"),
-        ],
-    ),
-    (
-        "ib-bw",
-        &[
-            ("begin", "64K"),
-            ("end", "64K, or --begin"),
-            ("factor", "2"),
-            ("iters", "as many as 1 GiB takes, at most 5000"),
-        ],
-    ),
-    ("ib-lat", &[("iters", "1000")]),
+    ("port-put", ["1K", END, "1024, 4 with --in-kernel, 8 on simulated devices", ROUNDS]),
+    ("port-pingpong", ELEMENT_OF_4),
+    ("port-packet-pingpong", ELEMENT_OF_8),
+    ("ethernet-bw", ["64M", "64M, or --begin", "2", "as many as 1 GiB takes, at most 1000"]),
+    ("ib-bw", ["64K", "64K, or --begin", "2", "as many as 1 GiB takes, at most 5000"]),
 ];
 
 /// Printed below the help of the program and of each workload.
@@ -81,15 +54,13 @@ pub(crate) fn complete(command: Command) -> Command {
         "doctor" | "plot" => it,
         _ => it.after_help(COLUMNS),
     });
-    for &(workload, defaults) in OWN {
-        command = command.mut_subcommand(workload, |mut workload| {
-            for &(option, default) in defaults {
-                workload = workload.mut_arg(option, |option| with_default(option, default));
-            }
-            workload
+    for (workload, defaults) in OWN {
+        command = command.mut_subcommand(workload, |workload| {
+            let own = OPTIONS.into_iter().zip(defaults);
+            own.fold(workload, |it, (option, default)| it.mut_arg(option, |it| with_default(it, default)))
         });
     }
-    command
+    command.mut_subcommand("ib-lat", |it| it.mut_arg("iters", |it| with_default(it, "1000")))
 }
 
 fn with_default(option: Arg, default: &str) -> Arg {

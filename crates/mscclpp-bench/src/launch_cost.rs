@@ -54,7 +54,7 @@ const PTX: &str = "
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 
 /// How a launch is made.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum How {
     /// `cuLaunchKernel`, and nothing else.
     Bare,
@@ -64,28 +64,24 @@ enum How {
     Objects,
 }
 
-/// On which stream.
+/// On whose stream; the driver made that of others, whose handle is given for each launch.
 #[derive(Clone, Copy, PartialEq)]
-enum Where {
+enum Whose {
     Ours,
-    /// One that the driver made, given by its handle for each launch.
     Others,
-    /// As `Ours`, in a capture that the library has begun.
-    OurCapture,
-    /// As `Others`, in a capture that the driver has begun.
-    CaptureOfOthers,
 }
 
-const ROWS: [(&str, How, Where); 9] = [
-    ("bare cuLaunchKernel", How::Bare, Where::Others),
-    ("values, own stream", How::Values, Where::Ours),
-    ("objects, own stream", How::Objects, Where::Ours),
-    ("values, stream of others", How::Values, Where::Others),
-    ("objects, stream of others", How::Objects, Where::Others),
-    ("objects, own capture", How::Objects, Where::OurCapture),
-    ("bare, capture of others", How::Bare, Where::CaptureOfOthers),
-    ("values, capture of others", How::Values, Where::CaptureOfOthers),
-    ("objects, capture of others", How::Objects, Where::CaptureOfOthers),
+/// Variants, and whether the launches are captured, by whoever has the stream.
+const ROWS: [(&str, How, Whose, bool); 9] = [
+    ("bare cuLaunchKernel", How::Bare, Whose::Others, false),
+    ("values, own stream", How::Values, Whose::Ours, false),
+    ("objects, own stream", How::Objects, Whose::Ours, false),
+    ("values, stream of others", How::Values, Whose::Others, false),
+    ("objects, stream of others", How::Objects, Whose::Others, false),
+    ("objects, own capture", How::Objects, Whose::Ours, true),
+    ("bare, capture of others", How::Bare, Whose::Others, true),
+    ("values, capture of others", How::Values, Whose::Others, true),
+    ("objects, capture of others", How::Objects, Whose::Others, true),
 ];
 
 /// How much more than the driver's own call a launch is to cost at most, in microseconds.
@@ -96,23 +92,22 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut launcher = Launcher::new(&gpu)?;
     let mut rows: Vec<Row> = Vec::new();
     let mut bare: [Option<f64>; 2] = [None; 2];
-    for (variant, how, place) in ROWS {
-        let is_drivers = matches!(how, How::Bare) || matches!(place, Where::Others | Where::CaptureOfOthers);
-        if is_drivers && launcher.theirs.is_none() {
+    for (variant, how, whose, is_captured) in ROWS {
+        if whose == Whose::Others && launcher.theirs.is_none() {
             continue;
         }
         let mut times = Vec::new();
         for _ in 0..options.warmup + options.repeats {
-            times.push(launcher.time(how, place, options.iters)? / f64::from(options.iters));
+            times.push(launcher.time(how, whose, is_captured, options.iters)? / f64::from(options.iters));
         }
         let due = launcher.launches + u64::from(options.on.spoil);
         let counted = times.split_off(options.warmup as usize);
         let times = Times::of(counted).filter(|_| launcher.count().is_ok_and(|count| count == due));
-        let captured = usize::from(matches!(place, Where::OurCapture | Where::CaptureOfOthers));
-        if matches!(how, How::Bare) {
-            bare[captured] = times.map(|times| times.median);
+        let bare = &mut bare[usize::from(is_captured)];
+        if how == How::Bare {
+            *bare = times.map(|times| times.median);
         }
-        let baseline = bare[captured].filter(|_| !matches!(how, How::Bare));
+        let baseline = bare.filter(|_| how != How::Bare);
         rows.push(Row {
             workload: "launches".to_owned(),
             variant: variant.to_owned(),
@@ -174,17 +169,18 @@ impl Launcher {
     }
 
     /// Microseconds of so many launches. When it returns they are complete.
-    fn time(&mut self, how: How, place: Where, launches: u32) -> Result<f64> {
+    fn time(&mut self, how: How, whose: Whose, is_captured: bool, launches: u32) -> Result<f64> {
         self.launches += u64::from(launches);
-        match place {
-            Where::Ours | Where::Others => {
-                let us = self.submit(how, place, launches)?;
+        let theirs = self.theirs.as_ref().filter(|_| whose == Whose::Others);
+        match theirs {
+            _ if !is_captured => {
+                let us = self.submit(how, theirs, launches)?;
                 self.gpu.synchronize()?;
                 Ok(us)
             }
-            Where::OurCapture => {
+            None => {
                 self.stream.begin_capture()?;
-                let us = self.submit(how, place, launches);
+                let us = self.submit(how, None, launches);
                 // Also after an error: the stream is to be usable again.
                 let graph = self.stream.end_capture();
                 let (us, graph) = (us?, graph?);
@@ -193,24 +189,21 @@ impl Launcher {
                 self.stream.synchronize_timeout(LIMIT)?;
                 Ok(us)
             }
-            Where::CaptureOfOthers => {
-                let theirs = self.theirs.as_ref().ok_or("only with the CUDA driver")?;
+            Some(theirs) => {
                 theirs.begin_capture()?;
-                let us = self.submit(how, place, launches);
+                let us = self.submit(how, Some(theirs), launches);
                 theirs.run_captured()?;
                 us
             }
         }
     }
 
-    fn submit(&self, how: How, place: Where, launches: u32) -> Result<f64> {
-        let is_others = matches!(place, Where::Others | Where::CaptureOfOthers);
-        let theirs = self.theirs.as_ref().filter(|_| is_others);
-        let args = if matches!(how, How::Objects) { &self.objects } else { &self.values };
+    fn submit(&self, how: How, theirs: Option<&Theirs>, launches: u32) -> Result<f64> {
+        let args = if how == How::Objects { &self.objects } else { &self.values };
         let start = Instant::now();
-        match (how, theirs) {
-            (How::Bare, Some(theirs)) => theirs.launch(self.word.ptr(), launches)?,
-            (_, Some(theirs)) => {
+        match theirs {
+            Some(theirs) if how == How::Bare => theirs.launch(self.word.ptr(), launches)?,
+            Some(theirs) => {
                 for _ in 0..launches {
                     // SAFETY: the stream and the buffers live until the work was waited for; the kernel's arguments.
                     unsafe {
@@ -219,7 +212,7 @@ impl Launcher {
                     }
                 }
             }
-            (_, None) => {
+            None => {
                 for _ in 0..launches {
                     // SAFETY: as above.
                     unsafe { self.kernel.launch(&self.stream, ONE, args)? };

@@ -8,7 +8,7 @@ use crate::{
     pair::{Devices, Pair},
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf, Times},
+    report::{Known, Report, Row, SizeOf, Times},
     stopwatch::Stopwatch,
 };
 
@@ -29,14 +29,8 @@ pub(crate) struct Options {
     devices: Devices,
 }
 
-/// A pair of device functions, and what is known of its speed on two H200.
-struct Variant {
-    name: &'static str,
-    kernel: &'static str,
-    places: Places,
-    baseline: Option<f64>,
-    goal: Option<f64>,
-}
+/// A pair of device functions: its name, its kernel, where the tokens are, and what is known of its speed on two H200.
+struct Variant(&'static str, &'static str, Places, Known);
 
 /// Where the tokens are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,23 +46,13 @@ const REPEATS_OF_CHOSEN: usize = 7;
 
 /// Each pair, and below it the bare instructions, whose time differs from one pair of devices and addresses to the next.
 const VARIANTS: [Variant; 6] = [
-    variant("release/acquire", "signal_ping_pong", Places::All, Some(1.45), Some(1.28)),
-    variant("release/acquire, chosen", "signal_ping_pong", Places::Chosen, Some(1.45), Some(1.28)),
-    variant("bare", "bare_ping_pong", Places::All, None, None),
-    variant("relaxed", "relaxed_ping_pong", Places::All, None, Some(0.70)),
-    variant("relaxed, chosen", "relaxed_ping_pong", Places::Chosen, None, Some(0.70)),
-    variant("bare relaxed", "bare_relaxed_ping_pong", Places::All, None, None),
+    Variant("release/acquire", "signal_ping_pong", Places::All, (Some(1.45), Some(1.28))),
+    Variant("release/acquire, chosen", "signal_ping_pong", Places::Chosen, (Some(1.45), Some(1.28))),
+    Variant("bare", "bare_ping_pong", Places::All, (None, None)),
+    Variant("relaxed", "relaxed_ping_pong", Places::All, (None, Some(0.70))),
+    Variant("relaxed, chosen", "relaxed_ping_pong", Places::Chosen, (None, Some(0.70))),
+    Variant("bare relaxed", "bare_relaxed_ping_pong", Places::All, (None, None)),
 ];
-
-const fn variant(
-    name: &'static str,
-    kernel: &'static str,
-    places: Places,
-    baseline: Option<f64>,
-    goal: Option<f64>,
-) -> Variant {
-    Variant { name, kernel, places, baseline, goal }
-}
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let pair = Pair::join(&options.devices, Context::on, joining)?;
@@ -84,24 +68,24 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     semaphores.push(chosen);
     let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<mscclpp::Result<Vec<_>, _>>()?;
     let (chosen, all) = channels.split_last().expect("one was pushed");
-    let places = |variant: &Variant| match variant.places {
+    let places = |of: Places| match of {
         Places::All => all.iter().collect(),
         Places::Chosen => vec![chosen; REPEATS_OF_CHOSEN],
     };
     let variants: Vec<_> =
-        VARIANTS.iter().filter(|variant| !options.relaxed || variant.name.contains("relaxed")).collect();
+        VARIANTS.iter().filter(|Variant(name, ..)| !options.relaxed || name.contains("relaxed")).collect();
     let stopwatch = Stopwatch::new(&pair, semaphores)?;
-    let launches = variants.iter().map(|variant| 2 * places(variant).len()).sum();
+    let launches = variants.iter().map(|Variant(_, _, of, _)| 2 * places(*of).len()).sum();
     let mut progress = Progress::new(launches, !joining.reports());
     let mut rows = Vec::new();
-    for variant in variants {
-        let kernel = module.kernel(variant.kernel)?;
+    for &Variant(name, kernel, of, (baseline, goal)) in variants {
+        let kernel = module.kernel(kernel)?;
         let mut ok = true;
         let mut hops = Vec::new();
         // The first pass over all places does not count: the devices' clocks rise, and each place is touched once.
         for counted in [false, true] {
-            for channel in places(variant) {
-                progress.step(&format!("signal-pingpong {}", variant.name));
+            for channel in places(of) {
+                progress.step(&format!("signal-pingpong {name}"));
                 let args = KernelArgs::new()
                     .with::<BaseMemoryChannelHandle>(channel.device_handle())
                     .with(iters as i32)
@@ -118,14 +102,14 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         }
         rows.push(Row {
             workload: "signal-pingpong".to_owned(),
-            variant: variant.name.to_owned(),
+            variant: name.to_owned(),
             size: u64::from(iters),
             size_of: SizeOf::Rounds,
             times: Times::of(hops).filter(|_| ok),
             rounds: iters,
-            repeats: places(variant).len(),
-            baseline: variant.baseline.filter(|_| comparable),
-            goal: variant.goal.filter(|_| comparable),
+            repeats: places(of).len(),
+            baseline: baseline.filter(|_| comparable),
+            goal: goal.filter(|_| comparable),
             ..Row::default()
         });
     }

@@ -49,7 +49,8 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     let numbers = || options.connections.iter().copied();
     if options.device_memory {
         let pair = measuring.join_with(|platform| options.tuning.context(platform), joining)?;
-        let transfers = numbers().map(|n| Puts::between_gpus(&pair, TRANSPORT, n, most)).collect::<Result<Vec<_>>>()?;
+        let transfers =
+            numbers().map(|n| Puts::between_gpus(&pair, TRANSPORT, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
         bench.run(sizes, &transfers, &pair.devices)

@@ -1,7 +1,5 @@
 //! The content of the picture: lines and their points, from the rows of result files.
 
-use std::collections::BTreeMap;
-
 use super::ResultFile;
 use crate::{
     machine::Machine,
@@ -47,16 +45,10 @@ impl Figure {
         let mut series = Vec::new();
         for (file, name) in files.iter().zip(&names) {
             // By first appearance, as in the table.
-            let mut order = Vec::new();
-            let mut points: BTreeMap<_, Vec<Point>> = BTreeMap::new();
+            let mut of_file: Vec<Series> = Vec::new();
             for row in &file.report.rows {
-                let label = format!(
-                    "{}: {} {} {}",
-                    file.path.display(),
-                    row.workload,
-                    row.variant,
-                    row.size_of.show(row.size)
-                );
+                let named = format!("{} {}", row.workload, row.variant);
+                let label = format!("{}: {named} {}", file.path.display(), row.size_of.show(row.size));
                 let Some(point) = point(row).map_err(|why| format!("{label}: {why}"))? else {
                     left_out.push(label);
                     continue;
@@ -69,22 +61,15 @@ impl Figure {
                         first.name()
                     ));
                 }
-                let key = (&row.workload, &row.variant);
-                if !points.contains_key(&key) {
-                    order.push(key);
+                let name = if files.len() > 1 { format!("{name}: {named}") } else { named };
+                let name = name.trim_end().to_owned();
+                match of_file.iter_mut().find(|series| series.name == name) {
+                    Some(series) => series.points.push(point),
+                    None => of_file.push(Series { name, points: vec![point] }),
                 }
-                points.entry(key).or_default().push(point);
             }
-            for key in order {
-                let mut points = points.remove(&key).unwrap_or_default();
-                points.sort_by_key(|point| point.size);
-                let (workload, variant) = key;
-                let of_file = if files.len() > 1 { format!("{name}: ") } else { String::new() };
-                series.push(Series {
-                    name: format!("{of_file}{workload} {variant}").trim_end().to_owned(),
-                    points,
-                });
-            }
+            of_file.iter_mut().for_each(|series| series.points.sort_by_key(|point| point.size));
+            series.extend(of_file);
         }
         let captions = files
             .iter()

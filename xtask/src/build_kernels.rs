@@ -10,10 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, ValueEnum};
-use mscclpp_gpu::{KernelSource, kernel_cache, store_ptx};
+use mscclpp_gpu::{KernelSource, kernel_cache, nvrtc, store_ptx};
 
 use crate::error::{Error, FileContext};
-use crate::nvrtc::{Nvrtc, Source};
 use crate::run::run as run_program;
 use crate::toolchain::{self, NvrtcChoice};
 use crate::workspace;
@@ -103,10 +102,10 @@ fn library() -> Result<String, Error> {
 
 /// Fills a cache of compiled kernels with those of tests and benchmarks.
 pub(crate) fn fill_cache(folder: &Path, nvrtc: NvrtcChoice) -> Result<(), Error> {
-    let nvrtc = toolchain::nvrtc(nvrtc)?;
+    toolchain::require_nvrtc(nvrtc)?;
     let kernels = kernels(&["cuda/kernels", "crates/mscclpp/examples"])?;
     let kernels: Vec<_> = kernels.into_iter().filter(|kernel| !kernel.embedded).collect();
-    for module in compile_all(&nvrtc, &kernels)? {
+    for module in compile_all(&kernels)? {
         let of_module = |kernel: &Kernel| {
             kernel.architectures.iter().find(|a| module.name == kernel.ptx_name(a)).copied()
         };
@@ -128,11 +127,11 @@ struct Module {
 }
 
 fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
-    let nvrtc = toolchain::nvrtc(options.nvrtc)?;
+    toolchain::require_nvrtc(options.nvrtc)?;
     let embedded = |module: &Module| {
         kernels.iter().any(|k| k.embedded && k.architectures.iter().any(|a| module.name == k.ptx_name(a)))
     };
-    let mut modules = compile_all(&nvrtc, kernels)?;
+    let mut modules = compile_all(kernels)?;
     modules.retain(embedded);
     let folder = workspace::root().join("cuda/ptx");
     if options.check {
@@ -154,26 +153,26 @@ fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> 
     Ok(())
 }
 
-fn compile_all(nvrtc: &Nvrtc, kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
+fn compile_all(kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
     let headers = headers()?;
-    let compile = |source: &Source, architecture: &str| {
-        let options = [
-            format!("--gpu-architecture={architecture}"),
-            "-default-device".to_owned(),
-            "--std=c++17".to_owned(),
-        ];
-        let compiled = nvrtc.compile(source, &headers, &options)?;
-        if !compiled.log.is_empty() {
-            eprintln!("{}", compiled.log);
+    let texts: Vec<_> = headers.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    // None if the source has errors.
+    let compile = |name: &str, text: &str, architecture: &str| {
+        let architecture = format!("--gpu-architecture={architecture}");
+        match nvrtc::compile(name, text, &texts, &[&architecture, "-default-device", "--std=c++17"]) {
+            Ok(ptx) => Ok(Some(ptx)),
+            Err(error @ mscclpp_gpu::Error::Compile { .. }) => {
+                eprintln!("{error}");
+                Ok(None)
+            }
+            Err(error) => Err(Error::from(error)),
         }
-        Ok::<_, Error>(compiled.ptx)
     };
     let mut modules = Vec::new();
     let mut failures = 0;
     for kernel in kernels {
-        let source = Source { name: workspace::name(&kernel.source), text: kernel.text.clone() };
         for architecture in &kernel.architectures {
-            match compile(&source, architecture)? {
+            match compile(&workspace::name(&kernel.source), &kernel.text, architecture)? {
                 Some(ptx) => modules.push(Module { name: kernel.ptx_name(architecture), ptx }),
                 None => failures += 1,
             }
@@ -182,24 +181,25 @@ fn compile_all(nvrtc: &Nvrtc, kernels: &[Kernel]) -> Result<Vec<Module>, Error> 
     // What a header needs, it must include itself. Those that also need headers of a CUDA toolkit are for nvcc
     // (ci/headers.sh).
     let of_a_toolkit = ["mscclpp/gpu_data_types.hpp", "mscclpp/switch_channel_device.hpp"];
-    for header in headers.iter().filter(|header| !of_a_toolkit.contains(&header.name.as_str())) {
-        let text = format!("#include \"{}\"\n", header.name);
-        let alone = Source { name: format!("{} alone", header.name), text };
-        failures += usize::from(compile(&alone, BASE_ARCHITECTURE)?.is_none());
+    for (name, _) in headers.iter().filter(|(name, _)| !of_a_toolkit.contains(&name.as_str())) {
+        let text = format!("#include \"{name}\"\n");
+        let compiled = compile(&format!("{name} alone"), &text, BASE_ARCHITECTURE)?;
+        failures += usize::from(compiled.is_none());
     }
     if failures == 0 { Ok(modules) } else { Err(Error::Kernels(failures)) }
 }
 
-fn headers() -> Result<Vec<Source>, Error> {
+/// The name of each header in an `#include`, and its text.
+fn headers() -> Result<Vec<(String, String)>, Error> {
     let paths = workspace::files(&workspace::root().join("cuda/include/mscclpp"), "hpp")?;
-    let headers = paths.into_iter().map(|path| {
-        Ok(Source { name: format!("mscclpp/{}", workspace::name(&path)), text: workspace::read(&path)? })
-    });
+    let headers = paths
+        .into_iter()
+        .map(|path| Ok((format!("mscclpp/{}", workspace::name(&path)), workspace::read(&path)?)));
     let mut headers = headers.collect::<Result<Vec<_>, Error>>()?;
     let folder = workspace::root().join("cuda/c_headers");
     for entry in std::fs::read_dir(&folder).context("list", &folder)? {
         let path = entry.context("list", &folder)?.path();
-        headers.push(Source { name: workspace::name(&path), text: workspace::read(&path)? });
+        headers.push((workspace::name(&path), workspace::read(&path)?));
     }
     Ok(headers)
 }
@@ -261,8 +261,8 @@ fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
 /// The crate must embed every header.
 fn require_embedded() -> Result<(), Error> {
     let library = library()?;
-    let headers = headers()?.into_iter().filter(|header| header.name.starts_with("mscclpp/"));
-    let headers = headers.map(|header| format!("../include/{}", header.name));
+    let headers = headers()?.into_iter().filter(|(name, _)| name.starts_with("mscclpp/"));
+    let headers = headers.map(|(name, _)| format!("../include/{name}"));
     let missing: Vec<String> = headers.filter(|path| !library.contains(path)).collect();
     if missing.is_empty() { Ok(()) } else { Err(Error::NotEmbedded(missing.join(", "))) }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 /// The error of every command. Its text leaves out that of its source, which `main` prints behind it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The cache of compiled kernels could not be written.
+    /// A kernel could not be compiled, or the cache of compiled kernels not be written.
     #[error(transparent)]
-    Cache(#[from] mscclpp_gpu::Error),
+    Gpu(#[from] mscclpp_gpu::Error),
 
     /// A file could not be read, written, copied or listed.
     #[error("cannot {action} {}", path.display())]
@@ -24,14 +24,6 @@ pub(crate) enum Error {
     /// Something that the command needs is not there.
     #[error("no {what} found; {advice}")]
     Missing { what: &'static str, advice: &'static str },
-
-    /// The NVRTC library could not be loaded or lacks an entry point.
-    #[error("cannot use NVRTC from {}", path.display())]
-    Load { path: PathBuf, source: libloading::Error },
-
-    /// A call into NVRTC failed for a reason other than the source.
-    #[error("{call} failed: {reason}")]
-    Nvrtc { call: &'static str, reason: String },
 
     /// There is no pinned NVRTC for this kind of machine.
     #[error(

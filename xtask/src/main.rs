@@ -9,7 +9,6 @@ mod build_kernels;
 mod dist;
 mod error;
 mod gen_verbs;
-mod nvrtc;
 mod rdma_vm;
 mod run;
 mod toolchain;

@@ -6,12 +6,13 @@ use std::process::Command;
 use clap::ValueEnum;
 
 use crate::error::{Error, FileContext};
-use crate::nvrtc::Nvrtc;
 use crate::run::{capture, run};
 use crate::workspace;
 
 /// The NVRTC whose output is checked in.
 const PINNED_VERSION: &str = "12.4.127";
+/// The variable that names an NVRTC.
+const NVRTC: &str = "MSCCLPP_NVRTC_SO";
 const PINNED_PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
 
 /// The SHA-256 of its wheel on each kind of machine.
@@ -31,19 +32,22 @@ pub(crate) enum NvrtcChoice {
     Toolkit,
 }
 
-/// Finds and loads an NVRTC, and says which.
-pub(crate) fn nvrtc(choice: NvrtcChoice) -> Result<Nvrtc, Error> {
-    let nvrtc = Nvrtc::load(&nvrtc_path(choice)?)?;
-    let (major, minor) = nvrtc.version()?;
-    println!("NVRTC {major}.{minor} from {}", nvrtc.path().display());
-    if !PINNED_VERSION.starts_with(&format!("{major}.{minor}.")) {
+/// Finds and loads the NVRTC that [`mscclpp_gpu::nvrtc`] compiles with from here on, and says which.
+pub(crate) fn require_nvrtc(choice: NvrtcChoice) -> Result<(), Error> {
+    let path = nvrtc_path(choice)?;
+    // SAFETY: this program has one thread.
+    unsafe { std::env::set_var(NVRTC, path) };
+    let description = mscclpp_gpu::nvrtc::description()?;
+    println!("{description}");
+    let version = description.rsplit(' ').next().unwrap_or_default();
+    if !PINNED_VERSION.starts_with(&format!("{version}.")) {
         println!("note: the PTX that is checked in comes from NVRTC {PINNED_VERSION}; this one's may differ");
     }
-    Ok(nvrtc)
+    Ok(())
 }
 
 fn nvrtc_path(choice: NvrtcChoice) -> Result<PathBuf, Error> {
-    if let Some(path) = std::env::var_os("MSCCLPP_NVRTC_SO") {
+    if let Some(path) = std::env::var_os(NVRTC) {
         return Ok(path.into());
     }
     let in_toolkit = toolkit_nvrtc();

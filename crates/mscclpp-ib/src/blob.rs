@@ -172,7 +172,7 @@ fn open(inbound: &mut Inbound, bytes: &[u8; EXCHANGE], kind: u8) -> Result<(Fiel
     }
 }
 
-fn path_fields(kind: u8, flag: bool, path: &Path) -> Fields {
+pub(crate) fn path_fields(kind: u8, flag: bool, path: &Path) -> Fields {
     let [high, low] = [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| path.gid.0[at + i])));
     let rest = u64::from(path.psn)
         | u64::from(path.lid) << 24
@@ -181,7 +181,7 @@ fn path_fields(kind: u8, flag: bool, path: &Path) -> Fields {
     Fields { kind, flag: flag.into(), small: path.qpn, numbers: [rest, high, low] }
 }
 
-fn path(fields: &Fields) -> Result<Path> {
+pub(crate) fn path(fields: &Fields) -> Result<Path> {
     let [rest, high, low] = fields.numbers;
     let mtu = (rest >> 40) as u8;
     if !(1..=5).contains(&mtu) || fields.small >= 1 << 24 {

@@ -47,6 +47,8 @@
 //! behind a real adapter.
 
 mod adapter;
+#[doc(hidden)]
+pub mod bare;
 mod blob;
 mod builder;
 mod complaint;

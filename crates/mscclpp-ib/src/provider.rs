@@ -38,10 +38,6 @@ pub(crate) const TRANSPORTS: [Transport; 8] = [
     Transport::IB7,
 ];
 
-/// How long to wait for an acknowledgement and how often to repeat a packet, unless something else was chosen.
-const TIMEOUT: u8 = 18;
-const RETRIES: u8 = 7;
-
 /// The provider of [`Transport::IB0`] to [`Transport::IB7`].
 ///
 /// It loads the verbs library and looks for devices when it is first asked for one. Its thread and its listener go when
@@ -57,9 +53,9 @@ pub struct InfiniBand {
 }
 
 /// What was found at first.
-struct Devices {
-    verbs: &'static Verbs,
-    env: Env,
+pub(crate) struct Devices {
+    pub(crate) verbs: &'static Verbs,
+    pub(crate) env: Env,
     names: Vec<String>,
     places: Vec<Option<PathBuf>>,
 }
@@ -151,7 +147,7 @@ impl InfiniBand {
     }
 
     /// The name of the device that `transport` stands for.
-    fn device(&self, transport: Transport) -> Result<(&Devices, &str)> {
+    pub(crate) fn device(&self, transport: Transport) -> Result<(&Devices, &str)> {
         let no_device = |found: String| Error::NoDevice { wanted: transport.to_string(), found };
         let devices = self.devices().map_err(|reason| no_device(reason.to_owned()))?;
         let number = TRANSPORTS.iter().position(|known| *known == transport);
@@ -189,13 +185,14 @@ impl InfiniBand {
             )));
         }
         let port = adapter.port(ib.port, ib.gid_index.or(env.gid_index))?;
+        let default = Reliability::default();
         let reliability = Reliability {
-            timeout: ib.timeout.or(env.timeout).unwrap_or(TIMEOUT),
-            retry_count: ib.retry_count.or(env.retry_count).unwrap_or(RETRIES),
-            rnr_retry: ib.rnr_retry.or(env.rnr_retry).unwrap_or(RETRIES),
-            traffic_class: ib.traffic_class.or(env.traffic_class).unwrap_or(0),
-            service_level: ib.service_level.or(env.service_level).unwrap_or(0),
-            pkey_index: ib.pkey_index.or(env.pkey_index).unwrap_or(0),
+            timeout: ib.timeout.or(env.timeout).unwrap_or(default.timeout),
+            retry_count: ib.retry_count.or(env.retry_count).unwrap_or(default.retry_count),
+            rnr_retry: ib.rnr_retry.or(env.rnr_retry).unwrap_or(default.rnr_retry),
+            traffic_class: ib.traffic_class.or(env.traffic_class).unwrap_or(default.traffic_class),
+            service_level: ib.service_level.or(env.service_level).unwrap_or(default.service_level),
+            pkey_index: ib.pkey_index.or(env.pkey_index).unwrap_or(default.pkey_index),
         };
         for (what, value, most) in [
             ("timeout", reliability.timeout, 31),
@@ -326,10 +323,7 @@ impl TransportProvider for InfiniBand {
         config: &EndpointConfig,
         gpu: Option<&Gpu>,
     ) -> CoreResult<Arc<dyn LocalEndpoint>> {
-        match self.open(config, gpu) {
-            Ok(endpoint) => Ok(Arc::new(endpoint)),
-            Err(error) => Err(error.over(config.transport)),
-        }
+        Ok(Arc::new(self.open(config, gpu).map_err(|error| error.over(config.transport))?))
     }
 
     fn register(
@@ -341,10 +335,7 @@ impl TransportProvider for InfiniBand {
             let (hub, adapter, _) = self.adapter(transport)?;
             LocalRegion::register(hub, adapter, region, self.is_host_memory(region))
         };
-        match register() {
-            Ok(region) => Ok(Arc::new(region)),
-            Err(error) => Err(error.over(transport)),
-        }
+        Ok(Arc::new(register().map_err(|error| error.over(transport))?))
     }
 
     fn local_source(
@@ -357,10 +348,7 @@ impl TransportProvider for InfiniBand {
     }
 
     fn import(&self, info: &RegionInfo<'_>, _gpu: Option<&Gpu>) -> CoreResult<Arc<dyn RemoteRegion>> {
-        match PeerRegion::import(info) {
-            Ok(region) => Ok(Arc::new(region)),
-            Err(error) => Err(error.over(info.transport)),
-        }
+        Ok(Arc::new(PeerRegion::import(info).map_err(|error| error.over(info.transport))?))
     }
 
     fn maps_memory(&self, _transport: Transport) -> bool {

@@ -107,7 +107,7 @@ impl Receiver {
         let cq = Cq::new(&side.adapter, receives + 1, receives.max(1), Some((&channel, number)))?;
         let sizes = QpSizes { send: 1, receive: receives, inline: 0 };
         let pkey_index = side.reliability.pkey_index;
-        let mut qp = QueuePair::new(&side.adapter, &cq, sizes, &side.port, pkey_index, random_psn()?)?;
+        let mut qp = QueuePair::new(&side.adapter, [&cq; 2], sizes, &side.port, pkey_index, random_psn()?)?;
         let memory = match receives {
             0 => None,
             _ => Some(Memory::new(&side, receives)?),

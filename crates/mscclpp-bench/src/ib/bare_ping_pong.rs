@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Result,
-    bare_verbs::{QueuePair, Registered, Request, Sizes},
+    bare_verbs::{QueuePair, Registered, Request},
     waiting::wait_for,
 };
 
@@ -16,8 +16,8 @@ use crate::{
 const RECEIVES: u32 = 16;
 
 /// A write, and behind it an atomic that counts the signal in the peer's memory, or a number with the write itself.
-pub(super) struct BareSignals<'a> {
-    qp: QueuePair<'a>,
+pub(super) struct BareSignals {
+    qp: QueuePair,
     words: &'static Words,
     by_atomics: bool,
     depth: u32,
@@ -25,19 +25,19 @@ pub(super) struct BareSignals<'a> {
     received: u32,
 }
 
-impl<'a> BareSignals<'a> {
-    pub(super) fn new(on: &'a OnAdapter, by_atomics: bool) -> Result<Self> {
+impl BareSignals {
+    pub(super) fn new(on: &OnAdapter, by_atomics: bool) -> Result<Self> {
         let words = Words::new();
         // SAFETY: memory that stays, and is atomics.
         let registered = unsafe { Registered::new(&on.bare, words.start(), Words::LEN, false)? };
         let depth = on.depth();
-        let sizes = Sizes { sends: depth, receives: if by_atomics { 0 } else { RECEIVES } };
-        let qp = QueuePair::connect(&on.bare, &on.ranks, sizes, registered)?;
+        let receives = if by_atomics { 0 } else { RECEIVES };
+        let qp = QueuePair::connect(&on.bare, &on.ranks, depth, receives, registered)?;
         Ok(Self { qp, words, by_atomics, depth, sent: 0, received: 0 })
     }
 }
 
-impl PingPong for BareSignals<'_> {
+impl PingPong for BareSignals {
     fn send(&mut self, value: u64) -> Result<()> {
         // The adapter has read the last one: the peer has answered it.
         self.words.sent.store(value, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use super::OnAdapter;
 use crate::{
     Result,
-    bare_verbs::{QueuePair, Registered, Request, Sizes},
+    bare_verbs::{QueuePair, Registered, Request},
     data::{GUARD, Memory},
     host_memory::HostMemory,
     one_way::Transfer,
@@ -13,28 +13,28 @@ use crate::{
 };
 
 /// Each message is one work request.
-pub(super) struct BarePuts<'a> {
-    qp: RefCell<QueuePair<'a>>,
+pub(super) struct BarePuts {
+    qp: RefCell<QueuePair>,
     sends: bool,
     depth: u32,
     memory: HostMemory,
 }
 
-impl<'a> BarePuts<'a> {
+impl BarePuts {
     /// Of up to `largest` bytes.
-    pub(super) fn new(on: &'a OnAdapter, largest: u64) -> Result<Self> {
+    pub(super) fn new(on: &OnAdapter, largest: u64) -> Result<Self> {
         let memory = HostMemory::new(largest + 2 * GUARD);
         let bytes = memory.bytes();
         // SAFETY: it stays, and is atomics.
         let registered =
             unsafe { Registered::new(&on.bare, bytes.as_ptr().cast(), bytes.len() as u64, true)? };
         let depth = on.depth();
-        let qp = QueuePair::connect(&on.bare, &on.ranks, Sizes { sends: depth, receives: 0 }, registered)?;
+        let qp = QueuePair::connect(&on.bare, &on.ranks, depth, 0, registered)?;
         Ok(Self { qp: RefCell::new(qp), sends: on.ranks.rank == 0, depth, memory })
     }
 }
 
-impl Transfer for BarePuts<'_> {
+impl Transfer for BarePuts {
     fn memory(&self) -> &dyn Memory {
         &self.memory
     }

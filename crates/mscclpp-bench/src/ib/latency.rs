@@ -44,9 +44,9 @@ const ROUNDS: u32 = 1000;
 const GOAL: f64 = 1.15;
 
 /// A ping-pong with its row.
-struct Contender<'a> {
+struct Contender {
     variant: String,
-    ping_pong: Box<dyn PingPong + 'a>,
+    ping_pong: Box<dyn PingPong>,
     /// The median round trip of each repeat.
     us: Vec<f64>,
     ok: bool,
@@ -101,8 +101,8 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     Ok(joining.reports().then(|| Report { machine: on.machine(), rows, notes }))
 }
 
-impl<'a> Contender<'a> {
-    fn new(variant: String, ping_pong: impl PingPong + 'a) -> Self {
+impl Contender {
+    fn new(variant: String, ping_pong: impl PingPong + 'static) -> Self {
         Self { variant, ping_pong: Box::new(ping_pong), us: Vec::new(), ok: true }
     }
 
@@ -135,7 +135,7 @@ impl<'a> Contender<'a> {
     }
 }
 
-fn row(contender: &Contender<'_>, rounds: u32, baseline: Option<f64>) -> Row {
+fn row(contender: &Contender, rounds: u32, baseline: Option<f64>) -> Row {
     Row {
         workload: "ib-lat".to_owned(),
         variant: contender.variant.clone(),

@@ -12,10 +12,10 @@ pub(crate) use latency::{Options as LatencyOptions, run as latency};
 
 use clap::Args;
 use mscclpp::{InfiniBand, prelude::*};
+use mscclpp_ib::bare::BareDevice;
 
 use crate::{
     Result,
-    bare_verbs::Device as BareDevice,
     machine::Machine,
     measuring::Measuring,
     ranks::{Joining, Ranks},
@@ -53,7 +53,6 @@ impl OnAdapter {
         }
         let provider = InfiniBand::new();
         let known = provider.device_names()?;
-        let inventory = provider.describe()?;
         let context = Context::builder().provider(provider).platform(Platform::Host).build();
         let ranks = Ranks::join(context, joining)?;
         let transport = match &choice.transports {
@@ -61,13 +60,11 @@ impl OnAdapter {
             None if joining.is_by_hand() => Transport::IB0,
             None => TRANSPORTS[ranks.rank.min(known.len() - 1)],
         };
-        let device = inventory.devices.into_iter().find(|device| device.transport == Some(transport));
-        let device = device
-            .ok_or_else(|| format!("{transport} is no adapter here; there are {}", known.join(", ")))?;
-        let used = device.details?.used?;
-        let name = device.name;
-        let bare = BareDevice::open(&name, used.number, u8::try_from(used.gid_index)?)?;
-        let names = ranks.say(&format!("{transport} ({name})"))?.join(" and ");
+        if !(0..known.len()).any(|n| format!("IB{n}") == transport.to_string()) {
+            return Err(format!("{transport} is no adapter here; there are {}", known.join(", ")).into());
+        }
+        let bare = InfiniBand::new().open_bare(transport)?;
+        let names = ranks.say(&format!("{transport} ({})", bare.name))?.join(" and ");
         Ok(Self { transport, bare, names, ranks })
     }
 

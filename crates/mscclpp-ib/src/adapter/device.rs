@@ -24,7 +24,7 @@ use crate::{
 
 /// An opened device, with a protection domain for everything that is made on it.
 pub(crate) struct Adapter {
-    pub(super) verbs: &'static Verbs,
+    pub(crate) verbs: &'static Verbs,
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) pd: NonNull<sys::ibv_pd>,
     name: String,

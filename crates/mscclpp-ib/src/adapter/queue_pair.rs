@@ -133,6 +133,10 @@ impl Cq {
         }))
     }
 
+    pub(crate) fn as_ptr(&self) -> *mut sys::ibv_cq {
+        self.cq.as_ptr()
+    }
+
     /// Makes the next completion raise an event on the channel. A completion that came before this call may raise none:
     /// poll once more after it.
     pub(crate) fn arm(&self) -> Result<()> {
@@ -183,6 +187,13 @@ pub(crate) struct Reliability {
     pub(crate) pkey_index: u16,
 }
 
+impl Default for Reliability {
+    fn default() -> Self {
+        let (traffic_class, service_level, pkey_index) = (0, 0, 0);
+        Self { timeout: 18, retry_count: 7, rnr_retry: 7, traffic_class, service_level, pkey_index }
+    }
+}
+
 /// A reliable connection's end.
 pub(crate) struct QueuePair {
     qp: NonNull<sys::ibv_qp>,
@@ -207,19 +218,19 @@ const RNR_TIMER: u8 = 12;
 const HOPS: u8 = 255;
 
 impl QueuePair {
-    /// A queue pair that can be connected and may have receives posted. Work that is done goes to `cq`, which must be kept
-    /// until the queue pair is dropped.
+    /// A queue pair that can be connected and may have receives posted. What was sent goes to the first completion queue,
+    /// what was received to the second. Both must be kept until the queue pair is dropped.
     pub(crate) fn new(
         adapter: &Arc<Adapter>,
-        cq: &Cq,
+        [sent, received]: [&Cq; 2],
         sizes: QpSizes,
         port: &Port,
         pkey_index: u16,
         psn: u32,
     ) -> Result<Self> {
         let mut attr = sys::ibv_qp_init_attr {
-            send_cq: cq.cq.as_ptr(),
-            recv_cq: cq.cq.as_ptr(),
+            send_cq: sent.as_ptr(),
+            recv_cq: received.as_ptr(),
             qp_type: sys::IBV_QPT_RC,
             ..Default::default()
         };
@@ -231,7 +242,7 @@ impl QueuePair {
         // Adapters differ in what they carry inline, and refuse more than that.
         for inline in [sizes.inline, sizes.inline / 2, 0] {
             attr.cap.max_inline_data = inline;
-            // SAFETY: the protection domain and the completion queue live.
+            // SAFETY: the protection domain and the completion queues live.
             qp = NonNull::new(unsafe { (adapter.verbs.create_qp)(adapter.pd.as_ptr(), &raw mut attr) });
             if qp.is_some() || last_errno() != libc::EINVAL {
                 break;
@@ -334,6 +345,10 @@ impl QueuePair {
             mtu: port.mtu,
             atomics: self.adapter.limits().max_rd_atom,
         }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::ibv_qp {
+        self.qp.as_ptr()
     }
 
     pub(crate) fn number(&self) -> u32 {

@@ -41,7 +41,7 @@ impl Sender {
         let cq = Cq::new(adapter, capacity, config.max_cq_poll_num.min(capacity), None)?;
         let sizes = QpSizes { send: capacity, receive: 0, inline: INLINE };
         let psn = random_psn()?;
-        let qp = QueuePair::new(adapter, &cq, sizes, port, reliability.pkey_index, psn)?;
+        let qp = QueuePair::new(adapter, [&cq; 2], sizes, port, reliability.pkey_index, psn)?;
         let longest = config.max_wr_per_send.min(capacity);
         let chain = Chain::new(adapter, longest, capacity, qp.inline())?;
         let mut connection = to_peer.open_data()?;

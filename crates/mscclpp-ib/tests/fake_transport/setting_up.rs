@@ -1,11 +1,15 @@
 //! Calls of the library that fail while a connection is made: each is an error that names the call, and nothing is left
 //! behind.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, IbConfig, IbMode, RegisteredMemory, Report,
     Transport,
 };
 use mscclpp_gpu::{DevicePtr, Platform};
+use mscclpp_test_support::within;
+use mscclpp_verbs_sys as sys;
 
 use crate::{
     ends::arrived,
@@ -15,7 +19,7 @@ use crate::{
 
 /// Makes both ends of a connection, registers memory, and opens a queue: the first error.
 fn set_up(world: &World, mode: IbMode) -> mscclpp_core::Result<()> {
-    let memory = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
+    let memory = [const { AtomicU64::new(0) }; 16];
     let end = |transport: Transport| -> mscclpp_core::Result<(Context, Endpoint, RegisteredMemory)> {
         let context =
             Context::builder().provider(world.builder(mode).build()).platform(Platform::Host).build();
@@ -100,4 +104,41 @@ fn a_device_that_cannot_be_opened_is_left_out() {
     world.fake.fail_call(0, Call::OpenDevice, 1, libc::EACCES);
     let names = world.builder(IbMode::Host).build().device_names();
     assert_eq!(names, Ok(vec!["fake1".to_owned()]));
+}
+
+/// What benchmarks post and poll themselves.
+#[test]
+fn bare_queue_pairs_carry_what_is_posted_on_them() {
+    let world = World::new(Config::new(2));
+    let open = |transport| world.builder(IbMode::Host).build().open_bare(transport).expect("a device");
+    let [a, b] = [Transport::IB0, Transport::IB1].map(open);
+    assert!(a.has_atomics() && a.depth() > 0 && a.name != b.name);
+    let words: Box<[AtomicU64; 2]> = Box::new([AtomicU64::new(77), AtomicU64::new(0)]);
+    let start = words.as_ptr().expose_provenance() as u64;
+    // SAFETY: atomics, which are dropped behind the registrations.
+    let [at_a, at_b] =
+        [&a, &b].map(|device| unsafe { device.register(start, 16, true) }.expect("a registration"));
+    let [from, to] = [&a, &b].map(|device| device.queue_pair(4, 1, 64).expect("a queue pair"));
+    from.connect(to.path()).expect("one way");
+    to.connect(from.path()).expect("the other way");
+
+    let mut place = sys::ibv_sge { addr: start, length: 8, lkey: at_a.local_key() };
+    let mut write = sys::ibv_send_wr {
+        sg_list: &raw mut place,
+        num_sge: 1,
+        opcode: sys::IBV_WR_RDMA_WRITE,
+        send_flags: sys::IBV_SEND_SIGNALED,
+        ..Default::default()
+    };
+    write.wr.rdma.remote_addr = start + 8;
+    write.wr.rdma.rkey = at_b.remote_key();
+    let (verbs, qp, [sent, _]) = from.raw();
+    let (mut bad, mut done) = (std::ptr::null_mut(), sys::ibv_wc::default());
+    // SAFETY: all of it lives; the request names registered memory.
+    assert_eq!(unsafe { verbs.post_send(qp, &raw mut write, &raw mut bad) }, 0);
+    // SAFETY: there is room for one completion.
+    let is_done = within(LIMIT, || unsafe { verbs.poll_cq(sent, 1, &raw mut done) } == 1);
+    assert!(is_done && done.status == sys::IBV_WC_SUCCESS, "{}", done.status);
+    world.fake.settle();
+    assert_eq!(words[1].load(Ordering::Acquire), 77);
 }

@@ -1,0 +1,200 @@
+//! RDMA by bare verbs: work requests posted and completions taken by the functions of the verbs library, as a program
+//! would that does not use this library. The library's figures are compared with these, so the code here does only what
+//! the work needs. Both set up their queue pairs in the same way, by the same code.
+
+use std::{io, ptr};
+
+use mscclpp_ib::bare::{BareDevice, BareMemory, BareQueuePair};
+use mscclpp_verbs_sys as sys;
+
+use crate::{Result, ranks::Ranks};
+
+/// How many bytes a request carries itself.
+const INLINE: u32 = 64;
+
+/// Memory that a device may read and write, and others through it.
+pub(crate) struct Registered {
+    start: u64,
+    len: u64,
+    keys: BareMemory,
+}
+
+/// This side's end of a reliable connection between the two ranks, and the peer's memory behind it.
+pub(crate) struct QueuePair {
+    // It goes before the memory that it uses.
+    qp: BareQueuePair,
+    mine: Registered,
+    /// Address and key of the memory that this side may write to.
+    peer: (u64, u32),
+    /// How many requests were posted, and have completed.
+    posted: u64,
+    completed: u64,
+}
+
+/// One work request. Offsets are in the memory of either side that the queue pair is between.
+#[derive(Clone, Copy)]
+pub(crate) enum Request {
+    Write {
+        from: u64,
+        to: u64,
+        len: u32,
+        immediate: Option<u32>,
+    },
+    /// Adds 1 to the peer's word at `to`. What was there goes to the word at `old`.
+    AddOne {
+        to: u64,
+        old: u64,
+    },
+}
+
+impl Registered {
+    /// Registers `len` bytes from `start`. With `relaxed`, data may pass data on its way there.
+    ///
+    /// # Safety
+    /// It must be memory that stays, and is accessed with atomics alone.
+    pub(crate) unsafe fn new(device: &BareDevice, start: *const (), len: u64, relaxed: bool) -> Result<Self> {
+        let start = start.expose_provenance() as u64;
+        // SAFETY: the caller's promise.
+        Ok(Self { start, len, keys: unsafe { device.register(start, len, relaxed)? } })
+    }
+
+    /// Where `len` bytes from `offset` are.
+    fn place(&self, offset: u64, len: u32) -> sys::ibv_sge {
+        assert!(offset + u64::from(len) <= self.len, "{len} bytes at {offset} of {}", self.len);
+        sys::ibv_sge { addr: self.start + offset, length: len, lkey: self.keys.local_key() }
+    }
+}
+
+impl QueuePair {
+    /// Connects the ranks, which do this at the same time. `mine` is what the peer may write to and what is sent from.
+    /// Receives are always posted, as many as there may be.
+    pub(crate) fn connect(
+        device: &BareDevice,
+        ranks: &Ranks,
+        sends: u32,
+        receives: u32,
+        mine: Registered,
+    ) -> Result<Self> {
+        let qp = device.queue_pair(sends, receives, INLINE)?;
+        let here = (qp.path(), mine.start, mine.keys.remote_key());
+        let (path, address, key) = ranks.swap(&here)?;
+        let this = Self { qp, mine, peer: (address, key), posted: 0, completed: 0 };
+        for _ in 0..receives {
+            this.post_receive()?;
+        }
+        this.qp.connect(path)?;
+        // Nobody sends before the other can receive.
+        ranks.meet()?;
+        Ok(this)
+    }
+
+    /// Posts the requests by one call, the last of them signalled if `signalled`. There must be room.
+    pub(crate) fn post<const N: usize>(&mut self, requests: [Request; N], signalled: bool) -> Result<()> {
+        let mut sges = requests.map(|request| match request {
+            Request::Write { from, len, .. } => self.mine.place(from, len),
+            Request::AddOne { old, .. } => self.mine.place(old, 8),
+        });
+        let mut wrs = [sys::ibv_send_wr::default(); N];
+        for (i, request) in requests.into_iter().enumerate() {
+            self.posted += 1;
+            let wr = &mut wrs[i];
+            (wr.wr_id, wr.num_sge, wr.sg_list) = (self.posted, 1, &raw mut sges[i]);
+            match request {
+                Request::Write { to, len, immediate, .. } => {
+                    wr.opcode = sys::IBV_WR_RDMA_WRITE;
+                    if let Some(number) = immediate {
+                        wr.opcode = sys::IBV_WR_RDMA_WRITE_WITH_IMM;
+                        wr.__bindgen_anon_1.imm_data = number.to_be();
+                    }
+                    if len <= self.qp.inline() {
+                        wr.send_flags |= sys::IBV_SEND_INLINE;
+                    }
+                    wr.wr.rdma.remote_addr = self.peer.0 + to;
+                    wr.wr.rdma.rkey = self.peer.1;
+                }
+                Request::AddOne { to, .. } => {
+                    wr.opcode = sys::IBV_WR_ATOMIC_FETCH_AND_ADD;
+                    wr.wr.atomic = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+                        remote_addr: self.peer.0 + to,
+                        compare_add: 1,
+                        swap: 0,
+                        rkey: self.peer.1,
+                    };
+                }
+            }
+        }
+        if signalled {
+            wrs[N - 1].send_flags |= sys::IBV_SEND_SIGNALED;
+        }
+        let first = wrs.as_mut_ptr();
+        for i in 1..N {
+            // SAFETY: both are in the array.
+            unsafe { (*first.add(i - 1)).next = first.add(i) };
+        }
+        let mut bad = ptr::null_mut();
+        let (verbs, qp, _) = self.qp.raw();
+        // SAFETY: the chain ends with a null pointer, and is read during the call alone. What it names is registered memory
+        // that stays.
+        check("ibv_post_send", unsafe { verbs.post_send(qp, first, &raw mut bad) })
+    }
+
+    /// How many requests have not completed, as far as is known.
+    pub(crate) fn under_way(&self) -> u32 {
+        (self.posted - self.completed) as u32
+    }
+
+    /// Takes completions of requests that were signalled: those before them have completed too.
+    pub(crate) fn reap(&mut self) -> Result<()> {
+        let mut taken = [sys::ibv_wc::default(); 16];
+        for completion in self.poll(0, &mut taken)? {
+            self.completed = completion.wr_id;
+        }
+        Ok(())
+    }
+
+    /// The number that came with data, if some has come. Its receive is posted again.
+    pub(crate) fn take_immediate(&mut self) -> Result<Option<u32>> {
+        let mut taken = [sys::ibv_wc::default()];
+        let Some(completion) = self.poll(1, &mut taken)?.next() else { return Ok(None) };
+        // SAFETY: both views of the union are 4 bytes.
+        let number = u32::from_be(unsafe { completion.__bindgen_anon_1.imm_data });
+        self.post_receive()?;
+        Ok(Some(number))
+    }
+
+    /// Takes completions of what was sent (0) or received (1).
+    fn poll<'w>(
+        &self,
+        of: usize,
+        taken: &'w mut [sys::ibv_wc],
+    ) -> Result<impl Iterator<Item = &'w sys::ibv_wc> + use<'w>> {
+        let (verbs, _, queues) = self.qp.raw();
+        // SAFETY: the queue is there, with room for as many as it is told.
+        let count = unsafe { verbs.poll_cq(queues[of], taken.len() as i32, taken.as_mut_ptr()) };
+        let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
+        let taken = &taken[..count];
+        match taken.iter().find(|completion| completion.status != sys::IBV_WC_SUCCESS) {
+            Some(failed) => Err(format!("bare verbs: a request ended with status {}", failed.status).into()),
+            None => Ok(taken.iter()),
+        }
+    }
+
+    /// A receive takes no data: writes with a number need one.
+    fn post_receive(&self) -> Result<()> {
+        let mut wr = sys::ibv_recv_wr::default();
+        let mut bad = ptr::null_mut();
+        let (verbs, qp, _) = self.qp.raw();
+        // SAFETY: the queue pair is there; the request is read during the call alone, and names no memory.
+        check("ibv_post_recv", unsafe { verbs.post_recv(qp, &raw mut wr, &raw mut bad) })
+    }
+}
+
+/// What a call of the library says: 0, or an errno.
+fn check(call: &str, errno: i32) -> Result<()> {
+    match errno {
+        0 => Ok(()),
+        // Some providers leave the number elsewhere.
+        -1 => Err(format!("{call}: {}", io::Error::last_os_error()).into()),
+        errno => Err(format!("{call}: {}", io::Error::from_raw_os_error(errno.abs())).into()),
+    }
+}

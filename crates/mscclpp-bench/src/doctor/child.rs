@@ -80,7 +80,7 @@ pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
         Err(error) => {
             let reason = format!("starting this program again failed: {error}");
             let remedy = "run it where it may start processes, from a file that is still there";
-            vec![Finding::problem(section, "examination", reason, remedy)]
+            vec![section.problem("examination", reason, remedy)]
         }
     }
 }
@@ -117,7 +117,7 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
     if let Some(reason) = failure {
         let remedy = "look at what the system's log says of that driver (dmesg); MSCCLPP_LOG_LEVEL=DEBUG shows more of \
                       what is done. What would have come after it is not known";
-        findings.push(Finding::problem(section, "examination", reason, remedy));
+        findings.push(section.problem("examination", reason, remedy));
     }
     if ended(&mut child, grace).is_none() {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_came_before_a_call_that_blocks_is_kept() {
-        let finding = Finding::ok(Section::Rdma, "first", "works").fact("ports", 2);
+        let finding = Section::Rdma.ok("first", "works").fact("ports", 2);
         let script = [
             line(&Line::Found(finding.clone())),
             "echo a library says something".to_owned(),

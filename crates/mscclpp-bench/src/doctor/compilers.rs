@@ -2,26 +2,23 @@
 
 use mscclpp::Platform;
 
-use super::{
-    child::Teller,
-    finding::{Finding, Section::Compilers as SECTION},
-};
+use super::{child::Teller, finding::Section::Compilers as SECTION};
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices");
     let platform = Platform::detect_or_host().ok();
     teller.trying("loading NVRTC and compiling a kernel");
     teller.found(match nvrtc() {
-        Ok(version) => Finding::ok(SECTION, "NVRTC", version),
+        Ok(version) => SECTION.ok("NVRTC", version),
         Err(reason) => {
             let remedy = "none is needed for the kernels of this library; for your own on CUDA, name the file of an NVRTC in \
                           MSCCLPP_NVRTC_SO";
-            Finding::unavailable(SECTION, "NVRTC", reason, remedy)
+            SECTION.unavailable("NVRTC", reason, remedy)
         }
     });
     teller.trying("running C++ compilers");
     teller.found(match mscclpp_gpu::host_compiler() {
-        Ok(version) => Finding::ok(SECTION, "C++", version),
+        Ok(version) => SECTION.ok("C++", version),
         Err(error) => {
             // Without one, simulated devices run no kernel that is not in the cache.
             let is_needed = platform == Some(Platform::Host);
@@ -31,7 +28,7 @@ pub(super) fn examine(teller: &Teller) {
             };
             let remedy =
                 "only simulated devices need one: install g++ or clang++, or name one in MSCCLPP_CXX";
-            Finding::failed(SECTION, "C++", reason, remedy, is_needed)
+            SECTION.failed("C++", reason, remedy, is_needed)
         }
     });
 }

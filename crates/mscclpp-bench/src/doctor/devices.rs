@@ -32,15 +32,15 @@ pub(super) fn open(teller: &Teller, mut failed: impl FnMut(usize, &Error)) -> Ve
 pub(super) fn examine(teller: &Teller) {
     let gpus = open(teller, |id, error| {
         let remedy = "see nvidia-smi: another process may use it alone, or it has failed";
-        teller.found(Finding::problem(Devices, format!("device {id}"), error, remedy));
+        teller.found(Devices.problem(format!("device {id}"), error, remedy));
     });
     if gpus.is_empty() {
-        teller.found(Finding::note(Devices, "none", NO_DEVICES));
+        teller.found(Devices.note("none", NO_DEVICES));
     }
     let count = Platform::detect_or_host().and_then(Platform::device_count).unwrap_or(0);
     if count > MOST {
         let text = format!("{count} devices; the first {MOST} are looked at");
-        teller.found(Finding::note(Devices, "more", text).fact("devices", count));
+        teller.found(Devices.note("more", text).fact("devices", count));
     }
     for gpu in &gpus {
         teller.trying(format!("asking {gpu} for its memory"));
@@ -52,7 +52,7 @@ pub(super) fn examine(teller: &Teller) {
     }
     if gpus.first().is_some_and(|gpu| gpu.platform() == Platform::Host) {
         let text = "memory of simulated devices is host memory, and adapters reach it as that";
-        teller.found(Finding::note(GpuDirect, "host", text));
+        teller.found(GpuDirect.note("host", text));
     }
 }
 
@@ -63,7 +63,7 @@ fn describe(gpu: &Gpu) -> Finding {
         Ok(memory) => memory,
         Err(error) => {
             let remedy = "see what nvidia-smi and dmesg say of the device";
-            return Finding::problem(Devices, item, error, remedy);
+            return Devices.problem(item, error, remedy);
         }
     };
     let mut text = match p.platform {
@@ -80,7 +80,8 @@ fn describe(gpu: &Gpu) -> Finding {
         text += &p.numa_node.map_or(", NUMA node not known".to_owned(), |node| format!(", NUMA node {node}"));
     }
     let uuid = p.uuid.map(|byte| format!("{byte:02x}")).concat();
-    Finding::ok(Devices, item, text)
+    Devices
+        .ok(item, text)
         .fact("id", p.id)
         .fact("platform", p.platform.to_string())
         .fact("name", p.name.as_str())

@@ -7,7 +7,7 @@ use mscclpp::{
 
 use super::{
     child::Teller,
-    finding::{Failure, Finding, Section::Exports as SECTION},
+    finding::{Failure, Section::Exports as SECTION},
 };
 
 const FILE: &str = "file descriptor";
@@ -21,7 +21,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     let (id, offers) = (gpu.id(), gpu.properties().export_kinds);
     let tell = |kind: &str, result: Result<(), Failure>, is_needed: bool| {
         let (item, result) = (format!("{kind} of {id}"), result.map(|()| "works".to_owned()));
-        let finding = Finding::tried(SECTION, item, result, is_needed, (kind, id));
+        let finding = SECTION.tried(item, result, is_needed, (kind, id));
         teller.found(finding.fact("kind", kind).fact("device", id));
     };
     // Connections use legacy handles where there are no descriptors.
@@ -39,7 +39,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     // Memory that has them is made by other libraries, and only other processes can open them.
     if offers.ipc_handle {
         let text = "the driver offers it; not tried";
-        let finding = Finding::note(SECTION, format!("{LEGACY} of {id}"), text).at(LEGACY, id, "(ok)");
+        let finding = SECTION.note(format!("{LEGACY} of {id}"), text).at(LEGACY, id, "(ok)");
         return teller.found(finding.fact("kind", LEGACY).fact("device", id));
     }
     let failure = match gpu.platform() {

@@ -44,6 +44,68 @@ impl Section {
             Self::Limits => "Limits",
         }
     }
+
+    fn found(self, item: impl Into<String>, outcome: Outcome) -> Finding {
+        Finding { section: Some(self), item: item.into(), outcome, facts: Map::new(), cell: None }
+    }
+
+    pub(super) fn ok(self, item: impl Into<String>, text: impl Into<String>) -> Finding {
+        self.found(item, Outcome::Ok { text: text.into() })
+    }
+
+    pub(super) fn note(self, item: impl Into<String>, text: impl Into<String>) -> Finding {
+        self.found(item, Outcome::Note { text: text.into() })
+    }
+
+    pub(super) fn unavailable(
+        self,
+        item: impl Into<String>,
+        reason: impl fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        self.failed(item, reason, remedy, false)
+    }
+
+    pub(super) fn problem(
+        self,
+        item: impl Into<String>,
+        reason: impl fmt::Display,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        self.failed(item, reason, remedy, true)
+    }
+
+    /// A problem where it `is_needed`.
+    pub(super) fn failed(
+        self,
+        item: impl Into<String>,
+        reason: impl fmt::Display,
+        remedy: impl Into<String>,
+        is_needed: bool,
+    ) -> Finding {
+        let (reason, remedy) = (reason.to_string(), remedy.into());
+        let outcome = match is_needed {
+            true => Outcome::Problem { reason, remedy },
+            false => Outcome::Unavailable { reason, remedy },
+        };
+        self.found(item, outcome)
+    }
+
+    /// What came of trying, as a cell of the section's table. Where it `is_needed`, a failure is a problem.
+    pub(super) fn tried(
+        self,
+        item: String,
+        result: Result<String, Failure>,
+        is_needed: bool,
+        (row, column): (&str, usize),
+    ) -> Finding {
+        let finding = match result {
+            Ok(text) => self.ok(item, text),
+            Err(Failure { reason, remedy }) => self.failed(item, reason, remedy, is_needed),
+        };
+        let mark = finding.outcome.mark();
+        finding.at(row, column, mark)
+    }
 }
 
 /// Whether it works.
@@ -111,69 +173,6 @@ pub(super) struct Cell {
 }
 
 impl Finding {
-    fn new(section: Section, item: impl Into<String>, outcome: Outcome) -> Self {
-        let item = item.into();
-        Self { section: Some(section), item, outcome, facts: Map::new(), cell: None }
-    }
-
-    pub(super) fn ok(section: Section, item: impl Into<String>, text: impl Into<String>) -> Self {
-        Self::new(section, item, Outcome::Ok { text: text.into() })
-    }
-
-    pub(super) fn note(section: Section, item: impl Into<String>, text: impl Into<String>) -> Self {
-        Self::new(section, item, Outcome::Note { text: text.into() })
-    }
-
-    pub(super) fn unavailable(
-        section: Section,
-        item: impl Into<String>,
-        reason: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self::failed(section, item, reason, remedy, false)
-    }
-
-    pub(super) fn problem(
-        section: Section,
-        item: impl Into<String>,
-        reason: impl fmt::Display,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self::failed(section, item, reason, remedy, true)
-    }
-
-    /// A problem where it `is_needed`.
-    pub(super) fn failed(
-        section: Section,
-        item: impl Into<String>,
-        reason: impl fmt::Display,
-        remedy: impl Into<String>,
-        is_needed: bool,
-    ) -> Self {
-        let (reason, remedy) = (reason.to_string(), remedy.into());
-        let outcome = match is_needed {
-            true => Outcome::Problem { reason, remedy },
-            false => Outcome::Unavailable { reason, remedy },
-        };
-        Self::new(section, item, outcome)
-    }
-
-    /// What came of trying, as a cell of the section's table. Where it `is_needed`, a failure is a problem.
-    pub(super) fn tried(
-        section: Section,
-        item: String,
-        result: Result<String, Failure>,
-        is_needed: bool,
-        (row, column): (&str, usize),
-    ) -> Self {
-        let finding = match result {
-            Ok(text) => Self::ok(section, item, text),
-            Err(Failure { reason, remedy }) => Self::failed(section, item, reason, remedy, is_needed),
-        };
-        let mark = finding.outcome.mark();
-        finding.at(row, column, mark)
-    }
-
     /// With one value more.
     pub(super) fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.facts.insert(key.to_owned(), value.into());

@@ -5,7 +5,7 @@ use mscclpp::{Gpu, Platform, gpu::WritesOrdering};
 
 use super::{
     child::Teller,
-    finding::{Failure, Finding, Section::GpuDirect as SECTION},
+    finding::{Failure, Section::GpuDirect as SECTION},
 };
 
 const BYTES: u64 = 64 << 10;
@@ -22,7 +22,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
         Ok(direct) => direct,
         Err(error) => {
             let remedy = "see what nvidia-smi and dmesg say of the device";
-            return teller.found(Finding::problem(SECTION, format!("device {id}"), error, remedy));
+            return teller.found(SECTION.problem(format!("device {id}"), error, remedy));
         }
     };
     for (way, result) in [
@@ -34,7 +34,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
         ),
     ] {
         let (item, result) = (format!("{way} of {id}"), result.map(|()| "works".to_owned()));
-        let finding = Finding::tried(SECTION, item, result, false, (way, id));
+        let finding = SECTION.tried(item, result, false, (way, id));
         teller.found(finding.fact("way", way).fact("device", id));
     }
     let ordering = match direct.writes_ordering {
@@ -43,7 +43,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
         WritesOrdering::AllDevices => "all",
     };
     let text = format!("what adapters write is seen in order by: {ordering}");
-    let finding = Finding::note(SECTION, format!("ordering of {id}"), text).at("ordering", id, ordering);
+    let finding = SECTION.note(format!("ordering of {id}"), text).at("ordering", id, ordering);
     teller.found(finding.fact("way", "ordering").fact("device", id).fact("ordering", ordering));
 }
 

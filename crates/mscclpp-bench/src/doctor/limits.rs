@@ -29,10 +29,10 @@ fn locked_memory(limit: Option<u64>) -> Finding {
                 bytes >> 10
             );
             let remedy = "raise it: `ulimit -l unlimited`, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker";
-            Finding::unavailable(SECTION, item, reason, remedy)
+            SECTION.unavailable(item, reason, remedy)
         }
-        Some(bytes) => Finding::ok(SECTION, item, format!("{} MiB at most", bytes >> 20)),
-        None => Finding::ok(SECTION, item, "no limit"),
+        Some(bytes) => SECTION.ok(item, format!("{} MiB at most", bytes >> 20)),
+        None => SECTION.ok(item, "no limit"),
     }
     .fact("bytes", limit)
 }
@@ -44,10 +44,10 @@ fn descriptors(limit: Option<u64>) -> Finding {
             let reason = format!(
                 "{count} at most: connections, and buffers of simulated devices, take one or more each"
             );
-            Finding::unavailable(SECTION, item, reason, "raise it: `ulimit -n 65536`, LimitNOFILE of systemd")
+            SECTION.unavailable(item, reason, "raise it: `ulimit -n 65536`, LimitNOFILE of systemd")
         }
-        Some(count) => Finding::ok(SECTION, item, format!("{count} at most")),
-        None => Finding::ok(SECTION, item, "no limit"),
+        Some(count) => SECTION.ok(item, format!("{count} at most")),
+        None => SECTION.ok(item, "no limit"),
     }
     .fact("count", limit)
 }
@@ -64,11 +64,11 @@ fn shared_memory() -> Finding {
                 free >> 20,
                 size >> 20
             );
-            Finding::note(SECTION, item, text).fact("bytes", size).fact("free_bytes", free)
+            SECTION.note(item, text).fact("bytes", size).fact("free_bytes", free)
         }
         Err(error) => {
             let remedy = "none is needed by this library; NCCL and PyTorch want it (docker: --shm-size)";
-            Finding::unavailable(SECTION, item, error, remedy)
+            SECTION.unavailable(item, error, remedy)
         }
     }
 }

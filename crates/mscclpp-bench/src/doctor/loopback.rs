@@ -8,7 +8,7 @@ use mscclpp_ib::InfiniBand;
 use super::{
     child::Teller,
     devices,
-    finding::{Failure, Finding, Section::Loopback as SECTION},
+    finding::{Failure, Section::Loopback as SECTION},
     peers::{ALL_PAIRS, not_tried},
 };
 
@@ -28,11 +28,11 @@ pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for RDMA devices");
     let infiniband = InfiniBand::new();
     let Ok(names) = infiniband.device_names() else {
-        return teller.found(Finding::note(SECTION, "none", "no RDMA device is chosen; see above"));
+        return teller.found(SECTION.note("none", "no RDMA device is chosen; see above"));
     };
     let gpus = devices::open(teller, |_, _| {});
     let Some(first) = gpus.first() else {
-        return teller.found(Finding::note(SECTION, "none", "no device can be used; see Platforms"));
+        return teller.found(SECTION.note("none", "no device can be used; see Platforms"));
     };
     let context = Context::builder().provider(infiniband).platform(first.platform()).build();
     let start = Instant::now();
@@ -49,7 +49,7 @@ pub(super) fn examine(teller: &Teller) {
             let result = put(&context, transport, gpu)
                 .map(|took| format!("data is right, after {} us", took.as_micros()));
             let is_right = result.is_ok();
-            let mut finding = Finding::tried(SECTION, item, result, true, (&row, column));
+            let mut finding = SECTION.tried(item, result, true, (&row, column));
             if is_right {
                 finding = finding.fact("bytes", BYTES);
             }

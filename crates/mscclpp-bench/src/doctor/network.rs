@@ -6,10 +6,7 @@ use mscclpp_net::{env::Env, interface};
 
 use super::{
     child::Teller,
-    finding::{
-        Finding,
-        Section::{Launcher, Network},
-    },
+    finding::Section::{Launcher, Network},
 };
 
 const FIREWALL: &str =
@@ -27,14 +24,14 @@ fn interfaces(teller: &Teller) {
         Ok(env) => env,
         Err(error) => {
             let (item, remedy) = (error.variable, "set it to such a value, or unset it");
-            return teller.found(Finding::problem(Network, item, error, remedy));
+            return teller.found(Network.problem(item, error, remedy));
         }
     };
     let all = match interface::list() {
         Ok(all) => all,
         Err(error) => {
             let remedy = "see whether this process may open netlink sockets";
-            return teller.found(Finding::problem(Network, "interfaces", mscclpp::Report(&error), remedy));
+            return teller.found(Network.problem("interfaces", mscclpp::Report(&error), remedy));
         }
     };
     let offered = match interface::candidates(&all, env.interface.as_deref(), env.family) {
@@ -42,7 +39,7 @@ fn interfaces(teller: &Teller) {
         Err(error) => {
             let remedy =
                 "set MSCCLPP_SOCKET_IFNAME and MSCCLPP_SOCKET_FAMILY to what there is, or unset them";
-            return teller.found(Finding::problem(Network, "interfaces", error, remedy));
+            return teller.found(Network.problem("interfaces", error, remedy));
         }
     };
     if offered.iter().all(std::net::IpAddr::is_loopback) {
@@ -50,12 +47,11 @@ fn interfaces(teller: &Teller) {
             "only the loopback interface has an address, so other hosts cannot reach this one",
             "none is needed for jobs of one host; else give an interface an address (docker: --network host)",
         );
-        teller.found(Finding::unavailable(Network, "other hosts", reason, remedy));
+        teller.found(Network.unavailable("other hosts", reason, remedy));
     }
     for (place, ip) in offered.iter().enumerate() {
         let name = all.iter().find(|i| i.ip == *ip).map_or("?", |i| i.name.as_str());
-        let finding = Finding::ok(
-            Network,
+        let finding = Network.ok(
             format!("{name} {ip}"),
             match place {
                 0 => format!("offered first; {FIREWALL}"),
@@ -75,7 +71,7 @@ fn interfaces(teller: &Teller) {
             _ => "not offered: the address means nothing without its interface".to_owned(),
         };
         let item = format!("{} {}", left_out.name, left_out.ip);
-        let finding = Finding::note(Network, item, text);
+        let finding = Network.note(item, text);
         teller.found(
             finding
                 .fact("interface", left_out.name.as_str())
@@ -91,7 +87,8 @@ fn launcher(teller: &Teller) {
         Ok(job) => {
             let of = job.job.as_deref().unwrap_or("a job without an id");
             let text = format!("rank {} of {}, rank 0 at {}, {of}", job.rank, job.n_ranks, job.address);
-            Finding::ok(Launcher, item, text)
+            Launcher
+                .ok(item, text)
                 .fact("rank", job.rank)
                 .fact("n_ranks", job.n_ranks)
                 .fact("address", job.address.as_str())
@@ -99,11 +96,11 @@ fn launcher(teller: &Teller) {
                 .fact("local_rank", job.local_rank)
         }
         Err(BootstrapError::NotLaunched) => {
-            Finding::note(Launcher, item, "no launcher has started this process").fact("rank", None::<usize>)
+            Launcher.note(item, "no launcher has started this process").fact("rank", None::<usize>)
         }
         Err(error) => {
             let remedy = "start it by the launcher as a rank, or unset what is left over in the environment";
-            Finding::problem(Launcher, item, mscclpp::Report(&error), remedy).fact("rank", None::<usize>)
+            Launcher.problem(item, mscclpp::Report(&error), remedy).fact("rank", None::<usize>)
         }
     });
 }

@@ -26,7 +26,7 @@ struct Side<'a> {
 pub(super) fn examine(teller: &Teller) {
     let gpus = devices::open(teller, |_, _| {});
     if gpus.len() < 2 {
-        return teller.found(Finding::note(SECTION, "none", "there are no two devices"));
+        return teller.found(SECTION.note("none", "there are no two devices"));
     }
     let mut sides = Vec::new();
     for gpu in &gpus {
@@ -35,7 +35,7 @@ pub(super) fn examine(teller: &Teller) {
             Ok(side) => sides.push(side),
             Err(error) => {
                 let remedy = "free memory of the device";
-                teller.found(Finding::problem(SECTION, format!("device {}", gpu.id()), error, remedy));
+                teller.found(SECTION.problem(format!("device {}", gpu.id()), error, remedy));
             }
         }
     }
@@ -57,7 +57,7 @@ pub(super) fn examine(teller: &Teller) {
 pub(super) fn not_tried(section: Section, row: String, column: usize) -> Finding {
     let reason = format!("not tried, as those before took {ALL_PAIRS:?} together");
     let remedy = "try fewer: CUDA_VISIBLE_DEVICES, MSCCLPP_HOST_DEVICES and MSCCLPP_HCA_DEVICES choose";
-    Finding::unavailable(section, format!("{row} to {column}"), reason, remedy).at(row, column, "?")
+    section.unavailable(format!("{row} to {column}"), reason, remedy).at(row, column, "?")
 }
 
 fn side(gpu: &Gpu) -> mscclpp_gpu::Result<Side<'_>> {
@@ -78,14 +78,12 @@ fn pair(from: &Side<'_>, to: &Side<'_>) -> Finding {
     let (row, column) = (from.gpu.id().to_string(), to.gpu.id());
     let item = format!("{row} to {column}");
     let no = |reason: String, remedy: &str| {
-        Finding::unavailable(SECTION, item.clone(), reason, remedy).at(row.clone(), column, "--")
+        SECTION.unavailable(item.clone(), reason, remedy).at(row.clone(), column, "--")
     };
     let wrong = |reason: String| {
         let remedy =
             "do not use this pair; see dmesg for errors of NVLink, PCIe or the IOMMU, and switch off ACS";
-        Finding::problem(SECTION, item.clone(), reason, remedy)
-            .at(row.clone(), column, "!!")
-            .fact("reachable", true)
+        SECTION.problem(item.clone(), reason, remedy).at(row.clone(), column, "!!").fact("reachable", true)
     };
     let access = match from.gpu.peer_access(to.gpu) {
         Ok(access) => access,
@@ -100,7 +98,8 @@ fn pair(from: &Side<'_>, to: &Side<'_>) -> Finding {
             let digits = usize::from(gb_per_s < 100.0);
             let mark = if access.native_atomics { "" } else { "~" };
             let atomics = if access.native_atomics { "with atomics" } else { "no atomics" };
-            Finding::ok(SECTION, item, format!("{gb_per_s:.digits$} GB/s, {atomics}"))
+            SECTION
+                .ok(item, format!("{gb_per_s:.digits$} GB/s, {atomics}"))
                 .at(row, column, format!("{gb_per_s:.digits$}{mark}"))
                 .fact("reachable", true)
                 .fact("native_atomics", access.native_atomics)

@@ -14,7 +14,7 @@ pub(super) fn examine(teller: &Teller) {
     let chosen = Platform::detect_or_host();
     if let Err(error @ Error::Environment { variable, .. }) = &chosen {
         let remedy = "set it to one of these, or unset it";
-        teller.found(Finding::problem(SECTION, *variable, error, remedy));
+        teller.found(SECTION.problem(*variable, error, remedy));
     }
     for platform in [Platform::Cuda, Platform::Hip, Platform::Host] {
         teller.trying(format!("looking for devices of platform {platform}"));
@@ -43,16 +43,15 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
     };
     let item = platform.to_string();
     let finding = match (is_chosen, platform) {
-        (true, Platform::Host) => Finding::ok(
-            SECTION,
+        (true, Platform::Host) => SECTION.ok(
             item,
             format!(
                 "{devices}; used here, and by examples, tests and benchmarks. A program of your own needs \
                  MSCCLPP_PLATFORM=host, as the library does not choose simulated devices by itself"
             ),
         ),
-        (true, _) => Finding::ok(SECTION, item, format!("{devices}; used here")),
-        (false, _) => Finding::note(SECTION, item, format!("{devices}, with MSCCLPP_PLATFORM={platform}")),
+        (true, _) => SECTION.ok(item, format!("{devices}; used here")),
+        (false, _) => SECTION.note(item, format!("{devices}, with MSCCLPP_PLATFORM={platform}")),
     };
     finding.fact("devices", count)
 }
@@ -70,5 +69,5 @@ fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
     };
     // Host fails only where a variable is malformed.
     let is_needed = is_asked_for || platform == Platform::Host;
-    Finding::failed(SECTION, platform.to_string(), reason, remedy, is_needed).fact("devices", 0)
+    SECTION.failed(platform.to_string(), reason, remedy, is_needed).fact("devices", 0)
 }

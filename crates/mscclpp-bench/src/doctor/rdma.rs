@@ -22,7 +22,7 @@ pub(super) fn examine(teller: &Teller) {
         Ok(inventory) => library(teller, inventory),
         Err(error) => {
             let (reason, remedy) = (&error.reason, error.remedy.as_str());
-            teller.found(Finding::failed(SECTION, "libibverbs", reason, remedy, is_asked_for));
+            teller.found(SECTION.failed("libibverbs", reason, remedy, is_asked_for));
         }
     }
     let found = inventory.as_ref().ok().map(|inventory| inventory.devices.len());
@@ -38,12 +38,12 @@ pub(super) fn examine(teller: &Teller) {
 
 fn library(teller: &Teller, inventory: &Inventory) {
     let text = format!("{}, {} devices", inventory.library, inventory.devices.len());
-    let finding = Finding::ok(SECTION, "libibverbs", text);
+    let finding = SECTION.ok("libibverbs", text);
     teller
         .found(finding.fact("library", inventory.library.as_str()).fact("devices", inventory.devices.len()));
     for (i, missing) in inventory.missing.iter().enumerate() {
         let remedy = "install a newer rdma-core; without it an older way is taken where there is one";
-        teller.found(Finding::unavailable(SECTION, format!("missing function {}", i + 1), missing, remedy));
+        teller.found(SECTION.unavailable(format!("missing function {}", i + 1), missing, remedy));
     }
 }
 
@@ -53,7 +53,7 @@ fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_ask
     let (names, finding) = match infiniband.device_names() {
         Ok(names) => {
             let list: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("IB{i} is {name}")).collect();
-            (names, Finding::ok(SECTION, item, list.join(", ")))
+            (names, SECTION.ok(item, list.join(", ")))
         }
         Err(reason) => {
             // Malformed variables come first, also where there is no library.
@@ -65,7 +65,7 @@ fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_ask
                 Some(0) => (reason, NO_DEVICE),
                 Some(_) => (reason, NO_PORT),
             };
-            (Vec::new(), Finding::failed(SECTION, item, reason, remedy, is_asked_for || is_malformed))
+            (Vec::new(), SECTION.failed(item, reason, remedy, is_asked_for || is_malformed))
         }
     };
     teller.found(finding.fact("devices", names));
@@ -86,20 +86,20 @@ fn report(teller: &Teller, device: &DeviceReport) {
         Ok(details) => details,
         Err(reason) => {
             let remedy = "give this user /dev/infiniband (docker: --device /dev/infiniband), and see dmesg";
-            return teller.found(with_facts(Finding::unavailable(SECTION, name, reason, remedy)));
+            return teller.found(with_facts(SECTION.unavailable(name, reason, remedy)));
         }
     };
     let atomics = if details.atomics { "has atomics" } else { "no atomics: signals are immediates" };
     let finding = match (&transport, &details.used) {
         (Some(transport), Ok(_)) => {
-            Finding::ok(SECTION, name, format!("{transport}: {}; {place}, {atomics}", device.why))
+            SECTION.ok(name, format!("{transport}: {}; {place}, {atomics}", device.why))
         }
         (Some(transport), Err(reason)) => {
             let has_active_port = details.ports.iter().flatten().any(|port| port.is_active);
             let remedy = if has_active_port { NO_GID } else { NO_PORT };
-            Finding::problem(SECTION, name, format!("{transport}: {reason}"), remedy)
+            SECTION.problem(name, format!("{transport}: {reason}"), remedy)
         }
-        (None, _) => Finding::note(SECTION, name, format!("not chosen: {}; {place}, {atomics}", device.why)),
+        (None, _) => SECTION.note(name, format!("not chosen: {}; {place}, {atomics}", device.why)),
     };
     teller.found(with_facts(finding).fact("atomics", details.atomics));
     ports(teller, name, details, transport.is_some());
@@ -114,7 +114,7 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
             Ok(port) => port,
             Err(reason) => {
                 let remedy = "see dmesg for what the driver says";
-                teller.found(Finding::unavailable(SECTION, item, reason, remedy).fact("device", name));
+                teller.found(SECTION.unavailable(item, reason, remedy).fact("device", name));
                 continue;
             }
         };
@@ -123,18 +123,16 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
         let layer = if port.is_ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
         let text = format!("{}, {layer}, MTU {}", port.state, port.mtu);
         let finding = match (port.is_active, used) {
-            (true, Some(used)) if is_chosen => Finding::ok(
-                SECTION,
-                item,
-                format!("{text}; chosen with GID {}: {}", used.gid_index, used.why),
-            ),
+            (true, Some(used)) if is_chosen => {
+                SECTION.ok(item, format!("{text}; chosen with GID {}: {}", used.gid_index, used.why))
+            }
             (true, Some(used)) => {
                 let text =
                     format!("{text}; if the device were chosen, with GID {}: {}", used.gid_index, used.why);
-                Finding::note(SECTION, item, text)
+                SECTION.note(item, text)
             }
-            (true, None) => Finding::note(SECTION, item, format!("{text}; not chosen")),
-            (false, _) => Finding::unavailable(SECTION, item, text, NO_PORT),
+            (true, None) => SECTION.note(item, format!("{text}; not chosen")),
+            (false, _) => SECTION.unavailable(item, text, NO_PORT),
         };
         let with_port = |finding: Finding| finding.fact("device", name).fact("port", port.number);
         teller.found(
@@ -155,7 +153,7 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
             let text = format!("{} ({}){elsewhere}{chosen}", gid.gid, gid.kind);
             let item = format!("{name}/{} GID {}", port.number, gid.index);
             teller.found(
-                with_port(Finding::note(SECTION, item, text))
+                with_port(SECTION.note(item, text))
                     .fact("index", gid.index)
                     .fact("gid", gid.gid.to_string())
                     .fact("kind", gid.kind.as_str())
@@ -170,13 +168,14 @@ fn nearest(teller: &Teller, infiniband: &InfiniBand) {
     let gpus = devices::open(teller, |_, _| {});
     if gpus.iter().any(|gpu| gpu.properties().pci_bus_id.is_none()) {
         let text = "simulated devices are near to none";
-        return teller.found(Finding::note(SECTION, "nearest", text));
+        return teller.found(SECTION.note("nearest", text));
     }
     for gpu in &gpus {
         let transport = infiniband.nearest_ib(gpu).map(|transport| transport.to_string());
         let text = transport.clone().unwrap_or("not known".to_owned());
         teller.found(
-            Finding::note(SECTION, format!("nearest to {} {}", gpu.platform(), gpu.id()), text)
+            SECTION
+                .note(format!("nearest to {} {}", gpu.platform(), gpu.id()), text)
                 .fact("gpu", gpu.id())
                 .fact("transport", transport),
         );

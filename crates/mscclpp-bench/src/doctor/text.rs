@@ -143,9 +143,9 @@ mod tests {
     fn lines_are_aligned_and_wrapped() {
         let long = "word ".repeat(40);
         let report = Report::of(vec![
-            Finding::ok(Limits, "short", "fine"),
-            Finding::unavailable(Limits, "longer item", long, "do this"),
-            Finding::problem(Limits, "an item that is longer than all others", "bad", "do that"),
+            Limits.ok("short", "fine"),
+            Limits.unavailable("longer item", long, "do this"),
+            Limits.problem("an item that is longer than all others", "bad", "do that"),
         ]);
         let text = report.to_string();
         assert!(text.contains("\n  ok  short        fine\n"), "{text}");
@@ -163,13 +163,13 @@ mod tests {
     fn tables_have_cells_and_lines_for_what_does_not_work() {
         let refused = |from: usize, to: usize| {
             let item = format!("{from} to {to}");
-            Finding::unavailable(Peers, item, "no peer access", "none").at(from.to_string(), to, "--")
+            Peers.unavailable(item, "no peer access", "none").at(from.to_string(), to, "--")
         };
         let report = Report::of(vec![
-            Finding::ok(Peers, "0 to 1", "390 GB/s").at("0", 1, "390"),
+            Peers.ok("0 to 1", "390 GB/s").at("0", 1, "390"),
             refused(1, 0),
             refused(2, 0),
-            Finding::note(Rdma, "outside", "text"),
+            Rdma.note("outside", "text"),
         ]);
         let text = report.to_string();
         assert!(

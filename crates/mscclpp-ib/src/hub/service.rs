@@ -181,13 +181,7 @@ impl Service {
             }
             Command::Accept(connection, admission) => self.accept(connection, admission),
             Command::CloseEndpoint(name) => {
-                let closed: Vec<_> = self
-                    .receivers
-                    .iter()
-                    .filter(|(_, r)| r.lock().leads_to(&name))
-                    .map(|(n, _)| *n)
-                    .collect();
-                closed.into_iter().for_each(|number| self.close(number));
+                self.those(|receiver| receiver.leads_to(&name)).into_iter().for_each(|it| self.close(it));
             }
             Command::Close(number) => self.close(number),
             Command::Drain(queue) => self.draining.push((queue, Instant::now() + DRAIN_LIMIT)),
@@ -284,6 +278,11 @@ impl Service {
         }
     }
 
+    /// The numbers of the receivers for which `is` is true.
+    fn those(&self, is: impl Fn(&Receiver) -> bool) -> Vec<u64> {
+        self.receivers.iter().filter(|(_, receiver)| is(&receiver.lock())).map(|(n, _)| *n).collect()
+    }
+
     /// Looks at a receiver soon.
     fn leave_to_waiters(&mut self, number: u64) {
         if self.left_to_waiters.is_empty() {
@@ -369,11 +368,8 @@ impl Service {
         tracing::debug!(target: "mscclpp::conn", device = adapter.name(), ?event, "an adapter says");
         match event {
             AsyncEvent::PortDown(port) => {
-                self.ports_down.push(PortDown {
-                    adapter: adapter.clone(),
-                    port,
-                    deadline: Instant::now() + PORT_GRACE,
-                });
+                let (adapter, deadline) = (adapter.clone(), Instant::now() + PORT_GRACE);
+                self.ports_down.push(PortDown { adapter, port, deadline });
             }
             AsyncEvent::PortUp(port) => {
                 self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, adapter) || down.port != port);
@@ -381,10 +377,7 @@ impl Service {
             AsyncEvent::DeviceFailed(text) => self.fail(adapter, |_| true, &text),
             // The sending end of a queue pair sees its requests fail, with the reason.
             AsyncEvent::QueuePairFailed(qpn, text) => {
-                let of = |r: &Receiver| Arc::ptr_eq(&r.side().adapter, adapter) && r.qpn() == qpn;
-                let failed: Vec<_> =
-                    self.receivers.iter().filter(|(_, r)| of(&r.lock())).map(|(n, _)| *n).collect();
-                for number in failed {
+                for number in self.those(|it| Arc::ptr_eq(&it.side().adapter, adapter) && it.qpn() == qpn) {
                     tracing::warn!(target: "mscclpp::conn", device = adapter.name(), qpn, text, "a queue pair failed");
                     self.serve_and_close(number);
                 }
@@ -422,9 +415,7 @@ impl Service {
         for adapter in adapters.filter(|adapter| adapter.is_removed()).collect::<Vec<_>>() {
             self.fail(&adapter, |_| true, "the device was removed");
             self.shared.adapters.lock().retain(|_, known| !Arc::ptr_eq(known, &adapter));
-            let of = |receiver: &Receiver| Arc::ptr_eq(&receiver.side().adapter, &adapter);
-            let lost: Vec<_> =
-                self.receivers.iter().filter(|(_, r)| of(&r.lock())).map(|(number, _)| *number).collect();
+            let lost = self.those(|receiver| Arc::ptr_eq(&receiver.side().adapter, &adapter));
             lost.into_iter().for_each(|number| self.close(number));
             self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, &adapter));
             let events = &self.events;
@@ -443,10 +434,7 @@ impl Service {
     }
 
     fn give_up_ports(&mut self, now: Instant) {
-        let (late, waiting) =
-            mem::take(&mut self.ports_down).into_iter().partition(|down| down.deadline <= now);
-        self.ports_down = waiting;
-        let late: Vec<PortDown> = late;
+        let late: Vec<_> = self.ports_down.extract_if(.., |down| down.deadline <= now).collect();
         for PortDown { adapter, port, .. } in late {
             if !adapter.is_active(port) {
                 let event = format!("port {port} went down; is the cable plugged in, the interface up?");

@@ -15,6 +15,7 @@ mod request;
 use std::{
     collections::VecDeque,
     io,
+    mem::ManuallyDrop,
     net::TcpStream,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -22,7 +23,7 @@ use std::{
 
 use mscclpp_core::{
     Result as CoreResult,
-    provider::{Foreign, Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
 use mscclpp_net::links;
@@ -44,8 +45,8 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The queue as the core has it. What is under way when it is dropped is left to the hub's thread.
 pub(crate) struct SendQueue {
-    /// There until it is dropped.
-    sender: Option<Box<Sender>>,
+    /// Taken when this is dropped.
+    sender: ManuallyDrop<Box<Sender>>,
     hub: Arc<Hub>,
 }
 
@@ -82,11 +83,14 @@ pub(crate) struct Sender {
 impl SendQueue {
     /// Makes both ends of a queue. Blocks for at most about 20 s.
     pub(crate) fn open(state: &Arc<LinkState>, link: &links::Link, hub: &Arc<Hub>) -> Result<Self> {
-        Ok(Self { sender: Some(Box::new(Sender::open(state, link)?)), hub: hub.clone() })
+        Ok(Self { sender: ManuallyDrop::new(Box::new(Sender::open(state, link)?)), hub: hub.clone() })
     }
 
-    fn sender(&mut self) -> Result<&mut Sender> {
-        Ok(self.sender.as_deref_mut().ok_or(Foreign("the queue"))?)
+    /// Does something with a queue whose connection is alive. If that fails, the connection fails.
+    fn attempt<T>(&mut self, body: impl FnOnce(&mut Sender) -> Result<T>) -> CoreResult<T> {
+        let sender = &mut self.sender;
+        sender.link.check()?;
+        body(sender).map_err(|error| sender.failed(error))
     }
 }
 
@@ -318,15 +322,12 @@ impl Queue for SendQueue {
         dst: &Arc<dyn RemoteRegion>,
         src: Option<&Arc<dyn Registration>>,
     ) -> CoreResult<()> {
-        let transport = self.transport();
-        let prepared = self.sender().and_then(|sender| sender.prepare(route, dst, src));
-        prepared.map_err(|error| error.over(transport))
+        let prepared = self.sender.prepare(route, dst, src);
+        prepared.map_err(|error| error.over(self.sender.link.side.transport))
     }
 
     fn release(&mut self, route: RouteId) {
-        if let Ok(sender) = self.sender() {
-            sender.release(route);
-        }
+        self.sender.release(route);
     }
 
     unsafe fn submit(&mut self, batch: &[Operation]) -> CoreResult<usize> {
@@ -338,26 +339,12 @@ impl Queue for SendQueue {
     }
 }
 
-impl SendQueue {
-    fn transport(&self) -> mscclpp_core::Transport {
-        self.sender.as_ref().map_or(mscclpp_core::Transport::IB0, |sender| sender.link.side.transport)
-    }
-
-    /// Does something with a queue whose connection is alive. If that fails, the connection fails.
-    fn attempt<T>(&mut self, body: impl FnOnce(&mut Sender) -> Result<T>) -> CoreResult<T> {
-        let transport = self.transport();
-        let sender = self.sender().map_err(|error| error.over(transport))?;
-        sender.link.check()?;
-        body(sender).map_err(|error| sender.failed(error))
-    }
-}
-
 impl Drop for SendQueue {
     /// What was given is still carried out. The hub's thread sees to it.
     fn drop(&mut self) {
-        if let Some(mut sender) =
-            self.sender.take().filter(|sender| !sender.is_idle() && sender.link.check().is_ok())
-        {
+        // SAFETY: nothing uses it any more.
+        let mut sender = unsafe { ManuallyDrop::take(&mut self.sender) };
+        if !sender.is_idle() && sender.link.check().is_ok() {
             // Without a flush nothing would tell when the last of it is done.
             sender.plan.tell();
             self.hub.send(Command::Drain(Box::new(move || sender.drain())));

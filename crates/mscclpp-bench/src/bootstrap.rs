@@ -60,13 +60,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             _ => None,
         };
         let phases: [Phase; 4] = [
-            ("initialise", |job| job.formed),
-            ("all_gather 256 B", |job| job.gathered.saturating_sub(job.formed)),
-            ("barrier", |job| job.met.saturating_sub(job.gathered)),
-            ("all three", |job| job.met),
+            ("initialise", |[formed, ..]| formed),
+            ("all_gather 256 B", |[formed, gathered, _]| gathered.saturating_sub(formed)),
+            ("barrier", |[_, gathered, met]| met.saturating_sub(gathered)),
+            ("all three", |[.., met]| met),
         ];
         for (variant, time) in phases {
-            let times = jobs.iter().map(|job| time(job).as_secs_f64()).collect();
+            let times = jobs.iter().map(|job| time(job.ends).as_secs_f64()).collect();
             rows.push(Row {
                 workload: "bootstrap".to_owned(),
                 variant: variant.to_owned(),
@@ -85,14 +85,12 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(Report { machine: Machine::of(&[], "TCP"), rows, notes })
 }
 
-/// A phase's name, and how to read its time from a job.
-type Phase = (&'static str, fn(&Job) -> Duration);
+/// A phase's name, and its time, of the times at which phases ended.
+type Phase = (&'static str, fn([Duration; 3]) -> Duration);
 
-/// One job, from its start to the end of each phase on the last rank.
 struct Job {
-    formed: Duration,
-    gathered: Duration,
-    met: Duration,
+    /// When it had formed, gathered and met on the last rank, from its start on.
+    ends: [Duration; 3],
     ok: bool,
     cost: String,
 }
@@ -142,9 +140,7 @@ fn job(n: usize) -> Result<Job> {
     })?;
     let last = |phase: usize| results.iter().map(|(times, _)| times[phase]).max().unwrap_or_default();
     Ok(Job {
-        formed: last(0),
-        gathered: last(1),
-        met: last(2),
+        ends: [0, 1, 2].map(last),
         ok: results.iter().all(|(_, ok)| *ok),
         cost: before.per_rank(&during, n),
     })

@@ -65,10 +65,6 @@ impl Joining {
     pub(crate) fn gpu(&self) -> Option<usize> {
         self.gpu
     }
-
-    pub(crate) fn chooses_gpu(&self) -> bool {
-        self.gpu.is_some()
-    }
 }
 
 /// One rank of two.

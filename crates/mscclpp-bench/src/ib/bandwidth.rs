@@ -2,7 +2,10 @@
 
 use clap::Args;
 
-use super::{Choice, OnAdapter, bare_puts::BarePuts, queue_puts::QueuePuts};
+use super::{
+    Choice, OnAdapter,
+    puts::{BarePuts, QueuePuts},
+};
 use crate::{
     Result,
     measuring::Messages,

@@ -7,8 +7,7 @@ use mscclpp::channels::IbMode;
 
 use super::{
     Choice, OnAdapter,
-    bare_ping_pong::BareSignals,
-    ping_pong::{PingPong, Signals},
+    ping_pong::{BareSignals, PingPong, Signals},
 };
 use crate::{
     Result,

@@ -1,11 +1,9 @@
 //! Workloads over RDMA adapters, InfiniBand or RoCE: `ib-bw` and `ib-lat`. Each runs the library and bare verbs in turns.
 
 mod bandwidth;
-mod bare_ping_pong;
-mod bare_puts;
 mod latency;
 mod ping_pong;
-mod queue_puts;
+mod puts;
 
 pub(crate) use bandwidth::{Options as BandwidthOptions, run as bandwidth};
 pub(crate) use latency::{Options as LatencyOptions, run as latency};
@@ -45,7 +43,7 @@ struct OnAdapter {
 
 impl OnAdapter {
     fn join(choice: &Choice, measuring: &Measuring, joining: &Joining) -> Result<Self> {
-        if measuring.chooses_devices() || joining.chooses_gpu() {
+        if measuring.chooses_devices() || joining.gpu().is_some() {
             return Err(
                 "--devices and --gpu choose GPUs; here host memory is sent, by the adapters of --transports"
                     .into(),

@@ -2,7 +2,7 @@
 
 use mscclpp::{gpu::KernelParam, prelude::*};
 
-use super::{Barriers, Move, Packets};
+use super::{Barriers, Move, Packets, Shape};
 
 /// A launch is one round; laid out as in the kernels' source.
 #[derive(Debug, Clone, Copy, KernelParam)]
@@ -40,16 +40,15 @@ pub(super) mod state {
     pub(crate) const MAX_BLOCKS: u32 = 1024;
 }
 
-pub(super) fn name(what: Move, barriers: Barriers) -> String {
+pub(super) fn name(what: Move, shape: Shape, barriers: Barriers) -> String {
     let entry = match what {
         Move::Put => "memory_put",
         Move::Get => "memory_get",
-        Move::PutBulk => "memory_put_bulk",
-        Move::GetBulk => "memory_get_bulk",
         Move::PutPackets(Packets::Ll8) => "memory_put_ll8",
         Move::PutPackets(Packets::Ll16) => "memory_put_ll16",
         Move::PutPackets(Packets::Ll128) => "memory_put_ll128",
     };
     let own = if barriers == Barriers::None { "_own" } else { "" };
-    format!("{entry}{own}")
+    let bulk = if shape.is_bulk { "_bulk" } else { "" };
+    format!("{entry}{bulk}{own}")
 }

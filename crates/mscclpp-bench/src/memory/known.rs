@@ -1,6 +1,6 @@
 //! What is known of the speed of memory rows on two H200 of one host, in microseconds a round.
 
-use super::{Move, Packets};
+use super::{Move, Packets, Shape};
 
 /// With 32 blocks of 1024 threads.
 struct Known {
@@ -38,10 +38,12 @@ const fn at(bytes: u64, gigabytes_a_second: f64) -> f64 {
 
 /// The baseline and the goal. The baselines are of 32 blocks of 1024 threads; with another shape there are none, and the
 /// goal of the largest put is that for as many blocks as it likes.
-pub(super) fn known(what: Move, bytes: u64, blocks: u32, threads: u32) -> crate::report::Known {
+pub(super) fn known(what: Move, bytes: u64, shape: Shape) -> crate::report::Known {
+    let Shape { blocks, threads, is_bulk, .. } = shape;
     let known = KNOWN.iter().find(|known| known.what == what && known.bytes == bytes);
     match known {
-        None if what == Move::PutBulk && (bytes, blocks) == (BULK.0, 8) => (None, Some(BULK.1)),
+        _ if is_bulk && (what, bytes, blocks) == (Move::Put, BULK.0, 8) => (None, Some(BULK.1)),
+        _ if is_bulk => (None, None),
         Some(known) if (blocks, threads) == (32, 1024) => (known.baseline, Some(known.goal)),
         Some(_) if what == Move::Put && bytes == 128 * MIB && blocks > 32 => (None, Some(at(bytes, 358.0))),
         _ => (None, None),
@@ -54,10 +56,10 @@ mod tests {
 
     #[test]
     fn goals_are_for_their_size_and_shape() {
-        assert_eq!(known(Move::Put, KIB, 32, 1024), (Some(6.67), Some(5.0)));
-        let (baseline, goal) = known(Move::Put, 128 * MIB, 32, 1024);
+        assert_eq!(known(Move::Put, KIB, Shape::of(32, 1024)), (Some(6.67), Some(5.0)));
+        let (baseline, goal) = known(Move::Put, 128 * MIB, Shape::of(32, 1024));
         assert!(baseline == Some(389.0) && goal.is_some_and(|goal| (goal - 386.8).abs() < 0.1), "{goal:?}");
-        let (baseline, goal) = known(Move::Put, 128 * MIB, 132, 1024);
+        let (baseline, goal) = known(Move::Put, 128 * MIB, Shape::of(132, 1024));
         assert!(baseline.is_none() && goal.is_some_and(|goal| (goal - 374.9).abs() < 0.1), "{goal:?}");
         for (what, bytes, blocks, threads) in [
             (Move::Put, 2 * KIB, 32, 1024),
@@ -65,7 +67,7 @@ mod tests {
             (Move::Get, KIB, 32, 512),
             (LL128, KIB, 32, 1024),
         ] {
-            assert_eq!(known(what, bytes, blocks, threads), (None, None));
+            assert_eq!(known(what, bytes, Shape::of(blocks, threads)), (None, None));
         }
     }
 }

@@ -100,8 +100,6 @@ enum Packets {
 enum Move {
     Put,
     Get,
-    PutBulk,
-    GetBulk,
     PutPackets(Packets),
 }
 
@@ -113,14 +111,10 @@ fn parse_threads(text: &str) -> std::result::Result<u32, String> {
 }
 
 impl Move {
-    fn is_bulk(self) -> bool {
-        matches!(self, Self::PutBulk | Self::GetBulk)
-    }
-
     fn workload(self) -> &'static str {
         match self {
-            Self::Put | Self::PutBulk => "memory-put",
-            Self::Get | Self::GetBulk => "memory-get",
+            Self::Put => "memory-put",
+            Self::Get => "memory-get",
             Self::PutPackets(_) => "memory-put-packets",
         }
     }
@@ -128,7 +122,7 @@ impl Move {
     /// How much memory the packets of a message take.
     fn packets(self, bytes: u64) -> u64 {
         match self {
-            Self::Put | Self::Get | Self::PutBulk | Self::GetBulk => 0,
+            Self::Put | Self::Get => 0,
             Self::PutPackets(Packets::Ll8) => LL8Packet::buffer_size(bytes),
             Self::PutPackets(Packets::Ll16) => LL16Packet::buffer_size(bytes),
             Self::PutPackets(Packets::Ll128) => LL128Packet::buffer_size(bytes),
@@ -139,8 +133,8 @@ impl Move {
     fn variant(self, barriers: Barriers, roles: Roles, putters: Option<u32>, shape: Shape) -> String {
         let blocks = format!("{} {}x{}", name_of(&barriers), shape.blocks, shape.threads);
         match self {
+            Self::Put | Self::Get if shape.is_bulk => format!("bulk {blocks}"),
             Self::Put | Self::Get => blocks,
-            Self::PutBulk | Self::GetBulk => format!("bulk {blocks}"),
             Self::PutPackets(packets) => {
                 let (name, roles_name) = (name_of(&packets).to_uppercase(), name_of(&roles));
                 match (roles, putters) {
@@ -153,26 +147,25 @@ impl Move {
 }
 
 pub(crate) fn put(options: &CopyOptions, joining: &Joining) -> Result<Option<Report>> {
-    let moves = [Move::Put, Move::PutBulk];
-    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, joining)
+    run(&[Move::Put], options.bulk, true, (&[], None), &options.options, joining)
 }
 
 pub(crate) fn get(options: &CopyOptions, joining: &Joining) -> Result<Option<Report>> {
-    let moves = [Move::Get, Move::GetBulk];
-    run(if options.bulk { &moves } else { &moves[..1] }, true, (&[], None), &options.options, joining)
+    run(&[Move::Get], options.bulk, true, (&[], None), &options.options, joining)
 }
 
 pub(crate) fn put_packets(options: &PacketOptions, joining: &Joining) -> Result<Option<Report>> {
     let asked = !options.packets.is_empty();
     let packets = if asked { &options.packets[..] } else { &[Packets::Ll16, Packets::Ll128] };
     let moves: Vec<_> = packets.iter().copied().map(Move::PutPackets).collect();
-    run(&moves, asked, (&options.roles, options.putters), &options.options, joining)
+    run(&moves, false, asked, (&options.roles, options.putters), &options.options, joining)
 }
 
-/// A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
+/// With `bulk`, there are rows of bulk copies too. A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
 /// suit the size; where they are split, `putters` blocks put.
 fn run(
     moves: &[Move],
+    bulk: bool,
     asked: bool,
     (roles, putters): (&[Roles], Option<u32>),
     options: &Options,
@@ -204,8 +197,9 @@ fn run(
         putters_asked: putters.is_some(),
     };
     let packets = moves.iter().map(|what| what.packets(sizes.end)).max().unwrap_or(0);
-    let channels =
-        shape.channels(&barriers).max(if moves.iter().any(|what| what.is_bulk()) { 16 } else { 0 });
+    let shapes = if bulk { Shape::bulk(options, &pair.gpu) } else { Vec::new() };
+    let shapes = [vec![shape], shapes].concat();
+    let channels = shape.channels(&barriers).max(if bulk { 16 } else { 0 });
     let exchange = Exchange::new(&pair, sizes.end, packets, channels)?;
     let mut moves = moves.to_vec();
     if moves.contains(&LINES)
@@ -218,10 +212,8 @@ fn run(
         moves.retain(|what| *what != LINES);
     }
     let roles: Vec<_> = if roles.is_empty() { vec![None] } else { roles.iter().copied().map(Some).collect() };
-    let bulk = Shape::bulk(options, &pair.gpu);
-    let shapes = |what: Move| if what.is_bulk() { bulk.clone() } else { vec![shape] };
     let kinds: Vec<_> =
-        moves.into_iter().flat_map(|what| shapes(what).into_iter().map(move |s| (what, s))).collect();
+        moves.iter().flat_map(|what| shapes.iter().map(move |shape| (*what, *shape))).collect();
     let rows_in_all = kinds.len() * barriers.len() * roles.len() * sizes.count();
     let mut progress = Progress::new(rows_in_all * measuring.launches(), !joining.reports());
     let mut rows = Vec::new();
@@ -231,7 +223,7 @@ fn run(
                 let workers = shape.workers(what, barriers, bytes);
                 let roles = roles.unwrap_or(Roles::of(bytes)).among(workers);
                 let (putters, first_unpacker) = match what {
-                    Move::Put | Move::Get | Move::PutBulk | Move::GetBulk => (0, 0),
+                    Move::Put | Move::Get => (0, 0),
                     Move::PutPackets(packets) => roles.blocks(packets, workers, putters),
                 };
                 let kind = RowKind { what, shape, barriers, roles, workers, putters, first_unpacker };
@@ -290,8 +282,8 @@ impl Bench<'_> {
         let [mine, expected] = self.pair.ranks.random_messages(bytes)?;
         exchange.load(&mine)?;
 
-        let kernel = self.module.kernel(&kernel::name(what, barriers))?;
-        let shared_bytes = if what.is_bulk() { kernel::BULK_STAGE } else { 0 };
+        let kernel = self.module.kernel(&kernel::name(what, shape, barriers))?;
+        let shared_bytes = if shape.is_bulk { kernel::BULK_STAGE } else { 0 };
         let config = LaunchConfig { shared_bytes, ..LaunchConfig::linear(blocks, threads) };
         let args = self.arguments(exchange, kind, bytes);
         // The flags start again with the packets, and an aborted barrier would leave something behind.
@@ -304,7 +296,7 @@ impl Bench<'_> {
         let asked = self.putters_asked.then_some(kind.putters);
         let variant = what.variant(barriers, roles, asked, shape);
         let known = match self.pair.is_of_two_gpus() {
-            true => known::known(what, bytes, blocks, threads),
+            true => known::known(what, bytes, shape),
             false => (None, None),
         };
         exchange.arrival().row(

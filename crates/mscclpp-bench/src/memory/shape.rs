@@ -12,12 +12,19 @@ pub(super) struct Shape {
     pub(super) threads: u32,
     /// Bytes for each block that has work, if they were given.
     share: Option<u64>,
+    /// Whether one warp of each block moves them by bulk copies.
+    pub(super) is_bulk: bool,
 }
 
 /// Bytes of a line of device memory.
 const LINE: u64 = 128;
 
 impl Shape {
+    #[cfg(test)]
+    pub(super) const fn of(blocks: u32, threads: u32) -> Self {
+        Self { blocks, threads, share: None, is_bulk: false }
+    }
+
     pub(super) fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
         let host = gpu.platform() == Platform::Host;
         let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
@@ -31,7 +38,7 @@ impl Shape {
             );
             return Err(why.into());
         }
-        Ok(Self { blocks, threads, share: options.share })
+        Ok(Self { blocks, threads, share: options.share, is_bulk: false })
     }
 
     /// By default there are fewer blocks than channels.
@@ -48,12 +55,12 @@ impl Shape {
         }
     }
 
-    /// One for each number of blocks, for moves by bulk copies: blocks of one warp, all of which have work.
+    /// One for each number of blocks, for bulk copies: blocks of one warp, all of which have work.
     pub(super) fn bulk(options: &Options, gpu: &Gpu) -> Vec<Self> {
         let most = if gpu.platform() == Platform::Host { 4 } else { 16 };
         let blocks = options.blocks.map_or_else(|| vec![1, 2, 4, 8, 16], |blocks| vec![blocks]);
         let fitting = blocks.into_iter().filter(|blocks| options.blocks.is_some() || *blocks <= most);
-        fitting.map(|blocks| Self { blocks, threads: 32, share: Some(LINE) }).collect()
+        fitting.map(|blocks| Self { blocks, threads: 32, share: Some(LINE), is_bulk: true }).collect()
     }
 
     /// Those that were asked for, or by default a channel for each block, as far as there are channels.
@@ -71,7 +78,7 @@ impl Shape {
 
     pub(super) fn workers(self, what: Move, barriers: Barriers, bytes: u64) -> u32 {
         let by_default = match what {
-            Move::Put | Move::Get | Move::PutBulk | Move::GetBulk => 16,
+            Move::Put | Move::Get => 16,
             Move::PutPackets(_) => 2,
         };
         let share = self.share.unwrap_or(by_default * u64::from(self.threads));
@@ -93,7 +100,7 @@ mod tests {
     use super::*;
     use crate::memory::Packets;
 
-    const BLOCKS: Shape = Shape { blocks: 32, threads: 1024, share: None };
+    const BLOCKS: Shape = Shape::of(32, 1024);
 
     #[test]
     fn blocks_without_a_share_have_no_work_but_at_full_barriers() {

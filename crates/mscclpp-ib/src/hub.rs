@@ -35,7 +35,6 @@ use crate::{
     blob::PROTOCOL,
     error::Result,
     receiver::{Receiver, Served},
-    settings::Keys,
     side::{EndpointPair, LinkState, Side},
     words::Words,
 };
@@ -46,7 +45,10 @@ pub(crate) struct Hub {
     _thread: ServiceThread<Command>,
     links: Arc<Links>,
     shared: Arc<Shared>,
-    keys: Keys,
+    pub(crate) words: Arc<Words>,
+    /// Whether regions have a key of their own for data, which may then overtake other data. What is written with the
+    /// other key, which words have, stays behind everything before.
+    pub(crate) relaxes_data: bool,
 }
 
 /// What the thread shares with the rest of the process.
@@ -96,7 +98,7 @@ impl Acceptor for QueueAcceptor {
 }
 
 impl Hub {
-    pub(crate) fn start(verbs: &'static Verbs, keys: Keys) -> Result<Arc<Self>> {
+    pub(crate) fn start(verbs: &'static Verbs, relaxes_data: bool) -> Result<Arc<Self>> {
         let shared = Arc::new(Shared {
             verbs,
             adapters: Mutex::default(),
@@ -112,16 +114,8 @@ impl Hub {
         let service = service::Service::new(shared.clone())?;
         let run = move || service.run();
         let thread = ServiceThread::start("mscclpp-ib-hub", &shared.commands, || Command::Stop, run)?;
-        Ok(Arc::new(Self { _thread: thread, links, shared, keys }))
-    }
-
-    /// The keys that registered regions get.
-    pub(crate) fn keys(&self) -> Keys {
-        self.keys
-    }
-
-    pub(crate) fn words(&self) -> &Words {
-        &self.shared.words
+        let words = shared.words.clone();
+        Ok(Arc::new(Self { _thread: thread, links, shared, words, relaxes_data }))
     }
 
     pub(crate) fn send(&self, command: Command) {

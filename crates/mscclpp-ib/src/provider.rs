@@ -22,7 +22,7 @@ use crate::{
     nearest::nearest,
     ordering::{self, Mapping, Promise},
     region::{LocalRegion, PeerRegion},
-    settings::{Env, Keys},
+    settings::Env,
     side::{EndpointPair, LinkState, Side},
 };
 
@@ -157,11 +157,8 @@ impl InfiniBand {
     }
 
     fn hub(&self, devices: &Devices) -> Result<Arc<Hub>> {
-        let keys = match self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true) {
-            true => Keys::RelaxedData,
-            false => Keys::Strict,
-        };
-        get_or_start(&self.hub, || Hub::start(devices.verbs, keys))
+        let relaxes_data = self.relaxed_ordering.or(devices.env.relaxed_ordering).unwrap_or(true);
+        get_or_start(&self.hub, || Hub::start(devices.verbs, relaxes_data))
     }
 
     /// The hub, and the adapter that `transport` stands for, opened.

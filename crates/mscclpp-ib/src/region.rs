@@ -15,7 +15,6 @@ use crate::{
     blob::RegionBlob,
     error::Result,
     hub::Hub,
-    settings::Keys,
 };
 
 /// A region of this process.
@@ -66,9 +65,9 @@ impl LocalRegion {
         is_host_memory: bool,
     ) -> Result<Self> {
         let key = |access| Mr::of_region(&adapter, region, access);
-        let (data, updates) = match hub.keys() {
-            Keys::Strict => (key(Access::Strict)?, None),
-            Keys::RelaxedData => (key(Access::Relaxed)?, Some(key(Access::Strict)?)),
+        let (data, updates) = match hub.relaxes_data {
+            true => (key(Access::Relaxed)?, Some(key(Access::Strict)?)),
+            false => (key(Access::Strict)?, None),
         };
         let blob = RegionBlob {
             id: region.id(),
@@ -77,7 +76,7 @@ impl LocalRegion {
             data_key: data.rkey(),
             update_key: updates.as_ref().unwrap_or(&data).rkey(),
         };
-        hub.words().add(region, is_host_memory);
+        hub.words.add(region, is_host_memory);
         let shared = Some(Shared { _data: data, _updates: updates, hub, id: region.id() });
         Ok(Self {
             _shared: shared,
@@ -130,7 +129,7 @@ impl Registration for LocalRegion {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.hub.words().withdraw(self.id);
+        self.hub.words.withdraw(self.id);
     }
 }
 

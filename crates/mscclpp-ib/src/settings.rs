@@ -5,16 +5,6 @@ use std::ffi::OsString;
 use mscclpp_core::IbMode;
 use mscclpp_net::env::{BadVariable, text};
 
-/// Which keys a region has to which peers write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keys {
-    /// One key for everything, without relaxed ordering.
-    Strict,
-    /// A key with relaxed ordering for data, and a key without for words: what is written with the second stays behind
-    /// everything before.
-    RelaxedData,
-}
-
 /// The environment variables about this transport. An empty value counts as unset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Env {

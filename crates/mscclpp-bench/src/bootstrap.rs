@@ -67,18 +67,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         ];
         for (variant, time) in phases {
             let times = jobs.iter().map(|job| time(job.ends).as_secs_f64()).collect();
-            rows.push(Row {
-                workload: "bootstrap".to_owned(),
-                variant: variant.to_owned(),
-                size: n as u64,
-                size_of: SizeOf::Ranks,
-                unit: Unit::Seconds,
-                times: Times::of(times).filter(|_| ok),
-                rounds: 1,
-                repeats: jobs.len(),
-                goal: goal.filter(|_| variant == "all three"),
-                ..Row::default()
-            });
+            let row = Row::new("bootstrap", variant, (n as u64, SizeOf::Ranks), 1, jobs.len());
+            let known = (None, goal.filter(|_| variant == "all three"));
+            rows.push(Row { unit: Unit::Seconds, ..row.with(Times::of(times).filter(|_| ok), known) });
         }
     }
     drop(progress);

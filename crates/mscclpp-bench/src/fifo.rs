@@ -67,13 +67,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let launches = (options.warmup + options.repeats) as usize;
     let mut progress = Progress::new(2 * options.threads.len() * launches, false);
     let mut rows = Vec::new();
-    let mut notes = vec![
+    let mut notes = [
         "one block, one proxy; timed by the device's events; the proxy checks that each thread's triggers come once and \
-         in order"
-            .to_owned(),
-        "push and sync: the time of one, all threads at once; pipelined: the time for each trigger, all threads together"
-            .to_owned(),
-    ];
+         in order",
+        "push and sync: the time of one, all threads at once; pipelined: the time for each trigger, all threads together",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     for pushing in [Pushing::AndSync, Pushing::Pipelined] {
         for &threads in &options.threads {
             let row = row(options, &gpu, &mut progress, pushing, threads)?;
@@ -110,16 +110,6 @@ fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, 
     }
     let counted = times.get(options.warmup as usize..).filter(|counted| counted.len() == repeats);
     let known = if platform == Platform::Host { (None, None) } else { pushing.known(threads) };
-    Ok(Row {
-        workload: "fifo".to_owned(),
-        variant: pushing.name().to_owned(),
-        size: threads.into(),
-        size_of: SizeOf::Threads,
-        times: counted.and_then(|times| Times::of(times.to_vec())),
-        rounds: per_thread,
-        repeats,
-        baseline: known.0,
-        goal: known.1,
-        ..Row::default()
-    })
+    let row = Row::new("fifo", pushing.name(), (threads.into(), SizeOf::Threads), per_thread, repeats);
+    Ok(row.with(counted.and_then(|times| Times::of(times.to_vec())), known))
 }

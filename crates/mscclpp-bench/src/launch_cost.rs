@@ -108,25 +108,17 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             *bare = times.map(|times| times.median);
         }
         let baseline = bare.filter(|_| how != How::Bare);
-        rows.push(Row {
-            workload: "launches".to_owned(),
-            variant: variant.to_owned(),
-            size: options.iters.into(),
-            size_of: SizeOf::Rounds,
-            times,
-            rounds: options.iters,
-            repeats: options.repeats as usize,
-            baseline,
-            goal: baseline.map(|bare| bare + ABOVE),
-            ..Row::default()
-        });
+        let size = (options.iters.into(), SizeOf::Rounds);
+        let row = Row::new("launches", variant, size, options.iters, options.repeats as usize);
+        rows.push(row.with(times, (baseline, baseline.map(|bare| bare + ABOVE))));
     }
-    let notes = vec![
+    let notes = [
         "the time of the thread that launches, for each launch of a kernel of one thread; the stream is waited for after \
-         each measurement, so its queue is never full"
-            .to_owned(),
-        "the kernel counts its launches, which is checked".to_owned(),
-    ];
+         each measurement, so its queue is never full",
+        "the kernel counts its launches, which is checked",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     report(&gpu, rows, notes)
 }
 

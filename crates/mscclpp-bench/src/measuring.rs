@@ -39,10 +39,10 @@ pub(crate) struct Measuring {
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     #[command(flatten)]
-    devices: Devices,
+    pub(crate) devices: Devices,
     /// Make a byte wrong before data is compared: the check must notice.
     #[arg(long, hide = true)]
-    spoil: bool,
+    pub(crate) spoil: bool,
 }
 
 /// By default a measurement takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
@@ -91,15 +91,6 @@ impl Measuring {
     pub(crate) fn counts(&self, launch: usize) -> bool {
         launch >= self.warmup as usize
     }
-
-    /// Whether a byte is to be made wrong before data is compared.
-    pub(crate) fn spoils(&self) -> bool {
-        self.spoil
-    }
-
-    pub(crate) fn chooses_devices(&self) -> bool {
-        self.devices.are_given()
-    }
 }
 
 /// The processor time that all threads of this process have used, in the program and in the system on its behalf.
@@ -139,7 +130,7 @@ impl Arrival<'_> {
         expected: impl Fn(u32) -> Cow<'d, [u8]>,
     ) -> Result<Row> {
         let Self { stopwatch, destination } = self;
-        let Subject { workload, variant, bytes, rounds, parts, known: (baseline, goal) } = subject;
+        let Subject { workload, variant, bytes, rounds, parts, known } = subject;
         let label = format!("{workload} {variant} {}", SizeOf::Bytes.show(bytes));
         let mut times = Vec::new();
         let mut ok = true;
@@ -157,18 +148,9 @@ impl Arrival<'_> {
             times.extend(counted.map(|us| us / (f64::from(parts) * f64::from(rounds))));
         }
         let times = Times::of(times);
-        let row = Row {
-            workload: workload.to_owned(),
-            variant,
-            size: bytes,
-            times,
-            rounds,
-            repeats: measuring.repeats(),
-            bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
-            baseline,
-            goal,
-            ..Row::default()
-        };
+        let bandwidth = times.map(|times| Bandwidth::of(bytes, times.median));
+        let row = Row::new(workload, &variant, (bytes, SizeOf::Bytes), rounds, measuring.repeats());
+        let row = Row { bandwidth, ..row.with(times, known) };
         Ok(row.only_if(stopwatch.ranks().both(ok)?))
     }
 }

@@ -142,18 +142,11 @@ impl OneWay<'_> {
         let times = times.filter(|_| measured.ok);
         let goal =
             contender.goal.filter(|_| bytes >= self.goals_from).and_then(|part| Some(baseline? / part));
+        let row = Row::new(self.workload, &contender.variant, (bytes, SizeOf::Bytes), rounds, repeats);
         Row {
-            workload: self.workload.to_owned(),
-            variant: contender.variant.clone(),
-            size: bytes,
-            times,
-            rounds,
-            repeats,
             bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
-            baseline,
-            goal,
             cpu: times.map(|_| Cpu { sender, receiver }),
-            ..Row::default()
+            ..row.with(times, (baseline, goal))
         }
     }
 
@@ -178,7 +171,7 @@ impl OneWay<'_> {
         let cpu = (cpu_time() - cpu).as_secs_f64();
         let mut ok = true;
         if receives {
-            if self.measuring.spoils() {
+            if self.measuring.spoil {
                 transfer.destination().spoil(len)?;
             }
             ok = transfer.destination().holds(data)?;

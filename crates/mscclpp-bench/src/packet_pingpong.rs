@@ -121,11 +121,12 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
         rows.push(row.only_if(block.found_all_right()?));
     }
     drop(progress);
-    let notes = vec![
-        "one hop, two processes, one block each, the rounds in one launch; timed by the device's events"
-            .to_owned(),
-        "every element of every round is compared in the kernel, and the last message by the host".to_owned(),
-    ];
+    let notes = [
+        "one hop, two processes, one block each, the rounds in one launch; timed by the device's events",
+        "every element of every round is compared in the kernel, and the last message by the host",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     pair.report(Transport::CUDA_IPC, rows, notes)
 }
 

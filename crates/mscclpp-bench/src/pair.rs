@@ -47,7 +47,7 @@ impl Pair {
         let ranks = Ranks::join(context(platform), joining)?;
         let id = match &devices.devices {
             Some(ids) => ids[ranks.rank],
-            None if joining.is_by_hand() => joining.gpu().unwrap_or(0),
+            None if joining.is_by_hand() => joining.gpu.unwrap_or(0),
             None => ranks.rank % platform.device_count()?.max(1),
         };
         let gpu = platform.gpu(id)?;

@@ -59,17 +59,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     drop(progress);
     let goals = GOALS.map(|goal| (options.idle >= 1000).then_some(goal));
-    let row = |variant: &str, unit, values, goal| Row {
-        workload: "proxy-idle".to_owned(),
-        variant: variant.to_owned(),
-        size: options.idle,
-        size_of: SizeOf::Milliseconds,
-        unit,
-        times: Times::of(values).filter(|_| ok),
-        rounds: 1,
-        repeats: repeats as usize,
-        goal,
-        ..Row::default()
+    let row = |variant: &str, unit, values, goal| {
+        let size = (options.idle, SizeOf::Milliseconds);
+        let row = Row::new("proxy-idle", variant, size, 1, repeats as usize);
+        Row { unit, ..row.with(Times::of(values).filter(|_| ok), (None, goal)) }
     };
     let rows = vec![
         row("core time a second", Unit::Seconds, shares, goals[0]),

@@ -41,7 +41,7 @@ pub(crate) struct Joining {
     address: Option<String>,
     /// With --rank, the device number of this rank [default: 0].
     #[arg(long, requires = "rank", value_name = "GPU")]
-    gpu: Option<usize>,
+    pub(crate) gpu: Option<usize>,
     /// This process is rank 1, started by rank 0.
     #[arg(long, hide = true, conflicts_with = "rank")]
     peer: bool,
@@ -60,10 +60,6 @@ impl Joining {
     /// Whether each rank is a call of its own.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.rank.is_some()
-    }
-
-    pub(crate) fn gpu(&self) -> Option<usize> {
-        self.gpu
     }
 }
 

@@ -137,6 +137,23 @@ impl Report {
 }
 
 impl Row {
+    /// Of so many repeats of so many rounds each, whose times are to come.
+    pub(crate) fn new(
+        workload: &str,
+        variant: &str,
+        (size, size_of): (u64, SizeOf),
+        rounds: u32,
+        repeats: usize,
+    ) -> Self {
+        let (workload, variant) = (workload.to_owned(), variant.to_owned());
+        Self { workload, variant, size, size_of, rounds, repeats, ..Self::default() }
+    }
+
+    /// With times, and what they are compared with.
+    pub(crate) fn with(self, times: Option<Times>, (baseline, goal): Known) -> Self {
+        Self { times, baseline, goal, ..self }
+    }
+
     /// A failed row unless it was `right`.
     pub(crate) fn only_if(self, right: bool) -> Self {
         if right { self } else { Self { times: None, bandwidth: None, ..self } }

@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     let launches = variants.iter().map(|Variant(_, _, of, _)| 2 * places(*of).len()).sum();
     let mut progress = Progress::new(launches, !joining.reports());
     let mut rows = Vec::new();
-    for &Variant(name, kernel, of, (baseline, goal)) in variants {
+    for &Variant(name, kernel, of, known) in variants {
         let kernel = module.kernel(kernel)?;
         let mut ok = true;
         let mut hops = Vec::new();
@@ -100,25 +100,17 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
                 hops.extend(us.filter(|_| counted).map(|us| us / (2.0 * f64::from(iters))));
             }
         }
-        rows.push(Row {
-            workload: "signal-pingpong".to_owned(),
-            variant: name.to_owned(),
-            size: u64::from(iters),
-            size_of: SizeOf::Rounds,
-            times: Times::of(hops).filter(|_| ok),
-            rounds: iters,
-            repeats: places(of).len(),
-            baseline: baseline.filter(|_| comparable),
-            goal: goal.filter(|_| comparable),
-            ..Row::default()
-        });
+        let row = Row::new("signal-pingpong", name, (iters.into(), SizeOf::Rounds), iters, places(of).len());
+        rows.push(row.with(Times::of(hops).filter(|_| ok), if comparable { known } else { (None, None) }));
     }
     drop(progress);
-    let notes = vec![
-        "one hop, two processes, one thread each; timed by the device's events".to_owned(),
-        "each repeat has its tokens in other pages: median, min and max are over places in memory".to_owned(),
-        "chosen: at the place that build_fastest_semaphore found, of as many others".to_owned(),
-        "before, each place is played as often uncounted".to_owned(),
-    ];
+    let notes = [
+        "one hop, two processes, one thread each; timed by the device's events",
+        "each repeat has its tokens in other pages: median, min and max are over places in memory",
+        "chosen: at the place that build_fastest_semaphore found, of as many others",
+        "before, each place is played as often uncounted",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     pair.report(Transport::CUDA_IPC, rows, notes)
 }

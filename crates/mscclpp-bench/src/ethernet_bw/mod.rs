@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
         bench.run(sizes, &transfers, &pair.devices)
     } else {
-        if measuring.chooses_devices() || joining.gpu().is_some() {
+        if measuring.devices.are_given() || joining.gpu.is_some() {
             return Err(
                 "--devices and --gpu choose devices for --device-memory; from host to host there are none"
                     .into(),

@@ -15,7 +15,7 @@ use crate::{
     measuring::Measuring,
     progress::Progress,
     ranks::{Joining, Ranks},
-    report::{Report, Row, Times},
+    report::{Report, Row, SizeOf, Times},
 };
 
 #[derive(Args)]
@@ -54,13 +54,14 @@ struct Contender {
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let on = OnAdapter::join(&options.choice, &options.measuring, joining)?;
     let has_atomics = on.ranks.both(on.bare.has_atomics())?;
-    let mut notes = vec![
-        "8 bytes and a signal, there and back, host to host; a time is the median of its rounds".to_owned(),
+    let mut notes = [
+        "8 bytes and a signal, there and back, host to host; a time is the median of its rounds",
         "bare verbs: the same work requests, in turns with the library in the same run; the baseline of the row behind \
-         it"
-        .to_owned(),
-        "each message is compared by whoever gets it".to_owned(),
-    ];
+         it",
+        "each message is compared by whoever gets it",
+    ]
+    .map(str::to_owned)
+    .to_vec();
     let mut contenders = Vec::new();
     for mode in Mode::value_variants().iter().filter(|mode| options.mode.is_none_or(|only| only == **mode)) {
         let (name, by_atomics) = (name_of(mode), *mode == Mode::Host);
@@ -78,7 +79,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     for launch in 0..measuring.launches() {
         for contender in &mut contenders {
             progress.step(&format!("ib-lat {}", contender.variant));
-            contender.once(&on.ranks, rounds, measuring.counts(launch), measuring.spoils())?;
+            contender.once(&on.ranks, rounds, measuring.counts(launch), measuring.spoil)?;
         }
     }
     drop(progress);
@@ -134,16 +135,8 @@ impl Contender {
     }
 }
 
-fn row(contender: &Contender, rounds: u32, baseline: Option<f64>) -> Row {
-    Row {
-        workload: "ib-lat".to_owned(),
-        variant: contender.variant.clone(),
-        size: 8,
-        times: Times::of(contender.us.clone()).filter(|_| contender.ok),
-        rounds,
-        repeats: contender.us.len(),
-        baseline,
-        goal: baseline.map(|baseline| baseline * GOAL),
-        ..Row::default()
-    }
+fn row(Contender { variant, us, ok, .. }: &Contender, rounds: u32, baseline: Option<f64>) -> Row {
+    let known = (baseline, baseline.map(|baseline| baseline * GOAL));
+    let row = Row::new("ib-lat", variant, (8, SizeOf::Bytes), rounds, us.len());
+    row.with(Times::of(us.clone()).filter(|_| *ok), known)
 }

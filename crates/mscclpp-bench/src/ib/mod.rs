@@ -43,7 +43,7 @@ struct OnAdapter {
 
 impl OnAdapter {
     fn join(choice: &Choice, measuring: &Measuring, joining: &Joining) -> Result<Self> {
-        if measuring.chooses_devices() || joining.gpu().is_some() {
+        if measuring.devices.are_given() || joining.gpu.is_some() {
             return Err(
                 "--devices and --gpu choose GPUs; here host memory is sent, by the adapters of --transports"
                     .into(),

@@ -182,12 +182,13 @@ fn run(
     let pair = measuring.join(joining)?;
     let shape = Shape::new(options, &pair.gpu)?;
     let barriers = shape.barriers(options);
-    let mut notes = vec![
+    let mut notes = [
         "one round, two processes that both send and receive; a launch is a round, in a graph of as many launches \
-         as there are rounds, or of 1000 that is replayed; timed by the device's events"
-            .to_owned(),
-        "random data, compared on both sides for each time".to_owned(),
-    ];
+         as there are rounds, or of 1000 that is replayed; timed by the device's events",
+        "random data, compared on both sides for each time",
+    ]
+    .map(str::to_owned)
+    .to_vec();
 
     let bench = Bench {
         module: Module::load(&pair.gpu, &MEMORY_BENCH)?,

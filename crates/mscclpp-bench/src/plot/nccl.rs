@@ -2,7 +2,7 @@
 
 use crate::{
     machine::Machine,
-    report::{Bandwidth, Report, Row, Times},
+    report::{Bandwidth, Report, Row, SizeOf, Times},
 };
 
 /// Reads the text that one of nccl-tests printed: a series for each of `out-of-place` and `in-place`.
@@ -88,16 +88,9 @@ fn row(workload: &str, variant: &str, size: u64, words: &[&str]) -> Result<Row, 
     let (us, algorithm, bus) = (number(words[0])?, number(words[1])?, number(words[2])?);
     // Not a number where nothing was checked.
     let right = words[3].parse::<f64>().is_ok_and(|wrong| wrong == 0.0) || words[3] == "N/A";
-    Ok(Row {
-        workload: workload.to_owned(),
-        variant: variant.to_owned(),
-        size,
-        times: right.then_some(Times { median: us, min: us, max: us }),
-        rounds: 1,
-        repeats: 1,
-        bandwidth: right.then_some(Bandwidth { algorithm, bus }),
-        ..Row::default()
-    })
+    let times = right.then_some(Times { median: us, min: us, max: us });
+    let row = Row::new(workload, variant, (size, SizeOf::Bytes), 1, 1).with(times, (None, None));
+    Ok(Row { bandwidth: right.then_some(Bandwidth { algorithm, bus }), ..row })
 }
 
 #[cfg(test)]

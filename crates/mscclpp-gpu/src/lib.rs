@@ -58,6 +58,7 @@ mod platform;
 mod platforms;
 mod probe;
 mod properties;
+mod retired;
 mod stream;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
@@ -84,4 +85,5 @@ pub use param::KernelParam;
 pub use platform::Platform;
 pub use probe::Probe;
 pub use properties::{ExportKinds, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
+pub use retired::RetiredBuffers;
 pub use stream::Stream;

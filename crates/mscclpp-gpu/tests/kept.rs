@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mscclpp_gpu::{
     Abort, DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelArgument, KernelObject, KernelSource,
-    LaunchConfig, Module, Owner, PinnedBuffer, Platform, Result, Stream,
+    LaunchConfig, Module, Owner, PinnedBuffer, Platform, Result, RetiredBuffers, Stream,
 };
 use mscclpp_test_support::until;
 
@@ -39,6 +39,25 @@ fn launch(stream: &Stream, args: &KernelArgs) -> Result<()> {
 
 fn is_kept(sentinel: &Arc<()>) -> bool {
     Arc::strong_count(sentinel) > 1
+}
+
+#[test]
+fn retired_buffers_live_until_the_default_stream_is_idle() {
+    // A device that no other test uses: its memory is counted.
+    let gpu = Platform::Host.gpu(4).unwrap();
+    let (stream, gate, retired) = (gpu.default_stream().unwrap(), Gate::new(&gpu), RetiredBuffers::new());
+    let before = gpu.memory_info().unwrap().free;
+    let out = gpu.allocate(8 * WORDS).unwrap();
+    launch(&stream, &gate.args(out.ptr(), &Arc::default())).unwrap();
+    retired.retire(out);
+    retired.free();
+    assert!(!retired.is_empty(), "the kernel has only its address");
+    assert_eq!(before - gpu.memory_info().unwrap().free, 8 * WORDS);
+    gate.open();
+    stream.synchronize().unwrap();
+    retired.free();
+    assert!(retired.is_empty());
+    assert_eq!(gpu.memory_info().unwrap().free, before);
 }
 
 #[test]

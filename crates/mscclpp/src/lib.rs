@@ -182,8 +182,8 @@ pub mod gpu {
         Abort, DeviceBuffer, DevicePtr, DmaBuf, Event, ExportHandle, ExportKinds, Gpu, GpuDirect,
         GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject, KernelParam,
         KernelParameter, KernelSource, KernelWait, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner,
-        PeerAccess, PinnedBuffer, PinnedWord, Platform, Probe, Stream, WritesOrdering, cached_ptx, fork,
-        kernel_cache, numa, store_ptx,
+        PeerAccess, PinnedBuffer, PinnedWord, Platform, Probe, RetiredBuffers, Stream, WritesOrdering,
+        cached_ptx, fork, kernel_cache, numa, store_ptx,
     };
 }
 

@@ -1,0 +1,60 @@
+//! Device memory that a program is done with before its kernels are.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::{DeviceBuffer, Gpu, fork::Origin};
+
+/// Buffers that are freed when the kernels that may use them are complete.
+///
+/// A launch keeps the buffers among its arguments. If it was given an address alone, dropping the buffer unmaps memory that
+/// a kernel uses, which ends the process or the device's work. For programs that cannot say when such kernels are complete:
+/// hand buffers over with [`retire`](Self::retire), and call [`free`](Self::free) now and then, such as before an allocation.
+/// Kernels on other streams than [`Gpu::default_stream`] are not seen.
+///
+/// ```
+/// use mscclpp_gpu::{Platform, RetiredBuffers};
+///
+/// let retired = RetiredBuffers::new();
+/// let gpu = Platform::Host.gpu(0)?;
+/// retired.retire(gpu.allocate(1 << 20)?);
+/// retired.free();
+/// assert!(retired.is_empty(), "no kernel runs on the default stream");
+/// # Ok::<(), mscclpp_gpu::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct RetiredBuffers(Mutex<Vec<(Origin, DeviceBuffer)>>);
+
+impl RetiredBuffers {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Keeps `buffer` until kernels are done with it.
+    pub fn retire(&self, buffer: DeviceBuffer) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((Origin::here(), buffer));
+    }
+
+    /// Drops the buffers on whose devices nothing is left on the default stream. A forked child leaves alone what its parent
+    /// retired.
+    pub fn free(&self) {
+        let free: Vec<_> = {
+            let mut retired = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            retired.extract_if(.., |(origin, buffer)| origin.is_here() && !is_busy(buffer.gpu())).collect()
+        };
+        // Without the lock: freeing may take its time.
+        drop(free);
+    }
+
+    /// Whether there are none to be freed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+/// A stream that failed does nothing any more.
+fn is_busy(gpu: &Gpu) -> bool {
+    matches!(gpu.default_stream().and_then(|stream| stream.query()), Ok(false))
+}

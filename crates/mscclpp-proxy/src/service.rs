@@ -157,6 +157,27 @@ impl ProxyServiceBuilder {
         let proxy = self.proxy.build_on(fifo, failure, Engine::new(state.clone()));
         Ok(ProxyService { proxy, state, start_or_stop: Mutex::default() })
     }
+
+    /// Makes the service in place of `other`, which another device's kernels were to use: with the memories of `other` under
+    /// the same numbers, and started if that runs. For programs that make a service before they know for which device.
+    /// `other` stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::build`]; [`Error::InvalidArgument`] if `other` has semaphores, which stay with it.
+    pub fn build_in_place_of(self, other: &ProxyService) -> Result<ProxyService> {
+        if other.state.semaphores.get(0).is_some() {
+            let problem = "a proxy service that has semaphores stays on its device; make another one";
+            return Err(Error::InvalidArgument(problem.to_owned()));
+        }
+        let service = self.build()?;
+        for memory in other.state.memories.iter() {
+            service.add_memory(memory)?;
+        }
+        if other.is_running() {
+            service.start_proxy(false)?;
+        }
+        Ok(service)
+    }
 }
 
 impl ProxyService {

@@ -8,6 +8,7 @@ use support::{
     LIMIT, on_each_pair, platform,
     port_ends::{Call, PortEnd},
     random::Random,
+    semaphore_pair,
 };
 
 fn on_gpus() -> bool {
@@ -113,6 +114,33 @@ fn a_service_that_does_not_serve_is_named() {
         assert!(!here.call(Call::PutWithSignalAndFlush, 0, LEN, -1), "nobody flushes");
         let error = channel.check().unwrap_err().to_string();
         assert!(error.contains("was dropped (keep it as long as kernels use its channels)"), "{error}");
+    });
+}
+
+#[test]
+fn a_service_begins_anew_on_another_device_until_it_has_semaphores() {
+    on_each_pair(|context, devices| {
+        let [first, second] = devices.map(|id| context.gpu(id).unwrap());
+        let stopped = ProxyService::new(&first).unwrap();
+        let buffer = second.allocate(64).unwrap();
+        let memory = context.register_buffer(&buffer, Transport::CUDA_IPC).unwrap();
+        let ids = [(); 2].map(|()| stopped.add_memory(&memory).unwrap());
+
+        let anew = ProxyService::builder(&second).build_in_place_of(&stopped).unwrap();
+        assert!(!anew.is_running());
+        stopped.start_proxy(true).unwrap();
+        let anew = ProxyService::builder(&second).fifo_size(8).build_in_place_of(&stopped).unwrap();
+        assert!(anew.is_running(), "as the one before it");
+        assert_eq!(anew.add_memory(&memory).unwrap().raw(), ids[1].raw() + 1, "the numbers go on");
+        stopped.stop_proxy().unwrap();
+        assert!(anew.is_running(), "it does not need the one before it");
+
+        let [peer, semaphore] = semaphore_pair(context, devices).unwrap();
+        let id = anew.add_semaphore(&semaphore).expect("its connection is on the second device");
+        anew.port_channel(id, ids[0], ids[1]).expect("memories that the other service was given");
+        let refused = ProxyService::builder(&first).build_in_place_of(&anew).unwrap_err();
+        assert!(refused.to_string().contains("stays on its device"), "{refused}");
+        drop(peer);
     });
 }
 

@@ -96,6 +96,7 @@ mod pending;
 mod port;
 pub mod prelude;
 mod receive_queue;
+mod settling;
 mod version;
 
 // The names of a first program. Everything else is in the module of its topic.

@@ -3,7 +3,10 @@
 mod support;
 
 use std::{
-    sync::{Arc, Barrier},
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -49,6 +52,23 @@ fn every_rank_connects_with_every_rank_and_itself_and_signals_get_through() {
             comm.bootstrap().barrier().unwrap();
         });
     }
+}
+
+#[test]
+fn ranks_settle_with_those_that_have_made_their_side_and_with_no_others() {
+    let made = [(); 3].map(|()| AtomicBool::new(false));
+    let made = Arc::new(made);
+    ranks(3, move |comm| {
+        let rank = comm.bootstrap().rank();
+        // Rank 2 is nobody's peer: it calls nothing.
+        if rank < 2 {
+            thread::sleep(Duration::from_millis(50 * rank as u64));
+            made[rank].store(true, Ordering::Release);
+            comm.settle([0, 1]).unwrap();
+            assert!(made[1 - rank].load(Ordering::Acquire), "rank {rank} was too early");
+            comm.settle([1 - rank]).unwrap();
+        }
+    });
 }
 
 #[test]

@@ -10,12 +10,12 @@ use mscclpp::{
     errors::GpuError,
     gpu::{Abort, KernelWait},
 };
-use pyo3::{exceptions::PyTypeError, prelude::*};
+use pyo3::prelude::*;
 
 use crate::{
     communicator::PyCommunicator,
     device::current,
-    error::OrRaise,
+    error::{self, OrRaise},
     memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
     port_channel::{PyBasePortChannel, PyPortChannel, PyProxyService},
     retired,
@@ -23,7 +23,7 @@ use crate::{
     waiting,
 };
 
-/// Gives a channel's class its `abort()` and its `check()`.
+/// Gives a class `abort()`, and `check()` if it is to have that. `waited()` is what kernels wait through.
 macro_rules! abortable {
     ($type:ident) => {
         #[pyo3::pymethods]
@@ -31,21 +31,38 @@ macro_rules! abortable {
             /// Ends every wait on it, here, now and from now on.
             #[pyo3(signature = (reason = "aborted by the program"))]
             fn abort(&self, py: pyo3::Python<'_>, reason: &str) -> pyo3::PyResult<()> {
-                let channel = self.channel()?;
-                py.detach(|| mscclpp::gpu::Abort::abort(&channel, reason));
+                let waited = self.waited()?;
+                py.detach(|| mscclpp::gpu::Abort::abort(&waited, reason));
                 Ok(())
             }
+        }
+    };
+    ($type:ident, check) => {
+        $crate::abort::abortable!($type);
 
+        #[pyo3::pymethods]
+        impl $type {
             /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
             /// a proxy refused. Ask when the kernels have ended.
             fn check(&self, py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
-                let channel = self.channel()?;
-                crate::error::OrRaise::or_raise(py.detach(|| mscclpp::gpu::Abort::check(&channel)))
+                let waited = self.waited()?;
+                $crate::error::OrRaise::or_raise(py.detach(|| mscclpp::gpu::Abort::check(&waited)))
             }
         }
     };
 }
 pub(crate) use abortable;
+
+/// Returns `$value` of `$object` as the first of the classes that it is of.
+macro_rules! first_of {
+    ($object:ident, $it:ident => $value:expr; $($class:ty),*) => {
+        $(if let Ok(it) = $object.cast::<$class>() {
+            let $it = it.get();
+            return Ok($value);
+        })*
+    };
+}
+pub(crate) use first_of;
 
 /// Something that kernels wait through, whose errors are those of the facade.
 struct Waited<T>(Arc<T>);
@@ -87,38 +104,16 @@ where
 }
 
 fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
-    if let Ok(it) = object.cast::<PyCommunicator>() {
-        return Ok(waited(&it.get().communicator()?));
-    }
     if let Ok(it) = object.cast::<PyProxyService>() {
         return Ok(Box::new(Waited(it.get().service(object.py())?)));
     }
-    if let Ok(it) = object.cast::<PyMemoryChannel>() {
-        return Ok(waited(&it.get().channel()?));
-    }
-    if let Ok(it) = object.cast::<PyBaseMemoryChannel>() {
-        return Ok(waited(&it.get().channel()?));
-    }
-    if let Ok(it) = object.cast::<PyPortChannel>() {
-        return Ok(waited(&it.get().channel()?));
-    }
-    if let Ok(it) = object.cast::<PyBasePortChannel>() {
-        return Ok(waited(&it.get().channel()?));
-    }
-    if let Ok(it) = object.cast::<PySemaphore>() {
-        return Ok(waited(it.get().shared()?.semaphore()));
-    }
-    if let Ok(it) = object.cast::<PyHostToDevice>() {
-        return Ok(waited(it.get().shared()?.semaphore()));
-    }
-    if let Ok(it) = object.cast::<PyDeviceToDevice>() {
-        return Ok(waited(&it.get().semaphore()?));
-    }
-    Err(PyTypeError::new_err(format!(
+    first_of!(object, it => waited(&it.waited()?); PyCommunicator, PyMemoryChannel, PyBaseMemoryChannel, PyPortChannel,
+        PyBasePortChannel, PySemaphore, PyHostToDevice, PyDeviceToDevice);
+    Err(error::unexpected(
         "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \
-         Communicator, or a list of these, got {}",
-        object.get_type().name()?
-    )))
+         Communicator, or a list of these, got",
+        object,
+    ))
 }
 
 /// All that kernels wait through, and how long they were given.
@@ -171,7 +166,7 @@ impl Abort for Given {
 /// Waits until everything that was launched on the default stream of the current GPU is complete. With `abort`, kernels
 /// that do not end in time are ended by aborting that.
 #[pyfunction(name = "_synchronize")]
-#[pyo3(signature = (timeout_sec, abort))]
+#[pyo3(signature = (timeout_sec, abort: "object"))]
 pub(crate) fn synchronize(
     py: Python<'_>,
     timeout_sec: f64,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use mscclpp::{
     KernelArgs,
-    errors::GpuError,
-    gpu::{KernelArgument, KernelObject, KernelParameter, KernelWait, Owner},
+    gpu::{KernelArgument, KernelObject, KernelParameter, Owner},
 };
 use pyo3::{intern, prelude::*, types::PyTuple};
 
 use crate::{
+    abort::first_of,
     error,
     fifo::PyFifo,
     memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
@@ -22,46 +22,28 @@ use crate::{
 /// A tuple of arguments, and what a kernel gets for it. Launches keep it, and so the tuple.
 pub(crate) struct Prepared {
     tuple: Py<PyTuple>,
-    /// Without an owner.
+    /// With what kernels wait through.
     values: KernelArgs,
     /// Where the tensors are that can move, and in which places of the tuple.
     addresses: Vec<(usize, u64)>,
     /// [`owned::closed`] when it was prepared.
     closed: u64,
-    /// What kernels wait through.
-    waited: Vec<Owner>,
 }
 
-/// That of all channels and semaphores in the tuple.
-impl KernelObject for Prepared {
-    fn peers(&self) -> Vec<String> {
-        self.waited.peers()
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        self.waited.waits()
-    }
-
-    fn may_have_failed(&self) -> bool {
-        self.waited.may_have_failed()
-    }
-
-    fn check(&self) -> Result<(), GpuError> {
-        self.waited.check()
-    }
-}
+impl KernelObject for Prepared {}
 
 impl Prepared {
     pub(crate) fn new(
         tuple: Bound<'_, PyTuple>,
-        values: KernelArgs,
+        mut values: KernelArgs,
         addresses: Vec<(usize, u64)>,
     ) -> PyResult<Arc<Self>> {
-        let mut waited = Vec::new();
         for argument in &tuple {
-            waited.extend(waited_through(&argument)?);
+            if let Some(waited) = waited_through(&argument)? {
+                values = values.with_owner(waited);
+            }
         }
-        Ok(Arc::new(Self { tuple: tuple.unbind(), values, addresses, closed: owned::closed(), waited }))
+        Ok(Arc::new(Self { tuple: tuple.unbind(), values, addresses, closed: owned::closed() }))
     }
 
     /// The values and what a launch keeps: the same for all launches, so that a stream keeps it once.
@@ -87,30 +69,10 @@ impl Prepared {
 
 /// What knows of the waits of kernels through an argument, if they can wait through it.
 fn waited_through(argument: &Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
-    if let Ok(it) = argument.cast::<PyMemoryChannel>() {
-        return Ok((&it.get().channel()?).owner());
-    }
-    if let Ok(it) = argument.cast::<PyPortChannel>() {
-        return Ok((&it.get().channel()?).owner());
-    }
-    if let Ok(it) = argument.cast::<PyBaseMemoryChannel>() {
-        return Ok((&it.get().channel()?).owner());
-    }
-    if let Ok(it) = argument.cast::<PyBasePortChannel>() {
-        return Ok((&it.get().channel()?).owner());
-    }
-    if let Ok(it) = argument.cast::<PyHostToDevice>() {
-        return Ok(Some(it.get().shared()?.semaphore().owner()));
-    }
-    if let Ok(it) = argument.cast::<PyDeviceToDevice>() {
-        return Ok(Some(it.get().semaphore()?.owner()));
-    }
-    if let Ok(it) = argument.cast::<PyFifo>() {
-        return it.get().owner();
-    }
-    if let Ok(it) = argument.cast::<PyProxy>() {
-        return it.get().owner();
-    }
+    first_of!(argument, it => (&it.waited()?).owner(); PyMemoryChannel, PyPortChannel, PyBaseMemoryChannel,
+        PyBasePortChannel);
+    first_of!(argument, it => Some(it.waited()?.owner()); PyHostToDevice, PyDeviceToDevice);
+    first_of!(argument, it => it.owner()?; PyFifo, PyProxy);
     Ok(None)
 }
 

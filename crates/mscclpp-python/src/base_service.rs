@@ -13,7 +13,7 @@ pub(crate) struct PyBaseProxyService;
 #[pymethods]
 impl PyBaseProxyService {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
+    #[pyo3(signature = (*_args: "object", **_kwargs: "object") -> "typing.Self")]
     fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Self
     }

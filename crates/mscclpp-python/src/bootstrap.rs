@@ -19,7 +19,7 @@ use crate::{
     error::{self, OrRaise},
     owned::Owned,
     raw,
-    uint::uint,
+    uint::{Uint, uint},
     unique_id::PyUniqueId,
     waiting::{self, GivenUp},
 };
@@ -148,16 +148,17 @@ impl PyBootstrap {
     /// Exchanges `size` bytes of each rank: `allData`, an address or a buffer of `size` times the number of ranks, holds
     /// this rank's part at its place before, and everybody's after. When the time of `timeout_sec` runs out, the next
     /// collective call must be this one again, which goes on with the bytes that were given first.
-    #[pyo3(signature = (allData, size, timeout_sec = None))]
+    #[pyo3(signature = (allData: "int | typing_extensions.Buffer", size, timeout_sec = None))]
     #[allow(non_snake_case, reason = "the public name")]
     fn all_gather(
         &self,
         py: Python<'_>,
         allData: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = uint)] size: usize,
+        size: Uint<usize>,
         timeout_sec: Option<f64>,
     ) -> PyResult<()> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
+        let Uint(size) = size;
         let Some(total) = size.checked_mul(self.n_ranks) else {
             return Err(error::misuse(format!(
                 "all_gather: {size} bytes of {} ranks are too many",
@@ -209,12 +210,13 @@ impl PyBootstrap {
         }
     }
 
+    #[pyo3(signature = () -> "typing.Self")]
     fn __enter__(slf: Py<Self>) -> PyResult<Py<Self>> {
         slf.get().formed.get()?;
         Ok(slf)
     }
 
-    #[pyo3(signature = (*_exception))]
+    #[pyo3(signature = (*_exception: "object"))]
     fn __exit__(&self, _exception: &Bound<'_, PyTuple>) {
         self.close();
     }
@@ -236,13 +238,9 @@ pub(crate) struct PyTcpBootstrap;
 impl PyTcpBootstrap {
     /// Makes the bootstrap of rank `rank` out of `nRanks`, which `initialize()` then connects.
     #[staticmethod]
-    #[pyo3(signature = (rank, nRanks))]
     #[allow(non_snake_case, reason = "the public name")]
-    fn create(
-        py: Python<'_>,
-        #[pyo3(from_py_with = uint)] rank: usize,
-        #[pyo3(from_py_with = uint)] nRanks: usize,
-    ) -> PyResult<Py<Self>> {
+    fn create(py: Python<'_>, rank: Uint<usize>, nRanks: Uint<usize>) -> PyResult<Py<Self>> {
+        let (Uint(rank), Uint(nRanks)) = (rank, nRanks);
         if rank >= nRanks {
             return Err(error::misuse(format!("rank is {rank}, but there are only {nRanks} ranks")));
         }
@@ -265,7 +263,9 @@ impl PyTcpBootstrap {
     /// Joins the job; returns when all ranks are connected. `unique_id` is an id, or an address as `ip:port` or
     /// `interface:ip:port`, which may also be given as `if_ip_port_trio`. With an address, `job` is an id that all ranks of the
     /// job share and no other job has: `MSCCLPP_JOB_ID` if it is not given, or else the launcher's.
-    #[pyo3(signature = (unique_id = None, timeout_sec = 30.0, *, if_ip_port_trio = None, job = None))]
+    #[pyo3(signature = (
+        unique_id: "UniqueId | str | None" = None, timeout_sec = 30.0, *, if_ip_port_trio = None, job = None,
+    ))]
     fn initialize(
         slf: &Bound<'_, Self>,
         py: Python<'_>,
@@ -301,7 +301,7 @@ impl PyTcpBootstrap {
 impl PyTcpBootstrap {
     /// The bootstrap of a rank that a launcher has started.
     pub(crate) fn of_launched(py: Python<'_>, rank: &Rendezvous, timeout: Duration) -> PyResult<Py<Self>> {
-        let made = Self::create(py, rank.rank, rank.n_ranks)?;
+        let made = Self::create(py, Uint(rank.rank), Uint(rank.n_ranks))?;
         made.bind(py).as_super().get().join(
             py,
             rank.builder().timeout(timeout),
@@ -320,10 +320,10 @@ fn rendezvous(given: &Bound<'_, PyAny>) -> PyResult<MeetingPlace> {
         Ok(PyUniqueId(None)) => {
             Err(error::misuse("unique_id is empty: get one from create_unique_id() in the process of rank 0"))
         }
-        Err(_) => Err(PyTypeError::new_err(format!(
-            "argument 'unique_id': expected a UniqueId or an address as \"ip:port\" or \"interface:ip:port\", got {}",
-            given.get_type().name()?
-        ))),
+        Err(_) => Err(error::unexpected(
+            "argument 'unique_id': expected a UniqueId or an address as \"ip:port\" or \"interface:ip:port\", got",
+            given,
+        )),
     }
 }
 

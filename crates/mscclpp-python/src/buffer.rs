@@ -13,7 +13,7 @@ use crate::{
     owned::{Held, Owned, closable},
     raw::Bytes,
     retired::{self, RetireOnDrop},
-    uint::{uint, uint_or_none},
+    uint::{Uint, uint},
 };
 
 enumeration! {
@@ -39,16 +39,12 @@ pub(crate) struct PyRawGpuBuffer {
 impl PyRawGpuBuffer {
     #[new]
     #[pyo3(signature = (nelems, granularity = PyGranularity::MultiCastMinimum))]
-    fn new(
-        py: Python<'_>,
-        #[pyo3(from_py_with = uint)] nelems: u64,
-        granularity: PyGranularity,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, nelems: Uint<u64>, granularity: PyGranularity) -> PyResult<Self> {
         let _ = granularity;
         let gpu = device::current(py)?;
         let buffer = py.detach(|| {
             retired::sweep();
-            gpu.allocate(nelems)
+            gpu.allocate(nelems.0)
         });
         let inner = Owned::new("RawGpuBuffer", RetireOnDrop(buffer.or_raise()?));
         Ok(Self { inner, viewed: OnceLock::new() })
@@ -93,7 +89,7 @@ impl PyRawGpuBuffer {
     }
 
     /// The bytes as a DLPack capsule.
-    #[pyo3(signature = (**_kwargs))]
+    #[pyo3(signature = (**_kwargs: "object"))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
@@ -115,15 +111,15 @@ impl PyRawGpuBuffer {
     }
 
     /// Waits until the writes of kernels and copies are done, copies bytes out.
-    #[pyo3(signature = (offset = 0, size = None))]
+    #[pyo3(signature = (offset: "typing.SupportsIndex" = 0, size = None) -> "builtins.bytes")]
     fn read<'py>(
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = uint)] offset: u64,
-        #[pyo3(from_py_with = uint_or_none)] size: Option<u64>,
+        size: Option<Uint<u64>>,
     ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         let buffer = self.buffer()?;
-        let size = size.unwrap_or(buffer.len().saturating_sub(offset));
+        let size = size.map_or(buffer.len().saturating_sub(offset), |Uint(size)| size);
         if size > buffer.len() {
             return Err(error::misuse(format!("read of {size} bytes of a buffer of {}", buffer.len())));
         }
@@ -133,7 +129,7 @@ impl PyRawGpuBuffer {
     }
 
     /// Copies bytes in.
-    #[pyo3(signature = (data, offset = 0))]
+    #[pyo3(signature = (data, offset: "typing.SupportsIndex" = 0))]
     fn write(&self, py: Python<'_>, data: Bytes, #[pyo3(from_py_with = uint)] offset: u64) -> PyResult<()> {
         let buffer = self.buffer()?;
         py.detach(|| buffer.write(offset, &data.0)).or_raise()

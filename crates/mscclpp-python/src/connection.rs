@@ -3,10 +3,7 @@
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     process,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -14,6 +11,7 @@ use mscclpp::{
     Connection, Context, ContextBuilderExt, ContextExt, DeviceType, Endpoint, EndpointConfig, Error,
     Ethernet, channels::WeakConnection, errors::CoreError,
 };
+use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{
@@ -23,7 +21,7 @@ use crate::{
     owned::{Held, Owned, closable},
     raw::Bytes,
     transport::{Flags, PyTransport},
-    uint::uint,
+    uint::Uint,
     waiting,
 };
 
@@ -71,15 +69,14 @@ impl PyContext {
 
     /// Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
     /// this or a peer uses it.
-    #[pyo3(signature = (ptr, size, transports))]
     fn register_memory(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = uint)] ptr: u64,
-        #[pyo3(from_py_with = uint)] size: u64,
+        ptr: Uint<u64>,
+        size: Uint<u64>,
         transports: Flags,
     ) -> PyResult<PyRegisteredMemory> {
-        PyRegisteredMemory::register(py, &*self.context()?, ptr, size, transports.0)
+        PyRegisteredMemory::register(py, &*self.context()?, ptr.0, size.0, transports.0)
     }
 
     /// Makes an end for connections, of an `EndpointConfig` or a `Transport`.
@@ -89,7 +86,6 @@ impl PyContext {
     }
 
     /// Connects an endpoint of this context with a peer's, which does the same. Waits where the transport shakes hands.
-    #[pyo3(signature = (local_endpoint, remote_endpoint))]
     fn connect(
         &self,
         py: Python<'_>,
@@ -202,35 +198,34 @@ impl PyConnection {
 #[pymethods]
 impl PyConnection {
     /// Starts copying `size` bytes from `src`, registered here, to `dst`, the peer's.
-    #[pyo3(signature = (dst, dstOffset, src, srcOffset, size))]
     #[allow(non_snake_case, reason = "the public names")]
     fn write(
         &self,
         py: Python<'_>,
         dst: &PyRegisteredMemory,
-        #[pyo3(from_py_with = uint)] dstOffset: u64,
+        dstOffset: Uint<u64>,
         src: &PyRegisteredMemory,
-        #[pyo3(from_py_with = uint)] srcOffset: u64,
-        #[pyo3(from_py_with = uint)] size: u64,
+        srcOffset: Uint<u64>,
+        size: Uint<u64>,
     ) -> PyResult<()> {
         let (dst, src) = (dst.memory()?, src.memory()?);
         let connection = self.open(py)?;
         waiting::repeat(py, None, Some(ROOM), |left| {
-            connection.write_timeout(&dst, dstOffset, &src, srcOffset, size, left)
+            connection.write_timeout(&dst, dstOffset.0, &src, srcOffset.0, size.0, left)
         })
     }
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, behind all earlier writes, and in the 8 bytes
     /// at the address `src`, which is host memory.
-    #[pyo3(signature = (dst, dst_offset, src, new_value))]
     fn update_and_sync(
         &self,
         py: Python<'_>,
         dst: &PyRegisteredMemory,
-        #[pyo3(from_py_with = uint)] dst_offset: u64,
-        #[pyo3(from_py_with = uint)] src: usize,
-        #[pyo3(from_py_with = uint)] new_value: u64,
+        dst_offset: Uint<u64>,
+        src: Uint<usize>,
+        new_value: Uint<u64>,
     ) -> PyResult<()> {
+        let (Uint(src), Uint(new_value)) = (src, new_value);
         if src == 0 || !src.is_multiple_of(8) {
             return Err(error::misuse(format!(
                 "update_and_sync: src is {src:#x}; it must be the address of 8 bytes, a multiple of 8"
@@ -239,7 +234,7 @@ impl PyConnection {
         let dst = dst.memory()?;
         let connection = self.open(py)?;
         waiting::repeat(py, None, Some(ROOM), |left| {
-            connection.update_and_sync_timeout(&dst, dst_offset, &mut 0, new_value, left)
+            connection.update_and_sync_timeout(&dst, dst_offset.0, &mut 0, new_value, left)
         })?;
         // SAFETY: aligned and not null; that it is 8 bytes of host memory is what the address means in this API.
         unsafe { std::ptr::with_exposed_provenance_mut::<u64>(src).write_volatile(new_value) };
@@ -305,12 +300,8 @@ closable!(PyConnection, inner, |connection| format!(
 /// process that made it: a forked child has none of them.
 static KNOWN: Mutex<Vec<(u32, WeakConnection)>> = Mutex::new(Vec::new());
 
-fn all() -> MutexGuard<'static, Vec<(u32, WeakConnection)>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn remember(connection: &Connection) {
-    let mut all = all();
+    let mut all = KNOWN.lock();
     all.retain(|(_, known)| !known.is_closed());
     if !all.iter().any(|(_, known)| known.is(connection)) {
         all.push((process::id(), connection.downgrade()));
@@ -319,9 +310,7 @@ fn remember(connection: &Connection) {
 
 /// Those that are open.
 pub(crate) fn known() -> Vec<Connection> {
-    all()
-        .iter()
-        .filter(|(process, _)| *process == process::id())
-        .filter_map(|(_, known)| known.upgrade())
-        .collect()
+    let all = KNOWN.lock();
+    let ours = all.iter().filter(|(process, _)| *process == process::id());
+    ours.filter_map(|(_, known)| known.upgrade()).collect()
 }

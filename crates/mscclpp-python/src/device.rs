@@ -27,6 +27,7 @@ pub(crate) fn device_count(py: Python<'_>) -> PyResult<usize> {
 /// also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
 /// Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads ranks over the GPUs.
 #[pyfunction]
+#[pyo3(signature = (device: "typing.SupportsIndex"))]
 pub(crate) fn set_device(py: Python<'_>, #[pyo3(from_py_with = number)] device: usize) -> PyResult<()> {
     py.detach(|| Platform::detect()?.gpu(device)?.make_current()).or_raise()
 }

@@ -1,10 +1,33 @@
 //! Enumerations that look to Python like those of pybind11: members with `name` and `value`, made from their number.
 
-/// Declares one, with all that Python programs do with its members. What stands behind `methods` is methods of its own.
+/// Declares one, with all that Python programs do with its members. Behind `is` are the variants of an enumeration of the
+/// library, which is turned into this one, and this one into it.
 macro_rules! enumeration {
     (
+        $(#[$doc:meta])* $type:ident as $name:literal of $of:ident {
+            $($member:ident = $value:literal is $variant:ident),* $(,)?
+        }
+    ) => {
+        $crate::enums::enumeration! { $(#[$doc])* $type as $name { $($member = $value),* } }
+
+        impl From<$of> for $type {
+            fn from(it: $of) -> Self {
+                match it {
+                    $($of::$variant => Self::$member,)*
+                }
+            }
+        }
+
+        impl From<$type> for $of {
+            fn from(it: $type) -> Self {
+                match it {
+                    $($type::$member => Self::$variant,)*
+                }
+            }
+        }
+    };
+    (
         $(#[$doc:meta])* $type:ident as $name:literal { $($member:ident = $value:literal),* $(,)? }
-        $(methods { $($methods:tt)* })?
     ) => {
         $(#[$doc])*
         #[pyo3::pyclass(eq, eq_int, hash, frozen, from_py_object, name = $name, module = "mscclpp._mscclpp")]
@@ -56,8 +79,6 @@ macro_rules! enumeration {
             fn __reduce__(slf: &pyo3::Bound<'_, Self>) -> (pyo3::Py<pyo3::types::PyType>, (isize,)) {
                 (pyo3::types::PyAnyMethods::get_type(slf.as_any()).unbind(), (*slf.get() as isize,))
             }
-
-            $($($methods)*)?
         }
     };
 }

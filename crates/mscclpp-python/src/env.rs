@@ -4,38 +4,6 @@ use std::env;
 
 use pyo3::{prelude::*, sync::PyOnceLock};
 
-/// Environment variables as they were when they were first asked for.
-#[pyclass(name = "Env", module = "mscclpp._mscclpp", frozen, get_all)]
-#[derive(Debug)]
-pub(crate) struct PyEnv {
-    /// `MSCCLPP_LOG_LEVEL`.
-    debug: String,
-    /// `MSCCLPP_LOG_SUBSYS`.
-    debug_subsys: String,
-    /// `MSCCLPP_LOG_FILE`.
-    debug_file: String,
-    /// `MSCCLPP_HCA_DEVICES`.
-    hca_devices: String,
-    /// `MSCCLPP_HOSTID`.
-    hostid: String,
-    /// `MSCCLPP_SOCKET_FAMILY`.
-    socket_family: String,
-    /// `MSCCLPP_SOCKET_IFNAME`.
-    socket_ifname: String,
-    /// `MSCCLPP_COMM_ID`.
-    comm_id: String,
-    /// `MSCCLPP_IBV_MODE`.
-    ibv_mode: String,
-    /// The folder of compiled kernels: `MSCCLPP_CACHE_DIR`, or the default.
-    cache_dir: String,
-    /// `MSCCLPP_NPKIT_DUMP_DIR`.
-    npkit_dump_dir: String,
-    /// `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`.
-    cuda_ipc_use_default_stream: bool,
-    /// `MSCCLPP_IB_GID_INDEX`, or -1.
-    ib_gid_index: i64,
-}
-
 fn read(variable: &str) -> String {
     env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -45,24 +13,52 @@ fn read_either(newer: &str, older: &str) -> String {
     Some(read(newer)).filter(|value| !value.is_empty()).unwrap_or_else(|| read(older))
 }
 
-impl PyEnv {
-    fn new() -> Self {
-        Self {
-            debug: read_either("MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG"),
-            debug_subsys: read_either("MSCCLPP_LOG_SUBSYS", "MSCCLPP_DEBUG_SUBSYS"),
-            debug_file: read_either("MSCCLPP_LOG_FILE", "MSCCLPP_DEBUG_FILE"),
-            hca_devices: read("MSCCLPP_HCA_DEVICES"),
-            hostid: read("MSCCLPP_HOSTID"),
-            socket_family: read("MSCCLPP_SOCKET_FAMILY"),
-            socket_ifname: read("MSCCLPP_SOCKET_IFNAME"),
-            comm_id: read("MSCCLPP_COMM_ID"),
-            ibv_mode: read("MSCCLPP_IBV_MODE"),
-            cache_dir: mscclpp::gpu::kernel_cache().unwrap_or_default().to_string_lossy().into_owned(),
-            npkit_dump_dir: read("MSCCLPP_NPKIT_DUMP_DIR"),
-            cuda_ipc_use_default_stream: matches!(&*read("MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM"), "1" | "true"),
-            ib_gid_index: read("MSCCLPP_IB_GID_INDEX").parse().unwrap_or(-1),
+/// Declares the class: each setting with where it is from.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
+        /// Environment variables as they were when they were first asked for.
+        #[pyclass(name = "Env", module = "mscclpp._mscclpp", frozen, get_all)]
+        #[derive(Debug)]
+        pub(crate) struct PyEnv {
+            $($(#[$doc])* $name: $type,)*
         }
-    }
+
+        impl PyEnv {
+            fn new() -> Self {
+                Self { $($name: $value,)* }
+            }
+        }
+    };
+}
+
+settings! {
+    /// `MSCCLPP_LOG_LEVEL`.
+    debug: String = read_either("MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG");
+    /// `MSCCLPP_LOG_SUBSYS`.
+    debug_subsys: String = read_either("MSCCLPP_LOG_SUBSYS", "MSCCLPP_DEBUG_SUBSYS");
+    /// `MSCCLPP_LOG_FILE`.
+    debug_file: String = read_either("MSCCLPP_LOG_FILE", "MSCCLPP_DEBUG_FILE");
+    /// `MSCCLPP_HCA_DEVICES`.
+    hca_devices: String = read("MSCCLPP_HCA_DEVICES");
+    /// `MSCCLPP_HOSTID`.
+    hostid: String = read("MSCCLPP_HOSTID");
+    /// `MSCCLPP_SOCKET_FAMILY`.
+    socket_family: String = read("MSCCLPP_SOCKET_FAMILY");
+    /// `MSCCLPP_SOCKET_IFNAME`.
+    socket_ifname: String = read("MSCCLPP_SOCKET_IFNAME");
+    /// `MSCCLPP_COMM_ID`.
+    comm_id: String = read("MSCCLPP_COMM_ID");
+    /// `MSCCLPP_IBV_MODE`.
+    ibv_mode: String = read("MSCCLPP_IBV_MODE");
+    /// The folder of compiled kernels: `MSCCLPP_CACHE_DIR`, or the default.
+    cache_dir: String = mscclpp::gpu::kernel_cache().unwrap_or_default().to_string_lossy().into_owned();
+    /// `MSCCLPP_NPKIT_DUMP_DIR`.
+    npkit_dump_dir: String = read("MSCCLPP_NPKIT_DUMP_DIR");
+    /// `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`.
+    cuda_ipc_use_default_stream: bool =
+        matches!(&*read("MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM"), "1" | "true");
+    /// `MSCCLPP_IB_GID_INDEX`, or -1.
+    ib_gid_index: i64 = read("MSCCLPP_IB_GID_INDEX").parse().unwrap_or(-1);
 }
 
 #[pymethods]

@@ -9,7 +9,7 @@ use mscclpp::{
     Error, ErrorKind, Report,
     errors::{CoreError, GpuError, ProxyError},
 };
-use pyo3::{ffi, prelude::*, sync::PyOnceLock, types::PyType};
+use pyo3::{exceptions::PyTypeError, ffi, prelude::*, sync::PyOnceLock, types::PyType};
 
 use crate::enums::enumeration;
 
@@ -65,6 +65,11 @@ pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> PyErr {
 /// A call, or an argument, that can never be right.
 pub(crate) fn misuse(message: impl Into<String>) -> PyErr {
     new(ErrorKind::InvalidUsage, message)
+}
+
+/// An object of the wrong class, whose name is put behind `expected`.
+pub(crate) fn unexpected(expected: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    object.get_type().name().map_or_else(|e| e, |name| PyTypeError::new_err(format!("{expected} {name}")))
 }
 
 /// A wait that ran out of time. It has consumed nothing and can be repeated.

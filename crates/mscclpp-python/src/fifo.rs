@@ -1,11 +1,10 @@
 //! `Fifo` and `ProxyTrigger`.
 
-use std::sync::{Mutex, PoisonError};
-
 use mscclpp::{
     gpu::{KernelArgument, Owner},
     proxy::{Fifo, ProxyTrigger},
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::{
@@ -13,7 +12,7 @@ use crate::{
     error::{self, OrRaise},
     handle::FifoDeviceHandle,
     owned::{Owned, closable},
-    uint::uint,
+    uint::{Uint, uint},
 };
 
 /// 128 bits by which a device thread asks its proxy for something.
@@ -29,7 +28,7 @@ pub(crate) struct PyProxyTrigger {
 #[pymethods]
 impl PyProxyTrigger {
     #[new]
-    #[pyo3(signature = (fst = 0, snd = 0))]
+    #[pyo3(signature = (fst: "typing.SupportsIndex" = 0, snd: "typing.SupportsIndex" = 0))]
     fn new(#[pyo3(from_py_with = uint)] fst: u64, #[pyo3(from_py_with = uint)] snd: u64) -> Self {
         Self { fst, snd }
     }
@@ -57,17 +56,17 @@ impl PyFifo {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Fifo) -> T) -> PyResult<T> {
-        Ok(work(&mut self.inner.get()?.lock().unwrap_or_else(PoisonError::into_inner)))
+        Ok(work(&mut self.inner.get()?.lock()))
     }
 }
 
 #[pymethods]
 impl PyFifo {
     #[new]
-    #[pyo3(signature = (size = Fifo::DEFAULT_SIZE))]
-    fn new(py: Python<'_>, #[pyo3(from_py_with = uint)] size: u64) -> PyResult<Self> {
+    #[pyo3(signature = (size = Uint(Fifo::DEFAULT_SIZE)))]
+    fn new(py: Python<'_>, size: Uint<u64>) -> PyResult<Self> {
         let gpu = device::current(py)?;
-        Ok(Self { inner: Owned::new("Fifo", Mutex::new(py.detach(|| Fifo::new(&gpu, size)).or_raise()?)) })
+        Ok(Self { inner: Owned::new("Fifo", Mutex::new(py.detach(|| Fifo::new(&gpu, size.0)).or_raise()?)) })
     }
 
     /// The next trigger, or None. It stays until `pop()`.
@@ -100,6 +99,6 @@ impl PyFifo {
 }
 
 closable!(PyFifo, inner, |fifo| {
-    let size = fifo.lock().unwrap_or_else(PoisonError::into_inner).size();
+    let size = fifo.lock().size();
     format!(" for {size} triggers")
 });

@@ -2,14 +2,16 @@
 
 use std::{
     ptr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use mscclpp::{
-    DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream, errors::GpuError,
-    gpu::KernelParameter,
+    DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream,
+    errors::GpuError,
+    gpu::{KernelParameter, numa},
 };
-use pyo3::{prelude::*, types::PyTuple};
+use parking_lot::Mutex;
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
 
 use crate::{
     arguments::{self, Prepared},
@@ -17,8 +19,7 @@ use crate::{
     error::{self, OrRaise},
     owned::Owned,
     raw::Bytes,
-    retired,
-    uint::uint,
+    uint::Uint,
     waiting,
 };
 
@@ -58,7 +59,6 @@ impl PyKernel {
 
     /// Takes PTX.
     #[staticmethod]
-    #[pyo3(signature = (name, ptx, kernel))]
     fn of_ptx(py: Python<'_>, name: String, ptx: String, kernel: String) -> PyResult<Self> {
         Self::load(py, kernel, move |gpu| {
             Module::load(gpu, &KernelSource::new(&name, "").with_ptx(&[(0, &ptx)]))
@@ -67,7 +67,6 @@ impl PyKernel {
 
     /// Takes a cubin or fatbin.
     #[staticmethod]
-    #[pyo3(signature = (name, binary, kernel))]
     fn of_binary(py: Python<'_>, name: String, binary: Bytes, kernel: String) -> PyResult<Self> {
         // SAFETY: that a compiler made it, and nobody changed it, is what a program says by giving it as that.
         Self::load(py, kernel, move |gpu| unsafe { Module::load_binary(gpu, &name, &binary.0) })
@@ -89,7 +88,7 @@ impl PyKernel {
     /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep`, the tuple that
     /// `params` was made of, lives at least until the launch is complete. `launch_again` may launch it again if `addresses`
     /// says, for each place with a tensor that can move, where it is now; not if that is None.
-    #[pyo3(signature = (params, nblocks, nthreads, shared, stream, keep = None, addresses = None))]
+    #[pyo3(signature = (params, nblocks, nthreads, shared, stream, keep: "tuple[typing.Any, ...] | None" = None, addresses = None))]
     #[allow(clippy::too_many_arguments, reason = "called by one function of the Python layer")]
     fn launch(
         &self,
@@ -97,7 +96,7 @@ impl PyKernel {
         params: Bytes,
         nblocks: [u32; 3],
         nthreads: [u32; 3],
-        #[pyo3(from_py_with = uint)] shared: u32,
+        shared: Uint<u32>,
         stream: Option<usize>,
         keep: Option<Bound<'_, PyTuple>>,
         addresses: Option<Vec<(usize, u64)>>,
@@ -109,34 +108,35 @@ impl PyKernel {
             let prepared = Prepared::new(tuple, args, addresses.unwrap_or_default())?;
             args = Prepared::args(&prepared);
             if may_repeat {
-                *self.last() = Arc::downgrade(&prepared);
+                *self.last.lock() = Arc::downgrade(&prepared);
             }
         }
         loaded.launch(
             py,
             &args,
-            LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared },
+            LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared.0 },
             stream,
         )
     }
 
     /// As `launch`, with the tuple of the last launch, if that still runs and nothing in it has changed. Whether it did.
+    #[pyo3(signature = (params: "tuple[typing.Any, ...]", nblocks, nthreads, shared, stream))]
     fn launch_again(
         &self,
         py: Python<'_>,
         params: &Bound<'_, PyTuple>,
         nblocks: [u32; 3],
         nthreads: [u32; 3],
-        #[pyo3(from_py_with = uint)] shared: u32,
+        shared: Uint<u32>,
         stream: Option<usize>,
     ) -> PyResult<bool> {
         let loaded = self.inner.get()?;
-        let Some(prepared) = self.last().upgrade() else { return Ok(false) };
+        let Some(prepared) = self.last.lock().upgrade() else { return Ok(false) };
         if !prepared.is_of(params)? {
             return Ok(false);
         }
         let args = Prepared::args(&prepared);
-        let config = LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared };
+        let config = LaunchConfig { grid: nblocks, block: nthreads, shared_bytes: shared.0 };
         loaded.launch(py, &args, config, stream).map(|()| true)
     }
 }
@@ -160,7 +160,6 @@ impl Loaded {
             // expects, and that what they point to lives, is what a program says by launching it.
             unsafe { kernel.launch(&stream, config, args) }
         };
-        retired::launching();
         py.detach(launch).or_raise()
     }
 }
@@ -178,10 +177,6 @@ impl PyKernel {
         })?;
         loaded.parameters()?;
         Ok(Self { inner: Owned::new("Kernel", loaded), last: Mutex::default() })
-    }
-
-    fn last(&self) -> MutexGuard<'_, Weak<Prepared>> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -201,6 +196,7 @@ impl Loaded {
 /// PTX out of the cache of compiled kernels; if it is not there, what `make` returns, which is kept there. It is made from
 /// all of `made_from`.
 #[pyfunction(name = "_cached_ptx")]
+#[pyo3(signature = (name, made_from, make: "collections.abc.Callable[[], str]"))]
 pub(crate) fn cached_ptx(
     py: Python<'_>,
     name: String,
@@ -237,6 +233,7 @@ pub(crate) fn current_gpu(py: Python<'_>) -> PyResult<CurrentGpu> {
 
 /// The NUMA node of a GPU, where the system knows one.
 #[pyfunction(name = "_numa_node")]
+#[pyo3(signature = (device_id: "typing.SupportsIndex"))]
 pub(crate) fn numa_node(
     py: Python<'_>,
     #[pyo3(from_py_with = number)] device_id: usize,
@@ -245,12 +242,20 @@ pub(crate) fn numa_node(
     Ok(py.detach(|| platform.gpu(device_id)).or_raise()?.properties().numa_node)
 }
 
+/// Binds this thread, and those that it starts, to the processors of a NUMA node.
+#[pyfunction(name = "_bind_to_node")]
+pub(crate) fn bind_to_node(py: Python<'_>, node: i64) -> PyResult<()> {
+    let wrong = |problem: String| PyValueError::new_err(format!("argument 'node': {problem}"));
+    let number = u32::try_from(node).map_err(|_| wrong(format!("there is no NUMA node {node}")))?;
+    match py.detach(|| numa::bind_thread(Some(number))) {
+        Err(GpuError::InvalidArgument(problem)) => Err(wrong(problem)),
+        outcome => outcome.map(drop).or_raise(),
+    }
+}
+
 /// The number of the GPU in whose memory an address is.
 #[pyfunction(name = "_device_of")]
-pub(crate) fn device_of(
-    py: Python<'_>,
-    #[pyo3(from_py_with = uint)] address: u64,
-) -> PyResult<Option<usize>> {
+pub(crate) fn device_of(py: Python<'_>, address: Uint<u64>) -> PyResult<Option<usize>> {
     let platform = platform(py)?;
-    Ok(py.detach(|| platform.owner_of(DevicePtr(address))).or_raise()?.map(|gpu| gpu.id()))
+    Ok(py.detach(|| platform.owner_of(DevicePtr(address.0))).or_raise()?.map(|gpu| gpu.id()))
 }

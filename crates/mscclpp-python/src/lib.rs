@@ -14,6 +14,7 @@ mod arguments;
 mod base_service;
 mod bootstrap;
 mod buffer;
+mod channel;
 mod communicator;
 mod config;
 mod connection;
@@ -25,11 +26,11 @@ mod env;
 mod error;
 mod fifo;
 mod handle;
+mod ib_config;
 mod kernel;
 mod log;
 mod memory;
 mod memory_channel;
-mod older;
 mod owned;
 mod port_channel;
 mod proxy;
@@ -42,10 +43,11 @@ mod uint;
 mod unique_id;
 mod waiting;
 
-use pyo3::{PyTypeInfo, prelude::*, types::PyDict};
+use pyo3::{prelude::*, types::PyDict};
 
 /// What this library and the package are called, and which version they are.
 #[pyfunction]
+#[pyo3(signature = () -> "dict[str, str]")]
 fn version(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let version = PyDict::new(py);
     version.set_item("version", env!("CARGO_PKG_VERSION"))?;
@@ -61,100 +63,63 @@ fn get_host_name(maxlen: usize, delim: char) -> String {
     name.split(delim).next().unwrap_or_default().chars().take(maxlen).collect()
 }
 
-/// Adds a class under its name, and under that with `Cpp` in front.
-fn add<T: PyTypeInfo>(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let class = T::type_object(module.py());
-    let name = class.name()?.to_string();
-    module.add(&*name, &class)?;
-    module.add(&*format!("Cpp{name}"), class)
-}
-
-/// Makes a handle's class reachable as `DeviceHandle` of the class that gives it.
-fn nest<T: PyTypeInfo, Handle: PyTypeInfo>(py: Python<'_>) -> PyResult<()> {
-    T::type_object(py).setattr("DeviceHandle", Handle::type_object(py))
-}
-
 #[pymodule(name = "_mscclpp", gil_used = false)]
-fn extension(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    add::<error::ErrorCode>(module)?;
-    add::<transport::PyTransport>(module)?;
-    add::<transport::PyTransportFlags>(module)?;
-    add::<config::PyDeviceType>(module)?;
-    add::<config::PyDevice>(module)?;
-    add::<config::PyIbMode>(module)?;
-    add::<config::PyEndpointConfigIb>(module)?;
-    add::<config::PyEndpointConfig>(module)?;
-    add::<unique_id::PyUniqueId>(module)?;
-    add::<bootstrap::PyBootstrap>(module)?;
-    add::<bootstrap::PyTcpBootstrap>(module)?;
-    add::<rendezvous::PyRendezvous>(module)?;
-    add::<connection::PyContext>(module)?;
-    add::<connection::PyEndpoint>(module)?;
-    add::<connection::PyConnection>(module)?;
-    add::<memory::PyRegisteredMemory>(module)?;
-    add::<communicator::PyCommunicator>(module)?;
-    add::<communicator::MemoryFuture>(module)?;
-    add::<communicator::ConnectionFuture>(module)?;
-    add::<communicator::SemaphoreFuture>(module)?;
-    add::<semaphore::PySemaphoreStub>(module)?;
-    add::<semaphore::PySemaphore>(module)?;
-    add::<semaphore::PyHostToDevice>(module)?;
-    add::<semaphore::PyHostToHost>(module)?;
-    add::<semaphore::PyDeviceToDevice>(module)?;
-    add::<memory_channel::PyBaseMemoryChannel>(module)?;
-    add::<memory_channel::PyMemoryChannel>(module)?;
-    add::<fifo::PyProxyTrigger>(module)?;
-    add::<fifo::PyFifo>(module)?;
-    add::<proxy::PyProxyHandlerResult>(module)?;
-    add::<proxy::PyProxy>(module)?;
-    add::<base_service::PyBaseProxyService>(module)?;
-    add::<port_channel::PyProxyService>(module)?;
-    add::<port_channel::PyBasePortChannel>(module)?;
-    add::<port_channel::PyPortChannel>(module)?;
-    add::<buffer::PyGranularity>(module)?;
-    add::<buffer::PyRawGpuBuffer>(module)?;
-    add::<env::PyEnv>(module)?;
-    add::<handle::HostToDeviceHandle>(module)?;
-    add::<handle::DeviceToDeviceHandle>(module)?;
-    add::<handle::BaseMemoryHandle>(module)?;
-    add::<handle::MemoryHandle>(module)?;
-    add::<handle::FifoDeviceHandle>(module)?;
-    add::<handle::BasePortHandle>(module)?;
-    add::<handle::PortHandle>(module)?;
-    module.add_class::<kernel::PyKernel>()?;
+mod extension {
+    use pyo3::{prelude::*, types::PyType};
 
-    nest::<semaphore::PyHostToDevice, handle::HostToDeviceHandle>(py)?;
-    nest::<semaphore::PyDeviceToDevice, handle::DeviceToDeviceHandle>(py)?;
-    nest::<memory_channel::PyBaseMemoryChannel, handle::BaseMemoryHandle>(py)?;
-    nest::<memory_channel::PyMemoryChannel, handle::MemoryHandle>(py)?;
-    nest::<port_channel::PyBasePortChannel, handle::BasePortHandle>(py)?;
-    nest::<port_channel::PyPortChannel, handle::PortHandle>(py)?;
+    #[rustfmt::skip]
+    #[pymodule_export]
+    use crate::{
+        get_host_name, version,
+        abort::synchronize,
+        base_service::PyBaseProxyService,
+        bootstrap::{PyBootstrap, PyTcpBootstrap},
+        buffer::{PyGranularity, PyRawGpuBuffer},
+        communicator::{ConnectionFuture, MemoryFuture, PyCommunicator, SemaphoreFuture},
+        config::{PyDevice, PyDeviceType, PyEndpointConfig},
+        connection::{PyConnection, PyContext, PyEndpoint},
+        device::{device_count, set_device},
+        env::{PyEnv, settings},
+        error::ErrorCode,
+        fifo::{PyFifo, PyProxyTrigger},
+        handle::{
+            BaseMemoryHandle, BasePortHandle, DeviceToDeviceHandle, FifoDeviceHandle, HostToDeviceHandle, MemoryHandle,
+            PortHandle,
+        },
+        ib_config::{PyEndpointConfigIb, PyIbMode},
+        kernel::{PyKernel, bind_to_node, cached_ptx, current_gpu, device_of, numa_node},
+        log::{end_queue, next_line, start, to_queue},
+        memory::PyRegisteredMemory,
+        memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
+        port_channel::{PyBasePortChannel, PyPortChannel, PyProxyService},
+        proxy::{PyProxy, PyProxyHandlerResult, end_all},
+        rendezvous::{PyRendezvous, log_meeting},
+        semaphore::{PyDeviceToDevice, PyHostToDevice, PyHostToHost, PySemaphore, PySemaphoreStub},
+        transport::{PyTransport, PyTransportFlags},
+        unique_id::PyUniqueId,
+    };
 
-    let exceptions = py.import(error::MODULE)?;
-    for name in error::EXCEPTIONS {
-        module.add(name, exceptions.getattr(name)?)?;
+    /// Adds what is there under a second name, too, and what the Python layer defines.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        for item in module.dict().items() {
+            let (name, class): (String, Bound<'_, PyAny>) = item.extract()?;
+            if !class.is_instance_of::<PyType>() {
+                continue;
+            }
+            if let Ok(handle) = module.getattr(format!("{name}DeviceHandle")) {
+                class.setattr("DeviceHandle", handle)?;
+            }
+            if !name.starts_with('_') {
+                module.setattr(format!("Cpp{name}"), class)?;
+            }
+        }
+        let exceptions = py.import(crate::error::MODULE)?;
+        for name in crate::error::EXCEPTIONS {
+            module.setattr(name, exceptions.getattr(name)?)?;
+        }
+        // It would name what begins with an underscore, too.
+        module.delattr("__all__")
     }
-    for function in [
-        wrap_pyfunction!(version, module)?,
-        wrap_pyfunction!(get_host_name, module)?,
-        wrap_pyfunction!(log::start, module)?,
-        wrap_pyfunction!(log::to_queue, module)?,
-        wrap_pyfunction!(log::next_line, module)?,
-        wrap_pyfunction!(log::end_queue, module)?,
-        wrap_pyfunction!(env::settings, module)?,
-        wrap_pyfunction!(proxy::end_all, module)?,
-        wrap_pyfunction!(rendezvous::log_meeting, module)?,
-        wrap_pyfunction!(abort::synchronize, module)?,
-        wrap_pyfunction!(device::device_count, module)?,
-        wrap_pyfunction!(device::set_device, module)?,
-        wrap_pyfunction!(kernel::cached_ptx, module)?,
-        wrap_pyfunction!(kernel::current_gpu, module)?,
-        wrap_pyfunction!(kernel::numa_node, module)?,
-        wrap_pyfunction!(kernel::device_of, module)?,
-    ] {
-        module.add_function(function)?;
-    }
-    // It would name what begins with an underscore, too.
-    module.delattr("__all__")
 }

@@ -4,7 +4,7 @@
 //! of the Python layer (`mscclpp._log`) takes lines out and calls loggers. It waits for lines without the interpreter's lock.
 
 use std::sync::{
-    Mutex, OnceLock, PoisonError,
+    OnceLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
     mpsc::{self, Receiver, SyncSender},
 };
@@ -14,6 +14,7 @@ use mscclpp::{
     gpu::fork::Origin,
     log::{Level, Line, Redirect},
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::error::{self, OrRaise};
@@ -80,7 +81,7 @@ impl Queue {
                 return Some(("mscclpp.log".to_owned(), 30, text));
             }
         }
-        let lines = self.take.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.take.lock();
         // The flag is set before the end is put, so one of the two is seen.
         match self.is_ending.load(Ordering::Acquire) {
             true => lines.try_recv().ok().flatten(),

@@ -8,25 +8,18 @@ use pyo3::{
 };
 
 use crate::{
-    abort::abortable,
+    channel::channel,
     constructor::{Arguments, Constructor},
     error::OrRaise,
     handle::{BaseMemoryHandle, MemoryHandle},
     memory::PyRegisteredMemory,
-    owned::{Owned, closable},
     semaphore, waiting,
 };
 
-/// A channel by which kernels synchronise.
-#[pyclass(name = "BaseMemoryChannel", module = "mscclpp._mscclpp", frozen)]
-pub(crate) struct PyBaseMemoryChannel {
-    inner: Owned<Option<BaseMemoryChannel>>,
-}
-
-impl PyBaseMemoryChannel {
-    pub(crate) fn channel(&self) -> PyResult<BaseMemoryChannel> {
-        self.inner.get()?.clone().ok_or_else(|| empty("BaseMemoryChannel"))
-    }
+channel! {
+    /// A channel by which kernels synchronise.
+    PyBaseMemoryChannel as "BaseMemoryChannel" of BaseMemoryChannel: BaseMemoryHandle, "make one of a semaphore",
+    |channel| semaphore::peer(channel.semaphore())
 }
 
 #[pymethods]
@@ -37,33 +30,17 @@ impl PyBaseMemoryChannel {
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let constructor = Constructor { name: "BaseMemoryChannel", takes_device_to_device: true, rest: &[] };
         let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
-            return Ok(Self { inner: Owned::new("BaseMemoryChannel", None) });
+            return Ok(Self::empty());
         };
-        let channel = BaseMemoryChannel::new(arguments.semaphore(py)?.semaphore()).or_raise()?;
-        Ok(Self { inner: Owned::that_may_wait("BaseMemoryChannel", Some(channel)) })
-    }
-
-    /// What kernels get for it. It lives no longer than the channel.
-    fn device_handle(&self) -> PyResult<BaseMemoryHandle> {
-        Ok(BaseMemoryHandle(self.channel()?.device_handle()))
+        BaseMemoryChannel::new(arguments.semaphore(py)?.semaphore()).or_raise().map(Self::of)
     }
 }
 
-closable!(PyBaseMemoryChannel, inner, |channel| match channel {
-    Some(channel) => semaphore::peer(channel.semaphore()),
-    None => ", empty".to_owned(),
-});
-abortable!(PyBaseMemoryChannel);
-
-/// A channel by which kernels move data.
-#[pyclass(name = "MemoryChannel", module = "mscclpp._mscclpp", frozen)]
-pub(crate) struct PyMemoryChannel {
-    inner: Owned<Option<MemoryChannel>>,
-}
-
-impl PyMemoryChannel {
-    pub(crate) fn channel(&self) -> PyResult<MemoryChannel> {
-        self.inner.get()?.clone().ok_or_else(|| empty("MemoryChannel"))
+channel! {
+    /// A channel by which kernels move data.
+    PyMemoryChannel as "MemoryChannel" of MemoryChannel: MemoryHandle, "make one of a semaphore", |channel| {
+        let (peer, src, dst) = (semaphore::peer(channel.semaphore()), channel.src().size(), channel.dst().size());
+        format!("{peer}, from {src} to {dst} bytes")
     }
 }
 
@@ -77,32 +54,16 @@ impl PyMemoryChannel {
         let rest = &["dst", "src", "packet_buffer"];
         let constructor = Constructor { name: "MemoryChannel", takes_device_to_device: true, rest };
         let Some(arguments) = Arguments::parse(&constructor, args, kwargs)? else {
-            return Ok(Self { inner: Owned::new("MemoryChannel", None) });
+            return Ok(Self::empty());
         };
         let place = |place: usize| arguments.rest.get(place).and_then(Option::as_ref);
         let (dst, src) = (memory(place(0), "dst")?, memory(place(1), "src")?);
         let semaphore = arguments.semaphore(py)?.semaphore().clone();
         let packets = place(2).map(|given| packet_memory(&semaphore, given)).transpose()?.flatten();
         let make = move || MemoryChannel::new(&semaphore, &dst, &src, packets.as_ref());
-        Ok(Self { inner: Owned::that_may_wait("MemoryChannel", Some(waiting::wait(py, make)?)) })
-    }
-
-    /// What kernels get for it. It lives no longer than the channel.
-    fn device_handle(&self) -> PyResult<MemoryHandle> {
-        Ok(MemoryHandle(self.channel()?.device_handle()))
+        waiting::wait(py, make).map(Self::of)
     }
 }
-
-closable!(PyMemoryChannel, inner, |channel| match channel {
-    Some(channel) => format!(
-        "{}, from {} to {} bytes",
-        semaphore::peer(channel.semaphore()),
-        channel.src().size(),
-        channel.dst().size()
-    ),
-    None => ", empty".to_owned(),
-});
-abortable!(PyMemoryChannel);
 
 fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMemory> {
     match given.map(|given| given.cast::<PyRegisteredMemory>()) {
@@ -112,10 +73,6 @@ fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMe
              packet_buffer"
         ))),
     }
-}
-
-fn empty(class: &str) -> PyErr {
-    crate::error::misuse(format!("this {class} is empty: make one of a semaphore"))
 }
 
 /// The memory at an address that a program gives as its packet buffer, if it is not 0.

@@ -5,12 +5,13 @@ use std::{
     ops::Deref,
     process,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use mscclpp::gpu::fork::Origin;
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::{error, waiting};
@@ -72,19 +73,19 @@ impl<T: Send + 'static> Owned<T> {
                  the first use of mscclpp"
             )));
         }
-        let value = self.lock().as_ref().map(|held| Held(Arc::clone(&held.0)));
+        let value = self.value.lock().as_ref().map(|held| Held(Arc::clone(&held.0)));
         value.ok_or_else(|| error::misuse(format!("this {name} is closed; make another one")))
     }
 
     /// Whether it can be used: it is neither closed nor in a forked child.
     pub(crate) fn is_open(&self) -> bool {
-        self.origin.is_here() && self.lock().is_some()
+        self.origin.is_here() && self.value.lock().is_some()
     }
 
     /// Lets go of the value. Calls that have it go on. Does nothing the second time, and in a forked child.
     pub(crate) fn close(&self) {
         if self.origin.is_here() {
-            let value = self.lock().take();
+            let value = self.value.lock().take();
             CLOSED.fetch_add(1, Ordering::Relaxed);
             // Without the lock: this may wait.
             drop(value);
@@ -100,10 +101,6 @@ impl<T: Send + 'static> Owned<T> {
         let value = self.get();
         value
             .map_or(format!("<mscclpp.{name}, closed>"), |value| format!("<mscclpp.{name}{}>", about(&value)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Held<T>>> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -154,7 +151,7 @@ macro_rules! closable {
                 Ok(slf)
             }
 
-            #[pyo3(signature = (*_exception))]
+            #[pyo3(signature = (*_exception: "object"))]
             fn __exit__(&self, _exception: &pyo3::Bound<'_, pyo3::types::PyTuple>) {
                 self.$field.close();
             }

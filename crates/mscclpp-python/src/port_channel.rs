@@ -1,25 +1,27 @@
 //! `ProxyService` and the port channels that it makes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use mscclpp::{
-    BasePortChannel, Error, Gpu, PortChannel, ProxyService, RegisteredMemory,
+    BasePortChannel, Error, Gpu, PortChannel, ProxyService,
     proxy::{Fifo, MemoryId, SemaphoreId},
 };
+use parking_lot::Mutex;
 use pyo3::{exceptions::PyTypeError, prelude::*};
 
 use crate::{
-    abort::abortable,
     base_service::PyBaseProxyService,
+    channel::channel,
     communicator::PyCommunicator,
     connection::PyConnection,
     device,
     error::{self, OrRaise},
     handle::{BasePortHandle, PortHandle},
     memory::PyRegisteredMemory,
-    owned::{Owned, closable},
+    owned::Owned,
+    proxy::stoppable,
     semaphore::{self, PyHostToDevice, PySemaphore, Shared},
-    uint::{uint, uint_or_none},
+    uint::Uint,
     waiting,
 };
 
@@ -34,47 +36,26 @@ struct State {
     service: Arc<ProxyService>,
     gpu: Gpu,
     fifo_size: u64,
-    is_started: bool,
-    memories: Vec<RegisteredMemory>,
     semaphores: Vec<Arc<Shared>>,
 }
 
 impl State {
-    fn new(gpu: Gpu, fifo_size: u64) -> Result<Self, Error> {
-        let service = Arc::new(ProxyService::builder(&gpu).fifo_size(fifo_size).build()?);
-        Ok(Self { service, gpu, fifo_size, is_started: false, memories: Vec::new(), semaphores: Vec::new() })
-    }
-
-    /// Begins anew on another GPU. Only memories have been added yet, and keep their numbers.
-    fn move_to(&mut self, gpu: Gpu) -> Result<(), Error> {
-        let new = Self::new(gpu, self.fifo_size)?;
-        for memory in &self.memories {
-            new.service.add_memory(memory)?;
-        }
-        if self.is_started {
-            new.service.start_proxy(false)?;
-        }
-        (self.service, self.gpu) = (new.service, new.gpu);
-        Ok(())
-    }
-
     fn add_semaphore(&mut self, semaphore: Arc<Shared>) -> Result<u32, Error> {
         let connection = semaphore.semaphore().connection();
         if self.semaphores.is_empty()
             && let Some(id) = connection.local_device().id
             && id != self.gpu.id()
         {
-            self.move_to(connection.context().gpu(id)?)?;
+            let gpu = connection.context().gpu(id)?;
+            let anew =
+                ProxyService::builder(&gpu).fifo_size(self.fifo_size).build_in_place_of(&self.service)?;
+            (self.service, self.gpu) = (Arc::new(anew), gpu);
         }
         semaphore.give_up_host_side()?;
         let id = self.service.add_semaphore(semaphore.semaphore())?.raw();
         self.semaphores.push(semaphore);
         Ok(id)
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PyProxyService {
@@ -85,7 +66,7 @@ impl PyProxyService {
         work: impl FnOnce(&mut State) -> Result<T, Error> + Send + 'static,
     ) -> PyResult<T> {
         let state = Arc::clone(&*self.inner.get()?);
-        waiting::wait(py, move || work(&mut lock(&state)))
+        waiting::wait(py, move || work(&mut state.lock()))
     }
 
     /// As [`PyProxyService::with`], without keeping others from the service meanwhile.
@@ -96,7 +77,7 @@ impl PyProxyService {
     ) -> PyResult<T> {
         let state = Arc::clone(&*self.inner.get()?);
         waiting::wait(py, move || {
-            let service = Arc::clone(&lock(&state).service);
+            let service = Arc::clone(&state.lock().service);
             work(&service)
         })
     }
@@ -117,13 +98,13 @@ impl PyProxyService {
 #[pymethods]
 impl PyProxyService {
     #[new]
-    #[pyo3(signature = (fifo_size = Fifo::DEFAULT_SIZE))]
-    fn new(
-        py: Python<'_>,
-        #[pyo3(from_py_with = uint)] fifo_size: u64,
-    ) -> PyResult<PyClassInitializer<Self>> {
+    #[pyo3(signature = (fifo_size = Uint(Fifo::DEFAULT_SIZE)))]
+    fn new(py: Python<'_>, fifo_size: Uint<u64>) -> PyResult<PyClassInitializer<Self>> {
         let gpu = device::current(py)?;
-        let state = py.detach(|| State::new(gpu, fifo_size)).or_raise()?;
+        let Uint(fifo_size) = fifo_size;
+        let service = py.detach(|| ProxyService::builder(&gpu).fifo_size(fifo_size).build()).or_raise()?;
+        let (service, semaphores) = (Arc::new(service), Vec::new());
+        let state = State { service, gpu, fifo_size, semaphores };
         let service = Self { inner: Owned::that_may_wait("ProxyService", Arc::new(Mutex::new(state))) };
         Ok(PyClassInitializer::from(PyBaseProxyService).add_subclass(service))
     }
@@ -131,47 +112,20 @@ impl PyProxyService {
     /// Starts its thread, and with `blocking` waits until it takes triggers.
     #[pyo3(signature = (blocking = false))]
     fn start_proxy(&self, py: Python<'_>, blocking: bool) -> PyResult<()> {
-        self.with(py, move |state| {
-            state.is_started = true;
-            Ok(state.service.start_proxy(blocking)?)
-        })
+        self.with(py, move |state| Ok(state.service.start_proxy(blocking)?))
     }
 
     /// Has everything carried out that was pushed before, and ends the thread.
     fn stop_proxy(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |state| {
-            state.is_started = false;
-            Ok(())
-        })?;
         self.beside(py, ProxyService::stop_proxy)
-    }
-
-    fn __enter__(slf: Py<Self>, py: Python<'_>) -> PyResult<Py<Self>> {
-        slf.get().start_proxy(py, true)?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        if self.inner.is_open() { self.stop_proxy(py) } else { Ok(()) }
-    }
-
-    /// Stops it as `stop_proxy()` does, and lets go of it: its thread, its semaphores and its memories. Any other call then
-    /// raises. A second `close()` does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.inner.is_open() {
-            return Ok(());
-        }
-        let stopped = self.stop_proxy(py);
-        self.inner.close();
-        stopped
     }
 
     fn __repr__(&self) -> String {
         self.inner.show(|state| {
             // Another thread may be at it for long.
-            let Ok(state) = state.try_lock() else { return ", busy".to_owned() };
-            let (semaphores, memories) = (state.semaphores.len(), state.memories.len());
+            let Some(state) = state.try_lock() else { return ", busy".to_owned() };
+            let memories = state.service.next_memory_id(0).map_or(0, MemoryId::raw);
+            let semaphores = state.semaphores.len();
             let running = if state.service.is_running() { "running" } else { "not running" };
             format!(" of {}, {running}, with {semaphores} semaphores and {memories} memories", state.gpu)
         })
@@ -179,7 +133,6 @@ impl PyProxyService {
 
     /// Makes a semaphore over a connection with the rank at its other end, which does the same, and adds it. Returns its
     /// number.
-    #[pyo3(signature = (comm, connection))]
     fn build_and_add_semaphore(
         &self,
         py: Python<'_>,
@@ -191,63 +144,51 @@ impl PyProxyService {
     }
 
     /// Adds a Semaphore or a Host2DeviceSemaphore, from which the proxy takes over signalling.
-    #[pyo3(signature = (semaphore))]
+    #[pyo3(signature = (semaphore: "Semaphore | Host2DeviceSemaphore"))]
     fn add_semaphore(&self, py: Python<'_>, semaphore: &Bound<'_, PyAny>) -> PyResult<u32> {
         let shared = if let Ok(semaphore) = semaphore.cast::<PySemaphore>() {
             semaphore.get().shared()?
         } else if let Ok(semaphore) = semaphore.cast::<PyHostToDevice>() {
             semaphore.get().shared()?
         } else {
-            return Err(PyTypeError::new_err(format!(
-                "argument 'semaphore': expected a Semaphore or a Host2DeviceSemaphore, got {}",
-                semaphore.get_type().name()?
-            )));
+            return Err(error::unexpected(
+                "argument 'semaphore': expected a Semaphore or a Host2DeviceSemaphore, got",
+                semaphore,
+            ));
         };
         self.with(py, move |state| state.add_semaphore(shared))
     }
 
     /// Adds a memory, this rank's or a peer's, for channels to copy from or to. Returns its number.
-    #[pyo3(signature = (memory))]
     fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<u32> {
         let memory = memory.memory()?;
-        self.with(py, move |state| {
-            let id = state.service.add_memory(&memory)?.raw();
-            state.memories.push(memory);
-            Ok(id)
-        })
+        self.with(py, move |state| Ok(state.service.add_memory(&memory)?.raw()))
     }
 
     /// The semaphore that was added as number `id`.
-    #[pyo3(signature = (id))]
-    fn semaphore(&self, py: Python<'_>, #[pyo3(from_py_with = uint)] id: u32) -> PyResult<PyHostToDevice> {
-        self.shared(py, id).map(PyHostToDevice::of)
+    fn semaphore(&self, py: Python<'_>, id: Uint<u32>) -> PyResult<PyHostToDevice> {
+        self.shared(py, id.0).map(PyHostToDevice::of)
     }
 
     /// A channel over semaphore `id`, without memories of its own.
-    #[pyo3(signature = (id))]
-    fn base_port_channel(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = uint)] id: u32,
-    ) -> PyResult<PyBasePortChannel> {
-        let channel = self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id)))?;
-        Ok(PyBasePortChannel { inner: Owned::that_may_wait("BasePortChannel", Some(channel)) })
+    fn base_port_channel(&self, py: Python<'_>, id: Uint<u32>) -> PyResult<PyBasePortChannel> {
+        self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id.0)))
+            .map(PyBasePortChannel::of)
     }
 
     /// A channel over semaphore `id`, from memory `src`, this rank's, to memory `dst`, the peer's.
-    #[pyo3(signature = (id, dst, src))]
     fn port_channel(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = uint)] id: u32,
-        #[pyo3(from_py_with = uint)] dst: u32,
-        #[pyo3(from_py_with = uint)] src: u32,
+        id: Uint<u32>,
+        dst: Uint<u32>,
+        src: Uint<u32>,
     ) -> PyResult<PyPortChannel> {
-        let channel = self.beside(py, move |service| {
-            let (dst, src) = (MemoryId::from_raw(dst), MemoryId::from_raw(src));
-            service.port_channel(SemaphoreId::from_raw(id), dst, src)
-        })?;
-        Ok(PyPortChannel { inner: Owned::that_may_wait("PortChannel", Some(channel)) })
+        self.beside(py, move |service| {
+            let (dst, src) = (MemoryId::from_raw(dst.0), MemoryId::from_raw(src.0));
+            service.port_channel(SemaphoreId::from_raw(id.0), dst, src)
+        })
+        .map(PyPortChannel::of)
     }
 
     /// Raises what the service failed with, if it did.
@@ -265,6 +206,8 @@ impl PyProxyService {
     }
 }
 
+stoppable!(PyProxyService, start_proxy, stop_proxy);
+
 /// The service that a channel made by hand belongs to; it must have the semaphore under that number.
 fn check_semaphore(
     py: Python<'_>,
@@ -281,16 +224,10 @@ fn check_semaphore(
     )))
 }
 
-/// A channel that signals, and copies between any memories of its service.
-#[pyclass(name = "BasePortChannel", module = "mscclpp._mscclpp", frozen)]
-pub(crate) struct PyBasePortChannel {
-    inner: Owned<Option<BasePortChannel>>,
-}
-
-impl PyBasePortChannel {
-    pub(crate) fn channel(&self) -> PyResult<BasePortChannel> {
-        self.inner.get()?.clone().ok_or_else(|| empty("BasePortChannel"))
-    }
+channel! {
+    /// A channel that signals, and copies between any memories of its service.
+    PyBasePortChannel as "BasePortChannel" of BasePortChannel: BasePortHandle, "make one with a ProxyService",
+    |channel| semaphore::peer(channel.semaphore())
 }
 
 #[pymethods]
@@ -299,14 +236,14 @@ impl PyBasePortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = uint_or_none)] semaphore_id: Option<u32>,
+        semaphore_id: Option<Uint<u32>>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy) {
-            (None, None, None) => Ok(Self { inner: Owned::new("BasePortChannel", None) }),
+            (None, None, None) => Ok(Self::empty()),
             (Some(id), Some(semaphore), Some(proxy)) => {
-                check_semaphore(py, proxy, id, semaphore)?;
+                check_semaphore(py, proxy, id.0, semaphore)?;
                 proxy.base_port_channel(py, id)
             }
             _ => Err(PyTypeError::new_err(
@@ -314,28 +251,13 @@ impl PyBasePortChannel {
             )),
         }
     }
-
-    /// What kernels get for it. It lives no longer than the channel.
-    fn device_handle(&self) -> PyResult<BasePortHandle> {
-        Ok(BasePortHandle(self.channel()?.device_handle()))
-    }
 }
 
-closable!(PyBasePortChannel, inner, |channel| match channel {
-    Some(channel) => semaphore::peer(channel.semaphore()),
-    None => ", empty".to_owned(),
-});
-abortable!(PyBasePortChannel);
-
-/// A channel between a memory of this side and one of the peer's.
-#[pyclass(name = "PortChannel", module = "mscclpp._mscclpp", frozen)]
-pub(crate) struct PyPortChannel {
-    inner: Owned<Option<PortChannel>>,
-}
-
-impl PyPortChannel {
-    pub(crate) fn channel(&self) -> PyResult<PortChannel> {
-        self.inner.get()?.clone().ok_or_else(|| empty("PortChannel"))
+channel! {
+    /// A channel between a memory of this side and one of the peer's.
+    PyPortChannel as "PortChannel" of PortChannel: PortHandle, "make one with a ProxyService", |channel| {
+        let (peer, handle) = (semaphore::peer(channel.semaphore()), channel.device_handle());
+        format!("{peer}, from memory {} to memory {}", handle.src.raw(), handle.dst.raw())
     }
 }
 
@@ -345,16 +267,16 @@ impl PyPortChannel {
     #[pyo3(signature = (semaphore_id = None, semaphore = None, proxy = None, dst = None, src = None))]
     fn new(
         py: Python<'_>,
-        #[pyo3(from_py_with = uint_or_none)] semaphore_id: Option<u32>,
+        semaphore_id: Option<Uint<u32>>,
         semaphore: Option<&PyHostToDevice>,
         proxy: Option<&PyProxyService>,
-        #[pyo3(from_py_with = uint_or_none)] dst: Option<u32>,
-        #[pyo3(from_py_with = uint_or_none)] src: Option<u32>,
+        dst: Option<Uint<u32>>,
+        src: Option<Uint<u32>>,
     ) -> PyResult<Self> {
         match (semaphore_id, semaphore, proxy, dst, src) {
-            (None, None, None, None, None) => Ok(Self { inner: Owned::new("PortChannel", None) }),
+            (None, None, None, None, None) => Ok(Self::empty()),
             (Some(id), Some(semaphore), Some(proxy), Some(dst), Some(src)) => {
-                check_semaphore(py, proxy, id, semaphore)?;
+                check_semaphore(py, proxy, id.0, semaphore)?;
                 proxy.port_channel(py, id, dst, src)
             }
             _ => Err(PyTypeError::new_err(
@@ -362,23 +284,4 @@ impl PyPortChannel {
             )),
         }
     }
-
-    /// What kernels get for it. It lives no longer than the channel.
-    fn device_handle(&self) -> PyResult<PortHandle> {
-        Ok(PortHandle(self.channel()?.device_handle()))
-    }
-}
-
-closable!(PyPortChannel, inner, |channel| match channel {
-    Some(channel) => {
-        let handle = channel.device_handle();
-        let peer = semaphore::peer(channel.semaphore());
-        format!("{peer}, from memory {} to memory {}", handle.src.raw(), handle.dst.raw())
-    }
-    None => ", empty".to_owned(),
-});
-abortable!(PyPortChannel);
-
-fn empty(class: &str) -> PyErr {
-    error::misuse(format!("this {class} is empty: make one with a ProxyService"))
 }

@@ -2,7 +2,7 @@
 
 use std::{
     process,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use mscclpp::{
@@ -10,7 +10,8 @@ use mscclpp::{
     gpu::{KernelArgument, Owner},
     proxy::{Fifo, FifoPosition, Proxy, ProxyHandler, ProxyHandlerResult, ProxyTrigger},
 };
-use pyo3::{exceptions::PyTypeError, prelude::*};
+use parking_lot::Mutex;
+use pyo3::prelude::*;
 
 use crate::{
     device,
@@ -19,16 +20,16 @@ use crate::{
     fifo::PyProxyTrigger,
     handle::FifoDeviceHandle,
     owned::Owned,
-    uint::uint,
+    uint::Uint,
     waiting,
 };
 
 enumeration! {
     /// Whether a proxy goes on after a trigger.
-    PyProxyHandlerResult as "ProxyHandlerResult" {
-        Continue = 0,
-        Stop = 1,
-        Retry = 2,
+    PyProxyHandlerResult as "ProxyHandlerResult" of ProxyHandlerResult {
+        Continue = 0 is Continue,
+        Stop = 1 is Stop,
+        Retry = 2 is Retry,
     }
 }
 
@@ -44,13 +45,11 @@ impl Handler {
     fn call(&self, py: Python<'_>, trigger: ProxyTrigger) -> PyResult<ProxyHandlerResult> {
         let answer = self.function.bind(py).call1((PyProxyTrigger::from(trigger),))?;
         match answer.extract::<PyProxyHandlerResult>() {
-            Ok(PyProxyHandlerResult::Continue) => Ok(ProxyHandlerResult::Continue),
-            Ok(PyProxyHandlerResult::Stop) => Ok(ProxyHandlerResult::Stop),
-            Ok(PyProxyHandlerResult::Retry) => Ok(ProxyHandlerResult::Retry),
-            Err(_) => Err(PyTypeError::new_err(format!(
-                "the handler of a Proxy must return a ProxyHandlerResult; it returned {}",
-                answer.get_type().name()?
-            ))),
+            Ok(result) => Ok(result.into()),
+            Err(_) => Err(error::unexpected(
+                "the handler of a Proxy must return a ProxyHandlerResult; it returned",
+                &answer,
+            )),
         }
     }
 }
@@ -65,7 +64,7 @@ impl ProxyHandler for Handler {
         let answer = Python::try_attach(|py| self.call(py, trigger));
         answer.unwrap_or(Ok(ProxyHandlerResult::Stop)).map_err(|error| {
             let reason = format!("the handler raised: {error}");
-            *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *self.raised.lock() = Some(error);
             ProxyError::Core(CoreError::Aborted { reason })
         })
     }
@@ -85,7 +84,7 @@ impl PyProxy {
     }
 
     fn outcome(&self, py: Python<'_>, outcome: PyResult<()>) -> PyResult<()> {
-        match &*self.raised.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.raised.lock() {
             Some(error) => Err(error.clone_ref(py)),
             None => outcome,
         }
@@ -95,22 +94,20 @@ impl PyProxy {
 #[pymethods]
 impl PyProxy {
     #[new]
-    #[pyo3(signature = (handler, fifo_size = Fifo::DEFAULT_SIZE))]
-    fn new(
-        py: Python<'_>,
-        handler: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = uint)] fifo_size: u64,
-    ) -> PyResult<Self> {
+    #[pyo3(signature = (
+        handler: "collections.abc.Callable[[ProxyTrigger], ProxyHandlerResult]", fifo_size = Uint(Fifo::DEFAULT_SIZE),
+    ))]
+    fn new(py: Python<'_>, handler: &Bound<'_, PyAny>, fifo_size: Uint<u64>) -> PyResult<Self> {
         if !handler.is_callable() {
-            return Err(PyTypeError::new_err(format!(
-                "argument 'handler': expected a function of a trigger, got {}",
-                handler.get_type().name()?
-            )));
+            return Err(error::unexpected(
+                "argument 'handler': expected a function of a trigger, got",
+                handler,
+            ));
         }
         let gpu = device::current(py)?;
         let raised = Raised::default();
         let handler = Handler { function: handler.clone().unbind(), raised: Arc::clone(&raised) };
-        let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size).build(handler)).or_raise()?;
+        let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size.0).build(handler)).or_raise()?;
         let proxy = Arc::new(proxy);
         remember(&proxy);
         Ok(Self { inner: Owned::that_may_wait("Proxy", proxy), raised })
@@ -149,38 +146,53 @@ impl PyProxy {
         Ok(FifoDeviceHandle(self.inner.get()?.fifo().device_handle()))
     }
 
-    fn __enter__(slf: Py<Self>, py: Python<'_>) -> PyResult<Py<Self>> {
-        slf.get().start(py, true)?;
-        Ok(slf)
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
-        if self.inner.is_open() { self.stop(py) } else { Ok(()) }
-    }
-
-    /// Stops it as `stop()` does, and lets go of its thread, its FIFO and the handler. Any other call then raises. A second
-    /// `close()` does nothing.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        if !self.inner.is_open() {
-            return Ok(());
-        }
-        let stopped = self.stop(py);
-        self.inner.close();
-        stopped
-    }
-
     fn __repr__(&self) -> String {
         self.inner.show(|proxy| if proxy.is_running() { ", running" } else { ", not running" }.to_owned())
     }
 }
+
+/// Gives a class that starts and stops a thread `with` and `close()`.
+macro_rules! stoppable {
+    ($type:ident, $start:ident, $stop:ident) => {
+        #[pyo3::pymethods]
+        impl $type {
+            fn __enter__(slf: pyo3::Py<Self>, py: pyo3::Python<'_>) -> pyo3::PyResult<pyo3::Py<Self>> {
+                slf.get().$start(py, true)?;
+                Ok(slf)
+            }
+
+            #[pyo3(signature = (*_exception: "object"))]
+            fn __exit__(
+                &self,
+                py: pyo3::Python<'_>,
+                _exception: &pyo3::Bound<'_, pyo3::types::PyTuple>,
+            ) -> pyo3::PyResult<()> {
+                if self.inner.is_open() { self.$stop(py) } else { Ok(()) }
+            }
+
+            #[doc = concat!("Stops it as `", stringify!($stop), "()` does, and lets go of all that it has. Any other call then")]
+            /// raises. A second `close()` does nothing.
+            fn close(&self, py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
+                if !self.inner.is_open() {
+                    return Ok(());
+                }
+                let stopped = self.$stop(py);
+                self.inner.close();
+                stopped
+            }
+        }
+    };
+}
+pub(crate) use stoppable;
+
+stoppable!(PyProxy, start, stop);
 
 /// The proxies of this process: their threads run Python code, which they must not do while the interpreter goes.
 /// Each with the process that made it: the thread of a parent's proxy is not in its child.
 static KNOWN: Mutex<Vec<(u32, Weak<Proxy<Handler>>)>> = Mutex::new(Vec::new());
 
 fn remember(proxy: &Arc<Proxy<Handler>>) {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     known.retain(|(_, known)| known.strong_count() > 0);
     known.push((process::id(), Arc::downgrade(proxy)));
 }
@@ -188,7 +200,7 @@ fn remember(proxy: &Arc<Proxy<Handler>>) {
 /// Ends them: for `atexit`.
 #[pyfunction(name = "_end_proxies")]
 pub(crate) fn end_all(py: Python<'_>) -> PyResult<()> {
-    let known = std::mem::take(&mut *KNOWN.lock().unwrap_or_else(PoisonError::into_inner));
+    let known = std::mem::take(&mut *KNOWN.lock());
     let ours = known.iter().filter(|(process, _)| *process == process::id());
     for proxy in ours.filter_map(|(_, known)| known.upgrade()).filter(|proxy| proxy.is_running()) {
         proxy.abort("the interpreter exits");

@@ -2,7 +2,10 @@
 
 use std::ptr;
 
-use pyo3::{buffer::PyUntypedBuffer, exceptions::PyTypeError, prelude::*};
+use pyo3::{
+    buffer::PyUntypedBuffer, exceptions::PyTypeError, inspect::PyStaticExpr, prelude::*,
+    type_hint_identifier, type_hint_subscript, type_hint_union,
+};
 
 use crate::error;
 
@@ -31,6 +34,9 @@ pub(crate) fn write(what: &str, data: &Bound<'_, PyAny>, size: Option<usize>, by
     Ok(())
 }
 
+/// What is wrong with other data.
+const NO_BYTES: &str = "the data must be an address (int), or an object with a buffer such as bytes; it is";
+
 /// Where the bytes of `data` are, and how many. Valid as long as `data` is kept and not resized.
 pub(crate) fn locate(
     what: &str,
@@ -48,10 +54,7 @@ pub(crate) fn locate(
         return Ok((ptr::with_exposed_provenance(address), size));
     }
     let Ok(buffer) = PyUntypedBuffer::get(data) else {
-        return Err(PyTypeError::new_err(format!(
-            "{what}: the data must be an address (int), or an object with a buffer such as bytes; it is {}",
-            data.get_type().name()?
-        )));
+        return Err(error::unexpected(&format!("{what}: {NO_BYTES}"), data));
     };
     if !buffer.is_c_contiguous() || writable && buffer.readonly() {
         let how = if writable { "contiguous and writable" } else { "contiguous" };
@@ -71,6 +74,11 @@ pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {
     type Error = PyErr;
+
+    const INPUT_TYPE: PyStaticExpr = type_hint_union!(
+        type_hint_identifier!("typing_extensions", "Buffer"),
+        type_hint_subscript!(type_hint_identifier!("collections.abc", "Sequence"), u8::INPUT_TYPE)
+    );
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         match object.extract::<Vec<u8>>() {

@@ -1,9 +1,6 @@
 //! `SemaphoreStub`, `Semaphore` and the three kinds of semaphores.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use mscclpp::{
     Semaphore, SemaphoreStub,
@@ -11,9 +8,9 @@ use mscclpp::{
         DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, HostToHostSemaphore,
     },
     errors::CoreError,
-    gpu::Abort,
 };
 use mscclpp_os::waiting::{FIRST_LOG, LongWait};
+use parking_lot::Mutex;
 use pyo3::{
     exceptions::PyTypeError,
     prelude::*,
@@ -21,6 +18,7 @@ use pyo3::{
 };
 
 use crate::{
+    abort::abortable,
     connection::PyConnection,
     constructor::{Arguments, Constructor},
     error::{self, OrRaise},
@@ -82,19 +80,15 @@ impl Shared {
 
     /// Gives the host's side back, if these objects have it. Signals that were sent arrive before those of the next owner.
     pub(crate) fn give_up_host_side(&self) -> Result<(), CoreError> {
-        if lock(&self.to_device).is_some() {
+        if self.to_device.lock().is_some() {
             self.semaphore.connection().flush(std::time::Duration::from_secs(30))?;
-            *lock(&self.to_device) = None;
+            *self.to_device.lock() = None;
         }
         Ok(())
     }
 
-    fn abort(&self, py: Python<'_>, reason: &str) {
-        py.detach(|| self.semaphore.abort(reason));
-    }
-
     fn signal_device(&self) -> Result<(), CoreError> {
-        let mut side = lock(&self.to_device);
+        let mut side = self.to_device.lock();
         let side = match &mut *side {
             Some(side) => side,
             none => none.insert(HostToDeviceSemaphore::new(&self.semaphore)?),
@@ -103,16 +97,12 @@ impl Shared {
     }
 
     fn to_host(&self) -> Result<Arc<HostToHostSemaphore>, CoreError> {
-        let mut side = lock(&self.to_host);
+        let mut side = self.to_host.lock();
         if let Some(side) = &*side {
             return Ok(Arc::clone(side));
         }
         Ok(Arc::clone(side.insert(Arc::new(HostToHostSemaphore::new(&self.semaphore)?))))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A pair of tokens, one at each end of a connection.
@@ -129,6 +119,10 @@ impl PySemaphore {
     pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
         let empty = "this Semaphore is empty: make one of two stubs, or with Communicator.build_semaphore";
         self.inner.get()?.clone().ok_or_else(|| error::misuse(empty))
+    }
+
+    pub(crate) fn waited(&self) -> PyResult<Semaphore> {
+        Ok(self.shared()?.semaphore.clone())
     }
 }
 
@@ -151,11 +145,6 @@ impl PySemaphore {
         }
     }
 
-    /// The connection that it was made over.
-    fn connection(&self) -> PyResult<PyConnection> {
-        Ok(PyConnection::of(self.shared()?.semaphore.connection().clone()))
-    }
-
     /// The memory with this side's token.
     fn local_memory(&self) -> PyResult<PyRegisteredMemory> {
         Ok(PyRegisteredMemory::of(self.shared()?.semaphore.local_memory().clone()))
@@ -164,13 +153,6 @@ impl PySemaphore {
     /// The memory with the peer's token.
     fn remote_memory(&self) -> PyResult<PyRegisteredMemory> {
         Ok(PyRegisteredMemory::of(self.shared()?.semaphore.remote_memory().clone()))
-    }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        self.shared()?.abort(py, reason);
-        Ok(())
     }
 
     /// Raises what happened to it, if something did, also if no wait ended because of it: an abort, a lost peer, one that has
@@ -208,6 +190,10 @@ impl PyHostToDevice {
     pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
         Ok(Arc::clone(&*self.inner.get()?))
     }
+
+    pub(crate) fn waited(&self) -> PyResult<Semaphore> {
+        Ok(self.inner.get()?.semaphore.clone())
+    }
 }
 
 #[pymethods]
@@ -221,11 +207,6 @@ impl PyHostToDevice {
         Ok(Self::of(shared))
     }
 
-    /// The connection that it was made over.
-    fn connection(&self) -> PyResult<PyConnection> {
-        Ok(PyConnection::of(self.shared()?.semaphore.connection().clone()))
-    }
-
     /// Signals the peer, behind all earlier writes of the connection.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
         let shared = self.shared()?;
@@ -236,25 +217,18 @@ impl PyHostToDevice {
     fn device_handle(&self) -> PyResult<HostToDeviceHandle> {
         HostToDeviceSemaphoreHandle::of(&self.shared()?.semaphore).or_raise().map(HostToDeviceHandle)
     }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        self.shared()?.abort(py, reason);
-        Ok(())
-    }
-
-    /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound. Ask when the
-    /// kernels have ended.
-    fn check(&self) -> PyResult<()> {
-        Abort::check(&self.shared()?.semaphore).or_raise()
-    }
 }
 
 /// A semaphore that hosts signal and hosts wait on.
 #[pyclass(name = "Host2HostSemaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyHostToHost {
     inner: Owned<Arc<HostToHostSemaphore>>,
+}
+
+impl PyHostToHost {
+    fn waited(&self) -> PyResult<Semaphore> {
+        Ok(self.inner.get()?.semaphore().clone())
+    }
 }
 
 #[pymethods]
@@ -264,11 +238,6 @@ impl PyHostToHost {
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let name = "Host2HostSemaphore";
         Ok(Self { inner: Owned::that_may_wait(name, given(py, name, args, kwargs)?.to_host().or_raise()?) })
-    }
-
-    /// The connection that it was made over.
-    fn connection(&self) -> PyResult<PyConnection> {
-        Ok(PyConnection::of(self.inner.get()?.semaphore().connection().clone()))
     }
 
     /// Signals the peer, behind all earlier writes of the connection.
@@ -308,14 +277,6 @@ impl PyHostToHost {
             }
         }
     }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let semaphore = self.inner.get()?;
-        py.detach(|| semaphore.semaphore().abort(reason));
-        Ok(())
-    }
 }
 
 /// A semaphore whose both ends are kernels.
@@ -325,7 +286,7 @@ pub(crate) struct PyDeviceToDevice {
 }
 
 impl PyDeviceToDevice {
-    pub(crate) fn semaphore(&self) -> PyResult<Semaphore> {
+    pub(crate) fn waited(&self) -> PyResult<Semaphore> {
         Ok(self.inner.get()?.0.semaphore().clone())
     }
 
@@ -345,28 +306,9 @@ impl PyDeviceToDevice {
         Ok(Self { inner: Owned::that_may_wait(name, (semaphore, shared)) })
     }
 
-    /// The connection that it was made over.
-    fn connection(&self) -> PyResult<PyConnection> {
-        Ok(PyConnection::of(self.semaphore()?.connection().clone()))
-    }
-
     /// What kernels signal and wait with. It lives no longer than the semaphore.
     fn device_handle(&self) -> PyResult<DeviceToDeviceHandle> {
         Ok(DeviceToDeviceHandle(self.inner.get()?.0.device_handle()))
-    }
-
-    /// Ends every wait on it, here, now and from now on.
-    #[pyo3(signature = (reason = "aborted by the program"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
-        let semaphore = self.semaphore()?;
-        py.detach(|| semaphore.abort(reason));
-        Ok(())
-    }
-
-    /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound. Ask when the
-    /// kernels have ended.
-    fn check(&self) -> PyResult<()> {
-        Abort::check(&self.semaphore()?).or_raise()
     }
 }
 
@@ -375,6 +317,20 @@ pub(crate) fn peer(semaphore: &Semaphore) -> String {
     format!(" with {}", semaphore.connection().label())
 }
 
+/// Gives a semaphore's class its connection.
+macro_rules! connected {
+    ($($type:ident)*) => {$(
+        #[pymethods]
+        impl $type {
+            /// The connection that it was made over.
+            fn connection(&self) -> PyResult<PyConnection> {
+                Ok(PyConnection::of(self.waited()?.connection().clone()))
+            }
+        }
+    )*};
+}
+
+connected!(PySemaphore PyHostToDevice PyHostToHost PyDeviceToDevice);
 closable!(PySemaphoreStub, inner, |stub| format!(" of {} bytes", stub.memory().size()));
 closable!(PySemaphore, inner, |shared| shared
     .as_ref()
@@ -382,3 +338,8 @@ closable!(PySemaphore, inner, |shared| shared
 closable!(PyHostToDevice, inner, |shared| peer(&shared.semaphore));
 closable!(PyHostToHost, inner, |semaphore| peer(semaphore.semaphore()));
 closable!(PyDeviceToDevice, inner, |(semaphore, _)| peer(semaphore.semaphore()));
+
+abortable!(PySemaphore);
+abortable!(PyHostToDevice, check);
+abortable!(PyHostToHost);
+abortable!(PyDeviceToDevice, check);

@@ -1,7 +1,11 @@
 //! `Transport`, `TransportFlags`, and what is accepted where flags are due.
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "of PyO3: what it makes of names that a macro has is taken for code of here"
+)]
 
 use mscclpp::{Transport, TransportFlags};
-use pyo3::{exceptions::PyTypeError, prelude::*};
+use pyo3::{PyTypeInfo, inspect::PyStaticExpr, prelude::*, type_hint_union};
 
 use crate::{enums::enumeration, error};
 
@@ -20,23 +24,6 @@ enumeration! {
         IB7 = 9,
         Ethernet = 10,
         NumTransports = 11,
-    }
-    methods {
-        fn __or__(&self, other: Flags) -> PyResult<PyTransportFlags> {
-            Ok(PyTransportFlags(self.flags()? | other.0))
-        }
-
-        fn __and__(&self, other: Flags) -> PyResult<PyTransportFlags> {
-            Ok(PyTransportFlags(self.flags()? & other.0))
-        }
-
-        fn __xor__(&self, other: Flags) -> PyResult<PyTransportFlags> {
-            Ok(PyTransportFlags(self.flags()? ^ other.0))
-        }
-
-        fn __invert__(&self) -> PyResult<PyTransportFlags> {
-            Ok(PyTransportFlags(!self.flags()?))
-        }
     }
 }
 
@@ -115,42 +102,6 @@ impl PyTransportFlags {
         self.0.count()
     }
 
-    fn __or__(&self, other: Flags) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    fn __ror__(&self, other: Flags) -> Self {
-        Self(other.0 | self.0)
-    }
-
-    fn __and__(&self, other: Flags) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    fn __rand__(&self, other: Flags) -> Self {
-        Self(other.0 & self.0)
-    }
-
-    fn __xor__(&self, other: Flags) -> Self {
-        Self(self.0 ^ other.0)
-    }
-
-    fn __rxor__(&self, other: Flags) -> Self {
-        Self(other.0 ^ self.0)
-    }
-
-    fn __ior__(&mut self, other: Flags) {
-        self.0 |= other.0;
-    }
-
-    fn __iand__(&mut self, other: Flags) {
-        self.0 &= other.0;
-    }
-
-    fn __ixor__(&mut self, other: Flags) {
-        self.0 ^= other.0;
-    }
-
     fn __invert__(&self) -> Self {
         Self(!self.0)
     }
@@ -168,6 +119,44 @@ impl PyTransportFlags {
     }
 }
 
+/// Gives sets and transports an operator, for either on both sides.
+macro_rules! operator {
+    ($operator:tt $plain:ident $reflected:ident $in_place:ident) => {
+        #[pymethods]
+        impl PyTransportFlags {
+            fn $plain(&self, other: Flags) -> Self {
+                Self(self.0 $operator other.0)
+            }
+
+            fn $reflected(&self, other: Flags) -> Self {
+                Self(other.0 $operator self.0)
+            }
+
+            fn $in_place(&mut self, other: Flags) {
+                *self = self.$plain(other);
+            }
+        }
+
+        #[pymethods]
+        impl PyTransport {
+            fn $plain(&self, other: Flags) -> PyResult<PyTransportFlags> {
+                Ok(PyTransportFlags(self.flags()? $operator other.0))
+            }
+        }
+    };
+}
+
+operator!(| __or__ __ror__ __ior__);
+operator!(& __and__ __rand__ __iand__);
+operator!(^ __xor__ __rxor__ __ixor__);
+
+#[pymethods]
+impl PyTransport {
+    fn __invert__(&self) -> PyResult<PyTransportFlags> {
+        Ok(PyTransportFlags(!self.flags()?))
+    }
+}
+
 /// What is accepted where flags are due: flags, or one transport.
 #[derive(Clone, Copy)]
 pub(crate) struct Flags(pub(crate) TransportFlags);
@@ -175,16 +164,15 @@ pub(crate) struct Flags(pub(crate) TransportFlags);
 impl<'a, 'py> FromPyObject<'a, 'py> for Flags {
     type Error = PyErr;
 
+    const INPUT_TYPE: PyStaticExpr = type_hint_union!(PyTransportFlags::TYPE_HINT, PyTransport::TYPE_HINT);
+
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         if let Ok(flags) = object.extract::<PyTransportFlags>() {
             return Ok(Self(flags.0));
         }
         match object.extract::<PyTransport>() {
             Ok(transport) => transport.flags().map(Self),
-            Err(_) => Err(PyTypeError::new_err(format!(
-                "expected TransportFlags or a Transport, got {}",
-                object.get_type().name()?
-            ))),
+            Err(_) => Err(error::unexpected("expected TransportFlags or a Transport, got", &object)),
         }
     }
 }

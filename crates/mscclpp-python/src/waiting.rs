@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -15,6 +15,7 @@ use mscclpp::{
     errors::{BootstrapError, CoreError, GpuError},
 };
 use mscclpp_os::waiting::{FIRST_LOG, LongWait};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 
 use crate::error::{self, OrRaise};
@@ -84,7 +85,7 @@ fn elsewhere<T: Send + 'static>(
         })
         .map_err(|e| error::new(ErrorKind::System, format!("starting a thread to wait on failed: {e}")))?;
     loop {
-        let next = || outcome.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(SLICE);
+        let next = || outcome.lock().recv_timeout(SLICE);
         match py.detach(next) {
             Ok(outcome) => return Ok(outcome),
             Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -225,12 +226,12 @@ pub(crate) struct GivenUp(Mutex<Option<String>>);
 impl GivenUp {
     /// The first reason counts.
     pub(crate) fn give_up(&self, reason: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| reason.to_owned());
+        self.0.lock().get_or_insert_with(|| reason.to_owned());
     }
 
     /// The reason, if there is one.
     pub(crate) fn reason(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn check(&self) -> PyResult<()> {

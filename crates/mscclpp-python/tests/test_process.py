@@ -358,4 +358,3 @@ def test_numa():
     assert os.sched_getaffinity(0) == before
     with pytest.raises(ValueError, match="node 4096"):
         mscclpp.numa.numa_bind(4096)
-    assert mscclpp.numa._numbers("0-2,5\n") == {0, 1, 2, 5}

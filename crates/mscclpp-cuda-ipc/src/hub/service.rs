@@ -9,7 +9,7 @@ use std::{
 
 use mscclpp_core::LinkMonitor;
 use mscclpp_net::event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready};
-use mscclpp_net::waiting::Repeated;
+use mscclpp_os::waiting::Repeated;
 use mscclpp_net::{Report, SystemError};
 use rustix::io::Errno;
 

@@ -22,7 +22,7 @@ from ._mscclpp import (
     Transport,
     TransportFlags,
 )
-from ._older import warn
+from ._older import method
 
 #: This side of a connection.
 _Local = Transport | EndpointConfig | Endpoint
@@ -251,37 +251,12 @@ class CommGroup:
         memories = self.register_tensor_with_connections(tensor, connections)
         return {rank: proxy_service.add_memory(memory) for rank, memory in memories.items()}
 
-    # Older names.
-
-    def make_proxy_channels(
-        self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
-    ) -> dict[int, PortChannel]:
-        """An older name of `make_port_channels`."""
-        warn("CommGroup.make_proxy_channels", "CommGroup.make_port_channels")
-        return self.make_port_channels(proxy_service, tensor, connections)
-
-    def make_proxy_channels_with_scratch(
-        self,
-        proxy_service: ProxyService,
-        tensor: Any,
-        registeredScratchBuffer: RegisteredMemory,
-        connections: Mapping[int, Connection],
-    ) -> dict[int, PortChannel]:
-        """An older name of `make_port_channels_with_scratch`."""
-        warn("CommGroup.make_proxy_channels_with_scratch", "CommGroup.make_port_channels_with_scratch")
-        return self.make_port_channels_with_scratch(proxy_service, tensor, registeredScratchBuffer, connections)
-
-    def make_sm_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
-        """An older name of `make_memory_channels`."""
-        warn("CommGroup.make_sm_channels", "CommGroup.make_memory_channels")
-        return self.make_memory_channels(tensor, connections)
-
-    def make_sm_channels_with_scratch(
-        self, tensor: Any, registeredScratchBuffer: RegisteredMemory, connections: Mapping[int, Connection]
-    ) -> dict[int, MemoryChannel]:
-        """An older name of `make_memory_channels_with_scratch`."""
-        warn("CommGroup.make_sm_channels_with_scratch", "CommGroup.make_memory_channels_with_scratch")
-        return self.make_memory_channels_with_scratch(tensor, registeredScratchBuffer, connections)
+    make_proxy_channels = method("CommGroup.make_proxy_channels", make_port_channels)
+    make_proxy_channels_with_scratch = method(
+        "CommGroup.make_proxy_channels_with_scratch", make_port_channels_with_scratch
+    )
+    make_sm_channels = method("CommGroup.make_sm_channels", make_memory_channels)
+    make_sm_channels_with_scratch = method("CommGroup.make_sm_channels_with_scratch", make_memory_channels_with_scratch)
 
     # Steps of the above.
 

@@ -1,11 +1,14 @@
-"""The classes of the extension module. Each is also there under its name with `Cpp` in front."""
+from _typeshed import Incomplete, SupportsGetItem, SupportsLenAndGetItem
+from collections.abc import Sequence
+from typing import Any, Final, SupportsFloat, SupportsIndex, final
+from typing_extensions import Buffer, disjoint_base
 
 import builtins
-from collections.abc import Callable, Sequence
+import collections.abc
+import typing
+import typing_extensions
 from types import ModuleType
-from typing import Any, ClassVar, Final, Self, final, overload, type_check_only
-
-from typing_extensions import Buffer, disjoint_base
+from typing import Self, overload
 
 from ._errors import BaseError as BaseError
 from ._errors import CudaError as CudaError
@@ -14,71 +17,1626 @@ from ._errors import Error as Error
 from ._errors import IbError as IbError
 from ._errors import SysError as SysError
 
+# What the Python layer adds.
 cpp_numa: ModuleType
 cpp_npkit: Any
 
-def version() -> dict[str, str]: ...
-def env() -> Env: ...
-def device_count() -> int: ...
-def set_device(device: int) -> None: ...
-def get_host_name(maxlen: int, delim: str) -> str: ...
 def is_nvls_supported() -> bool: ...
 def is_bulk_supported() -> bool: ...
 def connect_nvls_collective(communicator: Any, all_ranks: Any, buffer_size: int) -> Any: ...
-def _start_log() -> None: ...
-def _end_proxies() -> None: ...
-def _log_to_queue(level: int) -> None: ...
-def _next_log_line() -> tuple[str, int, str] | None: ...
-def _end_log_queue() -> None: ...
-def _synchronize(timeout_sec: float, abort: Any) -> None: ...
-def _log_meeting(text: str) -> None: ...
-def _cached_ptx(name: str, made_from: Sequence[str], make: Callable[[], str]) -> str: ...
-def _current_gpu() -> tuple[str, int, tuple[int, int] | None]: ...
-def _numa_node(device_id: int) -> int | None: ...
-def _device_of(address: int) -> int | None: ...
-
-@type_check_only
-class _Enumeration:
-    """What all enumerations have."""
-
-    def __new__(cls, value: int) -> Self: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> int: ...
-    def __index__(self) -> int: ...
-    def __int__(self) -> int: ...
-
-@type_check_only
-class _Closable:
-    """What all objects have that hold something. `with` closes them."""
-
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_exception: Any) -> None: ...
 
 @final
-class ErrorCode(_Enumeration):
-    SystemError: Final[ErrorCode]
-    InternalError: Final[ErrorCode]
-    RemoteError: Final[ErrorCode]
-    InvalidUsage: Final[ErrorCode]
-    Timeout: Final[ErrorCode]
+class BaseMemoryChannel:
+    """
+    A channel by which kernels synchronise.
+    """
+    def __enter__(self, /) -> BaseMemoryChannel: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, semaphore: Semaphore | MemoryDevice2DeviceSemaphore) -> Self: ...
+    @overload
+    def __new__(cls, communicator: Communicator, connection: Connection) -> Self:
+        """
+        Of a semaphore, or of a communicator and a connection, over which both sides then build one.
+        """
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+        a proxy refused. Ask when the kernels have ended.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    DeviceHandle = BaseMemoryChannelDeviceHandle
+    def device_handle(self, /) -> BaseMemoryChannelDeviceHandle:
+        """
+        What kernels get for it. It lives no longer than the channel.
+        """
+
+@final
+class BaseMemoryChannelDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::BaseMemoryChannelDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+    @property
+    def semaphore_(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
+        """
+        The handle of its semaphore.
+        """
+
+@final
+class BasePortChannel:
+    """
+    A channel that signals, and copies between any memories of its service.
+    """
+    def __enter__(self, /) -> BasePortChannel: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, semaphore_id: SupportsIndex | None = None, semaphore: Host2DeviceSemaphore | None = None, proxy: ProxyService | None = None) -> BasePortChannel: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+        a proxy refused. Ask when the kernels have ended.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    DeviceHandle = BasePortChannelDeviceHandle
+    def device_handle(self, /) -> BasePortChannelDeviceHandle:
+        """
+        What kernels get for it. It lives no longer than the channel.
+        """
+
+@final
+class BasePortChannelDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::BasePortChannelDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def fifo_(self, /) -> FifoDeviceHandle:
+        """
+        The handle of the FIFO of its service.
+        """
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+    @property
+    def semaphore_(self, /) -> Host2DeviceSemaphoreDeviceHandle:
+        """
+        The handle of its semaphore.
+        """
+    @property
+    def semaphore_id_(self, /) -> int:
+        """
+        The number of its semaphore in the service.
+        """
+
+class BaseProxyService:
+    """
+    What any service with a proxy offers to those that start and stop it; to be derived from.
+    """
+    def __new__(cls, /, *_args: "object", **_kwargs: "object") -> "typing.Self": ...
+    def __repr__(self, /) -> str:
+        """
+        Of one of your own, too.
+        """
+    def start_proxy(self, /, blocking: bool = False) -> None:
+        """
+        Starts the proxy; to be defined by a service of your own.
+        """
+    def stop_proxy(self, /) -> None:
+        """
+        Stops the proxy; to be defined by a service of your own.
+        """
+
+@disjoint_base
+class Bootstrap:
+    """
+    A job of ranks that exchange bytes. Made by `TcpBootstrap.create`.
+    """
+    def __enter__(self, /) -> "typing.Self": ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Gives up the job: the calls of all ranks fail from now on. Ends `initialize()`, too.
+        """
+    def all_gather(self, /, allData: "int | typing_extensions.Buffer", size: SupportsIndex, timeout_sec: SupportsFloat | SupportsIndex | None = None) -> None:
+        """
+        Exchanges `size` bytes of each rank: `allData`, an address or a buffer of `size` times the number of ranks, holds
+        this rank's part at its place before, and everybody's after. When the time of `timeout_sec` runs out, the next
+        collective call must be this one again, which goes on with the bytes that were given first.
+        """
+    def barrier(self, /, timeout_sec: SupportsFloat | SupportsIndex | None = None) -> None:
+        """
+        Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must be this
+        one again, which goes on with it.
+        """
+    def close(self, /) -> None:
+        """
+        Leaves the job, unless a Communicator is still in it. Ends `initialize()`; other calls of other threads go on, and
+        new ones raise. A second `close()` does nothing.
+        """
+    def get_n_ranks(self, /) -> int:
+        """
+        How many ranks the job has.
+        """
+    def get_n_ranks_per_ipc_domain(self, /) -> int:
+        """
+        How many ranks of the job can map each other's GPU memory: here those of one host.
+        """
+    def get_n_ranks_per_node(self, /) -> int:
+        """
+        How many ranks of the job are on this rank's host.
+        """
+    def get_rank(self, /) -> int:
+        """
+        The number of this rank, counted from 0.
+        """
+    @overload
+    def recv(self, data: int | Buffer, size: int, peer: int, tag: int, *, timeout_sec: float | None = None) -> None: ...
+    @overload
+    def recv(self, data: Buffer, peer: int, tag: int, *, timeout_sec: float | None = None) -> None: ...
+    @overload
+    def recv(self, peer: int, tag: int, *, timeout_sec: float | None = None) -> bytes:
+        """
+        `recv(data, size, peer, tag)` into an address or a buffer, `recv(data, peer, tag)` into a buffer, or
+        `recv(peer, tag)`, which returns the bytes. When the time of `timeout_sec` runs out, nothing was taken, and the call
+        can be repeated.
+        """
+    @overload
+    def send(self, data: int | Buffer, size: int, peer: int, tag: int) -> None: ...
+    @overload
+    def send(self, data: Buffer, peer: int, tag: int) -> None:
+        """
+        `send(data, size, peer, tag)` with an address or a buffer, or `send(data, peer, tag)` with a buffer.
+        """
+
+@final
+class Communicator:
+    """
+    Exchanges endpoints, memories and semaphores with the other ranks of a job.
+    """
+    def __enter__(self, /) -> Communicator: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, bootstrap: Bootstrap, context: Context | None = None) -> Communicator: ...
+    def __repr__(self, /) -> str: ...
+    def connect_on_setup(self, remote_rank: int, tag: int, local_config: Any) -> SharedFuture_Connection: ...
+    def send_memory_on_setup(self, /, memory: RegisteredMemory, remote_rank: int, tag: int = 0) -> None: ...
+    def recv_memory_on_setup(self, /, remote_rank: int, tag: int = 0) -> SharedFuture_RegisteredMemory: ...
+    def setup(self) -> None: ...
+    def _settle(self, /, ranks: SupportsGetItem[int, SupportsIndex]) -> None:
+        """
+        Returns when each of `ranks` has called it, or after five seconds.
+        """
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Gives up the job: the calls of all ranks fail, and device waits on its semaphores end.
+        """
+    def bootstrap(self, /) -> Bootstrap:
+        """
+        The bootstrap that it was made with.
+        """
+    def build_semaphore(self, /, connection: Connection, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_Semaphore:
+        """
+        Begins a semaphore over a connection together with the rank at its other end, which does the same. The future's
+        `get()` waits for that rank.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def connect(self, /, local_config: Endpoint | EndpointConfig | Transport, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_Connection:
+        """
+        Sends the peer this side's endpoint; the future connects it with the peer's.
+        """
+    def connect_all(self, /, local_config: Endpoint | EndpointConfig | Transport, remote_ranks: SupportsGetItem[int, SupportsIndex], tag: "typing.SupportsIndex" = 0) -> list[Connection]:
+        """
+        Connects with several ranks, which do the same in any order. Waits for all of them; no ranks wait for each other in a
+        circle. What can be wrong here is found before anything is sent.
+        """
+    def context(self, /) -> Context:
+        """
+        The context that its connections and memories are made in.
+        """
+    def recv_memory(self, /, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_RegisteredMemory:
+        """
+        The next memory that a rank sends with this tag. Does not wait: the future's `get()` does.
+        """
+    def register_memory(self, /, ptr: SupportsIndex, size: SupportsIndex, transports: TransportFlags | Transport) -> RegisteredMemory:
+        """
+        Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
+        this or a peer uses it.
+        """
+    def remote_rank_of(self, /, connection: Connection) -> int:
+        """
+        The rank at the other end of a connection that this communicator made.
+        """
+    def send_memory(self, /, memory: RegisteredMemory, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> None:
+        """
+        Sends a registered memory to a rank, whose `recv_memory()` with the same tag gets it. Does not wait for that.
+        """
+    def tag_of(self, /, connection: Connection) -> int:
+        """
+        The tag with which this communicator made a connection.
+        """
+
+@final
+class Connection:
+    """
+    A connection from an endpoint of this process to a peer's.
+    """
+    def __enter__(self, /) -> Connection: ...
+    def __eq__(self, other: object, /) -> bool:
+        """
+        Whether both are the same connection: a semaphore gives another object for its own.
+        """
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __hash__(self, /) -> int:
+        """
+        Of what never changes. Few connections meet in one dictionary.
+        """
+    def __repr__(self, /) -> str: ...
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def context(self, /) -> Context:
+        """
+        The context that it was made in.
+        """
+    def flush(self, /, timeout_usec: SupportsIndex = 30000000) -> None:
+        """
+        Waits until everything before is complete at the peer.
+        """
+    def get_max_write_queue_size(self, /) -> int:
+        """
+        How many writes its queue takes before it is full; -1 where the transport chooses.
+        """
+    def local_device(self, /) -> Device:
+        """
+        The device of this side.
+        """
+    def remote_transport(self, /) -> Transport:
+        """
+        The transport of the peer's side.
+        """
+    def transport(self, /) -> Transport:
+        """
+        The transport of this side.
+        """
+    def update_and_sync(self, /, dst: RegisteredMemory, dst_offset: SupportsIndex, src: SupportsIndex, new_value: SupportsIndex) -> None:
+        """
+        Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, behind all earlier writes, and in the 8 bytes
+        at the address `src`, which is host memory.
+        """
+    def write(self, /, dst: RegisteredMemory, dstOffset: SupportsIndex, src: RegisteredMemory, srcOffset: SupportsIndex, size: SupportsIndex) -> None:
+        """
+        Starts copying `size` bytes from `src`, registered here, to `dst`, the peer's.
+        """
+
+@final
+class Context:
+    """
+    What makes endpoints, connections and registered memories.
+    """
+    def __enter__(self, /) -> Context: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, *, ethernet_checksums: bool | None = None) -> Context: ...
+    def __repr__(self, /) -> str: ...
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def connect(self, /, local_endpoint: Endpoint, remote_endpoint: Endpoint) -> Connection:
+        """
+        Connects an endpoint of this context with a peer's, which does the same. Waits where the transport shakes hands.
+        """
+    @staticmethod
+    def create(*, ethernet_checksums: bool | None = None) -> Context:
+        """
+        Makes a context of its own. `ethernet_checksums` says whether data that it sends over Ethernet has checksums, which
+        the receiver checks; if it is None, `MSCCLPP_ETHERNET_CHECKSUMS` does.
+        """
+    def create_endpoint(self, /, config: EndpointConfig | Transport) -> Endpoint:
+        """
+        Makes an end for connections, of an `EndpointConfig` or a `Transport`.
+        """
+    def register_memory(self, /, ptr: SupportsIndex, size: SupportsIndex, transports: TransportFlags | Transport) -> RegisteredMemory:
+        """
+        Registers `size` bytes of device memory at the address `ptr` for `transports`. The memory must live as long as
+        this or a peer uses it.
+        """
+
+@final
+class Device:
+    """
+    A device of an endpoint. An id of -1 means the current one.
+    """
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, type: DeviceType = ..., id: SupportsIndex = ...) -> Device: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def id(self, /) -> int:
+        """
+        Its number, counted from 0; -1 is the current one.
+        """
+    @id.setter
+    def id(self, /, value: SupportsIndex) -> None:
+        """
+        Its number, counted from 0; -1 is the current one.
+        """
+    @property
+    def type(self, /) -> DeviceType:
+        """
+        What kind of device it is.
+        """
+    @type.setter
+    def type(self, /, kind: DeviceType) -> None: ...
+
+@final
+class DeviceType:
+    """
+    What kind of device an endpoint is on.
+    """
+    CPU: Final[DeviceType]
+    GPU: Final[DeviceType]
+    Unknown: Final[DeviceType]
+    __members__: Final[dict[str, DeviceType]]
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __index__(self, /) -> int: ...
+    def __int__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, value: SupportsIndex) -> DeviceType: ...
+    def __reduce__(self, /) -> tuple[type, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def name(self, /) -> str:
+        """
+        The member's name.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The member's number.
+        """
+
+@final
+class Endpoint:
+    """
+    One end of connections.
+    """
+    def __enter__(self, /) -> Endpoint: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __repr__(self, /) -> str: ...
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def config(self, /) -> EndpointConfig:
+        """
+        What it was made from; of a peer's endpoint, what is known of it.
+        """
+    @staticmethod
+    def deserialize(data: Buffer | Sequence[SupportsIndex]) -> Endpoint:
+        """
+        The endpoint that a peer has serialized.
+        """
+    def device(self, /) -> Device:
+        """
+        Its device.
+        """
+    def max_write_queue_size(self, /) -> int:
+        """
+        How many writes its queue takes before it is full; -1 where the transport chooses.
+        """
+    def serialize(self, /) -> bytes:
+        """
+        The bytes from which the peer makes this endpoint with `deserialize()`.
+        """
+    def transport(self, /) -> Transport:
+        """
+        Its transport.
+        """
+
+@final
+class EndpointConfig:
+    """
+    Where an endpoint is, and how it reaches its peers.
+    """
+    def __new__(cls, /, transport: Transport = ..., device: Device | DeviceType = ..., max_write_queue_size: SupportsIndex = ..., ib: EndpointConfigIb | None = None) -> EndpointConfig: ...
+    def __repr__(self, /) -> str: ...
+    ib_device_index: int
+    ib_port: int
+    ib_gid_index: int
+    ib_mode: IbMode
+    ib_max_cq_size: int
+    ib_max_cq_poll_num: int
+    ib_max_send_wr: int
+    ib_max_recv_wr: int
+    ib_max_wr_per_send: int
+    @property
+    def device(self, /) -> Device:
+        """
+        Where it is: a `Device`, or a `DeviceType` for the current one.
+        """
+    @device.setter
+    def device(self, /, device: Device | DeviceType) -> None: ...
+    @property
+    def ib(self, /) -> EndpointConfigIb:
+        """
+        Parameters for InfiniBand.
+        """
+    @ib.setter
+    def ib(self, /, value: EndpointConfigIb) -> None:
+        """
+        Parameters for InfiniBand.
+        """
+    @property
+    def max_write_queue_size(self, /) -> int:
+        """
+        How many writes its queue takes before it is full; -1 leaves that to the transport.
+        """
+    @max_write_queue_size.setter
+    def max_write_queue_size(self, /, value: SupportsIndex) -> None:
+        """
+        How many writes its queue takes before it is full; -1 leaves that to the transport.
+        """
+    @property
+    def transport(self, /) -> Transport:
+        """
+        By which means it reaches its peers.
+        """
+    @transport.setter
+    def transport(self, /, value: Transport) -> None:
+        """
+        By which means it reaches its peers.
+        """
+
+@final
+class EndpointConfigIb:
+    """
+    Parameters of an InfiniBand endpoint. Where -1 is the default, the choice is left to the transport.
+    """
+    def __new__(cls, /, device_index: SupportsIndex = ..., port: SupportsIndex = ..., gid_index: SupportsIndex = ..., max_cq_size: SupportsIndex = 1024, max_cq_poll_num: SupportsIndex = 256, max_send_wr: SupportsIndex = 8192, max_recv_wr: SupportsIndex = 16, max_wr_per_send: SupportsIndex = 64, mode: IbMode = ..., *, traffic_class: SupportsIndex = ..., service_level: SupportsIndex = ..., pkey_index: SupportsIndex = ..., timeout: SupportsIndex = ..., retry_count: SupportsIndex = ..., rnr_retry: SupportsIndex = ...) -> EndpointConfigIb: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def device_index(self, /) -> int:
+        """
+        The adapter among those there are, instead of the transport's number.
+        """
+    @device_index.setter
+    def device_index(self, /, value: SupportsIndex) -> None:
+        """
+        The adapter among those there are, instead of the transport's number.
+        """
+    @property
+    def gid_index(self, /) -> int:
+        """
+        The entry of the port's table of GIDs.
+        """
+    @gid_index.setter
+    def gid_index(self, /, value: SupportsIndex) -> None:
+        """
+        The entry of the port's table of GIDs.
+        """
+    @property
+    def max_cq_poll_num(self, /) -> int:
+        """
+        How many completions are taken at once.
+        """
+    @max_cq_poll_num.setter
+    def max_cq_poll_num(self, /, value: SupportsIndex) -> None:
+        """
+        How many completions are taken at once.
+        """
+    @property
+    def max_cq_size(self, /) -> int:
+        """
+        How many completions the completion queue holds.
+        """
+    @max_cq_size.setter
+    def max_cq_size(self, /, value: SupportsIndex) -> None:
+        """
+        How many completions the completion queue holds.
+        """
+    @property
+    def max_recv_wr(self, /) -> int:
+        """
+        How many work requests the receive queue holds.
+        """
+    @max_recv_wr.setter
+    def max_recv_wr(self, /, value: SupportsIndex) -> None:
+        """
+        How many work requests the receive queue holds.
+        """
+    @property
+    def max_send_wr(self, /) -> int:
+        """
+        How many work requests the send queue holds.
+        """
+    @max_send_wr.setter
+    def max_send_wr(self, /, value: SupportsIndex) -> None:
+        """
+        How many work requests the send queue holds.
+        """
+    @property
+    def max_wr_per_send(self, /) -> int:
+        """
+        How many work requests are posted at once.
+        """
+    @max_wr_per_send.setter
+    def max_wr_per_send(self, /, value: SupportsIndex) -> None:
+        """
+        How many work requests are posted at once.
+        """
+    @property
+    def mode(self, /) -> IbMode:
+        """
+        How signals travel.
+        """
+    @mode.setter
+    def mode(self, /, value: IbMode) -> None:
+        """
+        How signals travel.
+        """
+    @property
+    def pkey_index(self, /) -> int:
+        """
+        The entry of the port's table of partition keys.
+        """
+    @pkey_index.setter
+    def pkey_index(self, /, value: SupportsIndex) -> None:
+        """
+        The entry of the port's table of partition keys.
+        """
+    @property
+    def port(self, /) -> int:
+        """
+        The port of the adapter.
+        """
+    @port.setter
+    def port(self, /, value: SupportsIndex) -> None:
+        """
+        The port of the adapter.
+        """
+    @property
+    def retry_count(self, /) -> int:
+        """
+        How often a packet is sent again that was not acknowledged, 0 to 7.
+        """
+    @retry_count.setter
+    def retry_count(self, /, value: SupportsIndex) -> None:
+        """
+        How often a packet is sent again that was not acknowledged, 0 to 7.
+        """
+    @property
+    def rnr_retry(self, /) -> int:
+        """
+        How often a packet is sent again for which the peer was not ready, 0 to 7.
+        """
+    @rnr_retry.setter
+    def rnr_retry(self, /, value: SupportsIndex) -> None:
+        """
+        How often a packet is sent again for which the peer was not ready, 0 to 7.
+        """
+    @property
+    def service_level(self, /) -> int:
+        """
+        The service level of packets.
+        """
+    @service_level.setter
+    def service_level(self, /, value: SupportsIndex) -> None:
+        """
+        The service level of packets.
+        """
+    @property
+    def timeout(self, /) -> int:
+        """
+        The time-out of an acknowledgement, as the exponent that InfiniBand has for it.
+        """
+    @timeout.setter
+    def timeout(self, /, value: SupportsIndex) -> None:
+        """
+        The time-out of an acknowledgement, as the exponent that InfiniBand has for it.
+        """
+    @property
+    def traffic_class(self, /) -> int:
+        """
+        The traffic class of packets, 0 to 255.
+        """
+    @traffic_class.setter
+    def traffic_class(self, /, value: SupportsIndex) -> None:
+        """
+        The traffic class of packets, 0 to 255.
+        """
+
+@final
+class Env:
+    """
+    Environment variables as they were when they were first asked for.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def cache_dir(self, /) -> str:
+        """
+        The folder of compiled kernels: `MSCCLPP_CACHE_DIR`, or the default.
+        """
+    @property
+    def comm_id(self, /) -> str:
+        """
+        `MSCCLPP_COMM_ID`.
+        """
+    @property
+    def cuda_ipc_use_default_stream(self, /) -> bool:
+        """
+        `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`.
+        """
+    @property
+    def debug(self, /) -> str:
+        """
+        `MSCCLPP_LOG_LEVEL`.
+        """
+    @property
+    def debug_file(self, /) -> str:
+        """
+        `MSCCLPP_LOG_FILE`.
+        """
+    @property
+    def debug_subsys(self, /) -> str:
+        """
+        `MSCCLPP_LOG_SUBSYS`.
+        """
+    @property
+    def hca_devices(self, /) -> str:
+        """
+        `MSCCLPP_HCA_DEVICES`.
+        """
+    @property
+    def hostid(self, /) -> str:
+        """
+        `MSCCLPP_HOSTID`.
+        """
+    @property
+    def ib_gid_index(self, /) -> int:
+        """
+        `MSCCLPP_IB_GID_INDEX`, or -1.
+        """
+    @property
+    def ibv_mode(self, /) -> str:
+        """
+        `MSCCLPP_IBV_MODE`.
+        """
+    @property
+    def npkit_dump_dir(self, /) -> str:
+        """
+        `MSCCLPP_NPKIT_DUMP_DIR`.
+        """
+    @property
+    def socket_family(self, /) -> str:
+        """
+        `MSCCLPP_SOCKET_FAMILY`.
+        """
+    @property
+    def socket_ifname(self, /) -> str:
+        """
+        `MSCCLPP_SOCKET_IFNAME`.
+        """
+
+@final
+class ErrorCode:
+    """
+    What a caller can do about an `Error`.
+    """
     Aborted: Final[ErrorCode]
     ExecutorError: Final[ErrorCode]
-    __members__: ClassVar[dict[str, ErrorCode]]
+    InternalError: Final[ErrorCode]
+    InvalidUsage: Final[ErrorCode]
+    RemoteError: Final[ErrorCode]
+    SystemError: Final[ErrorCode]
+    Timeout: Final[ErrorCode]
+    __members__: Final[dict[str, ErrorCode]]
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __index__(self, /) -> int: ...
+    def __int__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, value: SupportsIndex) -> ErrorCode: ...
+    def __reduce__(self, /) -> tuple[type, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def name(self, /) -> str:
+        """
+        The member's name.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The member's number.
+        """
 
 @final
-class Transport(_Enumeration):
-    def __invert__(self) -> TransportFlags: ...
-    def __and__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __rand__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __xor__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __rxor__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __or__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __ror__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    Unknown: Final[Transport]
+class Fifo:
+    """
+    Triggers on their way from device threads of the current GPU to the host.
+    """
+    def __enter__(self, /) -> Fifo: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, size: SupportsIndex = ...) -> Fifo: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /) -> None:
+        """
+        Ends waits of kernels on it, for good.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    DeviceHandle = FifoDeviceHandle
+    def device_handle(self, /) -> FifoDeviceHandle:
+        """
+        What kernels push triggers with. It lives no longer than the FIFO.
+        """
+    def poll(self, /) -> ProxyTrigger | None:
+        """
+        The next trigger, or None. It stays until `pop()`.
+        """
+    def pop(self, /) -> None:
+        """
+        Takes the trigger that `poll()` gave.
+        """
+    def size(self, /) -> int:
+        """
+        How many triggers it holds.
+        """
+
+@final
+class FifoDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::FifoDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def head(self, /) -> int:
+        """
+        The address of the count of triggers that were pushed.
+        """
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+    @property
+    def size(self, /) -> int:
+        """
+        How many triggers it holds.
+        """
+    @property
+    def tail(self, /) -> int:
+        """
+        The address of the count of triggers that were taken.
+        """
+    @property
+    def triggers(self, /) -> int:
+        """
+        The address of the triggers.
+        """
+
+@final
+class GpuBufferGranularity:
+    """
+    How the size of a buffer is rounded up. Only a hint here: the driver's granularity is always kept to.
+    """
+    AllocationMinimum: Final[GpuBufferGranularity]
+    AllocationRecommended: Final[GpuBufferGranularity]
+    MultiCastMinimum: Final[GpuBufferGranularity]
+    MultiCastRecommended: Final[GpuBufferGranularity]
+    __members__: Final[dict[str, GpuBufferGranularity]]
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __index__(self, /) -> int: ...
+    def __int__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, value: SupportsIndex) -> GpuBufferGranularity: ...
+    def __reduce__(self, /) -> tuple[type, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def name(self, /) -> str:
+        """
+        The member's name.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The member's number.
+        """
+
+@final
+class Host2DeviceSemaphore:
+    """
+    A semaphore that hosts signal and kernels wait on.
+    """
+    def __enter__(self, /) -> Host2DeviceSemaphore: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    @overload
+    def __new__(cls, semaphore: Semaphore) -> Self: ...
+    @overload
+    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+        a proxy refused. Ask when the kernels have ended.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def connection(self, /) -> Connection:
+        """
+        The connection that it was made over.
+        """
+    DeviceHandle = Host2DeviceSemaphoreDeviceHandle
+    def device_handle(self, /) -> Host2DeviceSemaphoreDeviceHandle:
+        """
+        What kernels wait with. It lives no longer than the semaphore.
+        """
+    def signal(self, /) -> None:
+        """
+        Signals the peer, behind all earlier writes of the connection.
+        """
+
+@final
+class Host2DeviceSemaphoreDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::Host2DeviceSemaphoreDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def expected_inbound_token(self, /) -> int:
+        """
+        The address of the count that waits compare the token with.
+        """
+    @property
+    def inbound_token(self, /) -> int:
+        """
+        The address of the token that the peer counts up.
+        """
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+
+@final
+class Host2HostSemaphore:
+    """
+    A semaphore that hosts signal and hosts wait on.
+    """
+    def __enter__(self, /) -> Host2HostSemaphore: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    @overload
+    def __new__(cls, semaphore: Semaphore) -> Self: ...
+    @overload
+    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def connection(self, /) -> Connection:
+        """
+        The connection that it was made over.
+        """
+    def poll(self, /) -> bool:
+        """
+        Takes a signal if there is one.
+        """
+    def signal(self, /) -> None:
+        """
+        Signals the peer, behind all earlier writes of the connection.
+        """
+    def wait(self, /, max_spin_count: SupportsIndex = 10000000) -> None:
+        """
+        Takes a signal, waiting for it for that many polls, or without bound if the number is negative.
+        """
+
+@final
+class IbMode:
+    """
+    How signals travel over InfiniBand.
+    """
+    Default: Final[IbMode]
+    Host: Final[IbMode]
+    HostNoAtomic: Final[IbMode]
+    __members__: Final[dict[str, IbMode]]
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __index__(self, /) -> int: ...
+    def __int__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, value: SupportsIndex) -> IbMode: ...
+    def __reduce__(self, /) -> tuple[type, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def name(self, /) -> str:
+        """
+        The member's name.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The member's number.
+        """
+
+@final
+class MemoryChannel:
+    """
+    A channel by which kernels move data.
+    """
+    def __enter__(self, /) -> MemoryChannel: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    @overload
+    def __new__(cls) -> Self: ...
+    @overload
+    def __new__(cls, semaphore: Semaphore | MemoryDevice2DeviceSemaphore, dst: RegisteredMemory, src: RegisteredMemory, packet_buffer: int | RegisteredMemory | None = ...) -> Self: ...
+    @overload
+    def __new__(cls, communicator: Communicator, connection: Connection, dst: RegisteredMemory, src: RegisteredMemory, packet_buffer: int | RegisteredMemory | None = ...) -> Self:
+        """
+        Of a semaphore, or of a communicator and a connection, over which both sides then build one; between the peer's
+        memory `dst` and this side's `src`. `packet_buffer` is the address of this side's packet buffer, or that memory.
+        """
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+        a proxy refused. Ask when the kernels have ended.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    DeviceHandle = MemoryChannelDeviceHandle
+    def device_handle(self, /) -> MemoryChannelDeviceHandle:
+        """
+        What kernels get for it. It lives no longer than the channel.
+        """
+
+@final
+class MemoryChannelDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::MemoryChannelDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def dst_(self, /) -> int:
+        """
+        The address of the peer's memory.
+        """
+    @property
+    def packetBuffer_(self, /) -> int:
+        """
+        The address of this side's packet buffer, or 0.
+        """
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+    @property
+    def semaphore_(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
+        """
+        The handle of its semaphore.
+        """
+    @property
+    def src_(self, /) -> int:
+        """
+        The address of this side's memory.
+        """
+
+@final
+class MemoryDevice2DeviceSemaphore:
+    """
+    A semaphore whose both ends are kernels.
+    """
+    def __enter__(self, /) -> MemoryDevice2DeviceSemaphore: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    @overload
+    def __new__(cls, semaphore: Semaphore) -> Self: ...
+    @overload
+    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+        a proxy refused. Ask when the kernels have ended.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def connection(self, /) -> Connection:
+        """
+        The connection that it was made over.
+        """
+    DeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle
+    def device_handle(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
+        """
+        What kernels signal and wait with. It lives no longer than the semaphore.
+        """
+
+@final
+class MemoryDevice2DeviceSemaphoreDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::MemoryDevice2DeviceSemaphoreDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def expected_inbound_token(self, /) -> int:
+        """
+        The address of the count that waits compare the token with.
+        """
+    @property
+    def inbound_token(self, /) -> int:
+        """
+        The address of the token that the peer counts up.
+        """
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+    @property
+    def remote_inbound_token(self, /) -> int:
+        """
+        The address of the peer's token, which signals count up.
+        """
+
+@final
+class PortChannel:
+    """
+    A channel between a memory of this side and one of the peer's.
+    """
+    def __enter__(self, /) -> PortChannel: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, semaphore_id: SupportsIndex | None = None, semaphore: Host2DeviceSemaphore | None = None, proxy: ProxyService | None = None, dst: SupportsIndex | None = None, src: SupportsIndex | None = None) -> PortChannel: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
+        a proxy refused. Ask when the kernels have ended.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    DeviceHandle = PortChannelDeviceHandle
+    def device_handle(self, /) -> PortChannelDeviceHandle:
+        """
+        What kernels get for it. It lives no longer than the channel.
+        """
+
+@final
+class PortChannelDeviceHandle:
+    """
+    What kernels get: `raw` has the bytes of `mscclpp::PortChannelDeviceHandle`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def dst_(self, /) -> int:
+        """
+        The number of the peer's memory in the service.
+        """
+    @property
+    def fifo_(self, /) -> FifoDeviceHandle:
+        """
+        The handle of the FIFO of its service.
+        """
+    @property
+    def raw(self, /) -> bytes:
+        """
+        Its bytes, as kernels take them.
+        """
+    @property
+    def semaphore_(self, /) -> Host2DeviceSemaphoreDeviceHandle:
+        """
+        The handle of its semaphore.
+        """
+    @property
+    def semaphore_id_(self, /) -> int:
+        """
+        The number of its semaphore in the service.
+        """
+    @property
+    def src_(self, /) -> int:
+        """
+        The number of this side's memory in the service.
+        """
+
+@final
+class Proxy:
+    """
+    A thread that calls `handler(trigger)`, which returns a `ProxyHandlerResult`, for each trigger that kernels of the
+    current GPU push into its FIFO. What the handler raises ends the proxy for good, and is raised by `stop()`.
+    """
+    def __enter__(self, /) -> Proxy: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, handler: "collections.abc.Callable[[ProxyTrigger], ProxyHandlerResult]", fifo_size: SupportsIndex = ...) -> Proxy: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends the proxy for good, and the waits of kernels on its FIFO.
+        """
+    def close(self, /) -> None:
+        """
+        Stops it as `stop()` does, and lets go of all that it has. Any other call then
+        raises. A second `close()` does nothing.
+        """
+    def device_handle(self, /) -> FifoDeviceHandle:
+        """
+        What kernels push triggers with.
+        """
+    def is_running(self, /) -> bool:
+        """
+        Whether its thread takes triggers.
+        """
+    def start(self, /, blocking: bool = False) -> None:
+        """
+        Starts the thread, and with `blocking` waits until it takes triggers.
+        """
+    def stop(self, /) -> None:
+        """
+        Has everything handled that was pushed before, and ends the thread.
+        """
+
+@final
+class ProxyHandlerResult:
+    """
+    Whether a proxy goes on after a trigger.
+    """
+    Continue: Final[ProxyHandlerResult]
+    Retry: Final[ProxyHandlerResult]
+    Stop: Final[ProxyHandlerResult]
+    __members__: Final[dict[str, ProxyHandlerResult]]
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __index__(self, /) -> int: ...
+    def __int__(self, /) -> int: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, value: SupportsIndex) -> ProxyHandlerResult: ...
+    def __reduce__(self, /) -> tuple[type, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def name(self, /) -> str:
+        """
+        The member's name.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The member's number.
+        """
+
+@final
+class ProxyService(BaseProxyService):
+    """
+    Carries out, on a host thread, what kernels of one GPU ask for through port channels. The GPU is that of the first
+    semaphore that is added; before, it is the one that was current when the service was made.
+    """
+    def __enter__(self, /) -> ProxyService: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, fifo_size: SupportsIndex = ...) -> ProxyService: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = ...) -> None:
+        """
+        Gives the service up for good: waits of kernels on its semaphores end.
+        """
+    def add_memory(self, /, memory: RegisteredMemory) -> int:
+        """
+        Adds a memory, this rank's or a peer's, for channels to copy from or to. Returns its number.
+        """
+    def add_semaphore(self, /, semaphore: "Semaphore | Host2DeviceSemaphore") -> int:
+        """
+        Adds a Semaphore or a Host2DeviceSemaphore, from which the proxy takes over signalling.
+        """
+    def base_port_channel(self, /, id: SupportsIndex) -> BasePortChannel:
+        """
+        A channel over semaphore `id`, without memories of its own.
+        """
+    def build_and_add_semaphore(self, /, comm: Communicator, connection: Connection) -> int:
+        """
+        Makes a semaphore over a connection with the rank at its other end, which does the same, and adds it. Returns its
+        number.
+        """
+    def close(self, /) -> None:
+        """
+        Stops it as `stop_proxy()` does, and lets go of all that it has. Any other call then
+        raises. A second `close()` does nothing.
+        """
+    def health(self, /) -> None:
+        """
+        Raises what the service failed with, if it did.
+        """
+    def port_channel(self, /, id: SupportsIndex, dst: SupportsIndex, src: SupportsIndex) -> PortChannel:
+        """
+        A channel over semaphore `id`, from memory `src`, this rank's, to memory `dst`, the peer's.
+        """
+    def semaphore(self, /, id: SupportsIndex) -> Host2DeviceSemaphore:
+        """
+        The semaphore that was added as number `id`.
+        """
+    def start_proxy(self, /, blocking: bool = False) -> None:
+        """
+        Starts its thread, and with `blocking` waits until it takes triggers.
+        """
+    def stop_proxy(self, /) -> None:
+        """
+        Has everything carried out that was pushed before, and ends the thread.
+        """
+
+@final
+class ProxyTrigger:
+    """
+    128 bits by which a device thread asks its proxy for something.
+    """
+    def __eq__(self, value: object, /) -> bool: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, fst: "typing.SupportsIndex" = 0, snd: "typing.SupportsIndex" = 0) -> ProxyTrigger: ...
+    def __repr__(self, /) -> str: ...
+    @property
+    def fst(self, /) -> int:
+        """
+        The first 64 bits.
+        """
+    @fst.setter
+    def fst(self, /, value: SupportsIndex) -> None:
+        """
+        The first 64 bits.
+        """
+    @property
+    def snd(self, /) -> int:
+        """
+        The second 64 bits, of which the FIFO uses the topmost.
+        """
+    @snd.setter
+    def snd(self, /, value: SupportsIndex) -> None:
+        """
+        The second 64 bits, of which the FIFO uses the topmost.
+        """
+
+@final
+class RawGpuBuffer:
+    """
+    `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the Host
+    platform the memory is the CPU's, too.
+    """
+    @property
+    def __array_interface__(self, /) -> dict[str, Any]:
+        """
+        For NumPy, on the Host platform alone.
+        """
+    @property
+    def __cuda_array_interface__(self, /) -> dict[str, Any]:
+        """
+        For CuPy, PyTorch and Numba, on CUDA alone.
+        """
+    def __dlpack__(self, /, **_kwargs: "object") -> Any:
+        """
+        The bytes as a DLPack capsule.
+        """
+    def __dlpack_device__(self, /) -> tuple[int, int]:
+        """
+        The kind of its device, as DLPack numbers them, and the number of its GPU.
+        """
+    def __enter__(self, /) -> RawGpuBuffer: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, nelems: SupportsIndex, granularity: GpuBufferGranularity = ...) -> RawGpuBuffer: ...
+    def __repr__(self, /) -> str: ...
+    def bytes(self, /) -> int:
+        """
+        How many bytes it has.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def data(self, /) -> int:
+        """
+        Its address on the device.
+        """
+    def device_id(self, /) -> int:
+        """
+        The number of its GPU.
+        """
+    def nelems(self, /) -> int:
+        """
+        How many bytes were asked for.
+        """
+    def read(self, /, offset: "typing.SupportsIndex" = 0, size: SupportsIndex | None = None) -> "builtins.bytes":
+        """
+        Waits until the writes of kernels and copies are done, copies bytes out.
+        """
+    def to_dlpack(self, /, data_type: str, shape: SupportsGetItem[int, SupportsIndex] = ..., strides: SupportsGetItem[int, SupportsIndex] = ...) -> Any:
+        """
+        A DLPack capsule of the memory as an array; without a shape, of as many elements as fit. `data_type` is such as
+        `float32` or `torch.float16`; strides count elements.
+        """
+    def write(self, /, data: Buffer | Sequence[SupportsIndex], offset: "typing.SupportsIndex" = 0) -> None:
+        """
+        Copies bytes in.
+        """
+
+@final
+class RegisteredMemory:
+    """
+    A memory that can be the source or destination of transfers: one registered here, or a peer's.
+    """
+    def __enter__(self, /) -> RegisteredMemory: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /) -> RegisteredMemory: ...
+    def __repr__(self, /) -> str: ...
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def data(self, /) -> int:
+        """
+        Its address here. A peer's memory is mapped by this, if there is a connection to its process by which memory can
+        be mapped; else this is 0.
+        """
+    @staticmethod
+    def deserialize(data: Buffer | Sequence[SupportsIndex]) -> RegisteredMemory:
+        """
+        The memory that a peer has serialized.
+        """
+    def serialize(self, /) -> bytes:
+        """
+        The bytes from which a peer makes this memory with `deserialize()`.
+        """
+    def size(self, /) -> int:
+        """
+        How many bytes it has.
+        """
+    def transports(self, /) -> TransportFlags:
+        """
+        The transports that it is registered for.
+        """
+
+@final
+class Rendezvous:
+    """
+    Which rank of which job this process is, and where the ranks meet: what torchrun, mpirun, srun or Kubernetes told it,
+    or `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def address(self, /) -> str:
+        """
+        Where rank 0 listens.
+        """
+    def connect(self, /, timeout_sec: SupportsFloat | SupportsIndex = 30.0) -> TcpBootstrap:
+        """
+        Joins the job at its address.
+        """
+    @staticmethod
+    def from_env() -> Rendezvous:
+        """
+        Reads the environment. Logs what it has read (at level INFO). Two sources that disagree are an error.
+        """
+    @property
+    def job(self, /) -> str | None:
+        """
+        The launcher's id of the job, if it has one.
+        """
+    @property
+    def local_rank(self, /) -> int | None:
+        """
+        Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
+        """
+    @property
+    def n_ranks(self, /) -> int:
+        """
+        The number of ranks.
+        """
+    @property
+    def rank(self, /) -> int:
+        """
+        The number of this rank.
+        """
+    @property
+    def store(self, /) -> tuple[str, int, str] | None:
+        """
+        Host and port of the launcher's store, and what keys in it begin with, if there is one to meet through.
+        """
+
+@final
+class Semaphore:
+    """
+    A pair of tokens, one at each end of a connection.
+    """
+    def __enter__(self, /) -> Semaphore: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, local_stub: SemaphoreStub | None = None, remote_stub: SemaphoreStub | None = None) -> Semaphore: ...
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str = "aborted by the program") -> None:
+        """
+        Ends every wait on it, here, now and from now on.
+        """
+    def check(self, /) -> None:
+        """
+        Raises what happened to it, if something did, also if no wait ended because of it: an abort, a lost peer, one that has
+        left, a spin bound.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def connection(self, /) -> Connection:
+        """
+        The connection that it was made over.
+        """
+    def local_memory(self, /) -> RegisteredMemory:
+        """
+        The memory with this side's token.
+        """
+    def remote_memory(self, /) -> RegisteredMemory:
+        """
+        The memory with the peer's token.
+        """
+
+@final
+class SemaphoreStub:
+    """
+    One side's part of a semaphore.
+    """
+    def __enter__(self, /) -> SemaphoreStub: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, connection: Connection) -> SemaphoreStub: ...
+    def __repr__(self, /) -> str: ...
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    @staticmethod
+    def deserialize(data: Buffer | Sequence[SupportsIndex]) -> SemaphoreStub:
+        """
+        The stub that a peer has serialized.
+        """
+    def memory(self, /) -> RegisteredMemory:
+        """
+        The memory that its token is in, which other semaphores share.
+        """
+    def serialize(self, /) -> bytes:
+        """
+        The bytes from which the peer makes this stub with `deserialize()`.
+        """
+
+@final
+class SharedFuture_Connection:
+    """
+    Becomes a `Connection` when the other rank has sent its part.
+    """
+    def __repr__(self, /) -> str: ...
+    def get(self, /) -> Connection:
+        """
+        Waits for it. The same object each time.
+        """
+
+@final
+class SharedFuture_RegisteredMemory:
+    """
+    Becomes a `RegisteredMemory` when the other rank has sent its part.
+    """
+    def __repr__(self, /) -> str: ...
+    def get(self, /) -> RegisteredMemory:
+        """
+        Waits for it. The same object each time.
+        """
+
+@final
+class SharedFuture_Semaphore:
+    """
+    Becomes a `Semaphore` when the other rank has sent its part.
+    """
+    def __repr__(self, /) -> str: ...
+    def get(self, /) -> Semaphore:
+        """
+        Waits for it. The same object each time.
+        """
+
+@final
+class TcpBootstrap(Bootstrap):
+    """
+    A rank of a job whose processes are connected by TCP.
+    """
+    @staticmethod
+    def create(rank: SupportsIndex, nRanks: SupportsIndex) -> TcpBootstrap:
+        """
+        Makes the bootstrap of rank `rank` out of `nRanks`, which `initialize()` then connects.
+        """
+    @staticmethod
+    def create_unique_id() -> UniqueId:
+        """
+        Makes the identity of a new job, in the process that will be rank 0.
+        """
+    def get_unique_id(self, /) -> UniqueId:
+        """
+        The identity that this bootstrap was initialised with.
+        """
+    def initialize(self, /, unique_id: "UniqueId | str | None" = None, timeout_sec: SupportsFloat | SupportsIndex = 30.0, *, if_ip_port_trio: str | None = None, job: str | None = None) -> None:
+        """
+        Joins the job; returns when all ranks are connected. `unique_id` is an id, or an address as `ip:port` or
+        `interface:ip:port`, which may also be given as `if_ip_port_trio`. With an address, `job` is an id that all ranks of the
+        job share and no other job has: `MSCCLPP_JOB_ID` if it is not given, or else the launcher's.
+        """
+
+@final
+class Transport:
+    """
+    By which means two endpoints reach each other.
+    """
     CudaIpc: Final[Transport]
+    Ethernet: Final[Transport]
     IB0: Final[Transport]
     IB1: Final[Transport]
     IB2: Final[Transport]
@@ -87,642 +1645,270 @@ class Transport(_Enumeration):
     IB5: Final[Transport]
     IB6: Final[Transport]
     IB7: Final[Transport]
-    Ethernet: Final[Transport]
     NumTransports: Final[Transport]
-    __members__: ClassVar[dict[str, Transport]]
+    Unknown: Final[Transport]
+    __members__: Final[dict[str, Transport]]
+    def __and__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __eq__(self, value: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __index__(self, /) -> int: ...
+    def __int__(self, /) -> int: ...
+    def __invert__(self, /) -> TransportFlags: ...
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /, value: SupportsIndex) -> Transport: ...
+    def __or__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __reduce__(self, /) -> tuple[type, tuple[int]]: ...
+    def __repr__(self, /) -> str: ...
+    def __rand__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __ror__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __rxor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __xor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    @property
+    def name(self, /) -> str:
+        """
+        The member's name.
+        """
+    @property
+    def value(self, /) -> int:
+        """
+        The member's number.
+        """
 
 @final
 class TransportFlags:
-    def __new__(cls, transport: TransportFlags | Transport = ...) -> Self: ...
-    def __invert__(self) -> TransportFlags: ...
-    def __and__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __rand__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __xor__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __rxor__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __or__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __ror__(self, value: TransportFlags | Transport, /) -> TransportFlags: ...
-    def __iand__(self, value: TransportFlags | Transport, /) -> Self: ...
-    def __ixor__(self, value: TransportFlags | Transport, /) -> Self: ...
-    def __ior__(self, value: TransportFlags | Transport, /) -> Self: ...
-    def has(self, transport: Transport) -> bool: ...
-    def none(self) -> bool: ...
-    def any(self) -> bool: ...
-    def all(self) -> bool: ...
-    def count(self) -> int: ...
-
-@final
-class DeviceType(_Enumeration):
-    Unknown: Final[DeviceType]
-    CPU: Final[DeviceType]
-    GPU: Final[DeviceType]
-    __members__: ClassVar[dict[str, DeviceType]]
-
-@final
-class Device:
-    def __new__(cls, type: DeviceType = ..., id: int = ...) -> Self: ...
-    type: DeviceType
-    id: int
-
-@final
-class IbMode(_Enumeration):
-    Default: Final[IbMode]
-    Host: Final[IbMode]
-    HostNoAtomic: Final[IbMode]
-    __members__: ClassVar[dict[str, IbMode]]
-
-@final
-class EndpointConfigIb:
-    def __new__(
-        cls,
-        device_index: int = ...,
-        port: int = ...,
-        gid_index: int = ...,
-        max_cq_size: int = ...,
-        max_cq_poll_num: int = ...,
-        max_send_wr: int = ...,
-        max_recv_wr: int = ...,
-        max_wr_per_send: int = ...,
-        mode: IbMode = ...,
-        *,
-        traffic_class: int = ...,
-        service_level: int = ...,
-        pkey_index: int = ...,
-        timeout: int = ...,
-        retry_count: int = ...,
-        rnr_retry: int = ...,
-    ) -> Self: ...
-    device_index: int
-    port: int
-    max_cq_size: int
-    max_recv_wr: int
-    max_wr_per_send: int
-    max_cq_poll_num: int
-    max_send_wr: int
-    gid_index: int
-    mode: IbMode
-    traffic_class: int
-    service_level: int
-    pkey_index: int
-    timeout: int
-    retry_count: int
-    rnr_retry: int
-
-@final
-class EndpointConfig:
-    def __new__(
-        cls,
-        transport: Transport = ...,
-        device: Device | DeviceType = ...,
-        max_write_queue_size: int = ...,
-        ib: EndpointConfigIb | None = ...,
-    ) -> Self: ...
-    ib_device_index: int
-    ib: EndpointConfigIb
-    @property
-    def device(self) -> Device: ...
-    @device.setter
-    def device(self, value: Device | DeviceType) -> None: ...
-    ib_max_cq_poll_num: int
-    ib_max_recv_wr: int
-    ib_mode: IbMode
-    ib_port: int
-    max_write_queue_size: int
-    ib_max_send_wr: int
-    ib_max_wr_per_send: int
-    ib_max_cq_size: int
-    transport: Transport
-    ib_gid_index: int
-
-@final
-class Host2DeviceSemaphoreDeviceHandle:
-    @property
-    def inbound_token(self) -> int: ...
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def expected_inbound_token(self) -> int: ...
-
-@final
-class MemoryDevice2DeviceSemaphoreDeviceHandle:
-    @property
-    def remote_inbound_token(self) -> int: ...
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def expected_inbound_token(self) -> int: ...
-    @property
-    def inbound_token(self) -> int: ...
-
-@final
-class BaseMemoryChannelDeviceHandle:
-    @property
-    def semaphore_(self) -> MemoryDevice2DeviceSemaphoreDeviceHandle: ...
-    @property
-    def raw(self) -> bytes: ...
-
-@final
-class MemoryChannelDeviceHandle:
-    @property
-    def packetBuffer_(self) -> int: ...
-    @property
-    def semaphore_(self) -> MemoryDevice2DeviceSemaphoreDeviceHandle: ...
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def src_(self) -> int: ...
-    @property
-    def dst_(self) -> int: ...
-
-@final
-class FifoDeviceHandle:
-    @property
-    def triggers(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def tail(self) -> int: ...
-    @property
-    def head(self) -> int: ...
-
-@final
-class BasePortChannelDeviceHandle:
-    @property
-    def semaphore_(self) -> Host2DeviceSemaphoreDeviceHandle: ...
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def semaphore_id_(self) -> int: ...
-    @property
-    def fifo_(self) -> FifoDeviceHandle: ...
-
-@final
-class PortChannelDeviceHandle:
-    @property
-    def semaphore_(self) -> Host2DeviceSemaphoreDeviceHandle: ...
-    @property
-    def raw(self) -> bytes: ...
-    @property
-    def fifo_(self) -> FifoDeviceHandle: ...
-    @property
-    def src_(self) -> int: ...
-    @property
-    def dst_(self) -> int: ...
-    @property
-    def semaphore_id_(self) -> int: ...
+    """
+    A set of transports.
+    """
+    def __and__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __iand__(self, other: TransportFlags | Transport, /) -> Self: ...
+    def __invert__(self, /) -> TransportFlags: ...
+    def __ior__(self, other: TransportFlags | Transport, /) -> Self: ...
+    def __ixor__(self, other: TransportFlags | Transport, /) -> Self: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __new__(cls, /, transport: TransportFlags | Transport = ...) -> TransportFlags: ...
+    def __or__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __rand__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __repr__(self, /) -> str: ...
+    def __ror__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __rxor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def __xor__(self, other: TransportFlags | Transport, /) -> TransportFlags: ...
+    def all(self, /) -> bool:
+        """
+        Whether every transport is in the set.
+        """
+    def any(self, /) -> bool:
+        """
+        Whether something is in the set.
+        """
+    def count(self, /) -> int:
+        """
+        How many transports are in the set.
+        """
+    def has(self, /, transport: Transport) -> bool:
+        """
+        Whether a transport is in the set.
+        """
+    def none(self, /) -> bool:
+        """
+        Whether the set is empty.
+        """
 
 @final
 class UniqueId:
-    def __new__(cls) -> Self: ...
-    def __getstate__(self) -> bytes: ...
-    def __hash__(self) -> int: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-    def __setstate__(self, state: bytes) -> None: ...
-
-@disjoint_base
-class Bootstrap(_Closable):
-    def get_rank(self) -> int: ...
-    def get_n_ranks(self) -> int: ...
-    def get_n_ranks_per_node(self) -> int: ...
-    def get_n_ranks_per_ipc_domain(self) -> int: ...
-    @overload
-    def send(self, data: int | Buffer, size: int, peer: int, tag: int) -> None: ...
-    @overload
-    def send(self, data: Buffer, peer: int, tag: int) -> None: ...
-    @overload
-    def recv(self, data: int | Buffer, size: int, peer: int, tag: int, *, timeout_sec: float | None = ...) -> None: ...
-    @overload
-    def recv(self, data: Buffer, peer: int, tag: int, *, timeout_sec: float | None = ...) -> None: ...
-    @overload
-    def recv(self, peer: int, tag: int, *, timeout_sec: float | None = ...) -> bytes: ...
-    def all_gather(self, allData: int | Buffer, size: int, timeout_sec: float | None = ...) -> None: ...
-    def barrier(self, timeout_sec: float | None = ...) -> None: ...
-    def abort(self, reason: str = ...) -> None: ...
-
-@final
-class TcpBootstrap(Bootstrap):
-    @staticmethod
-    def create(rank: int, nRanks: int) -> TcpBootstrap: ...
-    @staticmethod
-    def create_unique_id() -> UniqueId: ...
-    def get_unique_id(self) -> UniqueId: ...
-    def initialize(
-        self,
-        unique_id: UniqueId | str | None = ...,
-        timeout_sec: float = ...,
-        *,
-        if_ip_port_trio: str | None = ...,
-        job: str | None = ...,
-    ) -> None: ...
-
-@final
-class Rendezvous:
-    @staticmethod
-    def from_env() -> Rendezvous: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def n_ranks(self) -> int: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def job(self) -> str | None: ...
-    @property
-    def local_rank(self) -> int | None: ...
-    @property
-    def store(self) -> tuple[str, int, str] | None: ...
-    def connect(self, timeout_sec: float = ...) -> TcpBootstrap: ...
-
-@final
-class Context(_Closable):
-    def __new__(cls, *, ethernet_checksums: bool | None = None) -> Self: ...
-    @staticmethod
-    def create(*, ethernet_checksums: bool | None = None) -> Context: ...
-    def register_memory(self, ptr: int, size: int, transports: TransportFlags | Transport) -> RegisteredMemory: ...
-    def create_endpoint(self, config: EndpointConfig | Transport) -> Endpoint: ...
-    def connect(self, local_endpoint: Endpoint, remote_endpoint: Endpoint) -> Connection: ...
-
-@final
-class Endpoint(_Closable):
-    def config(self) -> EndpointConfig: ...
-    def transport(self) -> Transport: ...
-    def device(self) -> Device: ...
-    def max_write_queue_size(self) -> int: ...
-    def serialize(self) -> bytes: ...
-    @staticmethod
-    def deserialize(data: Buffer | Sequence[int]) -> Endpoint: ...
-
-@final
-class Connection(_Closable):
-    def write(
-        self, dst: RegisteredMemory, dstOffset: int, src: RegisteredMemory, srcOffset: int, size: int
-    ) -> None: ...
-    def update_and_sync(self, dst: RegisteredMemory, dst_offset: int, src: int, new_value: int) -> None: ...
-    def flush(self, timeout_usec: int = ...) -> None: ...
-    def transport(self) -> Transport: ...
-    def remote_transport(self) -> Transport: ...
-    def context(self) -> Context: ...
-    def local_device(self) -> Device: ...
-    def get_max_write_queue_size(self) -> int: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-    def __hash__(self) -> int: ...
-
-@final
-class RegisteredMemory(_Closable):
-    def __new__(cls) -> Self: ...
-    def data(self) -> int: ...
-    def size(self) -> int: ...
-    def transports(self) -> TransportFlags: ...
-    def serialize(self) -> bytes: ...
-    @staticmethod
-    def deserialize(data: Buffer | Sequence[int]) -> RegisteredMemory: ...
-
-@final
-class Communicator(_Closable):
-    def __new__(cls, bootstrap: Bootstrap, context: Context | None = ...) -> Self: ...
-    def bootstrap(self) -> Bootstrap: ...
-    def context(self) -> Context: ...
-    def register_memory(self, ptr: int, size: int, transports: TransportFlags | Transport) -> RegisteredMemory: ...
-    def send_memory(self, memory: RegisteredMemory, remote_rank: int, tag: int = ...) -> None: ...
-    def recv_memory(self, remote_rank: int, tag: int = ...) -> SharedFuture_RegisteredMemory: ...
-    def connect(
-        self, local_config: EndpointConfig | Transport | Endpoint, remote_rank: int, tag: int = ...
-    ) -> SharedFuture_Connection: ...
-    def connect_all(
-        self, local_config: EndpointConfig | Transport | Endpoint, remote_ranks: Sequence[int], tag: int = ...
-    ) -> list[Connection]: ...
-    def _settle(self, ranks: Sequence[int]) -> None: ...
-    def build_semaphore(self, connection: Connection, remote_rank: int, tag: int = ...) -> SharedFuture_Semaphore: ...
-    def remote_rank_of(self, connection: Connection) -> int: ...
-    def tag_of(self, connection: Connection) -> int: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def connect_on_setup(
-        self, remote_rank: int, tag: int, local_config: EndpointConfig | Transport | Endpoint
-    ) -> SharedFuture_Connection: ...
-    def send_memory_on_setup(self, memory: RegisteredMemory, remote_rank: int, tag: int) -> None: ...
-    def recv_memory_on_setup(self, remote_rank: int, tag: int) -> SharedFuture_RegisteredMemory: ...
-    def setup(self) -> None: ...
-
-@final
-class SharedFuture_RegisteredMemory:
-    def get(self) -> RegisteredMemory: ...
-
-@final
-class SharedFuture_Connection:
-    def get(self) -> Connection: ...
-
-@final
-class SharedFuture_Semaphore:
-    def get(self) -> Semaphore: ...
-
-@final
-class SemaphoreStub(_Closable):
-    def __new__(cls, connection: Connection) -> Self: ...
-    def memory(self) -> RegisteredMemory: ...
-    def serialize(self) -> bytes: ...
-    @staticmethod
-    def deserialize(data: Buffer | Sequence[int]) -> SemaphoreStub: ...
-
-@final
-class Semaphore(_Closable):
-    def __new__(cls, local_stub: SemaphoreStub | None = ..., remote_stub: SemaphoreStub | None = ...) -> Self: ...
-    def connection(self) -> Connection: ...
-    def local_memory(self) -> RegisteredMemory: ...
-    def remote_memory(self) -> RegisteredMemory: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-
-@final
-class Host2DeviceSemaphore(_Closable):
-    @overload
-    def __new__(cls, semaphore: Semaphore) -> Self: ...
-    @overload
-    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
-    def connection(self) -> Connection: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-    def signal(self) -> None: ...
-    def device_handle(self) -> Host2DeviceSemaphoreDeviceHandle: ...
-    DeviceHandle = Host2DeviceSemaphoreDeviceHandle
-
-@final
-class Host2HostSemaphore(_Closable):
-    @overload
-    def __new__(cls, semaphore: Semaphore) -> Self: ...
-    @overload
-    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
-    def connection(self) -> Connection: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def signal(self) -> None: ...
-    def poll(self) -> bool: ...
-    def wait(self, max_spin_count: int = ...) -> None: ...
-
-@final
-class MemoryDevice2DeviceSemaphore(_Closable):
-    @overload
-    def __new__(cls, semaphore: Semaphore) -> Self: ...
-    @overload
-    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
-    def connection(self) -> Connection: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-    def device_handle(self) -> MemoryDevice2DeviceSemaphoreDeviceHandle: ...
-    DeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle
-
-@final
-class BaseMemoryChannel(_Closable):
-    @overload
-    def __new__(cls) -> Self: ...
-    @overload
-    def __new__(cls, semaphore: Semaphore | MemoryDevice2DeviceSemaphore) -> Self: ...
-    @overload
-    def __new__(cls, communicator: Communicator, connection: Connection) -> Self: ...
-    def device_handle(self) -> BaseMemoryChannelDeviceHandle: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-    DeviceHandle = BaseMemoryChannelDeviceHandle
-
-@final
-class MemoryChannel(_Closable):
-    @overload
-    def __new__(cls) -> Self: ...
-    @overload
-    def __new__(
-        cls,
-        semaphore: Semaphore | MemoryDevice2DeviceSemaphore,
-        dst: RegisteredMemory,
-        src: RegisteredMemory,
-        packet_buffer: int | RegisteredMemory | None = ...,
-    ) -> Self: ...
-    @overload
-    def __new__(
-        cls,
-        communicator: Communicator,
-        connection: Connection,
-        dst: RegisteredMemory,
-        src: RegisteredMemory,
-        packet_buffer: int | RegisteredMemory | None = ...,
-    ) -> Self: ...
-    def device_handle(self) -> MemoryChannelDeviceHandle: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-    DeviceHandle = MemoryChannelDeviceHandle
-
-@final
-class ProxyTrigger:
-    def __new__(cls, fst: int = ..., snd: int = ...) -> Self: ...
-    snd: int
-    fst: int
-
-@final
-class Fifo(_Closable):
-    def __new__(cls, size: int = ...) -> Self: ...
-    def poll(self) -> ProxyTrigger | None: ...
-    def pop(self) -> None: ...
-    def size(self) -> int: ...
-    def device_handle(self) -> FifoDeviceHandle: ...
-    def abort(self) -> None: ...
-
-@final
-class ProxyHandlerResult(_Enumeration):
-    Continue: Final[ProxyHandlerResult]
-    Stop: Final[ProxyHandlerResult]
-    Retry: Final[ProxyHandlerResult]
-    __members__: ClassVar[dict[str, ProxyHandlerResult]]
-
-@final
-class Proxy:
-    def __new__(cls, handler: Callable[[ProxyTrigger], ProxyHandlerResult], fifo_size: int = ...) -> Self: ...
-    def start(self, blocking: bool = ...) -> None: ...
-    def stop(self) -> None: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def close(self) -> None: ...
-    def is_running(self) -> bool: ...
-    def device_handle(self) -> FifoDeviceHandle: ...
-    def __enter__(self) -> Proxy: ...
-    def __exit__(self, *_exception: Any) -> None: ...
-
-class BaseProxyService:
-    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
-    def start_proxy(self, blocking: bool = ...) -> None: ...
-    def stop_proxy(self) -> None: ...
-
-@final
-class ProxyService(BaseProxyService):
-    def __new__(cls, fifo_size: int = ...) -> Self: ...
-    def start_proxy(self, blocking: bool = ...) -> None: ...
-    def stop_proxy(self) -> None: ...
-    def build_and_add_semaphore(self, comm: Communicator, connection: Connection) -> int: ...
-    def add_semaphore(self, semaphore: Semaphore | Host2DeviceSemaphore) -> int: ...
-    def add_memory(self, memory: RegisteredMemory) -> int: ...
-    def semaphore(self, id: int) -> Host2DeviceSemaphore: ...
-    def base_port_channel(self, id: int) -> BasePortChannel: ...
-    def port_channel(self, id: int, dst: int, src: int) -> PortChannel: ...
-    def health(self) -> None: ...
-    def close(self) -> None: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def __enter__(self) -> ProxyService: ...
-    def __exit__(self, *_exception: Any) -> None: ...
-
-@final
-class BasePortChannel(_Closable):
-    def __new__(
-        cls,
-        semaphore_id: int | None = ...,
-        semaphore: Host2DeviceSemaphore | None = ...,
-        proxy: ProxyService | None = ...,
-    ) -> Self: ...
-    def device_handle(self) -> BasePortChannelDeviceHandle: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-    DeviceHandle = BasePortChannelDeviceHandle
-
-@final
-class PortChannel(_Closable):
-    def __new__(
-        cls,
-        semaphore_id: int | None = ...,
-        semaphore: Host2DeviceSemaphore | None = ...,
-        proxy: ProxyService | None = ...,
-        dst: int | None = ...,
-        src: int | None = ...,
-    ) -> Self: ...
-    def device_handle(self) -> PortChannelDeviceHandle: ...
-    def abort(self, reason: str = ...) -> None: ...
-    def check(self) -> None: ...
-    DeviceHandle = PortChannelDeviceHandle
-
-@final
-class GpuBufferGranularity(_Enumeration):
-    MultiCastMinimum: Final[GpuBufferGranularity]
-    MultiCastRecommended: Final[GpuBufferGranularity]
-    AllocationMinimum: Final[GpuBufferGranularity]
-    AllocationRecommended: Final[GpuBufferGranularity]
-    __members__: ClassVar[dict[str, GpuBufferGranularity]]
-
-@final
-class RawGpuBuffer(_Closable):
-    def __new__(cls, nelems: int, granularity: GpuBufferGranularity = ...) -> Self: ...
-    def nelems(self) -> int: ...
-    def bytes(self) -> int: ...
-    def data(self) -> int: ...
-    def device_id(self) -> int: ...
-    def to_dlpack(self, data_type: str, shape: Sequence[int] = ..., strides: Sequence[int] = ...) -> Any: ...
-    def __dlpack_device__(self) -> tuple[int, int]: ...
-    def __dlpack__(self, **_kwargs: Any) -> Any: ...
-    def read(self, offset: int = ..., size: int | None = ...) -> builtins.bytes: ...
-    def write(self, data: Buffer | Sequence[int], offset: int = ...) -> None: ...
-    @property
-    def __array_interface__(self) -> dict[str, Any]: ...
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]: ...
-
-@final
-class Env:
-    @property
-    def ibv_mode(self) -> str: ...
-    @property
-    def hca_devices(self) -> str: ...
-    @property
-    def debug_subsys(self) -> str: ...
-    @property
-    def debug_file(self) -> str: ...
-    @property
-    def cache_dir(self) -> str: ...
-    @property
-    def hostid(self) -> str: ...
-    @property
-    def socket_family(self) -> str: ...
-    @property
-    def comm_id(self) -> str: ...
-    @property
-    def cuda_ipc_use_default_stream(self) -> bool: ...
-    @property
-    def debug(self) -> str: ...
-    @property
-    def npkit_dump_dir(self) -> str: ...
-    @property
-    def ib_gid_index(self) -> int: ...
-    @property
-    def socket_ifname(self) -> str: ...
+    """
+    Names a job: made by rank 0's process and passed to the others, for example by pickling it.
+    """
+    def __eq__(self, value: object, /) -> bool: ...
+    def __getstate__(self, /) -> bytes:
+        """
+        The id as 128 bytes, its key among them: whoever has them can join the job.
+        """
+    def __hash__(self, /) -> int:
+        """
+        Of what may be shown, which no two jobs have in common.
+        """
+    def __ne__(self, value: object, /) -> bool: ...
+    def __new__(cls, /) -> UniqueId: ...
+    def __repr__(self, /) -> str: ...
+    def __setstate__(self, /, state: bytes) -> None:
+        """
+        Takes the bytes that `__getstate__()` gave.
+        """
 
 @final
 class _Kernel:
-    def __new__(
-        cls, name: str, source: str, headers: Sequence[tuple[str, str]], kernel: str, ptx: str | None = None
-    ) -> Self: ...
+    """
+    A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
+    """
+    def __new__(cls, /, name: str, source: str, headers: SupportsGetItem[int, tuple[str, str]], kernel: str, ptx: str | None = None) -> _Kernel:
+        """
+        Compiles `source`, unless `ptx` was made of it. `name` stands in messages; `headers` are the names by which the source
+        includes files, and their texts.
+        """
+    def launch(self, /, params: Buffer | Sequence[SupportsIndex], nblocks: SupportsLenAndGetItem[SupportsIndex], nthreads: SupportsLenAndGetItem[SupportsIndex], shared: SupportsIndex, stream: SupportsIndex | None, keep: "tuple[typing.Any, ...] | None" = None, addresses: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]] | None = None) -> None:
+        """
+        Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep`, the tuple that
+        `params` was made of, lives at least until the launch is complete. `launch_again` may launch it again if `addresses`
+        says, for each place with a tensor that can move, where it is now; not if that is None.
+        """
+    def launch_again(self, /, params: "tuple[typing.Any, ...]", nblocks: SupportsLenAndGetItem[SupportsIndex], nthreads: SupportsLenAndGetItem[SupportsIndex], shared: SupportsIndex, stream: SupportsIndex | None) -> bool:
+        """
+        As `launch`, with the tuple of the last launch, if that still runs and nothing in it has changed. Whether it did.
+        """
     @staticmethod
-    def of_ptx(name: str, ptx: str, kernel: str) -> _Kernel: ...
+    def of_binary(name: str, binary: Buffer | Sequence[SupportsIndex], kernel: str) -> _Kernel:
+        """
+        Takes a cubin or fatbin.
+        """
     @staticmethod
-    def of_binary(name: str, binary: Buffer | Sequence[int], kernel: str) -> _Kernel: ...
+    def of_ptx(name: str, ptx: str, kernel: str) -> _Kernel:
+        """
+        Takes PTX.
+        """
     @property
-    def parameters(self) -> list[tuple[int, int]]: ...
+    def parameter_names(self, /) -> list[str]:
+        """
+        The names of its parameters, or nothing where its source does not say them.
+        """
     @property
-    def parameter_names(self) -> list[str]: ...
-    def launch(
-        self,
-        params: Buffer | Sequence[int],
-        nblocks: Sequence[int],
-        nthreads: Sequence[int],
-        shared: int,
-        stream: int | None,
-        keep: tuple[Any, ...] | None = ...,
-        addresses: list[tuple[int, int]] | None = ...,
-    ) -> None: ...
-    def launch_again(
-        self,
-        params: tuple[Any, ...],
-        nblocks: Sequence[int],
-        nthreads: Sequence[int],
-        shared: int,
-        stream: int | None,
-    ) -> bool: ...
+    def parameters(self, /) -> list[tuple[int, int]]:
+        """
+        Offset and size of each of its parameters, in bytes.
+        """
 
+def _bind_to_node(node: SupportsIndex) -> None:
+    """
+    Binds this thread, and those that it starts, to the processors of a NUMA node.
+    """
+
+def _cached_ptx(name: str, made_from: SupportsGetItem[int, str], make: "collections.abc.Callable[[], str]") -> str:
+    """
+    PTX out of the cache of compiled kernels; if it is not there, what `make` returns, which is kept there. It is made from
+    all of `made_from`.
+    """
+
+def _current_gpu() -> tuple[str, int, tuple[int, int] | None]:
+    """
+    The platform of the current GPU, its number, and its compute capability, which those of CUDA have.
+    """
+
+def _device_of(address: SupportsIndex) -> int | None:
+    """
+    The number of the GPU in whose memory an address is.
+    """
+
+def _end_log_queue() -> None:
+    """
+    Lets nothing more into the queue: what is in it is the last.
+    """
+
+def _end_proxies() -> None:
+    """
+    Ends them: for `atexit`.
+    """
+
+def _log_meeting(text: str) -> None:
+    """
+    A line of the Python layer for the log, at level INFO: how ranks meet.
+    """
+
+def _log_to_queue(level: SupportsIndex) -> None:
+    """
+    From now on lines of `level`, as `logging` counts, and above go into the queue, and nowhere else.
+    """
+
+def _next_log_line() -> tuple[str, int, str] | None:
+    """
+    Waits for the next line: the logger's name, the level and the text. None when the queue has ended.
+    """
+
+def _numa_node(device_id: "typing.SupportsIndex") -> int | None:
+    """
+    The NUMA node of a GPU, where the system knows one.
+    """
+
+def _start_log() -> None:
+    """
+    Sets up logging as the environment says. Does nothing the second time.
+    """
+
+def _synchronize(timeout_sec: SupportsFloat | SupportsIndex, abort: "object") -> None:
+    """
+    Waits until everything that was launched on the default stream of the current GPU is complete. With `abort`, kernels
+    that do not end in time are ended by aborting that.
+    """
+
+def device_count() -> int:
+    """
+    How many GPUs this process sees, or simulated devices; at least one. Raises `Error` where there is none, which says
+    what was looked for.
+    """
+
+def env() -> Env:
+    """
+    The settings: the same object each time.
+    """
+
+def get_host_name(maxlen: SupportsIndex, delim: str) -> str:
+    """
+    The host's name up to `delim`, and at most `maxlen` characters of it.
+    """
+
+def set_device(device: "typing.SupportsIndex") -> None:
+    """
+    Makes GPU `device`, counted from 0, the current one of the calling thread: what names no device then means this one,
+    also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
+    Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads ranks over the GPUs.
+    """
+
+def version() -> "dict[str, str]":
+    """
+    What this library and the package are called, and which version they are.
+    """
+
+CppBaseMemoryChannel = BaseMemoryChannel
+CppBaseMemoryChannelDeviceHandle = BaseMemoryChannelDeviceHandle
+CppBasePortChannel = BasePortChannel
+CppBasePortChannelDeviceHandle = BasePortChannelDeviceHandle
+CppBaseProxyService = BaseProxyService
+CppBootstrap = Bootstrap
+CppCommunicator = Communicator
+CppConnection = Connection
+CppContext = Context
+CppDevice = Device
+CppDeviceType = DeviceType
+CppEndpoint = Endpoint
+CppEndpointConfig = EndpointConfig
+CppEndpointConfigIb = EndpointConfigIb
+CppEnv = Env
 CppErrorCode = ErrorCode
+CppFifo = Fifo
+CppFifoDeviceHandle = FifoDeviceHandle
+CppGpuBufferGranularity = GpuBufferGranularity
+CppHost2DeviceSemaphore = Host2DeviceSemaphore
+CppHost2DeviceSemaphoreDeviceHandle = Host2DeviceSemaphoreDeviceHandle
+CppHost2HostSemaphore = Host2HostSemaphore
+CppIbMode = IbMode
+CppMemoryChannel = MemoryChannel
+CppMemoryChannelDeviceHandle = MemoryChannelDeviceHandle
+CppMemoryDevice2DeviceSemaphore = MemoryDevice2DeviceSemaphore
+CppMemoryDevice2DeviceSemaphoreDeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle
+CppPortChannel = PortChannel
+CppPortChannelDeviceHandle = PortChannelDeviceHandle
+CppProxy = Proxy
+CppProxyHandlerResult = ProxyHandlerResult
+CppProxyService = ProxyService
+CppProxyTrigger = ProxyTrigger
+CppRawGpuBuffer = RawGpuBuffer
+CppRegisteredMemory = RegisteredMemory
+CppRendezvous = Rendezvous
+CppSemaphore = Semaphore
+CppSemaphoreStub = SemaphoreStub
+CppSharedFuture_Connection = SharedFuture_Connection
+CppSharedFuture_RegisteredMemory = SharedFuture_RegisteredMemory
+CppSharedFuture_Semaphore = SharedFuture_Semaphore
+CppTcpBootstrap = TcpBootstrap
 CppTransport = Transport
 CppTransportFlags = TransportFlags
-CppDeviceType = DeviceType
-CppDevice = Device
-CppIbMode = IbMode
-CppEndpointConfigIb = EndpointConfigIb
-CppEndpointConfig = EndpointConfig
 CppUniqueId = UniqueId
-CppBootstrap = Bootstrap
-CppTcpBootstrap = TcpBootstrap
-CppRendezvous = Rendezvous
-CppContext = Context
-CppEndpoint = Endpoint
-CppConnection = Connection
-CppRegisteredMemory = RegisteredMemory
-CppCommunicator = Communicator
-CppSharedFuture_RegisteredMemory = SharedFuture_RegisteredMemory
-CppSharedFuture_Connection = SharedFuture_Connection
-CppSharedFuture_Semaphore = SharedFuture_Semaphore
-CppSemaphoreStub = SemaphoreStub
-CppSemaphore = Semaphore
-CppHost2DeviceSemaphore = Host2DeviceSemaphore
-CppHost2HostSemaphore = Host2HostSemaphore
-CppMemoryDevice2DeviceSemaphore = MemoryDevice2DeviceSemaphore
-CppBaseMemoryChannel = BaseMemoryChannel
-CppMemoryChannel = MemoryChannel
-CppProxyTrigger = ProxyTrigger
-CppFifo = Fifo
-CppProxyHandlerResult = ProxyHandlerResult
-CppProxy = Proxy
-CppBaseProxyService = BaseProxyService
-CppProxyService = ProxyService
-CppBasePortChannel = BasePortChannel
-CppPortChannel = PortChannel
-CppGpuBufferGranularity = GpuBufferGranularity
-CppRawGpuBuffer = RawGpuBuffer
-CppEnv = Env
-CppHost2DeviceSemaphoreDeviceHandle = Host2DeviceSemaphoreDeviceHandle
-CppMemoryDevice2DeviceSemaphoreDeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle
-CppBaseMemoryChannelDeviceHandle = BaseMemoryChannelDeviceHandle
-CppMemoryChannelDeviceHandle = MemoryChannelDeviceHandle
-CppFifoDeviceHandle = FifoDeviceHandle
-CppBasePortChannelDeviceHandle = BasePortChannelDeviceHandle
-CppPortChannelDeviceHandle = PortChannelDeviceHandle

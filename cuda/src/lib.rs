@@ -28,6 +28,11 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
     ("mscclpp/atomic_words_device.hpp", include_str!("../include/mscclpp/atomic_words_device.hpp")),
     ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
+    ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
+    ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
+    ("mscclpp/collective_packets_device.hpp", include_str!("../include/mscclpp/collective_packets_device.hpp")),
+    ("mscclpp/collective_pieces_device.hpp", include_str!("../include/mscclpp/collective_pieces_device.hpp")),
+    ("mscclpp/collective_sends_device.hpp", include_str!("../include/mscclpp/collective_sends_device.hpp")),
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/core.hpp", include_str!("../include/mscclpp/core.hpp")),
@@ -46,6 +51,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/port_channel.hpp", include_str!("../include/mscclpp/port_channel.hpp")),
     ("mscclpp/port_channel_device.hpp", include_str!("../include/mscclpp/port_channel_device.hpp")),
     ("mscclpp/proxy_channel_device.hpp", include_str!("../include/mscclpp/proxy_channel_device.hpp")),
+    ("mscclpp/reduce_device.hpp", include_str!("../include/mscclpp/reduce_device.hpp")),
     ("mscclpp/semaphore.hpp", include_str!("../include/mscclpp/semaphore.hpp")),
     ("mscclpp/semaphore_device.hpp", include_str!("../include/mscclpp/semaphore_device.hpp")),
     ("mscclpp/sm_channel_device.hpp", include_str!("../include/mscclpp/sm_channel_device.hpp")),
@@ -127,6 +133,10 @@ pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_ch
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
 pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
 
+/// The kernels of collectives. All but `move_messages` take a `CollectiveHandle` and a `CollectiveCall` by value; that takes a
+/// `CollectiveHandle` and a `CollectiveSends`.
+pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
+
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");
@@ -197,6 +207,7 @@ mod tests {
         let kernels = [
             BIDIR_MEMORY_CHANNEL,
             BIDIR_PORT_CHANNEL,
+            COLLECTIVES,
             CUSTOM_PROXY,
             MESH_PORT_CHANNELS,
             PING_PONG,

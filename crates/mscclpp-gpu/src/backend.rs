@@ -107,6 +107,9 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     }
     fn record(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
     fn wait_event(&self, event: &Arc<dyn EventBackend>) -> Result<()>;
+    /// Whether others made the stream.
+    fn is_foreign(&self) -> bool;
+    fn is_being_captured(&self) -> Result<bool>;
     fn begin_capture(&self) -> Result<()>;
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>>;
 }

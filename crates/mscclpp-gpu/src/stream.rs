@@ -55,6 +55,26 @@ impl Stream {
         &self.gpu
     }
 
+    /// Whether the other is the same stream.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.backend, &other.backend)
+    }
+
+    /// Whether other code made it, and may destroy it: see [`Stream::from_raw`].
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.backend.is_foreign()
+    }
+
+    /// Whether it is being captured: whether work that is submitted to it becomes part of a graph. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Driver`](crate::Error::Driver).
+    pub fn is_capturing(&self) -> Result<bool> {
+        self.backend()?.is_being_captured()
+    }
+
     /// Blocks until all work submitted so far is complete.
     ///
     /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].

@@ -22,21 +22,25 @@
 #define MSCCLPP_DEVICE_COMPILE
 #define MSCCLPP_INLINE __forceinline__
 #define MSCCLPP_DEVICE_INLINE __device__ __forceinline__
+#define MSCCLPP_DEVICE_NOINLINE inline __device__ __noinline__
 #define MSCCLPP_HOST_DEVICE_INLINE __host__ __device__ __forceinline__
 #elif defined(MSCCLPP_DEVICE_HIP)
 #define MSCCLPP_DEVICE_COMPILE
 #define MSCCLPP_INLINE inline __attribute__((always_inline))
 #define MSCCLPP_DEVICE_INLINE __attribute__((device)) inline __attribute__((always_inline))
+#define MSCCLPP_DEVICE_NOINLINE __attribute__((device)) inline __attribute__((noinline))
 #define MSCCLPP_HOST_DEVICE_INLINE \
   __attribute__((host)) __attribute__((device)) inline __attribute__((always_inline))
 #elif defined(MSCCLPP_DEVICE_HOST)
 #define MSCCLPP_DEVICE_COMPILE
 #define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE inline
+#define MSCCLPP_DEVICE_NOINLINE inline
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #else
 #define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE
+#define MSCCLPP_DEVICE_NOINLINE
 #define MSCCLPP_HOST_DEVICE_INLINE inline
 #endif
 

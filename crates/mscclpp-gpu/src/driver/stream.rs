@@ -269,6 +269,18 @@ impl<D: Api> StreamBackend for Stream<D> {
         })
     }
 
+    fn is_foreign(&self) -> bool {
+        !self.owned && self.handle() as usize > LAST_SPECIAL_HANDLE
+    }
+
+    fn is_being_captured(&self) -> Result<bool> {
+        // A default stream cannot be captured.
+        if self.handle() as usize <= LAST_SPECIAL_HANDLE {
+            return Ok(false);
+        }
+        self.is_capturing()
+    }
+
     fn begin_capture(&self) -> Result<()> {
         if self.handle() as usize <= LAST_SPECIAL_HANDLE {
             return Err(Error::invalid("a default stream cannot be captured; use Gpu::stream"));

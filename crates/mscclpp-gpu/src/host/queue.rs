@@ -184,6 +184,10 @@ impl Queue {
         self.state.lock().capture.as_ref().is_some_and(|own| capture.as_ptr() == Arc::as_ptr(&own.token))
     }
 
+    pub(super) fn is_capturing(&self) -> bool {
+        self.state.lock().capture.is_some()
+    }
+
     pub(super) fn begin_capture(&self) -> Result<()> {
         let mut state = self.state.lock();
         state.check()?;

@@ -97,6 +97,14 @@ impl StreamBackend for HostStream {
         HostEvent::of(&**event)?.wait_on(&self.queue)
     }
 
+    fn is_foreign(&self) -> bool {
+        false
+    }
+
+    fn is_being_captured(&self) -> Result<bool> {
+        Ok(self.queue.is_capturing())
+    }
+
     fn begin_capture(&self) -> Result<()> {
         self.queue.begin_capture()
     }

@@ -1,0 +1,88 @@
+//! What kernels get: the structs of `collective_call_device.hpp` and `collective_sends_device.hpp`.
+
+use mscclpp::{DevicePtr, gpu::KernelParam};
+
+/// `CollectiveMaxRanks`: the most ranks on one host.
+#[allow(unreachable_pub, reason = "a test compiles this file as its own")]
+pub const MAX_RANKS: usize = 16;
+/// `CollectivePieces`.
+pub(crate) const RING: u64 = 4;
+/// `CollectiveLine`.
+pub(crate) const LINE: u64 = 128;
+/// `MessagesPerPeer`.
+pub(crate) const MESSAGES: usize = 2;
+
+/// `CollectiveHandle`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveHandle {
+    pub(crate) scratch: [DevicePtr; MAX_RANKS],
+    pub(crate) status: [DevicePtr; MAX_RANKS],
+    pub(crate) epochs: DevicePtr,
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) slots: u32,
+    pub(crate) reserved: u32,
+    pub(crate) begun: u64,
+    pub(crate) signals: u64,
+    pub(crate) packets: u64,
+    pub(crate) packet_bytes: u64,
+    pub(crate) lines: u64,
+    pub(crate) line_bytes: u64,
+    pub(crate) pieces: u64,
+    pub(crate) piece_bytes: u64,
+}
+
+/// `CollectiveSegment`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Segment {
+    pub(crate) send: DevicePtr,
+    pub(crate) recv: DevicePtr,
+    pub(crate) send_bytes: u64,
+    pub(crate) recv_bytes: u64,
+}
+
+impl Segment {
+    pub(crate) const NONE: Self =
+        Self { send: DevicePtr::NULL, recv: DevicePtr::NULL, send_bytes: 0, recv_bytes: 0 };
+}
+
+/// `CollectiveCall`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveCall {
+    pub(crate) segments: [Segment; MAX_RANKS],
+    pub(crate) most_bytes: u64,
+    pub(crate) piece: u64,
+    pub(crate) data_type: u32,
+    pub(crate) op: u32,
+    pub(crate) scale: u64,
+    pub(crate) scaled: u32,
+    pub(crate) one_way: u32,
+}
+
+/// `CollectiveMessage`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Message {
+    pub(crate) memory: DevicePtr,
+    pub(crate) bytes: u64,
+}
+
+impl Message {
+    pub(crate) const NONE: Self = Self { memory: DevicePtr::NULL, bytes: 0 };
+}
+
+/// `CollectiveSends`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveSends {
+    pub(crate) messages: [[[Message; MESSAGES]; 2]; MAX_RANKS],
+    pub(crate) counts: DevicePtr,
+    pub(crate) signals: u64,
+    pub(crate) places: u64,
+    pub(crate) piece: u64,
+    pub(crate) lanes: u32,
+    pub(crate) reserved: u32,
+}

@@ -1,0 +1,48 @@
+//! Collectives of the GPUs of one host: `all_reduce` and its like, over the channels of [`mscclpp`].
+//!
+//! [`Collectives`] has them as methods on [`DeviceSlice`]s, and by addresses, for bindings: [`Collectives::enqueue`].
+//!
+//! | collective | what a rank gets |
+//! | --- | --- |
+//! | [`all_reduce`](Collectives::all_reduce) | the numbers of all, reduced |
+//! | [`reduce_scatter`](Collectives::reduce_scatter) | its part of them |
+//! | [`reduce`](Collectives::reduce) | all of them, on one rank |
+//! | [`all_gather`](Collectives::all_gather), [`all_gather_v`](Collectives::all_gather_v) | the numbers of all, behind each other |
+//! | [`gather`](Collectives::gather) | the same, on one rank |
+//! | [`all_to_all`](Collectives::all_to_all), [`all_to_all_v`](Collectives::all_to_all_v) | its part of the numbers of each |
+//! | [`broadcast`](Collectives::broadcast), [`scatter`](Collectives::scatter) | the numbers of one rank, or its part of them |
+//! | [`send`](Collectives::send), [`recv`](Collectives::recv), [`exchange`](Collectives::exchange) | the messages of single ranks |
+//! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
+//!
+//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know. The kernels are in the headers
+//! `mscclpp/collective_device.hpp` and those that it includes.
+//!
+//! # Features
+//! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`].
+//!
+//! # What it does not do yet
+//! All ranks are on one host, and their devices reach each other's memory. No figure of it has been measured on GPUs.
+#![warn(clippy::pedantic)]
+#![allow(clippy::missing_panics_doc, clippy::too_many_lines, reason = "noise")]
+
+mod collectives;
+mod data;
+mod error;
+mod handle;
+mod kept;
+mod messages;
+mod plan;
+mod request;
+mod scratch;
+mod select;
+mod setup;
+mod typed;
+
+pub use collectives::Collectives;
+pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
+pub use error::{Error, Result};
+pub use handle::MAX_RANKS;
+pub use request::{Kind, ReduceOp, Request};
+pub use select::{Choice, Devices, Possible, Question, Selector, Shape, Tuned, Way};
+pub use setup::CollectivesBuilder;
+pub use typed::Transfer;

@@ -1,0 +1,130 @@
+//! A collective, as it is asked for by addresses.
+
+use mscclpp::DevicePtr;
+
+use crate::DataType;
+
+/// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first: their bits
+/// depend on nothing but the numbers.
+///
+/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once; `f32` and `f64` are combined in their own type.
+/// Sums and products of whole numbers wrap.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum ReduceOp {
+    /// The sum.
+    Sum,
+    /// The product.
+    Prod,
+    /// The largest. A NaN wins.
+    Max,
+    /// The smallest. A NaN wins.
+    Min,
+    /// The sum, divided by the number of ranks; of whole numbers towards zero.
+    Avg,
+    /// The sum, of numbers that were first multiplied by this rank's factor and rounded to their type. Ranks may have different
+    /// factors. It becomes an `f32` for types of up to 32 bits of float, and a whole number, towards zero, for whole numbers.
+    PreMulSum(f64),
+}
+
+impl ReduceOp {
+    /// `ncclRedOp_t`.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Sum | Self::PreMulSum(_) => 0,
+            Self::Prod => 1,
+            Self::Max => 2,
+            Self::Min => 3,
+            Self::Avg => 4,
+        }
+    }
+
+    /// The factor's bits, as the kernel wants them.
+    pub(crate) fn scale(self, data_type: DataType) -> Option<u64> {
+        let Self::PreMulSum(factor) = self else { return None };
+        #[allow(clippy::cast_possible_truncation, reason = "what the type of the numbers can hold is documented")]
+        let bits = match data_type {
+            DataType::F64 => factor.to_bits(),
+            _ if data_type.is_float() => u64::from((factor as f32).to_bits()),
+            DataType::U64 | DataType::U32 | DataType::U16 | DataType::U8 if factor >= 0.0 => factor as u64,
+            _ => (factor as i64).cast_unsigned(),
+        };
+        Some(bits)
+    }
+}
+
+/// Which collective, with what only it needs. Ranks are numbered as in their [`Collectives`](crate::Collectives).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Kind<'a> {
+    /// Every rank gets `count` numbers, of all ranks reduced.
+    AllReduce(ReduceOp),
+    /// Every rank gives `count` numbers and gets those of all, in the order of the ranks.
+    AllGather,
+    /// As [`Kind::AllGather`], with a count for each rank. `count` is not used.
+    AllGatherV(&'a [u64]),
+    /// Every rank gives `count` numbers for each rank, and gets those for it, reduced.
+    ReduceScatter(ReduceOp),
+    /// Every rank gives `count` numbers to each rank, and gets as many from each.
+    AllToAll,
+    /// As [`Kind::AllToAll`], with counts: how many numbers for each rank, and how many from each. The numbers lie behind each
+    /// other in the order of the ranks. `count` is not used.
+    AllToAllV {
+        /// How many for each rank.
+        send: &'a [u64],
+        /// How many from each rank, which are as many as it sends.
+        recv: &'a [u64],
+    },
+    /// Every rank gets the `count` numbers of rank `root`. Only there is `send` used.
+    Broadcast {
+        /// Whose numbers.
+        root: usize,
+    },
+    /// Rank `root` gets `count` numbers, of all ranks reduced. Only there is `recv` used.
+    Reduce {
+        /// Who gets them.
+        root: usize,
+        /// How.
+        op: ReduceOp,
+    },
+    /// Rank `root` gets the `count` numbers of every rank, in the order of the ranks. Only there is `recv` used.
+    Gather {
+        /// Who gets them.
+        root: usize,
+    },
+    /// Every rank gets `count` numbers of rank `root`, which has them in the order of the ranks. Only there is `send` used.
+    Scatter {
+        /// Whose numbers.
+        root: usize,
+    },
+    /// No rank goes on before all have come here.
+    Barrier,
+    /// Rank `peer` gets `count` numbers of this rank; only these two ranks call. Only `send` is used.
+    Send {
+        /// To whom.
+        peer: usize,
+    },
+    /// Gets `count` numbers of rank `peer`; only these two ranks call. Only `recv` is used.
+    Recv {
+        /// From whom.
+        peer: usize,
+    },
+}
+
+/// A collective by addresses, for [`Collectives::enqueue`](crate::Collectives::enqueue).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Request<'a> {
+    /// Which.
+    pub kind: Kind<'a>,
+    /// This rank's numbers, on its device.
+    pub send: DevicePtr,
+    /// Where the result goes, on its device. In place is: at `send` for kinds that give every rank as much as they take of it
+    /// ([`Kind::AllReduce`], [`Kind::AllToAll`], [`Kind::Broadcast`], [`Kind::Reduce`]). For [`Kind::AllGather`] and
+    /// [`Kind::Gather`], `send` is this rank's place in `recv`; for [`Kind::ReduceScatter`] and [`Kind::Scatter`], `recv` is this
+    /// rank's place in `send`.
+    pub recv: DevicePtr,
+    /// How many numbers; see the kind for whose.
+    pub count: u64,
+    /// Of what type.
+    pub data_type: DataType,
+}

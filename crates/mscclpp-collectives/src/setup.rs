@@ -1,0 +1,262 @@
+//! How ranks set up collectives together.
+
+use std::{sync::Arc, time::Duration};
+
+use mscclpp::{
+    Communicator, Device, DevicePtr, EndpointConfig, Gpu, MemoryChannel, Module, Platform, Transport,
+    gpu::{KernelArgument, Owner},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Collectives, Error, Result, Selector, Tuned,
+    collectives::{Counters, Inner, Kernels},
+    handle::{CollectiveHandle, MAX_RANKS},
+    kept::Kept,
+    scratch::Layout,
+    select::Devices,
+};
+
+/// How much device memory a communicator takes, if nothing else is said.
+pub(crate) const SCRATCH: u64 = 128 << 20;
+/// The usual most blocks of a call.
+const MAX_BLOCKS: u32 = 128;
+/// Simulated threads are slow, so calls have few of them.
+const MAX_BLOCKS_ON_HOST: u32 = 4;
+const SCRATCH_ON_HOST: u64 = 16 << 20;
+/// The tag of its messages, if nothing else is said.
+const TAG: u32 = 0x636f_6c6c;
+
+/// Sets up [`Collectives`]; begun by [`Collectives::builder`].
+#[derive(Debug, Clone)]
+#[must_use = "nothing is set up before connect()"]
+pub struct CollectivesBuilder<'a> {
+    comm: &'a Communicator,
+    gpu: &'a Gpu,
+    ranks: Option<Vec<usize>>,
+    max_blocks: Option<u32>,
+    scratch: Option<u64>,
+    timeout: Option<Duration>,
+    tag: u32,
+    selector: Arc<dyn Selector>,
+}
+
+impl<'a> CollectivesBuilder<'a> {
+    pub(crate) fn new(comm: &'a Communicator, gpu: &'a Gpu) -> Self {
+        let selector = Arc::new(Tuned);
+        Self { comm, gpu, ranks: None, max_blocks: None, scratch: None, timeout: None, tag: TAG, selector }
+    }
+
+    /// The ranks of the communicator that take part, of which this is one, in the order in which they are numbered: all of
+    /// them, if not given. Groups that have ranks in common and are set up at the same time need different
+    /// [tags](CollectivesBuilder::tag).
+    pub fn ranks(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
+        self.ranks = Some(ranks.into_iter().collect());
+        self
+    }
+
+    /// The most blocks that a call has, of 1024 threads at most: 128 if not given, and 4 on simulated devices. A block takes a
+    /// multiprocessor. All ranks give the same.
+    ///
+    /// Two communicators whose calls run at the same time, on two streams, need all their blocks on the device at once; what
+    /// does not fit waits for ever. If several ranks share a device, give each its part.
+    pub fn max_blocks(mut self, blocks: u32) -> Self {
+        self.max_blocks = Some(blocks);
+        self
+    }
+
+    /// The most device memory that it takes, in bytes: 128 MiB if not given, and 16 MiB on simulated devices. With less, large
+    /// messages go in smaller pieces. All ranks give the same.
+    pub fn scratch(mut self, bytes: u64) -> Self {
+        self.scratch = Some(bytes);
+        self
+    }
+
+    /// How long [`Collectives::synchronize`] waits before it gives up: for ever, if not given.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// The tag of its messages to other ranks while it is set up. Other messages of the program have others.
+    pub fn tag(mut self, tag: u32) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// Chooses how collectives are done, in place of [`Tuned`]. It gives the same answers on all ranks.
+    pub fn selector(self, selector: impl Selector + 'static) -> Self {
+        self.shared_selector(Arc::new(selector))
+    }
+
+    pub(crate) fn shared_selector(mut self, selector: Arc<dyn Selector>) -> Self {
+        self.selector = selector;
+        self
+    }
+
+    /// Sets them up, together with the other ranks, which make the same call. Blocks until all are there.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or more than
+    /// [`MAX_RANKS`]; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different things.
+    /// [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile.
+    pub fn connect(self) -> Result<Collectives> {
+        let (comm, gpu, tag) = (self.comm, self.gpu, self.tag);
+        let group = Group::new(comm, self.ranks, tag)?;
+        let ranks = group.ranks.len();
+        let on_host = gpu.platform() == Platform::Host;
+        let slots = self.max_blocks.unwrap_or(if on_host { MAX_BLOCKS_ON_HOST } else { MAX_BLOCKS });
+        if slots == 0 || slots > 1 << 16 {
+            return Err(Error::InvalidArgument(format!("max_blocks({slots}); give 1 to 65536")));
+        }
+        let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_HOST } else { SCRATCH });
+        let layout = Layout::new(ranks, slots, scratch)?;
+        group.agree(&[
+            ("numbers of ranks", ranks as u64),
+            ("max_blocks", slots.into()),
+            ("scratch", scratch),
+            ("platforms (1 is simulated)", on_host.into()),
+        ])?;
+
+        // Before anybody waits on the device: to load a kernel may take until those that run are complete.
+        let kernels = Kernels::load(&Module::load(gpu, &mscclpp_kernels::COLLECTIVES)?)?;
+        // Fresh memory is zero.
+        let memory = gpu.allocate(layout.total)?;
+        let counters = Counters::new(gpu, &layout)?;
+        let registered = comm.register_buffer(&memory, Transport::CUDA_IPC)?;
+        let peers: Vec<usize> = group.others().map(|r| group.ranks[r]).collect();
+        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu.id()));
+        let mesh = comm.mesh(config).peers(peers).tag(tag).memory(&registered).connect()?;
+        let channels = mesh.links().iter().map(|link| {
+            let (semaphore, theirs) = (&link.semaphores[0], &link.memories[0]);
+            MemoryChannel::new(semaphore, theirs, &registered, Some(&registered))
+        });
+        let channels = channels.collect::<Result<Vec<_>, _>>()?;
+        let lines = channels.iter().all(|channel| channel.check_lines().is_ok());
+        // Everybody's scratch is mapped before anybody writes.
+        let lines = group.all(lines)?;
+
+        let mut handle = CollectiveHandle {
+            scratch: [DevicePtr::NULL; MAX_RANKS],
+            status: [DevicePtr::NULL; MAX_RANKS],
+            epochs: counters.buffer.ptr(),
+            rank: u32::try_from(group.rank).unwrap_or_default(),
+            ranks: u32::try_from(ranks).unwrap_or_default(),
+            slots,
+            reserved: 0,
+            begun: layout.begun,
+            signals: layout.signals,
+            packets: layout.packets,
+            packet_bytes: layout.packet_bytes,
+            lines: layout.lines,
+            line_bytes: layout.line_bytes,
+            pieces: layout.pieces,
+            piece_bytes: layout.piece_bytes,
+        };
+        handle.scratch[group.rank] = memory.ptr();
+        for (r, channel) in group.others().zip(&channels) {
+            let theirs = channel.device_handle();
+            handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
+            handle.status[r] = DevicePtr::from_ptr(theirs.status);
+        }
+        let owner: Owner = Arc::new(Kept::new(
+            channels.iter().filter_map(|channel| channel.owner()).collect(),
+            vec![memory, counters.buffer.clone()],
+        ));
+        let devices = if on_host { Devices::Host } else { Devices::Gpus };
+        Ok(Collectives::of(Inner {
+            comm: comm.clone(),
+            gpu: gpu.clone(),
+            group,
+            layout,
+            kernels,
+            handle,
+            counters,
+            channels,
+            owner,
+            lines,
+            devices,
+            selector: self.selector,
+            timeout: self.timeout,
+            tag,
+            order: Mutex::default(),
+        }))
+    }
+}
+
+/// The ranks that take part, and this one's number among them.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    comm: Communicator,
+    pub(crate) ranks: Vec<usize>,
+    pub(crate) rank: usize,
+    tag: u32,
+}
+
+impl Group {
+    fn new(comm: &Communicator, ranks: Option<Vec<usize>>, tag: u32) -> Result<Self> {
+        let (own, all) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
+        let ranks = ranks.unwrap_or_else(|| (0..all).collect());
+        let refused = |why: String| Err(Error::InvalidArgument(why));
+        if let Some(unknown) = ranks.iter().find(|rank| **rank >= all) {
+            return refused(format!("there is no rank {unknown} in a job of {all}"));
+        }
+        if let Some(twice) = ranks.iter().enumerate().find(|(i, rank)| ranks[..*i].contains(rank)) {
+            return refused(format!("rank {} is named twice in {ranks:?}", twice.1));
+        }
+        let Some(rank) = ranks.iter().position(|rank| *rank == own) else {
+            return refused(format!("rank {own} is not among the ranks {ranks:?} that it gives"));
+        };
+        if ranks.len() > MAX_RANKS {
+            return refused(format!("{} ranks; {MAX_RANKS} are the most on one host", ranks.len()));
+        }
+        Ok(Self { comm: comm.clone(), ranks, rank, tag })
+    }
+
+    /// The numbers of the others in the group.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, ranks) = (self.rank, self.ranks.len());
+        (0..ranks).filter(move |r| *r != rank)
+    }
+
+    /// What every rank gives, in the order of the group. Blocks.
+    pub(crate) fn all_gather(&self, words: &[u64]) -> Result<Vec<Vec<u64>>> {
+        let bootstrap = self.comm.bootstrap();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for r in self.others() {
+            bootstrap.send(&bytes, self.ranks[r], self.tag)?;
+        }
+        let mut all = vec![words.to_vec(); self.ranks.len()];
+        for r in self.others() {
+            let bytes = bootstrap.recv(self.ranks[r], self.tag)?;
+            all[r] = bytes.chunks(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
+        }
+        Ok(all)
+    }
+
+    /// That all ranks give the same.
+    fn agree(&self, values: &[(&'static str, u64)]) -> Result<()> {
+        let ours: Vec<u64> = values.iter().map(|(_, value)| *value).collect();
+        for (r, theirs) in self.all_gather(&ours)?.into_iter().enumerate() {
+            for (i, (what, ours)) in values.iter().enumerate() {
+                let theirs = theirs.get(i);
+                if theirs != Some(ours) {
+                    return Err(Error::Differ {
+                        rank: self.ranks[self.rank],
+                        other: self.ranks[r],
+                        what,
+                        ours: ours.to_string(),
+                        theirs: theirs.map_or_else(|| "none".to_owned(), ToString::to_string),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it holds for all ranks. Nobody returns before all have called.
+    fn all(&self, holds: bool) -> Result<bool> {
+        Ok(self.all_gather(&[holds.into()])?.iter().all(|words| words == &[1]))
+    }
+}

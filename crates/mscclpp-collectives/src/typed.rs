@@ -1,0 +1,308 @@
+//! Collectives of typed memory, which cannot be misused.
+
+use mscclpp::{DeviceBuffer, DevicePtr, Stream};
+
+use crate::{Collectives, DeviceSlice, Element, Error, Kind, ReduceOp, Request, Result};
+
+/// A message for, or of, another rank, for [`Collectives::exchange`].
+#[derive(Debug, Clone)]
+pub enum Transfer<'a, T> {
+    /// These numbers go to rank `peer`.
+    Send {
+        /// What.
+        numbers: &'a DeviceSlice<T>,
+        /// To whom.
+        peer: usize,
+    },
+    /// As many numbers come from rank `peer`.
+    Recv {
+        /// Where they go.
+        numbers: &'a DeviceSlice<T>,
+        /// From whom.
+        peer: usize,
+    },
+}
+
+/// All of them put a kernel into `stream` and return at once: they do not wait for other ranks. Every rank makes the same call.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for slices that are not as long as the call needs, ranks that do not exist, memory of another
+/// device or a stream of one: nothing was put into the stream then, and the other ranks wait for this one until it makes its call,
+/// or leaves. Others as for [`Collectives::enqueue`].
+impl Collectives {
+    /// `recv` gets the numbers of all ranks, reduced. Both slices are as long; they may be the same.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`], [`Error::Failed`], [`Error::Below`]: see [`Collectives::enqueue`]. So for all below.
+    pub fn all_reduce<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: &DeviceSlice<T>,
+        op: ReduceOp,
+        stream: &Stream,
+    ) -> Result<()> {
+        expect("all_reduce", "recv", recv, send.len())?;
+        self.one(Kind::AllReduce(op), Some(send), Some(recv), send.len(), stream)
+    }
+
+    /// `recv` gets the numbers of all ranks behind each other. It is as long as all of `send` together; `send` may be this rank's
+    /// part of it.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn all_gather<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: &DeviceSlice<T>,
+        stream: &Stream,
+    ) -> Result<()> {
+        expect("all_gather", "recv", recv, self.of_all(send.len())?)?;
+        self.one(Kind::AllGather, Some(send), Some(recv), send.len(), stream)
+    }
+
+    /// As [`Collectives::all_gather`], where rank r gives `counts[r]` numbers.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn all_gather_v<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: &DeviceSlice<T>,
+        counts: &[u64],
+        stream: &Stream,
+    ) -> Result<()> {
+        expect_counted("all_gather_v", "recv", recv, counts)?;
+        expect_counted("all_gather_v", "send", send, counts.get(self.rank()..=self.rank()).unwrap_or_default())?;
+        self.one(Kind::AllGatherV(counts), Some(send), Some(recv), 0, stream)
+    }
+
+    /// `recv` gets this rank's part of the numbers of all ranks, reduced. `send` is as long as all of `recv` together; `recv` may be
+    /// this rank's part of it.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: &DeviceSlice<T>,
+        op: ReduceOp,
+        stream: &Stream,
+    ) -> Result<()> {
+        expect("reduce_scatter", "send", send, self.of_all(recv.len())?)?;
+        self.one(Kind::ReduceScatter(op), Some(send), Some(recv), recv.len(), stream)
+    }
+
+    /// Each rank gets a part of each rank's numbers: part s of `recv` is this rank's part of rank s's `send`. Both are as long, a
+    /// multiple of the number of ranks; they may be the same.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn all_to_all<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: &DeviceSlice<T>,
+        stream: &Stream,
+    ) -> Result<()> {
+        expect("all_to_all", "recv", recv, send.len())?;
+        if !send.len().is_multiple_of(self.n_ranks()) {
+            return Err(Error::InvalidArgument(format!(
+                "all_to_all of {} numbers, which {} ranks cannot share evenly; see all_to_all_v()",
+                send.len(),
+                self.n_ranks()
+            )));
+        }
+        self.one(Kind::AllToAll, Some(send), Some(recv), send.len() / self.n_ranks(), stream)
+    }
+
+    /// As [`Collectives::all_to_all`], with `send_counts[r]` numbers for rank r, and `recv_counts[r]` numbers of rank r, which lie
+    /// behind each other. The two slices are not the same.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        send_counts: &[u64],
+        recv: &DeviceSlice<T>,
+        recv_counts: &[u64],
+        stream: &Stream,
+    ) -> Result<()> {
+        expect_counted("all_to_all_v", "send", send, send_counts)?;
+        expect_counted("all_to_all_v", "recv", recv, recv_counts)?;
+        let kind = Kind::AllToAllV { send: send_counts, recv: recv_counts };
+        self.one(kind, Some(send), Some(recv), 0, stream)
+    }
+
+    /// `numbers` of all ranks become those of rank `root`.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn broadcast<T: Element>(
+        &self,
+        numbers: &DeviceSlice<T>,
+        root: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.one(Kind::Broadcast { root }, Some(numbers), Some(numbers), numbers.len(), stream)
+    }
+
+    /// Rank `root`, which alone gives `recv`, gets the numbers of all ranks there, reduced. It is as long as `send`, and may be the
+    /// same.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn reduce<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: Option<&DeviceSlice<T>>,
+        op: ReduceOp,
+        root: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.expect_at("reduce", "recv", recv, root, send.len())?;
+        self.one(Kind::Reduce { root, op }, Some(send), recv, send.len(), stream)
+    }
+
+    /// Rank `root`, which alone gives `recv`, gets the numbers of all ranks there, behind each other.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn gather<T: Element>(
+        &self,
+        send: &DeviceSlice<T>,
+        recv: Option<&DeviceSlice<T>>,
+        root: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.expect_at("gather", "recv", recv, root, self.of_all(send.len())?)?;
+        self.one(Kind::Gather { root }, Some(send), recv, send.len(), stream)
+    }
+
+    /// Each rank gets its part of the numbers of rank `root`, which alone gives `send`.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn scatter<T: Element>(
+        &self,
+        send: Option<&DeviceSlice<T>>,
+        recv: &DeviceSlice<T>,
+        root: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        self.expect_at("scatter", "send", send, root, self.of_all(recv.len())?)?;
+        self.one(Kind::Scatter { root }, send, Some(recv), recv.len(), stream)
+    }
+
+    /// What comes later in `stream` comes after what all ranks have put into theirs before.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn barrier(&self, stream: &Stream) -> Result<()> {
+        self.one::<u8>(Kind::Barrier, None, None, 0, stream)
+    }
+
+    /// Sends `numbers` to rank `peer`, which calls [`Collectives::recv`]. Only the two ranks call. A large message is complete when
+    /// it has been received; two ranks that both send first wait for each other: see [`Collectives::exchange`].
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn send<T: Element>(&self, numbers: &DeviceSlice<T>, peer: usize, stream: &Stream) -> Result<()> {
+        self.exchange(&[Transfer::Send { numbers, peer }], stream)
+    }
+
+    /// Gets `numbers` from rank `peer`, which calls [`Collectives::send`]. Messages of two ranks arrive in the order in which they
+    /// were sent.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn recv<T: Element>(&self, numbers: &DeviceSlice<T>, peer: usize, stream: &Stream) -> Result<()> {
+        self.exchange(&[Transfer::Recv { numbers, peer }], stream)
+    }
+
+    /// Sends and receives, all at the same time. A rank may send to itself what it receives in the same call.
+    ///
+    /// # Errors
+    /// As [`Collectives::all_reduce`].
+    pub fn exchange<T: Element>(&self, transfers: &[Transfer<'_, T>], stream: &Stream) -> Result<()> {
+        let (mut requests, mut buffers) = (Vec::new(), Vec::new());
+        for transfer in transfers {
+            let (kind, numbers) = match *transfer {
+                Transfer::Send { numbers, peer } => (Kind::Send { peer }, numbers),
+                Transfer::Recv { numbers, peer } => (Kind::Recv { peer }, numbers),
+            };
+            let (memory, count) = (numbers.ptr(), numbers.len() as u64);
+            requests.push(Request { kind, send: memory, recv: memory, count, data_type: T::DATA_TYPE });
+            buffers.push(numbers.buffer());
+        }
+        self.checked(&requests, &buffers, stream)
+    }
+
+    /// One request of slices that are long enough.
+    fn one<T: Element>(
+        &self,
+        kind: Kind<'_>,
+        send: Option<&DeviceSlice<T>>,
+        recv: Option<&DeviceSlice<T>>,
+        count: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        let address = |slice: Option<&DeviceSlice<T>>| slice.map_or(DevicePtr::NULL, DeviceSlice::ptr);
+        let (send_ptr, recv_ptr) = (address(send), address(recv));
+        let request =
+            Request { kind, send: send_ptr, recv: recv_ptr, count: count as u64, data_type: T::DATA_TYPE };
+        let buffers: Vec<_> = send.iter().chain(&recv).map(|slice| slice.buffer()).collect();
+        self.checked(&[request], &buffers, stream)
+    }
+
+    fn checked(&self, requests: &[Request<'_>], buffers: &[&DeviceBuffer], stream: &Stream) -> Result<()> {
+        let gpu = self.gpu();
+        let elsewhere = |buffer: &&&DeviceBuffer| {
+            (buffer.gpu().platform(), buffer.gpu().id()) != (gpu.platform(), gpu.id())
+        };
+        if let Some(buffer) = buffers.iter().find(elsewhere) {
+            return Err(Error::InvalidArgument(format!(
+                "memory of {} for the collectives of {gpu}",
+                buffer.gpu()
+            )));
+        }
+        // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked, and which the
+        // launches keep.
+        unsafe { self.submit(requests, stream, buffers) }
+    }
+
+    fn of_all(&self, count: usize) -> Result<usize> {
+        let all = count.checked_mul(self.n_ranks());
+        all.ok_or_else(|| Error::InvalidArgument(format!("{count} numbers of each rank are too many")))
+    }
+
+    /// That the rank `root` gives a slice of that length, and the others none or one of their own liking.
+    fn expect_at<T: Element>(
+        &self,
+        call: &str,
+        name: &str,
+        slice: Option<&DeviceSlice<T>>,
+        root: usize,
+        len: usize,
+    ) -> Result<()> {
+        match slice {
+            _ if root != self.rank() => Ok(()),
+            Some(slice) => expect(call, name, slice, len),
+            None => Err(Error::InvalidArgument(format!("{call}: the root, rank {root}, gives `{name}`"))),
+        }
+    }
+}
+
+fn expect<T: Element>(call: &str, name: &str, slice: &DeviceSlice<T>, len: usize) -> Result<()> {
+    if slice.len() == len {
+        return Ok(());
+    }
+    Err(Error::InvalidArgument(format!("{call}: `{name}` has {} numbers instead of {len}", slice.len())))
+}
+
+fn expect_counted<T: Element>(call: &str, name: &str, slice: &DeviceSlice<T>, counts: &[u64]) -> Result<()> {
+    let all = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
+    match all.and_then(|all| usize::try_from(all).ok()) {
+        Some(all) => expect(call, name, slice, all),
+        None => Err(Error::InvalidArgument(format!("{call}: {counts:?} numbers are too many"))),
+    }
+}

@@ -1,0 +1,367 @@
+//! Calls of collectives: typed ones, captured ones, on several streams, of groups of ranks; messages; and what goes wrong.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
+use mscclpp_collectives::{
+    Choice, Collectives, DataType, DeviceSlice, Element, Error, Kind, ReduceOp, Request, Transfer, Way,
+};
+use mscclpp_test_support::{LIMIT, Random};
+use support::{Told, builder, ranks};
+
+fn slice<T: Element>(gpu: &Gpu, numbers: &[T]) -> DeviceSlice<T> {
+    let bytes = (size_of_val(numbers) as u64).max(8);
+    let slice = DeviceSlice::at(&gpu.allocate(bytes).expect("memory"), 0, numbers.len()).expect("a slice");
+    slice.write(numbers).expect("a write");
+    slice
+}
+
+fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
+    slice(gpu, &vec![T::zeroed(); len])
+}
+
+#[test]
+fn typed_calls_do_what_they_say() {
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let rank = collectives.rank();
+        let r = rank as i32;
+        let three = slice(gpu, &[r, 10 + r, 20 + r]);
+        let (one, nine) = (slice(gpu, &[100 + r]), zeros::<i32>(gpu, 9));
+        let sum = zeros::<i32>(gpu, 3);
+
+        collectives.all_reduce(&three, &sum, ReduceOp::Sum, &stream).unwrap();
+        collectives.all_gather(&three, &nine, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(sum.read().unwrap(), [3, 33, 63]);
+        assert_eq!(nine.read().unwrap(), [0, 10, 20, 1, 11, 21, 2, 12, 22]);
+
+        let part = zeros::<i32>(gpu, 1);
+        collectives.reduce_scatter(&three, &part, ReduceOp::Max, &stream).unwrap();
+        collectives.all_to_all(&three, &sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(part.read().unwrap(), [r * 10 + 2]);
+        assert_eq!(sum.read().unwrap(), [r * 10, r * 10 + 1, r * 10 + 2]);
+
+        collectives.broadcast(&one, 2, &stream).unwrap();
+        collectives.barrier(&stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(one.read().unwrap(), [102]);
+
+        let at_root = (rank == 1).then_some(&sum);
+        collectives.reduce(&three, at_root, ReduceOp::Avg, 1, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        if rank == 1 {
+            assert_eq!(sum.read().unwrap(), [1, 11, 21]);
+        }
+        collectives.gather(&part, at_root, 1, &stream).unwrap();
+        collectives.scatter(at_root, &one, 1, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(one.read().unwrap(), [r * 10 + 2]);
+
+        // Rank r gives r numbers.
+        let some = slice(gpu, &vec![r as u8; rank]);
+        let all = zeros::<u8>(gpu, 3);
+        collectives.all_gather_v(&some, &all, &[0, 1, 2], &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(all.read().unwrap(), [1, 2, 2]);
+    });
+}
+
+/// Counts that only pairs of ranks know, in pieces and rings that are much smaller than the messages.
+#[test]
+fn all_to_all_with_counts_of_any_kind() {
+    let seed = Random::new().word();
+    ranks(4, |comm, gpu| {
+        let collectives = builder(comm, gpu).scratch(2 << 20).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let (rank, mut random) = (collectives.rank(), Random::with_seed(seed));
+        for _ in 0..20 {
+            let counts: Vec<Vec<u64>> =
+                (0..4).map(|_| (0..4).map(|_| random.of(0..=1) * random.of(0..=60_000)).collect()).collect();
+            let byte = |from: usize, to: usize, i: u64| (i as u8) ^ (from * 16 + to) as u8;
+            let bytes = |from: usize, to: usize| (0..counts[from][to]).map(move |i| byte(from, to, i));
+            let sent: Vec<u8> = (0..4).flat_map(|to| bytes(rank, to)).collect();
+            let received: Vec<u8> = (0..4).flat_map(|from| bytes(from, rank)).collect();
+            let (send, recv) = (slice(gpu, &sent), zeros::<u8>(gpu, received.len()));
+            let column: Vec<u64> = counts.iter().map(|row| row[rank]).collect();
+            collectives.all_to_all_v(&send, &counts[rank], &recv, &column, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            assert!(recv.read().unwrap() == received, "rank {rank}, {counts:?}");
+        }
+    });
+}
+
+/// Graphs are replayed in any order with eager calls of other sizes and ways, with fresh data each time.
+#[test]
+fn replays_and_eager_calls_take_turns() {
+    const ROUNDS: u64 = 150;
+    let seed = Random::new().word();
+    ranks(2, |comm, gpu| {
+        let told = Told::new(Choice { way: Way::Packets, two_steps: false, blocks: 1, threads: 32 });
+        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let mut random = Random::with_seed(seed);
+        let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
+        let choices = [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Lines, 3)];
+        let buffers: Vec<_> = (0..4).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
+        let graphs: Vec<Graph> = choices
+            .iter()
+            .zip(&buffers)
+            .map(|((way, blocks), buffer)| {
+                told.tell(Choice { way: *way, two_steps: false, blocks: *blocks, threads: 64 });
+                stream.begin_capture().unwrap();
+                for _ in 0..3 {
+                    collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
+                }
+                collectives.broadcast(buffer, 1, &stream).unwrap();
+                stream.end_capture().unwrap()
+            })
+            .collect();
+        for round in 0..ROUNDS {
+            let which = random.of(0..=3) as usize;
+            let buffer = &buffers[which];
+            let values = [random.of(0..=100) as f32, random.of(0..=100) as f32];
+            buffer.write(&vec![values[rank]; buffer.len()]).unwrap();
+            if own.of(0..=3) == 0 {
+                std::thread::sleep(Duration::from_micros(own.of(0..=2000)));
+            }
+            let times = if random.of(0..=1) == 0 {
+                // SAFETY: what was captured keeps its memory.
+                unsafe { graphs[which].launch(&stream).unwrap() };
+                4.0
+            } else {
+                let (way, blocks) = choices[random.of(0..=3) as usize];
+                told.tell(Choice { way, two_steps: false, blocks, threads: 32 });
+                collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
+                1.0
+            };
+            collectives.synchronize(&stream).unwrap();
+            let sum = (values[0] + values[1]) * times;
+            let found = buffer.read().unwrap();
+            let wrong = found.iter().position(|value| *value != sum);
+            assert_eq!(wrong, None, "round {round}: {:?} instead of {sum}", wrong.map(|at| found[at]));
+        }
+    });
+}
+
+#[test]
+fn calls_of_two_streams_are_done_in_their_order() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let streams = [gpu.stream().unwrap(), gpu.stream().unwrap()];
+        let numbers = slice(gpu, &[1u64; 5000]);
+        for i in 0..20 {
+            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &streams[i % 2]).unwrap();
+        }
+        streams.iter().for_each(|stream| collectives.synchronize(stream).unwrap());
+        assert!(numbers.read().unwrap().iter().all(|number| *number == 1 << 20));
+    });
+}
+
+/// Two communicators of the same ranks, on two streams, and groups that overlap.
+#[test]
+fn communicators_and_groups_do_not_disturb_each_other() {
+    ranks(4, |comm, gpu| {
+        let all = builder(comm, gpu).connect().expect("collectives");
+        let again = builder(comm, gpu).tag(7).connect().expect("collectives");
+        let rank = all.rank();
+        // The odd ones, in the other order; rank 2 stays alone; rank 0 has none.
+        let color = [None, Some(1), Some(0), Some(1)][rank];
+        let odd = all.split(color, -(rank as i32)).expect("a group");
+        assert_eq!(odd.as_ref().map(|group| (group.rank(), group.n_ranks())), [
+            None,
+            Some((1, 2)),
+            Some((0, 1)),
+            Some((0, 2))
+        ][rank]);
+        let streams = [(); 3].map(|()| gpu.stream().unwrap());
+        let data = [(); 3].map(|()| slice(gpu, &[1u32 + rank as u32; 700]));
+        for _ in 0..5 {
+            all.all_reduce(&data[0], &data[0], ReduceOp::Max, &streams[0]).unwrap();
+            again.all_reduce(&data[1], &data[1], ReduceOp::Min, &streams[1]).unwrap();
+            if let Some(group) = &odd {
+                group.all_reduce(&data[2], &data[2], ReduceOp::Sum, &streams[2]).unwrap();
+            }
+        }
+        streams.iter().for_each(|stream| all.synchronize(stream).unwrap());
+        let first = |slice: &DeviceSlice<u32>| slice.read().unwrap()[699];
+        let expected = [4, 1, [1, 6 * 16, 3, 6 * 16][rank]];
+        assert_eq!(data.each_ref().map(first), expected);
+    });
+}
+
+/// Rings, and more messages than fit into a launch, in both directions at once.
+#[test]
+fn messages_arrive_in_their_order() {
+    let seed = Random::new().word();
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).scratch(2 << 20).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let (rank, mut random) = (collectives.rank(), Random::with_seed(seed));
+        let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
+        for round in 0..12u32 {
+            let sizes: Vec<usize> =
+                (0..random.of(1..=7)).map(|_| random.of(0..=1) as usize * random.of(0..=40_000) as usize).collect();
+            let message = |from: usize, i: usize, len: usize| -> Vec<u32> {
+                (0..len as u32).map(|n| n ^ (round << 20) ^ ((from * 8 + i) as u32) << 24).collect()
+            };
+            let sent: Vec<_> =
+                sizes.iter().enumerate().map(|(i, len)| slice(gpu, &message(rank, i, *len))).collect();
+            let got: Vec<_> = sizes.iter().map(|len| zeros::<u32>(gpu, *len)).collect();
+            let (own, copy) = (slice(gpu, &[round]), zeros::<u32>(gpu, 1));
+            let mut transfers: Vec<_> =
+                sent.iter().map(|numbers| Transfer::Send { numbers, peer: next }).collect();
+            transfers.extend(got.iter().map(|numbers| Transfer::Recv { numbers, peer: before }));
+            transfers.push(Transfer::Recv { numbers: &copy, peer: rank });
+            transfers.push(Transfer::Send { numbers: &own, peer: rank });
+            collectives.exchange(&transfers, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            for (i, numbers) in got.iter().enumerate() {
+                assert!(numbers.read().unwrap() == message(before, i, numbers.len()), "{round} {i} {sizes:?}");
+            }
+            assert_eq!(copy.read().unwrap(), [round]);
+        }
+        // Single ones, between two ranks.
+        let word = slice(gpu, &[rank as u64]);
+        match rank {
+            0 => collectives.send(&word, 2, &stream).unwrap(),
+            2 => collectives.recv(&word, 0, &stream).unwrap(),
+            _ => {}
+        }
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
+    });
+}
+
+#[test]
+fn what_can_never_be_right_is_refused_and_nothing_is_done() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let (four, three) = (zeros::<f32>(gpu, 4), zeros::<f32>(gpu, 3));
+        let refused = |result: Result<(), Error>, text: &str| {
+            let error = result.expect_err("it is wrong");
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        refused(
+            collectives.all_reduce(&four, &three, ReduceOp::Sum, &stream),
+            "all_reduce: `recv` has 3 numbers instead of 4",
+        );
+        refused(collectives.all_gather(&four, &four, &stream), "has 4 numbers instead of 8");
+        refused(collectives.reduce_scatter(&three, &three, ReduceOp::Sum, &stream), "has 3 numbers instead of 6");
+        refused(collectives.all_to_all(&three, &three, &stream), "cannot share evenly");
+        refused(collectives.broadcast(&three, 2, &stream), "broadcast from 2 of 2 ranks");
+        refused(collectives.send(&three, 9, &stream), "send to 9 of 2 ranks");
+        refused(collectives.all_gather_v(&three, &four, &[3], &stream), "has 4 numbers instead of 3");
+        refused(collectives.send(&three, collectives.rank(), &stream), "give both in one call");
+        if collectives.rank() == 0 {
+            refused(collectives.gather::<f32>(&three, None, 0, &stream), "the root, rank 0, gives `recv`");
+        }
+        let devices = gpu.platform().device_count().unwrap();
+        if devices > 2 {
+            let other = comm.context().gpu(2).unwrap();
+            refused(
+                collectives.all_reduce(&four, &four, ReduceOp::Sum, &other.stream().unwrap()),
+                "a stream of",
+            );
+            let elsewhere = zeros::<f32>(&other, 4);
+            refused(collectives.all_reduce(&four, &elsewhere, ReduceOp::Sum, &stream), "memory of");
+        }
+        let request = Request {
+            kind: Kind::AllReduce(ReduceOp::PreMulSum(f64::NAN)),
+            send: four.ptr(),
+            recv: four.ptr(),
+            count: 1,
+            data_type: DataType::I32,
+        };
+        // SAFETY: it is refused.
+        refused(unsafe { collectives.enqueue(&[request], &stream) }, "cannot be multiplied by NaN");
+        // All of it left no trace.
+        collectives.all_reduce(&four, &four, ReduceOp::Sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_ask_for_different_things_are_told() {
+    ranks(2, |comm, gpu| {
+        let blocks = 1 + comm.bootstrap().rank() as u32;
+        let error = builder(comm, gpu).max_blocks(blocks).connect().expect_err("they differ");
+        let (ours, theirs) = (blocks, 3 - blocks);
+        let text = format!("different max_blocks: {ours} and {theirs}");
+        assert!(error.to_string().contains(&text), "{error}");
+        let error = Collectives::builder(comm, gpu).ranks([0, 1, 1]).connect().expect_err("twice");
+        assert!(error.to_string().contains("rank 1 is named twice"), "{error}");
+        let other = 1 - comm.bootstrap().rank();
+        let error = Collectives::builder(comm, gpu).ranks([other]).connect().expect_err("not this one");
+        assert!(error.to_string().contains("is not among the ranks"), "{error}");
+        let error = builder(comm, gpu).scratch(1000).connect().expect_err("too little");
+        assert!(error.to_string().contains("1000 bytes of scratch are too few"), "{error}");
+    });
+}
+
+/// A rank that waits for others ends when it is told to, whichever way it waits.
+#[test]
+fn an_abort_ends_waits() {
+    ranks(2, |comm, gpu| {
+        for (way, blocks) in [(Way::Packets, 1), (Way::Lines, 2), (Way::Pieces, 3)] {
+            let told = Told::new(Choice { way, two_steps: false, blocks, threads: 64 });
+            let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
+            let stream = gpu.stream().expect("a stream");
+            let numbers = zeros::<f64>(gpu, 1000);
+            if collectives.rank() == 0 {
+                collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+                collectives.abort("enough");
+                let error = collectives.synchronize(&stream).expect_err("it was aborted");
+                assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
+                let error = collectives.barrier(&stream).expect_err("it was aborted");
+                assert!(format!("{error:?}").contains("enough"), "{error:?}");
+            }
+            comm.bootstrap().barrier().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_limit_ends_waits_and_names_who_is_waited_for() {
+    ranks(2, |comm, gpu| {
+        let limit = Duration::from_millis(300);
+        let collectives = builder(comm, gpu).timeout(limit).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        if collectives.rank() == 1 {
+            let numbers = zeros::<u8>(gpu, 10);
+            collectives.recv(&numbers, 0, &stream).unwrap();
+            let error = collectives.synchronize(&stream).expect_err("nobody sends");
+            assert!(format!("{error:?}").contains("rank 0"), "{error:?}");
+        }
+    });
+}
+
+/// The other ranks' calls end when one dies, and say which.
+#[test]
+fn a_rank_that_aborts_the_job_is_named_by_all() {
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let numbers = zeros::<i64>(gpu, 4000);
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        // This test ends with a failed job: the ranks that come after it have one of their own.
+        if collectives.rank() == 1 {
+            comm.abort("rank 1 has had enough");
+        } else {
+            let begin = Instant::now();
+            let outcome = collectives
+                .all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream)
+                .and_then(|()| collectives.synchronize(&stream));
+            let error = outcome.expect_err("rank 1 has given up");
+            assert!(format!("{error:?}").contains("rank 1"), "{error:?}");
+            assert!(begin.elapsed() < LIMIT);
+        }
+    });
+}

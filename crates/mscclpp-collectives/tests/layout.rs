@@ -1,0 +1,49 @@
+//! What kernels get has the same layout in Rust as a C++ compiler gives it from the headers.
+
+#[path = "../../mscclpp-core/tests/layout/compare.rs"]
+mod compare;
+#[allow(dead_code, reason = "only the layout is looked at")]
+#[path = "../src/handle.rs"]
+mod handle;
+
+use std::mem::offset_of;
+
+use compare::{Fact, fact, offset, sizes};
+use handle::{
+    CollectiveCall, CollectiveHandle, CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message, RING, Segment,
+};
+
+fn main() {
+    compare::main("collective_device.hpp", facts);
+}
+
+fn facts() -> Vec<Fact> {
+    let mut facts: Vec<Fact> = sizes::<CollectiveHandle>("CollectiveHandle")
+        .into_iter()
+        .chain(sizes::<CollectiveCall>("CollectiveCall"))
+        .chain(sizes::<CollectiveSends>("CollectiveSends"))
+        .chain(sizes::<Segment>("CollectiveSegment"))
+        .chain(sizes::<Message>("CollectiveMessage"))
+        .collect();
+    macro_rules! offsets {
+        ($type:ident, $cpp:literal: $($theirs:literal $ours:ident),*) => {
+            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $ours))),*]);
+        };
+    }
+    offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
+        "ranks" ranks, "slots" slots, "begun" begun, "signals" signals, "packets" packets, "packetBytes" packet_bytes,
+        "lines" lines, "lineBytes" line_bytes, "pieces" pieces, "pieceBytes" piece_bytes);
+    offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
+        "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way);
+    offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
+        "places" places, "piece" piece, "lanes" lanes);
+    offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
+    offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);
+    facts.extend([
+        fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
+        fact("pieces", "mscclpp::CollectivePieces", RING as usize),
+        fact("line", "mscclpp::CollectiveLine", LINE as usize),
+        fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),
+    ]);
+    facts
+}

@@ -1,0 +1,266 @@
+//! Every collective, over types, operations, counts, offsets, roots and ways, gives bit for bit what a reduction on the host
+//! gives, and touches nothing else.
+
+mod support;
+
+use mscclpp::prelude::*;
+use mscclpp_collectives::{Choice, DataType, Kind, ReduceOp, Request, Way};
+use mscclpp_test_support::Random;
+use support::{Told, builder, platform, ranks, reference};
+
+/// What memory holds before.
+const POISON: u8 = 0xa5;
+/// Bytes before and behind.
+const MARGIN: u64 = 64;
+
+#[derive(Debug, Clone)]
+struct Case {
+    kind: Which,
+    data_type: DataType,
+    op: ReduceOp,
+    count: u64,
+    counts: Vec<u64>,
+    root: usize,
+    /// In numbers.
+    offsets: [u64; 2],
+    in_place: bool,
+    choice: Choice,
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Which {
+    AllReduce,
+    AllGather,
+    AllGatherV,
+    ReduceScatter,
+    AllToAll,
+    Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+}
+
+const KINDS: [Which; 9] = [
+    Which::AllReduce,
+    Which::AllGather,
+    Which::AllGatherV,
+    Which::ReduceScatter,
+    Which::AllToAll,
+    Which::Broadcast,
+    Which::Reduce,
+    Which::Gather,
+    Which::Scatter,
+];
+const OPS: [ReduceOp; 6] = [
+    ReduceOp::Sum,
+    ReduceOp::Prod,
+    ReduceOp::Max,
+    ReduceOp::Min,
+    ReduceOp::Avg,
+    ReduceOp::PreMulSum(0.0),
+];
+const WAYS: [(Way, bool); 5] = [
+    (Way::Packets, false),
+    (Way::Lines, false),
+    (Way::Pieces, false),
+    (Way::Lines, true),
+    (Way::Pieces, true),
+];
+
+impl Case {
+    /// The n-th of many: kinds, types, operations and ways take turns, at paces without a common divisor, so that all pairs come
+    /// about; the rest is random.
+    fn new(n: usize, ranks: usize, most: u64, random: &mut Random) -> Self {
+        let op = match OPS[n % OPS.len()] {
+            // The factor of rank 0; see `factor`.
+            ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(random.of(1..=5) as f64),
+            op => op,
+        };
+        let (way, two_steps) = WAYS[n / 2 % WAYS.len()];
+        let count = match random.of(0..=9) {
+            0 => 0,
+            1 => 1,
+            2..=5 => random.of(2..=300),
+            _ => random.of(300..=most),
+        };
+        Self {
+            kind: KINDS[n % KINDS.len()],
+            data_type: DataType::ALL[n / 3 % DataType::ALL.len()],
+            op,
+            count,
+            counts: (0..ranks).map(|_| random.of(0..=count)).collect(),
+            root: random.of(0..=ranks as u64 - 1) as usize,
+            offsets: [random.of(0..=9) * random.of(0..=1), random.of(0..=9) * random.of(0..=1)],
+            in_place: random.of(0..=2) == 0,
+            choice: Choice {
+                way,
+                two_steps,
+                blocks: random.of(1..=3) as u32,
+                threads: 32 * random.of(1..=3) as u32,
+            },
+            seed: random.word(),
+        }
+    }
+
+    fn kind(&self, rank: usize) -> Kind<'_> {
+        let op = match self.op {
+            ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(self.factor(rank)),
+            op => op,
+        };
+        match self.kind {
+            Which::AllReduce => Kind::AllReduce(op),
+            Which::AllGather => Kind::AllGather,
+            Which::AllGatherV => Kind::AllGatherV(&self.counts),
+            Which::ReduceScatter => Kind::ReduceScatter(op),
+            Which::AllToAll => Kind::AllToAll,
+            Which::Broadcast => Kind::Broadcast { root: self.root },
+            Which::Reduce => Kind::Reduce { root: self.root, op },
+            Which::Gather => Kind::Gather { root: self.root },
+            Which::Scatter => Kind::Scatter { root: self.root },
+        }
+    }
+
+    fn factor(&self, rank: usize) -> f64 {
+        match self.op {
+            ReduceOp::PreMulSum(first) => first + rank as f64,
+            _ => 1.0,
+        }
+    }
+
+    /// How many numbers rank `rank` gives.
+    fn sent(&self, rank: usize, ranks: usize) -> u64 {
+        match self.kind {
+            Which::AllGatherV => self.counts[rank],
+            Which::ReduceScatter | Which::AllToAll | Which::Scatter => self.count * ranks as u64,
+            _ => self.count,
+        }
+    }
+
+    /// The bytes of rank `rank`: of all kinds, or moderate ones.
+    fn data(&self, rank: usize, ranks: usize) -> Vec<u8> {
+        let mut random = Random::with_seed(self.seed ^ rank as u64);
+        let bytes = self.sent(rank, ranks) * self.data_type.size();
+        let any = self.seed % 2 == 0;
+        let mut data = Vec::with_capacity(bytes as usize + 8);
+        while (data.len() as u64) < bytes {
+            if any || !self.data_type.is_float() {
+                data.extend(random.word().to_le_bytes());
+            } else {
+                let value = random.of(0..=4000) as f64 / 64.0 - 30.0;
+                match self.data_type {
+                    DataType::F64 => data.extend(value.to_le_bytes()),
+                    DataType::F32 => data.extend((value as f32).to_le_bytes()),
+                    DataType::F16 => data.extend(half::f16::from_f64(value).to_le_bytes()),
+                    DataType::Bf16 => data.extend(half::bf16::from_f64(value).to_le_bytes()),
+                    _ => data.push(random.word() as u8 & 0xbf),
+                }
+            }
+        }
+        data.truncate(bytes as usize);
+        data
+    }
+}
+
+fn check(n_ranks: usize, cases: usize, most: u64) {
+    let seed = Random::new().word();
+    ranks(n_ranks, |comm, gpu| {
+        let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
+        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let rank = collectives.rank();
+        // Any collective fits into twice this.
+        let bytes = 2 * MARGIN + 16 * 8 + 8 * most * n_ranks as u64;
+        let [send, recv] = [(); 2].map(|()| gpu.allocate(bytes).expect("memory"));
+        let mut random = Random::with_seed(seed);
+        for n in 0..cases {
+            let case = Case::new(n, n_ranks, most, &mut random);
+            told.tell(case.choice);
+            let size = case.data_type.size();
+            let all: Vec<_> = (0..n_ranks).map(|rank| case.data(rank, n_ranks)).collect();
+            let factors: Vec<_> = (0..n_ranks).map(|rank| case.factor(rank)).collect();
+            let kind = case.kind(rank);
+            let result = reference::received(&kind, case.data_type, &all, &factors, rank);
+            let [send_at, recv_at] = case.offsets.map(|offset| MARGIN + offset * size);
+            // Where the memory of a call in place is.
+            let (source, source_at) = match (case.in_place, case.kind) {
+                (false, _) | (true, Which::Scatter) => (&send, send_at),
+                (true, Which::AllGather) => (&recv, recv_at + rank as u64 * case.count * size),
+                (true, Which::AllGatherV) => {
+                    (&recv, recv_at + case.counts[..rank].iter().sum::<u64>() * size)
+                }
+                (true, Which::Gather) if rank == case.root => {
+                    (&recv, recv_at + rank as u64 * case.count * size)
+                }
+                (true, Which::Gather) => (&send, send_at),
+                (true, _) => (&recv, recv_at),
+            };
+            let (target, target_at) = match (case.in_place, case.kind) {
+                (true, Which::Scatter) if rank == case.root => {
+                    (&send, send_at + rank as u64 * case.count * size)
+                }
+                (true, Which::ReduceScatter) => (&recv, recv_at + rank as u64 * case.count * size),
+                _ => (&recv, recv_at),
+            };
+            let mut expected = [vec![POISON; bytes as usize], vec![POISON; bytes as usize]];
+            let index = |buffer: &DeviceBuffer| usize::from(std::ptr::eq(buffer, &raw const recv));
+            let mut put = |buffer: &DeviceBuffer, at: u64, data: &[u8]| {
+                expected[index(buffer)][at as usize..at as usize + data.len()].copy_from_slice(data);
+            };
+            send.fill(0, bytes, POISON).expect("a fill");
+            recv.fill(0, bytes, POISON).expect("a fill");
+            source.write(source_at, &all[rank]).expect("a write");
+            put(source, source_at, &all[rank]);
+            put(target, target_at, &result);
+            let request = Request {
+                kind,
+                send: source.ptr().add(source_at),
+                recv: target.ptr().add(target_at),
+                count: case.count,
+                data_type: case.data_type,
+            };
+            // SAFETY: the buffers have room for every case.
+            unsafe { collectives.enqueue(&[request], &stream).expect("a call") };
+            collectives.synchronize(&stream).unwrap_or_else(|error| panic!("case {n}, {case:?}: {error:?}"));
+            for (buffer, expected) in [&send, &recv].into_iter().zip(&expected) {
+                let mut found = vec![0; bytes as usize];
+                buffer.read(0, &mut found).expect("a read");
+                // Numbers begin at a multiple of their size, as the margins and the offsets do.
+                if found != *expected && !reference::same(case.data_type, &found, expected) {
+                    let at = found.iter().zip(expected).position(|(a, b)| a != b).expect("a difference");
+                    let (from, to) = (at / 8 * 8, at / 8 * 8 + 8);
+                    panic!(
+                        "case {n} of {n_ranks} ranks, rank {rank}: byte {at}: {:x?} instead of {:x?}; {case:?}",
+                        &found[from..to],
+                        &expected[from..to]
+                    );
+                }
+            }
+        }
+    });
+}
+
+/// On simulated devices, which are slow, fewer.
+fn cases(n: usize) -> usize {
+    if platform() == Platform::Host { n } else { 10 * n }
+}
+
+#[test]
+fn one_rank() {
+    check(1, cases(500), 2000);
+}
+
+#[test]
+fn two_ranks() {
+    check(2, cases(800), 6000);
+}
+
+#[test]
+fn three_ranks() {
+    check(3, cases(500), 4000);
+}
+
+#[test]
+fn eight_ranks() {
+    check(8, cases(150), 1500);
+}

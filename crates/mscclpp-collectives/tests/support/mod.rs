@@ -1,0 +1,86 @@
+//! What the tests share: ranks as threads, and a selector that does what a test says.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub(crate) mod reference;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mscclpp::prelude::*;
+use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Question, Selector};
+
+/// GPUs where there are some, else simulated devices.
+pub(crate) fn platform() -> Platform {
+    Platform::detect_or_host().expect("a usable platform")
+}
+
+/// Tests of one program take turns on the devices.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `n` ranks as threads of this process, each on a device of its own as far as there are some.
+pub(crate) fn ranks(n: usize, rank: impl Fn(&Communicator, &Gpu) + Sync) {
+    let _turn = turn();
+    let devices = platform().device_count().expect("devices");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = LocalBootstrap::group(n)
+            .into_iter()
+            .enumerate()
+            .map(|(r, bootstrap)| {
+                let rank = &rank;
+                scope.spawn(move || {
+                    let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
+                    let gpu = comm.context().gpu(r % devices).expect("a device");
+                    // A rank that panics must not leave the others waiting.
+                    let abort = AbortOnPanic(comm.clone());
+                    rank(&comm, &gpu);
+                    // Ranks leave together, unless the test has ended the job.
+                    if let Err(error) = comm.bootstrap().barrier() {
+                        assert!(comm.bootstrap().failure().is_some(), "{error:?}");
+                    }
+                    drop(abort);
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}
+
+struct AbortOnPanic(Communicator);
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort("a test failed");
+        }
+    }
+}
+
+/// Few blocks, so that several ranks may share a device.
+pub(crate) fn builder<'a>(comm: &'a Communicator, gpu: &'a Gpu) -> CollectivesBuilder<'a> {
+    Collectives::builder(comm, gpu).max_blocks(3).scratch(16 << 20)
+}
+
+/// Does what it was told last.
+#[derive(Debug, Clone)]
+pub(crate) struct Told(Arc<Mutex<Choice>>);
+
+impl Told {
+    pub(crate) fn new(choice: Choice) -> Self {
+        Self(Arc::new(Mutex::new(choice)))
+    }
+
+    pub(crate) fn tell(&self, choice: Choice) {
+        *self.0.lock().expect("no panic") = choice;
+    }
+}
+
+impl Selector for Told {
+    fn choose(&self, _: &Question) -> Choice {
+        *self.0.lock().expect("no panic")
+    }
+}

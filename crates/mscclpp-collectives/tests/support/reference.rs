@@ -1,0 +1,195 @@
+//! What collectives should give, computed on the host in another way than by the kernels.
+
+use mscclpp_collectives::{DataType, Kind, ReduceOp};
+
+/// A number, as the kernels combine it.
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    Float(f32),
+    Double(f64),
+    Signed(i64),
+    Unsigned(u64),
+}
+
+/// The numbers of all ranks, reduced: each is the bytes of as many numbers. `factors` are those of `PreMulSum`.
+pub(crate) fn reduced(data_type: DataType, op: ReduceOp, ranks: &[Vec<u8>], factors: &[f64]) -> Vec<u8> {
+    // Those of one rank stay as they are.
+    if ranks.len() == 1 && !matches!(op, ReduceOp::PreMulSum(_)) {
+        return ranks[0].clone();
+    }
+    let size = data_type.size() as usize;
+    let mut result = Vec::with_capacity(ranks[0].len());
+    for at in (0..ranks[0].len()).step_by(size) {
+        let numbers = ranks.iter().zip(factors).map(|(bytes, factor)| {
+            let value = decode(data_type, &bytes[at..at + size]);
+            match op {
+                ReduceOp::PreMulSum(_) => decode(data_type, &encode(data_type, scaled(value, *factor))),
+                _ => value,
+            }
+        });
+        let all = numbers.reduce(|a, b| combined(op, a, b)).expect("a rank");
+        let all = if op == ReduceOp::Avg { divided(all, ranks.len()) } else { all };
+        result.extend(encode(data_type, all));
+    }
+    result
+}
+
+/// Whether these are the same numbers. One NaN is like another.
+pub(crate) fn same(data_type: DataType, a: &[u8], b: &[u8]) -> bool {
+    let is_nan = |bytes: &[u8]| match decode(data_type, bytes) {
+        Value::Float(value) => value.is_nan(),
+        Value::Double(value) => value.is_nan(),
+        _ => false,
+    };
+    let size = data_type.size() as usize;
+    a.len() == b.len()
+        && a.chunks(size).zip(b.chunks(size)).all(|(a, b)| a == b || (is_nan(a) && is_nan(b)))
+}
+
+fn scaled(value: Value, factor: f64) -> Value {
+    match value {
+        Value::Float(value) => Value::Float(value * factor as f32),
+        Value::Double(value) => Value::Double(value * factor),
+        Value::Signed(value) => Value::Signed(value.wrapping_mul(factor as i64)),
+        Value::Unsigned(value) => Value::Unsigned(value.wrapping_mul(factor as i64 as u64)),
+    }
+}
+
+fn combined(op: ReduceOp, a: Value, b: Value) -> Value {
+    macro_rules! whole {
+        ($kind:ident, $a:expr, $b:expr) => {
+            Value::$kind(match op {
+                ReduceOp::Prod => $a.wrapping_mul($b),
+                ReduceOp::Max => $a.max($b),
+                ReduceOp::Min => $a.min($b),
+                _ => $a.wrapping_add($b),
+            })
+        };
+    }
+    macro_rules! float {
+        ($kind:ident, $a:expr, $b:expr) => {
+            Value::$kind(match op {
+                ReduceOp::Prod => $a * $b,
+                ReduceOp::Max if $a.is_nan() || $b.is_nan() => $a + $b,
+                ReduceOp::Min if $a.is_nan() || $b.is_nan() => $a + $b,
+                // The first of equal ones, such as 0 and -0.
+                ReduceOp::Max => if $b > $a { $b } else { $a },
+                ReduceOp::Min => if $b < $a { $b } else { $a },
+                _ => $a + $b,
+            })
+        };
+    }
+    match (a, b) {
+        (Value::Float(a), Value::Float(b)) => float!(Float, a, b),
+        (Value::Double(a), Value::Double(b)) => float!(Double, a, b),
+        (Value::Signed(a), Value::Signed(b)) => whole!(Signed, a, b),
+        (Value::Unsigned(a), Value::Unsigned(b)) => whole!(Unsigned, a, b),
+        _ => unreachable!("numbers of one type"),
+    }
+}
+
+fn divided(value: Value, by: usize) -> Value {
+    match value {
+        Value::Float(value) => Value::Float(value / by as f32),
+        Value::Double(value) => Value::Double(value / by as f64),
+        Value::Signed(value) => Value::Signed(value / by as i64),
+        Value::Unsigned(value) => Value::Unsigned(value / by as u64),
+    }
+}
+
+fn decode(data_type: DataType, bytes: &[u8]) -> Value {
+    macro_rules! number {
+        ($type:ty) => {
+            <$type>::from_le_bytes(bytes.try_into().expect("the size"))
+        };
+    }
+    match data_type {
+        DataType::I8 => Value::Signed(number!(i8).into()),
+        DataType::I16 => Value::Signed(number!(i16).into()),
+        DataType::I32 => Value::Signed(number!(i32).into()),
+        DataType::I64 => Value::Signed(number!(i64)),
+        DataType::U8 => Value::Unsigned(number!(u8).into()),
+        DataType::U16 => Value::Unsigned(number!(u16).into()),
+        DataType::U32 => Value::Unsigned(number!(u32).into()),
+        DataType::U64 => Value::Unsigned(number!(u64)),
+        DataType::F32 => Value::Float(number!(f32)),
+        DataType::F64 => Value::Double(number!(f64)),
+        DataType::F16 => Value::Float(half::f16::from_le_bytes(bytes.try_into().expect("2")).to_f32()),
+        DataType::Bf16 => Value::Float(half::bf16::from_le_bytes(bytes.try_into().expect("2")).to_f32()),
+        DataType::F8E4m3 => Value::Float(f8(bytes[0], 3) as f32),
+        DataType::F8E5m2 => Value::Float(f8(bytes[0], 2) as f32),
+        _ => unreachable!("a type that this does not know"),
+    }
+}
+
+fn encode(data_type: DataType, value: Value) -> Vec<u8> {
+    match (data_type, value) {
+        (DataType::F16, Value::Float(value)) => half::f16::from_f32(value).to_le_bytes().into(),
+        (DataType::Bf16, Value::Float(value)) => half::bf16::from_f32(value).to_le_bytes().into(),
+        (DataType::F8E4m3, Value::Float(value)) => vec![nearest(value, 3)],
+        (DataType::F8E5m2, Value::Float(value)) => vec![nearest(value, 2)],
+        (_, Value::Float(value)) => value.to_le_bytes().into(),
+        (_, Value::Double(value)) => value.to_le_bytes().into(),
+        (_, Value::Signed(value)) => value.to_le_bytes()[..data_type.size() as usize].into(),
+        (_, Value::Unsigned(value)) => value.to_le_bytes()[..data_type.size() as usize].into(),
+    }
+}
+
+/// The number of 8 bits with so many bits of fraction.
+fn f8(bits: u8, fraction: u32) -> f64 {
+    let (sign, magnitude) = (if bits & 0x80 == 0 { 1.0 } else { -1.0 }, u32::from(bits & 0x7f));
+    let (exponent, rest) = (magnitude >> fraction, magnitude & ((1 << fraction) - 1));
+    let bias = if fraction == 3 { 7 } else { 15 };
+    let unit = 2f64.powi(-(fraction as i32));
+    match (fraction, exponent) {
+        (3, _) if magnitude == 0x7f => f64::NAN,
+        (2, 31) => if rest == 0 { sign * f64::INFINITY } else { f64::NAN },
+        (_, 0) => sign * f64::from(rest) * unit * 2f64.powi(1 - bias),
+        _ => sign * (1.0 + f64::from(rest) * unit) * 2f64.powi(exponent as i32 - bias),
+    }
+}
+
+/// Of all finite numbers of 8 bits the nearest, of two as near the even one.
+fn nearest(value: f32, fraction: u32) -> u8 {
+    if value.is_nan() {
+        return 0x7f;
+    }
+    let (sign, magnitude) = (if value.is_sign_negative() { 0x80 } else { 0 }, f64::from(value).abs());
+    let finite = (0..0x80u8).filter(|bits| f8(*bits, fraction).is_finite());
+    let largest = finite.clone().max().expect("some");
+    if magnitude >= f8(largest, fraction) {
+        return sign | largest;
+    }
+    let distance = |bits: u8| ((f8(bits, fraction) - magnitude).abs(), bits & 1);
+    sign | finite.min_by(|a, b| distance(*a).partial_cmp(&distance(*b)).expect("finite")).expect("some")
+}
+
+/// What is in `recv` of rank `rank` after a collective: where, and what. `sent` is what each rank gave, `factors` those of
+/// `PreMulSum`.
+pub(crate) fn received(
+    kind: &Kind<'_>,
+    data_type: DataType,
+    sent: &[Vec<u8>],
+    factors: &[f64],
+    rank: usize,
+) -> Vec<u8> {
+    let ranks = sent.len();
+    let part = |bytes: &[u8]| {
+        let size = bytes.len() / ranks;
+        bytes[rank * size..(rank + 1) * size].to_vec()
+    };
+    match kind {
+        Kind::AllReduce(op) => reduced(data_type, *op, sent, factors),
+        Kind::ReduceScatter(op) => {
+            let parts: Vec<_> = sent.iter().map(|bytes| part(bytes)).collect();
+            reduced(data_type, *op, &parts, factors)
+        }
+        Kind::AllGather | Kind::AllGatherV(_) => sent.concat(),
+        Kind::AllToAll => sent.iter().flat_map(|bytes| part(bytes)).collect(),
+        Kind::Broadcast { root } => sent[*root].clone(),
+        Kind::Reduce { root, op } if *root == rank => reduced(data_type, *op, sent, factors),
+        Kind::Gather { root } if *root == rank => sent.concat(),
+        Kind::Scatter { root } => part(&sent[*root]),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,285 @@
+// A call of a communicator's collectives, as a block of its kernel sees it. What holds for all of them stands in
+// collective_device.hpp. For the library's own use.
+
+#ifndef MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_
+
+#include "mscclpp/packet_mover_device.hpp"
+#include "mscclpp/reduce_device.hpp"
+
+namespace mscclpp {
+
+// The most ranks of a communicator on one host.
+enum CollectiveLimits : uint32_t {
+  CollectiveMaxRanks = 16,
+  // How many pieces of a block may be on their way to a peer.
+  CollectivePieces = 4,
+  // The size of a packet's or a signal's line.
+  CollectiveLine = 128,
+};
+
+// A communicator's part that is the same for all calls. Offsets count from the start of a rank's scratch, and are the same
+// on all ranks.
+struct CollectiveHandle {
+  // This rank's scratch, and that of each rank as mapped here (the own one included).
+  uint8_t* scratch[CollectiveMaxRanks];
+  // For each rank, the words through which waits for it are aborted: see StatusWord. That of this rank is null.
+  uint32_t* status[CollectiveMaxRanks];
+  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. In this device's memory.
+  uint64_t* epochs;
+  uint32_t rank;
+  uint32_t ranks;
+  // How many blocks a call has at most.
+  uint32_t slots;
+  uint32_t reserved;
+  // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of pieces, of
+  // each rank for each block, for each of two steps, and behind these those of credits; packets; lines of LL128; pieces.
+  // The last three are twice as large as stands here: one half for calls of even numbers, one for odd ones.
+  uint64_t begun;
+  uint64_t signals;
+  uint64_t packets, packetBytes;
+  uint64_t lines, lineBytes;
+  uint64_t pieces, pieceBytes;
+};
+
+// What a rank sends to a peer, or to itself, and what it takes from it. Bytes of 0 are none.
+struct CollectiveSegment {
+  const uint8_t* send;
+  uint8_t* recv;
+  uint64_t sendBytes;
+  uint64_t recvBytes;
+};
+
+// One call. In an exchange that moves, what comes from peer p goes to segments[p].recv, and the own segment is copied. In
+// one that reduces, each segment brings as many bytes as the own one (segments[rank].recvBytes), which with
+// segments[rank].send become the result at segments[rank].recv; a rank that gets no result has recvBytes of 0 everywhere.
+// In the all_reduce of two steps, segments[p].send is the part that rank p reduces, and .recv where the result goes.
+struct CollectiveCall {
+  CollectiveSegment segments[CollectiveMaxRanks];
+  // The largest segment that any rank sends to another, rounded up to 16.
+  uint64_t mostBytes;
+  // Bytes of a piece, a multiple of 16.
+  uint64_t piece;
+  // ReduceType, ReduceOp.
+  uint32_t type;
+  uint32_t op;
+  // What every number of this rank is multiplied by before it is sent, if `scaled`: a float, a double, or a whole number of
+  // 8 bytes.
+  uint64_t scale;
+  uint32_t scaled;
+  // Whether some rank does not take something from every other.
+  uint32_t oneWay;
+};
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+// For a kernel's parameter that is only read, and where it is.
+#if defined(MSCCLPP_DEVICE_CUDA)
+#define MSCCLPP_GRID_CONSTANT __grid_constant__
+#else
+#define MSCCLPP_GRID_CONSTANT
+#endif
+
+namespace detail {
+
+// ---- words of a message
+
+// Word i of 8 bytes of a message, of which the last may be less than whole.
+MSCCLPP_DEVICE_INLINE uint64_t messageWord(const uint8_t* message, uint64_t bytes, uint64_t i) {
+  const uint8_t* const at = message + i * 8;
+  const uint64_t left = bytes - i * 8;
+  if (left < 8) return loadRest(at, static_cast<int32_t>(left));
+  const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(message)) & 7;
+  return misaligned == 0 ? load8(at) : misaligned == 4 ? loadWord<8, 4>(at) : loadWord<8, 1>(at);
+}
+MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, uint64_t i, uint64_t word) {
+  uint8_t* const at = message + i * 8;
+  const uint64_t left = bytes - i * 8;
+  const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(message)) & 7;
+  if (left < 8) {
+    storeRest(at, static_cast<int32_t>(left), word);
+  } else if (misaligned == 0) {
+    store8(at, word);
+  } else if (misaligned == 4) {
+    storeWord<8, 4>(at, word);
+  } else {
+    storeWord<8, 1>(at, word);
+  }
+}
+
+MSCCLPP_DEVICE_INLINE bool aligned16(const void* address) { return (reinterpret_cast<uintptr_t>(address) & 15) == 0; }
+
+// ---- what becomes of the words of the ranks
+
+// They stay as they are.
+struct MoveWords {
+  static constexpr bool Reduces = false;
+};
+
+// They are reduced, as numbers of a type and by an operation that the kernel knows: a Fold is given the word of each rank,
+// in the order of the ranks, and has the result.
+template <uint32_t Type, uint32_t Op>
+struct ReduceWords {
+  static constexpr bool Reduces = true;
+  // How many vectors a thread reduces at the same time.
+  static constexpr uint32_t AtOnce = 4;
+  MSCCLPP_DEVICE_INLINE static uint64_t scaled(const CollectiveCall&, uint64_t word) { return word; }
+  struct Fold {
+    WordFold<Number<Type>> fold;
+    MSCCLPP_DEVICE_INLINE void put(uint32_t rank, uint64_t word) {
+      if (rank == 0) {
+        fold.first(word);
+      } else {
+        fold.next(Op, word);
+      }
+    }
+    MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall&, uint32_t ranks) { return fold.result(Op, ranks); }
+  };
+};
+
+// The words of all ranks, reduced as numbers of a type that the kernel does not know before. A function of its own: it is
+// much code, of which each kernel would have several copies.
+MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks, uint32_t type, uint32_t op) {
+  return withNumber(type, [=](auto number) {
+    WordFold<decltype(number)> fold;
+    fold.first(words[0]);
+#pragma unroll 1
+    for (uint32_t r = 1; r < ranks; ++r) fold.next(op, words[r]);
+    return fold.result(op, ranks);
+  });
+}
+
+// The numbers of a word, each multiplied by a factor of their type.
+MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t scale) {
+  return withNumber(type, [=](auto number) {
+    using N = decltype(number);
+    const typename N::Value by = bitsAs<typename N::Value>(static_cast<WordOf<typename N::Value>>(scale));
+    uint64_t result = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8 / N::Bytes; ++i) {
+      result |= N::narrow(multiplyValues(WordFold<N>::number(word, i), by)) << (8 * N::Bytes * i % 64);
+    }
+    return result;
+  });
+}
+
+// They are reduced, as the call says.
+struct ReduceAnyWords {
+  static constexpr bool Reduces = true;
+  static constexpr uint32_t AtOnce = 1;
+  MSCCLPP_DEVICE_INLINE static uint64_t scaled(const CollectiveCall& call, uint64_t word) {
+    return call.scaled ? scaleAny(word, call.type, call.scale) : word;
+  }
+  // Keeps the words until all are there.
+  struct Fold {
+    uint64_t words[CollectiveMaxRanks];
+    MSCCLPP_DEVICE_INLINE void put(uint32_t rank, uint64_t word) { words[rank] = word; }
+    MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall& call, uint32_t ranks) const {
+      return reduceAny(words, ranks, call.type, call.op);
+    }
+  };
+};
+
+// Word i of a message, as it is sent.
+template <class Words>
+MSCCLPP_DEVICE_INLINE uint64_t sentWord(const CollectiveCall& call, const uint8_t* message, uint64_t bytes,
+                                        uint64_t i) {
+  const uint64_t word = messageWord(message, bytes, i);
+  if constexpr (Words::Reduces) return Words::scaled(call, word);
+  return word;
+}
+
+// ---- a call
+
+// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose blocks
+// and threads have one dimension.
+struct CollectiveBlock {
+  const CollectiveHandle& comm;
+  const CollectiveCall& call;
+  uint64_t epoch;
+  uint32_t rank, ranks, block, blocks, thread, threads;
+  bool afterOneWay;
+
+  MSCCLPP_DEVICE_INLINE CollectiveBlock(const CollectiveHandle& comm, const CollectiveCall& call)
+      : comm(comm),
+        call(call),
+        rank(comm.rank),
+        ranks(comm.ranks),
+        block(blockIdx.x),
+        blocks(gridDim.x),
+        thread(threadIdx.x),
+        threads(blockDim.x) {
+    const uint64_t slot = load8(comm.epochs + block);
+    epoch = (slot >> 1) + 1;
+    afterOneWay = (slot & 1) != 0;
+  }
+
+  // The number of the calling thread among those of all blocks, and how many these are.
+  MSCCLPP_DEVICE_INLINE uint64_t threadOfCall() const { return static_cast<uint64_t>(block) * threads + thread; }
+  MSCCLPP_DEVICE_INLINE uint64_t threadsOfCall() const { return static_cast<uint64_t>(blocks) * threads; }
+
+  // The n-th peer, n from 1 on: ranks begin with different ones, so that they do not all write to one.
+  MSCCLPP_DEVICE_INLINE uint32_t peer(uint32_t n) const {
+    const uint32_t p = rank + n;
+    return p < ranks ? p : p - ranks;
+  }
+
+  // Rules E2 and E3. All threads call it first. Returns whether to go on.
+  MSCCLPP_DEVICE_INLINE bool begin() const {
+    if (call.oneWay && block == 0 && thread < ranks && thread != rank) {
+      uint64_t* const word = reinterpret_cast<uint64_t*>(comm.scratch[thread] + comm.begun + rank * CollectiveLine);
+      // The reads of all calls before are complete: see E1.
+      detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, epoch);
+    }
+    if (!afterOneWay) return true;
+    bool failed = false;
+    if (thread < ranks && thread != rank) {
+      const uint64_t* const word =
+          reinterpret_cast<const uint64_t*>(comm.scratch[rank] + comm.begun + thread * CollectiveLine);
+      const uint64_t least = epoch - 1;
+      const auto began = [&] { return detail::load<MemoryOrder::Relaxed, MemoryScope::System>(word) >= least; };
+      failed = !began() && !pollUntil<4>(began, -1, comm.status[thread]);
+    }
+    return !blockAny(failed);
+  }
+
+  // Counts on, unless a thread has given up. All threads call it last.
+  MSCCLPP_DEVICE_INLINE void end(bool failed) const {
+    if (blockAny(failed)) return;
+    for (uint32_t slot = block + thread * blocks; slot < comm.slots; slot += threads * blocks) {
+      store8(comm.epochs + slot, epoch << 1 | (call.oneWay ? 1 : 0));
+    }
+  }
+
+  // The place of rank `from` among those whose messages come to rank `to`.
+  MSCCLPP_DEVICE_INLINE static uint64_t slotOf(uint32_t from, uint32_t to) { return from < to ? from : from - 1; }
+
+  // Where the half of the scratch begins that this call uses, if a half has so many bytes.
+  MSCCLPP_DEVICE_INLINE uint64_t half(uint64_t bytes) const { return epoch & 1 ? bytes : 0; }
+
+  // Copies the own segment, by all threads of the call.
+  MSCCLPP_DEVICE_INLINE void copyOwn() const {
+    const CollectiveSegment own = call.segments[rank];
+    const uint64_t bytes = own.recvBytes;
+    if (own.send == own.recv) return;
+    if (aligned16(own.send) && aligned16(own.recv)) {
+      const uint64_t whole = bytes / 16, stride = threadsOfCall();
+      for (uint64_t i = threadOfCall(); i < whole; i += stride) store16(own.recv + i * 16, load16(own.send + i * 16));
+      for (uint64_t i = whole * 2 + threadOfCall(); i * 8 < bytes; i += stride) {
+        storeMessageWord(own.recv, bytes, i, messageWord(own.send, bytes, i));
+      }
+    } else {
+      for (uint64_t i = threadOfCall(); i * 8 < bytes; i += threadsOfCall()) {
+        storeMessageWord(own.recv, bytes, i, messageWord(own.send, bytes, i));
+      }
+    }
+  }
+};
+
+}  // namespace detail
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_

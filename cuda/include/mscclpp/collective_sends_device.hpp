@@ -1,0 +1,97 @@
+// Messages between two ranks: any number of sends and receives, in one launch. For the library's own use.
+//
+// Each pair of ranks has a ring of places in the receiver's scratch for each direction and each of `lanes` blocks. Piece i of
+// a message belongs to lane i modulo the lanes. Pieces of a lane are counted over all calls, on both sides alike, in this
+// device's memory: piece c goes to place c modulo CollectivePieces. Behind it the sender's block stores c + 1 in the
+// receiver's word `arrived`, with release behind a barrier of the block; the receiver waits for it with acquire in front of
+// one. When the receiver's block has taken the piece, it stores c + 1 in the sender's word `taken` in the same way, for which
+// the sender waits before it puts piece c + CollectivePieces. Sends and receives have blocks of their own, so that no rank
+// waits for a peer that waits for it.
+
+#ifndef MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
+
+#include "mscclpp/collective_pieces_device.hpp"
+
+namespace mscclpp {
+
+// How many messages a launch has for each peer and direction.
+enum SendsLimits : uint32_t { MessagesPerPeer = 2 };
+
+struct CollectiveMessage {
+  uint8_t* memory;
+  uint64_t bytes;
+};
+
+// One call: messages to each rank, and from each rank, in their order. Those of no bytes are none. That of the own rank is not
+// used. Block (2 * r + direction) * lanes + lane has those of rank r.
+struct CollectiveSends {
+  CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
+  // Words of this device, for each rank, direction and lane: how many pieces there were.
+  uint64_t* counts;
+  // Offsets in the scratch: lines of `arrived` and behind them of `taken`, for each rank and lane; places.
+  uint64_t signals;
+  uint64_t places;
+  // Bytes of a place, a multiple of 16.
+  uint64_t piece;
+  uint32_t lanes;
+  uint32_t reserved;
+};
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const CollectiveSends& call) {
+  const uint32_t lane = blockIdx.x % call.lanes, which = blockIdx.x / call.lanes;
+  const uint32_t peer = which / 2, thread = threadIdx.x, threads = blockDim.x;
+  const bool receives = which % 2 != 0;
+  if (peer == comm.rank) return;
+  const uint32_t from = receives ? peer : comm.rank, to = receives ? comm.rank : peer;
+  uint64_t* const counted = call.counts + blockIdx.x;
+  const uint64_t before = load8(counted);
+  const auto line = [&](uint32_t at, uint32_t of, uint32_t kind) {
+    const uint64_t index = (static_cast<uint64_t>(kind) * comm.ranks + of) * call.lanes + lane;
+    return reinterpret_cast<uint64_t*>(comm.scratch[at] + call.signals + index * CollectiveLine);
+  };
+  uint64_t* const arrived = line(to, from, 0);
+  uint64_t* const taken = line(from, to, 1);
+  uint8_t* const ring = comm.scratch[to] + call.places +
+                        (CollectiveBlock::slotOf(from, to) * call.lanes + lane) * CollectivePieces * call.piece;
+  const auto wait = [&](const uint64_t* word, uint64_t least) {
+    const auto came = [&] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
+    const bool failed = thread == 0 && !came() && !pollUntil<4>(came, -1, comm.status[peer]);
+    return !blockAny(failed);
+  };
+  const auto say = [&](uint64_t* word, uint64_t count) {
+    blockSync();
+    if (thread == 0) detail::store<MemoryOrder::Release, MemoryScope::System>(word, count);
+  };
+
+  uint64_t c = before;
+  for (uint32_t m = 0; m < MessagesPerPeer; ++m) {
+    const CollectiveMessage message = call.messages[peer][receives][m];
+    for (uint64_t at = lane * call.piece; at < message.bytes; at += call.lanes * call.piece, ++c) {
+      const uint64_t bytes = message.bytes - at < call.piece ? message.bytes - at : call.piece;
+      uint8_t* const place = ring + c % CollectivePieces * call.piece;
+      if (receives) {
+        if (!wait(arrived, c + 1)) return;
+        takeBytes(message.memory + at, place, bytes, thread, threads);
+        say(taken, c + 1);
+      } else {
+        if (c >= CollectivePieces && !wait(taken, c + 1 - CollectivePieces)) return;
+        putBytes(place, message.memory + at, bytes, thread, threads, [](uint64_t word) { return word; });
+        say(arrived, c + 1);
+      }
+    }
+  }
+  if (thread == 0 && c != before) store8(counted, c);
+}
+
+}  // namespace detail
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_

@@ -1,0 +1,265 @@
+// Numbers as collectives reduce them: how their bytes become values, what values make together, and how the result
+// becomes bytes again.
+//
+// The bits of a result do not depend on who computes it, nor how. Values are combined one after the other in the order in
+// which they are given. Floats of 8 and 16 bits are combined as float and rounded once, at the end, to the nearest, of two
+// as near the even one; those of 8 bits then saturate. f32 and f64 are combined as they are. No product and sum become one
+// operation. Whole numbers are combined in 64 bits, of which the result has the lowest, so sums and products wrap; an
+// average is divided before that, towards zero. In `Max` and `Min` a NaN wins.
+//
+// It includes no header of a vendor, so it compiles wherever there is a compiler for kernels.
+
+#ifndef MSCCLPP_REDUCE_DEVICE_HPP_
+#define MSCCLPP_REDUCE_DEVICE_HPP_
+
+#include "mscclpp/atomic_device.hpp"
+
+namespace mscclpp {
+
+// The numbers are those of NCCL's ncclDataType_t, which has no I16 and U16, and of its ncclRedOp_t.
+enum ReduceType : uint32_t {
+  ReduceI8 = 0,
+  ReduceU8 = 1,
+  ReduceI32 = 2,
+  ReduceU32 = 3,
+  ReduceI64 = 4,
+  ReduceU64 = 5,
+  ReduceF16 = 6,
+  ReduceF32 = 7,
+  ReduceF64 = 8,
+  ReduceBf16 = 9,
+  ReduceF8E4m3 = 10,
+  ReduceF8E5m2 = 11,
+  ReduceI16 = 12,
+  ReduceU16 = 13,
+};
+enum ReduceOp : uint32_t { ReduceSum = 0, ReduceProd = 1, ReduceMax = 2, ReduceMin = 3, ReduceAvg = 4 };
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+// Arithmetic that no compiler merges into something that rounds once where this rounds twice.
+#if defined(MSCCLPP_DEVICE_CUDA)
+MSCCLPP_DEVICE_INLINE float addValues(float a, float b) { return __fadd_rn(a, b); }
+MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { return __dadd_rn(a, b); }
+MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { return __fmul_rn(a, b); }
+MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { return __dmul_rn(a, b); }
+#else
+// One operation a function: there is nothing to merge it with but what the compiler inlines, which
+// -ffp-contract=off or `on`, the defaults of the compilers used here, keep apart.
+MSCCLPP_DEVICE_INLINE float addValues(float a, float b) { return a + b; }
+MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { return a + b; }
+MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { return a * b; }
+MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { return a * b; }
+#endif
+MSCCLPP_DEVICE_INLINE uint64_t addValues(uint64_t a, uint64_t b) { return a + b; }
+MSCCLPP_DEVICE_INLINE uint64_t multiplyValues(uint64_t a, uint64_t b) { return a * b; }
+// Signed numbers wrap like unsigned ones.
+MSCCLPP_DEVICE_INLINE int64_t addValues(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+MSCCLPP_DEVICE_INLINE int64_t multiplyValues(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
+// What `a` and `b` make together, of which `a` came first.
+template <class Value>
+MSCCLPP_DEVICE_INLINE Value combineValues(uint32_t op, Value a, Value b) {
+  switch (op) {
+    case ReduceProd:
+      return multiplyValues(a, b);
+    // A comparison with a NaN is false; only a NaN differs from itself.
+    case ReduceMax:
+      return b > a || b != b ? (a != a ? a : b) : a;
+    case ReduceMin:
+      return b < a || b != b ? (a != a ? a : b) : a;
+    default:
+      return addValues(a, b);
+  }
+}
+
+// The bits of a float in a format of fewer bits, rounded to the nearest, of two as near the even one. `Exponent` and
+// `Fraction` are the format's; its bias is that of IEEE formats.
+//
+// What is too large becomes infinity, or if the format Saturates, its largest number, which then also infinity becomes.
+template <uint32_t Exponent, uint32_t Fraction, uint32_t Largest, bool Saturates, uint32_t NaN>
+MSCCLPP_DEVICE_INLINE uint32_t narrowFloat(float value) {
+  constexpr uint32_t Bias = (1u << (Exponent - 1)) - 1, Shift = 23 - Fraction;
+  const uint32_t bits = bitsAs<uint32_t>(value);
+  const uint32_t sign = (bits >> 31) << (Exponent + Fraction), magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return NaN;
+  uint32_t narrow;
+  if (Exponent < 8 && magnitude < ((127 - Bias + 1) << 23)) {
+    // Less than the smallest normal number: a multiple of the smallest number of all. Adding 2^23 rounds it.
+    const float scale = bitsAs<float>((127 + Bias - 1 + Fraction) << 23);
+    const float rounded = addValues(multiplyValues(bitsAs<float>(magnitude), scale), 8388608.0f);
+    narrow = bitsAs<uint32_t>(rounded) - 0x4b000000u;
+  } else {
+    const uint32_t rounded = magnitude + ((1u << (Shift - 1)) - 1) + ((magnitude >> Shift) & 1);
+    narrow = (rounded >> Shift) - ((127 - Bias) << Fraction);
+  }
+  if (narrow > Largest) narrow = Saturates ? Largest : Largest + 1;
+  return sign | narrow;
+}
+
+// The float of a number in a format of fewer bits, which all are floats.
+template <uint32_t Exponent, uint32_t Fraction>
+MSCCLPP_DEVICE_INLINE float widenFloat(uint32_t bits) {
+  constexpr uint32_t Bias = (1u << (Exponent - 1)) - 1, Ones = (1u << Exponent) - 1;
+  const uint32_t sign = bits >> (Exponent + Fraction) << 31;
+  const uint32_t magnitude = bits & ((1u << (Exponent + Fraction)) - 1), exponent = magnitude >> Fraction;
+  uint32_t wide;
+  if (exponent == 0) {
+    const float scale = bitsAs<float>((127 - Bias + 1 - Fraction) << 23);
+    wide = bitsAs<uint32_t>(multiplyValues(static_cast<float>(magnitude), scale));
+  } else if (exponent == Ones && Exponent > 4) {
+    wide = 0x7f800000u | magnitude << (23 - Fraction);
+  } else {
+    wide = (magnitude << (23 - Fraction)) + ((127 - Bias) << 23);
+  }
+  return bitsAs<float>(sign | wide);
+}
+
+}  // namespace detail
+
+// A type of numbers: `Value` is what they are combined as, `Bytes` their size. `widen` makes a value of a number's bits,
+// which are the lowest of the word, and `narrow` the bits of a value; the higher bits are 0.
+template <uint32_t Type>
+struct Number;
+
+#define MSCCLPP_WHOLE_NUMBER(TYPE, VALUE, STORED)                                                            \
+  template <>                                                                                                \
+  struct Number<TYPE> {                                                                                      \
+    using Value = VALUE;                                                                                     \
+    static constexpr uint32_t Bytes = sizeof(STORED);                                                        \
+    MSCCLPP_DEVICE_INLINE static Value widen(uint64_t bits) { return static_cast<STORED>(bits); }            \
+    MSCCLPP_DEVICE_INLINE static uint64_t narrow(Value value) {                                              \
+      return static_cast<uint64_t>(value) & (~static_cast<uint64_t>(0) >> (64 - 8 * Bytes));                 \
+    }                                                                                                        \
+    MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); } \
+  };
+MSCCLPP_WHOLE_NUMBER(ReduceI8, int64_t, signed char)
+MSCCLPP_WHOLE_NUMBER(ReduceU8, uint64_t, unsigned char)
+MSCCLPP_WHOLE_NUMBER(ReduceI16, int64_t, short)
+MSCCLPP_WHOLE_NUMBER(ReduceU16, uint64_t, unsigned short)
+MSCCLPP_WHOLE_NUMBER(ReduceI32, int64_t, int32_t)
+MSCCLPP_WHOLE_NUMBER(ReduceU32, uint64_t, uint32_t)
+MSCCLPP_WHOLE_NUMBER(ReduceI64, int64_t, int64_t)
+MSCCLPP_WHOLE_NUMBER(ReduceU64, uint64_t, uint64_t)
+#undef MSCCLPP_WHOLE_NUMBER
+
+template <>
+struct Number<ReduceF64> {
+  using Value = double;
+  static constexpr uint32_t Bytes = 8;
+  MSCCLPP_DEVICE_INLINE static Value widen(uint64_t bits) { return detail::bitsAs<double>(bits); }
+  MSCCLPP_DEVICE_INLINE static uint64_t narrow(Value value) { return detail::bitsAs<uint64_t>(value); }
+  MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); }
+};
+
+// How floats that are combined as float are widened and narrowed.
+#define MSCCLPP_FLOAT(TYPE, BYTES, WIDEN, NARROW)                                                            \
+  template <>                                                                                                \
+  struct Number<TYPE> {                                                                                      \
+    using Value = float;                                                                                     \
+    static constexpr uint32_t Bytes = BYTES;                                                                 \
+    MSCCLPP_DEVICE_INLINE static Value widen(uint64_t word) {                                                \
+      const uint32_t bits = static_cast<uint32_t>(word) & (0xffffffffu >> (32 - 8 * BYTES));                 \
+      return WIDEN;                                                                                          \
+    }                                                                                                        \
+    MSCCLPP_DEVICE_INLINE static uint64_t narrow(Value value) { return NARROW; }                             \
+    MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); } \
+  };
+MSCCLPP_FLOAT(ReduceF32, 4, detail::bitsAs<float>(bits), detail::bitsAs<uint32_t>(value))
+MSCCLPP_FLOAT(ReduceF8E4m3, 1, ((bits & 0x7f) == 0x7f ? detail::bitsAs<float>(0x7fc00000u) : detail::widenFloat<4, 3>(bits)),
+              (detail::narrowFloat<4, 3, 0x7e, true, 0x7f>(value)))
+MSCCLPP_FLOAT(ReduceF8E5m2, 1, (detail::widenFloat<5, 2>(bits)), (detail::narrowFloat<5, 2, 0x7b, true, 0x7f>(value)))
+MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), (detail::narrowFloat<8, 7, 0x7f7f, false, 0x7fff>(value)))
+#if defined(MSCCLPP_DEVICE_CUDA)
+namespace detail {
+MSCCLPP_DEVICE_INLINE float widenHalf(uint32_t bits) {
+  float value;
+  asm("{\n\t.reg .b16 half;\n\tcvt.u16.u32 half, %1;\n\tcvt.f32.f16 %0, half;\n\t}" : "=f"(value) : "r"(bits));
+  return value;
+}
+MSCCLPP_DEVICE_INLINE uint32_t narrowHalf(float value) {
+  uint32_t bits;
+  asm("{\n\t.reg .b16 half;\n\tcvt.rn.f16.f32 half, %1;\n\tcvt.u32.u16 %0, half;\n\t}" : "=r"(bits) : "f"(value));
+  return bits;
+}
+}  // namespace detail
+MSCCLPP_FLOAT(ReduceF16, 2, detail::widenHalf(bits), detail::narrowHalf(value))
+#else
+MSCCLPP_FLOAT(ReduceF16, 2, (detail::widenFloat<5, 10>(bits)), (detail::narrowFloat<5, 10, 0x7bff, false, 0x7fff>(value)))
+#endif
+#undef MSCCLPP_FLOAT
+
+// The numbers of one word of 8 bytes of each rank, which become one word. Given the words of all ranks in the order of the
+// ranks, the first by `first`.
+template <class N>
+struct WordFold {
+  static constexpr uint32_t Count = 8 / N::Bytes;
+  typename N::Value values[Count];
+
+  MSCCLPP_DEVICE_INLINE static typename N::Value number(uint64_t word, uint32_t i) { return N::widen(word >> 8 * N::Bytes * i); }
+
+  MSCCLPP_DEVICE_INLINE void first(uint64_t word) {
+#pragma unroll
+    for (uint32_t i = 0; i < Count; ++i) values[i] = number(word, i);
+  }
+  MSCCLPP_DEVICE_INLINE void next(uint32_t op, uint64_t word) {
+#pragma unroll
+    for (uint32_t i = 0; i < Count; ++i) values[i] = detail::combineValues(op, values[i], number(word, i));
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t result(uint32_t op, uint32_t ranks) {
+    uint64_t word = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < Count; ++i) {
+      if (op == ReduceAvg) values[i] = N::divide(values[i], ranks);
+      word |= N::narrow(values[i]) << (8 * N::Bytes * i % 64);
+    }
+    return word;
+  }
+};
+
+// Calls `use` with the Number<type> of a type that is known when the kernel runs, and returns what it returns.
+template <class Use>
+MSCCLPP_DEVICE_INLINE auto withNumber(uint32_t type, Use use) {
+  switch (type) {
+    case ReduceI8:
+      return use(Number<ReduceI8>());
+    case ReduceU8:
+      return use(Number<ReduceU8>());
+    case ReduceI16:
+      return use(Number<ReduceI16>());
+    case ReduceU16:
+      return use(Number<ReduceU16>());
+    case ReduceI32:
+      return use(Number<ReduceI32>());
+    case ReduceU32:
+      return use(Number<ReduceU32>());
+    case ReduceI64:
+      return use(Number<ReduceI64>());
+    case ReduceU64:
+      return use(Number<ReduceU64>());
+    case ReduceF64:
+      return use(Number<ReduceF64>());
+    case ReduceF16:
+      return use(Number<ReduceF16>());
+    case ReduceBf16:
+      return use(Number<ReduceBf16>());
+    case ReduceF8E4m3:
+      return use(Number<ReduceF8E4m3>());
+    case ReduceF8E5m2:
+      return use(Number<ReduceF8E5m2>());
+    default:
+      return use(Number<ReduceF32>());
+  }
+}
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_REDUCE_DEVICE_HPP_

@@ -121,8 +121,6 @@ struct MoveWords {
 template <uint32_t Type, uint32_t Op>
 struct ReduceWords {
   static constexpr bool Reduces = true;
-  // How many vectors a thread reduces at the same time.
-  static constexpr uint32_t AtOnce = 4;
   MSCCLPP_DEVICE_INLINE static uint64_t scaled(const CollectiveCall&, uint64_t word) { return word; }
   struct Fold {
     WordFold<Number<Type>> fold;
@@ -137,15 +135,21 @@ struct ReduceWords {
   };
 };
 
-// The words of all ranks, reduced as numbers of a type that the kernel does not know before. A function of its own: it is
-// much code, of which each kernel would have several copies.
+// The words of all ranks, reduced as numbers of a type that the kernel does not know before, one number after the other. A
+// function of its own: it is much code, of which each kernel would have several copies.
 MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks, uint32_t type, uint32_t op) {
   return withNumber(type, [=](auto number) {
-    WordFold<decltype(number)> fold;
-    fold.first(words[0]);
+    using N = decltype(number);
+    uint64_t result = 0;
 #pragma unroll 1
-    for (uint32_t r = 1; r < ranks; ++r) fold.next(op, words[r]);
-    return fold.result(op, ranks);
+    for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
+      typename N::Value value = N::widen(words[0] >> bit);
+#pragma unroll 1
+      for (uint32_t r = 1; r < ranks; ++r) value = combineValues(op, value, N::widen(words[r] >> bit));
+      if (op == ReduceAvg) value = N::divide(value, ranks);
+      result |= N::narrow(value) << bit;
+    }
+    return result;
   });
 }
 
@@ -155,9 +159,9 @@ MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t
     using N = decltype(number);
     const typename N::Value by = bitsAs<typename N::Value>(static_cast<WordOf<typename N::Value>>(scale));
     uint64_t result = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < 8 / N::Bytes; ++i) {
-      result |= N::narrow(multiplyValues(WordFold<N>::number(word, i), by)) << (8 * N::Bytes * i % 64);
+#pragma unroll 1
+    for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
+      result |= N::narrow(multiplyValues(N::widen(word >> bit), by)) << bit;
     }
     return result;
   });
@@ -166,7 +170,6 @@ MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t
 // They are reduced, as the call says.
 struct ReduceAnyWords {
   static constexpr bool Reduces = true;
-  static constexpr uint32_t AtOnce = 1;
   MSCCLPP_DEVICE_INLINE static uint64_t scaled(const CollectiveCall& call, uint64_t word) {
     return call.scaled ? scaleAny(word, call.type, call.scale) : word;
   }
@@ -205,10 +208,10 @@ struct CollectiveBlock {
         call(call),
         rank(comm.rank),
         ranks(comm.ranks),
-        block(blockIdx.x),
-        blocks(gridDim.x),
-        thread(threadIdx.x),
-        threads(blockDim.x) {
+        block(blockOfGrid()),
+        blocks(blocksOfGrid()),
+        thread(threadOfBlock()),
+        threads(threadsOfBlock()) {
     const uint64_t slot = load8(comm.epochs + block);
     epoch = (slot >> 1) + 1;
     afterOneWay = (slot & 1) != 0;

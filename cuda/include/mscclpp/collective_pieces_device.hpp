@@ -148,42 +148,60 @@ struct Pieces {
   }
   // Reduces `bytes` bytes of all ranks: this one's are at `own`, that of rank r is in place(First, here, r, k). The result
   // goes to `out`, and by `also` to wherever else it is wanted, as vectors of 16 bytes.
+  //
+  // A thread has several loads under way at once: of two ranks, four vectors of each; of more, a vector of four ranks.
   template <class Words, class Also>
   MSCCLPP_DEVICE_INLINE void reduce(uint8_t* out, const uint8_t* own, uint64_t bytes, uint64_t k, Also also) const {
     const uint64_t step = b.threads;
     const auto sent = sentBy<Words>();
+    const auto reduced = [&](uint64_t first, uint64_t second) {
+      typename Words::Fold fold;
+      fold.put(0, first);
+      fold.put(1, second);
+      return fold.result(b.call, 2);
+    };
     uint64_t i = b.thread;
-    if (Words::AtOnce > 1 && aligned16(own) && aligned16(out)) {
-      constexpr uint32_t N = Words::AtOnce;
-      for (; (i + (N - 1) * step + 1) * 16 <= bytes; i += N * step) {
-        typename Words::Fold low[N], high[N];
-        Bytes16 v[N];
-        for (uint32_t r = 0; r < b.ranks; ++r) {
-          const uint8_t* const from = r == b.rank ? own : place(First, b.rank, r, k);
+    if (b.ranks == 2 && aligned16(own) && aligned16(out)) {
+      const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
+      const bool isFirst = b.rank == 0;
+#pragma unroll 1
+      for (; (i + 3 * step + 1) * 16 <= bytes; i += 4 * step) {
+        Bytes16 mine[4], theirs[4];
 #pragma unroll
-          for (uint32_t u = 0; u < N; ++u) v[u] = load16(from + (i + u * step) * 16);
-#pragma unroll
-          for (uint32_t u = 0; u < N; ++u) {
-            if (r == b.rank) v[u] = {sent(v[u].low), sent(v[u].high)};
-            low[u].put(r, v[u].low);
-            high[u].put(r, v[u].high);
-          }
+        for (uint32_t u = 0; u < 4; ++u) {
+          mine[u] = load16(own + (i + u * step) * 16);
+          theirs[u] = load16(other + (i + u * step) * 16);
         }
 #pragma unroll
-        for (uint32_t u = 0; u < N; ++u) {
-          v[u] = {low[u].result(b.call, b.ranks), high[u].result(b.call, b.ranks)};
-          store16(out + (i + u * step) * 16, v[u]);
-          also(i + u * step, v[u]);
+        for (uint32_t u = 0; u < 4; ++u) {
+          const Bytes16 ours = {sent(mine[u].low), sent(mine[u].high)};
+          const Bytes16 sum = {reduced(isFirst ? ours.low : theirs[u].low, isFirst ? theirs[u].low : ours.low),
+                               reduced(isFirst ? ours.high : theirs[u].high, isFirst ? theirs[u].high : ours.high)};
+          store16(out + (i + u * step) * 16, sum);
+          also(i + u * step, sum);
         }
       }
     }
+#pragma unroll 1
     for (; i * 16 < bytes; i += step) {
       typename Words::Fold low, high;
-      for (uint32_t r = 0; r < b.ranks; ++r) {
-        const Bytes16 v =
-            r == b.rank ? messageVector(own, bytes, i, sent) : load16(place(First, b.rank, r, k) + i * 16);
-        low.put(r, v.low);
-        high.put(r, v.high);
+#pragma unroll 1
+      for (uint32_t r = 0; r < b.ranks; r += 4) {
+        Bytes16 v[4];
+#pragma unroll
+        for (uint32_t u = 0; u < 4; ++u) {
+          if (r + u < b.ranks) {
+            v[u] = r + u == b.rank ? messageVector(own, bytes, i, sent)
+                                   : load16(place(First, b.rank, r + u, k) + i * 16);
+          }
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < 4; ++u) {
+          if (r + u < b.ranks) {
+            low.put(r + u, v[u].low);
+            high.put(r + u, v[u].high);
+          }
+        }
       }
       const Bytes16 v = {low.result(b.call, b.ranks), high.result(b.call, b.ranks)};
       storeMessageVector(out, bytes, i, v);
@@ -192,13 +210,18 @@ struct Pieces {
   }
 
  private:
+  // Turns a word into what is sent.
   template <class Words>
-  MSCCLPP_DEVICE_INLINE auto sentBy() const {
-    const CollectiveCall& call = b.call;
-    return [&call](uint64_t word) {
+  struct Sent {
+    const CollectiveCall& call;
+    MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const {
       if constexpr (Words::Reduces) return Words::scaled(call, word);
       return word;
-    };
+    }
+  };
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE Sent<Words> sentBy() const {
+    return Sent<Words>{b.call};
   }
 };
 

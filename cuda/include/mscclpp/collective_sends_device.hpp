@@ -43,12 +43,12 @@ struct CollectiveSends {
 namespace detail {
 
 MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const CollectiveSends& call) {
-  const uint32_t lane = blockIdx.x % call.lanes, which = blockIdx.x / call.lanes;
-  const uint32_t peer = which / 2, thread = threadIdx.x, threads = blockDim.x;
+  const uint32_t lane = blockOfGrid() % call.lanes, which = blockOfGrid() / call.lanes;
+  const uint32_t peer = which / 2, thread = threadOfBlock(), threads = threadsOfBlock();
   const bool receives = which % 2 != 0;
   if (peer == comm.rank) return;
   const uint32_t from = receives ? peer : comm.rank, to = receives ? comm.rank : peer;
-  uint64_t* const counted = call.counts + blockIdx.x;
+  uint64_t* const counted = call.counts + blockOfGrid();
   const uint64_t before = load8(counted);
   const auto line = [&](uint32_t at, uint32_t of, uint32_t kind) {
     const uint64_t index = (static_cast<uint64_t>(kind) * comm.ranks + of) * call.lanes + lane;

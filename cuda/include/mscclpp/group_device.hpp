@@ -50,6 +50,10 @@ MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
 }
 MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() { return blockDim.x * blockDim.y * blockDim.z; }
 
+// The number of the calling thread's block in a grid of one dimension, and how many there are.
+MSCCLPP_DEVICE_INLINE uint32_t blockOfGrid() { return blockIdx.x; }
+MSCCLPP_DEVICE_INLINE uint32_t blocksOfGrid() { return gridDim.x; }
+
 // A barrier of the block, which also tells every thread whether `value` is true in any. All threads call it.
 MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
 
@@ -111,6 +115,10 @@ MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
 MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() {
   return __builtin_amdgcn_workgroup_size_x() * __builtin_amdgcn_workgroup_size_y() * __builtin_amdgcn_workgroup_size_z();
 }
+MSCCLPP_DEVICE_INLINE uint32_t blockOfGrid() { return __builtin_amdgcn_workgroup_id_x(); }
+MSCCLPP_DEVICE_INLINE uint32_t blocksOfGrid() {
+  return __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x();
+}
 MSCCLPP_DEVICE_INLINE void blockSync() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();
@@ -158,6 +166,8 @@ MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
   return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
 }
 MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() { return blockDim.x * blockDim.y * blockDim.z; }
+MSCCLPP_DEVICE_INLINE uint32_t blockOfGrid() { return blockIdx.x; }
+MSCCLPP_DEVICE_INLINE uint32_t blocksOfGrid() { return gridDim.x; }
 MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
 MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
 

@@ -1,0 +1,98 @@
+//! Collectives whose ranks are processes, of which one is killed in the middle of replays.
+
+mod support;
+
+#[path = "../../mscclpp/tests/support/children.rs"]
+mod children;
+
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use children::{Children, Role, all_succeed, run_if_child, say};
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::{Gpu, LaunchConfig, Module, Platform, gpu::KernelArgs, gpu::KernelSource};
+use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
+pub(crate) use mscclpp_test_support::LIMIT;
+use mscclpp_test_support::Random;
+use support::{builder, platform};
+
+const N: usize = 3;
+const VICTIM: usize = 1;
+
+fn main() -> ExitCode {
+    if let Some(code) = run_if_child(child) {
+        return code;
+    }
+    let trials = vec![
+        Trial::test("ranks_that_are_processes_reduce", || all_succeed("reduce", N)),
+        Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", killed),
+    ];
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(1));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn killed() -> Result<(), Failed> {
+    let mut children = Children::form(&format!("killed-replays-{VICTIM}"), N);
+    (0..N).for_each(|rank| children.expect(rank, "ready"));
+    thread::sleep(Duration::from_millis(Random::new().of(0..=300)));
+    let at = Instant::now();
+    children.kill(VICTIM);
+    children.expect_named(&[0, 2], VICTIM, at)
+}
+
+fn child(role: &Role) {
+    if role.was_killed(|role, _, _| replay_until(role, u64::MAX)) {
+        return;
+    }
+    replay_until(role, 40).expect("collectives");
+}
+
+/// Replays a graph, with fresh numbers, until it fails or has been done so many times.
+fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
+    let comm = role.communicator()?;
+    let gpu = comm.context().gpu(device_of(role.rank))?;
+    let collectives = builder(&comm, &gpu).connect()?;
+    let stream = gpu.stream()?;
+    let numbers = DeviceSlice::<u64>::new(&gpu.allocate(40_000)?)?;
+    stream.begin_capture()?;
+    let captured = (0..3).try_for_each(|_| collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream));
+    let graph = stream.end_capture()?;
+    captured?;
+    if rounds == u64::MAX {
+        say("ready");
+    }
+    for round in 0..rounds {
+        numbers.write(&vec![round * (1 + role.rank as u64); numbers.len()])?;
+        // SAFETY: the graph keeps what it uses.
+        unsafe { graph.launch(&stream)? };
+        collectives.synchronize(&stream)?;
+        let sum = round * (N * (N + 1) / 2) as u64 * (N * N) as u64;
+        assert!(numbers.read()?.iter().all(|number| *number == sum), "round {round}");
+    }
+    comm.bootstrap().barrier()?;
+    Ok(())
+}
+
+pub(crate) fn device_of(rank: usize) -> usize {
+    rank % platform().device_count().expect("devices")
+}
+
+/// That the device still runs kernels.
+pub(crate) fn assert_usable(id: usize) {
+    let gpu: Gpu = platform().gpu(id).expect("a device");
+    let source = KernelSource::new("one.cu", r#"extern "C" __global__ void one(int* x) { *x = 1; }"#);
+    if gpu.platform() == Platform::Host {
+        let kernel = Module::load(&gpu, &source).expect("a module").kernel("one").expect("a kernel");
+        let (memory, stream) = (gpu.allocate(4).expect("memory"), gpu.stream().expect("a stream"));
+        // SAFETY: its parameter.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &KernelArgs::new().with(&memory)) }
+            .expect("a launch");
+        stream.synchronize().expect("its end");
+    } else {
+        gpu.allocate(4096).expect("memory").fill(0, 4096, 1).expect("a fill");
+    }
+}

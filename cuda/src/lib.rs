@@ -30,7 +30,10 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
-    ("mscclpp/collective_packets_device.hpp", include_str!("../include/mscclpp/collective_packets_device.hpp")),
+    (
+        "mscclpp/collective_packets_device.hpp",
+        include_str!("../include/mscclpp/collective_packets_device.hpp"),
+    ),
     ("mscclpp/collective_pieces_device.hpp", include_str!("../include/mscclpp/collective_pieces_device.hpp")),
     ("mscclpp/collective_sends_device.hpp", include_str!("../include/mscclpp/collective_sends_device.hpp")),
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),

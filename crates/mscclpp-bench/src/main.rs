@@ -8,6 +8,7 @@ mod bare_verbs;
 mod block;
 mod bootstrap;
 mod call;
+mod collectives;
 mod data;
 mod device_clock;
 mod doctor;
@@ -103,6 +104,14 @@ enum Command {
     /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
     /// Time of a round trip.
     IbLat(OfTwoRanks<ib::LatencyOptions>),
+    /// Two processes, an all_reduce (sum of f16) of the library's collectives. Sizes and bandwidths as in nccl-tests.
+    AllReduce(OfTwoRanks<collectives::Options>),
+    /// Like all-reduce: an all_gather. The size is that of what a rank gets.
+    AllGather(OfTwoRanks<collectives::Options>),
+    /// Like all-reduce: a reduce_scatter (sum of f16). The size is that of what a rank gives.
+    ReduceScatter(OfTwoRanks<collectives::Options>),
+    /// Like all-reduce: an all_to_all. The size is that of what a rank gives.
+    AllToAll(OfTwoRanks<collectives::Options>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
     /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
@@ -181,6 +190,10 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::PortPut(workload) => workload.run(ports::put),
         Command::PortPingpong(workload) => workload.run(ports::ping_pong),
         Command::PortPacketPingpong(workload) => workload.run(ports::packet_ping_pong),
+        Command::AllReduce(workload) => workload.run(collectives::all_reduce),
+        Command::AllGather(workload) => workload.run(collectives::all_gather),
+        Command::ReduceScatter(workload) => workload.run(collectives::reduce_scatter),
+        Command::AllToAll(workload) => workload.run(collectives::all_to_all),
         Command::Fifo(workload) => workload.run(fifo::run),
         Command::Launches(workload) => workload.run(launch_cost::run),
         Command::ProxyIdle(workload) => workload.run(proxy_idle::run),

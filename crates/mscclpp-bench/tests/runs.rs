@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         trial("packets_go_back_and_forth", packet_pingpong),
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory_put_packets),
+        trial("collectives_have_rows_like_those_of_nccl_tests", collectives),
         trial("wrong_data_fails", wrong_data),
         trial("json_goes_to_standard_output_alone", json_to_standard_output),
         trial("ports_put_small_and_large", port_put),
@@ -145,6 +146,25 @@ fn memory_put_and_get() -> Result<(), Failed> {
     Ok(())
 }
 
+fn collectives() -> Result<(), Failed> {
+    const SIZES: &[&str] =
+        &["-b", "4", "-e", "20000", "-f", "50", "--calls", "3", "--iters", "6", "--repeats", "2"];
+    const SHAPES: &[&str] = &["--ways", "packets,lines,pieces", "--blocks", "1,3", "--threads", "64"];
+    for (workload, bus) in
+        [("all-reduce", 1.0), ("all-gather", 0.5), ("reduce-scatter", 0.5), ("all-to-all", 0.5)]
+    {
+        let report = report(workload, &[&[workload], SIZES, SHAPES].concat())?;
+        assert_eq!(variants(&report)[..8], [["packets 1x64"; 4], ["packets 3x64"; 4]].concat());
+        assert_eq!(variants(&report)[20..], ["pieces 3x64"; 4]);
+        assert_eq!(column(&report, "size")[..4], [4, 200, 10_000, 20_000]);
+        let bandwidth = &report["rows"][3]["bandwidth"];
+        let [algorithm, on_the_bus] =
+            ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
+        assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
+    }
+    Ok(())
+}
+
 fn memory_put_packets() -> Result<(), Failed> {
     let workload: &[&str] = &["memory-put-packets", "--packets", "ll8,ll16,ll128"];
     let report = report("memory-put-packets", &[workload, ODD, SHAPE].concat())?;
@@ -214,6 +234,7 @@ fn wrong_data() -> Result<(), Failed> {
         ("fifo", &["--iters", "2", "--repeats", "1"]),
         ("proxy-idle", &["--idle", "1", "--window", "1", "--repeats", "1"]),
         ("ethernet-bw", SMALL),
+        ("all-reduce", SMALL),
     ] {
         let spoilt = ["--spoil", "--json", &path.to_string_lossy()];
         let output = run(&[&[workload], arguments, &spoilt].concat());

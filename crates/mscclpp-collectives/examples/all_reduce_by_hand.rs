@@ -34,7 +34,9 @@ fn rank(bootstrap: LocalBootstrap, platform: Platform) -> Outcome {
     let to_packets: Vec<MemoryChannel> = mesh
         .links()
         .iter()
-        .map(|link| MemoryChannel::new(&link.semaphores[0], &link.memories[1], &our_numbers, Some(&our_packets)))
+        .map(|link| {
+            MemoryChannel::new(&link.semaphores[0], &link.memories[1], &our_numbers, Some(&our_packets))
+        })
         .collect::<Result<_, _>>()?;
     // ANCHOR_END: channels
 

@@ -373,6 +373,19 @@ impl Collectives {
         order.after(&inner.gpu, stream)
     }
 
+    /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor. None if no kernel
+    /// is needed, and for messages between two ranks.
+    ///
+    /// # Errors
+    /// As [`Collectives::enqueue`], for requests that can never be right.
+    pub fn choice(&self, request: &Request<'_>) -> Result<Option<Choice>> {
+        let inner = &*self.inner;
+        Ok(match inner.planned(request)? {
+            Planned::Exchange(plan) if self.n_ranks() > 1 => Some(inner.choose(&plan, self.n_ranks())),
+            _ => None,
+        })
+    }
+
     /// Waits until all work of `stream` is complete, and says what became of its collectives. With
     /// [`CollectivesBuilder::timeout`], it aborts them after that time.
     ///
@@ -390,7 +403,10 @@ impl Collectives {
 
     /// That the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
-        self.inner.channels.iter().try_for_each(|channel| Abort::check(channel).map_err(|error| self.failed(error)))
+        self.inner
+            .channels
+            .iter()
+            .try_for_each(|channel| Abort::check(channel).map_err(|error| self.failed(error)))
     }
 
     fn failed(&self, error: CoreError) -> Error {
@@ -409,7 +425,9 @@ impl Collectives {
         for channel in &self.inner.channels {
             match channel.semaphore().failure() {
                 None => {}
-                Some(CoreError::PeerClosed { .. }) => Abort::check(channel).map_err(|error| self.failed(error))?,
+                Some(CoreError::PeerClosed { .. }) => {
+                    Abort::check(channel).map_err(|error| self.failed(error))?;
+                }
                 Some(failure) => return Err(self.failed(failure)),
             }
         }
@@ -425,13 +443,21 @@ impl Inner {
         }
         // A word from each, into a word for each.
         let words = self.counters.buffer.ptr().add(self.counters.barrier);
-        let all_gather =
-            Request { kind: Kind::AllGather, send: words, recv: words.add(8), count: 1, data_type: DataType::U64 };
+        let all_gather = Request {
+            kind: Kind::AllGather,
+            send: words,
+            recv: words.add(8),
+            count: 1,
+            data_type: DataType::U64,
+        };
         plan(&all_gather, rank, ranks)
     }
 
     fn args(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
-        KernelArgs::new().with_owner(self.owner.clone()).keeping_each(buffers.iter().copied()).with(self.handle)
+        KernelArgs::new()
+            .with_owner(self.owner.clone())
+            .keeping_each(buffers.iter().copied())
+            .with(self.handle)
     }
 
     /// # Safety
@@ -463,8 +489,10 @@ impl Inner {
         };
         let args = self.args(buffers).with(call);
         let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let kernel = self.kernels.of(choice, words)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
-        Ok(unsafe { self.kernels.of(choice, words)?.launch(stream, config, &args)? })
+        unsafe { kernel.launch(stream, config, &args)? };
+        Ok(())
     }
 
     fn choose(&self, plan: &Plan, ranks: usize) -> Choice {

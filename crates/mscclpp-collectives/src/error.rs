@@ -26,7 +26,9 @@ pub enum Error {
     },
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These
     /// collectives cannot be used any more.
-    #[error("the collectives of rank {rank} cannot be used any more; make new ones, of the ranks that are left: {source}")]
+    #[error(
+        "the collectives of rank {rank} cannot be used any more; make new ones, of the ranks that are left: {source}"
+    )]
     Failed {
         /// This rank.
         rank: usize,

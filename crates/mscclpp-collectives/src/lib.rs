@@ -22,8 +22,6 @@
 //!
 //! # What it does not do yet
 //! All ranks are on one host, and their devices reach each other's memory. No figure of it has been measured on GPUs.
-#![warn(clippy::pedantic)]
-#![allow(clippy::missing_panics_doc, clippy::too_many_lines, reason = "noise")]
 
 mod collectives;
 mod data;

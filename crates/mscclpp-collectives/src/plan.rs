@@ -179,7 +179,9 @@ pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<P
             && !factor.is_finite()
             && !data_type.is_float()
         {
-            return Err(Error::InvalidArgument(format!("{data_type:?} numbers cannot be multiplied by {factor}")));
+            return Err(Error::InvalidArgument(format!(
+                "{data_type:?} numbers cannot be multiplied by {factor}"
+            )));
         }
     }
     // What all ranks know to be nothing is no call; what one rank has nothing of is one.
@@ -275,8 +277,7 @@ mod tests {
                 .collect();
             for a in 0..ranks {
                 for b in (0..ranks).filter(|b| *b != a) {
-                    let (sent, expected) =
-                        (plans[a].segments[b].send_bytes, plans[b].segments[a].recv_bytes);
+                    let (sent, expected) = (plans[a].segments[b].send_bytes, plans[b].segments[a].recv_bytes);
                     assert_eq!(sent, expected, "kind {which}, from {a} to {b}");
                     assert!(plans[a].most_bytes.is_none_or(|most| sent <= most));
                 }

@@ -42,7 +42,10 @@ impl ReduceOp {
     /// The factor's bits, as the kernel wants them.
     pub(crate) fn scale(self, data_type: DataType) -> Option<u64> {
         let Self::PreMulSum(factor) = self else { return None };
-        #[allow(clippy::cast_possible_truncation, reason = "what the type of the numbers can hold is documented")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "what the type of the numbers can hold is documented"
+        )]
         let bits = match data_type {
             DataType::F64 => factor.to_bits(),
             _ if data_type.is_float() => u64::from((factor as f32).to_bits()),

@@ -131,7 +131,8 @@ mod tests {
                         assert!(ranks * slots as usize >= 128, "{ranks} {slots} {budget}");
                         continue;
                     };
-                    let Layout { signals, message_signals, packets, lines, messages, pieces, total, .. } = layout;
+                    let Layout { signals, message_signals, packets, lines, messages, pieces, total, .. } =
+                        layout;
                     let parts = [0, signals, message_signals, packets, lines, messages, pieces, total];
                     assert!(parts.is_sorted(), "{layout:?}");
                     assert!(lines.is_multiple_of(LINE) && pieces.is_multiple_of(16));

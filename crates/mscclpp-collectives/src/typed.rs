@@ -72,7 +72,12 @@ impl Collectives {
         stream: &Stream,
     ) -> Result<()> {
         expect_counted("all_gather_v", "recv", recv, counts)?;
-        expect_counted("all_gather_v", "send", send, counts.get(self.rank()..=self.rank()).unwrap_or_default())?;
+        expect_counted(
+            "all_gather_v",
+            "send",
+            send,
+            counts.get(self.rank()..=self.rank()).unwrap_or_default(),
+        )?;
         self.one(Kind::AllGatherV(counts), Some(send), Some(recv), 0, stream)
     }
 

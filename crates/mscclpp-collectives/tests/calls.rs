@@ -172,12 +172,10 @@ fn communicators_and_groups_do_not_disturb_each_other() {
         // The odd ones, in the other order; rank 2 stays alone; rank 0 has none.
         let color = [None, Some(1), Some(0), Some(1)][rank];
         let odd = all.split(color, -(rank as i32)).expect("a group");
-        assert_eq!(odd.as_ref().map(|group| (group.rank(), group.n_ranks())), [
-            None,
-            Some((1, 2)),
-            Some((0, 1)),
-            Some((0, 2))
-        ][rank]);
+        assert_eq!(
+            odd.as_ref().map(|group| (group.rank(), group.n_ranks())),
+            [None, Some((1, 2)), Some((0, 1)), Some((0, 2))][rank]
+        );
         let streams = [(); 3].map(|()| gpu.stream().unwrap());
         let data = [(); 3].map(|()| slice(gpu, &[1u32 + rank as u32; 700]));
         for _ in 0..5 {
@@ -204,8 +202,9 @@ fn messages_arrive_in_their_order() {
         let (rank, mut random) = (collectives.rank(), Random::with_seed(seed));
         let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
         for round in 0..12u32 {
-            let sizes: Vec<usize> =
-                (0..random.of(1..=7)).map(|_| random.of(0..=1) as usize * random.of(0..=40_000) as usize).collect();
+            let sizes: Vec<usize> = (0..random.of(1..=7))
+                .map(|_| random.of(0..=1) as usize * random.of(0..=40_000) as usize)
+                .collect();
             let message = |from: usize, i: usize, len: usize| -> Vec<u32> {
                 (0..len as u32).map(|n| n ^ (round << 20) ^ ((from * 8 + i) as u32) << 24).collect()
             };
@@ -221,7 +220,10 @@ fn messages_arrive_in_their_order() {
             collectives.exchange(&transfers, &stream).unwrap();
             collectives.synchronize(&stream).unwrap();
             for (i, numbers) in got.iter().enumerate() {
-                assert!(numbers.read().unwrap() == message(before, i, numbers.len()), "{round} {i} {sizes:?}");
+                assert!(
+                    numbers.read().unwrap() == message(before, i, numbers.len()),
+                    "{round} {i} {sizes:?}"
+                );
             }
             assert_eq!(copy.read().unwrap(), [round]);
         }
@@ -253,7 +255,10 @@ fn what_can_never_be_right_is_refused_and_nothing_is_done() {
             "all_reduce: `recv` has 3 numbers instead of 4",
         );
         refused(collectives.all_gather(&four, &four, &stream), "has 4 numbers instead of 8");
-        refused(collectives.reduce_scatter(&three, &three, ReduceOp::Sum, &stream), "has 3 numbers instead of 6");
+        refused(
+            collectives.reduce_scatter(&three, &three, ReduceOp::Sum, &stream),
+            "has 3 numbers instead of 6",
+        );
         refused(collectives.all_to_all(&three, &three, &stream), "cannot share evenly");
         refused(collectives.broadcast(&three, 2, &stream), "broadcast from 2 of 2 ranks");
         refused(collectives.send(&three, 9, &stream), "send to 9 of 2 ranks");

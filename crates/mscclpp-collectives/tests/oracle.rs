@@ -52,14 +52,8 @@ const KINDS: [Which; 9] = [
     Which::Gather,
     Which::Scatter,
 ];
-const OPS: [ReduceOp; 6] = [
-    ReduceOp::Sum,
-    ReduceOp::Prod,
-    ReduceOp::Max,
-    ReduceOp::Min,
-    ReduceOp::Avg,
-    ReduceOp::PreMulSum(0.0),
-];
+const OPS: [ReduceOp; 6] =
+    [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.0)];
 const WAYS: [(Way, bool); 5] = [
     (Way::Packets, false),
     (Way::Lines, false),
@@ -141,7 +135,7 @@ impl Case {
     fn data(&self, rank: usize, ranks: usize) -> Vec<u8> {
         let mut random = Random::with_seed(self.seed ^ rank as u64);
         let bytes = self.sent(rank, ranks) * self.data_type.size();
-        let any = self.seed % 2 == 0;
+        let any = self.seed.is_multiple_of(2);
         let mut data = Vec::with_capacity(bytes as usize + 8);
         while (data.len() as u64) < bytes {
             if any || !self.data_type.is_float() {
@@ -184,7 +178,6 @@ fn check(n_ranks: usize, cases: usize, most: u64) {
             let [send_at, recv_at] = case.offsets.map(|offset| MARGIN + offset * size);
             // Where the memory of a call in place is.
             let (source, source_at) = match (case.in_place, case.kind) {
-                (false, _) | (true, Which::Scatter) => (&send, send_at),
                 (true, Which::AllGather) => (&recv, recv_at + rank as u64 * case.count * size),
                 (true, Which::AllGatherV) => {
                     (&recv, recv_at + case.counts[..rank].iter().sum::<u64>() * size)
@@ -192,7 +185,7 @@ fn check(n_ranks: usize, cases: usize, most: u64) {
                 (true, Which::Gather) if rank == case.root => {
                     (&recv, recv_at + rank as u64 * case.count * size)
                 }
-                (true, Which::Gather) => (&send, send_at),
+                (false, _) | (true, Which::Scatter | Which::Gather) => (&send, send_at),
                 (true, _) => (&recv, recv_at),
             };
             let (target, target_at) = match (case.in_place, case.kind) {

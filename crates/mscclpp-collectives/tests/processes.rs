@@ -59,7 +59,8 @@ fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
     let stream = gpu.stream()?;
     let numbers = DeviceSlice::<u64>::new(&gpu.allocate(40_000)?)?;
     stream.begin_capture()?;
-    let captured = (0..3).try_for_each(|_| collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream));
+    let captured =
+        (0..3).try_for_each(|_| collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream));
     let graph = stream.end_capture()?;
     captured?;
     if rounds == u64::MAX {

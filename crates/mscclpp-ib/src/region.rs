@@ -1,8 +1,6 @@
 //! Regions as the core sees them: of this process, and of a peer.
 
-use std::{
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use mscclpp_core::{
     MemoryRegion, RegionInfo,

@@ -42,8 +42,7 @@ pub(crate) fn same(data_type: DataType, a: &[u8], b: &[u8]) -> bool {
         _ => false,
     };
     let size = data_type.size() as usize;
-    a.len() == b.len()
-        && a.chunks(size).zip(b.chunks(size)).all(|(a, b)| a == b || (is_nan(a) && is_nan(b)))
+    a.len() == b.len() && a.chunks(size).zip(b.chunks(size)).all(|(a, b)| a == b || (is_nan(a) && is_nan(b)))
 }
 
 fn scaled(value: Value, factor: f64) -> Value {
@@ -73,8 +72,20 @@ fn combined(op: ReduceOp, a: Value, b: Value) -> Value {
                 ReduceOp::Max if $a.is_nan() || $b.is_nan() => $a + $b,
                 ReduceOp::Min if $a.is_nan() || $b.is_nan() => $a + $b,
                 // The first of equal ones, such as 0 and -0.
-                ReduceOp::Max => if $b > $a { $b } else { $a },
-                ReduceOp::Min => if $b < $a { $b } else { $a },
+                ReduceOp::Max => {
+                    if $b > $a {
+                        $b
+                    } else {
+                        $a
+                    }
+                }
+                ReduceOp::Min => {
+                    if $b < $a {
+                        $b
+                    } else {
+                        $a
+                    }
+                }
                 _ => $a + $b,
             })
         };
@@ -143,7 +154,13 @@ fn f8(bits: u8, fraction: u32) -> f64 {
     let unit = 2f64.powi(-(fraction as i32));
     match (fraction, exponent) {
         (3, _) if magnitude == 0x7f => f64::NAN,
-        (2, 31) => if rest == 0 { sign * f64::INFINITY } else { f64::NAN },
+        (2, 31) => {
+            if rest == 0 {
+                sign * f64::INFINITY
+            } else {
+                f64::NAN
+            }
+        }
         (_, 0) => sign * f64::from(rest) * unit * 2f64.powi(1 - bias),
         _ => sign * (1.0 + f64::from(rest) * unit) * 2f64.powi(exponent as i32 - bias),
     }

@@ -9,8 +9,8 @@ use std::{
 
 use mscclpp_core::LinkMonitor;
 use mscclpp_net::event_loop::{ACCEPT_PAUSE, EventLoop, Interest, Listener, Ready};
-use mscclpp_os::waiting::Repeated;
 use mscclpp_net::{Report, SystemError};
+use mscclpp_os::waiting::Repeated;
 use rustix::io::Errno;
 
 use crate::{

@@ -6,51 +6,36 @@ use crate::{Error, Platform, Result};
 
 /// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `host`; unset or empty means "find out".
 pub(crate) fn platform() -> Result<Option<Platform>> {
-    let Some(value) = read("MSCCLPP_PLATFORM") else { return Ok(None) };
-    match Platform::named(&value) {
-        Some(platform) => Ok(Some(platform)),
-        None => {
-            Err(Error::Environment { variable: "MSCCLPP_PLATFORM", value, expected: "cuda, hip or host" })
-        }
-    }
+    parsed("MSCCLPP_PLATFORM", Platform::named, "cuda, hip or host")
 }
 
 /// `MSCCLPP_HOST_DEVICES`: how many devices the Host platform simulates, 1 to 1024, default 8.
 pub(crate) fn host_devices() -> Result<usize> {
-    let Some(value) = read("MSCCLPP_HOST_DEVICES") else { return Ok(8) };
-    match value.parse() {
-        Ok(count @ 1..=1024) => Ok(count),
-        _ => Err(Error::Environment {
-            variable: "MSCCLPP_HOST_DEVICES",
-            value,
-            expected: "a number of devices, 1 to 1024",
-        }),
-    }
+    let count = |value: &str| value.parse().ok().filter(|count| (1..=1024).contains(count));
+    Ok(parsed("MSCCLPP_HOST_DEVICES", count, "a number of devices, 1 to 1024")?.unwrap_or(8))
 }
 
 /// `MSCCLPP_HOST_PEER_ACCESS`: whether devices of the Host platform reach each other's memory, `all` (default) or `none`.
 pub(crate) fn host_peer_access() -> Result<bool> {
-    let variable = "MSCCLPP_HOST_PEER_ACCESS";
-    let Some(value) = read(variable) else { return Ok(true) };
-    match value.as_str() {
-        "all" => Ok(true),
-        "none" => Ok(false),
-        _ => Err(Error::Environment { variable, value, expected: "all or none" }),
-    }
+    let access = |value: &str| match value {
+        "all" => Some(true),
+        "none" => Some(false),
+        _ => None,
+    };
+    Ok(parsed("MSCCLPP_HOST_PEER_ACCESS", access, "all or none")?.unwrap_or(true))
 }
 
 /// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and what they are usually called.
 pub(crate) fn cxx_compilers() -> Vec<OsString> {
-    let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
-    match set("MSCCLPP_CXX") {
+    match read("MSCCLPP_CXX") {
         Some(compiler) => vec![compiler],
-        None => set("CXX").into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect(),
+        None => read("CXX").into_iter().chain(["c++", "g++", "clang++"].map(OsString::from)).collect(),
     }
 }
 
 /// The cache of compiled kernels: `MSCCLPP_CACHE_DIR`, else `mscclpp` in the user's cache folder, if there is one.
 pub(crate) fn cache_folder() -> Option<PathBuf> {
-    let folder = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let folder = |variable| read(variable).map(PathBuf::from);
     folder("MSCCLPP_CACHE_DIR")
         .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("mscclpp")))
         .or_else(|| folder("HOME").map(|home| home.join(".cache/mscclpp")))
@@ -59,16 +44,31 @@ pub(crate) fn cache_folder() -> Option<PathBuf> {
 /// `MSCCLPP_NVRTC_SO`: the NVRTC library to use.
 #[cfg(feature = "cuda")]
 pub(crate) fn nvrtc_library() -> Option<PathBuf> {
-    std::env::var_os("MSCCLPP_NVRTC_SO").filter(|path| !path.is_empty()).map(Into::into)
+    read("MSCCLPP_NVRTC_SO").map(Into::into)
 }
 
 /// Where a CUDA toolkit may be: `CUDA_HOME`, `CUDA_PATH`, and the usual folder.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {
-    let set = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(std::env::var_os).filter(|path| !path.is_empty());
+    let set = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(read);
     set.map(Into::into).chain(["/usr/local/cuda".into()]).collect()
 }
 
-fn read(variable: &str) -> Option<String> {
-    std::env::var_os(variable).map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty())
+/// The variable's value, if it is set, as `parse` understands it.
+fn parsed<T>(
+    variable: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    expected: &'static str,
+) -> Result<Option<T>> {
+    let Some(value) = read(variable).map(|value| value.to_string_lossy().into_owned()) else {
+        return Ok(None);
+    };
+    match parse(&value) {
+        Some(parsed) => Ok(Some(parsed)),
+        None => Err(Error::Environment { variable, value, expected }),
+    }
+}
+
+fn read(variable: &str) -> Option<OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
 }

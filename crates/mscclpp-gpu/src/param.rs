@@ -19,25 +19,6 @@ use crate::DevicePtr;
 /// assert_eq!(Part { data: DevicePtr(0), first: 3, count: 4 }.to_bytes().len(), 16);
 /// ```
 ///
-/// ```
-/// # use mscclpp_gpu::KernelParam;
-/// # #[derive(Clone, Copy, KernelParam)]
-/// # #[repr(transparent)]
-/// # pub(crate) struct Id(pub(crate) u32);
-/// # /// With all that may stand in front of a type, and signs in types.
-/// # #[derive(Clone, Copy, KernelParam)]
-/// # #[repr(C, align(8))]
-/// # pub struct Parts {
-/// #     /// A pointer.
-/// #     pub(crate) all: *mut ::core::option::Option<(u8, u8)>,
-/// #     ids: [Id; Self::MOST],
-/// # }
-/// # impl Parts {
-/// #     const MOST: usize = 2;
-/// # }
-/// # assert_eq!(size_of::<Parts>(), 16);
-/// ```
-///
 /// Not with four bytes that are nobody's:
 ///
 /// ```compile_fail,E0080

@@ -4,7 +4,7 @@ mod device;
 
 use std::sync::atomic::Ordering;
 
-use mscclpp_gpu::{Error, Platform};
+use mscclpp_gpu::{Error, KernelParam, Platform};
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + 3) as u8).collect()
@@ -175,4 +175,28 @@ fn devices_are_found_by_what_identifies_them() {
     }
     let unknown = [0xff; 16];
     assert_eq!((platform.find(&unknown).unwrap(), gpu.peer_access_by_uuid(&unknown).unwrap()), (None, None));
+}
+
+#[derive(Clone, Copy, KernelParam)]
+#[repr(transparent)]
+pub(crate) struct Id(pub(crate) u32);
+
+/// With all that may stand in front of a type, and signs in types.
+#[derive(Clone, Copy, KernelParam)]
+#[repr(C, align(8))]
+pub struct Parts {
+    /// A pointer.
+    pub(crate) all: *mut ::core::option::Option<(u8, u8)>,
+    ids: [Id; Self::MOST],
+}
+
+impl Parts {
+    const MOST: usize = 2;
+}
+
+#[test]
+fn a_parameter_is_derived_for_fields_of_all_kinds() {
+    let parts = Parts { all: std::ptr::null_mut(), ids: [Id(1), Id(2)] };
+    assert_eq!(parts.to_bytes().len(), 16);
+    assert_eq!(size_of::<Parts>(), 16);
 }

@@ -1,8 +1,8 @@
 use std::{any::Any, sync::Arc, time::Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-use super::queue::{CaptureToken, Op, Queue};
+use super::queue::{CaptureToken, Mark, Op, Queue};
 use crate::{Error, Result, backend::EventBackend};
 
 /// The last point of a stream that was recorded in it.
@@ -96,35 +96,5 @@ impl EventBackend for HostEvent {
             None => (-1.0, start.duration_since(end)),
         };
         Ok(sign * span.as_secs_f32() * 1e3)
-    }
-}
-
-/// One recorded point: when the stream got there, or the error it had by then.
-#[derive(Default)]
-pub(super) struct Mark {
-    reached: Mutex<Option<Result<Instant>>>,
-    changed: Condvar,
-}
-
-impl Mark {
-    pub(super) fn reach(&self, time: Result<Instant>) {
-        *self.reached.lock() = Some(time);
-        self.changed.notify_all();
-    }
-
-    /// Blocks until it is reached. It is recorded already, and a stream always gets to the end of its queue unless a
-    /// kernel in it never ends, so this waits exactly as long as that kernel does.
-    pub(super) fn wait(&self) -> Result<()> {
-        let mut reached = self.reached.lock();
-        loop {
-            match &*reached {
-                Some(time) => return time.clone().map(drop),
-                None => self.changed.wait(&mut reached),
-            }
-        }
-    }
-
-    fn get(&self) -> Option<Result<Instant>> {
-        self.reached.lock().clone()
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{event::Mark, launch::Launch};
+use super::launch::Launch;
 use crate::{
     DevicePtr, Error, Owner, Result, access,
     failed::{self, Failed},
@@ -58,6 +58,36 @@ impl Op {
         if let Self::Record(mark) = self {
             mark.reach(Err(error.clone()));
         }
+    }
+}
+
+/// One recorded point: when the stream got there, or the error it had by then.
+#[derive(Default)]
+pub(super) struct Mark {
+    reached: Mutex<Option<Result<Instant>>>,
+    changed: Condvar,
+}
+
+impl Mark {
+    pub(super) fn reach(&self, time: Result<Instant>) {
+        *self.reached.lock() = Some(time);
+        self.changed.notify_all();
+    }
+
+    /// Blocks until it is reached. It is recorded already, and a stream always gets to the end of its queue unless a
+    /// kernel in it never ends, so this waits exactly as long as that kernel does.
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut reached = self.reached.lock();
+        loop {
+            match &*reached {
+                Some(time) => return time.clone().map(drop),
+                None => self.changed.wait(&mut reached),
+            }
+        }
+    }
+
+    pub(super) fn get(&self) -> Option<Result<Instant>> {
+        self.reached.lock().clone()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The platforms with a GPU driver, CUDA and HIP, written once: a platform is a table of entry points and what truly
-//! differs ([`api::Api`]).
+//! differs ([`api::Api`]). It says what it does with devices and streams, and these are generic over it: so the files that
+//! know a driver name each other.
 //!
 //! 1. **The calling thread is left as it was.** Each call makes its device the thread's and then restores what the
 //!    thread had ([`context`]).

@@ -63,6 +63,7 @@ mod stream;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
+mod tokens;
 mod waits;
 
 pub use abort::Abort;

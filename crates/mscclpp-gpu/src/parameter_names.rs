@@ -1,62 +1,37 @@
 //! The names of a kernel's parameters, for messages: drivers know sizes alone, sources have the names.
 
+use crate::tokens::{Kind, Token, tokens};
+
 /// The names of the parameters of `kernel` as `source` declares them. Empty if it is not found there, as when a macro or a
 /// header declares it.
 pub(crate) fn parameter_names(source: &str, kernel: &str) -> Vec<String> {
-    let source = without_comments(source);
-    let mut rest = &*source;
-    while let Some(at) = rest.find("__global__") {
-        rest = &rest[at + "__global__".len()..];
-        let head = &rest[..rest.find(['{', ';']).unwrap_or(rest.len())];
-        let is_kernel = |at: &usize| {
-            !head[..*at].ends_with(is_word) && head[at + kernel.len()..].trim_start().starts_with('(')
-        };
-        if let Some(at) = head.match_indices(kernel).map(|(at, _)| at).find(is_kernel) {
-            return names(head[at + kernel.len()..].trim_start());
-        }
-    }
-    Vec::new()
+    let mut code = tokens(source);
+    code.retain(|token| matches!(token.kind, Kind::Word | Kind::Other));
+    let mut declarations = code.split(|token| token.text == "__global__").skip(1);
+    let found = declarations.find_map(|declaration| {
+        let head = declaration.split(|token| matches!(token.text, "{" | ";")).next()?;
+        let at = head.windows(2).position(|pair| pair[0].text == kernel && pair[1].text == "(")?;
+        Some(names(&head[at + 1..]))
+    });
+    found.unwrap_or_default()
 }
 
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-fn without_comments(mut source: &str) -> String {
-    let mut text = String::with_capacity(source.len());
-    while let Some(at) = source.find("//").into_iter().chain(source.find("/*")).min() {
-        let (before, comment) = source.split_at(at);
-        text.push_str(before);
-        text.push(' ');
-        let end = if comment.starts_with("//") {
-            comment.find('\n')
-        } else {
-            comment.find("*/").map(|end| end + 2)
-        };
-        source = &comment[end.unwrap_or(comment.len())..];
-    }
-    text + source
-}
-
-/// The last word of each parameter, of a text that begins with the parenthesis in front of the first one.
-fn names(text: &str) -> Vec<String> {
-    let (mut depth, mut names, mut parameter) = (0, Vec::new(), String::new());
-    for c in text.chars() {
-        match c {
-            '(' | '<' | '[' => depth += 1,
-            ')' | '>' | ']' => depth -= 1,
+/// The last word of each parameter; the first token is the parenthesis in front of them.
+fn names(tokens: &[Token<'_>]) -> Vec<String> {
+    let (mut depth, mut names, mut last) = (0, Vec::new(), None);
+    for token in tokens {
+        match token.text {
+            "(" | "<" | "[" => depth += 1,
+            ")" | ">" | "]" => depth -= 1,
+            "," if depth == 1 => names.extend(last.take()),
+            word if depth == 1 && token.kind == Kind::Word => last = Some(word.to_owned()),
             _ => {}
-        }
-        if depth == 0 || depth == 1 && c == ',' {
-            names.extend(parameter.rsplit(|c| !is_word(c)).find(|word| !word.is_empty()).map(str::to_owned));
-            parameter.clear();
-        } else if depth == 1 && !matches!(c, '(' | '>' | ')' | ']') {
-            parameter.push(c);
         }
         if depth == 0 {
             break;
         }
     }
+    names.extend(last);
     names
 }
 

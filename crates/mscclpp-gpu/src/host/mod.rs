@@ -32,7 +32,6 @@ mod ranges;
 mod rewrite;
 mod stacks;
 mod stream;
-mod tokens;
 
 use std::{
     cell::Cell,

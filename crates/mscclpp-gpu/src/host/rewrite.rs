@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::tokens::{Kind, Token, tokens};
+use crate::tokens::{Kind, Token, tokens};
 
 /// What came out.
 pub(super) struct Rewritten {

@@ -1,7 +1,7 @@
 //! C++ text as tokens.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Word,
     /// White space, comments.
     Space,
@@ -12,13 +12,13 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Token<'a> {
-    pub(super) kind: Kind,
-    pub(super) text: &'a str,
+pub(crate) struct Token<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) text: &'a str,
 }
 
 /// Cuts C++ text into tokens; all of them together are the text.
-pub(super) fn tokens(source: &str) -> Vec<Token<'_>> {
+pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::with_capacity(source.len() / 4);
     let mut rest = source;
     let mut at_line_start = true;

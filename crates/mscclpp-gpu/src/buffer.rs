@@ -165,7 +165,7 @@ impl Gpu {
 
     /// Maps memory that another process exported. It becomes readable and writable from this device.
     ///
-    /// `allocation_size` is the one in [`MemoryExport`]. This does not work for memory of this process: legacy handles
+    /// `allocation_size` is the one in [`MemoryExport`](crate::MemoryExport). This does not work for memory of this process: legacy handles
     /// cannot be opened by the process that made them.
     ///
     /// # Errors

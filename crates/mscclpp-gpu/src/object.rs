@@ -81,7 +81,7 @@ pub(crate) fn check_all(owners: &[Owner]) -> Result<()> {
     owners.iter().map(|owner| owner.check()).fold(Ok(()), Result::and)
 }
 
-/// A wait that kernels may be in, or are in for certain. See [`KernelObject::waits`](crate::KernelObject::waits).
+/// A wait that kernels may be in, or are in for certain. See [`KernelObject::waits`].
 #[derive(Debug, Clone)]
 pub struct KernelWait {
     pub(crate) name: String,

@@ -36,7 +36,7 @@ impl Stream {
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) on the Host platform, which has no raw streams.
+    /// [`Error::InvalidArgument`] on the Host platform, which has no raw streams.
     pub unsafe fn from_raw(gpu: &Gpu, raw: *mut c_void) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = unsafe { gpu.backend()?.wrap_stream(raw)? };
@@ -87,7 +87,7 @@ impl Stream {
     /// or channel ([`Abort::check`](crate::Abort::check)).
     ///
     /// # Errors
-    /// The first error of the work. If that is complete: [`Error::Wait`](crate::Error::Wait), with what the object says that
+    /// The first error of the work. If that is complete: [`Error::Wait`], with what the object says that
     /// failed, such as `lost rank 2`; the first of these, if there are several.
     pub fn synchronize(&self) -> Result<()> {
         self.backend()?.synchronize()?;
@@ -130,7 +130,7 @@ impl Stream {
     /// Both ranges must be valid until the copy is complete, and nothing else may write to them meanwhile.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver).
+    /// [`Error::Driver`].
     pub unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend()?.copy(dst, src, bytes) }
@@ -142,7 +142,7 @@ impl Stream {
     /// As [`Stream::copy`].
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver).
+    /// [`Error::Driver`].
     pub unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend()?.fill(dst, bytes, value) }
@@ -155,7 +155,7 @@ impl Stream {
     /// As [`Stream::copy`].
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver).
+    /// [`Error::Driver`].
     pub unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.backend()?.write_u64(dst, value) }
@@ -184,7 +184,7 @@ impl Stream {
     /// Marks this point of the stream in `event`.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver); [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event of
+    /// [`Error::Driver`]; [`Error::InvalidArgument`] for an event of
     /// another platform.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.backend()?.record(event.backend()?)

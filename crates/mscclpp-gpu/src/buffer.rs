@@ -30,7 +30,25 @@ struct Inner {
 
 impl KernelObject for Inner {}
 
+/// What a buffer of either kind says of its memory.
+macro_rules! of_inner {
+    () => {
+        /// The length in bytes, never 0.
+        #[must_use]
+        #[allow(clippy::len_without_is_empty, reason = "never empty")]
+        pub fn len(&self) -> u64 {
+            self.inner.len
+        }
+
+        pub(crate) fn owner(&self) -> Owner {
+            Arc::clone(&self.inner) as Owner
+        }
+    };
+}
+
 impl DeviceBuffer {
+    of_inner!();
+
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
         Self { inner: Arc::new(Inner { gpu, memory: OfProcess::new(memory), len }) }
     }
@@ -41,21 +59,10 @@ impl DeviceBuffer {
         self.inner.memory.ptr()
     }
 
-    /// The length in bytes, never 0.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> u64 {
-        self.inner.len
-    }
-
     /// The buffer's device.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
         &self.inner.gpu
-    }
-
-    pub(crate) fn owner(&self) -> Owner {
-        Arc::clone(&self.inner) as Owner
     }
 
     /// Copies `bytes` into the buffer, from byte `offset` on.
@@ -175,14 +182,7 @@ impl Gpu {
     }
 }
 
-impl fmt::Debug for DeviceBuffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceBuffer")
-            .field("ptr", &self.ptr())
-            .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(DeviceBuffer, |this| ptr: this.ptr(), len: this.len(), ..);
 
 /// Page-locked host memory that the device's kernels can access too. Clones share it.
 ///
@@ -219,6 +219,8 @@ macro_rules! pinned_word {
 pinned_word!(AtomicU32, AtomicU64);
 
 impl<W: PinnedWord> PinnedBuffer<W> {
+    of_inner!();
+
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
         Self { inner: Arc::new(Inner { gpu, memory: OfProcess::new(memory), len }), words: PhantomData }
     }
@@ -227,17 +229,6 @@ impl<W: PinnedWord> PinnedBuffer<W> {
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.inner.memory.ptr()
-    }
-
-    /// The length in bytes, never 0.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "never empty")]
-    pub fn len(&self) -> u64 {
-        self.inner.len
-    }
-
-    pub(crate) fn owner(&self) -> Owner {
-        Arc::clone(&self.inner) as Owner
     }
 
     /// The word at byte `offset`.
@@ -311,8 +302,4 @@ impl ImportedMemory {
     }
 }
 
-impl fmt::Debug for ImportedMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ImportedMemory").field("ptr", &self.ptr()).finish()
-    }
-}
+mscclpp_os::debug_fields!(ImportedMemory, |this| ptr: this.ptr());

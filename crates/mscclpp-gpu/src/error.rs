@@ -1,4 +1,4 @@
-use std::{error::Error as _, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use crate::Platform;
 
@@ -180,23 +180,7 @@ pub enum Error {
     },
 }
 
-impl fmt::Debug for Error {
-    /// The message with its causes, each said once, so that a `main` that returns this error prints them.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut last = self.to_string();
-        f.write_str(&last)?;
-        let mut source = self.source();
-        while let Some(error) = source {
-            let cause = error.to_string();
-            if !last.ends_with(&cause) {
-                write!(f, ": {cause}")?;
-                last = cause;
-            }
-            source = error.source();
-        }
-        Ok(())
-    }
-}
+mscclpp_os::debug_as_report!(Error);
 
 impl Error {
     pub(crate) fn system(

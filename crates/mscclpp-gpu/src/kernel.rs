@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Result,
@@ -106,11 +106,7 @@ impl Module {
     }
 }
 
-impl fmt::Debug for Module {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Module").field("gpu", &self.gpu.to_string()).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Module, |this| gpu: this.gpu.to_string(), ..);
 
 /// A kernel, ready to be launched. It keeps its module alive.
 #[derive(Clone)]
@@ -232,8 +228,4 @@ impl Kernel {
     }
 }
 
-impl fmt::Debug for Kernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kernel").field("name", &self.name).field("gpu", &self.gpu.to_string()).finish()
-    }
-}
+mscclpp_os::debug_fields!(Kernel, |this| name: this.name, gpu: this.gpu.to_string());

@@ -1,7 +1,6 @@
 //! Reads a few words of device memory while kernels run, without waiting for the kernels.
 
 use std::{
-    fmt,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -69,8 +68,4 @@ impl Probe {
     }
 }
 
-impl fmt::Debug for Probe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Probe").field("gpu", &self.gpu.to_string()).finish_non_exhaustive()
-    }
-}
+mscclpp_os::debug_fields!(Probe, |this| gpu: this.gpu.to_string(), ..);

@@ -1,4 +1,4 @@
-use std::{ffi::c_void, fmt, sync::Arc, time::Duration};
+use std::{ffi::c_void, sync::Arc, time::Duration};
 
 use crate::{
     DevicePtr, Error, Event, Gpu, Result, backend::StreamBackend, event::poll_until, fork::OfProcess,
@@ -218,8 +218,4 @@ impl Gpu {
     }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stream").field("gpu", &self.gpu.to_string()).field("raw", &self.raw()).finish()
-    }
-}
+mscclpp_os::debug_fields!(Stream, |this| gpu: this.gpu.to_string(), raw: this.raw());

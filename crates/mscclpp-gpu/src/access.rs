@@ -84,7 +84,7 @@ pub unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
 /// Sets `len` bytes to `value` with relaxed atomics.
 ///
 /// # Safety
-/// As [`write`].
+/// As [`write()`].
 pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
     let dst = dst.as_mut_ptr::<u8>();
     let split = Split::of(dst, len as usize);
@@ -101,7 +101,7 @@ pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
 /// Stores `value` after everything that this thread did before: a thread that loads it with acquire sees all of that.
 ///
 /// # Safety
-/// As [`write`] for 8 bytes; `dst` is 8-byte aligned.
+/// As [`write()`] for 8 bytes; `dst` is 8-byte aligned.
 pub unsafe fn publish(dst: DevicePtr, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { word(dst.as_mut_ptr(), 0).store(value, Ordering::Release) };

@@ -30,144 +30,32 @@ const OUTPUT: &str = "crates/mscclpp-verbs-sys/src/bindings.rs";
 const PREAMBLE: [&str; 1] = ["use libc::{pthread_cond_t, pthread_mutex_t};"];
 
 /// Types that are declared in full, and enumerations, each of which becomes an integer type and constants.
-const TYPES: &[&str] = &[
-    "__be16",
-    "__be32",
-    "__be64",
-    "__u16",
-    "__u32",
-    "__u64",
-    "_ibv_device_ops",
-    "ib_uverbs_advise_mr_advice",
-    "ib_uverbs_query_port_flags",
-    "ibv_access_flags",
-    "ibv_ah_attr",
-    "ibv_async_event",
-    "ibv_atomic_cap",
-    "ibv_comp_channel",
-    "ibv_context",
-    "ibv_context_ops",
-    "ibv_cq",
-    "ibv_device",
-    "ibv_device_attr",
-    "ibv_device_cap_flags",
-    "ibv_event_type",
-    "ibv_gid",
-    "ibv_gid_entry",
-    "ibv_gid_type",
-    "ibv_global_route",
-    "ibv_mig_state",
-    "ibv_mr",
-    "ibv_mtu",
-    "ibv_mw_bind_info",
-    "ibv_mw_type",
-    "ibv_node_type",
-    "ibv_pd",
-    "ibv_port_attr",
-    "ibv_port_cap_flags",
-    "ibv_port_state",
-    "ibv_qp",
-    "ibv_qp_attr",
-    "ibv_qp_attr_mask",
-    "ibv_qp_cap",
-    "ibv_qp_init_attr",
-    "ibv_qp_state",
-    "ibv_qp_type",
-    "ibv_recv_wr",
-    "ibv_send_flags",
-    "ibv_send_wr",
-    "ibv_sge",
-    "ibv_transport_type",
-    "ibv_wc",
-    "ibv_wc_flags",
-    "ibv_wc_opcode",
-    "ibv_wc_status",
-    "ibv_wr_opcode",
-    "verbs_context",
-];
+const TYPES: &str = "
+    __be16 __be32 __be64 __u16 __u32 __u64 _ibv_device_ops ib_uverbs_advise_mr_advice ib_uverbs_query_port_flags
+    ibv_access_flags ibv_ah_attr ibv_async_event ibv_atomic_cap ibv_comp_channel ibv_context ibv_context_ops
+    ibv_cq ibv_device ibv_device_attr ibv_device_cap_flags ibv_event_type ibv_gid ibv_gid_entry ibv_gid_type
+    ibv_global_route ibv_mig_state ibv_mr ibv_mtu ibv_mw_bind_info ibv_mw_type ibv_node_type ibv_pd
+    ibv_port_attr ibv_port_cap_flags ibv_port_state ibv_qp ibv_qp_attr ibv_qp_attr_mask ibv_qp_cap
+    ibv_qp_init_attr ibv_qp_state ibv_qp_type ibv_recv_wr ibv_send_flags ibv_send_wr ibv_sge ibv_transport_type
+    ibv_wc ibv_wc_flags ibv_wc_opcode ibv_wc_status ibv_wr_opcode verbs_context
+";
 
 /// Types that are only pointed to.
-const OPAQUE: &[&str] = &[
-    "_compat_ibv_port_attr",
-    "ibv_ah",
-    "ibv_alloc_dm_attr",
-    "ibv_counter_attach_attr",
-    "ibv_counters",
-    "ibv_counters_init_attr",
-    "ibv_cq_ex",
-    "ibv_cq_init_attr_ex",
-    "ibv_device_attr_ex",
-    "ibv_dm",
-    "ibv_flow",
-    "ibv_flow_action",
-    "ibv_flow_action_esp_attr",
-    "ibv_flow_attr",
-    "ibv_modify_cq_attr",
-    "ibv_mw",
-    "ibv_mw_bind",
-    "ibv_ops_wr",
-    "ibv_parent_domain_init_attr",
-    "ibv_qp_init_attr_ex",
-    "ibv_qp_open_attr",
-    "ibv_qp_rate_limit_attr",
-    "ibv_query_device_ex_input",
-    "ibv_rwq_ind_table",
-    "ibv_rwq_ind_table_init_attr",
-    "ibv_srq",
-    "ibv_srq_attr",
-    "ibv_srq_init_attr",
-    "ibv_srq_init_attr_ex",
-    "ibv_td",
-    "ibv_td_init_attr",
-    "ibv_values_ex",
-    "ibv_wq",
-    "ibv_wq_attr",
-    "ibv_wq_init_attr",
-    "ibv_xrcd",
-    "ibv_xrcd_init_attr",
-    "verbs_ex_private",
-];
+const OPAQUE: &str = "
+    _compat_ibv_port_attr ibv_ah ibv_alloc_dm_attr ibv_counter_attach_attr ibv_counters ibv_counters_init_attr
+    ibv_cq_ex ibv_cq_init_attr_ex ibv_device_attr_ex ibv_dm ibv_flow ibv_flow_action ibv_flow_action_esp_attr
+    ibv_flow_attr ibv_modify_cq_attr ibv_mw ibv_mw_bind ibv_ops_wr ibv_parent_domain_init_attr
+    ibv_qp_init_attr_ex ibv_qp_open_attr ibv_qp_rate_limit_attr ibv_query_device_ex_input ibv_rwq_ind_table
+    ibv_rwq_ind_table_init_attr ibv_srq ibv_srq_attr ibv_srq_init_attr ibv_srq_init_attr_ex ibv_td
+    ibv_td_init_attr ibv_values_ex ibv_wq ibv_wq_attr ibv_wq_init_attr ibv_xrcd ibv_xrcd_init_attr
+    verbs_ex_private
+";
 
-/// Functions whose declarations the table in `mscclpp-verbs-sys` is compared with while it is compiled.
-const FUNCTIONS: &[&str] = &[
-    "_ibv_query_gid_table",
-    "ibv_ack_async_event",
-    "ibv_ack_cq_events",
-    "ibv_alloc_pd",
-    "ibv_close_device",
-    "ibv_create_comp_channel",
-    "ibv_create_cq",
-    "ibv_create_qp",
-    "ibv_dealloc_pd",
-    "ibv_dereg_mr",
-    "ibv_destroy_comp_channel",
-    "ibv_destroy_cq",
-    "ibv_destroy_qp",
-    "ibv_event_type_str",
-    "ibv_fork_init",
-    "ibv_free_device_list",
-    "ibv_get_async_event",
-    "ibv_get_cq_event",
-    "ibv_get_device_guid",
-    "ibv_get_device_list",
-    "ibv_get_device_name",
-    "ibv_modify_qp",
-    "ibv_node_type_str",
-    "ibv_open_device",
-    "ibv_port_state_str",
-    "ibv_query_device",
-    "ibv_query_gid",
-    "ibv_query_pkey",
-    "ibv_query_port",
-    "ibv_query_qp",
-    "ibv_reg_dmabuf_mr",
-    "ibv_reg_mr",
-    "ibv_reg_mr_iova2",
-    "ibv_wc_status_str",
-];
+/// Declares the functions, which are compared with the headers' while it is compiled.
+const TABLE: &str = "crates/mscclpp-verbs-sys/src/table.rs";
 
 /// Constants of enumerations that have no name.
-const CONSTANTS: &[&str] = &["IBV_LINK_LAYER_.*", "IBV_SYSFS_.*_MAX"];
+const CONSTANTS: [&str; 2] = ["IBV_LINK_LAYER_.*", "IBV_SYSFS_.*_MAX"];
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -257,9 +145,10 @@ fn generate(bindgen: &Path, headers: &Path) -> Result<String, Error> {
         "--rust-edition=2024",
     ]);
     command.arg("--rustfmt-configuration-file").arg(workspace::root().join("rustfmt.toml"));
-    command.args(["--allowlist-type", &alternatives(TYPES)]);
-    command.args(["--allowlist-function", &alternatives(FUNCTIONS)]);
-    command.args(["--allowlist-var", &alternatives(CONSTANTS)]);
+    let table = workspace::read(&workspace::root().join(TABLE))?;
+    command.args(["--allowlist-type", &alternatives(TYPES.split_whitespace())]);
+    command.args(["--allowlist-function", &alternatives(functions(&table))]);
+    command.args(["--allowlist-var", &alternatives(CONSTANTS.into_iter())]);
     let header = headers.join("infiniband/verbs.h");
     let mut include = OsString::from("-I");
     include.push(headers);
@@ -273,13 +162,35 @@ fn generate(bindgen: &Path, headers: &Path) -> Result<String, Error> {
     }
     text += "\n";
     text += &capture(&mut command)?;
-    for name in OPAQUE {
+    for name in OPAQUE.split_whitespace() {
         text += &format!("#[repr(C)]\npub struct {name} {{\n    _only_pointed_to: [u8; 0],\n}}\n");
     }
     Ok(text)
 }
 
+/// The functions in the text of the table, where each stands behind the name of its field.
+fn functions(table: &str) -> impl Iterator<Item = &str> {
+    let entries = table.lines().skip_while(|line| !line.starts_with("entry_points! {"));
+    let behind_field = entries.filter_map(|line| line.split_once(": ")?.1.split([',', ' ']).next());
+    behind_field.filter(|name| name.trim_start_matches('_').starts_with("ibv_"))
+}
+
 /// A pattern of bindgen for exactly these, and for the parts of a type that have no name of their own.
-fn alternatives(names: &[&str]) -> String {
-    names.iter().map(|name| format!("{name}(__bindgen_ty_.*)?")).collect::<Vec<_>>().join("|")
+fn alternatives<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("{name}(__bindgen_ty_.*)?")).collect::<Vec<_>>().join("|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_found_in_the_table() {
+        let table = workspace::read(&workspace::root().join(TABLE)).unwrap();
+        let found: Vec<_> = functions(&table).collect();
+        assert_eq!((found.first(), found.last()), (Some(&"ibv_fork_init"), Some(&"ibv_reg_dmabuf_mr")));
+        let bindings = workspace::read(&workspace::root().join(OUTPUT)).unwrap();
+        assert_eq!(found.len(), bindings.matches("pub fn ").count());
+        assert!(found.iter().all(|name| bindings.contains(&format!("pub fn {name}("))));
+    }
 }

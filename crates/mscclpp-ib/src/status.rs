@@ -13,67 +13,42 @@ impl Status {
 
     /// Its name in verbs.h, and what to do.
     pub(crate) fn explain(self) -> (&'static str, &'static str) {
-        match self.0 {
-            sys::IBV_WC_SUCCESS => ("IBV_WC_SUCCESS", "nothing failed"),
-            sys::IBV_WC_LOC_LEN_ERR => (
-                "IBV_WC_LOC_LEN_ERR",
-                "a message was larger than its buffer; use one version of the library everywhere",
-            ),
-            sys::IBV_WC_LOC_QP_OP_ERR => (
-                "IBV_WC_LOC_QP_OP_ERR",
+        /// Each with its name.
+        macro_rules! explain {
+            ($($name:ident: $remedy:literal,)*) => {
+                match self.0 {
+                    $(sys::$name => (stringify!($name), $remedy),)*
+                    _ => (
+                        "a status that this library does not know",
+                        "look for the driver's messages in the kernel log",
+                    ),
+                }
+            };
+        }
+        explain! {
+            IBV_WC_SUCCESS: "nothing failed",
+            IBV_WC_LOC_LEN_ERR: "a message was larger than its buffer; use one version of the library everywhere",
+            IBV_WC_LOC_QP_OP_ERR:
                 "the adapter could not carry out the work itself; look for its driver's messages in the kernel log",
-            ),
-            sys::IBV_WC_LOC_PROT_ERR => (
-                "IBV_WC_LOC_PROT_ERR",
-                "the adapter may not read the local memory; was it freed while it was being sent?",
-            ),
-            sys::IBV_WC_WR_FLUSH_ERR => {
-                ("IBV_WC_WR_FLUSH_ERR", "the queue pair had failed already; the first error says why")
-            }
-            sys::IBV_WC_BAD_RESP_ERR => (
-                "IBV_WC_BAD_RESP_ERR",
-                "the peer's adapter gave an answer that makes no sense; look for a firmware update",
-            ),
-            sys::IBV_WC_LOC_ACCESS_ERR => (
-                "IBV_WC_LOC_ACCESS_ERR",
+            IBV_WC_LOC_PROT_ERR: "the adapter may not read the local memory; was it freed while it was being sent?",
+            IBV_WC_WR_FLUSH_ERR: "the queue pair had failed already; the first error says why",
+            IBV_WC_BAD_RESP_ERR: "the peer's adapter gave an answer that makes no sense; look for a firmware update",
+            IBV_WC_LOC_ACCESS_ERR:
                 "the adapter may not write to the local memory that an answer goes to; this is a fault of the library",
-            ),
-            sys::IBV_WC_REM_INV_REQ_ERR => (
-                "IBV_WC_REM_INV_REQ_ERR",
+            IBV_WC_REM_INV_REQ_ERR:
                 "the peer's adapter does not take such a request; if it has no atomics, set MSCCLPP_IBV_MODE=host-no-atomic \
                  on both sides",
-            ),
-            sys::IBV_WC_REM_ACCESS_ERR => (
-                "IBV_WC_REM_ACCESS_ERR",
+            IBV_WC_REM_ACCESS_ERR:
                 "the peer's adapter refused the address or key; has the peer dropped the memory, or its registration?",
-            ),
-            sys::IBV_WC_REM_OP_ERR => {
-                ("IBV_WC_REM_OP_ERR", "the peer's adapter failed; look for messages in the kernel log there")
-            }
-            sys::IBV_WC_RETRY_EXC_ERR => (
-                "IBV_WC_RETRY_EXC_ERR",
+            IBV_WC_REM_OP_ERR: "the peer's adapter failed; look for messages in the kernel log there",
+            IBV_WC_RETRY_EXC_ERR:
                 "the peer's adapter does not answer: its process or host may be gone, the port down, or the GIDs of both \
                  sides unable to reach each other (see MSCCLPP_IB_GID_INDEX and ibv_devinfo -v)",
-            ),
-            sys::IBV_WC_RNR_RETRY_EXC_ERR => (
-                "IBV_WC_RNR_RETRY_EXC_ERR",
-                "the peer had no receive posted for too long; its process may be stopped",
-            ),
-            sys::IBV_WC_REM_ABORT_ERR => ("IBV_WC_REM_ABORT_ERR", "the peer's adapter gave the operation up"),
-            sys::IBV_WC_FATAL_ERR => {
-                ("IBV_WC_FATAL_ERR", "the adapter failed; look for its driver's messages in the kernel log")
-            }
-            sys::IBV_WC_RESP_TIMEOUT_ERR => {
-                ("IBV_WC_RESP_TIMEOUT_ERR", "the peer's adapter does not answer in time")
-            }
-            sys::IBV_WC_GENERAL_ERR => (
-                "IBV_WC_GENERAL_ERR",
-                "the adapter gives no reason; look for its driver's messages in the kernel log",
-            ),
-            _ => (
-                "a status that this library does not know",
-                "look for the driver's messages in the kernel log",
-            ),
+            IBV_WC_RNR_RETRY_EXC_ERR: "the peer had no receive posted for too long; its process may be stopped",
+            IBV_WC_REM_ABORT_ERR: "the peer's adapter gave the operation up",
+            IBV_WC_FATAL_ERR: "the adapter failed; look for its driver's messages in the kernel log",
+            IBV_WC_RESP_TIMEOUT_ERR: "the peer's adapter does not answer in time",
+            IBV_WC_GENERAL_ERR: "the adapter gives no reason; look for its driver's messages in the kernel log",
         }
     }
 }

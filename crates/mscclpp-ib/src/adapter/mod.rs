@@ -3,15 +3,17 @@
 //! Each owner keeps alive the object it was made on, and releases its own object when dropped. The library's calls may
 //! be used from any thread; where this crate needs one call at a time, it takes `&mut`.
 
+mod completions;
 mod device;
 mod list;
 mod memory;
 mod queue_pair;
 
+pub(crate) use completions::{Channel, Completion, Cq};
 pub(crate) use device::{Adapter, AsyncEvent, Port};
 pub(crate) use list::list;
 pub(crate) use memory::{Access, Mr};
-pub(crate) use queue_pair::{Channel, Completion, Cq, Path, QpSizes, QueuePair, Reliability, random_psn};
+pub(crate) use queue_pair::{Path, QpSizes, QueuePair, Reliability, random_psn};
 
 use std::{
     io,

@@ -61,7 +61,7 @@ pub(crate) struct Devices {
 }
 
 impl InfiniBand {
-    /// A provider with the defaults of [`InfiniBandBuilder`].
+    /// A provider with the defaults of [`InfiniBandBuilder`](crate::InfiniBandBuilder).
     #[must_use]
     pub fn new() -> Self {
         Self::default()

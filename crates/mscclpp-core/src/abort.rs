@@ -29,28 +29,13 @@ impl Abort for Semaphore {
     }
 }
 
-macro_rules! abort_by_semaphore {
-    ($($what:ty),*) => { $(
-        /// Aborts its semaphore, and so everything that shares the semaphore.
-        impl Abort for $what {
-            type Error = Error;
-
-            fn abort(&self, reason: &str) {
-                self.semaphore().abort(reason);
-            }
-
-            fn check(&self) -> Result<()> {
-                self.semaphore().check_waits()
-            }
-
-            fn peers(&self) -> Vec<String> {
-                self.semaphore().peers()
-            }
-
-            fn waits(&self) -> Vec<KernelWait> {
-                self.semaphore().waits()
-            }
-        }
-    )* };
+mscclpp_gpu::abort_as_its_content! {
+    /// Aborts its semaphore, and so everything that shares the semaphore.
+    [] DeviceToDeviceSemaphore, Error: |this| this.semaphore();
+    /// Aborts its semaphore, and so everything that shares the semaphore.
+    [] HostToDeviceSemaphore, Error: |this| this.semaphore();
+    /// Aborts its semaphore, and so everything that shares the semaphore.
+    [] BaseMemoryChannel, Error: |this| this.semaphore();
+    /// Aborts its semaphore, and so everything that shares the semaphore.
+    [] MemoryChannel, Error: |this| this.semaphore();
 }
-abort_by_semaphore!(DeviceToDeviceSemaphore, HostToDeviceSemaphore, BaseMemoryChannel, MemoryChannel);

@@ -9,7 +9,8 @@
 //!     12     n  content
 //! ```
 //! Reading is bounded by the bytes that are there: a length field never causes an allocation of its own, and nothing
-//! may be left over at the end.
+//! may be left over at the end. Errors name the field, for users who have exchanged the wrong bytes; `mscclpp_net::wire`, which
+//! reads what the library's own threads send, says less.
 
 use mscclpp_gpu::Platform;
 

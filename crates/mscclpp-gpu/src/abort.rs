@@ -70,40 +70,44 @@ impl<A: Abort> Abort for [A] {
 }
 
 /// Implements [`Abort`] for what leads to something that has it.
-macro_rules! as_its_content {
-    ($([$($generics:tt)*] $outer:ty: |$it:ident| $content:expr;)*) => { $(
-        impl<$($generics)*> Abort for $outer {
-            type Error = A::Error;
+#[doc(hidden)]
+#[macro_export]
+macro_rules! abort_as_its_content {
+    ($($(#[$doc:meta])* [$($generics:tt)*] $outer:ty, $error:ty: |$it:ident| $content:expr;)*) => { $(
+        $(#[$doc])*
+        impl<$($generics)*> $crate::Abort for $outer {
+            type Error = $error;
 
             fn abort(&self, reason: &str) {
                 let $it = self;
-                $content.abort(reason);
+                $crate::Abort::abort($content, reason);
             }
 
-            fn check(&self) -> Result<(), A::Error> {
+            fn check(&self) -> Result<(), $error> {
                 let $it = self;
-                $content.check()
+                $crate::Abort::check($content)
             }
 
-            fn settle(&self, deadline: Instant) -> bool {
+            fn settle(&self, deadline: ::std::time::Instant) -> bool {
                 let $it = self;
-                $content.settle(deadline)
+                $crate::Abort::settle($content, deadline)
             }
 
             fn peers(&self) -> Vec<String> {
                 let $it = self;
-                $content.peers()
+                $crate::Abort::peers($content)
             }
 
-            fn waits(&self) -> Vec<KernelWait> {
+            fn waits(&self) -> Vec<$crate::KernelWait> {
                 let $it = self;
-                $content.waits()
+                $crate::Abort::waits($content)
             }
         }
     )* };
 }
-as_its_content! {
-    [A: Abort] Vec<A>: |list| list.as_slice();
-    [A: Abort, const N: usize] [A; N]: |array| array.as_slice();
-    [A: Abort + ?Sized] &A: |object| (**object);
+
+abort_as_its_content! {
+    [A: Abort] Vec<A>, A::Error: |list| list.as_slice();
+    [A: Abort, const N: usize] [A; N], A::Error: |array| array.as_slice();
+    [A: Abort + ?Sized] &A, A::Error: |object| *object;
 }

@@ -61,27 +61,7 @@ impl Abort for BasePortChannel {
     }
 }
 
-/// Works as for [`BasePortChannel`].
-impl Abort for PortChannel {
-    type Error = Error;
-
-    fn abort(&self, reason: &str) {
-        self.base().abort(reason);
-    }
-
-    fn check(&self) -> Result<()> {
-        self.base().check()
-    }
-
-    fn settle(&self, deadline: Instant) -> bool {
-        self.base().settle(deadline)
-    }
-
-    fn peers(&self) -> Vec<String> {
-        self.base().peers()
-    }
-
-    fn waits(&self) -> Vec<KernelWait> {
-        self.base().waits()
-    }
+mscclpp_gpu::abort_as_its_content! {
+    /// Works as for [`BasePortChannel`].
+    [] PortChannel, Error: |this| this.base();
 }

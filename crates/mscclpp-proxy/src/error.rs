@@ -1,3 +1,5 @@
+//! Errors and triggers name each other: what could not be carried out is part of an error, and what cannot be made is one.
+
 use std::sync::Arc;
 
 use crate::{FifoPosition, ProxyTrigger};

@@ -104,7 +104,7 @@ pub(crate) type ThreadInit = dyn Fn() + Send + Sync;
 
 /// Builds a [`Proxy`].
 pub struct ProxyBuilder {
-    gpu: Gpu,
+    pub(crate) gpu: Gpu,
     fifo_size: u64,
     idle: IdlePolicy,
     thread_init: Option<Box<ThreadInit>>,
@@ -150,8 +150,12 @@ impl ProxyBuilder {
     /// # Errors
     /// As [`Fifo::new`].
     pub fn build<H: ProxyHandler>(self, handler: H) -> Result<Proxy<H>> {
-        let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
+        let fifo = self.fifo()?;
         Ok(self.build_on(fifo, Arc::default(), handler))
+    }
+
+    pub(crate) fn fifo(&self) -> Result<Fifo> {
+        Fifo::new(&self.gpu, self.fifo_size)
     }
 
     pub(crate) fn build_on<H: ProxyHandler>(

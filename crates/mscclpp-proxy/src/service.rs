@@ -7,8 +7,7 @@ use mscclpp_gpu::Gpu;
 use parking_lot::Mutex;
 
 use crate::{
-    BasePortChannel, Error, Fifo, IdlePolicy, MemoryId, PortChannel, Proxy, ProxyBuilder, Result,
-    SemaphoreId,
+    BasePortChannel, Error, IdlePolicy, MemoryId, PortChannel, Proxy, ProxyBuilder, Result, SemaphoreId,
     connection::{CONNECTION_WORDS, ServiceConnection},
     engine::Engine,
     state::{EntrySignaller, SemaphoreEntry, ServiceState, Serving},
@@ -81,9 +80,7 @@ pub struct ProxyService {
 /// Builds a [`ProxyService`].
 #[derive(Debug)]
 pub struct ProxyServiceBuilder {
-    gpu: Gpu,
     proxy: ProxyBuilder,
-    fifo_size: u64,
     direct_put_max: u32,
     bulk_put_max: Option<u32>,
 }
@@ -93,7 +90,7 @@ impl ProxyServiceBuilder {
     /// they wait.
     #[must_use]
     pub fn fifo_size(mut self, size: u64) -> Self {
-        self.fifo_size = size;
+        self.proxy = self.proxy.fifo_size(size);
         self
     }
 
@@ -143,12 +140,12 @@ impl ProxyServiceBuilder {
     /// # Errors
     /// [`Error::FifoSize`]; [`Error::Gpu`] if memory is short, with a hint to `ulimit -l` if that is the cause.
     pub fn build(self) -> Result<ProxyService> {
-        let fifo = Fifo::new(&self.gpu, self.fifo_size)?;
+        let fifo = self.proxy.fifo()?;
         let failure = Arc::default();
         let by_default = if self.direct_put_max == 0 { 0 } else { ProxyService::DEFAULT_BULK_PUT_MAX };
         let bulk_put_max = self.bulk_put_max.unwrap_or(by_default);
         let state = Arc::new(ServiceState::new(
-            self.gpu,
+            self.proxy.gpu.clone(),
             fifo.shared(),
             self.direct_put_max,
             bulk_put_max,
@@ -198,9 +195,7 @@ impl ProxyService {
     #[must_use]
     pub fn builder(gpu: &Gpu) -> ProxyServiceBuilder {
         ProxyServiceBuilder {
-            gpu: gpu.clone(),
             proxy: Proxy::builder(gpu),
-            fifo_size: Fifo::DEFAULT_SIZE,
             direct_put_max: Self::DEFAULT_DIRECT_PUT_MAX,
             bulk_put_max: None,
         }

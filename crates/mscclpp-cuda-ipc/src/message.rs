@@ -180,13 +180,8 @@ impl EndpointBlob {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let what = "an endpoint";
-        let mut reader = Reader::new(bytes);
-        version(&mut reader, what)?;
-        let (Ok(token), Ok(name)) = (reader.array(), reader.u64()) else {
-            return Err(Error::Malformed { what, problem: "it ends in the middle" });
-        };
-        Ok(Self { token, name, address: address(reader.rest(), what)? })
+        let ((token, name), address) = part(bytes, "an endpoint", |r| Ok((r.array()?, r.u64()?)))?;
+        Ok(Self { token, name, address })
     }
 }
 
@@ -218,25 +213,28 @@ impl RegionBlob {
     /// Reads one and checks that `len` bytes of it lie inside the allocation.
     pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Self> {
         let what = "a region";
-        let mut reader = Reader::new(bytes);
-        version(&mut reader, what)?;
-        let (Ok(token), Ok(allocation), Ok(allocation_size), Ok(offset)) =
-            (reader.array(), reader.u64(), reader.u64(), reader.u64())
-        else {
-            return Err(Error::Malformed { what, problem: "it ends in the middle" });
-        };
+        let ((token, allocation, allocation_size, offset), address) =
+            part(bytes, what, |r| Ok((r.array()?, r.u64()?, r.u64()?, r.u64()?)))?;
         if offset.checked_add(len).is_none_or(|end| end > allocation_size) {
             return Err(Error::Malformed { what, problem: "it reaches past the end of its allocation" });
         }
-        Ok(Self { token, allocation, allocation_size, offset, address: address(reader.rest(), what)? })
+        Ok(Self { token, allocation, allocation_size, offset, address })
     }
 }
 
-fn version(reader: &mut Reader<'_>, what: &'static str) -> Result<()> {
-    match reader.u8() {
-        Ok(VERSION) => Ok(()),
-        _ => Err(Error::Malformed { what, problem: "it is of another version of this transport" }),
+/// Reads the transport's part of something: the version, fields, and an address.
+fn part<T>(
+    bytes: &[u8],
+    what: &'static str,
+    fields: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
+) -> Result<(T, String)> {
+    let mut reader = Reader::new(bytes);
+    if reader.u8() != Ok(VERSION) {
+        return Err(Error::Malformed { what, problem: "it is of another version of this transport" });
     }
+    let fields =
+        fields(&mut reader).map_err(|_| Error::Malformed { what, problem: "it ends in the middle" })?;
+    Ok((fields, address(reader.rest(), what)?))
 }
 
 fn address(bytes: &[u8], what: &'static str) -> Result<String> {

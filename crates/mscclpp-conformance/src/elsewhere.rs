@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use mscclpp_core::{
-    EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
-    TransportFlags,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    EndpointConfig, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport, TransportFlags,
+    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
 
@@ -64,12 +63,7 @@ impl TransportProvider for Elsewhere {
         self.unreachable(&region.id)
     }
 
-    fn connect(
-        &self,
-        _: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        _: LinkMonitor,
-    ) -> Result<Arc<dyn Link>> {
-        self.unreachable(remote)
+    fn connect(&self, ends: Ends<'_>, _: LinkMonitor) -> Result<Arc<dyn Link>> {
+        self.unreachable(ends.remote)
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Context, Device, Endpoint, EndpointInfo, Error, LinkMonitor, RegisteredMemory, Result, Transport,
-    provider::{Link, Queue, Registration, RemoteRegion, TokenMemory, TransportProvider},
+    provider::{Ends, Link, Queue, Registration, RemoteRegion, TokenMemory, TransportProvider},
     retired::Retired,
 };
 
@@ -71,7 +71,7 @@ impl Context {
         parts.check_platform(&remote)?;
         let monitor = LinkMonitor::new(format!("the peer at {remote}"));
         let link = provider
-            .connect(&parts.endpoint, &remote, monitor.clone())
+            .connect(Ends { local: &parts.endpoint, remote: &remote }, monitor.clone())
             .map_err(|error| error.naming(&monitor.label()))?;
         tracing::debug!(
             target: "mscclpp::conn", local = %local.info(), %remote, transport = %local.transport(), "connected"

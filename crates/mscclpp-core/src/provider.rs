@@ -107,12 +107,7 @@ pub trait TransportProvider: Send + Sync {
     ///
     /// # Errors
     /// As [`TransportProvider::import`].
-    fn connect(
-        &self,
-        local: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        monitor: LinkMonitor,
-    ) -> Result<Arc<dyn Link>>;
+    fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>>;
 }
 
 /// Memory for inbound tokens: see [`Link::token_memory`].
@@ -294,21 +289,15 @@ pub enum Operation {
 /// lock on the path that runs for every operation. Nothing blocks, and in the long run nothing allocates. What was given
 /// before a queue is dropped is carried out or fails; meanwhile the transport keeps the memories.
 pub trait Queue: Send {
-    /// Learns which memories `route` stands for from now on: the peer's `dst`, and for writes the local `src`. Look up and
-    /// downcast here, once.
+    /// Learns which memories `route` stands for from now on. Look up and downcast ([`Memories::own`]) here, once.
     ///
-    /// The queue keeps the memories until the route is released. Of `src` it keeps the [`MemoryRegion`] and not the
+    /// The queue keeps the memories until the route is released. Of the source it keeps the [`MemoryRegion`] and not the
     /// registration, so that what its owner withdraws is withdrawn.
     ///
     /// # Errors
-    /// The provider's own: for memory of another provider, or, where `src` is none, for memory on which it cannot carry out an
+    /// The provider's own: for memory of another provider, or, where there is no source, for memory on which it cannot carry out an
     /// [`Operation::Update`], such as one that is not aligned.
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> Result<()>;
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()>;
 
     /// Nothing more will be given for `route`; its number may be used for other memories. What was given is still carried out.
     fn release(&mut self, route: RouteId);
@@ -342,15 +331,50 @@ pub trait Queue: Send {
     fn progress(&mut self) -> Result<u64>;
 }
 
-/// Something belongs to another provider than the one that it was passed to.
+/// An endpoint or a memory belongs to another provider than the one that it was passed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} belongs to another transport provider")]
 pub struct Foreign(pub &'static str);
 
-/// The provider's own type behind an object of its that the core passes back to it, such as an endpoint or a region.
-///
-/// # Errors
-/// [`Foreign`], with `what` it is.
-pub fn own<'a, T: Any>(object: &'a dyn Any, what: &'static str) -> Result<&'a T, Foreign> {
+/// What [`TransportProvider::connect`] joins.
+#[derive(Clone, Copy)]
+pub struct Ends<'a> {
+    /// An endpoint that the provider has opened.
+    pub local: &'a Arc<dyn LocalEndpoint>,
+    /// The peer's, whose provider may be anybody's.
+    pub remote: &'a EndpointInfo,
+}
+
+impl<'a> Ends<'a> {
+    /// The local endpoint, as the provider's own type.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    pub fn own<E: Any>(&self) -> Result<&'a E, Foreign> {
+        own(&**self.local, "the local endpoint")
+    }
+}
+
+/// The memories of a route: see [`Queue::prepare`].
+#[derive(Clone, Copy)]
+pub struct Memories<'a> {
+    /// The peer's.
+    pub dst: &'a Arc<dyn RemoteRegion>,
+    /// The one to write from; none for updates.
+    pub src: Option<&'a Arc<dyn Registration>>,
+}
+
+impl<'a> Memories<'a> {
+    /// Both, as the provider's own types.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    pub fn own<D: Any, S: Any>(&self) -> Result<(&'a D, Option<&'a S>), Foreign> {
+        let src = self.src.map(|src| own(&**src, "the source")).transpose()?;
+        Ok((own(&**self.dst, "the destination")?, src))
+    }
+}
+
+fn own<'a, T: Any>(object: &'a dyn Any, what: &'static str) -> Result<&'a T, Foreign> {
     object.downcast_ref().ok_or(Foreign(what))
 }

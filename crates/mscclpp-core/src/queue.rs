@@ -8,7 +8,7 @@ use mscclpp_os::waiting::Backoff;
 
 use crate::{
     Connection, Error, RegisteredMemory, Report, Result, Route, Signaller,
-    provider::{Operation, Queue, RouteId},
+    provider::{Memories, Operation, Queue, RouteId},
 };
 
 /// Operations of one connection for one owner, in the order in which they are given.
@@ -132,7 +132,7 @@ impl SendQueue {
     pub fn route(&mut self, dst: &RegisteredMemory, src: &RegisteredMemory) -> Result<RouteId> {
         let route = Route::new(&self.connection, dst, src)?;
         let id = RouteId::new(self.routes.len());
-        self.queue.prepare(id, route.dst(), Some(route.src()))?;
+        self.queue.prepare(id, Memories { dst: route.dst(), src: Some(route.src()) })?;
         let memories = [dst.clone(), src.clone()];
         self.routes.push(Some(Prepared { sizes: route.sizes(), _memories: memories }));
         Ok(id)
@@ -151,7 +151,7 @@ impl SendQueue {
             )));
         }
         let id = RouteId::new(self.routes.len());
-        self.queue.prepare(id, signaller.target().0, None)?;
+        self.queue.prepare(id, Memories { dst: signaller.target().0, src: None })?;
         self.routes.push(None);
         self.signallers.push((signaller, id));
         Ok(SignallerId(self.signallers.len() as u32 - 1))

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use mscclpp_core::{
     DeviceType, EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo,
     Result, Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider, own},
+    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
 use mscclpp_net::event_loop::get_or_start;
@@ -151,13 +151,9 @@ impl TransportProvider for CudaIpc {
         Ok(Arc::new(IpcRegion::fetch(&self.imports, info, gpu)?))
     }
 
-    fn connect(
-        &self,
-        local: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        monitor: LinkMonitor,
-    ) -> Result<Arc<dyn Link>> {
-        let local: &IpcEndpoint = own(&**local, "the local endpoint").map_err(Error::from)?;
+    fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
+        let local: &IpcEndpoint = ends.own().map_err(Error::from)?;
+        let remote = ends.remote;
         let gpu = reachable_from(local, remote)?;
         // A peer in this very process is watched like any other: it can close its endpoint, too.
         let peer = EndpointBlob::decode(&remote.blob)?;

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use mscclpp_core::{
     Error as CoreError, LinkMonitor, MemoryRegion, Result,
-    provider::{Foreign, Link, Operation, Queue, Registration, RemoteRegion, RouteId, Routes},
+    provider::{Foreign, Link, Memories, Operation, Queue, RemoteRegion, RouteId, Routes},
 };
 use mscclpp_gpu::{DevicePtr, Event, Gpu, Stream};
 
@@ -170,19 +170,14 @@ impl IpcQueue {
 }
 
 impl Queue for IpcQueue {
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> Result<()> {
-        let to = IpcRegion::of(&**dst)?.address();
-        let source = src
-            .map(|src| Ok(IpcRegistration::of(&**src)?.region().clone()))
-            .transpose()
-            .map_err(|error: Error| error)?;
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()> {
+        let (to, src) = memories.own::<IpcRegion, IpcRegistration>().map_err(Error::from)?;
+        let source = src.map(|src| src.region().clone());
         let from = source.as_ref().map(|source| source.ptr());
-        self.routes.insert(route, IpcRoute { to, from, region: dst.clone(), source, last_use: 0 });
+        self.routes.insert(
+            route,
+            IpcRoute { to: to.address(), from, region: memories.dst.clone(), source, last_use: 0 },
+        );
         Ok(())
     }
 

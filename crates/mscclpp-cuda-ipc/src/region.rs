@@ -7,14 +7,14 @@ use std::{
 
 use mscclpp_core::{
     MemoryRegion, ProcessId, RegionInfo,
-    provider::{Registration, RemoteRegion, own},
+    provider::{Registration, RemoteRegion},
 };
 use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use mscclpp_net::random;
 use parking_lot::Mutex;
 
 use crate::{
-    error::{Error, Result},
+    error::Error,
     hub::{Export, Hub, Shared},
     message::{Handle, RegionBlob, Request, Token},
     socket,
@@ -106,10 +106,6 @@ impl IpcRegistration {
     pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
         &self.region
     }
-
-    pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
-        Ok(own(registration, "the source memory")?)
-    }
 }
 
 impl Registration for IpcRegistration {
@@ -191,10 +187,6 @@ enum Keep {
 }
 
 impl IpcRegion {
-    pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
-        Ok(own(region, "the destination memory")?)
-    }
-
     pub(crate) fn address(&self) -> DevicePtr {
         self.ptr
     }

@@ -60,9 +60,9 @@ mod tests;
 use std::sync::Arc;
 
 use mscclpp_core::{
-    EndpointConfig, EndpointInfo, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo, Result,
-    Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider, own},
+    EndpointConfig, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
+    TransportFlags, host_id,
+    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
 use mscclpp_net::event_loop::get_or_start;
@@ -170,13 +170,9 @@ impl TransportProvider for Ethernet {
         false
     }
 
-    fn connect(
-        &self,
-        local: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        monitor: LinkMonitor,
-    ) -> Result<Arc<dyn Link>> {
-        let local: &EthernetEndpoint = own(&**local, "the local endpoint").map_err(Error::from)?;
+    fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
+        let local: &EthernetEndpoint = ends.own().map_err(Error::from)?;
+        let remote = ends.remote;
         let peer = Address::decode(&PROTOCOL, &remote.blob).map_err(Error::from)?;
         let state = Arc::new(LinkState::new(monitor));
         let links = &local.hub.links;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use mscclpp_core::{
     Error as CoreError, MemoryRegion, RegionInfo,
-    provider::{Registration, RemoteRegion, own},
+    provider::{Registration, RemoteRegion},
 };
 use mscclpp_gpu::DevicePtr;
 
@@ -30,10 +30,6 @@ impl LocalRegion {
     /// Memory that no frame may name.
     pub(crate) fn for_local_use(region: &Arc<MemoryRegion>) -> Self {
         Self { region: region.clone(), blob: Vec::new(), hub: None }
-    }
-
-    pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
-        Ok(own(registration, "the source")?)
     }
 
     pub(crate) fn region(&self) -> &Arc<MemoryRegion> {
@@ -68,10 +64,6 @@ impl PeerRegion {
     pub(crate) fn import(info: &RegionInfo<'_>) -> Result<Self> {
         let blob = RegionBlob::decode(info.blob, info.id, info.len)?;
         Ok(Self { blob, local: info.local.as_ref().map(Arc::downgrade) })
-    }
-
-    pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
-        Ok(own(region, "the destination")?)
     }
 
     pub(crate) fn id(&self) -> u64 {

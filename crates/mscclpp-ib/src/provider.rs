@@ -6,7 +6,7 @@ use std::{
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error as CoreError, IbMode, LinkMonitor, MemoryRegion, RegionInfo,
     Result as CoreResult, Transport, TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider, own},
+    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::{Gpu, GpuDirect, Platform};
 use mscclpp_net::{event_loop::get_or_start, links::Name};
@@ -352,14 +352,9 @@ impl TransportProvider for InfiniBand {
         false
     }
 
-    fn connect(
-        &self,
-        local: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        monitor: LinkMonitor,
-    ) -> CoreResult<Arc<dyn Link>> {
-        let local: &IbEndpoint = own(&**local, "the local endpoint")
-            .map_err(|foreign| Error::from(foreign).over(remote.transport))?;
+    fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> CoreResult<Arc<dyn Link>> {
+        let remote = ends.remote;
+        let local: &IbEndpoint = ends.own().map_err(|foreign| Error::from(foreign).over(remote.transport))?;
         let transport = local.side.transport;
         match Self::link(local, remote, monitor) {
             Ok(link) => Ok(Arc::new(link)),

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use mscclpp_core::{
     MemoryRegion, RegionInfo,
-    provider::{Registration, RemoteRegion, own},
+    provider::{Registration, RemoteRegion},
 };
 use mscclpp_gpu::DevicePtr;
 
@@ -96,10 +96,6 @@ impl LocalRegion {
         Self { _shared: None, source, blob: Vec::new(), adapter, region, is_host_memory }
     }
 
-    pub(crate) fn of(registration: &dyn Registration) -> Result<&Self> {
-        Ok(own(registration, "the source")?)
-    }
-
     pub(crate) fn adapter(&self) -> &Arc<Adapter> {
         &self.adapter
     }
@@ -138,10 +134,6 @@ pub(crate) struct PeerRegion(pub(crate) RegionBlob);
 impl PeerRegion {
     pub(crate) fn import(info: &RegionInfo<'_>) -> Result<Self> {
         RegionBlob::decode(info.blob, info.id, info.len).map(Self)
-    }
-
-    pub(crate) fn of(region: &dyn RemoteRegion) -> Result<&Self> {
-        Ok(own(region, "the destination")?)
     }
 }
 

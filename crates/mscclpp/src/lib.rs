@@ -202,8 +202,8 @@ pub mod errors {
 /// a transport" (`docs/src/writing-a-transport.md`) has the whole contract.
 pub mod provider {
     pub use mscclpp_core::provider::{
-        Foreign, Link, LocalEndpoint, Operation, OwnTokens, Queue, Registration, RemoteRegion, RouteId,
-        Routes, TokenMemory, TransportProvider, own,
+        Ends, Foreign, Link, LocalEndpoint, Memories, Operation, OwnTokens, Queue, Registration,
+        RemoteRegion, RouteId, Routes, TokenMemory, TransportProvider,
     };
     pub use mscclpp_core::{EndpointInfo, LinkMonitor, MemoryRegion, ProcessId, RegionInfo, host_id};
 }

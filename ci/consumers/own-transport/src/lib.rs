@@ -29,8 +29,8 @@ use mscclpp::{
     DevicePtr, EndpointConfig, Gpu, Transport, TransportFlags,
     errors::CoreError,
     provider::{
-        EndpointInfo, Foreign, Link, LinkMonitor, LocalEndpoint, MemoryRegion, Queue, RegionInfo,
-        Registration, RemoteRegion, TransportProvider, host_id, own,
+        Ends, Foreign, Link, LinkMonitor, LocalEndpoint, MemoryRegion, Queue, RegionInfo, Registration,
+        RemoteRegion, TransportProvider, host_id,
     },
 };
 
@@ -105,16 +105,12 @@ impl TransportProvider for Post {
         Ok(Arc::new(Imported { id: owner.id, aligned }))
     }
 
-    fn connect(
-        &self,
-        local: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        monitor: LinkMonitor,
-    ) -> Result<Arc<dyn Link>> {
+    fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
+        let remote = ends.remote;
         if remote.host != host_id()? {
             return Err(unreachable(remote, "it is on another host"));
         }
-        let local: &Endpoint = own(&**local, "the local endpoint").map_err(foreign)?;
+        let local: &Endpoint = ends.own().map_err(foreign)?;
         let peer = Address::decode(&remote.blob, "an endpoint")?;
         let hello = Hello::Link { id: peer.id, from: local.id };
         let (stream, _) = peer.dial(hello).map_err(|reason| unreachable(remote, reason))?;

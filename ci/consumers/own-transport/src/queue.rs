@@ -14,9 +14,7 @@ use std::{
 
 use mscclpp::{
     errors::CoreError,
-    provider::{
-        LinkMonitor, MemoryRegion, Operation, Queue, Registration, RemoteRegion, RouteId, Routes, own,
-    },
+    provider::{LinkMonitor, Memories, MemoryRegion, Operation, Queue, RouteId, Routes},
 };
 
 use crate::{
@@ -99,20 +97,13 @@ struct PostQueue {
 }
 
 impl Queue for PostQueue {
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> Result<()> {
-        let dst: &Imported = own(&**dst, "the destination").map_err(foreign)?;
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()> {
+        let (dst, src) = memories.own::<Imported, Registered>().map_err(foreign)?;
         // A route without a source is for updates.
         if src.is_none() && !dst.aligned {
             let problem = "Post updates memory that starts at a multiple of 8".to_owned();
             return Err(CoreError::InvalidArgument(problem));
         }
-        let src: Option<&Registered> =
-            src.map(|src| own(&**src, "the source")).transpose().map_err(foreign)?;
         // The region and not the registration: what its owner withdraws is withdrawn.
         self.routes.insert(route, (dst.id, src.map(|src| src.region.clone())));
         Ok(())

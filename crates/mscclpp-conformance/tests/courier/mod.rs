@@ -35,7 +35,9 @@ use std::{
 use mscclpp_core::{
     EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
     TransportFlags, host_id,
-    provider::{Link, LocalEndpoint, OwnTokens, Registration, RemoteRegion, TokenMemory, TransportProvider},
+    provider::{
+        Ends, Link, LocalEndpoint, OwnTokens, Registration, RemoteRegion, TokenMemory, TransportProvider,
+    },
 };
 use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use queue::CourierLink;
@@ -312,13 +314,9 @@ impl TransportProvider for Courier {
         Ok(Arc::new(Region { at, keep, blob: region.blob.to_vec(), reach: self.reach, _exported: None }))
     }
 
-    fn connect(
-        &self,
-        local: &Arc<dyn LocalEndpoint>,
-        remote: &EndpointInfo,
-        monitor: LinkMonitor,
-    ) -> Result<Arc<dyn Link>> {
-        let any: Arc<dyn Any + Send + Sync> = local.clone();
+    fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
+        let remote = ends.remote;
+        let any: Arc<dyn Any + Send + Sync> = ends.local.clone();
         let Ok(local) = any.downcast::<Endpoint>() else {
             return Err(Error::InvalidArgument("the local endpoint is not the courier's".to_owned()));
         };

@@ -1,7 +1,6 @@
 //! The courier's queues: orders, and the worker that carries them out.
 
 use std::{
-    any::Any,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -13,7 +12,7 @@ use std::{
 
 use mscclpp_core::{
     Error, Result,
-    provider::{Link, Operation, Queue, Registration, RemoteRegion, RouteId, Routes, TokenMemory, own},
+    provider::{Link, Memories, Operation, Queue, RouteId, Routes, TokenMemory},
 };
 use mscclpp_gpu::DevicePtr;
 
@@ -118,10 +117,6 @@ fn carry_out(order: &Order, progress: &Progress) {
     }
 }
 
-fn downcast<'a>(any: &'a dyn Any, what: &'static str) -> Result<&'a Region> {
-    own(any, what).map_err(|error| Error::transport(super::Courier::TRANSPORT, error))
-}
-
 impl CourierQueue {
     fn route(&self, route: RouteId) -> Result<&CourierRoute> {
         self.routes.get(route).ok_or_else(|| Error::InvalidArgument(format!("{route:?} was not prepared")))
@@ -147,17 +142,12 @@ impl CourierQueue {
 
 // ANCHOR: queue
 impl Queue for CourierQueue {
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> Result<()> {
-        let dst = downcast(&**dst, "the destination")?;
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()> {
+        let foreign = |error| Error::transport(super::Courier::TRANSPORT, error);
+        let (dst, src): (&Region, Option<&Region>) = memories.own().map_err(foreign)?;
         if src.is_none() && !dst.at.0.is_multiple_of(8) {
             return Err(Error::InvalidArgument(format!("{:?} is no multiple of 8", dst.at)));
         }
-        let src = src.map(|src| downcast(&**src, "the source")).transpose()?;
         let part = |region: &Region| (region.keep.clone(), region.at);
         self.routes.insert(route, CourierRoute { dst: part(dst), src: src.map(part) });
         Ok(())

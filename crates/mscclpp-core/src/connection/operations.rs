@@ -10,7 +10,7 @@ use mscclpp_os::waiting::{Backoff, LongWait};
 use super::Connection;
 use crate::{
     Error, RegisteredMemory, Result,
-    provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Memories, Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
 /// The queue of a connection itself.
@@ -163,7 +163,7 @@ impl Connection {
         let operation = operation(route);
         let waiting = || format!("waiting for room in the queue to {}", self.label());
         self.attempt("room in its queue", timeout, waiting, |own| {
-            own.queue.prepare(route, dst, src)?;
+            own.queue.prepare(route, Memories { dst, src })?;
             // SAFETY: the caller's promise; the route was just prepared.
             let taken = unsafe { own.queue.submit(&[operation]) };
             own.queue.release(route);

@@ -8,9 +8,9 @@ use std::{
 
 use fastrand::Rng;
 use mscclpp_core::{
-    Context, EndpointConfig, EndpointInfo, Error, LinkMonitor, MemoryRegion, RegionInfo, RegisteredMemory,
-    Result, Transport, TransportFlags,
-    provider::{Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    Context, EndpointConfig, Error, LinkMonitor, MemoryRegion, RegionInfo, RegisteredMemory, Result,
+    Transport, TransportFlags,
+    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
 };
 use mscclpp_gpu::{DevicePtr, Gpu, Platform};
 use mscclpp_net::links::header::{Inbound, Outbound, SealKey};
@@ -163,7 +163,7 @@ impl TransportProvider for Catcher {
         nothing()
     }
 
-    fn connect(&self, _: &Arc<dyn LocalEndpoint>, _: &EndpointInfo, _: LinkMonitor) -> Result<Arc<dyn Link>> {
+    fn connect(&self, _: Ends<'_>, _: LinkMonitor) -> Result<Arc<dyn Link>> {
         nothing()
     }
 }

@@ -6,7 +6,7 @@ use std::{
 
 use mscclpp_core::{
     Error as CoreError, MemoryRegion, Result as CoreResult,
-    provider::{Foreign, Operation, Queue, Registration, RemoteRegion, RouteId, Routes},
+    provider::{Foreign, Memories, Operation, Queue, RouteId, Routes},
 };
 
 use mscclpp_net::links::{
@@ -196,13 +196,8 @@ impl EthernetQueue {
 }
 
 impl Queue for EthernetQueue {
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> CoreResult<()> {
-        let to = PeerRegion::of(&**dst)?;
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> CoreResult<()> {
+        let (to, src) = memories.own::<PeerRegion, LocalRegion>().map_err(Error::from)?;
         to.check()?;
         // Updates are at multiples of 8 in a memory.
         if src.is_none() && to.misalignment() != 0 {
@@ -211,7 +206,7 @@ impl Queue for EthernetQueue {
                 to.misalignment()
             )));
         }
-        let source = src.map(|src| LocalRegion::of(&**src)).transpose()?.map(|src| src.region().clone());
+        let source = src.map(|src| src.region().clone());
         self.routes.insert(route, EthernetRoute { to: to.clone(), source });
         Ok(())
     }

@@ -23,7 +23,7 @@ use std::{
 
 use mscclpp_core::{
     Result as CoreResult,
-    provider::{Operation, Queue, Registration, RemoteRegion, RouteId},
+    provider::{Memories, Operation, Queue, RouteId},
 };
 
 use mscclpp_net::links;
@@ -261,16 +261,10 @@ impl Sender {
         }
     }
 
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> Result<()> {
-        let PeerRegion(to) = *PeerRegion::of(&**dst)?;
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()> {
+        let (&PeerRegion(to), src) = memories.own::<PeerRegion, LocalRegion>()?;
         let from = match src {
-            Some(src) => {
-                let local = LocalRegion::of(&**src)?;
+            Some(local) => {
                 if !Arc::ptr_eq(local.adapter(), &self.link.side.adapter) {
                     return Err(Error::Incompatible(format!(
                         "the source is registered with {}, the connection uses {}; register it for the connection's transport",
@@ -316,13 +310,8 @@ impl Sender {
 }
 
 impl Queue for SendQueue {
-    fn prepare(
-        &mut self,
-        route: RouteId,
-        dst: &Arc<dyn RemoteRegion>,
-        src: Option<&Arc<dyn Registration>>,
-    ) -> CoreResult<()> {
-        let prepared = self.sender.prepare(route, dst, src);
+    fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> CoreResult<()> {
+        let prepared = self.sender.prepare(route, memories);
         prepared.map_err(|error| error.over(self.sender.link.side.transport))
     }
 

@@ -96,18 +96,18 @@ where
 
 type AnyWaited = Box<dyn Abort<Error = Error> + Send + Sync>;
 
-fn waited<T: Abort + Send + Sync + Clone + 'static>(object: &T) -> AnyWaited
+fn waited<T: Abort + Send + Sync + 'static>(object: T) -> AnyWaited
 where
     Error: From<T::Error>,
 {
-    Box::new(Waited(Arc::new(object.clone())))
+    Box::new(Waited(Arc::new(object)))
 }
 
 fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
     if let Ok(it) = object.cast::<PyProxyService>() {
         return Ok(Box::new(Waited(it.get().service(object.py())?)));
     }
-    first_of!(object, it => waited(&it.waited()?); PyCommunicator, PyMemoryChannel, PyBaseMemoryChannel, PyPortChannel,
+    first_of!(object, it => waited(it.waited()?); PyCommunicator, PyMemoryChannel, PyBaseMemoryChannel, PyPortChannel,
         PyBasePortChannel, PySemaphore, PyHostToDevice, PyDeviceToDevice);
     Err(error::unexpected(
         "argument 'abort': expected what kernels wait through, a channel, a semaphore of kernels, a ProxyService or a \
@@ -121,6 +121,12 @@ struct Given {
     all: Vec<AnyWaited>,
     gpu: Gpu,
     limit: Duration,
+}
+
+impl Given {
+    fn list(&self) -> Vec<&(dyn Abort<Error = Error> + Send + Sync)> {
+        self.all.iter().map(|each| &**each).collect()
+    }
 }
 
 fn all_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<AnyWaited>> {
@@ -137,29 +143,23 @@ impl Abort for Given {
     fn abort(&self, _reason: &str) {
         let Self { gpu, limit, .. } = self;
         let reason = format!("work on {gpu} did not finish within {limit:?}");
-        self.all.iter().for_each(|each| each.abort(&reason));
+        self.list().abort(&reason);
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.all.iter().try_for_each(|each| each.check())
+        self.list().check()
     }
 
     fn settle(&self, deadline: Instant) -> bool {
-        self.all.iter().all(|each| each.settle(deadline))
+        self.list().settle(deadline)
     }
 
     fn peers(&self) -> Vec<String> {
-        let mut all: Vec<String> = Vec::new();
-        for peer in self.all.iter().flat_map(|each| each.peers()) {
-            if !all.contains(&peer) {
-                all.push(peer);
-            }
-        }
-        all
+        self.list().peers()
     }
 
     fn waits(&self) -> Vec<KernelWait> {
-        self.all.iter().flat_map(|each| each.waits()).collect()
+        self.list().waits()
     }
 }
 

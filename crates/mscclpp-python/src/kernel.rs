@@ -38,7 +38,7 @@ struct Loaded {
 
 #[pymethods]
 impl PyKernel {
-    /// Compiles `source`, unless `ptx` was made of it. `name` stands in messages; `headers` are the names by which the source
+    /// Compiles `source`, unless there is `ptx` that was made of it. `name` stands in messages; `headers` are the names by which the source
     /// includes files, and their texts.
     #[new]
     #[pyo3(signature = (name, source, headers, kernel, ptx = None))]
@@ -54,14 +54,6 @@ impl PyKernel {
             let headers: Vec<(&str, &str)> = headers.iter().map(|(name, text)| (&**name, &**text)).collect();
             let ptx: Vec<(u32, &str)> = ptx.iter().map(|ptx| (0, &**ptx)).collect();
             Module::load(gpu, &KernelSource::new(&name, &source).with_headers(&headers).with_ptx(&ptx))
-        })
-    }
-
-    /// Takes PTX.
-    #[staticmethod]
-    fn of_ptx(py: Python<'_>, name: String, ptx: String, kernel: String) -> PyResult<Self> {
-        Self::load(py, kernel, move |gpu| {
-            Module::load(gpu, &KernelSource::new(&name, "").with_ptx(&[(0, &ptx)]))
         })
     }
 

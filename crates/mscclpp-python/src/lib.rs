@@ -63,6 +63,7 @@ fn get_host_name(maxlen: usize, delim: char) -> String {
     name.split(delim).next().unwrap_or_default().chars().take(maxlen).collect()
 }
 
+/// The classes of the extension module. Each is also there under its name with `Cpp` in front.
 #[pymodule(name = "_mscclpp", gil_used = false)]
 mod extension {
     use pyo3::{prelude::*, types::PyType};

@@ -1,10 +1,13 @@
 """The types that the package declares are those that it has, and the examples keep to them."""
 
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
+from mscclpp import _mscclpp
 
 HERE = pathlib.Path(__file__).resolve().parent
 SETTINGS = HERE.parent / "pyproject.toml"
@@ -20,6 +23,16 @@ def check(*command):
 def test_the_stubs_are_those_of_what_is_there():
     allowed = str(HERE / "stubtest-allowed.txt")
     check("mypy.stubtest", "--mypy-config-file", str(SETTINGS), "--allowlist", allowed, "mscclpp")
+
+
+def test_the_stubs_are_made_from_the_extension():
+    extension = pathlib.Path(_mscclpp.__file__)
+    if shutil.which("cargo") is None or b".symtab" not in extension.read_bytes():
+        pytest.skip("there is no cargo, or the extension is stripped")
+    command = ["cargo", "test", "--quiet", "--workspace", "--test", "stubs", "--", "--ignored"]
+    environment = dict(os.environ, MSCCLPP_EXTENSION=str(extension))
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=HERE.parent, env=environment)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_the_python_layer_and_the_examples_under_a_strict_checker():

@@ -1,3 +1,7 @@
+"""
+The classes of the extension module. Each is also there under its name with `Cpp` in front.
+"""
+
 from _typeshed import Incomplete, SupportsGetItem, SupportsLenAndGetItem
 from collections.abc import Sequence
 from typing import Any, Final, SupportsFloat, SupportsIndex, final
@@ -1743,7 +1747,7 @@ class _Kernel:
     """
     def __new__(cls, /, name: str, source: str, headers: SupportsGetItem[int, tuple[str, str]], kernel: str, ptx: str | None = None) -> _Kernel:
         """
-        Compiles `source`, unless `ptx` was made of it. `name` stands in messages; `headers` are the names by which the source
+        Compiles `source`, unless there is `ptx` that was made of it. `name` stands in messages; `headers` are the names by which the source
         includes files, and their texts.
         """
     def launch(self, /, params: Buffer | Sequence[SupportsIndex], nblocks: SupportsLenAndGetItem[SupportsIndex], nthreads: SupportsLenAndGetItem[SupportsIndex], shared: SupportsIndex, stream: SupportsIndex | None, keep: "tuple[typing.Any, ...] | None" = None, addresses: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]] | None = None) -> None:
@@ -1760,11 +1764,6 @@ class _Kernel:
     def of_binary(name: str, binary: Buffer | Sequence[SupportsIndex], kernel: str) -> _Kernel:
         """
         Takes a cubin or fatbin.
-        """
-    @staticmethod
-    def of_ptx(name: str, ptx: str, kernel: str) -> _Kernel:
-        """
-        Takes PTX.
         """
     @property
     def parameter_names(self, /) -> list[str]:

@@ -62,7 +62,7 @@ class Kernel:
                 ptx = code.rstrip(b"\0").decode()
             except UnicodeDecodeError:
                 raise ValueError("argument 'cubin': it is neither a cubin, a fatbin nor PTX") from None
-            self._kernel = _mscclpp._Kernel.of_ptx(f"{kernel_name}.ptx", ptx, kernel_name)
+            self._kernel = _mscclpp._Kernel(f"{kernel_name}.ptx", "", [], kernel_name, ptx)
 
     @classmethod
     def _of_source(

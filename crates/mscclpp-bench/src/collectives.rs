@@ -1,5 +1,5 @@
-//! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between two processes, in a
-//! graph that is replayed. Numbers are f16, sizes are counted as nccl-tests do.
+//! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between two
+//! processes, in a graph that is replayed. Numbers are f16, sizes are counted as nccl-tests do.
 
 use std::borrow::Cow;
 

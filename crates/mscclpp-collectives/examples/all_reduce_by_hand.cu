@@ -3,8 +3,8 @@
 #include <mscclpp/memory_channel_device.hpp>
 
 // ANCHOR: packets
-// Every rank puts its numbers into every other's packet buffer, and adds what comes to its own, in the order of the ranks.
-// The packet buffer has a slot for each peer, in two halves: rounds take turns. One block.
+// Every rank puts its numbers into every other's packet buffer, and adds what comes to its own, in the order of the
+// ranks. The packet buffer has a slot for each peer, in two halves: rounds take turns. One block.
 extern "C" __global__ void one_step(const mscclpp::MemoryChannelDeviceHandle* channels, uint32_t* numbers, uint64_t count,
                                     uint32_t rank, uint32_t ranks, uint32_t round) {
   // Two numbers are the 8 bytes of a packet, which takes 16.
@@ -30,10 +30,10 @@ extern "C" __global__ void one_step(const mscclpp::MemoryChannelDeviceHandle* ch
 // ANCHOR_END: packets
 
 // ANCHOR: two_steps
-// Rank r adds up part r of all ranks, which it gets from them, and puts the sum into part r of every rank. One block. Each
-// channel leads to a peer's numbers. Signals say: my numbers are there; I have read yours; my part is in yours.
-extern "C" __global__ void two_steps(const mscclpp::MemoryChannelDeviceHandle* channels, uint32_t* numbers, uint64_t count,
-                                     uint32_t rank, uint32_t ranks) {
+// Rank r adds up part r of all ranks, which it gets from them, and puts the sum into part r of every rank. One block.
+// Each channel leads to a peer's numbers. Signals say: my numbers are there; I have read yours; my part is in yours.
+extern "C" __global__ void two_steps(const mscclpp::MemoryChannelDeviceHandle* channels, uint32_t* numbers,
+                                     uint64_t count, uint32_t rank, uint32_t ranks) {
   const uint32_t thread = threadIdx.x, peers = ranks - 1;
   const uint64_t part = count / ranks, mine = rank * part;
   // All ranks have come: thread p tells peer p, and waits for it.

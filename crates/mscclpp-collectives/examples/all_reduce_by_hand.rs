@@ -1,5 +1,5 @@
-//! An `all_reduce` built of channels, in two ways: what the crate does, as small as it can be. The book's page "Collectives"
-//! leads through it.
+//! An `all_reduce` built of channels, in two ways: what the crate does, as small as it can be. The book's page
+//! "Collectives" leads through it.
 
 use std::{error::Error, sync::Arc, thread};
 

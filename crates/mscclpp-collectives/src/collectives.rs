@@ -19,22 +19,22 @@ use crate::{
     setup::Group,
 };
 
-/// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of one process
-/// or as processes. Clones are the same.
+/// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of
+/// one process or as processes. Clones are the same.
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
-/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream and returns: it
-/// never waits for other ranks. Results are there when the stream has come so far. Calls of different streams are done in the
-/// order in which they are made, which this sees to; graphs in which calls were captured, and what else runs beside them, the
-/// program orders itself. Calls may be captured in graphs, and replayed any number of times, as long as all ranks replay the
-/// same.
+/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream and
+/// returns: it never waits for other ranks. Results are there when the stream has come so far. Calls of different
+/// streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
+/// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
+/// times, as long as all ranks replay the same.
 ///
 /// No memory need be registered. What a call is given lives until it is complete.
 ///
 /// Bits do not depend on how a call was done: see [`ReduceOp`].
 ///
-/// When a rank dies, the calls of all others end, and the next synchronize of their stream, or the next call, says which. From
-/// then on, and after [`Collectives::abort`], nothing can be called any more.
+/// When a rank dies, the calls of all others end, and the next synchronize of their stream, or the next call, says
+/// which. From then on, and after [`Collectives::abort`], nothing can be called any more.
 ///
 /// ```
 /// # #[cfg(feature = "cuda-ipc")]
@@ -224,7 +224,8 @@ impl Words {
 }
 
 impl Collectives {
-    /// Those of all ranks of `comm`, on `gpu`, with the usual options. Every rank makes this call; it blocks until all do.
+    /// Those of all ranks of `comm`, on `gpu`, with the usual options. Every rank makes this call; it blocks until
+    /// all do.
     ///
     /// # Errors
     /// As [`CollectivesBuilder::connect`].
@@ -265,9 +266,9 @@ impl Collectives {
         self.inner.layout.total + self.inner.counters.buffer.len()
     }
 
-    /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with the same key
-    /// in their present order. A rank without a color gets none. Every rank makes this call; it blocks until all do. Other
-    /// options are as here.
+    /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with
+    /// the same key in their present order. A rank without a color gets none. Every rank makes this call; it blocks
+    /// until all do. Other options are as here.
     ///
     /// # Errors
     /// As [`CollectivesBuilder::connect`].
@@ -298,14 +299,14 @@ impl Collectives {
     /// whatever order the two give these. Does not block on other ranks.
     ///
     /// # Safety
-    /// Addresses are memory that this rank's device reaches, of the size that follows from kind, count and type, and live
-    /// until the calls are complete; of captured ones, as long as the graph. Results overlap nothing else, but as
-    /// [`Request::recv`] says.
+    /// Addresses are memory that this rank's device reaches, of the size that follows from kind, count and type, and
+    /// live until the calls are complete; of captured ones, as long as the graph. Results overlap nothing else, but
+    /// as [`Request::recv`] says.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for requests that can never be right, and a stream of another device: then nothing is put into
-    /// the stream. [`Error::Failed`] after a rank was lost or these collectives were aborted. [`Error::Below`] if a launch
-    /// fails; other ranks may then wait for this one until it leaves or aborts.
+    /// [`Error::InvalidArgument`] for requests that can never be right, and a stream of another device: then nothing
+    /// is put into the stream. [`Error::Failed`] after a rank was lost or these collectives were aborted.
+    /// [`Error::Below`] if a launch fails; other ranks may then wait for this one until it leaves or aborts.
     pub unsafe fn enqueue(&self, requests: &[Request<'_>], stream: &Stream) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.submit(requests, stream, &[]) }
@@ -373,8 +374,8 @@ impl Collectives {
         order.after(&inner.gpu, stream)
     }
 
-    /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor. None if no kernel
-    /// is needed, and for messages between two ranks.
+    /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor.
+    /// None if no kernel is needed, and for messages between two ranks.
     ///
     /// # Errors
     /// As [`Collectives::enqueue`], for requests that can never be right.
@@ -390,7 +391,8 @@ impl Collectives {
     /// [`CollectivesBuilder::timeout`], it aborts them after that time.
     ///
     /// # Errors
-    /// [`Error::Failed`] if a rank was lost, or somebody aborted: results are not valid. Errors of the work of the stream.
+    /// [`Error::Failed`] if a rank was lost, or somebody aborted: results are not valid. Errors of the work of the
+    /// stream.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
         let done = match self.inner.timeout {
             Some(timeout) => stream.synchronize_or_abort(timeout, self),
@@ -414,8 +416,8 @@ impl Collectives {
         Error::Failed { rank: self.inner.comm.bootstrap().rank(), source }
     }
 
-    /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not block. Other
-    /// ranks are not told; [`Communicator::abort`] tells them.
+    /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
+    /// block. Other ranks are not told; [`Communicator::abort`] tells them.
     pub fn abort(&self, reason: &str) {
         self.inner.channels.iter().for_each(|channel| channel.semaphore().abort(reason));
     }

@@ -14,8 +14,8 @@
 //! | [`send`](Collectives::send), [`recv`](Collectives::recv), [`exchange`](Collectives::exchange) | the messages of single ranks |
 //! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
 //!
-//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know. The kernels are in the headers
-//! `mscclpp/collective_device.hpp` and those that it includes.
+//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know. The kernels are in
+//! the headers `mscclpp/collective_device.hpp` and those that it includes.
 //!
 //! # Features
 //! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`].

@@ -42,8 +42,8 @@ impl Messages {
         Ok(sent.iter().copied().zip(received.iter().copied()).collect())
     }
 
-    /// The launches that the others take. The n-th message of two ranks is in the same launch on both sides, so no launch
-    /// waits for a later one.
+    /// The launches that the others take. The n-th message of two ranks is in the same launch on both sides, so no
+    /// launch waits for a later one.
     pub(crate) fn batches(&self, rank: usize) -> Vec<Batch> {
         let others = || self.of.iter().enumerate().filter(|(peer, _)| *peer != rank);
         let most = others().flat_map(|(_, of)| of.iter().map(Vec::len)).max().unwrap_or(0);

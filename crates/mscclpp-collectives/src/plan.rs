@@ -48,7 +48,8 @@ pub(crate) enum Planned {
 /// What `rank` of `ranks` does for a request.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for ranks that do not exist, counts that are not as many as the ranks, and sizes beyond 2^62.
+/// [`Error::InvalidArgument`] for ranks that do not exist, counts that are not as many as the ranks, and sizes beyond
+/// 2^62.
 pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<Planned> {
     let Request { kind, send, recv, count, data_type } = *request;
     let bytes = size_of_numbers(count, data_type)?;
@@ -192,8 +193,8 @@ pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<P
 }
 
 impl Plan {
-    /// As an `all_reduce` in two steps: each rank reduces a part and gives it to all. Parts are multiples of 16 bytes, but for
-    /// the last, and none is empty for messages of at least [`TWO_STEPS_MIN`] bytes.
+    /// As an `all_reduce` in two steps: each rank reduces a part and gives it to all. Parts are multiples of 16
+    /// bytes, but for the last, and none is empty for messages of at least [`TWO_STEPS_MIN`] bytes.
     pub(crate) fn in_two_steps(&self, ranks: usize) -> Option<Self> {
         let Whole { send, recv, bytes } = self.whole?;
         let part = bytes.div_ceil(ranks as u64).next_multiple_of(16);

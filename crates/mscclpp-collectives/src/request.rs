@@ -4,11 +4,11 @@ use mscclpp::DevicePtr;
 
 use crate::DataType;
 
-/// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first: their bits
-/// depend on nothing but the numbers.
+/// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first:
+/// their bits depend on nothing but the numbers.
 ///
-/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once; `f32` and `f64` are combined in their own type.
-/// Sums and products of whole numbers wrap.
+/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once; `f32` and `f64` are combined in
+/// their own type. Sums and products of whole numbers wrap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -22,8 +22,9 @@ pub enum ReduceOp {
     Min,
     /// The sum, divided by the number of ranks; of whole numbers towards zero.
     Avg,
-    /// The sum, of numbers that were first multiplied by this rank's factor and rounded to their type. Ranks may have different
-    /// factors. It becomes an `f32` for types of up to 32 bits of float, and a whole number, towards zero, for whole numbers.
+    /// The sum, of numbers that were first multiplied by this rank's factor and rounded to their type. Ranks may have
+    /// different factors. It becomes an `f32` for types of up to 32 bits of float, and a whole number, towards zero,
+    /// for whole numbers.
     PreMulSum(f64),
 }
 
@@ -70,8 +71,8 @@ pub enum Kind<'a> {
     ReduceScatter(ReduceOp),
     /// Every rank gives `count` numbers to each rank, and gets as many from each.
     AllToAll,
-    /// As [`Kind::AllToAll`], with counts: how many numbers for each rank, and how many from each. The numbers lie behind each
-    /// other in the order of the ranks. `count` is not used.
+    /// As [`Kind::AllToAll`], with counts: how many numbers for each rank, and how many from each. The numbers lie
+    /// behind each other in the order of the ranks. `count` is not used.
     AllToAllV {
         /// How many for each rank.
         send: &'a [u64],
@@ -95,7 +96,8 @@ pub enum Kind<'a> {
         /// Who gets them.
         root: usize,
     },
-    /// Every rank gets `count` numbers of rank `root`, which has them in the order of the ranks. Only there is `send` used.
+    /// Every rank gets `count` numbers of rank `root`, which has them in the order of the ranks. Only there is `send`
+    /// used.
     Scatter {
         /// Whose numbers.
         root: usize,
@@ -121,10 +123,10 @@ pub struct Request<'a> {
     pub kind: Kind<'a>,
     /// This rank's numbers, on its device.
     pub send: DevicePtr,
-    /// Where the result goes, on its device. In place is: at `send` for kinds that give every rank as much as they take of it
-    /// ([`Kind::AllReduce`], [`Kind::AllToAll`], [`Kind::Broadcast`], [`Kind::Reduce`]). For [`Kind::AllGather`] and
-    /// [`Kind::Gather`], `send` is this rank's place in `recv`; for [`Kind::ReduceScatter`] and [`Kind::Scatter`], `recv` is this
-    /// rank's place in `send`.
+    /// Where the result goes, on its device. In place is: at `send` for kinds that give every rank as much as they
+    /// take of it ([`Kind::AllReduce`], [`Kind::AllToAll`], [`Kind::Broadcast`], [`Kind::Reduce`]). For
+    /// [`Kind::AllGather`] and [`Kind::Gather`], `send` is this rank's place in `recv`; for [`Kind::ReduceScatter`]
+    /// and [`Kind::Scatter`], `recv` is this rank's place in `send`.
     pub recv: DevicePtr,
     /// How many numbers; see the kind for whose.
     pub count: u64,

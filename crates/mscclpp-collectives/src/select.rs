@@ -111,8 +111,8 @@ pub trait Selector: Send + Sync + fmt::Debug {
 
 /// The tables of this crate.
 ///
-/// That for GPUs was taken from bare kernels between two H200 (docs/performance.md); for more ranks, the same rows are used by
-/// what a rank sends to another, which is a guess.
+/// That for GPUs was taken from bare kernels between two H200 (docs/performance.md); for more ranks, the same rows
+/// are used by what a rank sends to another, which is a guess.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuned;
 

@@ -48,26 +48,26 @@ impl<'a> CollectivesBuilder<'a> {
         Self { comm, gpu, ranks: None, max_blocks: None, scratch: None, timeout: None, tag: TAG, selector }
     }
 
-    /// The ranks of the communicator that take part, of which this is one, in the order in which they are numbered: all of
-    /// them, if not given. Groups that have ranks in common and are set up at the same time need different
+    /// The ranks of the communicator that take part, of which this is one, in the order in which they are numbered:
+    /// all of them, if not given. Groups that have ranks in common and are set up at the same time need different
     /// [tags](CollectivesBuilder::tag).
     pub fn ranks(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
         self.ranks = Some(ranks.into_iter().collect());
         self
     }
 
-    /// The most blocks that a call has, of 1024 threads at most: 128 if not given, and 4 on simulated devices. A block takes a
-    /// multiprocessor. All ranks give the same.
+    /// The most blocks that a call has, of 1024 threads at most: 128 if not given, and 4 on simulated devices. A
+    /// block takes a multiprocessor. All ranks give the same.
     ///
-    /// Two communicators whose calls run at the same time, on two streams, need all their blocks on the device at once; what
-    /// does not fit waits for ever. If several ranks share a device, give each its part.
+    /// Two communicators whose calls run at the same time, on two streams, need all their blocks on the device at
+    /// once; what does not fit waits for ever. If several ranks share a device, give each its part.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.max_blocks = Some(blocks);
         self
     }
 
-    /// The most device memory that it takes, in bytes: 128 MiB if not given, and 16 MiB on simulated devices. With less, large
-    /// messages go in smaller pieces. All ranks give the same.
+    /// The most device memory that it takes, in bytes: 128 MiB if not given, and 16 MiB on simulated devices. With
+    /// less, large messages go in smaller pieces. All ranks give the same.
     pub fn scratch(mut self, bytes: u64) -> Self {
         self.scratch = Some(bytes);
         self
@@ -98,9 +98,9 @@ impl<'a> CollectivesBuilder<'a> {
     /// Sets them up, together with the other ranks, which make the same call. Blocks until all are there.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or more than
-    /// [`MAX_RANKS`]; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different things.
-    /// [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile.
+    /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
+    /// more than [`MAX_RANKS`]; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
+    /// things. [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile.
     pub fn connect(self) -> Result<Collectives> {
         let (comm, gpu, tag) = (self.comm, self.gpu, self.tag);
         let group = Group::new(comm, self.ranks, tag)?;

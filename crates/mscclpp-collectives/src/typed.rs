@@ -23,12 +23,13 @@ pub enum Transfer<'a, T> {
     },
 }
 
-/// All of them put a kernel into `stream` and return at once: they do not wait for other ranks. Every rank makes the same call.
+/// All of them put a kernel into `stream` and return at once: they do not wait for other ranks. Every rank makes the
+/// same call.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for slices that are not as long as the call needs, ranks that do not exist, memory of another
-/// device or a stream of one: nothing was put into the stream then, and the other ranks wait for this one until it makes its call,
-/// or leaves. Others as for [`Collectives::enqueue`].
+/// [`Error::InvalidArgument`] for slices that are not as long as the call needs, ranks that do not exist, memory of
+/// another device or a stream of one: nothing was put into the stream then, and the other ranks wait for this one
+/// until it makes its call, or leaves. Others as for [`Collectives::enqueue`].
 impl Collectives {
     /// `recv` gets the numbers of all ranks, reduced. Both slices are as long; they may be the same.
     ///
@@ -45,8 +46,8 @@ impl Collectives {
         self.one(Kind::AllReduce(op), Some(send), Some(recv), send.len(), stream)
     }
 
-    /// `recv` gets the numbers of all ranks behind each other. It is as long as all of `send` together; `send` may be this rank's
-    /// part of it.
+    /// `recv` gets the numbers of all ranks behind each other. It is as long as all of `send` together; `send` may be
+    /// this rank's part of it.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -81,8 +82,8 @@ impl Collectives {
         self.one(Kind::AllGatherV(counts), Some(send), Some(recv), 0, stream)
     }
 
-    /// `recv` gets this rank's part of the numbers of all ranks, reduced. `send` is as long as all of `recv` together; `recv` may be
-    /// this rank's part of it.
+    /// `recv` gets this rank's part of the numbers of all ranks, reduced. `send` is as long as all of `recv`
+    /// together; `recv` may be this rank's part of it.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -97,8 +98,8 @@ impl Collectives {
         self.one(Kind::ReduceScatter(op), Some(send), Some(recv), recv.len(), stream)
     }
 
-    /// Each rank gets a part of each rank's numbers: part s of `recv` is this rank's part of rank s's `send`. Both are as long, a
-    /// multiple of the number of ranks; they may be the same.
+    /// Each rank gets a part of each rank's numbers: part s of `recv` is this rank's part of rank s's `send`. Both
+    /// are as long, a multiple of the number of ranks; they may be the same.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -119,8 +120,8 @@ impl Collectives {
         self.one(Kind::AllToAll, Some(send), Some(recv), send.len() / self.n_ranks(), stream)
     }
 
-    /// As [`Collectives::all_to_all`], with `send_counts[r]` numbers for rank r, and `recv_counts[r]` numbers of rank r, which lie
-    /// behind each other. The two slices are not the same.
+    /// As [`Collectives::all_to_all`], with `send_counts[r]` numbers for rank r, and `recv_counts[r]` numbers of rank
+    /// r, which lie behind each other. The two slices are not the same.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -151,8 +152,8 @@ impl Collectives {
         self.one(Kind::Broadcast { root }, Some(numbers), Some(numbers), numbers.len(), stream)
     }
 
-    /// Rank `root`, which alone gives `recv`, gets the numbers of all ranks there, reduced. It is as long as `send`, and may be the
-    /// same.
+    /// Rank `root`, which alone gives `recv`, gets the numbers of all ranks there, reduced. It is as long as `send`,
+    /// and may be the same.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -206,8 +207,9 @@ impl Collectives {
         self.one::<u8>(Kind::Barrier, None, None, 0, stream)
     }
 
-    /// Sends `numbers` to rank `peer`, which calls [`Collectives::recv`]. Only the two ranks call. A large message is complete when
-    /// it has been received; two ranks that both send first wait for each other: see [`Collectives::exchange`].
+    /// Sends `numbers` to rank `peer`, which calls [`Collectives::recv`]. Only the two ranks call. A large message is
+    /// complete when it has been received; two ranks that both send first wait for each other: see
+    /// [`Collectives::exchange`].
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -215,8 +217,8 @@ impl Collectives {
         self.exchange(&[Transfer::Send { numbers, peer }], stream)
     }
 
-    /// Gets `numbers` from rank `peer`, which calls [`Collectives::send`]. Messages of two ranks arrive in the order in which they
-    /// were sent.
+    /// Gets `numbers` from rank `peer`, which calls [`Collectives::send`]. Messages of two ranks arrive in the order
+    /// in which they were sent.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -270,8 +272,8 @@ impl Collectives {
                 buffer.gpu()
             )));
         }
-        // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked, and which the
-        // launches keep.
+        // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked,
+        // and which the launches keep.
         unsafe { self.submit(requests, stream, buffers) }
     }
 

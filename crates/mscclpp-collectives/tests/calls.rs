@@ -1,4 +1,5 @@
-//! Calls of collectives: typed ones, captured ones, on several streams, of groups of ranks; messages; and what goes wrong.
+//! Calls of collectives: typed ones, captured ones, on several streams, of groups of ranks; messages; and what goes
+//! wrong.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Every collective, over types, operations, counts, offsets, roots and ways, gives bit for bit what a reduction on the host
-//! gives, and touches nothing else.
+//! Every collective, over types, operations, counts, offsets, roots and ways, gives bit for bit what a reduction on
+//! the host gives, and touches nothing else.
 
 mod support;
 
@@ -63,8 +63,8 @@ const WAYS: [(Way, bool); 5] = [
 ];
 
 impl Case {
-    /// The n-th of many: kinds, types, operations and ways take turns, at paces without a common divisor, so that all pairs come
-    /// about; the rest is random.
+    /// The n-th of many: kinds, types, operations and ways take turns, at paces without a common divisor, so that all
+    /// pairs come about; the rest is random.
     fn new(n: usize, ranks: usize, most: u64, random: &mut Random) -> Self {
         let op = match OPS[n % OPS.len()] {
             // The factor of rank 0; see `factor`.

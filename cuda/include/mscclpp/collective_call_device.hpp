@@ -18,8 +18,8 @@ enum CollectiveLimits : uint32_t {
   CollectiveLine = 128,
 };
 
-// A communicator's part that is the same for all calls. Offsets count from the start of a rank's scratch, and are the same
-// on all ranks.
+// A communicator's part that is the same for all calls. Offsets count from the start of a rank's scratch, and are the
+// same on all ranks.
 struct CollectiveHandle {
   // This rank's scratch, and that of each rank as mapped here (the own one included).
   uint8_t* scratch[CollectiveMaxRanks];
@@ -32,9 +32,10 @@ struct CollectiveHandle {
   // How many blocks a call has at most.
   uint32_t slots;
   uint32_t reserved;
-  // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of pieces, of
-  // each rank for each block, for each of two steps, and behind these those of credits; packets; lines of LL128; pieces.
-  // The last three are twice as large as stands here: one half for calls of even numbers, one for odd ones.
+  // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of
+  // pieces, of each rank for each block, for each of two steps, and behind these those of credits; packets; lines of
+  // LL128; pieces. The last three are twice as large as stands here: one half for calls of even numbers, one for odd
+  // ones.
   uint64_t begun;
   uint64_t signals;
   uint64_t packets, packetBytes;
@@ -50,10 +51,11 @@ struct CollectiveSegment {
   uint64_t recvBytes;
 };
 
-// One call. In an exchange that moves, what comes from peer p goes to segments[p].recv, and the own segment is copied. In
-// one that reduces, each segment brings as many bytes as the own one (segments[rank].recvBytes), which with
-// segments[rank].send become the result at segments[rank].recv; a rank that gets no result has recvBytes of 0 everywhere.
-// In the all_reduce of two steps, segments[p].send is the part that rank p reduces, and .recv where the result goes.
+// One call. In an exchange that moves, what comes from peer p goes to segments[p].recv, and the own segment is
+// copied. In one that reduces, each segment brings as many bytes as the own one (segments[rank].recvBytes), which
+// with segments[rank].send become the result at segments[rank].recv; a rank that gets no result has recvBytes of 0
+// everywhere. In the all_reduce of two steps, segments[p].send is the part that rank p reduces, and .recv where the
+// result goes.
 struct CollectiveCall {
   CollectiveSegment segments[CollectiveMaxRanks];
   // The largest segment that any rank sends to another, rounded up to 16.
@@ -63,8 +65,8 @@ struct CollectiveCall {
   // ReduceType, ReduceOp.
   uint32_t type;
   uint32_t op;
-  // What every number of this rank is multiplied by before it is sent, if `scaled`: a float, a double, or a whole number of
-  // 8 bytes.
+  // What every number of this rank is multiplied by before it is sent, if `scaled`: a float, a double, or a whole
+  // number of 8 bytes.
   uint64_t scale;
   uint32_t scaled;
   // Whether some rank does not take something from every other.
@@ -116,8 +118,8 @@ struct MoveWords {
   static constexpr bool Reduces = false;
 };
 
-// They are reduced, as numbers of a type and by an operation that the kernel knows: a Fold is given the word of each rank,
-// in the order of the ranks, and has the result.
+// They are reduced, as numbers of a type and by an operation that the kernel knows: a Fold is given the word of each
+// rank, in the order of the ranks, and has the result.
 template <uint32_t Type, uint32_t Op>
 struct ReduceWords {
   static constexpr bool Reduces = true;
@@ -135,8 +137,8 @@ struct ReduceWords {
   };
 };
 
-// The words of all ranks, reduced as numbers of a type that the kernel does not know before, one number after the other. A
-// function of its own: it is much code, of which each kernel would have several copies.
+// The words of all ranks, reduced as numbers of a type that the kernel does not know before, one number after the
+// other. A function of its own: it is much code, of which each kernel would have several copies.
 MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks, uint32_t type, uint32_t op) {
   return withNumber(type, [=](auto number) {
     using N = decltype(number);
@@ -194,8 +196,8 @@ MSCCLPP_DEVICE_INLINE uint64_t sentWord(const CollectiveCall& call, const uint8_
 
 // ---- a call
 
-// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose blocks
-// and threads have one dimension.
+// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose
+// blocks and threads have one dimension.
 struct CollectiveBlock {
   const CollectiveHandle& comm;
   const CollectiveCall& call;

@@ -1,36 +1,37 @@
-// What the kernels of collectives are made of: an exchange, in which every rank sends to every other and takes what comes,
-// as it is or reduced, and the all_reduce in two steps.
+// What the kernels of collectives are made of: an exchange, in which every rank sends to every other and takes what
+// comes, as it is or reduced, and the all_reduce in two steps.
 //
-// Ranks push. Each has scratch memory into which its peers write, so no memory of the user need be known to anybody else.
-// What a rank sends travels in one of three ways:
+// Ranks push. Each has scratch memory into which its peers write, so no memory of the user need be known to anybody
+// else. What a rank sends travels in one of three ways:
 //
 //   LL16    packets of 8 bytes and two flags, for small messages: they are valid by themselves
 //   LL128   lines of 120 bytes and a flag, where the link keeps lines whole
 //   pieces  plain stores of 16 bytes and a signal for each piece, for large messages
 //
-// Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device memory, so
-// that a graph can be replayed: a word for each block that a call may have (its slot). A block reads its own slot, and at
-// its end writes the next number there, and into the slots of those that this call did not have. Blocks of one launch may
-// read late or early: nobody writes a slot that another block of the launch reads. Launches of one communicator are in
-// the order of a stream.
+// Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device
+// memory, so that a graph can be replayed: a word for each block that a call may have (its slot). A block reads its
+// own slot, and at its end writes the next number there, and into the slots of those that this call did not have.
+// Blocks of one launch may read late or early: nobody writes a slot that another block of the launch reads. Launches
+// of one communicator are in the order of a stream.
 //
-// Scratch is doubled: a call uses the half of its epoch's parity. So a rank that writes for epoch e must know that each peer
-// has ended e - 2, the last epoch that used this half.
-//   E1. A kernel of a peer begins when its kernel before is complete, and what that read is read. So it is enough to know
+// Scratch is doubled: a call uses the half of its epoch's parity. So a rank that writes for epoch e must know that
+// each peer has ended e - 2, the last epoch that used this half. E1. A kernel of a peer begins when its kernel before
+// is complete, and what that read is read. So it is enough to know
 //       that the peer has begun e - 1.
-//   E2. In a call in which every rank takes something from every other, which is most calls, this rank's kernel for e - 1
-//       has waited for something that the peer's kernel for e - 1 wrote. It is complete, so the peer has begun e - 1.
-//   E3. In other calls (`oneWay`: a broadcast, counts that differ) every rank tells every other when it begins, by the
-//       epoch in a word of the other's scratch; and the call after such a call waits for these words before it writes. They
-//       were written a call ago, so this seldom takes time.
-// What orders the peer's reads before these writes is that they are complete: a load that has returned its value does not
-// see what is stored later, and the end of a kernel waits for its loads.
+//   E2. In a call in which every rank takes something from every other, which is most calls, this rank's kernel for
+//       e - 1 has waited for something that the peer's kernel for e - 1 wrote. It is complete, so the peer has begun e
+//       - 1.
+//   E3. In other calls (`oneWay`: a broadcast, counts that differ) every rank tells every other when it begins, by
+//       the epoch in a word of the other's scratch; and the call after such a call waits for these words before it
+//       writes. They were written a call ago, so this seldom takes time.
+// What orders the peer's reads before these writes is that they are complete: a load that has returned its value does
+// not see what is stored later, and the end of a kernel waits for its loads.
 //
-// Bits. Each element of a result is made of the ranks' elements in the order of the ranks, by reduce_device.hpp, whatever
-// way they came. So they do not depend on the size of the call, its blocks, or the way.
+// Bits. Each element of a result is made of the ranks' elements in the order of the ranks, by reduce_device.hpp,
+// whatever way they came. So they do not depend on the size of the call, its blocks, or the way.
 //
-// Giving up. A wait for a peer ends when the host aborts the semaphore with it, as it does when the peer is lost. Then the
-// kernel ends without counting on, and all later calls of the communicator are refused by the host.
+// Giving up. A wait for a peer ends when the host aborts the semaphore with it, as it does when the peer is lost.
+// Then the kernel ends without counting on, and all later calls of the communicator are refused by the host.
 
 #ifndef MSCCLPP_COLLECTIVE_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DEVICE_HPP_

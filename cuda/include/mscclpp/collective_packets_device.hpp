@@ -12,8 +12,8 @@ namespace detail {
 
 // ---- LL16
 
-// Packet i of a message is word i with two flags, which differ once 2^32 calls have been made. So what 2^32 calls earlier
-// was left at a place is not taken for what is waited for.
+// Packet i of a message is word i with two flags, which differ once 2^32 calls have been made. So what 2^32 calls
+// earlier was left at a place is not taken for what is waited for.
 struct Packets {
   uint32_t first, second;
 
@@ -84,9 +84,9 @@ MSCCLPP_DEVICE_INLINE void exchangePackets(const CollectiveHandle& comm, const C
 
 // ---- LL128
 
-// A message as lines of 15 words and a flag. Eight threads side by side move a line, each of them two words, the last one
-// and the flag; a warp moves four lines in a step, and all its threads make the same steps. What 8 threads do with a line
-// in one instruction is one request: see PacketMover<LL128Packet>, which says what relies on that.
+// A message as lines of 15 words and a flag. Eight threads side by side move a line, each of them two words, the last
+// one and the flag; a warp moves four lines in a step, and all its threads make the same steps. What 8 threads do
+// with a line in one instruction is one request: see PacketMover<LL128Packet>, which says what relies on that.
 struct Lines {
   uint64_t flag;
   uint64_t group, groups;  // which lines: every groups-th from `group` on
@@ -164,14 +164,16 @@ MSCCLPP_DEVICE_INLINE bool takeLines(const Lines& lines, const uint8_t* slot, ui
   return true;
 }
 
-// The line of all ranks, of which this one's is `mine`, reduced. All threads of a warp call it. Returns whether it came.
+// The line of all ranks, of which this one's is `mine`, reduced. All threads of a warp call it. Returns whether it
+// came.
 template <class Words>
 MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lines, const uint8_t* inbox,
                                       uint64_t slotBytes, uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
   typename Words::Fold low, high;
   for (uint32_t r = 0; r < b.ranks; ++r) {
     Bytes16 pair = mine;
-    if (r != b.rank && !lines.take(inbox + b.slotOf(r, b.rank) * slotBytes, line, exists, pair, b.comm.status[r])) return false;
+    const uint8_t* const slot = inbox + b.slotOf(r, b.rank) * slotBytes;
+    if (r != b.rank && !lines.take(slot, line, exists, pair, b.comm.status[r])) return false;
     low.put(r, pair.low);
     high.put(r, pair.high);
   }
@@ -254,7 +256,8 @@ MSCCLPP_DEVICE_INLINE void allReduceLines(const CollectiveHandle& comm, const Co
   for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
     const uint32_t p = b.peer(n);
     const CollectiveSegment part = call.segments[p];
-    failed = !takeLines(lines, inbox + results + b.slotOf(p, b.rank) * slotBytes, part.recv, part.sendBytes, comm.status[p]);
+    const uint8_t* const slot = inbox + results + b.slotOf(p, b.rank) * slotBytes;
+    failed = !takeLines(lines, slot, part.recv, part.sendBytes, comm.status[p]);
   }
   b.end(failed);
 }

@@ -1,22 +1,24 @@
-// Collectives by pieces: plain stores of 16 bytes into the peer's scratch, and a signal behind each piece. For the library's
-// own use.
+// Collectives by pieces: plain stores of 16 bytes into the peer's scratch, and a signal behind each piece. For the
+// library's own use.
 //
-// Piece i of a message belongs to block i modulo the blocks of the call, on both sides. A block's pieces go into a ring of
-// CollectivePieces places at the peer, and each has a signal: a word at the peer that only this block writes, by a store
-// with release behind a barrier of the block, after the piece's stores. The value is made of the epoch and the piece's number
-// among the block's, so it only grows. The peer's block waits for it with acquire, in front of a barrier of its own.
+// Piece i of a message belongs to block i modulo the blocks of the call, on both sides. A block's pieces go into a
+// ring of CollectivePieces places at the peer, and each has a signal: a word at the peer that only this block writes,
+// by a store with release behind a barrier of the block, after the piece's stores. The value is made of the epoch and
+// the piece's number among the block's, so it only grows. The peer's block waits for it with acquire, in front of a
+// barrier of its own.
 //
-// When a place may be used again:
-//   R1. In a call in which all ranks give each other as much (no `oneWay`), a block does this, for k = 0, 1, ..: it puts its
+// When a place may be used again: R1. In a call in which all ranks give each other as much (no `oneWay`), a block
+// does this, for k = 0, 1, ..: it puts its
 //       piece k to every peer, signals, and takes the pieces k - 1 of all peers. Before it puts piece k it has taken all pieces
 //       k - 2. A peer's block signalled its piece k - 2 after it had taken all pieces k - 4 but for the last step's, so it had
 //       taken this block's piece k - 4, which had the place of piece k.
-//   R2. In other calls a block says what it has taken: a credit, a word at the sender, stored with release behind a barrier.
-//       The sender waits for the credit of piece k - 4 with acquire before it puts piece k.
-//   R3. In the all_reduce of two steps a block puts its piece k of each part (step one), reduces its own part's piece k - 1 and
-//       puts the result to all (step two), and takes the results of piece k - 2. Before it puts piece k it has the results of
-//       piece k - 3 from every peer, who made them after they had taken its piece k - 3. And before it puts result k - 1 it
-//       has each peer's piece k - 1, put after that peer had taken the results of piece k - 4. So places of k - 4 are free.
+//   R2. In other calls a block says what it has taken: a credit, a word at the sender, stored with release behind a
+//       barrier. The sender waits for the credit of piece k - 4 with acquire before it puts piece k.
+//   R3. In the all_reduce of two steps a block puts its piece k of each part (step one), reduces its own part's
+//       piece k - 1 and puts the result to all (step two), and takes the results of piece k - 2. Before it puts piece k
+//       it has the results of piece k - 3 from every peer, who made them after they had taken its piece k - 3. And
+//       before it puts result k - 1 it has each peer's piece k - 1, put after that peer had taken the results of piece
+//       k - 4. So places of k - 4 are free.
 
 #ifndef MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
@@ -146,8 +148,8 @@ struct Pieces {
   MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint64_t bytes) const {
     takeBytes(to, place, bytes, b.thread, b.threads);
   }
-  // Reduces `bytes` bytes of all ranks: this one's are at `own`, that of rank r is in place(First, here, r, k). The result
-  // goes to `out`, and by `also` to wherever else it is wanted, as vectors of 16 bytes.
+  // Reduces `bytes` bytes of all ranks: this one's are at `own`, that of rank r is in place(First, here, r, k). The
+  // result goes to `out`, and by `also` to wherever else it is wanted, as vectors of 16 bytes.
   //
   // A thread has several loads under way at once: of two ranks, four vectors of each; of more, a vector of four ranks.
   template <class Words, class Also>

@@ -1,12 +1,12 @@
 // Messages between two ranks: any number of sends and receives, in one launch. For the library's own use.
 //
-// Each pair of ranks has a ring of places in the receiver's scratch for each direction and each of `lanes` blocks. Piece i of
-// a message belongs to lane i modulo the lanes. Pieces of a lane are counted over all calls, on both sides alike, in this
-// device's memory: piece c goes to place c modulo CollectivePieces. Behind it the sender's block stores c + 1 in the
-// receiver's word `arrived`, with release behind a barrier of the block; the receiver waits for it with acquire in front of
-// one. When the receiver's block has taken the piece, it stores c + 1 in the sender's word `taken` in the same way, for which
-// the sender waits before it puts piece c + CollectivePieces. Sends and receives have blocks of their own, so that no rank
-// waits for a peer that waits for it.
+// Each pair of ranks has a ring of places in the receiver's scratch for each direction and each of `lanes` blocks.
+// Piece i of a message belongs to lane i modulo the lanes. Pieces of a lane are counted over all calls, on both sides
+// alike, in this device's memory: piece c goes to place c modulo CollectivePieces. Behind it the sender's block
+// stores c + 1 in the receiver's word `arrived`, with release behind a barrier of the block; the receiver waits for
+// it with acquire in front of one. When the receiver's block has taken the piece, it stores c + 1 in the sender's
+// word `taken` in the same way, for which the sender waits before it puts piece c + CollectivePieces. Sends and
+// receives have blocks of their own, so that no rank waits for a peer that waits for it.
 
 #ifndef MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
@@ -23,8 +23,8 @@ struct CollectiveMessage {
   uint64_t bytes;
 };
 
-// One call: messages to each rank, and from each rank, in their order. Those of no bytes are none. That of the own rank is not
-// used. Block (2 * r + direction) * lanes + lane has those of rank r.
+// One call: messages to each rank, and from each rank, in their order. Those of no bytes are none. That of the own
+// rank is not used. Block (2 * r + direction) * lanes + lane has those of rank r.
 struct CollectiveSends {
   CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
   // Words of this device, for each rank, direction and lane: how many pieces there were.

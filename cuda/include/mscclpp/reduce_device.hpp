@@ -1,11 +1,11 @@
 // Numbers as collectives reduce them: how their bytes become values, what values make together, and how the result
 // becomes bytes again.
 //
-// The bits of a result do not depend on who computes it, nor how. Values are combined one after the other in the order in
-// which they are given. Floats of 8 and 16 bits are combined as float and rounded once, at the end, to the nearest, of two
-// as near the even one; those of 8 bits then saturate. f32 and f64 are combined as they are. No product and sum become one
-// operation. Whole numbers are combined in 64 bits, of which the result has the lowest, so sums and products wrap; an
-// average is divided before that, towards zero. In `Max` and `Min` a NaN wins.
+// The bits of a result do not depend on who computes it, nor how. Values are combined one after the other in the
+// order in which they are given. Floats of 8 and 16 bits are combined as float and rounded once, at the end, to the
+// nearest, of two as near the even one; those of 8 bits then saturate. f32 and f64 are combined as they are. No
+// product and sum become one operation. Whole numbers are combined in 64 bits, of which the result has the lowest, so
+// sums and products wrap; an average is divided before that, towards zero. In `Max` and `Min` a NaN wins.
 //
 // It includes no header of a vendor, so it compiles wherever there is a compiler for kernels.
 
@@ -123,8 +123,8 @@ MSCCLPP_DEVICE_INLINE float widenFloat(uint32_t bits) {
 
 }  // namespace detail
 
-// A type of numbers: `Value` is what they are combined as, `Bytes` their size. `widen` makes a value of a number's bits,
-// which are the lowest of the word, and `narrow` the bits of a value; the higher bits are 0.
+// A type of numbers: `Value` is what they are combined as, `Bytes` their size. `widen` makes a value of a number's
+// bits, which are the lowest of the word, and `narrow` the bits of a value; the higher bits are 0.
 template <uint32_t Type>
 struct Number;
 
@@ -172,7 +172,8 @@ struct Number<ReduceF64> {
     MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); } \
   };
 MSCCLPP_FLOAT(ReduceF32, 4, detail::bitsAs<float>(bits), detail::bitsAs<uint32_t>(value))
-MSCCLPP_FLOAT(ReduceF8E4m3, 1, ((bits & 0x7f) == 0x7f ? detail::bitsAs<float>(0x7fc00000u) : detail::widenFloat<4, 3>(bits)),
+MSCCLPP_FLOAT(ReduceF8E4m3, 1,
+              ((bits & 0x7f) == 0x7f ? detail::bitsAs<float>(0x7fc00000u) : detail::widenFloat<4, 3>(bits)),
               (detail::narrowFloat<4, 3, 0x7e, true, 0x7f>(value)))
 MSCCLPP_FLOAT(ReduceF8E5m2, 1, (detail::widenFloat<5, 2>(bits)), (detail::narrowFloat<5, 2, 0x7b, true, 0x7f>(value)))
 MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), (detail::narrowFloat<8, 7, 0x7f7f, false, 0x7fff>(value)))
@@ -195,14 +196,16 @@ MSCCLPP_FLOAT(ReduceF16, 2, (detail::widenFloat<5, 10>(bits)), (detail::narrowFl
 #endif
 #undef MSCCLPP_FLOAT
 
-// The numbers of one word of 8 bytes of each rank, which become one word. Given the words of all ranks in the order of the
-// ranks, the first by `first`.
+// The numbers of one word of 8 bytes of each rank, which become one word. Given the words of all ranks in the order
+// of the ranks, the first by `first`.
 template <class N>
 struct WordFold {
   static constexpr uint32_t Count = 8 / N::Bytes;
   typename N::Value values[Count];
 
-  MSCCLPP_DEVICE_INLINE static typename N::Value number(uint64_t word, uint32_t i) { return N::widen(word >> 8 * N::Bytes * i); }
+  MSCCLPP_DEVICE_INLINE static typename N::Value number(uint64_t word, uint32_t i) {
+    return N::widen(word >> 8 * N::Bytes * i);
+  }
 
   MSCCLPP_DEVICE_INLINE void first(uint64_t word) {
 #pragma unroll

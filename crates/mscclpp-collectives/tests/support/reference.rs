@@ -181,8 +181,8 @@ fn nearest(value: f32, fraction: u32) -> u8 {
     sign | finite.min_by(|a, b| distance(*a).partial_cmp(&distance(*b)).expect("finite")).expect("some")
 }
 
-/// What is in `recv` of rank `rank` after a collective: where, and what. `sent` is what each rank gave, `factors` those of
-/// `PreMulSum`.
+/// What is in `recv` of rank `rank` after a collective: where, and what. `sent` is what each rank gave, `factors`
+/// those of `PreMulSum`.
 pub(crate) fn received(
     kind: &Kind<'_>,
     data_type: DataType,

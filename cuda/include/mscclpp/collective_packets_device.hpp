@@ -172,8 +172,10 @@ MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lin
   typename Words::Fold low, high;
   for (uint32_t r = 0; r < b.ranks; ++r) {
     Bytes16 pair = mine;
-    const uint8_t* const slot = inbox + b.slotOf(r, b.rank) * slotBytes;
-    if (r != b.rank && !lines.take(slot, line, exists, pair, b.comm.status[r])) return false;
+    if (r != b.rank) {
+      const uint8_t* const slot = inbox + b.slotOf(r, b.rank) * slotBytes;
+      if (!lines.take(slot, line, exists, pair, b.comm.status[r])) return false;
+    }
     low.put(r, pair.low);
     high.put(r, pair.high);
   }

@@ -7,11 +7,11 @@
 // the piece's number among the block's, so it only grows. The peer's block waits for it with acquire, in front of a
 // barrier of its own.
 //
-// When a place may be used again: R1. In a call in which all ranks give each other as much (no `oneWay`), a block
-// does this, for k = 0, 1, ..: it puts its
-//       piece k to every peer, signals, and takes the pieces k - 1 of all peers. Before it puts piece k it has taken all pieces
-//       k - 2. A peer's block signalled its piece k - 2 after it had taken all pieces k - 4 but for the last step's, so it had
-//       taken this block's piece k - 4, which had the place of piece k.
+// When a place may be used again:
+//   R1. In a call in which all ranks give each other as much (no `oneWay`), a block does this, for k = 0, 1, ..: it
+//       puts its piece k to every peer, signals, and takes the pieces k - 1 of all peers. Before it puts piece k it has
+//       taken all pieces k - 2. A peer's block signals its piece k - 2 after it has taken all pieces k - 4, as its step
+//       before did, and so this block's piece k - 4, which had the place of piece k.
 //   R2. In other calls a block says what it has taken: a credit, a word at the sender, stored with release behind a
 //       barrier. The sender waits for the credit of piece k - 4 with acquire before it puts piece k.
 //   R3. In the all_reduce of two steps a block puts its piece k of each part (step one), reduces its own part's

@@ -1,22 +1,30 @@
 //! The collectives of one rank: calls in, launches out.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use mscclpp::{
     Communicator, DeviceBuffer, Event, Gpu, Kernel, KernelArgs, LaunchConfig, MemoryChannel, Module, Stream,
     errors::CoreError,
-    gpu::{Abort, KernelWait, Owner},
+    gpu::{Abort, KernelWait, Owner, PinnedBuffer},
 };
 use parking_lot::Mutex;
 
 use crate::{
     CollectivesBuilder, DataType, Error, Kind, ReduceOp, Request, Result, Selector, Way,
-    handle::{CollectiveCall, CollectiveHandle, CollectiveSends, Message, Segment},
+    handle::{CollectiveCall, CollectiveHandle, CollectiveSends, LINE, Message, Segment},
     messages::Messages,
     plan::{Plan, Planned, TWO_STEPS_MIN, plan},
     scratch::{LANES, Layout},
     select::{Choice, Devices, Possible, Question, Shape},
     setup::Group,
+    signature::{described, signature},
 };
 
 /// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of
@@ -78,6 +86,11 @@ pub(crate) struct Inner {
     pub(crate) handle: CollectiveHandle,
     /// See [`Counters`].
     pub(crate) counters: Counters,
+    /// The scratch.
+    pub(crate) memory: DeviceBuffer,
+    /// See `CollectiveHandle`.
+    pub(crate) mismatch: PinnedBuffer<AtomicU32>,
+    pub(crate) check_calls: bool,
     pub(crate) channels: Vec<MemoryChannel>,
     pub(crate) owner: Owner,
     /// Whether lines of 128 bytes arrive whole between all ranks.
@@ -287,6 +300,7 @@ impl Collectives {
             .max_blocks(inner.layout.slots)
             .scratch(inner.layout.budget)
             .tag(inner.tag)
+            .check_calls(inner.check_calls)
             .shared_selector(inner.selector.clone());
         if let Some(timeout) = inner.timeout {
             builder = builder.timeout(timeout);
@@ -336,7 +350,7 @@ impl Collectives {
         for request in requests {
             match inner.planned(request)? {
                 Planned::Nothing => {}
-                Planned::Exchange(plan) => exchanges.push(plan),
+                Planned::Exchange(plan) => exchanges.push((plan, signature(request))),
                 Planned::Message { receives, peer, memory, bytes } => {
                     messages.add(peer, receives, Message { memory, bytes });
                 }
@@ -346,9 +360,9 @@ impl Collectives {
 
         let mut order = inner.order.lock();
         order.before(&inner.gpu, stream)?;
-        for plan in exchanges {
+        for (plan, signature) in exchanges {
             // SAFETY: the caller's promise.
-            unsafe { inner.exchange(&plan, stream, buffers)? };
+            unsafe { inner.exchange(&plan, signature, stream, buffers)? };
         }
         for (from, to) in own {
             // SAFETY: the caller's promise.
@@ -405,10 +419,31 @@ impl Collectives {
 
     /// That the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
+        self.check_mismatch()?;
         self.inner
             .channels
             .iter()
             .try_for_each(|channel| Abort::check(channel).map_err(|error| self.failed(error)))
+    }
+
+    /// That no rank made another call.
+    fn check_mismatch(&self) -> Result<()> {
+        let inner = &*self.inner;
+        // Pairs with the kernel's release, in front of which it has seen the other's words.
+        let found = inner.mismatch.word(0)?.load(Ordering::Acquire);
+        let Some(other) = (found & 0xffff).checked_sub(1) else { return Ok(()) };
+        let said = |of: u32| -> Result<String> {
+            let mut words = [0u64; 2];
+            let index = 2 * u64::from(of) + u64::from(found >> 16);
+            inner.memory.read_params(inner.layout.checks + index * LINE, &mut words)?;
+            Ok(described(words))
+        };
+        Err(Error::Mismatch {
+            rank: inner.group.ranks[inner.group.rank],
+            other: inner.group.ranks[other as usize],
+            ours: said(inner.handle.rank)?,
+            theirs: said(other)?,
+        })
     }
 
     fn failed(&self, error: CoreError) -> Error {
@@ -424,6 +459,7 @@ impl Collectives {
 
     /// That no rank is lost, and nobody has aborted them. A rank that has left may have sent all that is still to come.
     fn check_usable(&self) -> Result<()> {
+        self.check_mismatch()?;
         for channel in &self.inner.channels {
             match channel.semaphore().failure() {
                 None => {}
@@ -464,7 +500,13 @@ impl Inner {
 
     /// # Safety
     /// The plan's memory lives until the launch is complete, and the device reaches it.
-    unsafe fn exchange(&self, plan: &Plan, stream: &Stream, buffers: &[&DeviceBuffer]) -> Result<()> {
+    unsafe fn exchange(
+        &self,
+        plan: &Plan,
+        signature: [u64; 2],
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
         let ranks = self.group.ranks.len();
         let words = Words::of(plan.op, plan.data_type);
         let scale = plan.op.and_then(|op| op.scale(plan.data_type));
@@ -488,6 +530,9 @@ impl Inner {
             scale: scale.unwrap_or(0),
             scaled: scale.is_some().into(),
             one_way: plan.one_way.into(),
+            checked: self.check_calls.into(),
+            reserved: 0,
+            signature,
         };
         let args = self.args(buffers).with(call);
         let config = LaunchConfig::linear(choice.blocks, choice.threads);

@@ -24,6 +24,22 @@ pub enum Error {
         /// There.
         theirs: String,
     },
+    /// Ranks made different calls. Found with
+    /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone. These collectives cannot be
+    /// used any more.
+    #[error(
+        "rank {rank} called {ours}, while rank {other} called {theirs}; all ranks make the same calls in the same order"
+    )]
+    Mismatch {
+        /// This rank.
+        rank: usize,
+        /// The other.
+        other: usize,
+        /// This rank's call.
+        ours: String,
+        /// The other's.
+        theirs: String,
+    },
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These
     /// collectives cannot be used any more.
     #[error(
@@ -45,7 +61,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidArgument(_) | Self::Differ { .. } => ErrorKind::InvalidUsage,
+            Self::InvalidArgument(_) | Self::Differ { .. } | Self::Mismatch { .. } => ErrorKind::InvalidUsage,
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
         }

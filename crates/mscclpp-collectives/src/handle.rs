@@ -23,7 +23,9 @@ pub(crate) struct CollectiveHandle {
     pub(crate) ranks: u32,
     pub(crate) slots: u32,
     pub(crate) reserved: u32,
+    pub(crate) mismatch: DevicePtr,
     pub(crate) begun: u64,
+    pub(crate) checks: u64,
     pub(crate) signals: u64,
     pub(crate) packets: u64,
     pub(crate) packet_bytes: u64,
@@ -60,6 +62,9 @@ pub(crate) struct CollectiveCall {
     pub(crate) scale: u64,
     pub(crate) scaled: u32,
     pub(crate) one_way: u32,
+    pub(crate) checked: u32,
+    pub(crate) reserved: u32,
+    pub(crate) signature: [u64; 2],
 }
 
 /// `CollectiveMessage`.

@@ -34,6 +34,7 @@ mod request;
 mod scratch;
 mod select;
 mod setup;
+mod signature;
 mod typed;
 
 pub use collectives::Collectives;

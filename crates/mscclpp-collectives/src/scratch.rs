@@ -19,6 +19,7 @@ pub(crate) struct Layout {
     pub(crate) ranks: u64,
     pub(crate) slots: u32,
     pub(crate) begun: u64,
+    pub(crate) checks: u64,
     pub(crate) signals: u64,
     pub(crate) packets: u64,
     pub(crate) packet_bytes: u64,
@@ -56,7 +57,8 @@ impl Layout {
         // Slots of other ranks: what a rank sends to itself does not go through the scratch.
         let peers = (ranks - 1).max(1);
         let begun = 0;
-        let signals = begun + ranks * LINE;
+        let checks = begun + ranks * LINE;
+        let signals = checks + 2 * ranks * LINE;
         let message_signals = signals + 3 * ranks * blocks * LINE;
         let packets = message_signals + 2 * ranks * u64::from(LANES) * LINE;
         // A quarter for what needs flags, the rest for pieces.
@@ -75,6 +77,7 @@ impl Layout {
             ranks,
             slots,
             begun,
+            checks,
             signals,
             packets,
             packet_bytes,

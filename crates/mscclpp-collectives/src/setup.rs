@@ -39,13 +39,24 @@ pub struct CollectivesBuilder<'a> {
     scratch: Option<u64>,
     timeout: Option<Duration>,
     tag: u32,
+    check_calls: bool,
     selector: Arc<dyn Selector>,
 }
 
 impl<'a> CollectivesBuilder<'a> {
     pub(crate) fn new(comm: &'a Communicator, gpu: &'a Gpu) -> Self {
         let selector = Arc::new(Tuned);
-        Self { comm, gpu, ranks: None, max_blocks: None, scratch: None, timeout: None, tag: TAG, selector }
+        Self {
+            comm,
+            gpu,
+            ranks: None,
+            max_blocks: None,
+            scratch: None,
+            timeout: None,
+            tag: TAG,
+            check_calls: false,
+            selector,
+        }
     }
 
     /// The ranks of the communicator that take part, of which this is one, in the order in which they are numbered:
@@ -85,6 +96,15 @@ impl<'a> CollectivesBuilder<'a> {
         self
     }
 
+    /// Makes ranks compare their calls before they make them, for finding mistakes: kind, count, type, operation and
+    /// root. A rank that makes another call than the others fails with [`Error::Mismatch`], and so do they, in place
+    /// of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages between two ranks
+    /// are not compared. All ranks give the same.
+    pub fn check_calls(mut self, check: bool) -> Self {
+        self.check_calls = check;
+        self
+    }
+
     /// Chooses how collectives are done, in place of [`Tuned`]. It gives the same answers on all ranks.
     pub fn selector(self, selector: impl Selector + 'static) -> Self {
         self.shared_selector(Arc::new(selector))
@@ -117,6 +137,7 @@ impl<'a> CollectivesBuilder<'a> {
             ("max_blocks", slots.into()),
             ("scratch", scratch),
             ("platforms (1 is simulated)", on_host.into()),
+            ("check_calls", self.check_calls.into()),
         ])?;
 
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
@@ -124,6 +145,7 @@ impl<'a> CollectivesBuilder<'a> {
         // Fresh memory is zero.
         let memory = gpu.allocate(layout.total)?;
         let counters = Counters::new(gpu, &layout)?;
+        let mismatch = gpu.allocate_pinned_words(4)?;
         let registered = comm.register_buffer(&memory, Transport::CUDA_IPC)?;
         let peers: Vec<usize> = group.others().map(|r| group.ranks[r]).collect();
         let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu.id()));
@@ -145,7 +167,9 @@ impl<'a> CollectivesBuilder<'a> {
             ranks: u32::try_from(ranks).unwrap_or_default(),
             slots,
             reserved: 0,
+            mismatch: mismatch.ptr(),
             begun: layout.begun,
+            checks: layout.checks,
             signals: layout.signals,
             packets: layout.packets,
             packet_bytes: layout.packet_bytes,
@@ -162,7 +186,8 @@ impl<'a> CollectivesBuilder<'a> {
         }
         let owner: Owner = Arc::new(Kept::new(
             channels.iter().filter_map(|channel| channel.owner()).collect(),
-            vec![memory, counters.buffer.clone()],
+            vec![memory.clone(), counters.buffer.clone()],
+            mismatch.clone(),
         ));
         let devices = if on_host { Devices::Host } else { Devices::Gpus };
         Ok(Collectives::of(Inner {
@@ -173,6 +198,9 @@ impl<'a> CollectivesBuilder<'a> {
             kernels,
             handle,
             counters,
+            memory,
+            mismatch,
+            check_calls: self.check_calls,
             channels,
             owner,
             lines,

@@ -311,6 +311,57 @@ fn ranks_that_ask_for_different_things_are_told() {
     });
 }
 
+/// Kinds, counts, types, operations and roots that differ, in calls that would wait for ever or mix up numbers.
+#[test]
+fn calls_that_do_not_match_are_named() {
+    type Call = fn(&Collectives, &DeviceSlice<f32>, &DeviceSlice<u32>, &Stream) -> Result<(), Error>;
+    let pairs: [(Call, Call, [&str; 2]); 4] = [
+        (
+            |c, x, _, s| c.all_reduce(x, x, ReduceOp::Sum, s),
+            |c, x, _, s| c.broadcast(x, 1, s),
+            ["all_reduce (Sum) of 3000 F32", "broadcast of 3000 F32, root 1"],
+        ),
+        (
+            |c, x, _, s| c.all_reduce(x, x, ReduceOp::Sum, s),
+            |c, x, _, s| c.all_reduce(x, x, ReduceOp::Max, s),
+            ["all_reduce (Sum) of 3000 F32", "all_reduce (Max) of 3000 F32"],
+        ),
+        (
+            |c, x, _, s| c.all_to_all(x, x, s),
+            |c, _, y, s| c.all_to_all(y, y, s),
+            ["all_to_all of 1500 F32", "all_to_all of 1500 U32"],
+        ),
+        (
+            |c, x, _, s| c.broadcast(x, 0, s),
+            |c, x, _, s| c.broadcast(x, 1, s),
+            ["broadcast of 3000 F32, root 0", "broadcast of 3000 F32, root 1"],
+        ),
+    ];
+    ranks(2, |comm, gpu| {
+        for (first, second, names) in &pairs {
+            let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+            let stream = gpu.stream().expect("a stream");
+            let (floats, words) = (zeros::<f32>(gpu, 3000), zeros::<u32>(gpu, 3000));
+            let rank = collectives.rank();
+            // Calls that match go on as ever.
+            for _ in 0..3 {
+                collectives.all_reduce(&words, &words, ReduceOp::Sum, &stream).unwrap();
+                collectives.broadcast(&floats, 1, &stream).unwrap();
+            }
+            collectives.synchronize(&stream).unwrap();
+            let call = if rank == 0 { first } else { second };
+            call(&collectives, &floats, &words, &stream).unwrap();
+            let error = collectives.synchronize(&stream).expect_err("they differ");
+            let (ours, theirs) = (names[rank], names[1 - rank]);
+            let text = format!("rank {rank} called {ours}, while rank {} called {theirs}", 1 - rank);
+            assert!(error.to_string().contains(&text), "{error}");
+            let again = collectives.barrier(&stream).expect_err("it stays so");
+            assert_eq!(again.kind(), ErrorKind::InvalidUsage);
+            comm.bootstrap().barrier().unwrap();
+        }
+    });
+}
+
 /// A rank that waits for others ends when it is told to, whichever way it waits.
 #[test]
 fn an_abort_ends_waits() {

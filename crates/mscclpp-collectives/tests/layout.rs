@@ -31,10 +31,10 @@ fn facts() -> Vec<Fact> {
         };
     }
     offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
-        "ranks" ranks, "slots" slots, "begun" begun, "signals" signals, "packets" packets, "packetBytes" packet_bytes,
+        "ranks" ranks, "slots" slots, "mismatch" mismatch, "begun" begun, "checks" checks, "signals" signals, "packets" packets, "packetBytes" packet_bytes,
         "lines" lines, "lineBytes" line_bytes, "pieces" pieces, "pieceBytes" piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
-        "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way);
+        "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "piece" piece, "lanes" lanes);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);

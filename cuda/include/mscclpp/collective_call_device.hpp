@@ -32,11 +32,16 @@ struct CollectiveHandle {
   // How many blocks a call has at most.
   uint32_t slots;
   uint32_t reserved;
+  // Where this device says that a rank made another call than this one did: 0, or the rank plus 1, in the lower half, and in
+  // the higher the parity of the call's number. Pinned host memory.
+  uint32_t* mismatch;
   // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of
   // pieces, of each rank for each block, for each of two steps, and behind these those of credits; packets; lines of
   // LL128; pieces. The last three are twice as large as stands here: one half for calls of even numbers, one for odd
   // ones.
   uint64_t begun;
+  // Two lines of each rank, for calls of even and of odd numbers: what it says of its call, if calls are `checked`.
+  uint64_t checks;
   uint64_t signals;
   uint64_t packets, packetBytes;
   uint64_t lines, lineBytes;
@@ -71,6 +76,10 @@ struct CollectiveCall {
   uint32_t scaled;
   // Whether some rank does not take something from every other.
   uint32_t oneWay;
+  // Whether ranks compare their calls before they make them: these two words.
+  uint32_t checked;
+  uint32_t reserved;
+  uint64_t signature[2];
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -236,6 +245,7 @@ struct CollectiveBlock {
       // The reads of all calls before are complete: see E1.
       detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, epoch);
     }
+    if (call.checked && block == 0 && !isSameCall()) return false;
     if (!afterOneWay) return true;
     bool failed = false;
     if (thread < ranks && thread != rank) {
@@ -246,6 +256,45 @@ struct CollectiveBlock {
       failed = !began() && !pollUntil<4>(began, -1, comm.status[thread]);
     }
     return !blockAny(failed);
+  }
+
+  // Tells every rank what this one's call is, and compares it with what they say. If one differs, says so and aborts all
+  // waits of this rank. Words of call e are written again in e + 2, which a peer begins when this rank has ended e.
+  MSCCLPP_DEVICE_INLINE bool isSameCall() const {
+    bool failed = false;
+    if (thread < ranks) {
+      const auto line = [&](uint32_t at, uint32_t of) {
+        const uint64_t index = 2 * of + (epoch & 1);
+        return reinterpret_cast<uint64_t*>(comm.scratch[at] + comm.checks + index * CollectiveLine);
+      };
+      // To this rank, too, where the host finds it.
+      uint64_t* const ours = line(thread, rank);
+      store8(ours, call.signature[0]);
+      store8(ours + 1, call.signature[1]);
+      detail::store<MemoryOrder::Release, MemoryScope::System>(ours + 2, epoch);
+      if (thread != rank) {
+        const uint64_t* const theirs = line(rank, thread);
+        const auto said = [&] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(theirs + 2) >= epoch; };
+        failed = !said() && !pollUntil<4>(said, -1, comm.status[thread]);
+        if (!failed && (load8(theirs) != call.signature[0] || load8(theirs + 1) != call.signature[1])) {
+          failed = true;
+          giveUp(thread);
+        }
+      }
+    }
+    return !blockAny(failed);
+  }
+
+  // Says that rank `other` made another call, and ends all waits of this rank.
+  MSCCLPP_DEVICE_INLINE void giveUp(uint32_t other) const {
+    const uint32_t what = (other + 1) | static_cast<uint32_t>(epoch & 1) << 16;
+    detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
+    for (uint32_t r = 0; r < ranks; ++r) {
+      if (r != rank) {
+        uint32_t* const abort = comm.status[r] + StatusAbortRequested;
+        detail::store<MemoryOrder::Relaxed, MemoryScope::System>(abort, 1u);
+      }
+    }
   }
 
   // Counts on, unless a thread has given up. All threads call it last.

@@ -5,14 +5,16 @@
 //! by a query. So what is let go is looked at, and kept here if a wait through it may have failed. A synchronize takes
 //! all of these and asks them: so each failure is told once, and objects that have not failed are not kept longer.
 
+use std::sync::{Arc, Weak};
+
 use parking_lot::Mutex;
 
-use crate::{Owner, object::peers_of};
+use crate::{Error, KernelObject, Owner, Result, object::peers_of};
 
 /// How many objects are kept: a program that never synchronises may go on launching with what has failed.
 const MOST: usize = 64;
 
-/// Those of one stream, or of a device's dropped streams.
+/// Those of one stream.
 #[derive(Default)]
 pub(crate) struct Failed(Vec<Owner>);
 
@@ -31,10 +33,53 @@ impl Failed {
     }
 }
 
-/// Launches that needed `owners` are complete, and nobody has their stream: those that have failed are the `device`'s.
-pub(crate) fn note_all(owners: &[Owner], device: &Mutex<Failed>) {
-    let mut device = device.lock();
-    owners.iter().for_each(|owner| device.note(owner));
+/// What has failed of that which a device's dropped streams kept. It keeps nothing alive: nobody may ever synchronise the
+/// device, and connections end when nobody uses them.
+#[derive(Default)]
+pub(crate) struct Untold {
+    /// Objects that somebody still has, and may ask himself.
+    objects: Vec<Weak<dyn KernelObject>>,
+    /// What the others said before they went.
+    failures: Vec<Error>,
+}
+
+impl Untold {
+    /// All, each once.
+    pub(crate) fn take(&mut self) -> Vec<Owner> {
+        let objects = self.objects.drain(..).filter_map(|object| object.upgrade());
+        let failures = self.failures.drain(..).map(|error| Arc::new(Failure(error)) as Owner);
+        objects.chain(failures).collect()
+    }
+}
+
+/// What an object said that is gone.
+struct Failure(Error);
+
+impl KernelObject for Failure {
+    fn may_have_failed(&self) -> bool {
+        true
+    }
+
+    fn check(&self) -> Result<()> {
+        Err(self.0.clone())
+    }
+}
+
+/// Launches that needed `owners` are complete, and nobody has their stream: what those say that have failed is the
+/// `device`'s. The caller drops them then.
+pub(crate) fn leave(owners: &[Owner], device: &Mutex<Untold>) {
+    for owner in owners.iter().filter(|owner| owner.may_have_failed()) {
+        // Nobody else can ask it any more.
+        let failure = if Arc::strong_count(owner) == 1 { owner.check().err() } else { None };
+        let mut untold = device.lock();
+        if untold.objects.len() + untold.failures.len() >= MOST {
+            continue;
+        }
+        match failure {
+            Some(failure) => untold.failures.push(failure),
+            None => untold.objects.push(Arc::downgrade(owner)),
+        }
+    }
 }
 
 /// A stream was dropped that has not told of these. They are not asked: what is told once is for who synchronises the device.

@@ -226,6 +226,10 @@ mod tests {
         fn may_have_failed(&self) -> bool {
             true
         }
+
+        fn check(&self) -> Result<()> {
+            Err(crate::Error::InvalidArgument("lost".to_owned()))
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::DriverStream;
 use crate::{
     Owner,
     backend::EventBackend,
-    failed::{self, Failed},
+    failed::{self, Failed, Untold},
 };
 
 /// After how many launches without a new object the event is looked after.
@@ -196,7 +196,7 @@ pub(crate) struct LeftBehind<E> {
     /// Without an event: kept until the device is waited for.
     unknown: Mutex<Unknown>,
     /// Of what was needed by complete launches of these streams.
-    failed: Mutex<Failed>,
+    failed: Mutex<Untold>,
 }
 
 #[derive(Default)]
@@ -219,7 +219,7 @@ impl<E: EventBackend> LeftBehind<E> {
         let device = stream.device_id();
         let capturing = stream.is_capturing().unwrap_or(true);
         if !capturing && stream.is_idle() {
-            failed::note_all(&owners, &self.failed);
+            failed::leave(&owners, &self.failed);
             return;
         }
         let event = stream.new_event().ok().filter(|event| !capturing && stream.record_event(event).is_ok());
@@ -246,8 +246,8 @@ impl<E: EventBackend> LeftBehind<E> {
     /// Takes over what `stream` has not told, which is being dropped or is gone.
     pub(crate) fn take_over_failed(&self, stream: &InUse<E>) {
         let failed = stream.take_failed();
-        failed::note_all(&failed, &self.failed);
         failed::log_untold(&failed);
+        failed::leave(&failed, &self.failed);
     }
 
     /// What has failed of that which dropped streams kept, once.
@@ -284,7 +284,7 @@ impl<E: EventBackend> LeftBehind<E> {
             let owners = &mut self.unknown.lock().owners;
             owners.extract_if(.., |(place, _)| *place <= last).map(|(_, owner)| owner).collect()
         };
-        failed::note_all(&done, &self.failed);
+        failed::leave(&done, &self.failed);
     }
 
     /// Drops what is not needed any more. Costs next to nothing if there is nothing.
@@ -301,7 +301,7 @@ impl<E: EventBackend> LeftBehind<E> {
                 }
             }
         }
-        done.iter().for_each(|(_, owners)| failed::note_all(owners, &self.failed));
+        done.into_iter().for_each(|(_, owners)| failed::leave(&owners, &self.failed));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     DevicePtr, DmaBuf, Error, ExportHandle, ExportKinds, GpuDirect, GpuProperties, KernelSource,
     MemoryExport, MemoryInfo, Owner, PeerAccess, Platform, Result, access,
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
-    failed::Failed,
+    failed::Untold,
 };
 
 /// One simulated device.
@@ -30,7 +30,7 @@ pub(super) struct HostDevice {
     queues: Mutex<Vec<Weak<Queue>>>,
     default_stream: Mutex<Option<Arc<HostStream>>>,
     /// Of dropped streams.
-    failed: Arc<Mutex<Failed>>,
+    failed: Arc<Mutex<Untold>>,
 }
 
 impl HostDevice {

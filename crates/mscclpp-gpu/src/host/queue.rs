@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use super::launch::Launch;
 use crate::{
     DevicePtr, Error, Owner, Result, access,
-    failed::{self, Failed},
+    failed::{self, Failed, Untold},
 };
 
 /// One operation of a stream. Arguments are in it by value.
@@ -244,7 +244,7 @@ impl Queue {
     }
 
     /// The worker's loop. What has failed then and was not told, it leaves to the device.
-    pub(super) fn work(&self, failed_of_device: &Mutex<Failed>) {
+    pub(super) fn work(&self, failed_of_device: &Mutex<Untold>) {
         let mut state = self.state.lock();
         loop {
             let Some(op) = state.pending.pop_front() else {
@@ -284,7 +284,7 @@ impl Queue {
         }
         let untold = state.failed.take();
         // With the lock: who asks the queue and then the device finds them.
-        failed::note_all(&untold, failed_of_device);
+        failed::leave(&untold, failed_of_device);
         drop(state);
         failed::log_untold(&untold);
     }

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     DevicePtr, Error, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
-    failed::Failed,
+    failed::Untold,
 };
 
 /// A queue and its worker thread (invariant 3).
@@ -26,7 +26,7 @@ pub(super) struct HostStream {
 }
 
 impl HostStream {
-    pub(super) fn start(failed_of_device: Arc<Mutex<Failed>>) -> Result<Self> {
+    pub(super) fn start(failed_of_device: Arc<Mutex<Untold>>) -> Result<Self> {
         let queue = Arc::new(Queue::default());
         let worker = thread::Builder::new()
             .name("mscclpp-host-stream".to_owned())

@@ -2,28 +2,23 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, atomic::Ordering},
 };
 
 use mscclpp::{
-    Communicator, DeviceBuffer, Event, Gpu, Kernel, KernelArgs, LaunchConfig, MemoryChannel, Module, Stream,
+    Communicator, DeviceBuffer, Gpu, LaunchConfig, Stream,
     errors::CoreError,
-    gpu::{Abort, KernelWait, Owner, PinnedBuffer},
+    gpu::{Abort, KernelWait},
 };
-use parking_lot::Mutex;
 
 use crate::{
-    CollectivesBuilder, DataType, Error, Kind, ReduceOp, Request, Result, Selector, Way,
-    handle::{CollectiveCall, CollectiveHandle, CollectiveSends, LINE, Message, Segment},
+    CollectivesBuilder, Error, Request, Result,
+    calls::Inner,
+    handle::{CollectiveSends, LINE, Message},
     messages::Messages,
-    plan::{Plan, Planned, TWO_STEPS_MIN, plan},
-    scratch::{LANES, Layout},
-    select::{Choice, Devices, Possible, Question, Shape},
-    setup::Group,
+    plan::Planned,
+    scratch::LANES,
+    select::{Choice, Devices},
     signature::{described, signature},
 };
 
@@ -75,165 +70,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Collectives {
     inner: Arc<Inner>,
-}
-
-pub(crate) struct Inner {
-    pub(crate) comm: Communicator,
-    pub(crate) gpu: Gpu,
-    pub(crate) group: Group,
-    pub(crate) layout: Layout,
-    pub(crate) kernels: Kernels,
-    pub(crate) handle: CollectiveHandle,
-    /// See [`Counters`].
-    pub(crate) counters: Counters,
-    /// The scratch.
-    pub(crate) memory: DeviceBuffer,
-    /// See `CollectiveHandle`.
-    pub(crate) mismatch: PinnedBuffer<AtomicU32>,
-    pub(crate) check_calls: bool,
-    pub(crate) channels: Vec<MemoryChannel>,
-    pub(crate) owner: Owner,
-    /// Whether lines of 128 bytes arrive whole between all ranks.
-    pub(crate) lines: bool,
-    pub(crate) devices: Devices,
-    pub(crate) selector: Arc<dyn Selector>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) tag: u32,
-    /// Held while a call is put into its stream, so that calls have one order.
-    pub(crate) order: Mutex<Order>,
-}
-
-/// Words of the device's own: an epoch for each block, the counts of messages, and what a barrier moves.
-pub(crate) struct Counters {
-    pub(crate) buffer: DeviceBuffer,
-    messages: u64,
-    barrier: u64,
-}
-
-impl Counters {
-    pub(crate) fn new(gpu: &Gpu, layout: &Layout) -> Result<Self> {
-        let messages = 8 * u64::from(layout.slots);
-        let barrier = messages + 8 * layout.ranks * 2 * u64::from(LANES);
-        // Fresh memory is zero.
-        let buffer = gpu.allocate(barrier + 8 * (1 + layout.ranks))?;
-        Ok(Self { buffer, messages, barrier })
-    }
-}
-
-/// What the next call comes after.
-#[derive(Default)]
-pub(crate) enum Order {
-    #[default]
-    Nothing,
-    /// All that is in this stream.
-    Stream(Stream),
-    /// This event, recorded in a stream of others, which may be gone.
-    Event(Event),
-}
-
-impl Order {
-    /// Makes later work in `stream` come after the last call.
-    fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
-        match self {
-            Self::Nothing => {}
-            Self::Stream(last) if last.is(stream) => {}
-            // A capture cannot wait for what is outside of it, nor others for what is inside.
-            _ if stream.is_capturing()? => {}
-            Self::Stream(last) => {
-                if !last.is_capturing()? {
-                    let event = gpu.event(false)?;
-                    last.record(&event)?;
-                    stream.wait_event(&event)?;
-                }
-            }
-            Self::Event(event) => stream.wait_event(event)?,
-        }
-        Ok(())
-    }
-
-    /// The last call is in `stream`.
-    fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
-        if stream.is_capturing()? {
-            return Ok(());
-        }
-        *self = if stream.is_foreign() {
-            let event = gpu.event(false)?;
-            stream.record(&event)?;
-            Self::Event(event)
-        } else {
-            Self::Stream(stream.clone())
-        };
-        Ok(())
-    }
-}
-
-/// The kernels of `collectives.cu`.
-pub(crate) struct Kernels {
-    /// By [`Form`] and [`Words`].
-    forms: [[Option<Kernel>; 5]; 5],
-    messages: Kernel,
-}
-
-/// What is done, and by which way.
-#[derive(Clone, Copy)]
-enum Form {
-    ExchangePackets,
-    ExchangeLines,
-    ExchangePieces,
-    AllReduceLines,
-    AllReducePieces,
-}
-
-/// What becomes of what comes.
-#[derive(Clone, Copy, PartialEq)]
-enum Words {
-    Move,
-    Any,
-    F16Sum,
-    Bf16Sum,
-    F32Sum,
-}
-
-const FORMS: [&str; 5] =
-    ["exchange_packets", "exchange_lines", "exchange_pieces", "all_reduce_lines", "all_reduce_pieces"];
-const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
-
-impl Kernels {
-    pub(crate) fn load(module: &Module) -> Result<Self> {
-        let mut forms: [[Option<Kernel>; 5]; 5] = Default::default();
-        for (form, kernels) in FORMS.iter().zip(&mut forms) {
-            for (words, kernel) in WORDS.iter().zip(kernels) {
-                if !(form.starts_with("all_reduce") && *words == "move") {
-                    *kernel = Some(module.kernel(&format!("{form}_{words}"))?);
-                }
-            }
-        }
-        Ok(Self { forms, messages: module.kernel("move_messages")? })
-    }
-
-    fn of(&self, choice: Choice, words: Words) -> Result<&Kernel> {
-        let form = match (choice.way, choice.two_steps) {
-            (Way::Packets, _) => Form::ExchangePackets,
-            (Way::Lines, false) => Form::ExchangeLines,
-            (Way::Lines, true) => Form::AllReduceLines,
-            (Way::Pieces, false) => Form::ExchangePieces,
-            (Way::Pieces, true) => Form::AllReducePieces,
-        };
-        let kernel = self.forms[form as usize][words as usize].as_ref();
-        kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {choice:?}")))
-    }
-}
-
-impl Words {
-    fn of(op: Option<ReduceOp>, data_type: DataType) -> Self {
-        match (op, data_type) {
-            (None, _) => Self::Move,
-            (Some(ReduceOp::Sum), DataType::F16) => Self::F16Sum,
-            (Some(ReduceOp::Sum), DataType::Bf16) => Self::Bf16Sum,
-            (Some(ReduceOp::Sum), DataType::F32) => Self::F32Sum,
-            _ => Self::Any,
-        }
-    }
 }
 
 impl Collectives {
@@ -470,111 +306,6 @@ impl Collectives {
             }
         }
         Ok(())
-    }
-}
-
-impl Inner {
-    fn planned(&self, request: &Request<'_>) -> Result<Planned> {
-        let (rank, ranks) = (self.group.rank, self.group.ranks.len());
-        if request.kind != Kind::Barrier {
-            return plan(request, rank, ranks);
-        }
-        // A word from each, into a word for each.
-        let words = self.counters.buffer.ptr().add(self.counters.barrier);
-        let all_gather = Request {
-            kind: Kind::AllGather,
-            send: words,
-            recv: words.add(8),
-            count: 1,
-            data_type: DataType::U64,
-        };
-        plan(&all_gather, rank, ranks)
-    }
-
-    fn args(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
-        KernelArgs::new()
-            .with_owner(self.owner.clone())
-            .keeping_each(buffers.iter().copied())
-            .with(self.handle)
-    }
-
-    /// # Safety
-    /// The plan's memory lives until the launch is complete, and the device reaches it.
-    unsafe fn exchange(
-        &self,
-        plan: &Plan,
-        signature: [u64; 2],
-        stream: &Stream,
-        buffers: &[&DeviceBuffer],
-    ) -> Result<()> {
-        let ranks = self.group.ranks.len();
-        let words = Words::of(plan.op, plan.data_type);
-        let scale = plan.op.and_then(|op| op.scale(plan.data_type));
-        if ranks == 1 && scale.is_none() {
-            let Segment { send, recv, recv_bytes, .. } = plan.segments[0];
-            if send != recv && recv_bytes > 0 {
-                // SAFETY: the caller's promise.
-                unsafe { stream.copy(recv, send, recv_bytes)? };
-            }
-            return Ok(());
-        }
-        let choice = self.choose(plan, ranks);
-        let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
-        let plan = stepped.as_ref().unwrap_or(plan);
-        let call = CollectiveCall {
-            segments: plan.segments,
-            most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            piece: self.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
-            data_type: plan.data_type as u32,
-            op: plan.op.map_or(0, ReduceOp::number),
-            scale: scale.unwrap_or(0),
-            scaled: scale.is_some().into(),
-            one_way: plan.one_way.into(),
-            checked: self.check_calls.into(),
-            reserved: 0,
-            signature,
-        };
-        let args = self.args(buffers).with(call);
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
-        let kernel = self.kernels.of(choice, words)?;
-        // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(stream, config, &args)? };
-        Ok(())
-    }
-
-    fn choose(&self, plan: &Plan, ranks: usize) -> Choice {
-        let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
-        let fits = |way, two_steps: bool| match (most, plan.in_two_steps(ranks).filter(|_| two_steps)) {
-            (_, Some(parts)) => self.layout.fits(way, parts.most_bytes.unwrap_or(0), true),
-            (Some(most), None) if !two_steps => self.layout.fits(way, most, false),
-            _ => false,
-        };
-        let large = ranks > 1 && most.is_some_and(|most| most >= TWO_STEPS_MIN);
-        let possible = Possible {
-            packets: fits(Way::Packets, false),
-            lines: self.lines && fits(Way::Lines, false),
-            lines_in_two_steps: self.lines && large && fits(Way::Lines, true),
-            pieces_in_two_steps: large && plan.whole.is_some(),
-        };
-        let shape = match (plan.whole, plan.one_way) {
-            (Some(_), _) => Shape::AllReduce,
-            (None, true) => Shape::Rooted,
-            (None, false) => Shape::Exchange,
-        };
-        let question = Question {
-            shape,
-            reduces: plan.op.is_some(),
-            bytes: most.unwrap_or(u64::MAX),
-            ranks,
-            possible,
-            max_blocks: self.layout.slots,
-            devices: self.devices,
-        };
-        if ranks == 1 {
-            // Nothing travels; the kernel of packets has no limit then.
-            return Choice { way: Way::Packets, two_steps: false, blocks: self.layout.slots, threads: 256 };
-        }
-        self.selector.choose(&question).mended(&question)
     }
 }
 

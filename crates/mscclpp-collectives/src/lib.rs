@@ -23,12 +23,15 @@
 //! # What it does not do yet
 //! All ranks are on one host, and their devices reach each other's memory. No figure of it has been measured on GPUs.
 
+mod calls;
 mod collectives;
 mod data;
 mod error;
 mod handle;
 mod kept;
+mod kernels;
 mod messages;
+mod order;
 mod plan;
 mod request;
 mod scratch;

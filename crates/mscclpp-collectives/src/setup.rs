@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 
 use crate::{
     Collectives, Error, Result, Selector, Tuned,
-    collectives::{Counters, Inner, Kernels},
+    calls::{Counters, Inner},
     handle::{CollectiveHandle, MAX_RANKS},
     kept::Kept,
+    kernels::Kernels,
     scratch::Layout,
     select::Devices,
 };

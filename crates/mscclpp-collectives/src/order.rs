@@ -1,0 +1,52 @@
+//! The order of calls that are made on different streams.
+
+use mscclpp::{Event, Gpu, Stream};
+
+use crate::Result;
+
+/// What the next call comes after.
+#[derive(Default)]
+pub(crate) enum Order {
+    #[default]
+    Nothing,
+    /// All that is in this stream.
+    Stream(Stream),
+    /// This event, recorded in a stream of others, which may be gone.
+    Event(Event),
+}
+
+impl Order {
+    /// Makes later work in `stream` come after the last call.
+    pub(crate) fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
+        match self {
+            Self::Nothing => {}
+            Self::Stream(last) if last.is(stream) => {}
+            // A capture cannot wait for what is outside of it, nor others for what is inside.
+            _ if stream.is_capturing()? => {}
+            Self::Stream(last) => {
+                if !last.is_capturing()? {
+                    let event = gpu.event(false)?;
+                    last.record(&event)?;
+                    stream.wait_event(&event)?;
+                }
+            }
+            Self::Event(event) => stream.wait_event(event)?,
+        }
+        Ok(())
+    }
+
+    /// The last call is in `stream`.
+    pub(crate) fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
+        if stream.is_capturing()? {
+            return Ok(());
+        }
+        *self = if stream.is_foreign() {
+            let event = gpu.event(false)?;
+            stream.record(&event)?;
+            Self::Event(event)
+        } else {
+            Self::Stream(stream.clone())
+        };
+        Ok(())
+    }
+}

@@ -144,8 +144,8 @@ impl Collectives {
         builder.connect().map(Some)
     }
 
-    /// Puts collectives into `stream`, in the order in which they are given; [sends](Kind::Send) and
-    /// [receives](Kind::Recv) all together, after the others. So a rank may both send to and receive from a peer, in
+    /// Puts collectives into `stream`, in the order in which they are given; [sends](crate::Kind::Send) and
+    /// [receives](crate::Kind::Recv) all together, after the others. So a rank may both send to and receive from a peer, in
     /// whatever order the two give these. Does not block on other ranks.
     ///
     /// # Safety

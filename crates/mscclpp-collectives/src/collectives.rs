@@ -34,7 +34,7 @@ use crate::{
 ///
 /// No memory need be registered. What a call is given lives until it is complete.
 ///
-/// Bits do not depend on how a call was done: see [`ReduceOp`].
+/// Bits do not depend on how a call was done: see [`ReduceOp`](crate::ReduceOp).
 ///
 /// When a rank dies, the calls of all others end, and the next synchronize of their stream, or the next call, says
 /// which. From then on, and after [`Collectives::abort`], nothing can be called any more.

@@ -73,7 +73,9 @@ fn ranks_settle_with_those_that_have_made_their_side_and_with_no_others() {
 
 #[test]
 fn of_several_places_both_sides_choose_the_same() {
-    for places in [1, 5, 16] {
+    // Devices behind the fake of HIP are simulated, and timed all the same.
+    let most = if platform() == Platform::Hip { 3 } else { 16 };
+    for places in [1, 5.min(most), most] {
         ranks(2, |comm| {
             let (rank, peer) = (comm.bootstrap().rank(), peer_of(&comm));
             let connection = comm.connect(endpoint_of(rank), peer, 3).unwrap().wait().unwrap();

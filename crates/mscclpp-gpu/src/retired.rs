@@ -1,6 +1,6 @@
 //! Device memory that a program is done with before its kernels are.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::{DeviceBuffer, Gpu, fork::Origin};
 
@@ -33,14 +33,14 @@ impl RetiredBuffers {
 
     /// Keeps `buffer` until kernels are done with it.
     pub fn retire(&self, buffer: DeviceBuffer) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((Origin::here(), buffer));
+        self.0.lock().push((Origin::here(), buffer));
     }
 
-    /// Drops the buffers on whose devices nothing is left on the default stream. A forked child leaves alone what its parent
-    /// retired.
+    /// Drops the buffers on whose devices nothing is left on the default stream. While somebody captures, so that the
+    /// default stream cannot be asked, they stay. A forked child leaves alone what its parent retired.
     pub fn free(&self) {
         let free: Vec<_> = {
-            let mut retired = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut retired = self.0.lock();
             retired.extract_if(.., |(origin, buffer)| origin.is_here() && !is_busy(buffer.gpu())).collect()
         };
         // Without the lock: freeing may take its time.
@@ -50,11 +50,36 @@ impl RetiredBuffers {
     /// Whether there are none to be freed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.0.lock().is_empty()
     }
 }
 
-/// A stream that failed does nothing any more.
+/// A stream that failed does nothing any more. One that cannot be asked may.
 fn is_busy(gpu: &Gpu) -> bool {
-    matches!(gpu.default_stream().and_then(|stream| stream.query()), Ok(false))
+    let Ok(stream) = gpu.default_stream() else { return false };
+    // A query would end a capture that it is part of.
+    if !stream.is_capturing().is_ok_and(|capturing| !capturing) {
+        return true;
+    }
+    matches!(stream.query(), Ok(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Platform;
+
+    #[test]
+    fn buffers_stay_while_the_default_stream_cannot_be_asked() {
+        let gpu = Platform::Host.gpu(0).unwrap();
+        let (retired, stream) = (RetiredBuffers::new(), gpu.default_stream().unwrap());
+        retired.retire(gpu.allocate(8).unwrap());
+        stream.begin_capture().unwrap();
+        retired.free();
+        let kept = !retired.is_empty();
+        stream.end_capture().unwrap();
+        assert!(kept, "whether its kernels are complete is not known");
+        retired.free();
+        assert!(retired.is_empty());
+    }
 }

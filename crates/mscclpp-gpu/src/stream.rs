@@ -67,10 +67,12 @@ impl Stream {
         self.backend.is_foreign()
     }
 
-    /// Whether it is being captured: whether work that is submitted to it becomes part of a graph. Does not block.
+    /// Whether it is being captured: whether work that is submitted to it becomes part of a graph. Does not block, and
+    /// disturbs no capture.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver).
+    /// [`Error::Driver`](crate::Error::Driver), such as for the default stream while another stream that waits for it is
+    /// being captured: it can then neither be used nor queried.
     pub fn is_capturing(&self) -> Result<bool> {
         self.backend()?.is_being_captured()
     }

@@ -274,10 +274,6 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn is_being_captured(&self) -> Result<bool> {
-        // A default stream cannot be captured.
-        if self.handle() as usize <= LAST_SPECIAL_HANDLE {
-            return Ok(false);
-        }
         self.is_capturing()
     }
 

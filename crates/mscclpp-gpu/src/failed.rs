@@ -72,6 +72,7 @@ pub(crate) fn leave(owners: &[Owner], device: &Mutex<Untold>) {
         // Nobody else can ask it any more.
         let failure = if Arc::strong_count(owner) == 1 { owner.check().err() } else { None };
         let mut untold = device.lock();
+        untold.objects.retain(|object| object.strong_count() > 0);
         if untold.objects.len() + untold.failures.len() >= MOST {
             continue;
         }

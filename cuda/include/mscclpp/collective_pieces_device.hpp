@@ -114,6 +114,7 @@ struct Pieces {
     const uint64_t line = (static_cast<uint64_t>(signal) * b.ranks + from) * b.comm.slots + b.block;
     return reinterpret_cast<uint64_t*>(b.comm.scratch[to] + b.comm.signals + line * CollectiveLine);
   }
+  // A block has fewer than 2^24 pieces: that would be 64 GiB even of the smallest.
   MSCCLPP_DEVICE_INLINE uint64_t value(uint64_t k) const { return (b.epoch << 24) + k + 1; }
 
   // By one thread, behind a barrier.

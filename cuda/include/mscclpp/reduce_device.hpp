@@ -46,12 +46,17 @@ MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { return __dadd_rn(a,
 MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { return __fmul_rn(a, b); }
 MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { return __dmul_rn(a, b); }
 #else
-// One operation a function: there is nothing to merge it with but what the compiler inlines, which
-// -ffp-contract=off or `on`, the defaults of the compilers used here, keep apart.
-MSCCLPP_DEVICE_INLINE float addValues(float a, float b) { return a + b; }
-MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { return a + b; }
-MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { return a * b; }
-MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { return a * b; }
+// clang for AMD GPUs merges across functions by default. The Host platform compiles with -ffp-contract=off.
+#if defined(__clang__)
+#define MSCCLPP_AS_WRITTEN _Pragma("clang fp contract(off)")
+#else
+#define MSCCLPP_AS_WRITTEN
+#endif
+MSCCLPP_DEVICE_INLINE float addValues(float a, float b) { MSCCLPP_AS_WRITTEN return a + b; }
+MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { MSCCLPP_AS_WRITTEN return a + b; }
+MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { MSCCLPP_AS_WRITTEN return a * b; }
+MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { MSCCLPP_AS_WRITTEN return a * b; }
+#undef MSCCLPP_AS_WRITTEN
 #endif
 MSCCLPP_DEVICE_INLINE uint64_t addValues(uint64_t a, uint64_t b) { return a + b; }
 MSCCLPP_DEVICE_INLINE uint64_t multiplyValues(uint64_t a, uint64_t b) { return a * b; }

@@ -136,18 +136,19 @@ impl Inner {
     }
 
     pub(crate) fn choose(&self, plan: &Plan, ranks: usize) -> Choice {
+        if ranks == 1 {
+            // Nothing travels; the kernel of packets has no limit then.
+            return Choice { way: Way::Packets, two_steps: false, blocks: self.layout.slots, threads: 256 };
+        }
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
-        let fits = |way, two_steps: bool| match (most, plan.in_two_steps(ranks).filter(|_| two_steps)) {
-            (_, Some(parts)) => self.layout.fits(way, parts.most_bytes.unwrap_or(0), true),
-            (Some(most), None) if !two_steps => self.layout.fits(way, most, false),
-            _ => false,
-        };
-        let large = ranks > 1 && most.is_some_and(|most| most >= TWO_STEPS_MIN);
+        let fits = |way| most.is_some_and(|most| self.layout.fits(way, most, false));
+        let part = plan.part(ranks).filter(|_| most.is_some_and(|most| most >= TWO_STEPS_MIN));
         let possible = Possible {
-            packets: fits(Way::Packets, false),
-            lines: self.lines && fits(Way::Lines, false),
-            lines_in_two_steps: self.lines && large && fits(Way::Lines, true),
-            pieces_in_two_steps: large && plan.whole.is_some(),
+            packets: fits(Way::Packets),
+            lines: self.lines && fits(Way::Lines),
+            lines_in_two_steps: self.lines
+                && part.is_some_and(|part| self.layout.fits(Way::Lines, part, true)),
+            pieces_in_two_steps: part.is_some(),
         };
         let shape = match (plan.whole, plan.one_way) {
             (Some(_), _) => Shape::AllReduce,
@@ -163,10 +164,6 @@ impl Inner {
             max_blocks: self.layout.slots,
             devices: self.devices,
         };
-        if ranks == 1 {
-            // Nothing travels; the kernel of packets has no limit then.
-            return Choice { way: Way::Packets, two_steps: false, blocks: self.layout.slots, threads: 256 };
-        }
         self.selector.choose(&question).mended(&question)
     }
 }

@@ -36,6 +36,9 @@ use crate::{
 ///
 /// Bits do not depend on how a call was done: see [`ReduceOp`](crate::ReduceOp).
 ///
+/// A rank that drops its collectives ends the waits of others for it. So after the last call, ranks wait for each other
+/// ([`Bootstrap::barrier`](mscclpp::Bootstrap::barrier)) before they drop theirs.
+///
 /// When a rank dies, the calls of all others end, and the next synchronize of their stream, or the next call, says
 /// which. From then on, and after [`Collectives::abort`], nothing can be called any more.
 ///
@@ -271,7 +274,7 @@ impl Collectives {
         let said = |of: u32| -> Result<String> {
             let mut words = [0u64; 2];
             let index = 2 * u64::from(of) + u64::from(found >> 16);
-            inner.memory.read_params(inner.layout.checks + index * LINE, &mut words)?;
+            inner.memory.read_params(inner.layout.parts.checks + index * LINE, &mut words)?;
             Ok(described(words))
         };
         Err(Error::Mismatch {

@@ -24,6 +24,13 @@ pub(crate) struct CollectiveHandle {
     pub(crate) slots: u32,
     pub(crate) reserved: u32,
     pub(crate) mismatch: DevicePtr,
+    pub(crate) parts: Parts,
+}
+
+/// Where the parts of the scratch are: the last members of `CollectiveHandle`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Parts {
     pub(crate) begun: u64,
     pub(crate) checks: u64,
     pub(crate) signals: u64,

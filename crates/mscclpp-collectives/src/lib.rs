@@ -28,7 +28,6 @@ mod collectives;
 mod data;
 mod error;
 mod handle;
-mod kept;
 mod kernels;
 mod messages;
 mod order;

@@ -193,11 +193,16 @@ pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<P
 }
 
 impl Plan {
+    /// The size of a part of an `all_reduce` in two steps.
+    pub(crate) fn part(&self, ranks: usize) -> Option<u64> {
+        self.whole.map(|whole| whole.bytes.div_ceil(ranks as u64).next_multiple_of(16))
+    }
+
     /// As an `all_reduce` in two steps: each rank reduces a part and gives it to all. Parts are multiples of 16
     /// bytes, but for the last, and none is empty for messages of at least [`TWO_STEPS_MIN`] bytes.
     pub(crate) fn in_two_steps(&self, ranks: usize) -> Option<Self> {
         let Whole { send, recv, bytes } = self.whole?;
-        let part = bytes.div_ceil(ranks as u64).next_multiple_of(16);
+        let part = self.part(ranks)?;
         let mut plan = self.clone();
         for (p, segment) in plan.segments[..ranks].iter_mut().enumerate() {
             let begin = (part * p as u64).min(bytes);

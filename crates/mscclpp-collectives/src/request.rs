@@ -23,8 +23,8 @@ pub enum ReduceOp {
     /// The sum, divided by the number of ranks; of whole numbers towards zero.
     Avg,
     /// The sum, of numbers that were first multiplied by this rank's factor and rounded to their type. Ranks may have
-    /// different factors. It becomes an `f32` for types of up to 32 bits of float, and a whole number, towards zero,
-    /// for whole numbers.
+    /// different factors. For floats of up to 32 bits the factor is rounded to an `f32`; for whole numbers its fraction
+    /// is cut off.
     PreMulSum(f64),
 }
 

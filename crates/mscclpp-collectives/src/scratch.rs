@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Result, Way,
-    handle::{LINE, RING},
+    handle::{LINE, Parts, RING},
 };
 
 /// The least and the usual size of a piece; places for pieces of this size are there for every block.
@@ -18,16 +18,9 @@ pub(crate) const LANES: u32 = 8;
 pub(crate) struct Layout {
     pub(crate) ranks: u64,
     pub(crate) slots: u32,
-    pub(crate) begun: u64,
-    pub(crate) checks: u64,
-    pub(crate) signals: u64,
-    pub(crate) packets: u64,
-    pub(crate) packet_bytes: u64,
-    pub(crate) lines: u64,
-    pub(crate) line_bytes: u64,
+    /// What kernels know.
+    pub(crate) parts: Parts,
     pub(crate) message_signals: u64,
-    pub(crate) pieces: u64,
-    pub(crate) piece_bytes: u64,
     pub(crate) messages: u64,
     pub(crate) message_piece: u64,
     pub(crate) total: u64,
@@ -76,16 +69,18 @@ impl Layout {
         Self {
             ranks,
             slots,
-            begun,
-            checks,
-            signals,
-            packets,
-            packet_bytes,
-            lines,
-            line_bytes,
+            parts: Parts {
+                begun,
+                checks,
+                signals,
+                packets,
+                packet_bytes,
+                lines,
+                line_bytes,
+                pieces,
+                piece_bytes,
+            },
             message_signals,
-            pieces,
-            piece_bytes,
             messages,
             message_piece,
             total,
@@ -97,8 +92,10 @@ impl Layout {
     pub(crate) fn fits(&self, way: Way, most: u64, two_steps: bool) -> bool {
         let slots = self.slots_of(two_steps);
         match way {
-            Way::Packets => !two_steps && most.div_ceil(8).saturating_mul(16 * slots) <= self.packet_bytes,
-            Way::Lines => most.div_ceil(120).saturating_mul(LINE * slots) <= self.line_bytes,
+            Way::Packets => {
+                !two_steps && most.div_ceil(8).saturating_mul(16 * slots) <= self.parts.packet_bytes
+            }
+            Way::Lines => most.div_ceil(120).saturating_mul(LINE * slots) <= self.parts.line_bytes,
             Way::Pieces => true,
         }
     }
@@ -106,7 +103,7 @@ impl Layout {
     /// The size of pieces of messages of `most` bytes, if that is known.
     pub(crate) fn piece(&self, most: Option<u64>, blocks: u32, two_steps: bool) -> u64 {
         let places = self.slots_of(two_steps) * u64::from(blocks) * RING;
-        let largest = piece_of(self.piece_bytes / places);
+        let largest = piece_of(self.parts.piece_bytes / places);
         let Some(most) = most else { return largest };
         most.div_ceil(u64::from(blocks)).next_multiple_of(16).clamp(LEAST_PIECE.min(largest), largest)
     }
@@ -134,8 +131,8 @@ mod tests {
                         assert!(ranks * slots as usize >= 128, "{ranks} {slots} {budget}");
                         continue;
                     };
-                    let Layout { signals, message_signals, packets, lines, messages, pieces, total, .. } =
-                        layout;
+                    let Layout { message_signals, messages, total, .. } = layout;
+                    let Parts { signals, packets, lines, pieces, .. } = layout.parts;
                     let parts = [0, signals, message_signals, packets, lines, messages, pieces, total];
                     assert!(parts.is_sorted(), "{layout:?}");
                     assert!(lines.is_multiple_of(LINE) && pieces.is_multiple_of(16));
@@ -144,7 +141,7 @@ mod tests {
                         for blocks in [1, slots] {
                             let piece = layout.piece(None, blocks, two_steps);
                             let places = layout.slots_of(two_steps) * u64::from(blocks) * RING;
-                            assert!(piece * places <= layout.piece_bytes, "{layout:?}");
+                            assert!(piece * places <= layout.parts.piece_bytes, "{layout:?}");
                             assert!(layout.piece(Some(1), blocks, two_steps) <= piece);
                         }
                     }

@@ -8,11 +8,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Way {
-    /// Packets of 8 bytes and two flags (LL16): the least latency.
+    /// Packets of 8 bytes and two flags (LL16): for small messages.
     Packets,
-    /// Lines of 120 bytes and a flag (LL128): nearly the latency of packets, and more than 90 % of the bandwidth.
+    /// Lines of 120 bytes and a flag (LL128): valid by themselves as packets are, with less overhead.
     Lines,
-    /// Plain stores, and a signal behind each piece: the most bandwidth.
+    /// Plain stores, and a signal behind each piece: for large messages.
     Pieces,
 }
 
@@ -24,7 +24,7 @@ pub enum Shape {
     AllReduce,
     /// Each rank sends to each other rank, and reduces what comes (`reduce_scatter`), or moves it.
     Exchange,
-    /// One rank sends to all others, or all to one.
+    /// Not every rank takes something from every other: one sends to all, all send to one, or counts differ.
     Rooted,
 }
 
@@ -40,15 +40,15 @@ pub struct Question {
     pub bytes: u64,
     /// How many ranks there are.
     pub ranks: usize,
-    /// Which ways can be gone with this many bytes, and in two steps.
+    /// Which ways are possible for this many bytes.
     pub possible: Possible,
     /// The most blocks that a call may have.
     pub max_blocks: u32,
-    /// Which table is meant to fit: the devices, as all ranks agree.
+    /// What the devices of all ranks are.
     pub devices: Devices,
 }
 
-/// Which ways can be gone.
+/// Which ways are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Possible {
@@ -111,8 +111,8 @@ pub trait Selector: Send + Sync + fmt::Debug {
 
 /// The tables of this crate.
 ///
-/// That for GPUs was taken from bare kernels between two H200 (docs/performance.md); for more ranks, the same rows
-/// are used by what a rank sends to another, which is a guess.
+/// Those for GPUs follow what was fastest for bare kernels of the same ways between two H200. Calls of this crate have not
+/// been measured, and for more ranks the rows are a guess.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuned;
 
@@ -162,7 +162,7 @@ impl Selector for Tuned {
         let two_steps = question.shape == Shape::AllReduce
             && question.ranks > 2
             && possible.pieces_in_two_steps
-            && bytes * (question.ranks as u64 - 1) > 256 * KIB;
+            && bytes.saturating_mul(question.ranks as u64 - 1) > 256 * KIB;
         let row = table.iter().find(|row| bytes <= row.0).unwrap_or(&table[table.len() - 1]);
         let &(_, mut way, blocks, threads) = row;
         let lines = if two_steps { possible.lines_in_two_steps } else { possible.lines };

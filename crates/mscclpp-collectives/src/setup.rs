@@ -13,7 +13,6 @@ use crate::{
     Collectives, Error, Result, Selector, Tuned,
     calls::{Counters, Inner},
     handle::{CollectiveHandle, MAX_RANKS},
-    kept::Kept,
     kernels::Kernels,
     scratch::Layout,
     select::Devices,
@@ -121,7 +120,8 @@ impl<'a> CollectivesBuilder<'a> {
     /// # Errors
     /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
     /// more than [`MAX_RANKS`]; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
-    /// things. [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile.
+    /// things. [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile. If one rank
+    /// fails, the others wait for it until it leaves or aborts.
     pub fn connect(self) -> Result<Collectives> {
         let (comm, gpu, tag) = (self.comm, self.gpu, self.tag);
         let group = Group::new(comm, self.ranks, tag)?;
@@ -169,15 +169,7 @@ impl<'a> CollectivesBuilder<'a> {
             slots,
             reserved: 0,
             mismatch: mismatch.ptr(),
-            begun: layout.begun,
-            checks: layout.checks,
-            signals: layout.signals,
-            packets: layout.packets,
-            packet_bytes: layout.packet_bytes,
-            lines: layout.lines,
-            line_bytes: layout.line_bytes,
-            pieces: layout.pieces,
-            piece_bytes: layout.piece_bytes,
+            parts: layout.parts,
         };
         handle.scratch[group.rank] = memory.ptr();
         for (r, channel) in group.others().zip(&channels) {
@@ -185,11 +177,12 @@ impl<'a> CollectivesBuilder<'a> {
             handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
             handle.status[r] = DevicePtr::from_ptr(theirs.status);
         }
-        let owner: Owner = Arc::new(Kept::new(
-            channels.iter().filter_map(|channel| channel.owner()).collect(),
-            vec![memory.clone(), counters.buffer.clone()],
-            mismatch.clone(),
-        ));
+        let mut kept: Vec<Owner> =
+            channels.iter().filter_map(|channel| KernelArgument::owner(&channel)).collect();
+        kept.extend(
+            [(&memory).owner(), (&counters.buffer).owner(), (&mismatch).owner()].into_iter().flatten(),
+        );
+        let owner: Owner = Arc::new(kept);
         let devices = if on_host { Devices::Host } else { Devices::Gpus };
         Ok(Collectives::of(Inner {
             comm: comm.clone(),

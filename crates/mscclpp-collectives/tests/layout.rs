@@ -26,13 +26,13 @@ fn facts() -> Vec<Fact> {
         .chain(sizes::<Message>("CollectiveMessage"))
         .collect();
     macro_rules! offsets {
-        ($type:ident, $cpp:literal: $($theirs:literal $ours:ident),*) => {
-            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $ours))),*]);
+        ($type:ident, $cpp:literal: $($theirs:literal $($ours:ident).+),*) => {
+            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $($ours).+))),*]);
         };
     }
     offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
-        "ranks" ranks, "slots" slots, "mismatch" mismatch, "begun" begun, "checks" checks, "signals" signals, "packets" packets, "packetBytes" packet_bytes,
-        "lines" lines, "lineBytes" line_bytes, "pieces" pieces, "pieceBytes" piece_bytes);
+        "ranks" ranks, "slots" slots, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "packets" parts.packets, "packetBytes" parts.packet_bytes,
+        "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,

@@ -44,7 +44,7 @@ impl BlockOnDevice<'_> {
     pub(crate) fn found_all_right(&self) -> Result<bool> {
         let mut wrong = [0; 8];
         self.mismatches.read(0, &mut wrong)?;
-        self.pair.ranks.both(wrong == [0; 8])
+        self.pair.ranks.all(wrong == [0; 8])
     }
 
     /// Messages of so many bytes, back and forth.

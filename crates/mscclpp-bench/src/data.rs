@@ -58,11 +58,17 @@ impl Destination<'_> {
 
     /// Whether `expected` is there, and the guards are as they were.
     pub(crate) fn holds(&self, expected: &[u8]) -> Result<bool> {
+        self.holds_like(expected, |found, expected| found == expected)
+    }
+
+    /// As [`Self::holds`], where `like` says whether the bytes found may stand for those expected. It is asked piece by
+    /// piece, each of whole numbers.
+    pub(crate) fn holds_like(&self, expected: &[u8], like: impl Fn(&[u8], &[u8]) -> bool) -> Result<bool> {
         let mut chunk = vec![0; CHUNK.min(expected.len())];
         for (n, expected) in expected.chunks(CHUNK).enumerate() {
             let chunk = &mut chunk[..expected.len()];
             self.memory.read(self.offset + (n * CHUNK) as u64, chunk)?;
-            if chunk != expected {
+            if !like(chunk, expected) {
                 return Ok(false);
             }
         }

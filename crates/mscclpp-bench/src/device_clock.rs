@@ -23,15 +23,23 @@ impl DeviceClock {
     }
 
     /// Submits what `submit` does to the stream, to be timed.
-    pub(crate) fn start(&self, submit: impl FnOnce(&Stream) -> Result<(), GpuError>) -> Result<(), GpuError> {
+    pub(crate) fn start<E: From<GpuError>>(
+        &self,
+        submit: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.stream.record(&self.start)?;
         submit(&self.stream)?;
-        self.stream.record(&self.end)
+        Ok(self.stream.record(&self.end)?)
     }
 
     /// Waits for it, for [`LIMIT`]; after an error it may be waited for once more.
     pub(crate) fn wait(&self) -> Result<(), GpuError> {
-        self.stream.synchronize_timeout(LIMIT)
+        self.wait_for(LIMIT)
+    }
+
+    /// As [`Self::wait`], for `limit`.
+    pub(crate) fn wait_for(&self, limit: Duration) -> Result<(), GpuError> {
+        self.stream.synchronize_timeout(limit)
     }
 
     /// What it took, in microseconds.

@@ -13,7 +13,9 @@ const ELEMENT_OF_8: [&str; 4] = ["8", "8, or --begin", "2", ROUNDS];
 const END: &str = "128M, 64K on simulated devices";
 const MEMORY: [&str; 4] = ["1K", END, "1024, 8 on simulated devices", ROUNDS];
 
-const OWN: [Own; 10] = [
+const COLLECTIVE: [&str; 4] = ["1K", "1G, 64K on simulated devices", "4, 8 on simulated devices", ROUNDS];
+
+const OWN: [Own; 14] = [
     ("ll8-pingpong", ELEMENT_OF_4),
     ("ll16-pingpong", ELEMENT_OF_8),
     ("memory-put", MEMORY),
@@ -22,6 +24,10 @@ const OWN: [Own; 10] = [
     ("port-put", ["1K", END, "1024, 4 with --in-kernel, 8 on simulated devices", ROUNDS]),
     ("port-pingpong", ELEMENT_OF_4),
     ("port-packet-pingpong", ELEMENT_OF_8),
+    ("all-reduce", COLLECTIVE),
+    ("all-gather", COLLECTIVE),
+    ("reduce-scatter", COLLECTIVE),
+    ("all-to-all", COLLECTIVE),
     ("ethernet-bw", ["64M", "64M, or --begin", "2", "as many as 1 GiB takes, at most 1000"]),
     ("ib-bw", ["64K", "64K, or --begin", "2", "as many as 1 GiB takes, at most 5000"]),
 ];
@@ -42,11 +48,16 @@ Columns:
             which is half a round)
   algbw     algorithm bandwidth in GB/s: the size divided by the median
   busbw     bus bandwidth in GB/s: the load on one direction of the link. Each side sends its size to the other, so
-            it equals algbw; the flags of packets do not count
+            it equals algbw; the flags of packets do not count. For collectives it is what nccl-tests call so
+  per SM    for collectives, algbw divided by the blocks of a call, each of which takes a multiprocessor
+  NCCL, windows, ratio
+            with --compare, the medians of NCCL, plain and with registered windows, and the best of them divided by
+            the row's own: above 1 the row is faster
   baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
             for ib-bw and ib-lat, the bare verbs of this run; for launches, the driver's call of this run
   goal      what this project aims at; baseline and goal are given only where the row is comparable
-  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1";
+  check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1;
+            NCCL FAILED if only NCCL's results were";
 
 /// `command` with the columns in the help of each workload, and its own defaults.
 pub(crate) fn complete(command: Command) -> Command {

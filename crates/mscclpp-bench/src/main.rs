@@ -25,6 +25,7 @@ mod launches;
 mod machine;
 mod measuring;
 mod memory;
+mod nccl;
 mod one_device;
 mod one_way;
 mod output;
@@ -43,6 +44,7 @@ mod sizes;
 mod stopwatch;
 mod table;
 mod waiting;
+mod watchdog;
 
 use std::process::ExitCode;
 
@@ -104,11 +106,12 @@ enum Command {
     /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
     /// Time of a round trip.
     IbLat(OfTwoRanks<ib::LatencyOptions>),
-    /// Two processes, an all_reduce (sum of f16) of the library's collectives. Sizes and bandwidths as in nccl-tests.
+    /// Two processes, an all_reduce (sum) of the library's collectives, if you like beside NCCL's. Sizes and bandwidths as
+    /// in nccl-tests.
     AllReduce(OfTwoRanks<collectives::Options>),
     /// Like all-reduce: an all_gather. The size is that of what a rank gets.
     AllGather(OfTwoRanks<collectives::Options>),
-    /// Like all-reduce: a reduce_scatter (sum of f16). The size is that of what a rank gives.
+    /// Like all-reduce: a reduce_scatter (sum). The size is that of what a rank gives.
     ReduceScatter(OfTwoRanks<collectives::Options>),
     /// Like all-reduce: an all_to_all. The size is that of what a rank gives.
     AllToAll(OfTwoRanks<collectives::Options>),

@@ -54,6 +54,11 @@ impl Measuring {
         self.join_with(Context::on, joining)
     }
 
+    /// As [`Self::join`], of 1 or 2 ranks.
+    pub(crate) fn join_of(&self, count: usize, joining: &Joining) -> Result<Pair> {
+        Pair::join_of(count, &self.devices, Context::on, joining)
+    }
+
     /// With a context of your own.
     pub(crate) fn join_with(
         &self,
@@ -151,6 +156,6 @@ impl Arrival<'_> {
         let bandwidth = times.map(|times| Bandwidth::of(bytes, times.median));
         let row = Row::new(workload, &variant, (bytes, SizeOf::Bytes), rounds, measuring.repeats());
         let row = Row { bandwidth, ..row.with(times, known) };
-        Ok(row.only_if(stopwatch.ranks().both(ok)?))
+        Ok(row.only_if(stopwatch.ranks().all(ok)?))
     }
 }

@@ -176,7 +176,7 @@ impl OneWay<'_> {
             }
             ok = transfer.destination().holds(data)?;
         }
-        measured.ok &= ranks.both(ok)?;
+        measured.ok &= ranks.all(ok)?;
         let others = ranks.swap(&cpu)?;
         if counts {
             measured.us.push(us);

@@ -1,4 +1,4 @@
-//! Two processes, one per device.
+//! Two processes, one per device; or one.
 
 use clap::Args;
 use mscclpp::prelude::*;
@@ -16,7 +16,8 @@ const OWN_TAG: u32 = 1;
 /// Which devices the ranks use.
 #[derive(Args)]
 pub(crate) struct Devices {
-    /// The device numbers of the two ranks [default: the first two, or twice the only one].
+    /// The device numbers of the two ranks [default: the first two, or twice the only one]. With a single rank, the first
+    /// counts.
     #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
     devices: Option<Vec<usize>>,
 }
@@ -27,12 +28,12 @@ impl Devices {
     }
 }
 
-/// One rank of two, with its device.
+/// One rank of two, or the only one, with its device.
 pub(crate) struct Pair {
     pub(crate) ranks: Ranks,
     pub(crate) gpu: Gpu,
-    /// Of both ranks.
-    pub(crate) devices: [UsedDevice; 2],
+    /// Of all ranks.
+    pub(crate) devices: Vec<UsedDevice>,
 }
 
 impl Pair {
@@ -42,9 +43,19 @@ impl Pair {
         context: impl FnOnce(Platform) -> Context,
         joining: &Joining,
     ) -> Result<Self> {
+        Self::join_of(2, devices, context, joining)
+    }
+
+    /// As [`Self::join`], of `count` ranks, which are 1 or 2.
+    pub(crate) fn join_of(
+        count: usize,
+        devices: &Devices,
+        context: impl FnOnce(Platform) -> Context,
+        joining: &Joining,
+    ) -> Result<Self> {
         let platform = Platform::detect_or_host()?;
         // The other rank is started before this process has touched a device.
-        let ranks = Ranks::join(context(platform), joining)?;
+        let ranks = Ranks::join_of(count, context(platform), joining)?;
         let id = match &devices.devices {
             Some(ids) => ids[ranks.rank],
             None if joining.is_by_hand() => joining.gpu.unwrap_or(0),
@@ -100,7 +111,7 @@ impl Pair {
 
     /// Whether the ranks have a GPU each in one host, so that figures of two GPUs say something here.
     pub(crate) fn is_of_two_gpus(&self) -> bool {
-        let [a, b] = &self.devices;
+        let [a, b] = &self.devices[..] else { return false };
         self.gpu.platform() == Platform::Cuda && a.is_beside(b)
     }
 
@@ -109,7 +120,7 @@ impl Pair {
     pub(crate) fn most_rounds(&self) -> u32 {
         match self.gpu.platform() {
             Platform::Host => 20,
-            _ if self.devices[0].is(&self.devices[1]) => 10,
+            _ if self.devices.len() == 2 && self.devices[0].is(&self.devices[1]) => 10,
             _ => 1000,
         }
     }

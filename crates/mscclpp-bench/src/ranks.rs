@@ -1,5 +1,5 @@
 //! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, possibly on two
-//! hosts.
+//! hosts. Some workloads can do with one.
 
 use std::{
     env,
@@ -63,7 +63,7 @@ impl Joining {
     }
 }
 
-/// One rank of two.
+/// One rank of two, or the only one.
 pub(crate) struct Ranks {
     pub(crate) comm: Communicator,
     /// This process's.
@@ -77,6 +77,14 @@ impl Ranks {
     /// Starts the other rank, with this process's arguments, or joins as that rank; or meets the other, which somebody
     /// has started.
     pub(crate) fn join(context: Context, joining: &Joining) -> Result<Self> {
+        Self::join_of(2, context, joining)
+    }
+
+    /// As [`Self::join`], of `count` ranks, which are 1 or 2.
+    pub(crate) fn join_of(count: usize, context: Context, joining: &Joining) -> Result<Self> {
+        if count == 1 {
+            return Self::alone(context, joining);
+        }
         let rank = joining.rank();
         if let Some(address) = joining.address.clone() {
             let bootstrap = TcpBootstrap::new(rank, 2, address.as_str(), INIT_BY_HAND)?;
@@ -95,6 +103,15 @@ impl Ranks {
         };
         let comm = Communicator::with_context(Arc::new(bootstrap), context);
         Ok(Self { comm, rank, address: None, _other: other })
+    }
+
+    fn alone(context: Context, joining: &Joining) -> Result<Self> {
+        if joining.is_by_hand() {
+            return Err("a single rank has nobody to meet: leave out --rank and --address".into());
+        }
+        let bootstrap = TcpBootstrap::new(0, 1, TcpBootstrap::create_unique_id()?, INIT)?;
+        let comm = Communicator::with_context(Arc::new(bootstrap), context);
+        Ok(Self { comm, rank: 0, address: None, _other: None })
     }
 
     /// Ranks with different workloads or options would wait for each other until the time is up.
@@ -130,18 +147,23 @@ impl Ranks {
         }
     }
 
-    /// What each rank says, in the order of ranks. Waits for both.
-    pub(crate) fn say<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<[T; 2]> {
+    /// How many ranks there are.
+    pub(crate) fn count(&self) -> usize {
+        self.comm.bootstrap().n_ranks()
+    }
+
+    /// What each rank says, in the order of ranks. Waits for all.
+    pub(crate) fn say<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>> {
         let all = self.comm.bootstrap().all_gather(&serde_json::to_vec(mine)?)?;
-        Ok([serde_json::from_slice(&all[0])?, serde_json::from_slice(&all[1])?])
+        Ok(all.iter().map(|said| serde_json::from_slice(said)).collect::<Result<_, _>>()?)
     }
 
     /// What the other rank says, for what this one does.
     pub(crate) fn swap<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<T> {
-        let [of_0, of_1] = self.say(mine)?;
-        Ok(if self.rank == 0 { of_1 } else { of_0 })
+        Ok(self.say(mine)?.swap_remove(self.other()))
     }
 
+    /// Of two.
     pub(crate) fn other(&self) -> usize {
         1 - self.rank
     }
@@ -163,17 +185,23 @@ impl Ranks {
         Ok([mine, self.swap(&mine)?].map(|seed| random_bytes(seed, bytes as usize)))
     }
 
+    /// So many random bytes of each rank, in the order of ranks.
+    pub(crate) fn random_bytes_of_each(&self, bytes: u64) -> Result<Vec<Vec<u8>>> {
+        let seeds = self.say(&fresh_seed())?;
+        Ok(seeds.into_iter().map(|seed| random_bytes(seed, bytes as usize)).collect())
+    }
+
     /// A number that no other run has, the same on both ranks.
     pub(crate) fn seed_of_rank_0(&self) -> Result<u64> {
-        Ok(self.say(&fresh_seed())?[0])
+        Ok(self.say(&fresh_seed())?.swap_remove(0))
     }
 
-    /// Whether both ranks say yes. Waits for both.
-    pub(crate) fn both(&self, yes: bool) -> Result<bool> {
-        Ok(self.say(&yes)? == [true; 2])
+    /// Whether all ranks say yes. Waits for all.
+    pub(crate) fn all(&self, yes: bool) -> Result<bool> {
+        Ok(self.say(&yes)?.into_iter().all(|yes| yes))
     }
 
-    /// Waits for the other.
+    /// Waits for the others.
     pub(crate) fn meet(&self) -> Result<()> {
         Ok(self.comm.bootstrap().barrier()?)
     }

@@ -36,6 +36,12 @@ pub(crate) struct Row {
     pub(crate) baseline: Option<f64>,
     /// What this project wants there.
     pub(crate) goal: Option<f64>,
+    /// The blocks of a call, where the library chooses them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) blocks: Option<u32>,
+    /// NCCL doing the same, in turns with this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nccl: Option<Nccl>,
     /// Where the host does the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<Cpu>,
@@ -84,6 +90,22 @@ pub(crate) struct Bandwidth {
     pub(crate) bus: f64,
 }
 
+/// What NCCL takes for what a row is of; none where that cannot be measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Nccl {
+    /// With memory as it comes.
+    pub(crate) plain: Option<Measured>,
+    /// With memory that NCCL has allocated and registered as a symmetric window.
+    pub(crate) windows: Option<Measured>,
+}
+
+/// A measurement, in the unit of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// None if the result was wrong.
+    pub(crate) times: Option<Times>,
+}
+
 /// What a GB (10^9 bytes) takes, in seconds of processor time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cpu {
@@ -128,7 +150,7 @@ impl Bandwidth {
 
 impl Report {
     pub(crate) fn all_ok(&self) -> bool {
-        self.rows.iter().all(|row| row.times.is_some())
+        self.rows.iter().all(|row| row.check() == OK)
     }
 
     pub(crate) fn to_json(&self) -> serde_json::Result<String> {
@@ -161,7 +183,31 @@ impl Row {
 
     /// Whether data and signals were right, as the table and the JSON have it.
     pub(crate) fn check(&self) -> &'static str {
-        if self.times.is_some() { "ok" } else { "FAILED" }
+        match &self.nccl {
+            _ if self.times.is_none() => "FAILED",
+            Some(nccl) if nccl.sides().any(|side| side.times.is_none()) => "NCCL FAILED",
+            _ => OK,
+        }
+    }
+
+    /// In GB/s: the algorithm bandwidth for each block of a call, which takes a multiprocessor.
+    pub(crate) fn per_block(&self) -> Option<f64> {
+        Some(self.bandwidth?.algorithm / f64::from(self.blocks?))
+    }
+
+    /// How many times as long as this the best of NCCL takes.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        let best = self.nccl?.sides().filter_map(|side| side.times).map(|times| times.median);
+        Some(best.min_by(f64::total_cmp)? / self.times?.median)
+    }
+}
+
+/// A row that is right.
+const OK: &str = "ok";
+
+impl Nccl {
+    fn sides(self) -> impl Iterator<Item = Measured> {
+        [self.plain, self.windows].into_iter().flatten()
     }
 }
 
@@ -204,6 +250,28 @@ mod tests {
         let Bandwidth { algorithm, bus } = Bandwidth::of(128 << 20, 389.0);
         assert!((algorithm - 345.03).abs() < 0.01, "{algorithm}");
         assert!((bus - algorithm).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_row_stands_beside_the_best_of_nccl() {
+        let times = |median| Some(Times { median, min: median, max: median });
+        let measured = |median| Some(Measured { times: times(median) });
+        let row = Row {
+            times: times(2.0),
+            bandwidth: Some(Bandwidth { algorithm: 64.0, bus: 32.0 }),
+            blocks: Some(16),
+            ..Row::default()
+        };
+        assert_eq!((row.per_block(), row.ratio(), row.check()), (Some(4.0), None, "ok"));
+        let beside = |nccl| Row { nccl: Some(nccl), ..row.clone() };
+        let both = beside(Nccl { plain: measured(5.0), windows: measured(3.0) });
+        assert_eq!((both.ratio(), both.check()), (Some(1.5), "ok"));
+        let plain = beside(Nccl { plain: measured(5.0), windows: None });
+        assert_eq!((plain.ratio(), plain.check()), (Some(2.5), "ok"));
+        let wrong = beside(Nccl { plain: measured(5.0), windows: Some(Measured { times: None }) });
+        assert_eq!((wrong.ratio(), wrong.check()), (Some(2.5), "NCCL FAILED"));
+        let failed = both.only_if(false);
+        assert_eq!((failed.per_block(), failed.ratio(), failed.check()), (None, None, "FAILED"));
     }
 
     #[test]

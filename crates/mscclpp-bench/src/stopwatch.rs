@@ -1,15 +1,33 @@
 //! Runs work on both ranks' devices at once, and times it by the devices' events. Its waits end when something goes
 //! wrong.
 
+use std::{fmt::Display, time::Duration};
+
 use mscclpp::{errors::GpuError, prelude::*};
 
-use crate::{Result, device_clock::DeviceClock, pair::Pair, ranks::Ranks};
+use crate::{
+    Error, Result,
+    device_clock::{DeviceClock, LIMIT},
+    pair::Pair,
+    ranks::Ranks,
+    watchdog::end_process,
+};
+
+/// How long kernels may take to end after an abort.
+const AFTER_ABORT: Duration = Duration::from_secs(10);
+
+/// Ends waits, for a reason.
+type Abort<'a> = Box<dyn Fn(&str) + 'a>;
 
 /// This rank's stream and clock.
 pub(crate) struct Stopwatch<'a> {
     pair: &'a Pair,
     /// All that the timed kernels wait on.
     semaphores: Vec<Semaphore>,
+    /// Ends the waits of timed kernels that wait on something else.
+    abort_others: Option<Abort<'a>>,
+    /// How long a launch may take.
+    limit: Duration,
     clock: DeviceClock,
     /// Device memory: not 0 when a wait of a kernel ended without what it waited for.
     failed: DeviceBuffer,
@@ -18,7 +36,22 @@ pub(crate) struct Stopwatch<'a> {
 impl<'a> Stopwatch<'a> {
     pub(crate) fn new(pair: &'a Pair, semaphores: Vec<Semaphore>) -> Result<Self> {
         let gpu = &pair.gpu;
-        Ok(Self { pair, semaphores, clock: DeviceClock::new(gpu)?, failed: gpu.allocate(4)? })
+        Ok(Self {
+            pair,
+            semaphores,
+            abort_others: None,
+            limit: LIMIT,
+            clock: DeviceClock::new(gpu)?,
+            failed: gpu.allocate(4)?,
+        })
+    }
+
+    /// For kernels whose waits `abort` ends, given the reason, and that may take so long.
+    pub(crate) fn of_others(pair: &'a Pair, limit: Duration, abort: impl Fn(&str) + 'a) -> Result<Self> {
+        let mut stopwatch = Self::new(pair, Vec::new())?;
+        stopwatch.abort_others = Some(Box::new(abort));
+        stopwatch.limit = limit;
+        Ok(stopwatch)
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -36,19 +69,39 @@ impl<'a> Stopwatch<'a> {
 
     /// Runs what `submit` puts on the stream, on both sides at once. The microseconds it took here; none if a wait failed
     /// on either side.
-    pub(crate) fn time(&self, submit: impl FnOnce(&Stream) -> Result<(), GpuError>) -> Result<Option<f64>> {
-        let pair = self.pair;
+    pub(crate) fn time<E: From<GpuError> + Into<Error>>(
+        &self,
+        submit: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Option<f64>> {
         // Rank 0 reports its time; rank 1's work is submitted before, so that no start is waited for.
-        if pair.ranks.rank == 0 {
+        self.run(self.pair.ranks.rank == 0, submit)
+    }
+
+    /// As [`Self::time`], for what may return only when the other ranks do the same.
+    pub(crate) fn time_of_waits<E: From<GpuError> + Into<Error>>(
+        &self,
+        submit: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Option<f64>> {
+        self.run(true, submit)
+    }
+
+    /// Meets the other ranks before the work is submitted, or behind.
+    fn run<E: From<GpuError> + Into<Error>>(
+        &self,
+        meets_first: bool,
+        submit: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Option<f64>> {
+        let pair = self.pair;
+        if meets_first {
             pair.ranks.meet()?;
         }
-        self.clock.start(submit)?;
-        if pair.ranks.rank == 1 {
+        self.clock.start(submit).map_err(Into::into)?;
+        if !meets_first {
             pair.ranks.meet()?;
         }
-        if let Err(error) = self.clock.wait() {
+        if let Err(error) = self.clock.wait_for(self.limit) {
             self.abort("a launch took too long");
-            self.clock.wait()?;
+            self.wait_after_abort(&error)?;
             return Err(error.into());
         }
         let mut failed = [0; 4];
@@ -58,15 +111,31 @@ impl<'a> Stopwatch<'a> {
                 semaphore.check().map_err(|error| pair.ranks.comm.explain(error))?;
             }
         }
-        if !pair.ranks.both(failed == [0; 4])? {
+        if !pair.ranks.all(failed == [0; 4])? {
             return Ok(None);
         }
         Ok(Some(self.clock.elapsed_us()?))
     }
 
+    /// Until kernels whose waits were aborted because of `error` are complete. What others have launched may go on, and then
+    /// the process ends: while it does, memory cannot be given back.
+    fn wait_after_abort(&self, error: &dyn Display) -> Result<(), GpuError> {
+        if self.abort_others.is_none() {
+            return self.clock.wait_for(self.limit);
+        }
+        let ended = self.clock.wait_for(AFTER_ABORT);
+        if ended.is_err() && self.clock.is_busy() {
+            end_process(&format!("{error}; it goes on after an abort, so this process ends"));
+        }
+        ended
+    }
+
     fn abort(&self, reason: &str) {
         for semaphore in &self.semaphores {
             semaphore.abort(reason);
+        }
+        if let Some(abort) = &self.abort_others {
+            abort(reason);
         }
     }
 }
@@ -76,7 +145,7 @@ impl Drop for Stopwatch<'_> {
         // After an error a kernel may still wait: it must end before what it works on goes.
         if self.clock.is_busy() {
             self.abort("the benchmark ends");
-            let _ = self.clock.wait();
+            let _ = self.wait_after_abort(&"a launch of a benchmark that has failed");
         }
     }
 }

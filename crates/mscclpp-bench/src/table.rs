@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::{
     machine::Machine,
-    report::{Report, Row, SizeOf},
+    report::{Measured, Report, Row, SizeOf},
 };
 
 impl fmt::Display for Report {
@@ -20,10 +20,16 @@ impl fmt::Display for Report {
         for note in &self.notes {
             writeln!(f, "# {note}")?;
         }
+        let columns: Vec<&Column> =
+            COLUMNS.iter().filter(|column| self.rows.iter().any(column.shown)).collect();
         let mut table = Table::new();
-        table.load_style(presets::NOTHING).add_row(["#"].into_iter().chain(HEADER));
-        table.add_rows(self.rows.iter().map(|row| cells(platform, row)));
-        for (column, title) in table.column_iter_mut().zip([""].into_iter().chain(HEADER)) {
+        let titles = columns.iter().map(|column| column.title);
+        table.load_style(presets::NOTHING).add_row(["#"].into_iter().chain(titles.clone()));
+        table.add_rows(self.rows.iter().map(|row| {
+            let cells = columns.iter().map(|column| (column.cell)(platform, row));
+            [String::new()].into_iter().chain(cells)
+        }));
+        for (column, title) in table.column_iter_mut().zip([""].into_iter().chain(titles)) {
             let is_right = !WORDS.contains(&title);
             column.set_cell_alignment(if is_right { CellAlignment::Right } else { CellAlignment::Left });
             column.set_padding(if title.is_empty() { (0, 0) } else { (2, 0) });
@@ -32,34 +38,51 @@ impl fmt::Display for Report {
     }
 }
 
-const COLUMNS: usize = 14;
-const HEADER: [&str; COLUMNS] = [
-    "platform", "workload", "variant", "size", "rounds", "unit", "median", "min", "max", "algbw", "busbw",
-    "baseline", "goal", "check",
+/// A column of the table.
+struct Column {
+    title: &'static str,
+    /// Whether a row has something for it. The column is there if one has.
+    shown: fn(&Row) -> bool,
+    /// What it says of a row of a platform.
+    cell: fn(&str, &Row) -> String,
+}
+
+const COLUMNS: &[Column] = &[
+    column("platform", |platform, _| platform.to_owned()),
+    column("workload", |_, row| row.workload.clone()),
+    column("variant", |_, row| row.variant.clone()),
+    column("size", |_, row| row.size_of.show(row.size)),
+    column("rounds", |_, row| row.rounds.to_string()),
+    column("unit", |_, row| row.unit.symbol().to_owned()),
+    column("median", |_, row| time(row.times.map(|times| times.median))),
+    column("min", |_, row| time(row.times.map(|times| times.min))),
+    column("max", |_, row| time(row.times.map(|times| times.max))),
+    column("algbw", |_, row| bandwidth(row.bandwidth.map(|both| both.algorithm))),
+    column("busbw", |_, row| bandwidth(row.bandwidth.map(|both| both.bus))),
+    Column { shown: |row| row.blocks.is_some(), ..column("per SM", |_, row| bandwidth(row.per_block())) },
+    Column { shown: has_nccl, ..column("NCCL", |_, row| measured(row.nccl.and_then(|nccl| nccl.plain))) },
+    Column {
+        shown: has_nccl,
+        ..column("windows", |_, row| measured(row.nccl.and_then(|nccl| nccl.windows)))
+    },
+    Column {
+        shown: has_nccl,
+        ..column("ratio", |_, row| row.ratio().map_or_else(none, |it| format!("{it:.2}")))
+    },
+    column("baseline", |_, row| time(row.baseline)),
+    column("goal", |_, row| time(row.goal)),
+    column("check", |_, row| row.check().to_owned()),
 ];
 /// These columns are words and stand to the left. The first has no title: there is the mark of the comment.
 const WORDS: [&str; 5] = ["", "platform", "workload", "variant", "check"];
 
-fn cells(platform: &str, row: &Row) -> [String; 1 + COLUMNS] {
-    let time = |value: Option<f64>| value.map_or_else(none, time);
-    let bandwidth = |value: Option<f64>| value.map_or_else(none, bandwidth);
-    [
-        String::new(),
-        platform.to_owned(),
-        row.workload.clone(),
-        row.variant.clone(),
-        row.size_of.show(row.size),
-        row.rounds.to_string(),
-        row.unit.symbol().to_owned(),
-        time(row.times.map(|times| times.median)),
-        time(row.times.map(|times| times.min)),
-        time(row.times.map(|times| times.max)),
-        bandwidth(row.bandwidth.map(|both| both.algorithm)),
-        bandwidth(row.bandwidth.map(|both| both.bus)),
-        time(row.baseline),
-        time(row.goal),
-        row.check().to_owned(),
-    ]
+/// One that is always there.
+const fn column(title: &'static str, cell: fn(&str, &Row) -> String) -> Column {
+    Column { title, shown: |_| true, cell }
+}
+
+fn has_nccl(row: &Row) -> bool {
+    row.nccl.is_some()
 }
 
 fn none() -> String {
@@ -67,13 +90,26 @@ fn none() -> String {
 }
 
 /// With at least three digits that count.
-fn time(value: f64) -> String {
-    if value < 0.1 { format!("{value:.6}") } else { format!("{value:.3}") }
+fn time(value: Option<f64>) -> String {
+    match value {
+        None => none(),
+        Some(value) if value < 0.1 => format!("{value:.6}"),
+        Some(value) => format!("{value:.3}"),
+    }
+}
+
+/// The median of what was measured, and whether it was right.
+fn measured(side: Option<Measured>) -> String {
+    side.map_or_else(none, |side| side.times.map_or_else(|| "FAILED".to_owned(), |it| time(Some(it.median))))
 }
 
 /// Of one element of a ping-pong it is some MB/s.
-fn bandwidth(value: f64) -> String {
-    if value < 1.0 { format!("{value:.4}") } else { format!("{value:.2}") }
+fn bandwidth(value: Option<f64>) -> String {
+    match value {
+        None => none(),
+        Some(value) if value < 1.0 => format!("{value:.4}"),
+        Some(value) => format!("{value:.2}"),
+    }
 }
 
 impl SizeOf {
@@ -113,7 +149,7 @@ pub(crate) fn readable_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Bandwidth, Times};
+    use crate::report::{Bandwidth, Nccl, Times};
 
     #[test]
     fn bytes_are_readable_and_exact() {
@@ -162,5 +198,33 @@ mod tests {
         }
         assert!(ok.contains("1 KiB") && ok.contains(" 5.000 ") && ok.ends_with("ok"), "{ok}");
         assert!(failed.ends_with("FAILED") && !failed.contains("4.000"), "{failed}");
+        assert!(!text.contains("per SM") && !text.contains("NCCL"), "{text}");
+    }
+
+    #[test]
+    fn columns_of_nccl_are_there_if_it_was_measured() {
+        let times = |median| Some(Times { median, min: median, max: median });
+        let row = Row {
+            times: times(2.0),
+            bandwidth: Some(Bandwidth { algorithm: 8.0, bus: 8.0 }),
+            blocks: Some(16),
+            nccl: Some(Nccl { plain: Some(Measured { times: times(7.0) }), windows: None }),
+            ..Row::default()
+        };
+        let wrong =
+            Row { nccl: Some(Nccl { plain: Some(Measured { times: None }), windows: None }), ..row.clone() };
+        let report =
+            Report { machine: Machine::of(&[], "CudaIpc"), rows: vec![row, wrong], notes: Vec::new() };
+        let text = report.to_string();
+        let lines: Vec<Vec<&str>> =
+            text.lines().rev().take(2).map(|it| it.split_whitespace().collect()).collect();
+        let [wrong, ok] = &lines[..] else { panic!("two rows: {text}") };
+        assert!(text.contains("per SM    NCCL  windows  ratio  baseline"), "{text}");
+        assert_eq!(ok[ok.len() - 7..], ["0.5000", "7.000", "-", "3.50", "-", "-", "ok"], "{text}");
+        assert_eq!(
+            wrong[wrong.len() - 8..],
+            ["0.5000", "FAILED", "-", "-", "-", "-", "NCCL", "FAILED"],
+            "{text}"
+        );
     }
 }

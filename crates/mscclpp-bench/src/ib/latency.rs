@@ -53,7 +53,7 @@ struct Contender {
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let on = OnAdapter::join(&options.choice, &options.measuring, joining)?;
-    let has_atomics = on.ranks.both(on.bare.has_atomics())?;
+    let has_atomics = on.ranks.all(on.bare.has_atomics())?;
     let mut notes = [
         "8 bytes and a signal, there and back, host to host; a time is the median of its rounds",
         "bare verbs: the same work requests, in turns with the library in the same run; the baseline of the row behind \
@@ -127,7 +127,7 @@ impl Contender {
                 self.ping_pong.send(pong)?;
             }
         }
-        self.ok &= ranks.both(ok)?;
+        self.ok &= ranks.all(ok)?;
         if counts {
             self.us.extend(Times::of(us).map(|times| times.median));
         }

@@ -242,7 +242,7 @@ const LINES: Move = Move::PutPackets(Packets::Ll128);
 /// Why the link does not carry them, in one direction or the other; the same answer on both sides.
 fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>> {
     let refused = exchange.channels()[0].check_lines().err();
-    let allowed = pair.ranks.both(refused.is_none())?;
+    let allowed = pair.ranks.all(refused.is_none())?;
     let elsewhere = || "the other rank's link does not carry LL128 packets".to_owned();
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
 }

@@ -1,0 +1,304 @@
+//! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between processes, in
+//! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as nccl-tests do.
+
+mod numbers;
+mod task;
+mod turns;
+mod what;
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use mscclpp::prelude::*;
+use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned, Way};
+
+pub(crate) use self::{
+    numbers::Numbers,
+    task::{Place, Task},
+    turns::Side,
+    what::What,
+};
+use crate::{
+    Result,
+    measuring::Messages,
+    nccl::{self, Compare},
+    pair::Pair,
+    progress::Progress,
+    ranks::Joining,
+    report::{Bandwidth, Nccl, Report, Row, SizeOf},
+    sizes::Sizes,
+    stopwatch::Stopwatch,
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    messages: Messages,
+    /// The way of the messages, one row each [default: as the library chooses].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    ways: Vec<AskedWay>,
+    /// The blocks of a call, one row each [default: as the library chooses].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    blocks: Vec<u32>,
+    /// The threads of a block, one row each [default: as the library chooses].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(32..=1024))]
+    threads: Vec<u32>,
+    /// How many calls a graph has.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    calls: u32,
+    /// The type of the numbers.
+    #[arg(long, value_enum, default_value_t)]
+    dtype: Numbers,
+    /// Where the result goes, one row each: out of place, or in place.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Place::Out])]
+    place: Vec<Place>,
+    /// How many ranks there are: 2, or 1 to see on a single device that everything works.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    ranks: u8,
+    /// After so many seconds, a call that does not end is an error.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    #[command(flatten)]
+    compare: Compare,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AskedWay {
+    /// LL16 packets.
+    Packets,
+    /// LL128 lines.
+    Lines,
+    /// Plain stores, with a signal behind each piece.
+    Pieces,
+}
+
+pub(crate) fn all_reduce(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    run(What::AllReduce, options, joining)
+}
+
+pub(crate) fn all_gather(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    run(What::AllGather, options, joining)
+}
+
+pub(crate) fn reduce_scatter(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    run(What::ReduceScatter, options, joining)
+}
+
+pub(crate) fn all_to_all(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    run(What::AllToAll, options, joining)
+}
+
+/// What was asked for, and the library's choice for the rest.
+#[derive(Debug, Clone, Copy, Default)]
+struct Asked {
+    way: Option<AskedWay>,
+    blocks: Option<u32>,
+    threads: Option<u32>,
+}
+
+impl Selector for Asked {
+    fn choose(&self, question: &Question) -> Choice {
+        let tuned = Tuned.choose(question);
+        let way = match self.way {
+            Some(AskedWay::Packets) => Way::Packets,
+            Some(AskedWay::Lines) => Way::Lines,
+            Some(AskedWay::Pieces) => Way::Pieces,
+            None => tuned.way,
+        };
+        let (blocks, threads) = (self.blocks.unwrap_or(tuned.blocks), self.threads.unwrap_or(tuned.threads));
+        Choice { way, blocks, threads, ..tuned }
+    }
+}
+
+fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    // First, since it may change the environment.
+    let library = options.compare.open()?;
+    let on_host = Platform::detect_or_host()? == Platform::Host;
+    let default = match on_host {
+        true => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
+        false => Sizes { begin: 1 << 10, end: 1 << 30, factor: 4 },
+    };
+    let Messages { sizes, measuring } = &options.messages;
+    let ranks = u64::from(options.ranks);
+    let sizes = sizes.or(default, options.dtype.size() * ranks)?;
+    let pair = measuring.join_of(options.ranks.into(), joining)?;
+
+    let limit = Duration::from_secs(options.limit.into());
+    let largest =
+        options.place.iter().map(|place| Task::room(what, *place, sizes.end, ranks)).max().unwrap_or(0);
+    // Dropped behind NCCL's communicator, which remembers it.
+    let memory = pair.gpu.allocate(largest)?;
+    let comm = library.as_ref().map(|library| nccl::Comm::join(library, &pair, limit)).transpose()?;
+    let windows = comm.as_ref().map(|comm| nccl::Windows::new(comm, &pair, largest)).transpose()?;
+    let nccl = comm.as_ref().zip(windows.as_ref());
+
+    let all = asked(options);
+    let rows_of_a_size = all.len() * options.place.len();
+    let sides = 1 + nccl.map_or(0, |(_, windows)| 1 + usize::from(windows.memory().is_some()));
+    let mut progress =
+        Progress::new(rows_of_a_size * sizes.count() * measuring.launches() * sides, !joining.reports());
+    let mut rows = Vec::new();
+    for asked in all {
+        let most = asked.blocks.unwrap_or(if on_host { 4 } else { 128 });
+        let collectives =
+            Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(asked).connect()?;
+        let bench = Bench {
+            what,
+            options,
+            asked,
+            limit,
+            pair: &pair,
+            collectives: &collectives,
+            memory: &memory,
+            nccl,
+        };
+        for place in &options.place {
+            for bytes in sizes.iter() {
+                rows.push(bench.row(&mut progress, *place, bytes)?);
+            }
+        }
+        // Nobody takes the memory away under the other's calls.
+        pair.ranks.meet()?;
+    }
+    drop(progress);
+    let mut notes = vec![
+        format!(
+            "sums and moves of random {}; sizes, algorithm and bus bandwidth as in nccl-tests",
+            crate::call::name_of(&options.dtype)
+        ),
+        format!(
+            "graphs of {} calls, timed by the device's events; the result compared for each time",
+            options.calls
+        ),
+    ];
+    notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
+    pair.report(Transport::CUDA_IPC, rows, notes)
+}
+
+/// All that was asked for, in all combinations.
+fn asked(options: &Options) -> Vec<Asked> {
+    fn each<T: Copy>(of: &[T]) -> Vec<Option<T>> {
+        if of.is_empty() { vec![None] } else { of.iter().copied().map(Some).collect() }
+    }
+    let mut all = Vec::new();
+    for way in each(&options.ways) {
+        for blocks in each(&options.blocks) {
+            all.extend(each(&options.threads).into_iter().map(|threads| Asked { way, blocks, threads }));
+        }
+    }
+    all
+}
+
+struct Bench<'a> {
+    what: What,
+    options: &'a Options,
+    asked: Asked,
+    limit: Duration,
+    pair: &'a Pair,
+    collectives: &'a Collectives,
+    /// For the largest task.
+    memory: &'a DeviceBuffer,
+    nccl: Option<(&'a nccl::Comm<'a>, &'a nccl::Windows<'a>)>,
+}
+
+impl Bench<'_> {
+    fn row(&self, progress: &mut Progress, place: Place, bytes: u64) -> Result<Row> {
+        let Self { what, options, pair, memory, .. } = *self;
+        let (measuring, numbers) = (&options.messages.measuring, options.dtype);
+        let ranks = pair.ranks.count() as u64;
+        let given = pair.ranks.random_bytes_of_each(what.given(bytes, ranks))?;
+        let given: Vec<_> = given.into_iter().map(|bytes| numbers.moderate(bytes)).collect();
+        let task = Task::new(what, numbers, place, bytes, &given, pair.ranks.rank);
+        drop(given);
+
+        task.load(memory)?;
+        let replays = measuring.rounds(pair, bytes).div_ceil(options.calls);
+        let calls = Calls { of_a_graph: options.calls, replays };
+        let stopwatch = Stopwatch::of_others(pair, self.limit, |reason| {
+            self.collectives.abort(reason);
+            if let Some((comm, _)) = self.nccl {
+                comm.abort();
+            }
+        })?;
+        let choice = self.collectives.choice(&task.request(memory.ptr()))?;
+        let mut sides = vec![ours(self.collectives, &task, memory, calls, stopwatch.stream())?];
+        // NCCL has no all_to_all in place.
+        let nccl = self.nccl.filter(|_| (what, place) != (What::AllToAll, Place::In));
+        if let Some((comm, windows)) = nccl {
+            sides.push(comm.side("NCCL", (memory, memory.ptr()), &task, calls, &stopwatch)?);
+            if let Some(window) = windows.memory() {
+                task.load(window)?;
+                let place = (window as _, window.ptr());
+                sides.push(comm.side("NCCL with windows", place, &task, calls, &stopwatch)?);
+            }
+        }
+        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
+
+        let variant = choice.map_or_else(
+            || "copy".to_owned(),
+            |choice| format!("{:?} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase(),
+        );
+        let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
+        let is_known = pair.is_of_two_gpus()
+            && self.asked.way.is_none()
+            && (numbers, place) == (Numbers::F16, Place::Out);
+        let known = if is_known { what.known(bytes) } else { (None, None) };
+        let times = measured[0];
+        let bandwidth = times.map(|times| {
+            let Bandwidth { algorithm, .. } = Bandwidth::of(bytes, times.median);
+            Bandwidth { algorithm, bus: algorithm * what.bus(ranks) }
+        });
+        let of_nccl = |side: usize| measured.get(side).map(|times| crate::report::Measured { times: *times });
+        let row =
+            Row::new(what.name(), &variant, (bytes, SizeOf::Bytes), calls.rounds(), measuring.repeats());
+        Ok(Row {
+            bandwidth,
+            blocks: choice.map(|choice| choice.blocks),
+            nccl: self.nccl.map(|_| Nccl { plain: of_nccl(1), windows: of_nccl(2) }),
+            ..row.with(times, known)
+        })
+    }
+}
+
+/// How many calls a time is of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Calls {
+    pub(crate) of_a_graph: u32,
+    pub(crate) replays: u32,
+}
+
+impl Calls {
+    pub(crate) fn rounds(self) -> u32 {
+        self.of_a_graph * self.replays
+    }
+}
+
+/// This library's side of a row, in a memory that was loaded.
+fn ours<'a>(
+    collectives: &'a Collectives,
+    task: &Task,
+    memory: &'a DeviceBuffer,
+    calls: Calls,
+    stream: &Stream,
+) -> Result<Side<'a>> {
+    let request = task.request(memory.ptr());
+    let requests = vec![request; calls.of_a_graph as usize];
+    stream.begin_capture()?;
+    // SAFETY: the memory outlives the side, and who times the calls waits for them.
+    let captured = unsafe { collectives.enqueue(&requests, stream) };
+    let graph = stream.end_capture();
+    captured?;
+    let graph = graph?;
+    Ok(Side {
+        name: "the library".to_owned(),
+        memory,
+        calls: Box::new(move |stream| {
+            // SAFETY: as above.
+            Ok((0..calls.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)
+        }),
+        are_queued: true,
+        // SAFETY: as above.
+        call: Box::new(move |stream| Ok(unsafe { collectives.enqueue(&[request], stream) }?)),
+        like: Box::new(|found, expected| found == expected),
+    })
+}

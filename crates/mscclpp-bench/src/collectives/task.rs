@@ -1,0 +1,185 @@
+//! What each side of a row has to do: the numbers, where they are in its memory, and what is to be there afterwards.
+
+use clap::ValueEnum;
+use mscclpp::DevicePtr;
+use mscclpp_collectives::Request;
+
+use super::{Numbers, What};
+use crate::{
+    Result,
+    data::{Destination, GUARD, Memory},
+};
+
+/// Where the result goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Place {
+    /// Into memory of its own.
+    Out,
+    /// Into the memory of what is given.
+    In,
+}
+
+/// The places begin here, and there are no other numbers in front.
+const PAGE: u64 = 4096;
+
+/// One collective of one size, for one rank.
+pub(crate) struct Task {
+    pub(crate) what: What,
+    pub(crate) numbers: Numbers,
+    pub(crate) place: Place,
+    pub(crate) ranks: usize,
+    /// As nccl-tests count them.
+    pub(crate) bytes: u64,
+    /// This rank's numbers, and where they and the result are in a memory.
+    given: Vec<u8>,
+    send: u64,
+    recv: u64,
+    /// What is compared, and where it is: the result, and of a result in place also what is not to change beside it.
+    expected: Vec<u8>,
+    compared: u64,
+}
+
+impl Task {
+    /// `given`: the numbers of all ranks.
+    pub(crate) fn new(
+        what: What,
+        numbers: Numbers,
+        place: Place,
+        bytes: u64,
+        given: &[Vec<u8>],
+        rank: usize,
+    ) -> Self {
+        let result = what.result(given, rank, numbers);
+        let (ranks, own) = (given.len(), &given[rank]);
+        let part_of = |of: usize| (of * rank / ranks) as u64;
+        let (send, recv, expected, compared) = match (place, what) {
+            (Place::Out, _) => {
+                let recv = (own.len() as u64).next_multiple_of(PAGE) + PAGE;
+                (0, recv, result, recv)
+            }
+            (Place::In, What::AllGather) => (PAGE + part_of(result.len()), PAGE, result, PAGE),
+            (Place::In, What::ReduceScatter) => {
+                let begin = part_of(own.len());
+                let mut all = own.clone();
+                all[begin as usize..][..result.len()].copy_from_slice(&result);
+                (PAGE, PAGE + begin, all, PAGE)
+            }
+            (Place::In, _) => (PAGE, PAGE, result, PAGE),
+        };
+        Self { what, numbers, place, ranks, bytes, given: own.clone(), send, recv, expected, compared }
+    }
+
+    /// The bytes of memory that a task of this size takes.
+    pub(crate) fn room(what: What, place: Place, bytes: u64, ranks: u64) -> u64 {
+        let room = match place {
+            Place::Out => {
+                what.given(bytes, ranks).next_multiple_of(PAGE) + PAGE + what.got(bytes, ranks) + GUARD
+            }
+            Place::In => PAGE + bytes + GUARD,
+        };
+        room.next_multiple_of(PAGE)
+    }
+
+    /// Puts this rank's numbers into a memory, for the first time.
+    pub(crate) fn load(&self, memory: &dyn Memory) -> Result<()> {
+        memory.write(self.send, &self.given)
+    }
+
+    /// Makes a memory that was loaded ready for what will be compared: nothing of the result is there.
+    pub(crate) fn prepare(&self, memory: &dyn Memory) -> Result<()> {
+        self.destination(memory).poison(self.compared_bytes())?;
+        if self.place == Place::In { self.load(memory) } else { Ok(()) }
+    }
+
+    /// Whether a memory has what it is to have, if `like` finds so.
+    pub(crate) fn is_done(&self, memory: &dyn Memory, like: impl Fn(&[u8], &[u8]) -> bool) -> Result<bool> {
+        self.destination(memory).holds_like(&self.expected, like)
+    }
+
+    /// Makes a byte wrong.
+    pub(crate) fn spoil(&self, memory: &dyn Memory) -> Result<()> {
+        self.destination(memory).spoil(self.compared_bytes())
+    }
+
+    /// The call, in a memory that begins at `base`.
+    pub(crate) fn request(&self, base: DevicePtr) -> Request<'static> {
+        Request {
+            kind: self.what.kind(),
+            send: base.add(self.send),
+            recv: base.add(self.recv),
+            count: self.what.counted(self.bytes, self.ranks as u64) / self.numbers.size(),
+            data_type: self.numbers.data_type(),
+        }
+    }
+
+    fn destination<'a>(&self, memory: &'a dyn Memory) -> Destination<'a> {
+        Destination { memory, offset: self.compared }
+    }
+
+    fn compared_bytes(&self) -> u64 {
+        self.expected.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp::Platform;
+
+    use super::*;
+    use crate::data::random_bytes;
+
+    /// What a request asks for, done in the most plain way.
+    fn carry_out(task: &Task, given: &[Vec<u8>], rank: usize, memory: &dyn Memory) -> Result<()> {
+        let result = task.what.result(given, rank, task.numbers);
+        memory.write(task.recv, &result)
+    }
+
+    #[test]
+    fn every_task_stays_in_its_room_and_is_checked() -> Result<()> {
+        let gpu = Platform::Host.gpu(0)?;
+        for what in [What::AllReduce, What::AllGather, What::ReduceScatter, What::AllToAll] {
+            for place in [Place::Out, Place::In] {
+                for (ranks, rank, bytes) in [(1, 0, 40), (2, 0, 8192), (2, 1, 9000), (4, 3, 48)] {
+                    let len = what.given(bytes, ranks as u64) as usize;
+                    let given: Vec<_> = (0..ranks)
+                        .map(|rank| Numbers::F16.moderate(random_bytes(rank as u64 + 1, len)))
+                        .collect();
+                    let memory = gpu.allocate(Task::room(what, place, bytes, ranks as u64))?;
+                    let task = Task::new(what, Numbers::F16, place, bytes, &given, rank);
+                    let done = || task.is_done(&memory, |found, expected| found == expected);
+                    task.load(&memory)?;
+                    task.prepare(&memory)?;
+                    let nothing_to_do = place == Place::In && ranks == 1;
+                    assert_eq!(done()?, nothing_to_do, "{what:?} {place:?} {ranks}");
+                    carry_out(&task, &given, rank, &memory)?;
+                    assert!(done()?, "{what:?} {place:?} {rank} of {ranks}, {bytes}");
+                    // The numbers given are where the call finds them, as often as it is made ready.
+                    task.prepare(&memory)?;
+                    let mut sent = vec![0; len];
+                    memory.read(task.send, &mut sent)?;
+                    assert_eq!(sent, given[rank]);
+                    carry_out(&task, &given, rank, &memory)?;
+                    task.spoil(&memory)?;
+                    assert!(!done()?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn places_are_those_that_calls_in_place_have() {
+        let base = DevicePtr(1 << 20);
+        let request = |what: What, place, rank| {
+            let given = vec![vec![0; what.given(64, 2) as usize]; 2];
+            Task::new(what, Numbers::F32, place, 64, &given, rank).request(base)
+        };
+        let gather = request(What::AllGather, Place::In, 1);
+        assert_eq!((gather.send, gather.count), (gather.recv.add(32), 8));
+        let scatter = request(What::ReduceScatter, Place::In, 1);
+        assert_eq!((scatter.recv, scatter.count), (scatter.send.add(32), 8));
+        let reduce = request(What::AllReduce, Place::In, 1);
+        assert_eq!((reduce.recv, reduce.count), (reduce.send, 16));
+        assert_ne!(request(What::AllToAll, Place::Out, 0).recv, request(What::AllToAll, Place::Out, 0).send);
+    }
+}

@@ -1,0 +1,80 @@
+//! Sides of a row that are measured in turns, each time one time of each, so that what changes on a machine while it
+//! measures changes for all.
+
+use mscclpp::prelude::*;
+
+use super::{Place, task::Task};
+use crate::{
+    Result, data::Memory, measuring::Measuring, progress::Progress, report::Times, stopwatch::Stopwatch,
+};
+
+type Like<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
+type Submit<'a> = Box<dyn Fn(&Stream) -> Result<()> + 'a>;
+
+/// One that carries out the task: this library, or another.
+pub(crate) struct Side<'a> {
+    pub(crate) name: String,
+    /// Its memory, loaded.
+    pub(crate) memory: &'a dyn Memory,
+    /// Submits all calls of a time.
+    pub(crate) calls: Submit<'a>,
+    /// Whether that is over before the other ranks do the same.
+    pub(crate) are_queued: bool,
+    /// Submits one call.
+    pub(crate) call: Submit<'a>,
+    /// Whether the bytes found may stand for those expected.
+    pub(crate) like: Like<'a>,
+}
+
+/// The times of each side, each of `rounds` calls together, in microseconds for one; none if a result was wrong on any
+/// rank, at any time.
+pub(crate) fn in_turns(
+    (task, rounds): (&Task, u32),
+    sides: &[Side<'_>],
+    stopwatch: &Stopwatch<'_>,
+    measuring: &Measuring,
+    progress: &mut Progress,
+) -> Result<Vec<Option<Times>>> {
+    let mut times = vec![Vec::new(); sides.len()];
+    let mut right = vec![true; sides.len()];
+    for launch in 0..measuring.launches() {
+        for (n, side) in sides.iter().enumerate() {
+            progress.step(&format!("{} {} of {} B", side.name, task.what.name(), task.bytes));
+            let one = side.one(task, stopwatch, measuring.spoil).map_err(|error| {
+                let error = mscclpp::Report(&*error);
+                format!("{}, {} of {} bytes: {error}", side.name, task.what.name(), task.bytes)
+            });
+            let (us, ok) = one?;
+            right[n] &= ok;
+            if measuring.counts(launch) {
+                times[n].extend(us.map(|us| us / f64::from(rounds)));
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for (times, right) in times.into_iter().zip(right) {
+        let right = stopwatch.ranks().all(right)?;
+        all.push(Times::of(times).filter(|_| right));
+    }
+    Ok(all)
+}
+
+impl Side<'_> {
+    /// What all calls of a time took, and whether the result was right. Calls in place have changed what they work on, so
+    /// one more is looked at instead.
+    fn one(&self, task: &Task, stopwatch: &Stopwatch<'_>, spoil: bool) -> Result<(Option<f64>, bool)> {
+        task.prepare(self.memory)?;
+        let us = match self.are_queued {
+            true => stopwatch.time(&self.calls)?,
+            false => stopwatch.time_of_waits(&self.calls)?,
+        };
+        if task.place == Place::In {
+            task.prepare(self.memory)?;
+            stopwatch.time_of_waits(&self.call)?;
+        }
+        if spoil {
+            task.spoil(self.memory)?;
+        }
+        Ok((us, us.is_some() && task.is_done(self.memory, &self.like)?))
+    }
+}

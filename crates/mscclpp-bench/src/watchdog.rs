@@ -1,0 +1,35 @@
+//! Ends the process where nothing else can end a wait: in a call into NCCL that does not return, and for a kernel that goes
+//! on after an abort.
+
+use std::{
+    fmt,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+/// What `call` gives, if it does so within `limit`; else the process ends with an error that names `what`.
+pub(crate) fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {
+    let (returned, watched) = mpsc::channel::<()>();
+    let what = what.to_owned();
+    let watching = thread::spawn(move || {
+        if watched.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            end_process(&format!(
+                "{what} has not returned within {} s; NCCL_DEBUG=INFO says more",
+                limit.as_secs()
+            ));
+        }
+    });
+    let result = call();
+    drop(returned);
+    // It ends at once, and never panics.
+    let _ = watching.join();
+    result
+}
+
+/// Says why, and ends this process; the other rank then sees that it is gone.
+pub(crate) fn end_process(error: &dyn fmt::Display) -> ! {
+    eprintln!("error: {error}");
+    // SAFETY: it ends the process. Not by `exit`, whose handlers may wait for what does not end.
+    unsafe { libc::_exit(1) }
+}

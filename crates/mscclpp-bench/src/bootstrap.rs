@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         }
     }
     drop(progress);
-    Ok(Report { machine: Machine::of(&[], "TCP"), rows, notes })
+    Ok(Report::new(Machine::of(&[], "TCP"), rows, notes))
 }
 
 /// A phase's name, and its time, of the times at which phases ended.

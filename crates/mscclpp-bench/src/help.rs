@@ -15,7 +15,7 @@ const MEMORY: [&str; 4] = ["1K", END, "1024, 8 on simulated devices", ROUNDS];
 
 const COLLECTIVE: [&str; 4] = ["1K", "1G, 64K on simulated devices", "4, 8 on simulated devices", ROUNDS];
 
-const OWN: [Own; 14] = [
+const OWN: [Own; 15] = [
     ("ll8-pingpong", ELEMENT_OF_4),
     ("ll16-pingpong", ELEMENT_OF_8),
     ("memory-put", MEMORY),
@@ -28,6 +28,15 @@ const OWN: [Own; 14] = [
     ("all-gather", COLLECTIVE),
     ("reduce-scatter", COLLECTIVE),
     ("all-to-all", COLLECTIVE),
+    (
+        "tune",
+        [
+            "1K",
+            "1G, 64M with --quick, 16K on simulated devices",
+            "2, 4 with --quick or on simulated devices",
+            "200, fewer of large messages",
+        ],
+    ),
     ("ethernet-bw", ["64M", "64M, or --begin", "2", "as many as 1 GiB takes, at most 1000"]),
     ("ib-bw", ["64K", "64K, or --begin", "2", "as many as 1 GiB takes, at most 5000"]),
 ];
@@ -71,6 +80,8 @@ pub(crate) fn complete(command: Command) -> Command {
             own.fold(workload, |it, (option, default)| it.mut_arg(option, |it| with_default(it, default)))
         });
     }
+    // So many are measured that the best of them need few repeats.
+    let command = command.mut_subcommand("tune", |it| it.mut_arg("repeats", |it| it.default_value("3")));
     command.mut_subcommand("ib-lat", |it| it.mut_arg("iters", |it| with_default(it, "1000")))
 }
 

@@ -115,6 +115,9 @@ enum Command {
     ReduceScatter(OfTwoRanks<collectives::Options>),
     /// Like all-reduce: an all_to_all. The size is that of what a rank gives.
     AllToAll(OfTwoRanks<collectives::Options>),
+    /// Two processes: for each collective and size, which way of the messages, how many blocks and threads are fastest.
+    /// Prints them as a table for the library.
+    Tune(OfTwoRanks<collectives::TuneOptions>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
     /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
@@ -197,6 +200,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::AllGather(workload) => workload.run(collectives::all_gather),
         Command::ReduceScatter(workload) => workload.run(collectives::reduce_scatter),
         Command::AllToAll(workload) => workload.run(collectives::all_to_all),
+        Command::Tune(workload) => workload.run(collectives::tune),
         Command::Fifo(workload) => workload.run(fifo::run),
         Command::Launches(workload) => workload.run(launch_cost::run),
         Command::ProxyIdle(workload) => workload.run(proxy_idle::run),

@@ -27,5 +27,5 @@ impl OneDevice {
 }
 
 pub(crate) fn report(gpu: &Gpu, rows: Vec<Row>, notes: Vec<String>) -> Result<Report> {
-    Ok(Report { machine: Machine::of(&[UsedDevice::of(gpu)?], "none"), rows, notes })
+    Ok(Report::new(Machine::of(&[UsedDevice::of(gpu)?], "none"), rows, notes))
 }

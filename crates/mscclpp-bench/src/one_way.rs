@@ -86,7 +86,7 @@ impl OneWay<'_> {
         self.ranks.meet()?;
         let (rows, remarks): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         notes.extend(remarks);
-        Ok((self.ranks.rank == 0).then_some(Report { machine, rows, notes }))
+        Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
     }
 
     /// All contenders with messages of one size, in turns.

@@ -106,7 +106,7 @@ impl Pair {
     ) -> Result<Option<Report>> {
         self.ranks.meet()?;
         let machine = Machine::of(&self.devices, &transport.to_string());
-        Ok((self.ranks.rank == 0).then_some(Report { machine, rows, notes }))
+        Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
     }
 
     /// Whether the ranks have a GPU each in one host, so that figures of two GPUs say something here.

@@ -12,6 +12,9 @@ pub(crate) struct Report {
     /// What the table does not show in columns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
+    /// What stands below the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) text: Option<String>,
 }
 
 /// One measured quantity. By default its size is in bytes and its times in microseconds.
@@ -149,6 +152,10 @@ impl Bandwidth {
 }
 
 impl Report {
+    pub(crate) fn new(machine: Machine, rows: Vec<Row>, notes: Vec<String>) -> Self {
+        Self { machine, rows, notes, text: None }
+    }
+
     pub(crate) fn all_ok(&self) -> bool {
         self.rows.iter().all(|row| row.check() == OK)
     }
@@ -218,6 +225,8 @@ struct Checked<'a> {
     rows: Vec<CheckedRow<'a>>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     notes: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -228,9 +237,9 @@ struct CheckedRow<'a> {
 }
 
 impl<'a> Checked<'a> {
-    fn of(Report { machine, rows, notes }: &'a Report) -> Self {
+    fn of(Report { machine, rows, notes, text }: &'a Report) -> Self {
         let rows = rows.iter().map(|row| CheckedRow { row, check: row.check() }).collect();
-        Self { machine, rows, notes }
+        Self { machine, rows, notes, text: text.as_deref() }
     }
 }
 
@@ -290,7 +299,7 @@ mod tests {
         };
         let failed = Row { size_of: SizeOf::Ranks, unit: Unit::Seconds, cpu: None, ..row.clone() };
         let rows = vec![row, failed.only_if(false)];
-        let report = Report { machine: Machine::of(&[], "TCP"), rows, notes: vec!["a note".to_owned()] };
+        let report = Report::new(Machine::of(&[], "TCP"), rows, vec!["a note".to_owned()]);
         let text = serde_json::to_string(&Checked::of(&report)).expect("it is plain data");
         assert!(text.contains(r#""check":"ok""#) && text.contains(r#""check":"FAILED""#), "{text}");
         assert!(text.contains(r#""size":1048576"#) && text.contains(r#""unit":"us""#), "{text}");

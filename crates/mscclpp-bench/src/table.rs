@@ -34,7 +34,8 @@ impl fmt::Display for Report {
             column.set_cell_alignment(if is_right { CellAlignment::Right } else { CellAlignment::Left });
             column.set_padding(if title.is_empty() { (0, 0) } else { (2, 0) });
         }
-        writeln!(f, "#\n{}", table.trim_fmt())
+        writeln!(f, "#\n{}", table.trim_fmt())?;
+        self.text.iter().try_for_each(|text| write!(f, "\n{text}"))
     }
 }
 
@@ -185,8 +186,7 @@ mod tests {
         };
         let failed =
             Row { variant: "short".to_owned(), times: None, bandwidth: None, size: 128 << 20, ..row.clone() };
-        let report =
-            Report { machine: Machine::of(&[], "CudaIpc"), rows: vec![row, failed], notes: Vec::new() };
+        let report = Report::new(Machine::of(&[], "CudaIpc"), vec![row, failed], Vec::new());
         let text = report.to_string();
         let lines: Vec<&str> = text.lines().skip_while(|line| !line.contains("median")).collect();
         let [header, ok, failed] = lines[..] else { panic!("a header and two rows: {text}") };
@@ -213,8 +213,7 @@ mod tests {
         };
         let wrong =
             Row { nccl: Some(Nccl { plain: Some(Measured { times: None }), windows: None }), ..row.clone() };
-        let report =
-            Report { machine: Machine::of(&[], "CudaIpc"), rows: vec![row, wrong], notes: Vec::new() };
+        let report = Report::new(Machine::of(&[], "CudaIpc"), vec![row, wrong], Vec::new());
         let text = report.to_string();
         let lines: Vec<Vec<&str>> =
             text.lines().rev().take(2).map(|it| it.split_whitespace().collect()).collect();

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory_put_packets),
         trial("collectives_have_rows_like_those_of_nccl_tests", collectives),
+        trial("tuning_gives_a_table", tune),
         trial("wrong_data_fails", wrong_data),
         trial("json_goes_to_standard_output_alone", json_to_standard_output),
         trial("ports_put_small_and_large", port_put),
@@ -165,6 +166,45 @@ fn collectives() -> Result<(), Failed> {
     Ok(())
 }
 
+/// The best of each size and kind, or all; and a table with all of them.
+fn tune() -> Result<(), Failed> {
+    let small: &[&str] =
+        &["tune", "-b", "256", "-e", "4K", "-f", "16", "--calls", "2", "--iters", "2", "--repeats", "1"];
+    let few: &[&str] =
+        &["--kinds", "all-reduce,reduce-scatter,all-gather", "--blocks", "1,2", "--threads", "32"];
+    let best = report("tune", &[small, few].concat())?;
+    assert_eq!(column(&best, "size"), [[256; 3], [4096; 3]].concat());
+    assert!(notes(&best)[0].ends_with("for 6 of 6 combinations of kind and size"), "{best}");
+    let text = best["text"].as_str().unwrap_or_default();
+    for part in
+        ["commit c0ffee", "Table {", "    all_reduce: &[", "    reduce_scatter: &[", "    exchange: &["]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(text.matches("(u64::MAX, Way::").count(), 3, "{text}");
+    let ways: &[&str] = &[
+        "--all",
+        "--kinds",
+        "all-to-all",
+        "--ways",
+        "packets,pieces",
+        "--blocks",
+        "1",
+        "--threads",
+        "32,64",
+    ];
+    let all = report("tune-all", &[small, ways].concat())?;
+    assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
+    assert_eq!(column(&all, "blocks"), [1; 4]);
+    assert_eq!(variants(&all), ["packets 1x32", "packets 1x64", "packets 1x32", "packets 1x64"]);
+    // As many as a run without options tries.
+    assert!(
+        column(&report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?, "size").len()
+            == 9
+    );
+    Ok(())
+}
+
 fn memory_put_packets() -> Result<(), Failed> {
     let workload: &[&str] = &["memory-put-packets", "--packets", "ll8,ll16,ll128"];
     let report = report("memory-put-packets", &[workload, ODD, SHAPE].concat())?;
@@ -235,6 +275,7 @@ fn wrong_data() -> Result<(), Failed> {
         ("proxy-idle", &["--idle", "1", "--window", "1", "--repeats", "1"]),
         ("ethernet-bw", SMALL),
         ("all-reduce", SMALL),
+        ("tune", SMALL),
     ] {
         let spoilt = ["--spoil", "--json", &path.to_string_lossy()];
         let output = run(&[&[workload], arguments, &spoilt].concat());
@@ -557,6 +598,11 @@ fn bad_arguments() -> Result<(), Failed> {
         &["ethernet-bw", "--staging", "4"],
         &["port-put", "--transport", "carrier-pigeon"],
         &["fifo", "--threads", "1025"],
+        &["all-reduce", "--dtype", "f8"],
+        &["all-reduce", "--place", "beside"],
+        &["all-reduce", "--ranks", "3"],
+        &["all-reduce", "--limit", "0"],
+        &["tune", "--threads", "33"],
         &["plot"],
         &["plot", "x.json", "--json", "y.json"],
         &["signal-pingpong", "--rank", "2", "--address", "127.0.0.1:1"],
@@ -578,6 +624,8 @@ fn bad_arguments() -> Result<(), Failed> {
         (&["memory-put", "--rank", "0", "--address", "nowhere"], "nowhere"),
         (&["ethernet-bw", "--devices", "0", "1"], "--device-memory"),
         (&["fifo", "--fifo-size", "3"], "FIFO of 3"),
+        (&["all-reduce", "--ranks", "1", "--rank", "0", "--address", "127.0.0.1:1"], "leave out --rank"),
+        (&["all-reduce", "-b", "6", "-e", "6", "--dtype", "f32"], "6 bytes"),
         (&["port-put", "--fifo-size", "8192"], "FIFO of 8192"),
     ] {
         let output = run(arguments);

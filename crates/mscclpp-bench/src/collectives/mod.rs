@@ -3,6 +3,7 @@
 
 mod numbers;
 mod task;
+mod tune;
 mod turns;
 mod what;
 
@@ -15,6 +16,7 @@ use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned, Way};
 pub(crate) use self::{
     numbers::Numbers,
     task::{Place, Task},
+    tune::{Options as TuneOptions, tune},
     turns::Side,
     what::What,
 };
@@ -25,7 +27,7 @@ use crate::{
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Bandwidth, Nccl, Report, Row, SizeOf},
+    report::{Nccl, Report, Row, SizeOf},
     sizes::Sizes,
     stopwatch::Stopwatch,
 };
@@ -72,6 +74,16 @@ enum AskedWay {
     Pieces,
 }
 
+impl AskedWay {
+    fn way(self) -> Way {
+        match self {
+            Self::Packets => Way::Packets,
+            Self::Lines => Way::Lines,
+            Self::Pieces => Way::Pieces,
+        }
+    }
+}
+
 pub(crate) fn all_reduce(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     run(What::AllReduce, options, joining)
 }
@@ -99,12 +111,7 @@ struct Asked {
 impl Selector for Asked {
     fn choose(&self, question: &Question) -> Choice {
         let tuned = Tuned.choose(question);
-        let way = match self.way {
-            Some(AskedWay::Packets) => Way::Packets,
-            Some(AskedWay::Lines) => Way::Lines,
-            Some(AskedWay::Pieces) => Way::Pieces,
-            None => tuned.way,
-        };
+        let way = self.way.map_or(tuned.way, AskedWay::way);
         let (blocks, threads) = (self.blocks.unwrap_or(tuned.blocks), self.threads.unwrap_or(tuned.threads));
         Choice { way, blocks, threads, ..tuned }
     }
@@ -206,11 +213,7 @@ impl Bench<'_> {
         let Self { what, options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let ranks = pair.ranks.count() as u64;
-        let given = pair.ranks.random_bytes_of_each(what.given(bytes, ranks))?;
-        let given: Vec<_> = given.into_iter().map(|bytes| numbers.moderate(bytes)).collect();
-        let task = Task::new(what, numbers, place, bytes, &given, pair.ranks.rank);
-        drop(given);
-
+        let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
         task.load(memory)?;
         let replays = measuring.rounds(pair, bytes).div_ceil(options.calls);
         let calls = Calls { of_a_graph: options.calls, replays };
@@ -244,10 +247,7 @@ impl Bench<'_> {
             && (numbers, place) == (Numbers::F16, Place::Out);
         let known = if is_known { what.known(bytes) } else { (None, None) };
         let times = measured[0];
-        let bandwidth = times.map(|times| {
-            let Bandwidth { algorithm, .. } = Bandwidth::of(bytes, times.median);
-            Bandwidth { algorithm, bus: algorithm * what.bus(ranks) }
-        });
+        let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, ranks));
         let of_nccl = |side: usize| measured.get(side).map(|times| crate::report::Measured { times: *times });
         let row =
             Row::new(what.name(), &variant, (bytes, SizeOf::Bytes), calls.rounds(), measuring.repeats());

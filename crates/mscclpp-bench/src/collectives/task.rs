@@ -8,6 +8,7 @@ use super::{Numbers, What};
 use crate::{
     Result,
     data::{Destination, GUARD, Memory},
+    ranks::Ranks,
 };
 
 /// Where the result goes.
@@ -40,15 +41,21 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// `given`: the numbers of all ranks.
-    pub(crate) fn new(
+    /// Of random numbers that no other has. All ranks make this call.
+    pub(crate) fn random(
         what: What,
         numbers: Numbers,
         place: Place,
         bytes: u64,
-        given: &[Vec<u8>],
-        rank: usize,
-    ) -> Self {
+        ranks: &Ranks,
+    ) -> Result<Self> {
+        let given = ranks.random_bytes_of_each(what.given(bytes, ranks.count() as u64))?;
+        let given: Vec<_> = given.into_iter().map(|bytes| numbers.moderate(bytes)).collect();
+        Ok(Self::new(what, numbers, place, bytes, &given, ranks.rank))
+    }
+
+    /// `given`: the numbers of all ranks.
+    fn new(what: What, numbers: Numbers, place: Place, bytes: u64, given: &[Vec<u8>], rank: usize) -> Self {
         let result = what.result(given, rank, numbers);
         let (ranks, own) = (given.len(), &given[rank]);
         let part_of = |of: usize| (of * rank / ranks) as u64;

@@ -3,7 +3,7 @@
 use mscclpp_collectives::{Kind, ReduceOp};
 
 use super::Numbers;
-use crate::report::Known;
+use crate::report::{Bandwidth, Known};
 
 /// Which collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +48,12 @@ impl What {
         if self == Self::AllReduce { bytes } else { bytes / ranks }
     }
 
-    /// The bus bandwidth in terms of the algorithm bandwidth.
-    pub(crate) fn bus(self, ranks: u64) -> f64 {
+    /// The bandwidths of a call of that size that takes so many microseconds.
+    pub(crate) fn bandwidth(self, bytes: u64, us: f64, ranks: u64) -> Bandwidth {
+        let Bandwidth { algorithm, .. } = Bandwidth::of(bytes, us);
         let once = (ranks as f64 - 1.0) / ranks as f64;
-        if self == Self::AllReduce { 2.0 * once } else { once }
+        let bus = if self == Self::AllReduce { 2.0 * once } else { once };
+        Bandwidth { algorithm, bus: algorithm * bus }
     }
 
     /// What `rank` gets when the ranks have given this.

@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     }
     // Nobody takes away memory or a connection that the other still uses.
     on.ranks.meet()?;
-    Ok(joining.reports().then(|| Report { machine: on.machine(), rows, notes }))
+    Ok(joining.reports().then(|| Report::new(on.machine(), rows, notes)))
 }
 
 impl Contender {

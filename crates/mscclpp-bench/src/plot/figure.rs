@@ -152,7 +152,7 @@ pub(super) mod tests {
     }
 
     pub(in crate::plot) fn file(path: &str, rows: Vec<Row>) -> ResultFile {
-        let report = Report { machine: Machine::of(&[], "CudaIpc"), rows, notes: Vec::new() };
+        let report = Report::new(Machine::of(&[], "CudaIpc"), rows, Vec::new());
         ResultFile { path: path.into(), report }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn parse(text: &str) -> Result<Report, String> {
         commit: "unknown".to_owned(),
         cores: 0,
     };
-    Ok(Report { machine, rows, notes: Vec::new() })
+    Ok(Report::new(machine, rows, Vec::new()))
 }
 
 /// Where the figures are in a line.

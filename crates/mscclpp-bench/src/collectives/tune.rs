@@ -1,0 +1,269 @@
+//! `tune`: which way, how many blocks and how many threads are fastest for each collective and size between two ranks, as a
+//! table for the library.
+
+mod candidates;
+mod table;
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use clap::{Args, ValueEnum};
+use mscclpp::prelude::*;
+use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned, Way};
+
+use self::{
+    candidates::{Candidate, Candidates},
+    table::{Best, best, rust, variant},
+};
+use super::{AskedWay, Calls, Numbers, Place, Side, Task, What, ours, turns};
+use crate::{
+    Result,
+    measuring::Messages,
+    pair::Pair,
+    progress::Progress,
+    ranks::Joining,
+    report::{Report, Row, SizeOf, Times},
+    sizes::Sizes,
+    stopwatch::Stopwatch,
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    messages: Messages,
+    /// Try fewer sizes, blocks and threads, and leave out what has not begun after two and a half minutes.
+    #[arg(long)]
+    quick: bool,
+    /// The collectives. An all-to-all is an exchange like an all-gather, for which the library chooses the same.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_values_t = [Tried::AllReduce, Tried::ReduceScatter, Tried::AllGather]
+    )]
+    kinds: Vec<Tried>,
+    /// The ways that are tried [default: all that fit a size].
+    #[arg(long, value_enum, value_delimiter = ',')]
+    ways: Vec<AskedWay>,
+    /// The numbers of blocks that are tried [default: up to 128, 4 on simulated devices].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    blocks: Vec<u32>,
+    /// The numbers of threads of a block that are tried, multiples of 32 [default: up to 1024, 64 on simulated devices].
+    #[arg(long, value_delimiter = ',', value_parser = threads)]
+    threads: Vec<u32>,
+    /// How many calls a graph has.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    calls: u32,
+    /// The type of the numbers.
+    #[arg(long, value_enum, default_value_t)]
+    dtype: Numbers,
+    /// After so many seconds, a call that does not end is an error.
+    #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    /// Report all that was measured, and not the best of each size alone.
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Tried {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    AllToAll,
+}
+
+/// A number of threads that a block can have.
+fn threads(text: &str) -> Result<u32, String> {
+    let threads = text.parse().ok().filter(|threads: &u32| threads.is_multiple_of(32));
+    threads
+        .filter(|threads| (32..=1024).contains(threads))
+        .ok_or_else(|| "give multiples of 32 up to 1024".to_owned())
+}
+
+/// By default a time is of as many calls as move this much, but never of many, or of few.
+const BYTES_OF_A_TIME: u64 = 4 << 30;
+const MOST_ROUNDS: u64 = 200;
+/// When a quick run begins nothing new.
+const QUICK: Duration = Duration::from_secs(150);
+
+pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    let on_host = Platform::detect_or_host()? == Platform::Host;
+    let default = match (on_host, options.quick) {
+        (true, _) => Sizes { begin: 1 << 10, end: 16 << 10, factor: 4 },
+        (false, true) => Sizes { begin: 1 << 10, end: 64 << 20, factor: 4 },
+        (false, false) => Sizes { begin: 1 << 10, end: 1 << 30, factor: 2 },
+    };
+    let Messages { sizes, measuring } = &options.messages;
+    let sizes = sizes.or(default, options.dtype.size() * 2)?;
+    let pair = measuring.join(joining)?;
+    let candidates = options.candidates(on_host);
+
+    let trial = Trial::default();
+    let most = candidates.blocks.iter().max().copied().unwrap_or(1);
+    let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(trial.clone());
+    let collectives = builder.connect()?;
+    let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
+    let room = |what: &What| Task::room(*what, Place::Out, sizes.end, 2);
+    let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;
+    let tuner = Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory };
+
+    // The largest sizes come last, where the table can do without them.
+    let cells = || sizes.iter().flat_map(|bytes| whats.iter().map(move |what| (*what, bytes)));
+    let trials: usize = cells().map(|(what, bytes)| candidates.of(what.counted(bytes, 2)).len()).sum();
+    let mut progress = Progress::new(trials * measuring.launches(), !joining.reports());
+    let (mut rows, mut table, mut measured, mut done) = (Vec::new(), Vec::new(), 0, 0);
+    let begun = Instant::now();
+    for (what, bytes) in cells() {
+        // Rank 0's clock is that of both.
+        if options.quick && pair.ranks.say(&(begun.elapsed() > QUICK))?[0] {
+            break;
+        }
+        done += 1;
+        let between = what.counted(bytes, 2);
+        let (tried, of_all) = tuner.cell(what, bytes, &candidates.of(between), &mut progress)?;
+        measured += tried.len();
+        let times: Vec<_> =
+            tried.iter().zip(&of_all).map(|(it, row)| (*it, row.times.map(|it| it.median))).collect();
+        let best = best(&times);
+        table.extend(best.map(|best| Best { what, bytes: between, candidate: tried[best] }));
+        // What was wrong is to be seen.
+        let shown = of_all
+            .into_iter()
+            .enumerate()
+            .filter(|(n, row)| options.all || best == Some(*n) || row.times.is_none());
+        rows.extend(shown.map(|(_, row)| row));
+    }
+    drop(progress);
+    let notes = vec![
+        format!(
+            "{measured} combinations of way, blocks and threads for {done} of {} combinations of kind and size",
+            cells().count()
+        ),
+        "the fastest, or what takes fewer blocks and is slower by 2 % at most; in turns, graphs of calls out of place".to_owned(),
+    ];
+    let report = pair.report(Transport::CUDA_IPC, rows, notes)?;
+    Ok(report.map(|report| {
+        let machine = &report.machine;
+        let comment = format!(
+            "{}; driver {}, commit {}, `mscclpp-bench tune`.",
+            machine.devices.join(" and "),
+            machine.driver,
+            machine.commit
+        );
+        let text = (!table.is_empty()).then(|| rust(&table, sizes.factor, &comment));
+        Report { text, ..report }
+    }))
+}
+
+impl Options {
+    fn candidates(&self, on_host: bool) -> Candidates {
+        let (ways, blocks, threads): (_, &[u32], &[u32]) = match (on_host, self.quick) {
+            (true, _) => ([Way::Packets, Way::Pieces].to_vec(), &[1, 2, 4], &[32, 64]),
+            (false, true) => (WAYS.to_vec(), &[2, 4, 8, 16, 32, 64, 128], &[256, 512, 1024]),
+            (false, false) => {
+                (WAYS.to_vec(), &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128], &[128, 256, 512, 1024])
+            }
+        };
+        let or =
+            |given: &[u32], default: &[u32]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
+        let asked: Vec<_> = self.ways.iter().map(|way| way.way()).collect();
+        Candidates {
+            ways: if asked.is_empty() { ways } else { asked },
+            blocks: or(&self.blocks, blocks),
+            threads: or(&self.threads, threads),
+        }
+    }
+}
+
+const WAYS: [Way; 3] = [Way::Packets, Way::Lines, Way::Pieces];
+
+impl Tried {
+    fn what(self) -> What {
+        match self {
+            Self::AllReduce => What::AllReduce,
+            Self::ReduceScatter => What::ReduceScatter,
+            Self::AllGather => What::AllGather,
+            Self::AllToAll => What::AllToAll,
+        }
+    }
+}
+
+/// Chooses what is tried now. All ranks try the same in the same order.
+#[derive(Debug, Clone, Default)]
+struct Trial(Arc<Mutex<Option<Candidate>>>);
+
+impl Trial {
+    fn set(&self, candidate: Candidate) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(candidate);
+    }
+}
+
+impl Selector for Trial {
+    fn choose(&self, question: &Question) -> Choice {
+        let tuned = Tuned.choose(question);
+        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Candidate { way, blocks, threads }) => Choice { way, blocks, threads, ..tuned },
+            None => tuned,
+        }
+    }
+}
+
+struct Tuner<'a> {
+    options: &'a Options,
+    pair: &'a Pair,
+    collectives: &'a Collectives,
+    trial: &'a Trial,
+    memory: &'a DeviceBuffer,
+}
+
+impl Tuner<'_> {
+    /// The rows of all candidates that the library can do, and which they are.
+    fn cell(
+        &self,
+        what: What,
+        bytes: u64,
+        candidates: &[Candidate],
+        progress: &mut Progress,
+    ) -> Result<(Vec<Candidate>, Vec<Row>)> {
+        let Self { options, pair, memory, .. } = *self;
+        let (measuring, numbers) = (&options.messages.measuring, options.dtype);
+        let task = Task::random(what, numbers, Place::Out, bytes, &pair.ranks)?;
+        task.load(memory)?;
+        let most = if pair.gpu.platform() == Platform::Host { 1 } else { MOST_ROUNDS };
+        let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, most) as u32);
+        let calls = Calls { of_a_graph: options.calls, replays: rounds.div_ceil(options.calls) };
+        let limit = Duration::from_secs(options.limit.into());
+        let stopwatch = Stopwatch::of_others(pair, limit, |reason| self.collectives.abort(reason))?;
+
+        let (mut tried, mut sides) = (Vec::new(), Vec::new());
+        for candidate in candidates {
+            self.trial.set(*candidate);
+            let choice = self.collectives.choice(&task.request(memory.ptr()))?;
+            let is_possible = choice.is_some_and(|it| {
+                (it.way, it.blocks, it.threads) == (candidate.way, candidate.blocks, candidate.threads)
+            });
+            if is_possible {
+                let side = ours(self.collectives, &task, memory, calls, stopwatch.stream())?;
+                sides.push(Side { name: variant(*candidate), ..side });
+                tried.push(*candidate);
+            }
+        }
+        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
+        let row = |(candidate, times): (&Candidate, Option<Times>)| {
+            let row = Row::new(
+                what.name(),
+                &variant(*candidate),
+                (bytes, SizeOf::Bytes),
+                calls.rounds(),
+                measuring.repeats(),
+            );
+            let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, 2));
+            Row { bandwidth, blocks: Some(candidate.blocks), ..row.with(times, (None, None)) }
+        };
+        let rows = tried.iter().zip(measured).map(row).collect();
+        Ok((tried, rows))
+    }
+}

@@ -1,0 +1,105 @@
+//! What is tried for a size.
+
+use mscclpp_collectives::Way;
+
+/// A way with blocks and threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub(super) way: Way,
+    pub(super) blocks: u32,
+    pub(super) threads: u32,
+}
+
+/// All that may be combined.
+#[derive(Debug, Clone)]
+pub(super) struct Candidates {
+    pub(super) ways: Vec<Way>,
+    pub(super) blocks: Vec<u32>,
+    pub(super) threads: Vec<u32>,
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// A block with less would have no work for most of its threads, and one with more would be slow for sure.
+const OF_A_BLOCK: std::ops::RangeInclusive<u64> = 64..=4 * MIB;
+/// Fewer bytes than this are not worth a thread.
+const OF_A_THREAD: u64 = 2;
+
+impl Candidates {
+    /// Those that make sense for messages of so many bytes from a rank to another. Others are slow for sure; there is always
+    /// one, unless nothing may be combined.
+    pub(super) fn of(&self, bytes: u64) -> Vec<Candidate> {
+        let least = self.threads.iter().min().copied().unwrap_or(0);
+        let (fewest, most) = (self.blocks.iter().min(), self.blocks.iter().max());
+        let mut all = Vec::new();
+        for way in self.ways.iter().filter(|way| self.ways.len() == 1 || range(**way).contains(&bytes)) {
+            for blocks in &self.blocks {
+                let share = bytes / u64::from(*blocks);
+                let is_last = (share < *OF_A_BLOCK.start() && Some(blocks) == fewest)
+                    || (share > *OF_A_BLOCK.end() && Some(blocks) == most);
+                if !OF_A_BLOCK.contains(&share) && !is_last {
+                    continue;
+                }
+                let useful = |threads: &u32| *threads == least || u64::from(*threads) * OF_A_THREAD <= share;
+                let threads = self.threads.iter().copied().filter(useful);
+                all.extend(threads.map(|threads| Candidate { way: *way, blocks: *blocks, threads }));
+            }
+        }
+        all
+    }
+}
+
+/// The messages for which a way is worth a trial, where there are others.
+fn range(way: Way) -> std::ops::RangeInclusive<u64> {
+    match way {
+        Way::Packets => 0..=MIB,
+        Way::Lines => 8 * KIB..=64 * MIB,
+        Way::Pieces => 64 * KIB..=u64::MAX,
+        // What this program does not know is tried for everything.
+        _ => 0..=u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidates() -> Candidates {
+        Candidates {
+            ways: vec![Way::Packets, Way::Lines, Way::Pieces],
+            blocks: vec![2, 4, 8, 16, 32, 64, 128],
+            threads: vec![256, 512, 1024],
+        }
+    }
+
+    #[test]
+    fn every_size_has_some_and_none_has_many() {
+        for shift in 0..36 {
+            let all = candidates().of(1 << shift);
+            assert!((1..=63).contains(&all.len()), "{} for 2^{shift}", all.len());
+        }
+    }
+
+    #[test]
+    fn small_messages_have_few_blocks_and_large_ones_many() {
+        let blocks = |bytes| {
+            let all = candidates().of(bytes);
+            (all.iter().map(|it| it.blocks).min(), all.iter().map(|it| it.blocks).max())
+        };
+        assert_eq!(blocks(8), (Some(2), Some(2)));
+        assert_eq!(blocks(KIB), (Some(2), Some(16)));
+        assert_eq!(blocks(MIB), (Some(2), Some(128)));
+        assert_eq!(blocks(64 * MIB), (Some(16), Some(128)));
+        assert_eq!(blocks(1 << 40), (Some(128), Some(128)));
+        let ways = |bytes| candidates().of(bytes).iter().map(|it| it.way).collect::<Vec<_>>();
+        assert!(ways(KIB).iter().all(|way| *way == Way::Packets));
+        assert!(ways(1 << 30).iter().all(|way| *way == Way::Pieces));
+        assert!(ways(256 * KIB).contains(&Way::Lines) && ways(256 * KIB).contains(&Way::Pieces));
+    }
+
+    #[test]
+    fn a_single_way_is_tried_for_everything() {
+        let only = Candidates { ways: vec![Way::Pieces], ..candidates() };
+        assert!(only.of(KIB).iter().all(|it| it.way == Way::Pieces) && !only.of(KIB).is_empty());
+    }
+}

@@ -1,0 +1,122 @@
+//! The best of what was measured, and the table that follows from it, as Rust text.
+
+use std::fmt::Write;
+
+use super::Candidate;
+use crate::collectives::What;
+
+/// What was fastest for messages of so many bytes from a rank to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Best {
+    pub(super) what: What,
+    pub(super) bytes: u64,
+    pub(super) candidate: Candidate,
+}
+
+/// Of two that differ by less, the one that leaves more of the device to others counts as better.
+const ENOUGH: f64 = 1.02;
+
+/// The number of the best, of those with a time.
+pub(super) fn best(measured: &[(Candidate, Option<f64>)]) -> Option<usize> {
+    let times = measured.iter().filter_map(|(_, us)| *us);
+    let fastest = times.min_by(f64::total_cmp)?;
+    let near = |(_, us): &(Candidate, Option<f64>)| us.is_some_and(|us| us <= fastest * ENOUGH);
+    let all = measured.iter().enumerate().filter(|(_, it)| near(it));
+    all.min_by_key(|(_, (candidate, _))| (candidate.blocks, candidate.threads)).map(|(n, _)| n)
+}
+
+/// A table for `tables.rs` of the collectives' crate, in which a size counts for those around it: sizes were `factor` apart.
+pub(super) fn rust(all: &[Best], factor: u64, comment: &str) -> String {
+    let mut text = format!("/// {comment}\nconst MEASURED: Table = Table {{\n");
+    for (field, what) in [
+        ("all_reduce", What::AllReduce),
+        ("reduce_scatter", What::ReduceScatter),
+        ("exchange", What::AllGather),
+        ("exchange", What::AllToAll),
+    ] {
+        let of_this: Vec<_> = all.iter().filter(|best| best.what == what).collect();
+        // Both give the same field; all_gather's is taken where both were measured.
+        let twice = what == What::AllToAll && all.iter().any(|best| best.what == What::AllGather);
+        if of_this.is_empty() || twice {
+            continue;
+        }
+        let _ = writeln!(text, "    {field}: &[");
+        for (n, best) in of_this.iter().enumerate() {
+            let next = of_this.get(n + 1);
+            if next.is_some_and(|next| next.candidate == best.candidate) {
+                continue;
+            }
+            let up_to = next.map_or_else(|| "u64::MAX".to_owned(), |_| bytes(best.bytes * factor.isqrt()));
+            let Candidate { way, blocks, threads } = best.candidate;
+            let _ = writeln!(text, "        ({up_to}, Way::{way:?}, {blocks}, {threads}),");
+        }
+        text.push_str("    ],\n");
+    }
+    text + "};\n"
+}
+
+/// As the tables write sizes.
+fn bytes(bytes: u64) -> String {
+    match bytes {
+        _ if bytes.is_multiple_of(1 << 20) => format!("{} * MIB", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{} * KIB", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}
+
+/// In the table's words: `lines 64x256`.
+pub(super) fn variant(Candidate { way, blocks, threads }: Candidate) -> String {
+    format!("{way:?} {blocks}x{threads}").to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_collectives::Way;
+
+    use super::*;
+
+    fn candidate(way: Way, blocks: u32, threads: u32) -> Candidate {
+        Candidate { way, blocks, threads }
+    }
+
+    #[test]
+    fn the_best_is_fast_and_takes_little() {
+        let of = |times: &[(u32, Option<f64>)]| {
+            let all: Vec<_> =
+                times.iter().map(|(blocks, us)| (candidate(Way::Lines, *blocks, 256), *us)).collect();
+            best(&all)
+        };
+        assert_eq!(of(&[(128, Some(10.0)), (16, Some(10.1)), (4, Some(11.0))]), Some(1));
+        assert_eq!(of(&[(128, Some(10.0)), (16, Some(10.5)), (4, None)]), Some(0));
+        assert_eq!(of(&[(4, None)]), None);
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn a_table_is_what_the_library_has() {
+        let row = |what, bytes, way, blocks| Best { what, bytes, candidate: candidate(way, blocks, 256) };
+        let all = [
+            row(What::AllReduce, 1 << 10, Way::Packets, 2),
+            row(What::AllReduce, 4 << 10, Way::Packets, 2),
+            row(What::AllReduce, 1 << 20, Way::Lines, 128),
+            row(What::AllReduce, 4 << 20, Way::Pieces, 128),
+            row(What::AllGather, 96, Way::Packets, 2),
+            row(What::AllGather, 384, Way::Lines, 2),
+            row(What::AllToAll, 96, Way::Pieces, 2),
+        ];
+        let expected = "/// Two of them.
+const MEASURED: Table = Table {
+    all_reduce: &[
+        (8 * KIB, Way::Packets, 2, 256),
+        (2 * MIB, Way::Lines, 128, 256),
+        (u64::MAX, Way::Pieces, 128, 256),
+    ],
+    exchange: &[
+        (192, Way::Packets, 2, 256),
+        (u64::MAX, Way::Lines, 2, 256),
+    ],
+};
+";
+        assert_eq!(rust(&all, 4, "Two of them."), expected);
+    }
+}

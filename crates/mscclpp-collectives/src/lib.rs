@@ -21,7 +21,8 @@
 //! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`].
 //!
 //! # What it does not do yet
-//! All ranks are on one host, and their devices reach each other's memory. No figure of it has been measured on GPUs.
+//! All ranks are on one host, and their devices reach each other's memory. No figure of it has been measured on GPUs;
+//! [`Tuned`] says on what its choices rest.
 
 mod calls;
 mod collectives;
@@ -30,6 +31,7 @@ mod error;
 mod handle;
 mod kernels;
 mod messages;
+mod model;
 mod order;
 mod plan;
 mod request;
@@ -37,6 +39,7 @@ mod scratch;
 mod select;
 mod setup;
 mod signature;
+mod tables;
 mod typed;
 
 pub use collectives::Collectives;
@@ -44,6 +47,6 @@ pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::MAX_RANKS;
 pub use request::{Kind, ReduceOp, Request};
-pub use select::{Choice, Devices, Possible, Question, Selector, Shape, Tuned, Way};
+pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Tuned, Way};
 pub use setup::CollectivesBuilder;
 pub use typed::Transfer;

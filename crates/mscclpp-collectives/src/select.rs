@@ -4,6 +4,11 @@
 
 use std::fmt;
 
+use crate::{
+    model,
+    tables::{OF_HOST, measured},
+};
+
 /// How messages travel. `collective_device.hpp` describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -69,7 +74,22 @@ pub enum Devices {
     /// Simulated.
     Host,
     /// GPUs.
-    Gpus,
+    Gpus {
+        /// The lowest compute capability among them, major and minor; none for AMD GPUs.
+        capability: Option<(u32, u32)>,
+        /// What joins them: the least link between two.
+        link: Link,
+    },
+}
+
+/// What joins GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Link {
+    /// NVLink; also of ranks that share a GPU.
+    NvLink,
+    /// PCIe, and everything of which nothing is known.
+    Other,
 }
 
 /// How a collective is done.
@@ -109,62 +129,39 @@ pub trait Selector: Send + Sync + fmt::Debug {
     fn choose(&self, question: &Question) -> Choice;
 }
 
-/// The tables of this crate.
+/// The tables of this crate, and where there is none, a prediction.
 ///
-/// Those for GPUs follow what was fastest for bare kernels of the same ways between two H200. Calls of this crate have not
-/// been measured, and for more ranks the rows are a guess.
+/// There is one for two GPUs of compute capability 9.0 that NVLink joins: what was fastest for bare kernels of the same
+/// ways between two H200. Calls of this crate have not been measured. For all others, a model of the link predicts what is
+/// fastest. [`Tuned::is_measured`] says which it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuned;
 
-/// Up to so many bytes: the way, blocks, threads.
-type Row = (u64, Way, u32, u32);
+impl Tuned {
+    /// Whether the answer to a question was measured on devices like these, by a link like theirs, with as many ranks.
+    /// Others are predictions or rules.
+    #[must_use]
+    pub fn is_measured(question: &Question) -> bool {
+        measured(question.devices, question.ranks).is_some()
+    }
+}
 
 const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
-
-const ALL_REDUCE: &[Row] = &[
-    (2 * KIB, Way::Packets, 2, 256),
-    (8 * KIB, Way::Packets, 4, 256),
-    (16 * KIB, Way::Packets, 8, 256),
-    (32 * KIB, Way::Packets, 32, 256),
-    (64 * KIB, Way::Packets, 64, 256),
-    (256 * KIB, Way::Lines, 128, 256),
-    (512 * KIB, Way::Lines, 128, 512),
-    (4 * MIB, Way::Lines, 128, 1024),
-    (u64::MAX, Way::Pieces, 128, 1024),
-];
-
-/// By what a rank sends to another, which is half of the message between two.
-const EXCHANGE: &[Row] = &[
-    (2 * KIB, Way::Packets, 2, 256),
-    (8 * KIB, Way::Packets, 8, 256),
-    (32 * KIB, Way::Packets, 32, 256),
-    (128 * KIB, Way::Lines, 64, 256),
-    (256 * KIB, Way::Lines, 128, 256),
-    (512 * KIB, Way::Lines, 128, 512),
-    (4 * MIB, Way::Lines, 128, 1024),
-    (u64::MAX, Way::Pieces, 128, 1024),
-];
-
-/// Simulated threads take turns on few cores; what they do together, as for lines, takes them longest.
-const HOST: &[Row] =
-    &[(KIB, Way::Packets, 1, 32), (8 * KIB, Way::Packets, 2, 64), (u64::MAX, Way::Pieces, 2, 64)];
 
 impl Selector for Tuned {
     fn choose(&self, question: &Question) -> Choice {
         let Question { bytes, possible, .. } = *question;
-        let table = match (question.devices, question.shape) {
-            (Devices::Host, _) => HOST,
-            (Devices::Gpus, Shape::AllReduce) => ALL_REDUCE,
-            (Devices::Gpus, _) => EXCHANGE,
+        let table = match (measured(question.devices, question.ranks), question.devices) {
+            (Some(table), _) => table,
+            (None, Devices::Host) => &OF_HOST,
+            (None, Devices::Gpus { .. }) => return model::choose(question),
         };
         // What each rank must push in one step grows with the ranks; in two, it does not.
         let two_steps = question.shape == Shape::AllReduce
             && question.ranks > 2
             && possible.pieces_in_two_steps
             && bytes.saturating_mul(question.ranks as u64 - 1) > 256 * KIB;
-        let row = table.iter().find(|row| bytes <= row.0).unwrap_or(&table[table.len() - 1]);
-        let &(_, mut way, blocks, threads) = row;
+        let (_, mut way, blocks, threads) = table.row(question.shape, question.reduces, bytes);
         let lines = if two_steps { possible.lines_in_two_steps } else { possible.lines };
         if two_steps && way == Way::Packets {
             way = Way::Lines;
@@ -214,7 +211,7 @@ mod tests {
             ranks,
             possible,
             max_blocks: 64,
-            devices: Devices::Gpus,
+            devices: Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink },
         }
     }
 
@@ -229,6 +226,24 @@ mod tests {
         assert_eq!(way(1 << 30, 2), (Way::Pieces, false));
         assert_eq!(way(1 << 20, 8), (Way::Lines, true));
         assert_eq!(way(1 << 30, 8), (Way::Pieces, true));
+    }
+
+    #[test]
+    fn what_was_measured_is_told_from_what_was_predicted() {
+        let with = |devices, ranks| Question { devices, ..question(1 << 10, ranks, ALL) };
+        let gpus = |capability, link| Devices::Gpus { capability, link };
+        assert!(Tuned::is_measured(&question(1 << 10, 2, ALL)));
+        for (devices, ranks) in [
+            (gpus(Some((9, 0)), Link::NvLink), 8),
+            (gpus(Some((9, 0)), Link::Other), 2),
+            (gpus(Some((8, 0)), Link::NvLink), 2),
+            (gpus(None, Link::Other), 2),
+            (Devices::Host, 2),
+        ] {
+            assert!(!Tuned::is_measured(&with(devices, ranks)), "{devices:?} {ranks}");
+            let choice = Tuned.choose(&with(devices, ranks));
+            assert_eq!(choice.way, Way::Packets, "{devices:?} {ranks}");
+        }
     }
 
     #[test]

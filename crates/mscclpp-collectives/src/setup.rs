@@ -15,7 +15,7 @@ use crate::{
     handle::{CollectiveHandle, MAX_RANKS},
     kernels::Kernels,
     scratch::Layout,
-    select::Devices,
+    select::{Devices, Link},
 };
 
 /// How much device memory a communicator takes, if nothing else is said.
@@ -183,7 +183,13 @@ impl<'a> CollectivesBuilder<'a> {
             [(&memory).owner(), (&counters.buffer).owner(), (&mismatch).owner()].into_iter().flatten(),
         );
         let owner: Owner = Arc::new(kept);
-        let devices = if on_host { Devices::Host } else { Devices::Gpus };
+        let devices = if on_host {
+            Devices::Host
+        } else {
+            // Lines arrive whole over NVLink, and over nothing else.
+            let link = if lines { Link::NvLink } else { Link::Other };
+            Devices::Gpus { capability: group.lowest_capability(gpu)?, link }
+        };
         Ok(Collectives::of(Inner {
             comm: comm.clone(),
             gpu: gpu.clone(),
@@ -255,6 +261,14 @@ impl Group {
             all[r] = bytes.chunks(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
         }
         Ok(all)
+    }
+
+    /// The lowest compute capability of the ranks' devices, if all have one.
+    fn lowest_capability(&self, gpu: &Gpu) -> Result<Option<(u32, u32)>> {
+        let (major, minor) = gpu.properties().compute_capability.unwrap_or_default();
+        let all = self.all_gather(&[u64::from(major) << 32 | u64::from(minor)])?;
+        let lowest = all.iter().map(|words| words.first().copied().unwrap_or(0)).min().unwrap_or(0);
+        Ok((lowest != 0).then_some(((lowest >> 32) as u32, lowest as u32)))
     }
 
     /// That all ranks give the same.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// How long kernels may take to end after an abort.
-const AFTER_ABORT: Duration = Duration::from_secs(10);
+const AFTER_ABORT: Duration = Duration::from_secs(5);
 
 /// Ends waits, for a reason.
 type Abort<'a> = Box<dyn Fn(&str) + 'a>;
@@ -101,7 +101,7 @@ impl<'a> Stopwatch<'a> {
         }
         if let Err(error) = self.clock.wait_for(self.limit) {
             self.abort("a launch took too long");
-            self.wait_after_abort(&error)?;
+            self.await_abort(&error);
             return Err(error.into());
         }
         let mut failed = [0; 4];
@@ -119,15 +119,13 @@ impl<'a> Stopwatch<'a> {
 
     /// Until kernels whose waits were aborted because of `error` are complete. What others have launched may go on, and then
     /// the process ends: while it does, memory cannot be given back.
-    fn wait_after_abort(&self, error: &dyn Display) -> Result<(), GpuError> {
-        if self.abort_others.is_none() {
-            return self.clock.wait_for(self.limit);
-        }
-        let ended = self.clock.wait_for(AFTER_ABORT);
-        if ended.is_err() && self.clock.is_busy() {
+    fn await_abort(&self, error: &dyn Display) {
+        let ours = self.abort_others.is_none();
+        // That waits were aborted is no news.
+        let _ = self.clock.wait_for(if ours { self.limit } else { AFTER_ABORT });
+        if !ours && self.clock.is_busy() {
             end_process(&format!("{error}; it goes on after an abort, so this process ends"));
         }
-        ended
     }
 
     fn abort(&self, reason: &str) {
@@ -145,7 +143,7 @@ impl Drop for Stopwatch<'_> {
         // After an error a kernel may still wait: it must end before what it works on goes.
         if self.clock.is_busy() {
             self.abort("the benchmark ends");
-            let _ = self.wait_after_abort(&"a launch of a benchmark that has failed");
+            self.await_abort(&"a launch of a benchmark that has failed");
         }
     }
 }

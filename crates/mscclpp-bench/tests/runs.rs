@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory_put_packets),
         trial("collectives_have_rows_like_those_of_nccl_tests", collectives),
+        trial("collectives_that_do_not_end_are_an_error", too_long),
         trial("tuning_gives_a_table", tune),
         trial("wrong_data_fails", wrong_data),
         trial("json_goes_to_standard_output_alone", json_to_standard_output),
@@ -163,6 +164,19 @@ fn collectives() -> Result<(), Failed> {
             ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
         assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
     }
+    Ok(())
+}
+
+/// More than can be done in a second: each of two ranks sends 1 GiB, by the threads of simulated devices, and reduces as
+/// much. Whether the rest is over soon after the abort, or the process ends without it, depends on the machine.
+fn too_long() -> Result<(), Failed> {
+    let long = ["-b", "8M", "-e", "8M", "--calls", "128", "--iters", "128", "--limit", "1"];
+    let mut program = Command::new(PROGRAM);
+    let output =
+        output_within(5 * LIMIT, program.arg("all-reduce").args(long).env("MSCCLPP_PLATFORM", "host"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("did not finish within 1s; see "), "{said}");
     Ok(())
 }
 

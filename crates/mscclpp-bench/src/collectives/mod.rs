@@ -7,11 +7,17 @@ mod tune;
 mod turns;
 mod what;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use clap::{Args, ValueEnum};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned, Way};
+use mscclpp_collectives::{Choice, Collectives, Devices, Question, Selector, Tuned, Way};
 
 pub(crate) use self::{
     numbers::Numbers,
@@ -108,11 +114,22 @@ struct Asked {
     threads: Option<u32>,
 }
 
-impl Selector for Asked {
+/// Chooses that, and notes whether the library's choices were predictions.
+#[derive(Debug, Clone)]
+struct Chooser {
+    asked: Asked,
+    predicted: Arc<AtomicBool>,
+}
+
+impl Selector for Chooser {
     fn choose(&self, question: &Question) -> Choice {
-        let tuned = Tuned.choose(question);
-        let way = self.way.map_or(tuned.way, AskedWay::way);
-        let (blocks, threads) = (self.blocks.unwrap_or(tuned.blocks), self.threads.unwrap_or(tuned.threads));
+        if question.devices != Devices::Host && !Tuned::is_measured(question) {
+            self.predicted.store(true, Ordering::Relaxed);
+        }
+        let (tuned, asked) = (Tuned.choose(question), self.asked);
+        let way = asked.way.map_or(tuned.way, AskedWay::way);
+        let blocks = asked.blocks.unwrap_or(tuned.blocks);
+        let threads = asked.threads.unwrap_or(tuned.threads);
         Choice { way, blocks, threads, ..tuned }
     }
 }
@@ -140,6 +157,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let nccl = comm.as_ref().zip(windows.as_ref());
 
     let all = asked(options);
+    let predicted = Arc::new(AtomicBool::new(false));
     let rows_of_a_size = all.len() * options.place.len();
     let sides = 1 + nccl.map_or(0, |(_, windows)| 1 + usize::from(windows.memory().is_some()));
     let mut progress =
@@ -147,8 +165,9 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let mut rows = Vec::new();
     for asked in all {
         let most = asked.blocks.unwrap_or(if on_host { 4 } else { 128 });
-        let collectives =
-            Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(asked).connect()?;
+        let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
+        let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most);
+        let collectives = builder.selector(chooser).connect()?;
         let bench = Bench {
             what,
             options,
@@ -178,6 +197,12 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
             options.calls
         ),
     ];
+    if predicted.load(Ordering::Relaxed) {
+        notes.push(
+            "what the library chooses for these devices is a prediction; the workload `tune` measures it"
+                .to_owned(),
+        );
+    }
     notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
     pair.report(Transport::CUDA_IPC, rows, notes)
 }

@@ -161,7 +161,9 @@ const char* ncclGetLastError(void*) { return "the stand-in was told to\n"; }
 
 int ncclGetUniqueId(Id* id) {
   *id = {};
-  snprintf(id->path, sizeof(id->path), "/tmp/fake-nccl-XXXXXX");
+  // Beside the log, in a folder that goes with the test.
+  const char* log = getenv("FAKE_NCCL_LOG");
+  snprintf(id->path, sizeof(id->path), "%s-XXXXXX", log ? log : "/tmp/fake-nccl");
   int file = mkstemp(id->path);
   if (file < 0 || ftruncate(file, sizeof(Shared)) != 0) abort();
   close(file);

@@ -1,4 +1,4 @@
-// The kernels of collectives: each takes a communicator's handle and a call.
+// The kernels of collectives between any number of ranks: each takes a communicator's handle and a call.
 
 #include "mscclpp/collective_device.hpp"
 
@@ -6,18 +6,13 @@ using namespace mscclpp;
 
 // FORM_WAY_WORDS: the exchange, or the all_reduce in two steps, by packets, lines or pieces, of which each word is moved,
 // reduced as the call says, or reduced as the name says.
-#define KERNEL(NAME, FORM, ...)                                                                           \
-  extern "C" __global__ void __launch_bounds__(1024)                                                      \
-      NAME(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveCall call) { \
-    detail::FORM<__VA_ARGS__>(comm, call);                                                                \
-  }
-#define REDUCING_KERNELS(NAME, FORM)                                        \
-  KERNEL(NAME##_any, FORM, detail::ReduceAnyWords)                          \
-  KERNEL(NAME##_f16_sum, FORM, detail::ReduceWords<ReduceF16, ReduceSum>)   \
-  KERNEL(NAME##_bf16_sum, FORM, detail::ReduceWords<ReduceBf16, ReduceSum>) \
-  KERNEL(NAME##_f32_sum, FORM, detail::ReduceWords<ReduceF32, ReduceSum>)
-#define EXCHANGE_KERNELS(NAME, FORM)           \
-  KERNEL(NAME##_move, FORM, detail::MoveWords) \
+#define REDUCING_KERNELS(NAME, FORM)                                                                 \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords>)                        \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::ReduceWords<ReduceF16, ReduceSum>>) \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::ReduceWords<ReduceBf16, ReduceSum>>) \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::ReduceWords<ReduceF32, ReduceSum>>)
+#define EXCHANGE_KERNELS(NAME, FORM)                                     \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords>) \
   REDUCING_KERNELS(NAME, FORM)
 
 EXCHANGE_KERNELS(exchange_packets, exchangePackets)

@@ -140,6 +140,9 @@ pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channe
 /// `CollectiveHandle` and a `CollectiveSends`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
+/// Those of [`COLLECTIVES`] that two ranks need, with less in them.
+pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");
+
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
 /// `Host2DeviceSemaphoreDeviceHandle`s in device memory.
 pub const CUSTOM_PROXY: KernelSource<'static> = kernel!("custom_proxy");

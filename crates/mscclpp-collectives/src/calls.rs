@@ -28,7 +28,7 @@ pub(crate) struct Inner {
     pub(crate) gpu: Gpu,
     pub(crate) group: Group,
     pub(crate) layout: Layout,
-    pub(crate) kernels: Kernels,
+    pub(crate) kernels: Arc<Kernels>,
     pub(crate) handle: CollectiveHandle,
     /// See [`Counters`].
     pub(crate) counters: Counters,
@@ -42,6 +42,8 @@ pub(crate) struct Inner {
     /// Whether lines of 128 bytes arrive whole between all ranks.
     pub(crate) lines: bool,
     pub(crate) devices: Devices,
+    /// See [`Question`].
+    pub(crate) max_threads: u32,
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
@@ -142,7 +144,8 @@ impl Inner {
         }
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
         let fits = |way| most.is_some_and(|most| self.layout.fits(way, most, false));
-        let part = plan.part(ranks).filter(|_| most.is_some_and(|most| most >= TWO_STEPS_MIN));
+        // Between two ranks, two steps gain nothing.
+        let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
         let possible = Possible {
             packets: fits(Way::Packets),
             lines: self.lines && fits(Way::Lines),
@@ -162,6 +165,7 @@ impl Inner {
             ranks,
             possible,
             max_blocks: self.layout.slots,
+            max_threads: self.max_threads,
             devices: self.devices,
         };
         self.selector.choose(&question).mended(&question)

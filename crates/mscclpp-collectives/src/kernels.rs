@@ -1,12 +1,15 @@
-//! The kernels of `collectives.cu`, and which of them a call takes.
+//! The kernels of `collectives.cu` and `collectives_of_two.cu`, and which of them a call takes.
 
-use mscclpp::{Kernel, Module};
+use std::sync::{Arc, Weak};
+
+use mscclpp::{Gpu, Kernel, Module, Platform};
+use parking_lot::Mutex;
 
 use crate::{DataType, Error, ReduceOp, Result, Way, select::Choice};
 
-/// The kernels of `collectives.cu`.
+/// The kernels of one of the sources.
 pub(crate) struct Kernels {
-    /// By [`Form`] and [`Words`].
+    /// By [`Form`] and [`Words`]. Two ranks have none in two steps.
     forms: [[Option<Kernel>; 5]; 5],
     pub(crate) messages: Kernel,
 }
@@ -35,12 +38,46 @@ const FORMS: [&str; 5] =
     ["exchange_packets", "exchange_lines", "exchange_pieces", "all_reduce_lines", "all_reduce_pieces"];
 const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
 
+/// Those that are loaded, by device and whether they are for two ranks.
+///
+/// Loading waits for kernels that run on the device. A communicator that is set up while calls of another one wait for
+/// their peers must not do that, so all of a device share what the first of them loaded.
+type Loaded = Vec<((Platform, usize, bool), Arc<Mutex<Weak<Kernels>>>)>;
+static LOADED: Mutex<Loaded> = Mutex::new(Vec::new());
+
 impl Kernels {
-    pub(crate) fn load(module: &Module) -> Result<Self> {
+    /// Those for so many ranks on a device.
+    pub(crate) fn on(gpu: &Gpu, ranks: usize) -> Result<Arc<Self>> {
+        let key = (gpu.platform(), gpu.id(), ranks == 2);
+        let entry = {
+            let mut loaded = LOADED.lock();
+            let found = loaded.iter().find(|(of, _)| *of == key).map(|(_, entry)| entry.clone());
+            found.unwrap_or_else(|| {
+                let entry = Arc::new(Mutex::new(Weak::new()));
+                loaded.push((key, entry.clone()));
+                entry
+            })
+        };
+        // Only those of the same device wait for each other.
+        let mut entry = entry.lock();
+        if let Some(kernels) = entry.upgrade() {
+            return Ok(kernels);
+        }
+        let source = match ranks {
+            2 => mscclpp_kernels::COLLECTIVES_OF_TWO,
+            _ => mscclpp_kernels::COLLECTIVES,
+        };
+        let kernels = Arc::new(Self::load(&Module::load(gpu, &source)?, ranks == 2)?);
+        *entry = Arc::downgrade(&kernels);
+        Ok(kernels)
+    }
+
+    fn load(module: &Module, of_two: bool) -> Result<Self> {
         let mut forms: [[Option<Kernel>; 5]; 5] = Default::default();
         for (form, kernels) in FORMS.iter().zip(&mut forms) {
             for (words, kernel) in WORDS.iter().zip(kernels) {
-                if !(form.starts_with("all_reduce") && *words == "move") {
+                let in_two_steps = form.starts_with("all_reduce");
+                if !(in_two_steps && (of_two || *words == "move")) {
                     *kernel = Some(module.kernel(&format!("{form}_{words}"))?);
                 }
             }

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | packets | a hop | 2 |
 //! | lines | a hop and 0.2 us | 128 / 120 |
-//! | pieces | a hop and 1.1 us: others signal that they are there | 1 |
+//! | pieces | a hop and 8 us: the first are under way before any can be taken | 1 |
 //!
 //! An `all_reduce` in one step sends the message to all others; in two, it sends a part to each and then one part to all,
 //! with two starts.
@@ -20,12 +20,13 @@ use crate::select::{Choice, Devices, Link, Question, Shape, Way};
 
 const HOP: f64 = 1.25;
 const LINES: f64 = 0.2;
-const PIECES: f64 = 1.1;
+const PIECES: f64 = 8.0;
 const OF_NOMINAL: f64 = 0.78;
-/// In GB/s: what a block adds to the bandwidth where all that comes is combined. 128 of them fill the link of an H200.
-const OF_A_BLOCK: f64 = 2.75;
-/// A block has at least so many bytes to send, if it is not one of the first two; with twice as many it has 512 threads,
-/// with more 1024.
+/// The threads of a block, and in GB/s, what a block adds to the bandwidth where all that comes is combined: 256 of 256
+/// threads fill the link of an H200. Between more than two ranks there is less scratch for blocks, so they are larger.
+const OF_TWO: (u32, f64) = (256, 1.37);
+const OF_MORE: (u32, f64) = (512, 2.75);
+/// A block has at least so many bytes to send, if it is not the first.
 const WORTH_A_BLOCK: u64 = 2 << 10;
 
 /// The fastest of what is possible, by prediction.
@@ -42,7 +43,10 @@ pub(crate) fn choose(question: &Question) -> Choice {
     let ways = ways.iter().filter(|(_, two_steps, possible)| *possible && (two_steps_help || !two_steps));
     let times = ways.map(|(way, two_steps, _)| (*way, *two_steps, time(question, *way, *two_steps)));
     let (way, two_steps, _) = times.min_by(|a, b| a.2.total_cmp(&b.2)).unwrap_or((Way::Pieces, false, 0.0));
-    let (blocks, threads) = blocks_and_threads(sent(question, two_steps), bandwidth(question.devices));
+    let (threads, of_a_block) = if question.ranks > 2 { OF_MORE } else { OF_TWO };
+    // No more than fill the link, and none that has next to nothing to do.
+    let fill = ((bandwidth(question.devices) / of_a_block) as u64).clamp(8, 256).next_power_of_two();
+    let blocks = (sent(question, two_steps) / WORTH_A_BLOCK).clamp(1, fill).next_power_of_two() as u32;
     Choice { way, two_steps, blocks, threads }
 }
 
@@ -80,18 +84,6 @@ fn bandwidth(devices: Devices) -> f64 {
     nominal * OF_NOMINAL
 }
 
-/// How many blocks and threads send so many bytes: no more than fill the link, and none that has next to nothing to do.
-fn blocks_and_threads(bytes: u64, bandwidth: f64) -> (u32, u32) {
-    let fill = ((bandwidth / OF_A_BLOCK) as u64).clamp(8, 128).next_power_of_two();
-    let blocks = (bytes / WORTH_A_BLOCK).clamp(2, fill).next_power_of_two();
-    let threads = match bytes / blocks {
-        0..=WORTH_A_BLOCK => 256,
-        share if share <= 2 * WORTH_A_BLOCK => 512,
-        _ => 1024,
-    };
-    (blocks as u32, threads)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +94,16 @@ mod tests {
         Possible { packets: true, lines: true, lines_in_two_steps: true, pieces_in_two_steps: true };
 
     fn question(devices: Devices, ranks: usize, bytes: u64, possible: Possible) -> Question {
-        Question { shape: Shape::AllReduce, reduces: true, bytes, ranks, possible, max_blocks: 128, devices }
+        Question {
+            shape: Shape::AllReduce,
+            reduces: true,
+            bytes,
+            ranks,
+            possible,
+            max_blocks: 256,
+            max_threads: 132 * 512,
+            devices,
+        }
     }
 
     /// The model is made from what was measured, so it must say nearly the same.
@@ -136,10 +137,10 @@ mod tests {
                     (0..40).map(|shift| choose(&question(devices, ranks, 1 << shift, ALL))).collect();
                 let key = |it: &Choice| (it.two_steps, it.way as u8);
                 assert!(all.is_sorted_by_key(key), "{devices:?} {ranks}: {all:?}");
-                assert!(all[0].way == Way::Packets && !all[0].two_steps && all[0].blocks == 2);
+                assert!(all[0].way == Way::Packets && !all[0].two_steps && all[0].blocks == 1);
                 let last = all[39];
-                assert!(last.way == Way::Pieces && last.two_steps == (ranks > 2) && last.threads == 1024);
-                assert!(all.iter().all(|it| it.blocks <= 128 && it.blocks.is_power_of_two()));
+                assert!(last.way == Way::Pieces && last.two_steps == (ranks > 2));
+                assert!(all.iter().all(|it| it.blocks <= 256 && it.blocks.is_power_of_two()));
             }
         }
     }
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn a_slow_link_takes_few_multiprocessors() {
         let slow = Devices::Gpus { capability: Some((8, 6)), link: Link::Other };
-        assert_eq!(choose(&question(slow, 2, 1 << 30, ALL)).blocks, 16);
-        assert_eq!(choose(&question(H200, 2, 1 << 30, ALL)).blocks, 128);
+        assert_eq!(choose(&question(slow, 2, 1 << 30, ALL)).blocks, 32);
+        assert_eq!(choose(&question(H200, 2, 1 << 30, ALL)).blocks, 256);
     }
 }

@@ -54,16 +54,17 @@ impl Layout {
         let signals = checks + 2 * ranks * LINE;
         let message_signals = signals + 3 * ranks * blocks * LINE;
         let packets = message_signals + 2 * ranks * u64::from(LANES) * LINE;
-        // A quarter for what needs flags, the rest for pieces.
+        // A third for what needs flags, half for pieces, the rest for messages.
         let packet_bytes = (budget / 64 / (2 * peers)).clamp(16, 2 * PACKETS_MAX) / 16 * 16 * peers;
         let lines = (packets + 2 * packet_bytes).next_multiple_of(LINE);
-        let line_bytes = (budget / 4 / 2 / LINE).max(1) * LINE;
+        let line_bytes = (budget * 9 / 64 / LINE).max(1) * LINE;
         let messages = lines + 2 * line_bytes;
         let message_places = peers * u64::from(LANES) * RING;
         let message_piece = piece_of(budget / 8 / message_places);
         let pieces = messages + message_places * message_piece;
-        // In two steps each rank has places for what comes and for results.
-        let places = 2 * peers * blocks * RING;
+        // In two steps each rank has places for what comes and for results. Between two ranks there is but one.
+        let steps = if ranks > 2 { 2 } else { 1 };
+        let places = steps * peers * blocks * RING;
         let piece_bytes = places * piece_of(budget / 2 / 2 / places);
         let total = pieces + 2 * piece_bytes;
         Self {
@@ -137,7 +138,7 @@ mod tests {
                     assert!(parts.is_sorted(), "{layout:?}");
                     assert!(lines.is_multiple_of(LINE) && pieces.is_multiple_of(16));
                     assert!(total <= budget);
-                    for two_steps in [false, true] {
+                    for two_steps in [false, true].into_iter().take(if ranks > 2 { 2 } else { 1 }) {
                         for blocks in [1, slots] {
                             let piece = layout.piece(None, blocks, two_steps);
                             let places = layout.slots_of(two_steps) * u64::from(blocks) * RING;
@@ -152,10 +153,10 @@ mod tests {
 
     #[test]
     fn the_usual_scratch_has_room_for_what_the_table_chooses() {
-        let layout = Layout::new(2, 128, crate::setup::SCRATCH).unwrap();
+        let layout = Layout::new(2, 256, crate::setup::SCRATCH).unwrap();
         assert!(layout.fits(Way::Packets, 128 << 10, false));
-        assert!(layout.fits(Way::Lines, 4 << 20, false));
-        assert_eq!(layout.piece(Some(1 << 30), 128, false), MOST_PIECE);
+        assert!(layout.fits(Way::Lines, 16 << 20, false));
+        assert_eq!(layout.piece(Some(1 << 30), 256, false), 32 << 10);
         let layout = Layout::new(8, 128, crate::setup::SCRATCH).unwrap();
         assert!(layout.fits(Way::Lines, (4 << 20) / 8, true));
     }

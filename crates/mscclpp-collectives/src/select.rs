@@ -49,6 +49,8 @@ pub struct Question {
     pub possible: Possible,
     /// The most blocks that a call may have.
     pub max_blocks: u32,
+    /// The most threads that a call may have, in all its blocks.
+    pub max_threads: u32,
     /// What the devices of all ranks are.
     pub devices: Devices,
 }
@@ -61,7 +63,7 @@ pub struct Possible {
     pub packets: bool,
     /// By lines: they arrive whole between all ranks, and the message fits.
     pub lines: bool,
-    /// As an `all_reduce` in two steps, by lines.
+    /// As an `all_reduce` in two steps, by lines. Never between two ranks, to whom it gains nothing.
     pub lines_in_two_steps: bool,
     /// As an `all_reduce` in two steps, by pieces.
     pub pieces_in_two_steps: bool,
@@ -107,7 +109,8 @@ pub struct Choice {
 
 /// Chooses how collectives are done. It must give the same answer to the same question on all ranks.
 ///
-/// What a choice cannot be is mended: blocks and threads are brought into their ranges, and a way that is not possible
+/// What a choice cannot be is mended: blocks and threads are brought into their ranges, and if there is no room for so many
+/// threads, blocks become smaller, and then fewer; a way that is not possible
 /// becomes [`Way::Pieces`], in one step if two are not possible.
 ///
 /// ```
@@ -131,9 +134,8 @@ pub trait Selector: Send + Sync + fmt::Debug {
 
 /// The tables of this crate, and where there is none, a prediction.
 ///
-/// There is one for two GPUs of compute capability 9.0 that NVLink joins: what was fastest for bare kernels of the same
-/// ways between two H200. Calls of this crate have not been measured. For all others, a model of the link predicts what is
-/// fastest. [`Tuned::is_measured`] says which it is.
+/// There is one for two GPUs of compute capability 9.0 that NVLink joins: what was fastest between two H200. For all others,
+/// a model of the link predicts what is fastest. [`Tuned::is_measured`] says which it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuned;
 
@@ -174,6 +176,9 @@ impl Selector for Tuned {
     }
 }
 
+/// Blocks are not made smaller than this for want of room.
+pub(crate) const LEAST_THREADS: u32 = 128;
+
 impl Choice {
     /// What can be done of it.
     pub(crate) fn mended(mut self, question: &Question) -> Self {
@@ -192,6 +197,12 @@ impl Choice {
         }
         self.blocks = self.blocks.clamp(1, question.max_blocks);
         self.threads = self.threads.next_multiple_of(32).clamp(32, 1024);
+        if u64::from(self.blocks) * u64::from(self.threads) > question.max_threads.into() {
+            // Smaller blocks do as well as fewer, down to a few warps.
+            let threads = question.max_threads / self.blocks / 32 * 32;
+            self.threads = self.threads.min(threads.max(LEAST_THREADS));
+            self.blocks = self.blocks.min((question.max_threads / self.threads).max(1));
+        }
         self
     }
 }
@@ -211,6 +222,7 @@ mod tests {
             ranks,
             possible,
             max_blocks: 64,
+            max_threads: 64 * 1024,
             devices: Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink },
         }
     }
@@ -258,6 +270,17 @@ mod tests {
         let asked = Choice { way: Way::Lines, two_steps: true, blocks: 1000, threads: 33 };
         let mended = asked.mended(&question(1 << 20, 4, ALL));
         assert_eq!(mended, Choice { way: Way::Lines, two_steps: true, blocks: 64, threads: 64 });
+        let within = |max_threads, blocks, threads| {
+            let asked = Choice { way: Way::Pieces, two_steps: false, blocks, threads };
+            let question = Question { max_blocks: 256, max_threads, ..question(1 << 20, 2, ALL) };
+            let mended = asked.mended(&question);
+            (mended.blocks, mended.threads)
+        };
+        assert_eq!(within(132 * 512, 256, 512), (256, 256));
+        assert_eq!(within(108 * 512, 256, 256), (256, 192));
+        assert_eq!(within(16 * 1024, 256, 512), (128, 128));
+        assert_eq!(within(128, 8, 1024), (1, 128));
+        assert_eq!(within(132 * 512, 8, 1024), (8, 1024));
         assert_eq!(Tuned.choose(&question(1 << 20, 2, none)).way, Way::Pieces);
     }
 }

@@ -91,30 +91,46 @@ struct CollectiveCall {
 #define MSCCLPP_GRID_CONSTANT
 #endif
 
+// The kernel NAME of calls, which are done by a function of (handle, call).
+#define MSCCLPP_COLLECTIVE_KERNEL(NAME, ...)                                                                 \
+  extern "C" __global__ void __launch_bounds__(1024)                                                         \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                       \
+           const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveCall call) {                                       \
+    __VA_ARGS__(comm, call);                                                                                 \
+  }
+
 namespace detail {
 
 // ---- words of a message
+
+// Up to 8 bytes in any memory. Functions of their own: they are much code, and seldom run.
+MSCCLPP_DEVICE_NOINLINE uint64_t loadAny(const uint8_t* at, uint32_t bytes) {
+  return bytes < 8 ? loadRest(at, static_cast<int32_t>(bytes)) : loadWord<8, 1>(at);
+}
+MSCCLPP_DEVICE_NOINLINE void storeAny(uint8_t* at, uint32_t bytes, uint64_t word) {
+  if (bytes < 8) {
+    storeRest(at, static_cast<int32_t>(bytes), word);
+  } else {
+    storeWord<8, 1>(at, word);
+  }
+}
+
+MSCCLPP_DEVICE_INLINE bool aligned8(const void* address) { return (reinterpret_cast<uintptr_t>(address) & 7) == 0; }
 
 // Word i of 8 bytes of a message, of which the last may be less than whole.
 MSCCLPP_DEVICE_INLINE uint64_t messageWord(const uint8_t* message, uint64_t bytes, uint64_t i) {
   const uint8_t* const at = message + i * 8;
   const uint64_t left = bytes - i * 8;
-  if (left < 8) return loadRest(at, static_cast<int32_t>(left));
-  const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(message)) & 7;
-  return misaligned == 0 ? load8(at) : misaligned == 4 ? loadWord<8, 4>(at) : loadWord<8, 1>(at);
+  if (left >= 8 && aligned8(message)) return load8(at);
+  return loadAny(at, left < 8 ? static_cast<uint32_t>(left) : 8);
 }
 MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, uint64_t i, uint64_t word) {
   uint8_t* const at = message + i * 8;
   const uint64_t left = bytes - i * 8;
-  const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(message)) & 7;
-  if (left < 8) {
-    storeRest(at, static_cast<int32_t>(left), word);
-  } else if (misaligned == 0) {
+  if (left >= 8 && aligned8(message)) {
     store8(at, word);
-  } else if (misaligned == 4) {
-    storeWord<8, 4>(at, word);
   } else {
-    storeWord<8, 1>(at, word);
+    storeAny(at, left < 8 ? static_cast<uint32_t>(left) : 8, word);
   }
 }
 
@@ -125,6 +141,7 @@ MSCCLPP_DEVICE_INLINE bool aligned16(const void* address) { return (reinterpret_
 // They stay as they are.
 struct MoveWords {
   static constexpr bool Reduces = false;
+  MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
 };
 
 // They are reduced, as numbers of a type and by an operation that the kernel knows: a Fold is given the word of each
@@ -132,7 +149,7 @@ struct MoveWords {
 template <uint32_t Type, uint32_t Op>
 struct ReduceWords {
   static constexpr bool Reduces = true;
-  MSCCLPP_DEVICE_INLINE static uint64_t scaled(const CollectiveCall&, uint64_t word) { return word; }
+  MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
   struct Fold {
     WordFold<Number<Type>> fold;
     MSCCLPP_DEVICE_INLINE void put(uint32_t rank, uint64_t word) {
@@ -144,6 +161,9 @@ struct ReduceWords {
     }
     MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall&, uint32_t ranks) { return fold.result(Op, ranks); }
   };
+  MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall&, uint64_t first, uint64_t second) {
+    return reduceTwo<Type, Op>(first, second);
+  }
 };
 
 // The words of all ranks, reduced as numbers of a type that the kernel does not know before, one number after the
@@ -181,7 +201,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t
 // They are reduced, as the call says.
 struct ReduceAnyWords {
   static constexpr bool Reduces = true;
-  MSCCLPP_DEVICE_INLINE static uint64_t scaled(const CollectiveCall& call, uint64_t word) {
+  MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall& call, uint64_t word) {
     return call.scaled ? scaleAny(word, call.type, call.scale) : word;
   }
   // Keeps the words until all are there.
@@ -192,68 +212,52 @@ struct ReduceAnyWords {
       return reduceAny(words, ranks, call.type, call.op);
     }
   };
+  MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall& call, uint64_t first, uint64_t second) {
+    const uint64_t words[2] = {first, second};
+    return reduceAny(words, 2, call.type, call.op);
+  }
 };
 
 // Word i of a message, as it is sent.
 template <class Words>
 MSCCLPP_DEVICE_INLINE uint64_t sentWord(const CollectiveCall& call, const uint8_t* message, uint64_t bytes,
                                         uint64_t i) {
-  const uint64_t word = messageWord(message, bytes, i);
-  if constexpr (Words::Reduces) return Words::scaled(call, word);
-  return word;
+  return Words::sent(call, messageWord(message, bytes, i));
 }
 
 // ---- a call
 
-// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose
-// blocks and threads have one dimension.
-struct CollectiveBlock {
+// Waits until a word that a peer writes is at least so much, with acquire. Returns whether it came. A function of its own:
+// it is much code.
+MSCCLPP_DEVICE_NOINLINE bool waitForWord(const uint64_t* word, uint64_t least, uint32_t* status) {
+  const auto came = [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
+  return came() || pollUntil<4>(came, -1, status);
+}
+
+// What seldom happens at the beginning of a call, and much code.
+struct CollectiveStart {
   const CollectiveHandle& comm;
   const CollectiveCall& call;
   uint64_t epoch;
-  uint32_t rank, ranks, block, blocks, thread, threads;
   bool afterOneWay;
 
-  MSCCLPP_DEVICE_INLINE CollectiveBlock(const CollectiveHandle& comm, const CollectiveCall& call)
-      : comm(comm),
-        call(call),
-        rank(comm.rank),
-        ranks(comm.ranks),
-        block(blockOfGrid()),
-        blocks(blocksOfGrid()),
-        thread(threadOfBlock()),
-        threads(threadsOfBlock()) {
-    const uint64_t slot = load8(comm.epochs + block);
-    epoch = (slot >> 1) + 1;
-    afterOneWay = (slot & 1) != 0;
-  }
-
-  // The number of the calling thread among those of all blocks, and how many these are.
-  MSCCLPP_DEVICE_INLINE uint64_t threadOfCall() const { return static_cast<uint64_t>(block) * threads + thread; }
-  MSCCLPP_DEVICE_INLINE uint64_t threadsOfCall() const { return static_cast<uint64_t>(blocks) * threads; }
-
-  // The n-th peer, n from 1 on: ranks begin with different ones, so that they do not all write to one.
-  MSCCLPP_DEVICE_INLINE uint32_t peer(uint32_t n) const {
-    const uint32_t p = rank + n;
-    return p < ranks ? p : p - ranks;
-  }
-
-  // Rules E2 and E3. All threads call it first. Returns whether to go on.
+  // Rules E2 and E3, by all threads of the block. Returns whether to go on.
   MSCCLPP_DEVICE_INLINE bool begin() const {
-    if (call.oneWay && block == 0 && thread < ranks && thread != rank) {
-      uint64_t* const word = reinterpret_cast<uint64_t*>(comm.scratch[thread] + comm.begun + rank * CollectiveLine);
+    const uint32_t thread = threadOfBlock();
+    const bool isPeer = thread < comm.ranks && thread != comm.rank;
+    if (call.oneWay && isFirstBlock() && isPeer) {
+      uint64_t* const word =
+          reinterpret_cast<uint64_t*>(comm.scratch[thread] + comm.begun + comm.rank * CollectiveLine);
       // The reads of all calls before are complete: see E1.
       detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, epoch);
     }
-    if (call.checked && block == 0 && !isSameCall()) return false;
+    if (call.checked && isFirstBlock() && !isSameCall()) return false;
     if (!afterOneWay) return true;
     bool failed = false;
-    if (thread < ranks && thread != rank) {
+    if (isPeer) {
       const uint64_t* const word =
-          reinterpret_cast<const uint64_t*>(comm.scratch[rank] + comm.begun + thread * CollectiveLine);
-      const uint64_t least = epoch - 1;
-      const auto began = [&] { return detail::load<MemoryOrder::Relaxed, MemoryScope::System>(word) >= least; };
-      failed = !began() && !pollUntil<4>(began, -1, comm.status[thread]);
+          reinterpret_cast<const uint64_t*>(comm.scratch[comm.rank] + comm.begun + thread * CollectiveLine);
+      failed = !waitForWord(word, epoch - 1, comm.status[thread]);
     }
     return !blockAny(failed);
   }
@@ -261,21 +265,21 @@ struct CollectiveBlock {
   // Tells every rank what this one's call is, and compares it with what they say. If one differs, says so and aborts all
   // waits of this rank. Words of call e are written again in e + 2, which a peer begins when this rank has ended e.
   MSCCLPP_DEVICE_INLINE bool isSameCall() const {
+    const uint32_t thread = threadOfBlock();
     bool failed = false;
-    if (thread < ranks) {
+    if (thread < comm.ranks) {
       const auto line = [&](uint32_t at, uint32_t of) {
         const uint64_t index = 2 * of + (epoch & 1);
         return reinterpret_cast<uint64_t*>(comm.scratch[at] + comm.checks + index * CollectiveLine);
       };
       // To this rank, too, where the host finds it.
-      uint64_t* const ours = line(thread, rank);
+      uint64_t* const ours = line(thread, comm.rank);
       store8(ours, call.signature[0]);
       store8(ours + 1, call.signature[1]);
       detail::store<MemoryOrder::Release, MemoryScope::System>(ours + 2, epoch);
-      if (thread != rank) {
-        const uint64_t* const theirs = line(rank, thread);
-        const auto said = [&] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(theirs + 2) >= epoch; };
-        failed = !said() && !pollUntil<4>(said, -1, comm.status[thread]);
+      if (thread != comm.rank) {
+        const uint64_t* const theirs = line(comm.rank, thread);
+        failed = !waitForWord(theirs + 2, epoch, comm.status[thread]);
         if (!failed && (load8(theirs) != call.signature[0] || load8(theirs + 1) != call.signature[1])) {
           failed = true;
           giveUp(thread);
@@ -289,24 +293,96 @@ struct CollectiveBlock {
   MSCCLPP_DEVICE_INLINE void giveUp(uint32_t other) const {
     const uint32_t what = (other + 1) | static_cast<uint32_t>(epoch & 1) << 16;
     detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
-    for (uint32_t r = 0; r < ranks; ++r) {
-      if (r != rank) {
+    for (uint32_t r = 0; r < comm.ranks; ++r) {
+      if (r != comm.rank) {
         uint32_t* const abort = comm.status[r] + StatusAbortRequested;
         detail::store<MemoryOrder::Relaxed, MemoryScope::System>(abort, 1u);
       }
     }
   }
+};
+MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const CollectiveCall& call, uint64_t epoch,
+                                            bool afterOneWay) {
+  return CollectiveStart{comm, call, epoch, afterOneWay}.begin();
+}
 
-  // Counts on, unless a thread has given up. All threads call it last.
-  MSCCLPP_DEVICE_INLINE void end(bool failed) const {
-    if (blockAny(failed)) return;
-    for (uint32_t slot = block + thread * blocks; slot < comm.slots; slot += threads * blocks) {
-      store8(comm.epochs + slot, epoch << 1 | (call.oneWay ? 1 : 0));
+// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose
+// blocks and threads have one dimension.
+struct CollectiveBlock {
+  const CollectiveHandle& comm;
+  const CollectiveCall& call;
+  // What the block's slot has, and the call's number once it has begun.
+  uint64_t slotBefore, epoch;
+  uint32_t rank, ranks, block, blocks, thread, threads;
+
+  // `ofTwo`: whether the kernel knows that there are two ranks.
+  MSCCLPP_DEVICE_INLINE CollectiveBlock(const CollectiveHandle& comm, const CollectiveCall& call, bool ofTwo)
+      : comm(comm),
+        call(call),
+        slotBefore(0),
+        epoch(0),
+        rank(comm.rank),
+        ranks(ofTwo ? 2 : comm.ranks),
+        block(blockOfGrid()),
+        blocks(blocksOfGrid()),
+        thread(threadOfBlock()),
+        threads(threadsOfBlock()) {
+    // A block has at most 1024 threads, which the compiler is not to know: else it keeps the number in a register of the
+    // whole warp, and waits for it there before anything else is read.
+    slotBefore = load8(comm.epochs + block + (thread >> 16));
+  }
+
+  // All threads call it, before anything is sent. Returns whether to go on.
+  MSCCLPP_DEVICE_INLINE bool begin() {
+    epoch = (slotBefore >> 1) + 1;
+    const bool afterOneWay = (slotBefore & 1) != 0;
+    return !(afterOneWay || call.oneWay || call.checked) || beginSpecially(comm, call, epoch, afterOneWay);
+  }
+
+  // The word of a slot after this call.
+  MSCCLPP_DEVICE_INLINE uint64_t slotAfter() const { return epoch << 1 | (call.oneWay ? 1 : 0); }
+
+  // Counts on in the slots that this call does not have, two at a time. All threads of the call do it, once, wherever
+  // they have time.
+  MSCCLPP_DEVICE_INLINE void countOthers() const {
+    const uint64_t word = slotAfter();
+    if (block == 0 && thread == 0 && blocks < comm.slots) {
+      if (blocks % 2 != 0) store8(comm.epochs + blocks, word);
+      if (comm.slots % 2 != 0) store8(comm.epochs + comm.slots - 1, word);
+    }
+    const uint64_t first = (static_cast<uint64_t>(blocks) + 1) / 2, end = comm.slots / 2;
+    for (uint64_t i = first + threadOfCall(); i < end; i += threadsOfCall()) {
+      store16(comm.epochs + i * 2, Bytes16{word, word});
     }
   }
 
+  // Counts on in this block's slot, unless a thread has given up. All threads call it last.
+  MSCCLPP_DEVICE_INLINE void end(bool failed) const {
+    if (blockAny(failed)) return;
+    if (thread == 0) store8(comm.epochs + block, slotAfter());
+  }
+
+  // What the word of this rank and that of the only other one make together.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t mine, uint64_t theirs) const {
+    return rank == 0 ? Words::ofTwo(call, mine, theirs) : Words::ofTwo(call, theirs, mine);
+  }
+
+  // The number of the calling thread among those of all blocks, and how many these are.
+  MSCCLPP_DEVICE_INLINE uint64_t threadOfCall() const { return static_cast<uint64_t>(block) * threads + thread; }
+  MSCCLPP_DEVICE_INLINE uint64_t threadsOfCall() const { return static_cast<uint64_t>(blocks) * threads; }
+
+  // The n-th peer, n from 1 on: ranks begin with different ones, so that they do not all write to one.
+  MSCCLPP_DEVICE_INLINE uint32_t peer(uint32_t n) const {
+    if (ranks == 2) return 1 - rank;
+    const uint32_t p = rank + n;
+    return p < ranks ? p : p - ranks;
+  }
+
   // The place of rank `from` among those whose messages come to rank `to`.
-  MSCCLPP_DEVICE_INLINE static uint64_t slotOf(uint32_t from, uint32_t to) { return from < to ? from : from - 1; }
+  MSCCLPP_DEVICE_INLINE uint64_t slotOf(uint32_t from, uint32_t to) const {
+    return ranks == 2 ? 0 : from < to ? from : from - 1;
+  }
 
   // Where the half of the scratch begins that this call uses, if a half has so many bytes.
   MSCCLPP_DEVICE_INLINE uint64_t half(uint64_t bytes) const { return epoch & 1 ? bytes : 0; }
@@ -316,16 +392,13 @@ struct CollectiveBlock {
     const CollectiveSegment own = call.segments[rank];
     const uint64_t bytes = own.recvBytes;
     if (own.send == own.recv) return;
+    uint64_t i = threadOfCall();
     if (aligned16(own.send) && aligned16(own.recv)) {
-      const uint64_t whole = bytes / 16, stride = threadsOfCall();
-      for (uint64_t i = threadOfCall(); i < whole; i += stride) store16(own.recv + i * 16, load16(own.send + i * 16));
-      for (uint64_t i = whole * 2 + threadOfCall(); i * 8 < bytes; i += stride) {
-        storeMessageWord(own.recv, bytes, i, messageWord(own.send, bytes, i));
-      }
-    } else {
-      for (uint64_t i = threadOfCall(); i * 8 < bytes; i += threadsOfCall()) {
-        storeMessageWord(own.recv, bytes, i, messageWord(own.send, bytes, i));
-      }
+      for (; (i + 1) * 16 <= bytes; i += threadsOfCall()) store16(own.recv + i * 16, load16(own.send + i * 16));
+      i = bytes / 16 * 2 + threadOfCall();
+    }
+    for (; i * 8 < bytes; i += threadsOfCall()) {
+      storeMessageWord(own.recv, bytes, i, messageWord(own.send, bytes, i));
     }
   }
 };

@@ -10,9 +10,9 @@
 //
 // Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device
 // memory, so that a graph can be replayed: a word for each block that a call may have (its slot). A block reads its
-// own slot, and at its end writes the next number there, and into the slots of those that this call did not have.
-// Blocks of one launch may read late or early: nobody writes a slot that another block of the launch reads. Launches
-// of one communicator are in the order of a stream.
+// own slot, and at its end writes the next number there. The slots of those that this call does not have are written by
+// all blocks together, at any time. Blocks of one launch may read late or early: nobody writes a slot that another block
+// of the launch reads. Launches of one communicator are in the order of a stream.
 //
 // Scratch is doubled: a call uses the half of its epoch's parity. So a rank that writes for epoch e must know that
 // each peer has ended e - 2, the last epoch that used this half. E1. A kernel of a peer begins when its kernel before
@@ -31,7 +31,8 @@
 // whatever way they came. So they do not depend on the size of the call, its blocks, or the way.
 //
 // Giving up. A wait for a peer ends when the host aborts the semaphore with it, as it does when the peer is lost.
-// Then the kernel ends without counting on, and all later calls of the communicator are refused by the host.
+// Then the block ends without counting on. All later calls of the communicator are refused by the host, and waits of those
+// that are queued already end, too.
 
 #ifndef MSCCLPP_COLLECTIVE_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DEVICE_HPP_

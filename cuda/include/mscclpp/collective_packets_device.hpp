@@ -36,45 +36,78 @@ struct Packets {
   }
 };
 
+// The number of a word: between two ranks, packets are few.
+template <bool OfTwo>
+struct WordIndex {
+  using Type = uint64_t;
+};
+template <>
+struct WordIndex<true> {
+  using Type = uint32_t;
+};
+
 // An exchange by packets. Word i of each message is moved by thread i modulo the threads of the call, on both sides.
-template <class Words>
+//
+// This is what small messages take, so everything that can be is done while the epoch is read: the first word, and where it
+// goes.
+template <class Words, bool OfTwo = false>
 MSCCLPP_DEVICE_INLINE void exchangePackets(const CollectiveHandle& comm, const CollectiveCall& call) {
-  const CollectiveBlock b(comm, call);
+  using Index = typename WordIndex<OfTwo>::Type;
+  CollectiveBlock b(comm, call, OfTwo);
+  const Index here = static_cast<Index>(b.threadOfCall()), stride = static_cast<Index>(b.threadsOfCall());
+  const uint64_t slotBytes = call.mostBytes * 2;
+  const auto outbox = [&](uint32_t p) { return comm.scratch[p] + comm.packets + b.slotOf(b.rank, p) * slotBytes; };
+  const auto inbox = [&](uint32_t p) { return comm.scratch[b.rank] + comm.packets + b.slotOf(p, b.rank) * slotBytes; };
+  const auto words = [](uint64_t bytes) { return static_cast<Index>((bytes + 7) / 8); };
+
+  const uint32_t next = b.peer(1);
+  const CollectiveSegment first = call.segments[next];
+  uint8_t* const at = outbox(next) + here * 16;
+  const bool hasFirst = b.ranks > 1 && here < words(first.sendBytes);
+  uint64_t word = hasFirst ? messageWord(first.send, first.sendBytes, here) : 0;
   if (!b.begin()) return;
   const Packets packets(b.epoch);
-  const uint64_t stride = b.threadsOfCall(), slotBytes = call.mostBytes * 2;
-  const uint64_t base = comm.packets + b.half(comm.packetBytes);
+  const uint64_t half = b.half(comm.packetBytes);
+  if (hasFirst) packets.put(at + half, Words::sent(call, word));
   for (uint32_t n = 1; n < b.ranks; ++n) {
     const uint32_t p = b.peer(n);
-    const uint8_t* const message = call.segments[p].send;
-    const uint64_t bytes = call.segments[p].sendBytes;
-    uint8_t* const slot = comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes;
-    for (uint64_t i = b.threadOfCall(); i * 8 < bytes; i += stride) {
-      packets.put(slot + i * 16, sentWord<Words>(call, message, bytes, i));
+    const CollectiveSegment ours = call.segments[p];
+    uint8_t* const slot = outbox(p) + half;
+    const Index count = words(ours.sendBytes);
+    for (Index i = n == 1 ? here + stride : here; i < count; i += stride) {
+      packets.put(slot + i * 16, sentWord<Words>(call, ours.send, ours.sendBytes, i));
     }
   }
-  uint8_t* const inbox = comm.scratch[b.rank] + base;
+  b.countOthers();
   bool failed = false;
   if constexpr (Words::Reduces) {
     const CollectiveSegment own = call.segments[b.rank];
-    for (uint64_t i = b.threadOfCall(); i * 8 < own.recvBytes && !failed; i += stride) {
+    const Index count = words(own.recvBytes);
+    for (Index i = here; i < count && !failed; i += stride) {
       const uint64_t mine = sentWord<Words>(call, own.send, own.recvBytes, i);
-      typename Words::Fold fold;
-      for (uint32_t r = 0; r < b.ranks && !failed; ++r) {
-        uint64_t word = mine;
-        if (r != b.rank) failed = !packets.take(inbox + b.slotOf(r, b.rank) * slotBytes + i * 16, word, comm.status[r]);
-        fold.put(r, word);
+      uint64_t result;
+      if constexpr (OfTwo) {
+        failed = !packets.take(inbox(next) + half + i * 16, word, comm.status[next]);
+        result = b.reduceTwo<Words>(mine, word);
+      } else {
+        typename Words::Fold fold;
+        for (uint32_t r = 0; r < b.ranks && !failed; ++r) {
+          word = mine;
+          if (r != b.rank) failed = !packets.take(inbox(r) + half + i * 16, word, comm.status[r]);
+          fold.put(r, word);
+        }
+        result = fold.result(call, b.ranks);
       }
-      if (!failed) storeMessageWord(own.recv, own.recvBytes, i, fold.result(call, b.ranks));
+      if (!failed) storeMessageWord(own.recv, own.recvBytes, i, result);
     }
   } else {
     b.copyOwn();
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
       const CollectiveSegment theirs = call.segments[p];
-      for (uint64_t i = b.threadOfCall(); i * 8 < theirs.recvBytes && !failed; i += stride) {
-        uint64_t word;
-        failed = !packets.take(inbox + b.slotOf(p, b.rank) * slotBytes + i * 16, word, comm.status[p]);
+      const Index count = words(theirs.recvBytes);
+      for (Index i = here; i < count && !failed; i += stride) {
+        failed = !packets.take(inbox(p) + half + i * 16, word, comm.status[p]);
         if (!failed) storeMessageWord(theirs.recv, theirs.recvBytes, i, word);
       }
     }
@@ -169,6 +202,14 @@ MSCCLPP_DEVICE_INLINE bool takeLines(const Lines& lines, const uint8_t* slot, ui
 template <class Words>
 MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lines, const uint8_t* inbox,
                                       uint64_t slotBytes, uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
+  if (b.ranks == 2) {
+    const uint32_t p = 1 - b.rank;
+    Bytes16 pair;
+    if (!lines.take(inbox, line, exists, pair, b.comm.status[p])) return false;
+    result.low = b.reduceTwo<Words>(mine.low, pair.low);
+    result.high = lines.hasFlag() ? lines.flag : b.reduceTwo<Words>(mine.high, pair.high);
+    return true;
+  }
   typename Words::Fold low, high;
   for (uint32_t r = 0; r < b.ranks; ++r) {
     Bytes16 pair = mine;
@@ -185,40 +226,58 @@ MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lin
 }
 
 // An exchange by lines. The launch has whole warps.
-template <class Words>
+template <class Words, bool OfTwo = false>
 MSCCLPP_DEVICE_INLINE void exchangeLines(const CollectiveHandle& comm, const CollectiveCall& call) {
-  const CollectiveBlock b(comm, call);
+  CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
   const Lines lines(b);
   const uint64_t slotBytes = Lines::linesOf(call.mostBytes) * CollectiveLine;
   const uint64_t base = comm.lines + b.half(comm.lineBytes);
-  for (uint32_t n = 1; n < b.ranks; ++n) {
-    const uint32_t p = b.peer(n);
-    putLines<Words>(call, lines, comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes, call.segments[p].send,
-                    call.segments[p].sendBytes);
-  }
   uint8_t* const inbox = comm.scratch[b.rank] + base;
-  bool failed = false;
-  if constexpr (Words::Reduces) {
-    const CollectiveSegment own = call.segments[b.rank];
-    const uint64_t count = Lines::linesOf(own.recvBytes), steps = lines.steps(count);
-    uint64_t line = lines.group;
-    for (uint64_t step = 0; step < steps && !failed; ++step, line += lines.groups) {
-      const bool exists = line < count;
-      Bytes16 mine = {};
-      if (exists) mine = lines.words<Words>(call, own.send, own.recvBytes, line);
-      Bytes16 pair;
-      failed = !reduceLine<Words>(b, lines, inbox, slotBytes, line, exists, mine, pair);
-      if (exists && !failed) lines.storeWords(own.recv, own.recvBytes, line, pair);
-    }
-  } else {
-    b.copyOwn();
-    for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
+  const CollectiveSegment own = call.segments[b.rank];
+  const auto put = [&](uint64_t step) {
+    const uint64_t line = lines.group + step * lines.groups;
+    for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
-      const CollectiveSegment theirs = call.segments[p];
-      failed = !takeLines(lines, inbox + b.slotOf(p, b.rank) * slotBytes, theirs.recv, theirs.recvBytes, comm.status[p]);
+      const CollectiveSegment ours = call.segments[p];
+      const bool exists = line < Lines::linesOf(ours.sendBytes);
+      Bytes16 pair = {};
+      if (exists) pair = lines.words<Words>(call, ours.send, ours.sendBytes, line);
+      warpSync();
+      if (exists) lines.put(comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes, line, pair);
     }
+  };
+  const auto take = [&](uint64_t step) {
+    const uint64_t line = lines.group + step * lines.groups;
+    Bytes16 pair = {};
+    if constexpr (Words::Reduces) {
+      const bool exists = line < Lines::linesOf(own.recvBytes);
+      if (!warpAny(exists)) return true;
+      if (exists) pair = lines.words<Words>(call, own.send, own.recvBytes, line);
+      if (!reduceLine<Words>(b, lines, inbox, slotBytes, line, exists, pair, pair)) return false;
+      if (exists) lines.storeWords(own.recv, own.recvBytes, line, pair);
+    } else {
+      for (uint32_t n = 1; n < b.ranks; ++n) {
+        const uint32_t p = b.peer(n);
+        const CollectiveSegment theirs = call.segments[p];
+        const bool exists = line < Lines::linesOf(theirs.recvBytes);
+        if (!warpAny(exists)) continue;
+        if (!lines.take(inbox + b.slotOf(p, b.rank) * slotBytes, line, exists, pair, comm.status[p])) return false;
+        if (exists) lines.storeWords(theirs.recv, theirs.recvBytes, line, pair);
+      }
+    }
+    return true;
+  };
+  // What is taken is a step behind what is put.
+  const uint64_t most = lines.steps(Lines::linesOf(call.mostBytes));
+  bool failed = false;
+  for (uint64_t step = 0; step < most && !failed; ++step) {
+    put(step);
+    if (step > 0) failed = !take(step - 1);
   }
+  if constexpr (!Words::Reduces) b.copyOwn();
+  b.countOthers();
+  if (most > 0 && !failed) failed = !take(most - 1);
   b.end(failed);
 }
 
@@ -226,7 +285,7 @@ MSCCLPP_DEVICE_INLINE void exchangeLines(const CollectiveHandle& comm, const Col
 // segments[p], sendBytes long; that of the own rank has as many.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void allReduceLines(const CollectiveHandle& comm, const CollectiveCall& call) {
-  const CollectiveBlock b(comm, call);
+  CollectiveBlock b(comm, call, false);
   if (!b.begin()) return;
   const Lines lines(b);
   const uint64_t slotBytes = Lines::linesOf(call.mostBytes) * CollectiveLine;
@@ -236,6 +295,7 @@ MSCCLPP_DEVICE_INLINE void allReduceLines(const CollectiveHandle& comm, const Co
     putLines<Words>(call, lines, comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes, call.segments[p].send,
                     call.segments[p].sendBytes);
   }
+  b.countOthers();
   bool failed = false;
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t count = Lines::linesOf(own.sendBytes), steps = lines.steps(count);

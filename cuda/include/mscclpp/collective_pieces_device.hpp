@@ -30,56 +30,86 @@
 namespace mscclpp {
 namespace detail {
 
-// Vector i of a message in any memory, each of whose words `sent` turns into what is sent. What is behind the end is 0.
-template <class Sent>
-MSCCLPP_DEVICE_INLINE Bytes16 messageVector(const uint8_t* message, uint64_t bytes, uint64_t i, Sent sent) {
-  if (aligned16(message) && (i + 1) * 16 <= bytes) {
-    const Bytes16 v = load16(message + i * 16);
-    return {sent(v.low), sent(v.high)};
-  }
-  Bytes16 v = {sent(messageWord(message, bytes, i * 2)), 0};
-  if ((i * 2 + 1) * 8 < bytes) v.high = sent(messageWord(message, bytes, i * 2 + 1));
-  return v;
+// Up to 16 bytes in any memory; what is behind the end is 0. Functions of their own: they seldom run.
+MSCCLPP_DEVICE_NOINLINE Bytes16 loadVectorAny(const uint8_t* at, uint32_t bytes) {
+  return {loadAny(at, bytes < 8 ? bytes : 8), bytes > 8 ? loadAny(at + 8, bytes - 8) : 0};
 }
-MSCCLPP_DEVICE_INLINE void storeMessageVector(uint8_t* message, uint64_t bytes, uint64_t i, Bytes16 v) {
-  if (aligned16(message) && (i + 1) * 16 <= bytes) {
-    store16(message + i * 16, v);
+MSCCLPP_DEVICE_NOINLINE void storeVectorAny(uint8_t* at, uint32_t bytes, Bytes16 v) {
+  storeAny(at, bytes < 8 ? bytes : 8, v.low);
+  if (bytes > 8) storeAny(at + 8, bytes - 8, v.high);
+}
+
+// Vector i of 16 bytes of a part of a message, of which the last may be less than whole.
+MSCCLPP_DEVICE_INLINE Bytes16 vectorOf(const uint8_t* part, uint32_t bytes, uint32_t i) {
+  const uint8_t* const at = part + i * 16;
+  const uint32_t left = bytes - i * 16;
+  return left >= 16 && aligned16(part) ? load16(at) : loadVectorAny(at, left < 16 ? left : 16);
+}
+MSCCLPP_DEVICE_INLINE void storeVectorOf(uint8_t* part, uint32_t bytes, uint32_t i, Bytes16 v) {
+  uint8_t* const at = part + i * 16;
+  const uint32_t left = bytes - i * 16;
+  if (left >= 16 && aligned16(part)) {
+    store16(at, v);
   } else {
-    storeMessageWord(message, bytes, i * 2, v.low);
-    if ((i * 2 + 1) * 8 < bytes) storeMessageWord(message, bytes, i * 2 + 1, v.high);
+    storeVectorAny(at, left < 16 ? left : 16, v);
   }
 }
 
-// Puts bytes into a place, which begins at a multiple of 16 and may be written up to one.
-template <class Sent>
-MSCCLPP_DEVICE_INLINE void putBytes(uint8_t* place, const uint8_t* from, uint64_t bytes, uint64_t thread,
-                                    uint64_t threads, Sent sent) {
-  uint64_t i = thread;
-  if (aligned16(from)) {
-    for (; (i + 3 * threads + 1) * 16 <= bytes; i += 4 * threads) {
-      Bytes16 v[4];
-#pragma unroll
-      for (uint32_t u = 0; u < 4; ++u) v[u] = load16(from + (i + u * threads) * 16);
-#pragma unroll
-      for (uint32_t u = 0; u < 4; ++u) store16(place + (i + u * threads) * 16, {sent(v[u].low), sent(v[u].high)});
-    }
+// How many vectors a thread has under way at once.
+constexpr uint32_t VectorsInFlight = 4;
+
+// Has the threads of a block move vectors: first `several(i, step)`, which moves VectorsInFlight from i on, `step` apart,
+// where all of them are whole and `aligned`, then `one(i)`.
+template <class Several, class One>
+MSCCLPP_DEVICE_INLINE void forVectors(uint32_t bytes, bool aligned, uint32_t thread, uint32_t threads, Several several,
+                                      One one) {
+  uint32_t i = thread;
+  if (aligned) {
+#pragma unroll 1
+    for (; (i + (VectorsInFlight - 1) * threads + 1) * 16 <= bytes; i += VectorsInFlight * threads) several(i, threads);
   }
-  for (; i * 16 < bytes; i += threads) store16(place + i * 16, messageVector(from, bytes, i, sent));
+#pragma unroll 1
+  for (; i * 16 < bytes; i += threads) one(i);
 }
-// Takes them out.
-MSCCLPP_DEVICE_INLINE void takeBytes(uint8_t* to, const uint8_t* place, uint64_t bytes, uint64_t thread,
-                                     uint64_t threads) {
-  uint64_t i = thread;
-  if (aligned16(to)) {
-    for (; (i + 3 * threads + 1) * 16 <= bytes; i += 4 * threads) {
-      Bytes16 v[4];
+
+// Copies part of a message, of less than 2^31 bytes. What is sent begins and ends at multiples of 16: `sent` turns a
+// message's words into those.
+template <class Sent>
+MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t toBytes, uint32_t fromBytes,
+                                    uint32_t thread, uint32_t threads, Sent sent) {
+  forVectors(
+      bytes, aligned16(to) && aligned16(from), thread, threads,
+      [=](uint32_t i, uint32_t step) {
+        Bytes16 v[VectorsInFlight];
 #pragma unroll
-      for (uint32_t u = 0; u < 4; ++u) v[u] = load16(place + (i + u * threads) * 16);
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) v[u] = load16(from + (i + u * step) * 16);
 #pragma unroll
-      for (uint32_t u = 0; u < 4; ++u) store16(to + (i + u * threads) * 16, v[u]);
-    }
-  }
-  for (; i * 16 < bytes; i += threads) storeMessageVector(to, bytes, i, load16(place + i * 16));
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+          store16(to + (i + u * step) * 16, Bytes16{sent(v[u].low), sent(v[u].high)});
+        }
+      },
+      [=](uint32_t i) {
+        const Bytes16 v = vectorOf(from, fromBytes, i);
+        storeVectorOf(to, toBytes, i, Bytes16{sent(v.low), sent(v.high)});
+      });
+}
+struct AsItIs {
+  MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const { return word; }
+};
+// Puts bytes into a place, which begins at a multiple of 16 and may be written up to one, takes them out, and copies
+// them from a message to another.
+template <class Sent>
+MSCCLPP_DEVICE_INLINE void putBytes(uint8_t* place, const uint8_t* from, uint32_t bytes, uint32_t thread,
+                                    uint32_t threads, Sent sent) {
+  copyPart(place, from, bytes, bytes + 16, bytes, thread, threads, sent);
+}
+MSCCLPP_DEVICE_INLINE void takeBytes(uint8_t* to, const uint8_t* place, uint32_t bytes, uint32_t thread,
+                                     uint32_t threads) {
+  copyPart(to, place, bytes, bytes, bytes + 16, thread, threads, AsItIs());
+}
+MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread,
+                                     uint32_t threads) {
+  copyPart(to, from, bytes, bytes, bytes, thread, threads, AsItIs());
 }
 
 struct Pieces {
@@ -98,11 +128,11 @@ struct Pieces {
     const uint64_t all = (bytes + piece - 1) / piece;
     return all > b.block ? (all - b.block + b.blocks - 1) / b.blocks : 0;
   }
-  // Where this block's piece k begins in the message, and how many bytes it has.
+  // Where this block's piece k begins in the message, and how many bytes it has: less than 2^31.
   MSCCLPP_DEVICE_INLINE uint64_t offset(uint64_t k) const { return (b.block + k * b.blocks) * piece; }
-  MSCCLPP_DEVICE_INLINE uint64_t length(uint64_t bytes, uint64_t k) const {
+  MSCCLPP_DEVICE_INLINE uint32_t length(uint64_t bytes, uint64_t k) const {
     const uint64_t left = bytes - offset(k);
-    return left < piece ? left : piece;
+    return static_cast<uint32_t>(left < piece ? left : piece);
   }
   // Where piece k of `from` is at `to`.
   MSCCLPP_DEVICE_INLINE uint8_t* place(Signal step, uint32_t to, uint32_t from, uint64_t k) const {
@@ -123,10 +153,7 @@ struct Pieces {
   }
   // By one thread, in front of a barrier. Returns whether it came.
   MSCCLPP_DEVICE_INLINE bool wait(Signal signal, uint32_t peer, uint64_t k) const {
-    const uint64_t* const at = word(signal, b.rank, peer);
-    const uint64_t least = value(k);
-    const auto came = [&] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(at) >= least; };
-    return came() || pollUntil<4>(came, -1, b.comm.status[peer]);
+    return waitForWord(word(signal, b.rank, peer), value(k), b.comm.status[peer]);
   }
   // Thread r does this for rank r, of those for whom `due` says so. All threads call it; returns whether all came.
   template <class Due>
@@ -143,10 +170,10 @@ struct Pieces {
   }
 
   template <class Words>
-  MSCCLPP_DEVICE_INLINE void put(uint8_t* place, const uint8_t* from, uint64_t bytes) const {
+  MSCCLPP_DEVICE_INLINE void put(uint8_t* place, const uint8_t* from, uint32_t bytes) const {
     putBytes(place, from, bytes, b.thread, b.threads, sentBy<Words>());
   }
-  MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint64_t bytes) const {
+  MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint32_t bytes) const {
     takeBytes(to, place, bytes, b.thread, b.threads);
   }
   // Reduces `bytes` bytes of all ranks: this one's are at `own`, that of rank r is in place(First, here, r, k). The
@@ -154,60 +181,59 @@ struct Pieces {
   //
   // A thread has several loads under way at once: of two ranks, four vectors of each; of more, a vector of four ranks.
   template <class Words, class Also>
-  MSCCLPP_DEVICE_INLINE void reduce(uint8_t* out, const uint8_t* own, uint64_t bytes, uint64_t k, Also also) const {
-    const uint64_t step = b.threads;
+  MSCCLPP_DEVICE_INLINE void reduce(uint8_t* out, const uint8_t* own, uint32_t bytes, uint64_t k, Also also) const {
     const auto sent = sentBy<Words>();
-    const auto reduced = [&](uint64_t first, uint64_t second) {
-      typename Words::Fold fold;
-      fold.put(0, first);
-      fold.put(1, second);
-      return fold.result(b.call, 2);
-    };
-    uint64_t i = b.thread;
-    if (b.ranks == 2 && aligned16(own) && aligned16(out)) {
+    if (b.ranks == 2) {
       const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
-      const bool isFirst = b.rank == 0;
-#pragma unroll 1
-      for (; (i + 3 * step + 1) * 16 <= bytes; i += 4 * step) {
-        Bytes16 mine[4], theirs[4];
+      const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
+        return Bytes16{b.reduceTwo<Words>(sent(mine.low), theirs.low), b.reduceTwo<Words>(sent(mine.high), theirs.high)};
+      };
+      forVectors(
+          bytes, aligned16(own) && aligned16(out), b.thread, b.threads,
+          [&](uint32_t i, uint32_t step) {
+            Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
 #pragma unroll
-        for (uint32_t u = 0; u < 4; ++u) {
-          mine[u] = load16(own + (i + u * step) * 16);
-          theirs[u] = load16(other + (i + u * step) * 16);
-        }
+            for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+              mine[u] = load16(own + (i + u * step) * 16);
+              theirs[u] = load16(other + (i + u * step) * 16);
+            }
 #pragma unroll
-        for (uint32_t u = 0; u < 4; ++u) {
-          const Bytes16 ours = {sent(mine[u].low), sent(mine[u].high)};
-          const Bytes16 sum = {reduced(isFirst ? ours.low : theirs[u].low, isFirst ? theirs[u].low : ours.low),
-                               reduced(isFirst ? ours.high : theirs[u].high, isFirst ? theirs[u].high : ours.high)};
-          store16(out + (i + u * step) * 16, sum);
-          also(i + u * step, sum);
-        }
-      }
+            for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+              const Bytes16 result = reduced(mine[u], theirs[u]);
+              store16(out + (i + u * step) * 16, result);
+              also(i + u * step, result);
+            }
+          },
+          [&](uint32_t i) {
+            const Bytes16 result = reduced(vectorOf(own, bytes, i), load16(other + i * 16));
+            storeVectorOf(out, bytes, i, result);
+            also(i, result);
+          });
+      return;
     }
 #pragma unroll 1
-    for (; i * 16 < bytes; i += step) {
+    for (uint32_t i = b.thread; i * 16 < bytes; i += b.threads) {
       typename Words::Fold low, high;
 #pragma unroll 1
-      for (uint32_t r = 0; r < b.ranks; r += 4) {
-        Bytes16 v[4];
+      for (uint32_t r = 0; r < b.ranks; r += VectorsInFlight) {
+        Bytes16 v[VectorsInFlight];
 #pragma unroll
-        for (uint32_t u = 0; u < 4; ++u) {
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) {
           if (r + u < b.ranks) {
-            v[u] = r + u == b.rank ? messageVector(own, bytes, i, sent)
-                                   : load16(place(First, b.rank, r + u, k) + i * 16);
+            v[u] = r + u == b.rank ? vectorOf(own, bytes, i) : load16(place(First, b.rank, r + u, k) + i * 16);
           }
         }
 #pragma unroll
-        for (uint32_t u = 0; u < 4; ++u) {
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) {
           if (r + u < b.ranks) {
-            low.put(r + u, v[u].low);
-            high.put(r + u, v[u].high);
+            const bool mine = r + u == b.rank;
+            low.put(r + u, mine ? sent(v[u].low) : v[u].low);
+            high.put(r + u, mine ? sent(v[u].high) : v[u].high);
           }
         }
       }
       const Bytes16 v = {low.result(b.call, b.ranks), high.result(b.call, b.ranks)};
-      storeMessageVector(out, bytes, i, v);
+      storeVectorOf(out, bytes, i, v);
       also(i, v);
     }
   }
@@ -218,8 +244,7 @@ struct Pieces {
   struct Sent {
     const CollectiveCall& call;
     MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const {
-      if constexpr (Words::Reduces) return Words::scaled(call, word);
-      return word;
+      return Words::sent(call, word);
     }
   };
   template <class Words>
@@ -229,10 +254,11 @@ struct Pieces {
 };
 
 // An exchange by pieces. Blocks have at least as many threads as there are ranks.
-template <class Words>
+template <class Words, bool OfTwo = false>
 MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const CollectiveCall& call) {
-  const CollectiveBlock b(comm, call);
+  CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
+  b.countOthers();
   const Pieces pieces(b);
   const auto sends = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
   const auto takes = [&](uint32_t r) {
@@ -245,7 +271,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
       const CollectiveSegment own = call.segments[b.rank];
       if (k < takes(b.rank)) {
         const uint64_t at = pieces.offset(k);
-        pieces.reduce<Words>(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), k, [](uint64_t, Bytes16) {});
+        pieces.reduce<Words>(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), k, [](uint32_t, Bytes16) {});
       }
     } else {
       for (uint32_t n = 1; n < b.ranks; ++n) {
@@ -261,7 +287,10 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
     return true;
   };
 
-  uint64_t most = 0;
+  // The own segment is copied in between, while what comes is under way.
+  const CollectiveSegment own = call.segments[b.rank];
+  const uint64_t copies = Words::Reduces || own.send == own.recv ? 0 : pieces.count(own.recvBytes);
+  uint64_t most = copies;
   for (uint32_t n = 1; n < b.ranks; ++n) {
     const uint32_t p = b.peer(n);
     if (sends(p) > most) most = sends(p);
@@ -283,18 +312,22 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
       }
     }
     pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < sends(r); });
+    if (!Words::Reduces && k < copies) {
+      const uint64_t at = pieces.offset(k);
+      copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+    }
     if (k > 0) failed = !take(k - 1);
   }
   if (!failed && most > 0) failed = !take(most - 1);
-  if constexpr (!Words::Reduces) b.copyOwn();
   b.end(failed);
 }
 
 // The all_reduce in two steps, by pieces: see allReduceLines.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const CollectiveCall& call) {
-  const CollectiveBlock b(comm, call);
+  CollectiveBlock b(comm, call, false);
   if (!b.begin()) return;
+  b.countOthers();
   const Pieces pieces(b);
   const auto count = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
   const CollectiveSegment own = call.segments[b.rank];
@@ -322,7 +355,7 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
       if (failed) break;
       if (mine) {
         pieces.reduce<Words>(own.recv + at, own.send + at, pieces.length(own.sendBytes, j), j,
-                             [&](uint64_t i, Bytes16 v) {
+                             [&](uint32_t i, Bytes16 v) {
                                for (uint32_t n = 1; n < b.ranks; ++n) {
                                  store16(pieces.place(Pieces::Results, b.peer(n), b.rank, j) + i * 16, v);
                                }

@@ -57,10 +57,9 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
   uint64_t* const arrived = line(to, from, 0);
   uint64_t* const taken = line(from, to, 1);
   uint8_t* const ring = comm.scratch[to] + call.places +
-                        (CollectiveBlock::slotOf(from, to) * call.lanes + lane) * CollectivePieces * call.piece;
+                        ((from < to ? from : from - 1) * call.lanes + lane) * CollectivePieces * call.piece;
   const auto wait = [&](const uint64_t* word, uint64_t least) {
-    const auto came = [&] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
-    const bool failed = thread == 0 && !came() && !pollUntil<4>(came, -1, comm.status[peer]);
+    const bool failed = thread == 0 && !waitForWord(word, least, comm.status[peer]);
     return !blockAny(failed);
   };
   const auto say = [&](uint64_t* word, uint64_t count) {
@@ -72,7 +71,7 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
   for (uint32_t m = 0; m < MessagesPerPeer; ++m) {
     const CollectiveMessage message = call.messages[peer][receives][m];
     for (uint64_t at = lane * call.piece; at < message.bytes; at += call.lanes * call.piece, ++c) {
-      const uint64_t bytes = message.bytes - at < call.piece ? message.bytes - at : call.piece;
+      const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.piece ? message.bytes - at : call.piece);
       uint8_t* const place = ring + c % CollectivePieces * call.piece;
       if (receives) {
         if (!wait(arrived, c + 1)) return;
@@ -80,7 +79,7 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
         say(taken, c + 1);
       } else {
         if (c >= CollectivePieces && !wait(taken, c + 1 - CollectivePieces)) return;
-        putBytes(place, message.memory + at, bytes, thread, threads, [](uint64_t word) { return word; });
+        putBytes(place, message.memory + at, bytes, thread, threads, AsItIs());
         say(arrived, c + 1);
       }
     }

@@ -189,6 +189,27 @@ MSCCLPP_DEVICE_INLINE float widenHalf(uint32_t bits) {
   asm("{\n\t.reg .b16 half;\n\tcvt.u16.u32 half, %1;\n\tcvt.f32.f16 %0, half;\n\t}" : "=f"(value) : "r"(bits));
   return value;
 }
+// Two sums in one instruction.
+struct AddHalves {
+  MSCCLPP_DEVICE_INLINE static uint32_t add(uint32_t a, uint32_t b) {
+    uint32_t sums;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sums) : "r"(a), "r"(b));
+    return sums;
+  }
+};
+struct AddBf16 {
+  MSCCLPP_DEVICE_INLINE static uint32_t add(uint32_t a, uint32_t b) {
+    uint32_t sums;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sums) : "r"(a), "r"(0x3f803f80u), "r"(b));
+    return sums;
+  }
+};
+template <class Add>
+MSCCLPP_DEVICE_INLINE uint64_t addTwo(uint64_t first, uint64_t second) {
+  const uint32_t low = Add::add(static_cast<uint32_t>(first), static_cast<uint32_t>(second));
+  const uint32_t high = Add::add(static_cast<uint32_t>(first >> 32), static_cast<uint32_t>(second >> 32));
+  return low | static_cast<uint64_t>(high) << 32;
+}
 MSCCLPP_DEVICE_INLINE uint32_t narrowHalf(float value) {
   uint32_t bits;
   asm("{\n\t.reg .b16 half;\n\tcvt.rn.f16.f32 half, %1;\n\tcvt.u32.u16 %0, half;\n\t}" : "=r"(bits) : "f"(value));
@@ -230,6 +251,25 @@ struct WordFold {
     return word;
   }
 };
+
+// The numbers of a word of two ranks, which become one word.
+//
+// The sum of two floats of 16 bits, rounded once, has the bits of the sum as float that is then rounded: a float has 24 bits,
+// which are at least twice 11 and two more.
+template <uint32_t Type, uint32_t Op>
+MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t first, uint64_t second) {
+#if defined(MSCCLPP_DEVICE_CUDA)
+  if constexpr (Op == ReduceSum && Type == ReduceF16) {
+    return detail::addTwo<detail::AddHalves>(first, second);
+  } else if constexpr (Op == ReduceSum && Type == ReduceBf16) {
+    return detail::addTwo<detail::AddBf16>(first, second);
+  }
+#endif
+  WordFold<Number<Type>> fold;
+  fold.first(first);
+  fold.next(Op, second);
+  return fold.result(Op, 2);
+}
 
 // Calls `use` with the Number<type> of a type that is known when the kernel runs, and returns what it returns.
 template <class Use>

@@ -1,0 +1,23 @@
+// The kernels of collectives between two ranks, by the names of those of collectives.cu. They know that there are two, so
+// they compute less and are loaded sooner. Two ranks need no all_reduce in two steps.
+
+#include "mscclpp/collective_device.hpp"
+
+using namespace mscclpp;
+
+#define KERNELS(NAME, FORM)                                                                                  \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords, true>)                              \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords, true>)                          \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f16_sum, detail::FORM<detail::ReduceWords<ReduceF16, ReduceSum>, true>)   \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::ReduceWords<ReduceBf16, ReduceSum>, true>) \
+  MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::ReduceWords<ReduceF32, ReduceSum>, true>)
+
+KERNELS(exchange_packets, exchangePackets)
+KERNELS(exchange_lines, exchangeLines)
+KERNELS(exchange_pieces, exchangePieces)
+
+// Messages between pairs of ranks.
+extern "C" __global__ void __launch_bounds__(1024)
+    move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {
+  detail::moveMessages(comm, call);
+}

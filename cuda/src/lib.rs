@@ -35,6 +35,11 @@ pub const HEADERS: &[(&str, &str)] = &[
         include_str!("../include/mscclpp/collective_packets_device.hpp"),
     ),
     ("mscclpp/collective_pieces_device.hpp", include_str!("../include/mscclpp/collective_pieces_device.hpp")),
+    (
+        "mscclpp/collective_rows_block_device.hpp",
+        include_str!("../include/mscclpp/collective_rows_block_device.hpp"),
+    ),
+    ("mscclpp/collective_rows_device.hpp", include_str!("../include/mscclpp/collective_rows_device.hpp")),
     ("mscclpp/collective_sends_device.hpp", include_str!("../include/mscclpp/collective_sends_device.hpp")),
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
@@ -128,6 +133,13 @@ macro_rules! kernel {
     };
 }
 
+/// The kernels of the example all_reduce_rms_norm: `all_reduce_rms_norm_f16` and `all_reduce_rms_norm_bf16`, and these with
+/// `_fp8` and `_fp8_of_rows` behind their names.
+///
+/// All take the residual and the weights in device memory, epsilon, those with `_fp8` a unit, and then a `CollectiveHandle`
+/// and a `CollectiveRows` by value: they are for `Collectives::all_reduce_rows`.
+pub const ALL_REDUCE_RMS_NORM: KernelSource<'static> = kernel!("all_reduce_rms_norm");
+
 /// The kernels of the tutorial on memory channels: `bidir_put`, `bidir_get` and `bidir_put_packets`.
 ///
 /// All take a `MemoryChannelDeviceHandle` by value.
@@ -211,6 +223,7 @@ mod tests {
     #[test]
     fn every_kernel_has_its_ptx() {
         let kernels = [
+            ALL_REDUCE_RMS_NORM,
             BIDIR_MEMORY_CHANNEL,
             BIDIR_PORT_CHANNEL,
             COLLECTIVES,

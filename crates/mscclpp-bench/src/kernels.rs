@@ -11,3 +11,4 @@ macro_rules! kernel {
 pub(crate) const MEMORY_BENCH: KernelSource<'static> = kernel!("memory_bench.cu");
 pub(crate) const PACKET_PING_PONG: KernelSource<'static> = kernel!("packet_ping_pong.cu");
 pub(crate) const PORT_BENCH: KernelSource<'static> = kernel!("port_bench.cu");
+pub(crate) const RMS_NORM_BENCH: KernelSource<'static> = kernel!("rms_norm_bench.cu");

@@ -39,6 +39,7 @@ mod pushers;
 mod puts;
 mod ranks;
 mod report;
+mod rms_norm;
 mod signal_pingpong;
 mod sizes;
 mod stopwatch;
@@ -118,6 +119,8 @@ enum Command {
     /// Two processes: for each collective and size, which way of the messages, how many blocks and threads are fastest.
     /// Prints them as a table for the library.
     Tune(OfTwoRanks<collectives::TuneOptions>),
+    /// Two processes, an all_reduce of f16 with residual and RMSNorm behind it: in one launch, in two, and without them.
+    AllReduceRmsnorm(OfTwoRanks<rms_norm::Options>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
     /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
@@ -201,6 +204,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::ReduceScatter(workload) => workload.run(collectives::reduce_scatter),
         Command::AllToAll(workload) => workload.run(collectives::all_to_all),
         Command::Tune(workload) => workload.run(collectives::tune),
+        Command::AllReduceRmsnorm(workload) => workload.run(rms_norm::run),
         Command::Fifo(workload) => workload.run(fifo::run),
         Command::Launches(workload) => workload.run(launch_cost::run),
         Command::ProxyIdle(workload) => workload.run(proxy_idle::run),

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         trial("collectives_have_rows_like_those_of_nccl_tests", collectives),
         trial("collectives_that_do_not_end_are_an_error", too_long),
         trial("tuning_gives_a_table", tune),
+        trial("all_reduce_rmsnorm_has_rows_for_one_launch_and_two", all_reduce_rmsnorm),
         trial("wrong_data_fails", wrong_data),
         trial("json_goes_to_standard_output_alone", json_to_standard_output),
         trial("ports_put_small_and_large", port_put),
@@ -219,6 +220,20 @@ fn tune() -> Result<(), Failed> {
     Ok(())
 }
 
+fn all_reduce_rmsnorm() -> Result<(), Failed> {
+    let shape: &[&str] =
+        &["--rows", "1,3", "--hidden", "264", "--calls", "3", "--iters", "6", "--repeats", "2"];
+    let report = report("all-reduce-rmsnorm", &[&["all-reduce-rmsnorm"], shape].concat())?;
+    assert_eq!(column(&report, "size"), [[528; 4], [1584; 4]].concat());
+    let variants = variants(&report);
+    for (variant, name) in variants.iter().zip(["all-reduce", "two-launches", "fused", "fused-fp8"].repeat(2))
+    {
+        assert!(variant.starts_with(&format!("{name} ")), "{variants:?}");
+    }
+    assert!(variants[6].contains("3 rows, packets 3x"), "{variants:?}");
+    Ok(())
+}
+
 fn memory_put_packets() -> Result<(), Failed> {
     let workload: &[&str] = &["memory-put-packets", "--packets", "ll8,ll16,ll128"];
     let report = report("memory-put-packets", &[workload, ODD, SHAPE].concat())?;
@@ -290,6 +305,7 @@ fn wrong_data() -> Result<(), Failed> {
         ("ethernet-bw", SMALL),
         ("all-reduce", SMALL),
         ("tune", SMALL),
+        ("all-reduce-rmsnorm", &["--rows", "1", "--hidden", "64", "--iters", "2", "--repeats", "1"]),
     ] {
         let spoilt = ["--spoil", "--json", &path.to_string_lossy()];
         let output = run(&[&[workload], arguments, &spoilt].concat());

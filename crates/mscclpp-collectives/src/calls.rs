@@ -149,6 +149,7 @@ impl Inner {
         let possible = Possible {
             packets: fits(Way::Packets),
             lines: self.lines && fits(Way::Lines),
+            packets_in_two_steps: false,
             lines_in_two_steps: self.lines
                 && part.is_some_and(|part| self.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),

@@ -72,7 +72,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Collectives {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl Collectives {
@@ -176,14 +176,7 @@ impl Collectives {
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let inner = &*self.inner;
-        self.check_usable()?;
-        if stream.gpu().id() != inner.gpu.id() || stream.gpu().platform() != inner.gpu.platform() {
-            return Err(Error::InvalidArgument(format!(
-                "a stream of {} for the collectives of {}",
-                stream.gpu(),
-                inner.gpu
-            )));
-        }
+        self.check_callable(stream)?;
         let mut messages = Messages::new(self.n_ranks());
         let mut exchanges = Vec::with_capacity(requests.len());
         for request in requests {
@@ -294,6 +287,19 @@ impl Collectives {
     /// block. Other ranks are not told; [`Communicator::abort`] tells them.
     pub fn abort(&self, reason: &str) {
         self.inner.channels.iter().for_each(|channel| channel.semaphore().abort(reason));
+    }
+
+    /// That a call can be put into `stream`.
+    pub(crate) fn check_callable(&self, stream: &Stream) -> Result<()> {
+        self.check_usable()?;
+        let gpu = &self.inner.gpu;
+        if stream.gpu().id() != gpu.id() || stream.gpu().platform() != gpu.platform() {
+            return Err(Error::InvalidArgument(format!(
+                "a stream of {} for the collectives of {gpu}",
+                stream.gpu()
+            )));
+        }
+        Ok(())
     }
 
     /// That no rank is lost, and nobody has aborted them. A rank that has left may have sent all that is still to come.

@@ -11,6 +11,10 @@ pub(crate) const RING: u64 = 4;
 pub(crate) const LINE: u64 = 128;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
+/// `CollectiveMaxOutputs`.
+pub(crate) const OUTPUTS: usize = 4;
+/// `CollectiveMaxVectors`.
+pub(crate) const VECTORS: u64 = 4;
 
 /// `CollectiveHandle`.
 #[derive(Debug, Clone, Copy, KernelParam)]
@@ -72,6 +76,36 @@ pub(crate) struct CollectiveCall {
     pub(crate) checked: u32,
     pub(crate) reserved: u32,
     pub(crate) signature: [u64; 2],
+}
+
+/// `CollectiveOutput`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Output {
+    pub(crate) memory: DevicePtr,
+    pub(crate) vector_bytes: u32,
+    pub(crate) at: u32,
+}
+
+impl Output {
+    pub(crate) const NONE: Self = Self { memory: DevicePtr::NULL, vector_bytes: 0, at: Self::NOT_SENT };
+    /// `at` of what stays on its rank.
+    pub(crate) const NOT_SENT: u32 = u32::MAX;
+}
+
+/// `CollectiveRows`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveRows {
+    pub(crate) call: CollectiveCall,
+    pub(crate) send: DevicePtr,
+    pub(crate) rows: u64,
+    pub(crate) most: u64,
+    pub(crate) outputs: [Output; OUTPUTS],
+    pub(crate) vectors: u32,
+    pub(crate) result_bytes: u32,
+    pub(crate) two_steps: u32,
+    pub(crate) by_packets: u32,
 }
 
 /// `CollectiveMessage`.

@@ -13,6 +13,7 @@
 //! | [`broadcast`](Collectives::broadcast), [`scatter`](Collectives::scatter) | the numbers of one rank, or its part of them |
 //! | [`send`](Collectives::send), [`recv`](Collectives::recv), [`exchange`](Collectives::exchange) | the messages of single ranks |
 //! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
+//! | [`all_reduce_rows`](Collectives::all_reduce_rows) | what a kernel of yours makes of the sums, in the same launch |
 //!
 //! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know. The kernels are in
 //! the headers `mscclpp/collective_device.hpp` and those that it includes.
@@ -35,6 +36,7 @@ mod model;
 mod order;
 mod plan;
 mod request;
+mod rows;
 mod scratch;
 mod select;
 mod setup;
@@ -47,6 +49,7 @@ pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::MAX_RANKS;
 pub use request::{Kind, ReduceOp, Request};
+pub use rows::Rows;
 pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Tuned, Way};
 pub use setup::CollectivesBuilder;
 pub use typed::Transfer;

@@ -90,8 +90,13 @@ mod tests {
     use crate::{select::Possible, tables::measured};
 
     const H200: Devices = Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink };
-    const ALL: Possible =
-        Possible { packets: true, lines: true, lines_in_two_steps: true, pieces_in_two_steps: true };
+    const ALL: Possible = Possible {
+        packets: true,
+        lines: true,
+        packets_in_two_steps: false,
+        lines_in_two_steps: true,
+        pieces_in_two_steps: true,
+    };
 
     fn question(devices: Devices, ranks: usize, bytes: u64, possible: Possible) -> Question {
         Question {
@@ -152,6 +157,7 @@ mod tests {
             let possible = Possible {
                 packets: is(0),
                 lines: is(1),
+                packets_in_two_steps: false,
                 lines_in_two_steps: is(2),
                 pieces_in_two_steps: is(3),
             };

@@ -9,7 +9,7 @@ use crate::{
 const LEAST_PIECE: u64 = 4 << 10;
 const MOST_PIECE: u64 = 64 << 10;
 /// The most that travels in packets, between two ranks.
-const PACKETS_MAX: u64 = 128 << 10;
+const PACKETS_MAX: u64 = 512 << 10;
 /// How many blocks move messages between each two ranks, in each direction.
 pub(crate) const LANES: u32 = 8;
 
@@ -54,8 +54,8 @@ impl Layout {
         let signals = checks + 2 * ranks * LINE;
         let message_signals = signals + 3 * ranks * blocks * LINE;
         let packets = message_signals + 2 * ranks * u64::from(LANES) * LINE;
-        // A third for what needs flags, half for pieces, the rest for messages.
-        let packet_bytes = (budget / 64 / (2 * peers)).clamp(16, 2 * PACKETS_MAX) / 16 * 16 * peers;
+        // A third for what needs flags, an eighth for messages between two ranks, half for pieces.
+        let packet_bytes = (budget / 32 / (2 * peers)).clamp(16, 2 * PACKETS_MAX) / 16 * 16 * peers;
         let lines = (packets + 2 * packet_bytes).next_multiple_of(LINE);
         let line_bytes = (budget * 9 / 64 / LINE).max(1) * LINE;
         let messages = lines + 2 * line_bytes;
@@ -65,7 +65,7 @@ impl Layout {
         // In two steps each rank has places for what comes and for results. Between two ranks there is but one.
         let steps = if ranks > 2 { 2 } else { 1 };
         let places = steps * peers * blocks * RING;
-        let piece_bytes = places * piece_of(budget / 2 / 2 / places);
+        let piece_bytes = places * piece_of((budget / 2).min(budget.saturating_sub(pieces)) / 2 / places);
         let total = pieces + 2 * piece_bytes;
         Self {
             ranks,
@@ -107,6 +107,16 @@ impl Layout {
         let largest = piece_of(self.parts.piece_bytes / places);
         let Some(most) = most else { return largest };
         most.div_ceil(u64::from(blocks)).next_multiple_of(16).clamp(LEAST_PIECE.min(largest), largest)
+    }
+
+    /// Whether packets of so many bytes for each peer fit, flags not counted.
+    pub(crate) fn fits_packets(&self, bytes: u64) -> bool {
+        bytes.saturating_mul(2 * self.slots_of(false)) <= self.parts.packet_bytes
+    }
+
+    /// How many blocks may have rings of pieces of this size.
+    pub(crate) fn blocks_of_pieces(&self, piece: u64, two_steps: bool) -> u64 {
+        self.parts.piece_bytes / (self.slots_of(two_steps) * RING * piece)
     }
 
     /// How many messages come to a rank.

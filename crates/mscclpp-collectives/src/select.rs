@@ -29,6 +29,9 @@ pub enum Shape {
     AllReduce,
     /// Each rank sends to each other rank, and reduces what comes (`reduce_scatter`), or moves it.
     Exchange,
+    /// An `all_reduce` of this many rows, each of which a block has, with a kernel of the program's: see
+    /// [`Rows`](crate::Rows). Rows do not go by lines.
+    Rows(u64),
     /// Not every rank takes something from every other: one sends to all, all send to one, or counts differ.
     Rooted,
 }
@@ -41,7 +44,7 @@ pub struct Question {
     pub shape: Shape,
     /// Whether numbers are reduced.
     pub reduces: bool,
-    /// The most that a rank sends to another, in bytes; of an `all_reduce` the message.
+    /// The most that a rank sends to another, in bytes; of an `all_reduce`, also of rows, the message.
     pub bytes: u64,
     /// How many ranks there are.
     pub ranks: usize,
@@ -63,6 +66,8 @@ pub struct Possible {
     pub packets: bool,
     /// By lines: they arrive whole between all ranks, and the message fits.
     pub lines: bool,
+    /// As an `all_reduce` of rows in two steps, by packets.
+    pub packets_in_two_steps: bool,
     /// As an `all_reduce` in two steps, by lines. Never between two ranks, to whom it gains nothing.
     pub lines_in_two_steps: bool,
     /// As an `all_reduce` in two steps, by pieces.
@@ -149,9 +154,13 @@ impl Tuned {
 }
 
 const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
 
 impl Selector for Tuned {
     fn choose(&self, question: &Question) -> Choice {
+        if let Shape::Rows(rows) = question.shape {
+            return Self::rows(question, rows);
+        }
         let Question { bytes, possible, .. } = *question;
         let table = match (measured(question.devices, question.ranks), question.devices) {
             (Some(table), _) => table,
@@ -179,6 +188,29 @@ impl Selector for Tuned {
 /// Blocks are not made smaller than this for want of room.
 pub(crate) const LEAST_THREADS: u32 = 128;
 
+impl Tuned {
+    /// What nobody has measured yet: a block for each row that a rank sums up, or for each 256 vectors that it sends as packets.
+    fn rows(question: &Question, rows: u64) -> Choice {
+        let Question { bytes, possible, .. } = *question;
+        let ranks = question.ranks as u64;
+        let all = bytes.saturating_mul(ranks - 1);
+        let two_steps = ranks > 2 && possible.pieces_in_two_steps && all > 256 * KIB;
+        let (packets, sent) = match two_steps {
+            true => (possible.packets_in_two_steps, bytes.saturating_mul(2)),
+            false => (possible.packets, all),
+        };
+        let way = if packets && sent <= MIB { Way::Packets } else { Way::Pieces };
+        let threads = match question.devices {
+            Devices::Host => 64,
+            Devices::Gpus { .. } => (bytes / rows / 16).next_multiple_of(32).clamp(256, 1024),
+        };
+        let own = if two_steps { rows.div_ceil(ranks) } else { rows };
+        let sending = if way == Way::Packets { sent / 16 / 256 } else { 0 };
+        let blocks = own.max(sending).min(question.max_blocks.into());
+        Choice { way, two_steps, blocks: blocks as u32, threads: threads as u32 }
+    }
+}
+
 impl Choice {
     /// What can be done of it.
     pub(crate) fn mended(mut self, question: &Question) -> Self {
@@ -187,7 +219,8 @@ impl Choice {
             self.two_steps = false;
         }
         let can = match (self.way, self.two_steps) {
-            (Way::Packets, two_steps) => possible.packets && !two_steps,
+            (Way::Packets, false) => possible.packets,
+            (Way::Packets, true) => possible.packets_in_two_steps,
             (Way::Lines, false) => possible.lines,
             (Way::Lines, true) => possible.lines_in_two_steps,
             (Way::Pieces, _) => true,
@@ -211,8 +244,13 @@ impl Choice {
 mod tests {
     use super::*;
 
-    const ALL: Possible =
-        Possible { packets: true, lines: true, lines_in_two_steps: true, pieces_in_two_steps: true };
+    const ALL: Possible = Possible {
+        packets: true,
+        lines: true,
+        packets_in_two_steps: false,
+        lines_in_two_steps: true,
+        pieces_in_two_steps: true,
+    };
 
     fn question(bytes: u64, ranks: usize, possible: Possible) -> Question {
         Question {
@@ -259,9 +297,34 @@ mod tests {
     }
 
     #[test]
+    fn rows_go_by_packets_while_they_are_few() {
+        let choice = |rows: u64, ranks| {
+            let packets = rows <= 64;
+            let possible =
+                Possible { packets, packets_in_two_steps: packets, pieces_in_two_steps: rows >= 8, ..ALL };
+            let question = Question { shape: Shape::Rows(rows), ..question(rows << 14, ranks, possible) };
+            let Choice { way, two_steps, blocks, threads } = Tuned.choose(&question).mended(&question);
+            assert_eq!(threads, 1024);
+            (way, two_steps, blocks)
+        };
+        assert_eq!(choice(1, 2), (Way::Packets, false, 4));
+        assert_eq!(choice(16, 2), (Way::Packets, false, 64));
+        assert_eq!(choice(256, 2), (Way::Pieces, false, 64));
+        // Fewer rows than ranks are never shared out.
+        assert_eq!(choice(2, 8), (Way::Packets, false, 56));
+        assert_eq!(choice(16, 8), (Way::Packets, true, 64));
+        assert_eq!(choice(256, 8), (Way::Pieces, true, 32));
+    }
+
+    #[test]
     fn what_cannot_be_is_mended() {
-        let none =
-            Possible { packets: false, lines: false, lines_in_two_steps: false, pieces_in_two_steps: false };
+        let none = Possible {
+            packets: false,
+            lines: false,
+            packets_in_two_steps: false,
+            lines_in_two_steps: false,
+            pieces_in_two_steps: false,
+        };
         for way in [Way::Packets, Way::Lines, Way::Pieces] {
             let asked = Choice { way, two_steps: true, blocks: 0, threads: 5000 };
             let mended = asked.mended(&question(1 << 20, 4, none));

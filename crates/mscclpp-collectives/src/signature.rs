@@ -35,6 +35,13 @@ pub(crate) fn signature(request: &Request<'_>) -> [u64; 2] {
     [kind | op << 8 | u64::from(request.data_type as u32) << 16 | (root as u64) << 32, count]
 }
 
+/// An `all_reduce` of rows, in the same way.
+pub(crate) fn rows_signature(rows: u64, columns: u64, data_type: DataType) -> [u64; 2] {
+    [ROWS | u64::from(data_type as u32) << 16 | columns << 32, rows]
+}
+
+const ROWS: u64 = 12;
+
 /// It in words.
 pub(crate) fn described([what, count]: [u64; 2]) -> String {
     let byte = |at: u64| (what >> at & 0xff) as usize;
@@ -49,6 +56,7 @@ pub(crate) fn described([what, count]: [u64; 2]) -> String {
     };
     match byte(0) {
         3 => format!("{name} of {data_type}, with counts of its own"),
+        12 => format!("{name} of {count} rows of {} {data_type}", what >> 32),
         6 | 11 => format!("{name} of {data_type}"),
         _ => format!("{name}{op} of {count} {data_type}{root}"),
     }
@@ -62,7 +70,7 @@ fn op_number(op: ReduceOp) -> u64 {
 }
 
 const OPS: [&str; 6] = ["Sum", "Prod", "Max", "Min", "Avg", "PreMulSum"];
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "messages",
     "all_reduce",
     "all_gather",
@@ -75,6 +83,7 @@ const KINDS: [&str; 12] = [
     "gather",
     "scatter",
     "barrier",
+    "all_reduce_rows",
 ];
 
 #[cfg(test)]
@@ -99,6 +108,7 @@ mod tests {
         assert_eq!(of(Kind::Broadcast { root: 3 }), "broadcast of 100 F16, root 3");
         assert_eq!(of(Kind::Reduce { root: 1, op: ReduceOp::Max }), "reduce (Max) of 100 F16, root 1");
         assert_eq!(of(Kind::AllToAll), "all_to_all of 100 F16");
+        assert_eq!(described(rows_signature(7, 64, DataType::Bf16)), "all_reduce_rows of 7 rows of 64 Bf16");
         assert_eq!(described([250, 7]), "something else of 7 I8");
     }
 }

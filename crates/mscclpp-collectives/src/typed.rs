@@ -262,19 +262,25 @@ impl Collectives {
     }
 
     fn checked(&self, requests: &[Request<'_>], buffers: &[&DeviceBuffer], stream: &Stream) -> Result<()> {
-        let gpu = self.gpu();
-        let elsewhere = |buffer: &&&DeviceBuffer| {
-            (buffer.gpu().platform(), buffer.gpu().id()) != (gpu.platform(), gpu.id())
-        };
-        if let Some(buffer) = buffers.iter().find(elsewhere) {
-            return Err(Error::InvalidArgument(format!(
-                "memory of {} for the collectives of {gpu}",
-                buffer.gpu()
-            )));
-        }
+        self.expect_here(buffers.iter().copied())?;
         // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked,
         // and which the launches keep.
         unsafe { self.submit(requests, stream, buffers) }
+    }
+
+    /// That memory is on the device of these collectives.
+    pub(crate) fn expect_here<'a>(&self, buffers: impl IntoIterator<Item = &'a DeviceBuffer>) -> Result<()> {
+        let gpu = self.gpu();
+        let elsewhere = |buffer: &&DeviceBuffer| {
+            (buffer.gpu().platform(), buffer.gpu().id()) != (gpu.platform(), gpu.id())
+        };
+        match buffers.into_iter().find(elsewhere) {
+            None => Ok(()),
+            Some(buffer) => Err(Error::InvalidArgument(format!(
+                "memory of {} for the collectives of {gpu}",
+                buffer.gpu()
+            ))),
+        }
     }
 
     fn of_all(&self, count: usize) -> Result<usize> {

@@ -10,7 +10,8 @@ use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
 use handle::{
-    CollectiveCall, CollectiveHandle, CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message, RING, Segment,
+    CollectiveCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message,
+    OUTPUTS, Output, RING, Segment, VECTORS,
 };
 
 fn main() {
@@ -22,6 +23,8 @@ fn facts() -> Vec<Fact> {
         .into_iter()
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
+        .chain(sizes::<CollectiveRows>("CollectiveRows"))
+        .chain(sizes::<Output>("CollectiveOutput"))
         .chain(sizes::<Segment>("CollectiveSegment"))
         .chain(sizes::<Message>("CollectiveMessage"))
         .collect();
@@ -37,12 +40,17 @@ fn facts() -> Vec<Fact> {
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "piece" piece, "lanes" lanes);
+    offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
+        "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "byPackets" by_packets);
+    offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
     offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);
     facts.extend([
         fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
         fact("pieces", "mscclpp::CollectivePieces", RING as usize),
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
+        fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
+        fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),
     ]);
     facts

@@ -211,7 +211,7 @@ pub mod provider {
 /// The device API's headers, and the kernels that the examples launch.
 pub mod kernels {
     pub use mscclpp_kernels::{
-        BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, C_HEADERS, CUSTOM_PROXY, HEADERS, MESH_PORT_CHANNELS,
-        PING_PONG, SIGNAL_PING_PONG,
+        ALL_REDUCE_RMS_NORM, BIDIR_MEMORY_CHANNEL, BIDIR_PORT_CHANNEL, C_HEADERS, CUSTOM_PROXY, HEADERS,
+        MESH_PORT_CHANNELS, PING_PONG, SIGNAL_PING_PONG,
     };
 }

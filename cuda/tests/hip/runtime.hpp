@@ -43,6 +43,8 @@ struct alignas(16) float4 {
 struct alignas(16) ulonglong2 {
   unsigned long long x, y;
 };
+__device__ inline float sqrtf(float a) { return __builtin_sqrtf(a); }
+__device__ inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 __device__ inline uint2 make_uint2(unsigned int x, unsigned int y) { return {x, y}; }
 __device__ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 

@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// The threads of a block, one row each [default: as the library chooses].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(32..=1024))]
     threads: Vec<u32>,
+    /// For how many calls at the same time a device is to have room; with 1, a call may take all of it.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
+    calls_at_once: u32,
     /// How many calls a graph has.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
@@ -164,9 +167,9 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         Progress::new(rows_of_a_size * sizes.count() * measuring.launches() * sides, !joining.reports());
     let mut rows = Vec::new();
     for asked in all {
-        let most = asked.blocks.unwrap_or(if on_host { 4 } else { 128 });
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
-        let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most);
+        let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
+        let builder = asked.blocks.into_iter().fold(builder, |builder, blocks| builder.max_blocks(blocks));
         let collectives = builder.selector(chooser).connect()?;
         let bench = Bench {
             what,

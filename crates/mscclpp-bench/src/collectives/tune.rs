@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// The ways that are tried [default: all that fit a size].
     #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<AskedWay>,
-    /// The numbers of blocks that are tried [default: up to 128, 4 on simulated devices].
+    /// The numbers of blocks that are tried [default: up to 256, 4 on simulated devices].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Vec<u32>,
     /// The numbers of threads of a block that are tried, multiples of 32 [default: up to 1024, 64 on simulated devices].
@@ -162,9 +162,9 @@ impl Options {
     fn candidates(&self, on_host: bool) -> Candidates {
         let (ways, blocks, threads): (_, &[u32], &[u32]) = match (on_host, self.quick) {
             (true, _) => ([Way::Packets, Way::Pieces].to_vec(), &[1, 2, 4], &[32, 64]),
-            (false, true) => (WAYS.to_vec(), &[2, 4, 8, 16, 32, 64, 128], &[256, 512, 1024]),
+            (false, true) => (WAYS.to_vec(), &[1, 4, 8, 16, 32, 64, 128, 256], &[128, 256, 512]),
             (false, false) => {
-                (WAYS.to_vec(), &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128], &[128, 256, 512, 1024])
+                (WAYS.to_vec(), &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256], &[128, 256, 512, 1024])
             }
         };
         let or =

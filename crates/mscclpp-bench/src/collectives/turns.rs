@@ -18,7 +18,7 @@ pub(crate) struct Side<'a> {
     pub(crate) memory: &'a dyn Memory,
     /// Submits all calls of a time.
     pub(crate) calls: Submit<'a>,
-    /// Whether that is over before the other ranks do the same.
+    /// Whether that returns before the other ranks do the same.
     pub(crate) are_queued: bool,
     /// Submits one call.
     pub(crate) call: Submit<'a>,

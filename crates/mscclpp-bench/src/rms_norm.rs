@@ -1,0 +1,327 @@
+//! `all-reduce-rmsnorm`: an `all_reduce` of f16 between two processes, with what follows it in a transformer. Residual and
+//! RMSNorm come in the same launch, or in one of their own behind it; and the `all_reduce` is measured alone.
+
+use std::borrow::Cow;
+
+use clap::Args;
+use half::f16;
+use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
+use mscclpp_collectives::{Choice, Collectives, DeviceSlice, F8E4m3, Kind, ReduceOp, Request, Rows};
+
+use crate::{
+    Result,
+    collectives::Numbers,
+    data::{Destination, GUARD},
+    kernels::RMS_NORM_BENCH,
+    measuring::{Arrival, Measuring, Subject},
+    pair::Pair,
+    progress::Progress,
+    ranks::Joining,
+    report::{Report, Row},
+    stopwatch::Stopwatch,
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How many rows (tokens), one group of lines each [default: 1,4,16,64,256; on simulated devices 1,4,16].
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    rows: Vec<u32>,
+    /// How many numbers a row has, a multiple of 8 [default: 8192; on simulated devices 1024].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(8..=8192))]
+    hidden: Option<u32>,
+    /// How many calls a graph has.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    calls: u32,
+    #[command(flatten)]
+    measuring: Measuring,
+}
+
+const EPSILON: f32 = 1e-5;
+/// Of fp8.
+const UNIT: f32 = 0.01;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Variant {
+    AllReduce,
+    TwoLaunches,
+    Fused,
+    FusedFp8,
+}
+
+pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    let on_host = Platform::detect_or_host()? == Platform::Host;
+    let (default, hidden): (&[u32], u32) =
+        if on_host { (&[1, 4, 16], 1024) } else { (&[1, 4, 16, 64, 256], 8192) };
+    let rows = if options.rows.is_empty() { default } else { &options.rows };
+    let hidden = options.hidden.unwrap_or(hidden);
+    if !hidden.is_multiple_of(8) {
+        return Err(format!("--hidden {hidden} is no multiple of 8").into());
+    }
+    let measuring = &options.measuring;
+    let pair = measuring.join(joining)?;
+    let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
+    let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
+    let mut progress = Progress::new(rows.len() * variants.len() * measuring.launches(), !joining.reports());
+    let mut all = Vec::new();
+    for count in rows {
+        let bench = Bench::new(options, &pair, &collectives, *count as usize, hidden as usize)?;
+        for variant in variants {
+            all.push(bench.row(&mut progress, variant)?);
+        }
+    }
+    pair.ranks.meet()?;
+    drop(progress);
+    let notes = vec![
+        format!(
+            "rows of {hidden} f16; `two-launches` and `fused` give the new residual and the normalised rows, `fused-fp8` \
+             these as fp8; sizes are those of the rows"
+        ),
+        format!(
+            "graphs of {} calls, timed by the device's events; the result compared for each time",
+            options.calls
+        ),
+    ];
+    pair.report(Transport::CUDA_IPC, all, notes)
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    pair: &'a Pair,
+    collectives: &'a Collectives,
+    rows: usize,
+    hidden: usize,
+    /// This rank's rows, the residual before and after, weights, sums.
+    given: DeviceSlice<f16>,
+    residual: DeviceSlice<f16>,
+    new_residual: DeviceSlice<f16>,
+    weight: DeviceSlice<f16>,
+    sums: DeviceSlice<f16>,
+    /// Where the last result arrives, between guards.
+    result: DeviceBuffer,
+    fused: [Kernel; 2],
+    behind: Kernel,
+    expected: Expected,
+}
+
+/// What ranks get, as bytes.
+struct Expected {
+    sums: Vec<u8>,
+    normalised: Vec<u8>,
+    quantised: Vec<u8>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(
+        options: &'a Options,
+        pair: &'a Pair,
+        collectives: &'a Collectives,
+        rows: usize,
+        hidden: usize,
+    ) -> Result<Self> {
+        let (gpu, rank) = (&pair.gpu, pair.ranks.rank);
+        let count = rows * hidden;
+        // What every rank has is made of what rank 0 gives.
+        let random = |numbers: usize| -> Result<[Vec<u8>; 2]> {
+            let [mine, others] =
+                pair.ranks.random_messages(2 * numbers as u64)?.map(|bytes| Numbers::F16.moderate(bytes));
+            Ok(if rank == 0 { [mine, others] } else { [others, mine] })
+        };
+        let (both, [residual, _], [weight, _]) = (random(count)?, random(count)?, random(hidden)?);
+        let sums = Numbers::F16.sum(&[&both[0], &both[1]]);
+        let expected = Expected::of(sums, &residual, &weight, hidden);
+        let slice = |bytes: &[u8]| -> Result<DeviceSlice<f16>> {
+            let buffer = gpu.allocate(bytes.len() as u64)?;
+            buffer.write(0, bytes)?;
+            Ok(DeviceSlice::new(&buffer)?)
+        };
+        let module = Module::load(gpu, &ALL_REDUCE_RMS_NORM)?;
+        Ok(Self {
+            options,
+            pair,
+            collectives,
+            rows,
+            hidden,
+            given: slice(&both[rank])?,
+            new_residual: slice(&residual)?,
+            residual: slice(&residual)?,
+            weight: slice(&weight)?,
+            sums: slice(&expected.sums)?,
+            result: gpu.allocate(2 * count as u64 + 2 * GUARD)?,
+            fused: [module.kernel("all_reduce_rms_norm_f16")?, module.kernel("all_reduce_rms_norm_f16_fp8")?],
+            behind: Module::load(gpu, &RMS_NORM_BENCH)?.kernel("add_rms_norm_f16")?,
+            expected,
+        })
+    }
+
+    fn row(&self, progress: &mut Progress, variant: Variant) -> Result<Row> {
+        let (pair, measuring) = (self.pair, &self.options.measuring);
+        let stopwatch = Stopwatch::new(pair, Vec::new())?;
+        let stream = stopwatch.stream();
+        stream.begin_capture()?;
+        let captured = (0..self.options.calls).try_for_each(|_| self.call(variant, stream));
+        let graph = stream.end_capture();
+        captured?;
+        let graph = graph?;
+        let (expected, name) = match variant {
+            Variant::AllReduce => (&self.expected.sums, "all-reduce"),
+            Variant::TwoLaunches => (&self.expected.normalised, "two-launches"),
+            Variant::Fused => (&self.expected.normalised, "fused"),
+            Variant::FusedFp8 => (&self.expected.quantised, "fused-fp8"),
+        };
+        let Choice { way, blocks, threads, .. } = self.choice(variant)?.ok_or("a call of no rows")?;
+        let bytes = 2 * (self.rows * self.hidden) as u64;
+        let replays = measuring.rounds(pair, bytes).div_ceil(self.options.calls);
+        let subject = Subject {
+            workload: "all-reduce-rmsnorm",
+            variant: format!("{name} {} rows, {way:?} {blocks}x{threads}", self.rows).to_lowercase(),
+            bytes,
+            rounds: replays * self.options.calls,
+            parts: 1,
+            known: (None, None),
+        };
+        let destination = Destination { memory: &self.result, offset: GUARD };
+        Arrival { stopwatch: &stopwatch, destination }.row(
+            measuring,
+            progress,
+            subject,
+            // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
+            |stream, _| (0..replays).try_for_each(|_| unsafe { graph.launch(stream) }),
+            |_| Cow::Borrowed(expected),
+        )
+    }
+
+    fn call(&self, variant: Variant, stream: &Stream) -> Result<()> {
+        let (residual, weight) = (self.residual.ptr(), self.weight.ptr());
+        match variant {
+            // SAFETY: as in `row`.
+            Variant::AllReduce => unsafe {
+                self.collectives.enqueue(&[self.request(self.result.ptr().add(GUARD))], stream)?;
+            },
+            Variant::TwoLaunches => {
+                let vectors = (self.hidden / 8) as u32;
+                let args = KernelArgs::new().with(self.sums.ptr()).with(residual).with(weight).with(EPSILON);
+                let args =
+                    args.with(self.new_residual.ptr()).with(self.result.ptr().add(GUARD)).with(vectors);
+                let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
+                // SAFETY: as in `row`; these are the kernel's parameters.
+                unsafe {
+                    self.collectives.enqueue(&[self.request(self.sums.ptr())], stream)?;
+                    self.behind.launch(stream, config, &args)?;
+                }
+            }
+            Variant::Fused | Variant::FusedFp8 => {
+                let args = KernelArgs::new().with(residual).with(weight).with(EPSILON);
+                let (kernel, args) = match variant {
+                    Variant::Fused => (&self.fused[0], args),
+                    _ => (&self.fused[1], args.with(UNIT)),
+                };
+                let rows = self.fused_rows(variant)?;
+                // SAFETY: as in `row`; the kernels are made for these outputs and parameters.
+                unsafe { self.collectives.all_reduce_rows(&rows, kernel, args, stream)? };
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&self, recv: DevicePtr) -> Request<'static> {
+        Request {
+            kind: Kind::AllReduce(ReduceOp::Sum),
+            send: self.given.ptr(),
+            recv,
+            count: self.given.len() as u64,
+            data_type: mscclpp_collectives::DataType::F16,
+        }
+    }
+
+    fn fused_rows(&self, variant: Variant) -> Result<Rows> {
+        let rows = Rows::new(&self.given, self.hidden)?.output(&self.new_residual)?;
+        let count = self.given.len();
+        Ok(match variant {
+            Variant::FusedFp8 => rows.output(&DeviceSlice::<F8E4m3>::at(&self.result, GUARD, count)?)?,
+            _ => rows.output(&DeviceSlice::<f16>::at(&self.result, GUARD, count)?)?,
+        })
+    }
+
+    fn choice(&self, variant: Variant) -> Result<Option<Choice>> {
+        Ok(match variant {
+            Variant::AllReduce | Variant::TwoLaunches => {
+                self.collectives.choice(&self.request(self.sums.ptr()))?
+            }
+            Variant::Fused | Variant::FusedFp8 => self.collectives.rows_choice(&self.fused_rows(variant)?)?,
+        })
+    }
+}
+
+impl Expected {
+    /// In the order of the kernels.
+    fn of(sums: Vec<u8>, residual: &[u8], weight: &[u8], hidden: usize) -> Self {
+        let numbers = |bytes: &[u8]| -> Vec<f32> {
+            bytes.chunks_exact(2).map(|number| f16::from_le_bytes([number[0], number[1]]).to_f32()).collect()
+        };
+        let weight = numbers(weight);
+        let residual = Numbers::F16.sum(&[&sums, residual]);
+        let (mut normalised, mut quantised) = (Vec::new(), Vec::new());
+        for row in numbers(&residual).chunks(hidden) {
+            let squares: Vec<f32> =
+                row.chunks(8).map(|vector| vector.iter().fold(0.0, |sum, x| x.mul_add(*x, sum))).collect();
+            let factor = 1.0 / (sum_of_row(&squares) / hidden as f32 + EPSILON).sqrt();
+            for (number, weight) in row.iter().zip(&weight) {
+                let number = number * factor * weight;
+                normalised.extend(f16::from_f32(number).to_le_bytes());
+                quantised.push(fp8(number * (1.0 / UNIT)));
+            }
+        }
+        Self { sums, normalised, quantised }
+    }
+}
+
+/// As `row.sum` of `collective_rows_device.hpp`.
+fn sum_of_row(vectors: &[f32]) -> f32 {
+    let butterfly = |mut values: [f32; 32]| {
+        for bit in [16, 8, 4, 2, 1] {
+            values = std::array::from_fn(|lane| values[lane] + values[lane ^ bit]);
+        }
+        values[0]
+    };
+    let of_warp = |chunk: &[f32]| butterfly(std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(0.0)));
+    let parts: Vec<f32> = vectors.chunks(32).map(of_warp).collect();
+    butterfly(std::array::from_fn(|lane| {
+        parts.iter().skip(lane).step_by(32).fold(0.0, |sum, part| sum + part)
+    }))
+}
+
+/// The bits of the number of fp8 (e4m3) that is nearest, of two as near the even one.
+fn fp8(value: f32) -> u8 {
+    let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+    let magnitude = value.abs().min(448.0);
+    // The distance of numbers around it.
+    let exponent = (magnitude.to_bits() >> 23).max(127 - 6) as i32 - 127;
+    let steps = (magnitude / 2f32.powi(exponent - 3)).round_ties_even() as i32;
+    // Steps of 8 to 15 are those of a normal number; 16 are one of the next exponent.
+    sign | ((exponent + 6) * 8 + steps) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fp8_has_the_bits_of_its_numbers() {
+        for (value, bits) in [
+            (0.0, 0),
+            (-0.0, 0x80),
+            (1.0, 0x38),
+            (-1.125, 0xb9),
+            (1.0625, 0x38),
+            (1.1875, 0x3a),
+            (1.97, 0x40),
+            (448.0, 0x7e),
+            (1e9, 0x7e),
+            (0.001_953_125, 1),
+            (0.015_625, 8),
+            (0.014, 7),
+        ] {
+            assert_eq!(fp8(value), bits, "{value}");
+        }
+    }
+}

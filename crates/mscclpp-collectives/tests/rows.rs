@@ -1,0 +1,311 @@
+//! `all_reduce_rows` with the kernels of the example: residual and RMSNorm give bit for bit what the host computes in
+//! the same order, by all ways, and touch nothing else.
+
+mod support;
+
+use half::{bf16, f16};
+use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
+use mscclpp_collectives::{Choice, DeviceSlice, Element, F8E4m3, Rows, Way};
+use mscclpp_test_support::Random;
+use support::{Told, builder, ranks};
+
+const EPSILON: f32 = 1e-5;
+/// Numbers before and behind an output.
+const MARGIN: usize = 16;
+
+/// What becomes of normalised numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Form {
+    SameType,
+    Fp8 { unit: f32 },
+    Fp8OfRows,
+}
+
+/// A type of rows.
+trait Number: Element + PartialEq + std::fmt::Debug {
+    const NAME: &'static str;
+    const ZERO: Self;
+    fn of(value: f32) -> Self;
+    fn value(self) -> f32;
+    fn of_bits(bits: u16) -> Self;
+}
+
+macro_rules! number {
+    ($type:ident) => {
+        impl Number for $type {
+            const NAME: &'static str = stringify!($type);
+            const ZERO: Self = $type::ZERO;
+            fn of(value: f32) -> Self {
+                $type::from_f32(value)
+            }
+            fn value(self) -> f32 {
+                self.to_f32()
+            }
+            fn of_bits(bits: u16) -> Self {
+                $type::from_bits(bits)
+            }
+        }
+    };
+}
+number!(f16);
+number!(bf16);
+
+#[derive(Debug, Clone)]
+struct Case {
+    rows: usize,
+    columns: usize,
+    form: Form,
+    /// Whether the residual stays on its rank, and whether the new one takes the place of the old.
+    own_residual: bool,
+    in_place: bool,
+    choice: Choice,
+    /// Whether numbers may have any bits, also those of NaN.
+    any_bits: bool,
+    seed: u64,
+}
+
+impl Case {
+    /// The n-th of many: ways and forms take turns, so that all pairs come about; the rest is random.
+    fn new(n: usize, random: &mut Random) -> Self {
+        let (way, two_steps) =
+            [(Way::Packets, false), (Way::Pieces, false), (Way::Packets, true), (Way::Pieces, true)][n % 4];
+        let unit = random.of(1..=400) as f32 / 1000.0;
+        Self {
+            rows: random.of(0..=23) as usize,
+            columns: 8 * random.of(1..=if n.is_multiple_of(5) { 200 } else { 40 }) as usize,
+            form: [Form::SameType, Form::Fp8 { unit }, Form::Fp8OfRows][n % 3],
+            own_residual: random.of(0..=1) == 1,
+            in_place: random.of(0..=1) == 1,
+            choice: Choice {
+                way,
+                two_steps,
+                blocks: random.of(1..=3) as u32,
+                threads: 32 * random.of(1..=3) as u32,
+            },
+            any_bits: n.is_multiple_of(7),
+            seed: random.word(),
+        }
+    }
+
+    fn numbers<T: Number>(&self, what: u64, count: usize) -> Vec<T> {
+        let mut random = Random::with_seed(self.seed ^ what);
+        let number = || match self.any_bits {
+            true => T::of_bits(random.word() as u16),
+            false => T::of(random.of(0..=4000) as f32 / 512.0 - 3.9),
+        };
+        std::iter::repeat_with(number).take(count).collect()
+    }
+}
+
+/// What a call gives, of all rows.
+struct Expected<T> {
+    residual: Vec<T>,
+    normalised: Vec<f32>,
+    units: Vec<f32>,
+}
+
+/// `row.sum` of the header, of the values of a row's vectors.
+fn sum_of_row(vectors: &[f32]) -> f32 {
+    fn butterfly(mut values: [f32; 32]) -> f32 {
+        for bit in [16, 8, 4, 2, 1] {
+            values = std::array::from_fn(|lane| values[lane] + values[lane ^ bit]);
+        }
+        values[0]
+    }
+    let parts: Vec<f32> = vectors
+        .chunks(32)
+        .map(|chunk| butterfly(std::array::from_fn(|lane| chunk.get(lane).copied().unwrap_or(0.0))))
+        .collect();
+    butterfly(std::array::from_fn(|lane| {
+        parts.iter().skip(lane).step_by(32).fold(0.0, |sum, part| sum + part)
+    }))
+}
+
+fn expected<T: Number>(case: &Case, given: &[Vec<T>], residual: &[T], weight: &[T]) -> Expected<T> {
+    let sums = (0..residual.len()).map(|i| {
+        let sum = given.iter().map(|numbers| numbers[i].value()).reduce(|a, b| a + b).expect("a rank");
+        T::of(T::of(sum).value() + residual[i].value())
+    });
+    let residual: Vec<T> = sums.collect();
+    let (mut normalised, mut units) = (Vec::new(), Vec::new());
+    for row in residual.chunks(case.columns) {
+        let square =
+            |vector: &[T]| vector.iter().fold(0.0, |sum, number| number.value().mul_add(number.value(), sum));
+        let squares = sum_of_row(&row.chunks(8).map(square).collect::<Vec<f32>>());
+        let factor = 1.0 / (squares / case.columns as f32 + EPSILON).sqrt();
+        let numbers: Vec<f32> =
+            row.iter().zip(weight).map(|(number, weight)| number.value() * factor * weight.value()).collect();
+        let largest =
+            numbers.iter().fold(0.0, |most, number| if number.abs() > most { number.abs() } else { most });
+        units.push(if largest > 0.0 { largest / 448.0 } else { 1.0 });
+        normalised.extend(numbers);
+    }
+    Expected { residual, normalised, units }
+}
+
+/// The number of fp8 (e4m3) nearest to `value`, of two as near the even one.
+fn fp8(value: f32, all: &[f32]) -> F8E4m3 {
+    if value.is_nan() {
+        return F8E4m3(0x7f);
+    }
+    let above = all.partition_point(|number| *number < value.abs()).min(all.len() - 1);
+    let below = above.saturating_sub(1);
+    let (up, down) = (all[above] - value.abs(), value.abs() - all[below]);
+    let magnitude = if up < down || up == down && above % 2 == 0 { above } else { below };
+    F8E4m3(magnitude as u8 | if value.is_sign_negative() { 0x80 } else { 0 })
+}
+
+/// Its positive numbers, whose bits count up from 0.
+fn numbers_of_fp8() -> Vec<f32> {
+    let number = |bits: i32| match (bits >> 3, bits & 7) {
+        (0, fraction) => fraction as f32 / 8.0 * 2f32.powi(-6),
+        (exponent, fraction) => (1.0 + fraction as f32 / 8.0) * 2f32.powi(exponent - 7),
+    };
+    (0..127).map(number).collect()
+}
+
+/// A slice with a margin on both sides, all of it `fill`.
+fn margined<T: Element>(gpu: &Gpu, count: usize, fill: T) -> DeviceSlice<T> {
+    let all = DeviceSlice::<T>::new(
+        &gpu.allocate(T::DATA_TYPE.size() * (count + 2 * MARGIN) as u64).expect("memory"),
+    );
+    let all = all.expect("a slice");
+    all.write(&vec![fill; count + 2 * MARGIN]).expect("a copy");
+    all
+}
+
+fn inner<T: Element>(all: &DeviceSlice<T>) -> DeviceSlice<T> {
+    all.slice(MARGIN..all.len() - MARGIN).expect("a slice")
+}
+
+/// Compares what is there with what should be in the rows `mine`, and `fill` elsewhere.
+fn compare<T: Element + std::fmt::Debug>(
+    what: &str,
+    case: &Case,
+    all: &DeviceSlice<T>,
+    of_row: usize,
+    expected: impl Fn(usize) -> Option<T>,
+    same: impl Fn(T, T) -> bool,
+    fill: T,
+) {
+    let found = all.read().expect("a copy");
+    for (i, found) in found.iter().enumerate() {
+        let place = i.checked_sub(MARGIN).filter(|i| i / of_row < case.rows);
+        let expected = place.and_then(&expected).unwrap_or(fill);
+        assert!(
+            same(*found, expected),
+            "{what}, number {place:?} with {of_row} in a row: {found:?} instead of {expected:?}; {case:?}"
+        );
+    }
+}
+
+fn check<T: Number>(n_ranks: usize, cases: usize) {
+    let seed = Random::new().word();
+    ranks(n_ranks, |comm, gpu| {
+        let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
+        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        let module = Module::load(gpu, &ALL_REDUCE_RMS_NORM).expect("kernels");
+        let kernel =
+            |form: &str| module.kernel(&format!("all_reduce_rms_norm_{}{form}", T::NAME)).expect("a kernel");
+        let kernels = [kernel(""), kernel("_fp8"), kernel("_fp8_of_rows")];
+        let stream = gpu.stream().expect("a stream");
+        let rank = collectives.rank();
+        let of_fp8 = numbers_of_fp8();
+        let mut random = Random::with_seed(seed);
+        for n in 0..cases {
+            let case = Case::new(n, &mut random);
+            told.tell(case.choice);
+            let count = case.rows * case.columns;
+            let given: Vec<Vec<T>> = (0..n_ranks).map(|r| case.numbers(r as u64, count)).collect();
+            let (old, weight): (Vec<T>, Vec<T>) = (case.numbers(100, count), case.numbers(101, case.columns));
+            let expected = expected(&case, &given, &old, &weight);
+
+            let numbers = margined(gpu, count, T::ZERO);
+            inner(&numbers).write(&given[rank]).expect("a copy");
+            let weights = margined(gpu, case.columns, T::ZERO);
+            inner(&weights).write(&weight).expect("a copy");
+            let old_residual = margined(gpu, count, T::ZERO);
+            inner(&old_residual).write(&old).expect("a copy");
+            let residual = if case.in_place { old_residual.clone() } else { margined(gpu, count, T::ZERO) };
+            let normalised = margined(gpu, count, T::of(7.0));
+            let quantised = margined(gpu, count, F8E4m3(0x5a));
+            let units = margined(gpu, case.rows, -1.0f32);
+
+            let rows = Rows::new(&inner(&numbers), case.columns).expect("rows");
+            let rows = match case.own_residual {
+                true => rows.own_output(&inner(&residual)),
+                false => rows.output(&inner(&residual)),
+            };
+            let rows = rows.expect("an output");
+            let rows = match case.form {
+                Form::SameType => rows.output(&inner(&normalised)).expect("an output"),
+                Form::Fp8 { .. } => rows.output(&inner(&quantised)).expect("an output"),
+                Form::Fp8OfRows => {
+                    let rows = rows.output(&inner(&quantised)).expect("an output");
+                    rows.row_output(&inner(&units)).expect("an output")
+                }
+            };
+            let args =
+                KernelArgs::new().with(inner(&old_residual).ptr()).with(inner(&weights).ptr()).with(EPSILON);
+            let (kernel, args) = match case.form {
+                Form::SameType => (&kernels[0], args),
+                Form::Fp8 { unit } => (&kernels[1], args.with(unit)),
+                Form::Fp8OfRows => (&kernels[2], args),
+            };
+            let choice = collectives.rows_choice(&rows).expect("a choice");
+            // SAFETY: these are the kernel's other parameters, whose memory lives until the stream is waited for.
+            unsafe { collectives.all_reduce_rows(&rows, kernel, args, &stream).expect("a call") };
+            collectives.synchronize(&stream).expect("a complete call");
+
+            let shared_out = choice.is_some_and(|choice| choice.two_steps);
+            assert!(!shared_out || case.choice.two_steps && case.rows >= n_ranks);
+            let stays = |row: usize| case.own_residual && shared_out && row % n_ranks != rank;
+            let residual_of = |i: usize| match stays(i / case.columns) {
+                true => Some(if case.in_place { old[i] } else { T::ZERO }),
+                false => Some(expected.residual[i]),
+            };
+            let same = |a: T, b: T| a == b || a.value().is_nan() && b.value().is_nan();
+            compare("residual", &case, &residual, case.columns, residual_of, same, T::ZERO);
+            let is_same_type = case.form == Form::SameType;
+            let normal = |i| is_same_type.then(|| T::of(expected.normalised[i]));
+            compare("normalised", &case, &normalised, case.columns, normal, same, T::of(7.0));
+            let quantum = |i: usize| {
+                let unit = match case.form {
+                    Form::SameType => return None,
+                    Form::Fp8 { unit } => unit,
+                    Form::Fp8OfRows => expected.units[i / case.columns],
+                };
+                Some(fp8(expected.normalised[i] * (1.0 / unit), &of_fp8))
+            };
+            compare("quantised", &case, &quantised, case.columns, quantum, |a, b| a == b, F8E4m3(0x5a));
+            let unit = |i: usize| (case.form == Form::Fp8OfRows).then(|| expected.units[i]);
+            compare("units", &case, &units, 1, unit, |a, b| a == b, -1.0f32);
+            let unchanged = |i: usize| Some(given[rank][i]);
+            compare("rows", &case, &numbers, case.columns, unchanged, same, T::ZERO);
+        }
+    });
+}
+
+#[test]
+fn one_rank() {
+    check::<f16>(1, 60);
+    check::<bf16>(1, 60);
+}
+
+#[test]
+fn two_ranks() {
+    check::<f16>(2, 120);
+    check::<bf16>(2, 120);
+}
+
+#[test]
+fn three_ranks() {
+    check::<f16>(3, 120);
+    check::<bf16>(3, 120);
+}
+
+#[test]
+fn eight_ranks() {
+    check::<f16>(8, 48);
+    check::<bf16>(8, 48);
+}

@@ -1,0 +1,250 @@
+// A sum over the ranks with what a kernel of yours does with each row of it, in one launch: an all_reduce with an
+// epilogue. The host launches such kernels with `Collectives::all_reduce_rows`.
+//
+//     using namespace mscclpp;
+//     struct Doubled {
+//       struct Kept {};
+//       __device__ void prefetch(const RowVector& at, Kept& kept) const {}
+//       __device__ void reduced(const RowVector& at, const float (&sums)[8], Kept& kept) const { ... }
+//       template <class Row, uint32_t N>
+//       __device__ void finish(const Row& row, Kept (&kept)[N]) const { ... row.store(0, at, numbers); ... }
+//     };
+//     extern "C" __global__ void __launch_bounds__(1024)
+//         doubled(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveRows rows) {
+//       allReduceRows<Number<ReduceF16>>(comm, rows, Doubled{});
+//     }
+//
+// A message is rows of vectors of 16 bytes. A block has whole rows, and a thread of it every threads-th vector of a row.
+// For each row the epilogue is called three times, by all threads of the block:
+//
+//   prefetch  for each vector, before what other ranks sent is waited for: to load what is needed later into `kept`
+//   reduced   for each vector, with its sums, as they are before they are rounded to the type of the message
+//   finish    once, when all sums of the row are there. `row.each` goes through the thread's vectors again; `row.sum`
+//             and `row.max` reduce over the row; `row.store` and `row.storeOfRow` give a result to an output.
+//
+// The epilogue is the same for all of the ways below, which the host chooses. It must give the same bits on every rank
+// that is given the same.
+//
+//   One step    every rank sends all rows to every other. Each does all the work, on all rows.
+//   Two steps   row r is that of rank r modulo the ranks: its sum is made there alone, and so is the epilogue called.
+//               Results go to all ranks, except those of outputs that the host has called its own: these stay.
+//   Packets     are valid by themselves, and their places are not used again before the next call but one. All threads
+//               of the launch send, whatever row it is; then blocks take the rows that are theirs.
+//   Pieces      of one row: plain stores into the ring of collective_pieces_device.hpp, and a signal. Its rules R1 (one
+//               step) and R3 (two steps) say when a place is free.
+//
+// E2 of collective_device.hpp holds: in two steps there are at least as many rows as ranks, so each rank sums up some
+// row, for which it takes something from every other.
+//
+// Bits. Sums are made in the order of the ranks. `row.sum` depends on nothing but the row: the values of 32 vectors side
+// by side are added in a butterfly (the value 16 vectors further first, then 8, 4, 2, 1); of the results, every 32nd is
+// added in order, beginning with 0, and these 32 in a butterfly again. Vectors behind the end count as 0.
+
+#ifndef MSCCLPP_COLLECTIVE_ROWS_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_ROWS_DEVICE_HPP_
+
+#include "mscclpp/collective_rows_block_device.hpp"
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace mscclpp {
+
+// A row whose sums are there, as an epilogue's `finish` has it. All threads of the block call `sum` and `max`.
+template <class N>
+struct CollectiveRow {
+  const detail::RowsBlock& block;
+  // Which of the message's rows, of the rank's own, and of the block's.
+  uint64_t row;
+  uint64_t own;
+  uint64_t ofBlock;
+  // Which half of the memory for reductions over the row is next.
+  uint32_t& turn;
+
+  MSCCLPP_DEVICE_INLINE uint32_t columns() const { return block.call.vectors * VectorNumbers<N>::Count; }
+  MSCCLPP_DEVICE_INLINE uint32_t rank() const { return block.b.rank; }
+  MSCCLPP_DEVICE_INLINE uint32_t ranks() const { return block.b.ranks; }
+
+  // Calls use(at, mine) with each vector of this thread, and what it has kept of it.
+  template <class Kept, uint32_t Vectors, class Use>
+  MSCCLPP_DEVICE_INLINE void each(Kept (&kept)[Vectors], Use use) const {
+#pragma unroll 1
+    for (uint32_t n = 0; n < Vectors; ++n) {
+      const uint32_t vector = n * block.b.threads + block.b.thread;
+      if (vector < block.call.vectors) use(at(vector), kept[n]);
+    }
+  }
+
+  // The sum, or the largest, of value(mine) of all vectors of the row, given to all threads. Bits: see above. In `max`, a
+  // NaN is left out.
+  template <class Kept, uint32_t Vectors, class Value>
+  MSCCLPP_DEVICE_INLINE float sum(const Kept (&kept)[Vectors], Value value) const {
+    return reduced(kept, value, 0.0f, [](float a, float b) { return detail::addValues(a, b); });
+  }
+  template <class Kept, uint32_t Vectors, class Value>
+  MSCCLPP_DEVICE_INLINE float max(const Kept (&kept)[Vectors], Value value) const {
+    const float least = detail::bitsAs<float>(0xff800000u);
+    return reduced(kept, value, least, [](float a, float b) { return b > a || a != a ? b : a; });
+  }
+
+  // Stores a result for a vector in an output of as many bytes for each: 16 or 8.
+  MSCCLPP_DEVICE_INLINE void store(uint32_t output, const RowVector& at, Bytes16 vector) const {
+    const CollectiveOutput& to = block.call.outputs[output];
+    store16(to.memory + at.index * 16, vector);
+    send(to, [&](uint32_t p) {
+      const uint64_t offset = to.at + static_cast<uint64_t>(at.vector) * 16;
+      if (block.call.byPackets) {
+        block.putVector(block.resultPackets(p, rank(), own) + offset * 2, vector);
+      } else {
+        store16(place(p) + offset, vector);
+      }
+    });
+  }
+  MSCCLPP_DEVICE_INLINE void store(uint32_t output, const RowVector& at, uint64_t word) const {
+    const CollectiveOutput& to = block.call.outputs[output];
+    store8(to.memory + at.index * 8, word);
+    sendWord(to, static_cast<uint64_t>(at.vector) * 8, word);
+  }
+  // Stores the row's number in an output of one for each row. The threads that call it have the same.
+  MSCCLPP_DEVICE_INLINE void storeOfRow(uint32_t output, float number) const {
+    if (block.b.thread != 0) return;
+    const CollectiveOutput& to = block.call.outputs[output];
+    store4(to.memory + row * 4, detail::bitsAs<uint32_t>(number));
+    sendWord(to, 0, detail::bitsAs<uint32_t>(number));
+  }
+
+  // For the library's own use, as what follows.
+  MSCCLPP_DEVICE_INLINE RowVector at(uint32_t vector) const {
+    return {row, vector, vector * VectorNumbers<N>::Count, row * block.call.vectors + vector, block.b.rank};
+  }
+
+ private:
+  MSCCLPP_DEVICE_INLINE uint8_t* place(uint32_t p) const {
+    return block.pieces.place(detail::Pieces::Results, p, rank(), ofBlock);
+  }
+  MSCCLPP_DEVICE_INLINE void sendWord(const CollectiveOutput& to, uint64_t offset, uint64_t word) const {
+    send(to, [&](uint32_t p) {
+      if (block.call.byPackets) {
+        block.packets.put(block.resultPackets(p, rank(), own) + (to.at + offset) * 2, word);
+      } else {
+        store8(place(p) + to.at + offset, word);
+      }
+    });
+  }
+  template <class ToPeer>
+  MSCCLPP_DEVICE_INLINE void send(const CollectiveOutput& output, ToPeer toPeer) const {
+    if (!block.call.twoSteps || !detail::RowsBlock::isSent(output)) return;
+#pragma unroll 1
+    for (uint32_t n = 1; n < block.b.ranks; ++n) toPeer(block.b.peer(n));
+  }
+
+  template <class Combine>
+  MSCCLPP_DEVICE_INLINE static float ofWarp(float value, Combine combine) {
+    const uint32_t lane = laneId();
+#pragma unroll
+    for (uint32_t bit = 16; bit != 0; bit >>= 1) {
+      const uint64_t bits = warpShuffle(detail::bitsAs<uint32_t>(value), lane ^ bit);
+      const float other = detail::bitsAs<float>(static_cast<uint32_t>(bits));
+      // In the order of the threads, so that all of them have the same, be it 0 or -0.
+      value = lane & bit ? combine(other, value) : combine(value, other);
+    }
+    return value;
+  }
+  // The block's memory for a value of each 32 vectors, in two halves that reductions use in turns: who writes to the one
+  // has seen, by the barrier of the reduction between, that all have read it.
+  MSCCLPP_DEVICE_INLINE static float* parts(uint32_t half) {
+    constexpr uint32_t Most = CollectiveMaxVectors * 1024 / 32;
+#if defined(MSCCLPP_DEVICE_HIP)
+    static __attribute__((shared)) float memory[2][Most];
+#else
+    __shared__ float memory[2][Most];
+#endif
+    return memory[half];
+  }
+  template <class Kept, uint32_t Vectors, class Value, class Combine>
+  MSCCLPP_DEVICE_INLINE float reduced(const Kept (&kept)[Vectors], Value value, float none, Combine combine) const {
+    float* const here = parts(turn);
+    turn ^= 1;
+    const uint32_t lane = laneId(), vectors = block.call.vectors;
+#pragma unroll 1
+    for (uint32_t n = 0; n < Vectors; ++n) {
+      const uint32_t vector = n * block.b.threads + block.b.thread, first = vector - lane;
+      // All threads of a warp have a part, or none has.
+      if (first >= vectors) continue;
+      const float part = ofWarp(vector < vectors ? value(kept[n]) : none, combine);
+      if (lane == 0) here[first / 32] = part;
+    }
+    blockSync();
+    float result = none;
+    for (uint32_t i = lane; i * 32 < vectors; i += 32) result = combine(result, here[i]);
+    return ofWarp(result, combine);
+  }
+};
+
+namespace detail {
+
+// The rank's own row k, which is the block's j-th. All threads of the block call it. Returns whether it came.
+template <class N, uint32_t Vectors, class Epilogue>
+MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock& block, const Epilogue& epilogue, uint64_t k, uint64_t j,
+                                     uint32_t& turn) {
+  const CollectiveRow<N> row = {block, block.row(block.b.rank, k), k, j, turn};
+  typename Epilogue::Kept kept[Vectors];
+  row.each(kept, [&](const RowVector& at, auto& mine) { epilogue.prefetch(at, mine); });
+  if (!block.call.byPackets && !block.pieces.waitForAll(Pieces::First, j, [](uint32_t) { return true; })) return false;
+  bool failed = false;
+  row.each(kept, [&](const RowVector& at, auto& mine) {
+    typename VectorNumbers<N>::Values sums;
+    if (!block.sum<N>(k, j, at, sums)) failed = true;
+    epilogue.reduced(at, sums, mine);
+  });
+  // Nobody is given results of what has not come.
+  if (blockAny(failed)) return false;
+  epilogue.finish(row, kept);
+  return true;
+}
+
+template <class N, uint32_t Vectors, class Epilogue>
+MSCCLPP_DEVICE_INLINE bool reduceRows(const RowsBlock& block, const Epilogue& epilogue) {
+  const CollectiveBlock& b = block.b;
+  uint32_t turn = 0;
+  const bool byPackets = block.call.byPackets, twoSteps = block.call.twoSteps;
+  if (byPackets) block.putPackets();
+  // How many rows this block has of the rank that has most.
+  const uint64_t most = block.call.most > b.block ? (block.call.most - b.block + b.blocks - 1) / b.blocks : 0;
+#pragma unroll 1
+  for (uint64_t i = 0; i < most + (twoSteps ? 2 : 1); ++i) {
+    if (!byPackets && i < most) block.putPiece(i);
+    if (i >= 1 && i - 1 < most) {
+      const uint64_t j = i - 1;
+      const bool has = block.has(b.rank, j);
+      if (has && !finishRow<N, Vectors>(block, epilogue, block.ofBlock(j), j, turn)) return false;
+      if (!byPackets && twoSteps) block.pieces.signalAll(Pieces::Results, j, [&](uint32_t) { return has; });
+    }
+    if (!byPackets && twoSteps && i >= 2 && !block.takeResultPieces(i - 2)) return false;
+  }
+  return !(byPackets && twoSteps) || block.takeResultPackets();
+}
+
+}  // namespace detail
+
+// Sums up the ranks' messages and gives each row to the epilogue; N is their type: Number<ReduceF16>, Number<ReduceBf16>
+// or Number<ReduceF32>. All threads of the launch call it, once, whose threads and blocks have one dimension. When it
+// returns, what the kernel stores may be seen by none but this thread: what needs all results is a launch of its own.
+template <class N, class Epilogue>
+MSCCLPP_DEVICE_INLINE void allReduceRows(const CollectiveHandle& comm, const CollectiveRows& call,
+                                         const Epilogue& epilogue) {
+  detail::CollectiveBlock b(comm, call.call, false);
+  if (!b.begin()) return;
+  b.countOthers();
+  const detail::Pieces pieces(b);
+  const detail::RowsBlock block(call, b, pieces);
+  // One vector of each thread is kept in registers, more in local memory.
+  const bool came = call.vectors <= b.threads ? detail::reduceRows<N, 1>(block, epilogue)
+                                                    : detail::reduceRows<N, CollectiveMaxVectors>(block, epilogue);
+  b.end(!came);
+}
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+#endif  // MSCCLPP_COLLECTIVE_ROWS_DEVICE_HPP_

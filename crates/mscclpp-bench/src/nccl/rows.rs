@@ -48,9 +48,7 @@ impl Comm<'_> {
         let stream = stopwatch.stream();
         if stream.gpu().platform() == Platform::Host {
             let call = call.clone();
-            return Ok(side(
-                Box::new(move |stream| (0..calls.rounds()).try_for_each(|_| call(stream))),
-            ));
+            return Ok(side(Box::new(move |stream| (0..calls.rounds()).try_for_each(|_| call(stream)))));
         }
         stream.begin_capture()?;
         let captured = within(limit, &watched, || {
@@ -60,11 +58,9 @@ impl Comm<'_> {
         let graph = stream.end_capture();
         captured?;
         let graph = graph?;
-        Ok(side(
-            Box::new(move |stream| {
-                // SAFETY: as above.
-                Ok((0..calls.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)
-            }),
-        ))
+        Ok(side(Box::new(move |stream| {
+            // SAFETY: as above.
+            Ok((0..calls.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)
+        })))
     }
 }

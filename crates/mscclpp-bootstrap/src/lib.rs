@@ -18,9 +18,10 @@
 //! same way a rank that has not reached rank 0 names rank 0 as missing, whether that died or never came.
 //!
 //! # How the code is laid out
-//! `protocol` holds everything that can be said without a socket or a clock: frames, the handshake, message assembly and
-//! order, flow control, the list of ranks. `tcp` moves the bytes: one thread per rank owns all its sockets. `collective`
-//! is written over plain messages and serves both kinds of bootstrap. `inbox` is where callers wait.
+//! `protocol` holds what ranks say to each other: frames, the handshake, message assembly and order, flow control, the list
+//! of ranks. `job` is one rank as a machine without sockets, threads and clocks: events go in, actions come out. `tcp` drives
+//! it: one thread per rank owns all its sockets. `collective` is written over plain messages and serves both kinds of
+//! bootstrap. `inbox` is where callers wait.
 //!
 //! # Threat model
 //! If the job has a key, a stranger who does not know it and connects to a rank cannot join the job, nor stop it from forming,
@@ -43,6 +44,7 @@ mod env;
 mod error;
 mod host;
 mod inbox;
+mod job;
 mod launch;
 mod local;
 mod member;

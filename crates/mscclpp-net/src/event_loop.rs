@@ -106,11 +106,11 @@ impl<C> EventLoop<C> {
     pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
         let this = Self { epoll, commands, next_token: LISTENER + 1 };
-        this.watch(&this.commands.event, WAKE, epoll::EventFlags::IN)?;
+        this.register(&this.commands.event, WAKE, epoll::EventFlags::IN)?;
         Ok(this)
     }
 
-    fn watch(&self, socket: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), SystemError> {
+    fn register(&self, socket: impl AsFd, token: u64, flags: epoll::EventFlags) -> Result<(), SystemError> {
         let data = epoll::EventData::new_u64(token);
         epoll::add(&self.epoll, socket, data, flags).during("watching a socket")
     }
@@ -124,7 +124,7 @@ impl<C> EventLoop<C> {
     /// # Errors
     /// If the system cannot watch one more socket.
     pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
-        self.watch(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
+        self.register(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Watches a socket. Gives its token, which is larger than all tokens before it.
@@ -133,9 +133,18 @@ impl<C> EventLoop<C> {
     /// If the system cannot watch one more socket.
     pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
         let token = self.next_token;
-        self.watch(socket, token, interest.flags())?;
+        self.register(socket, token, interest.flags())?;
         self.next_token += 1;
         Ok(token)
+    }
+
+    /// Watches a socket under a token of the caller's, who uses this or [`add`](Self::add), and not both. It must not be
+    /// [`LISTENER`] nor `u64::MAX`.
+    ///
+    /// # Errors
+    /// If the system cannot watch one more socket.
+    pub fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
+        self.register(socket, token, interest.flags())
     }
 
     /// Changes what is reported about a socket.

@@ -12,16 +12,17 @@ use crate::address::Address;
 use crate::env::{Env, INTERFACE, of_process};
 use crate::host;
 use crate::inbox::{Inbox, Wait};
+use crate::job::{Formation, Job, Join, Plan};
 use crate::member::Member;
-use crate::protocol::hello::LaunchedJob;
+use crate::protocol::hello::{LaunchedJob, Process};
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
-use crate::tcp::formation::{Formation, Join};
+use crate::tcp::TcpBootstrap;
+use crate::tcp::listening::{self, Places};
 use crate::tcp::published;
-use crate::tcp::service::{Plan, Service};
+use crate::tcp::rim::Rim;
 use crate::tcp::shared::Shared;
-use crate::tcp::{TcpBootstrap, duplicate_rank_0, listening};
 use crate::{Error, Family, LOG, Result, UniqueId, launch};
 
 /// How a rank finds rank 0: by unique id or by address.
@@ -211,14 +212,14 @@ impl TcpBootstrapBuilder {
             return Ok(bootstrap);
         }
         let (timeout, deadline) = (settings.plan.timeout, settings.plan.deadline);
-        let service =
-            Service::new(settings.plan, Arc::clone(&shared), settings.listener, settings.formation)?;
+        let job = Job::new(settings.plan, settings.formation, Instant::now());
+        let rim = Rim::new(rank, job, Arc::clone(&shared), settings.listener, settings.places)?;
         let thread = std::thread::Builder::new()
             .name(format!("mscclpp-boot-{rank}"))
             .stack_size(256 * 1024)
             .spawn(move || {
-                let _end = EndOfThread(Arc::clone(&service.shared));
-                service.run();
+                let _end = EndOfThread(Arc::clone(&rim.shared));
+                rim.run();
             })
             .during("starting the bootstrap's thread")?;
         bootstrap.thread = Some(thread);
@@ -284,6 +285,7 @@ impl TcpBootstrapBuilder {
             deadline: started + timeout,
             by_address,
             log_after: self.log_after,
+            process: Process::own(),
             launched: job_id.filter(|_| by_address).map(LaunchedJob::new),
         };
         let host = match &host_id {
@@ -294,34 +296,34 @@ impl TcpBootstrapBuilder {
 
         if self.rank > 0 {
             let listen_at = if interface.is_some() { own.clone() } else { Vec::new() };
-            let formation = Formation::of_member(Join { candidates, host, domain, listen_at, others: own });
-            return Ok(Settings { plan, listener: None, formation });
+            let formation = Formation::of_member(Join { candidates, host, domain });
+            let places = Places { listen_at, others: own };
+            return Ok(Settings { plan, listener: None, formation, places });
         }
+        // Another process may be rank 0 of this job, too, and wait for the rank that this one should have been.
+        let second = |plan, place, error| {
+            let formation = Formation::of_second_root(place, error);
+            Ok(Settings { plan, listener: None, formation, places: Places::default() })
+        };
         let listener = match at {
-            ParsedPlace::Id(id) => {
-                let taken = published::take(id);
-                if taken.is_none() && self.n_ranks > 1 {
-                    // The process that made it may wait for the rank that this one should have been.
-                    let told =
-                        candidates.first().and_then(|&address| duplicate_rank_0::report_to(&plan, address));
-                    if let Some(twice @ Error::DuplicateRank { .. }) = told {
-                        return Err(twice);
-                    }
+            ParsedPlace::Id(id) => match (published::take(id), candidates.first()) {
+                (Some(listener), _) => Some(listener),
+                (None, place) => {
+                    let error = Error::NotTheCreator { id: id.to_string() };
+                    return match place {
+                        Some(&place) if self.n_ranks > 1 => second(plan, place, error),
+                        _ => Err(error),
+                    };
                 }
-                Some(taken.ok_or_else(|| Error::NotTheCreator { id: id.to_string() })?)
-            }
+            },
             // A job of one rank needs no port.
             ParsedPlace::Address(_) if self.n_ranks == 1 => None,
-            ParsedPlace::Address(address) => {
-                let listener = listening::at_address(address, &candidates, &interfaces);
-                Some(listener.map_err(|error| match error {
-                    // By another rank 0, perhaps, which is to hear of this one.
-                    Error::AddressInUse { address } => {
-                        duplicate_rank_0::report_to(&plan, address).unwrap_or(error)
-                    }
-                    error => error,
-                })?)
-            }
+            ParsedPlace::Address(address) => match listening::at_address(address, &candidates, &interfaces) {
+                Err(Error::AddressInUse { address }) => {
+                    return second(plan, address, Error::AddressInUse { address });
+                }
+                listener => Some(listener?),
+            },
         };
         let local = listener.as_ref().map(TcpListener::local_addr).transpose();
         let local = local.during("asking for a socket's address")?;
@@ -340,7 +342,7 @@ impl TcpBootstrapBuilder {
         let formation = Formation::of_root(
             Roster::new(job, shown, plan.n_ranks, root).launched_as(plan.launched.clone()),
         );
-        Ok(Settings { plan, listener, formation })
+        Ok(Settings { plan, listener, formation, places: Places::default() })
     }
 }
 
@@ -380,6 +382,7 @@ struct Settings {
     plan: Plan,
     listener: Option<TcpListener>,
     formation: Formation,
+    places: Places,
 }
 
 /// Ends the waits of callers, however the thread ends.

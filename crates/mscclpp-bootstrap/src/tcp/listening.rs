@@ -7,9 +7,17 @@ use mscclpp_net::interface::Interface;
 
 use crate::address::{Address, Host};
 use crate::protocol::table::MAX_ADDRESSES;
-use crate::tcp::formation::Join;
 use crate::tcp::socket;
 use crate::{Error, Result};
+
+/// Where a rank that joins may listen.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// The addresses to listen at and to send to the others; all if empty.
+    pub(crate) listen_at: Vec<IpAddr>,
+    /// Other addresses of this machine, to send to the others.
+    pub(crate) others: Vec<IpAddr>,
+}
 
 /// Rank 0's listener at an address that all ranks were given.
 pub(crate) fn at_address(
@@ -50,8 +58,8 @@ pub(crate) fn at_address(
 }
 
 /// Listens where the other ranks can be expected to reach this one, and gives the addresses.
-pub(crate) fn beside(local: IpAddr, join: &Join) -> io::Result<(TcpListener, Vec<IpAddr>)> {
-    if let Some(&first) = join.listen_at.first() {
+pub(crate) fn beside(local: IpAddr, places: &Places) -> io::Result<(TcpListener, Vec<IpAddr>)> {
+    if let Some(&first) = places.listen_at.first() {
         // A named interface: its addresses alone.
         return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));
     }
@@ -63,7 +71,7 @@ pub(crate) fn beside(local: IpAddr, join: &Join) -> io::Result<(TcpListener, Vec
     let v6 = listener.local_addr()?.is_ipv6();
     let mut addresses = vec![local];
     addresses
-        .extend(join.others.iter().filter(|ip| !ip.is_loopback() && (v6 || ip.is_ipv4()) && **ip != local));
+        .extend(places.others.iter().filter(|ip| !ip.is_loopback() && (v6 || ip.is_ipv4()) && **ip != local));
     addresses.truncate(MAX_ADDRESSES);
     Ok((listener, addresses))
 }

@@ -2,17 +2,9 @@
 
 mod accepting;
 mod builder;
-mod clash;
-mod connection;
-mod dialling;
-mod duplicate_rank_0;
-mod ending;
-mod formation;
-mod handshaking;
-mod links;
 mod listening;
 mod published;
-mod service;
+mod rim;
 mod shared;
 mod socket;
 
@@ -26,9 +18,9 @@ pub use builder::{MeetingPlace, TcpBootstrapBuilder};
 
 use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream, Wait};
+use crate::job::{Command, LINGER};
 use crate::member::{Member, calls_of_members};
-use crate::tcp::ending::LINGER;
-use crate::tcp::shared::{Command, Sent, Shared};
+use crate::tcp::shared::{Order, Shared};
 use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
 
 /// How long a receive relies on the tree for news of its peer, before it opens a connection to see for itself. Most
@@ -142,15 +134,13 @@ impl Bootstrap for TcpBootstrap {
             self.post(peer, Channel::User, tag.into(), bytes.to_vec());
             return Ok(());
         }
-        let [taken, written] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
-        self.shared.command(Command::Send {
-            stream: Stream { peer, channel: Channel::User, tag: tag.into() },
-            bytes: bytes.to_vec(),
-            sent: Some(Sent { taken: Arc::clone(&taken), written: Arc::clone(&written) }),
-        });
+        let [begun, written] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let stream = Stream { peer, channel: Channel::User, tag: tag.into() };
+        let command = Command::Send { stream, bytes: bytes.to_vec(), written: Some(Arc::clone(&written)) };
+        self.shared.order(Order { command, begun: Some((peer, Arc::clone(&begun))) });
         let what = || format!("rank {peer}: send of {} bytes, tag {tag}", bytes.len());
         let mut wait = self.member.wait_for(None);
-        inbox.wait_sent(peer, &mut wait, &what, &taken, &written)
+        inbox.wait_sent(peer, &mut wait, &what, &begun, &written)
     }
 }
 
@@ -163,7 +153,11 @@ impl Carrier for TcpBootstrap {
         if peer == self.member.rank {
             self.member.inbox.deliver(Stream { peer, channel, tag }, bytes);
         } else {
-            self.shared.command(Command::Send { stream: Stream { peer, channel, tag }, bytes, sent: None });
+            self.shared.command(Command::Send {
+                stream: Stream { peer, channel, tag },
+                bytes,
+                written: None,
+            });
         }
     }
 

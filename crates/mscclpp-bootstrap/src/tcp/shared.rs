@@ -7,35 +7,23 @@ use std::time::Instant;
 
 use mscclpp_net::event_loop::Commands;
 
-use crate::inbox::{Inbox, Stream};
+use crate::Result;
+use crate::inbox::Inbox;
+use crate::job::Command;
 use crate::protocol::table::Table;
-use crate::tcp::service::Written;
-use crate::{Error, Result};
 
 /// What a caller wants of the thread.
-pub(crate) enum Command {
-    /// Send a message.
-    Send { stream: Stream, bytes: Vec<u8>, sent: Option<Sent> },
-    /// See that there is a connection to a peer, so that its end is noticed.
-    Open { peer: usize },
-    /// Fail the job.
-    Fail(Error),
-    /// Say goodbye and end.
-    Close,
-}
-
-/// How far a message is that a caller waits for.
-pub(crate) struct Sent {
-    /// Set when the thread looks after it: see [`Inbox::begin_send`].
-    pub(crate) taken: Arc<AtomicBool>,
-    /// Set when it is with the system.
-    pub(crate) written: Written,
+pub(crate) struct Order {
+    pub(crate) command: Command,
+    /// A caller waits until a message to this peer is written. The flag is set when the thread looks after it: see
+    /// [`Inbox::begin_send`].
+    pub(crate) begun: Option<(usize, Arc<AtomicBool>)>,
 }
 
 /// What a rank's callers and its thread share.
 pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
-    commands: Arc<Commands<Command>>,
+    orders: Arc<Commands<Order>>,
     table: OnceLock<Arc<Table>>,
     finished: AtomicBool,
 }
@@ -44,18 +32,22 @@ impl Shared {
     pub(crate) fn new(inbox: Arc<Inbox>) -> Result<Self> {
         Ok(Self {
             inbox,
-            commands: Arc::new(Commands::new()?),
+            orders: Arc::new(Commands::new()?),
             table: OnceLock::new(),
             finished: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn command(&self, command: Command) {
-        self.commands.send(command);
+        self.orders.send(Order { command, begun: None });
     }
 
-    pub(crate) fn commands(&self) -> &Arc<Commands<Command>> {
-        &self.commands
+    pub(crate) fn order(&self, order: Order) {
+        self.orders.send(order);
+    }
+
+    pub(crate) fn orders(&self) -> &Arc<Commands<Order>> {
+        &self.orders
     }
 
     /// All ranks are connected.

@@ -1,33 +1,32 @@
-//! Looking for a connection to a rank: what becomes of each attempt. The invariant S1 is that of `service`.
+//! Looking for a connection to a rank: what becomes of each attempt. The invariant S1 is that of [`Job`](crate::job).
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::dial::{Failed, Search};
-use mscclpp_net::socket::is_connected;
+use mscclpp_net::key::Nonce;
 
+use crate::job::connection::{Connection, Phase};
+use crate::job::{Action, ConnectionId, Job};
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
-use crate::tcp::connection::{Connection, Phase};
-use crate::tcp::service::Service;
-use crate::tcp::socket;
 use crate::{Error, LOG};
 
 /// How long a proof may wait for its answer before another address has its turn. More than what `Liveness::PROMPT` allows: by then the
 /// proof has arrived, or its connection has ended, so that a rank 0 that is slow reads it before any later one (S1).
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The search for a connection to one rank: one address after the other, because an abandoned connection could by then
-/// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Service::attempt_expired`.
-pub(crate) struct Dial {
-    pub(crate) purpose: Purpose,
-    pub(crate) search: Search,
+/// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Job::attempt_expired`.
+pub(super) struct Dial {
+    pub(super) purpose: Purpose,
+    pub(super) search: Search,
     /// A job was complete where this rank asked. It may have been an earlier one of the same processes.
-    pub(crate) complete: Option<Error>,
+    pub(super) complete: Option<Error>,
 }
 
 impl Dial {
-    pub(crate) fn new(
+    pub(super) fn new(
         purpose: Purpose,
         candidates: Vec<SocketAddr>,
         now: Instant,
@@ -37,18 +36,19 @@ impl Dial {
     }
 }
 
-impl Service {
+impl Job {
     /// Begins to look for a connection to a rank.
-    pub(crate) fn dial(&mut self, peer: usize, dial: Dial) {
+    pub(super) fn dial(&mut self, peer: usize, dial: Dial) {
         self.dials.insert(peer, dial);
-        self.advance_dials(Instant::now());
+        self.advance_dials();
     }
 
-    pub(crate) fn advance_dials(&mut self, now: Instant) {
+    pub(super) fn advance_dials(&mut self) {
+        let now = self.now;
         if self.dials.is_empty() {
             return;
         }
-        let late: Vec<u64> = self
+        let late: Vec<ConnectionId> = self
             .connections
             .iter()
             .filter(|(_, c)| match &c.phase {
@@ -57,16 +57,16 @@ impl Service {
                 }
                 _ => false,
             })
-            .map(|(&token, _)| token)
+            .map(|(&id, _)| id)
             .collect();
-        for token in late {
-            self.attempt_expired(token, now);
+        for id in late {
+            self.attempt_expired(id);
         }
         let peers: Vec<usize> = self.dials.keys().copied().collect();
         for peer in peers {
             let Some(dial) = self.dials.get_mut(&peer) else { continue };
             if now >= dial.search.deadline() {
-                self.dial_over(peer, now);
+                self.dial_over(peer);
             } else if let Some(address) = dial.search.attempt(now) {
                 let (purpose, limit) = (dial.purpose, dial.search.attempt_limit());
                 self.begin_attempt(peer, purpose, address, now + limit);
@@ -75,10 +75,11 @@ impl Service {
     }
 
     /// The time of an attempt is up.
-    fn attempt_expired(&mut self, token: u64, now: Instant) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    fn attempt_expired(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Proved { peer, purpose, .. } = connection.phase else {
-            return self.end(token, "no answer in time");
+            return self.end(id, "no answer in time");
         };
         connection.deadline = None;
         let Some(dial) = self.dials.get_mut(&peer) else { return };
@@ -89,48 +90,41 @@ impl Service {
             // S1: rank 0 must not take it for another connection of this rank beside the next one.
             connection.phase = Phase::Withdrawn { peer };
             connection.outbox.push(frame::encode(Kind::Retire, &[]));
-            self.mark_dirty(token);
+            self.queue_write(id);
         }
         // Two other ranks may have several connections: this is one of them if it is still answered.
     }
 
     fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
-        let phase = Phase::Connecting { peer, purpose };
-        let connection = socket::begin_connect(address)
-            .map(|stream| Connection::new(stream, address, phase, Some(deadline)));
-        match connection {
-            Ok(connection) => {
-                if self.enter(connection).is_none() {
-                    let how = Failed::Other("the system will not watch the connection".into());
-                    self.attempt_failed(peer, address, how);
-                }
-            }
-            Err(error) => self.attempt_failed(peer, address, (&error).into()),
-        }
+        let id = self.enter(Connection::new(address, Phase::Connecting { peer, purpose }, Some(deadline)));
+        self.actions.push_back(Action::Dial { id, address });
     }
 
-    /// A connection of ours is established, or has failed to be.
-    pub(crate) fn connected(&mut self, token: u64) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    /// Event: a connection of ours is established. The nonce must never have been used before.
+    pub(crate) fn on_connected(&mut self, now: Instant, id: ConnectionId, local: SocketAddr, nonce: Nonce) {
+        self.set_time(now);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Connecting { peer, purpose } = connection.phase else { return };
+        connection.local = Some(local);
+        connection.phase = Phase::Greeting { peer, purpose, nonce };
+    }
+
+    /// Event: a connection of ours could not be established.
+    pub(crate) fn on_dial_failed(&mut self, now: Instant, id: ConnectionId, how: Failed) {
+        self.set_time(now);
+        let Some(connection) = self.connections.get(&id) else { return };
+        let Phase::Connecting { peer, .. } = connection.phase else { return };
         let remote = connection.remote;
-        match is_connected(connection.stream()) {
-            Ok(false) => {}
-            Ok(true) => {
-                connection.phase = Phase::Greeting { peer, purpose };
-                // Writing also ends the wait until it can be written.
-                self.mark_dirty(token);
-            }
-            Err(error) => {
-                self.remove(token);
-                self.attempt_failed(peer, remote, (&error).into());
-            }
-        }
+        self.remove(id);
+        self.attempt_failed(peer, remote, how);
     }
 
     /// An attempt to connect to a rank has ended.
-    pub(crate) fn attempt_failed(&mut self, peer: usize, address: SocketAddr, how: Failed) {
-        let now = Instant::now();
+    pub(super) fn attempt_failed(&mut self, peer: usize, address: SocketAddr, how: Failed) {
+        if let Some(otherwise) = self.formation.second_root().cloned() {
+            return self.fail(&otherwise, None);
+        }
+        let now = self.now;
         let (rank, keyed) = (self.plan.rank, self.plan.key.secret);
         let Some(dial) = self.dials.get_mut(&peer) else { return };
         tracing::debug!(target: LOG, rank, peer, %address, %how, "an attempt to connect failed");
@@ -150,13 +144,16 @@ impl Service {
             ),
             _ => {}
         }
-        self.consider_gone(peer, now);
+        self.consider_gone(peer);
     }
 
     /// The search for a rank has taken all its time.
-    fn dial_over(&mut self, rank: usize, now: Instant) {
+    fn dial_over(&mut self, rank: usize) {
+        if let Some(otherwise) = self.formation.second_root().cloned() {
+            return self.fail(&otherwise, None);
+        }
         let Some(dial) = self.dials.remove(&rank) else { return };
-        let after = now - dial.search.started();
+        let after = self.now - dial.search.started();
         let error = match (dial.search.unproven(), dial.complete) {
             (_, Some(error)) => error,
             (Some((address, reason)), _) if dial.purpose == Purpose::Join => Error::Unauthenticated {
@@ -182,27 +179,24 @@ impl Service {
             if let Some(peer) = self.peers.get_mut(&rank) {
                 peer.drop_waiting();
             }
-            self.shared.inbox.peer_gone(rank, error);
+            self.actions.push_back(Action::Gone { peer: rank, error });
         } else {
             self.fail(&error, None);
         }
     }
 
     /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent, or none that counts (S1).
-    pub(crate) fn give_up_attempts(&mut self, rank: Option<usize>) {
+    pub(super) fn give_up_attempts(&mut self, rank: Option<usize>) {
         let open = |phase: &Phase| match phase {
             Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Withdrawn { peer } => {
                 rank.is_none_or(|rank| rank == *peer)
             }
             _ => false,
         };
-        let tokens: Vec<u64> =
-            self.connections.iter().filter(|(_, c)| open(&c.phase)).map(|(&token, _)| token).collect();
-        for token in tokens {
-            self.remove(token);
+        let ids: Vec<ConnectionId> =
+            self.connections.iter().filter(|(_, c)| open(&c.phase)).map(|(&id, _)| id).collect();
+        for id in ids {
+            self.remove(id);
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

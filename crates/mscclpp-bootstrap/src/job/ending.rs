@@ -1,34 +1,34 @@
-//! How a job ends by a failure, and how a rank leaves. The invariants S1 to S3 are those of `service`.
+//! How a job ends by a failure, and how a rank leaves. The invariants S1 to S3 are those of [`Job`](crate::job).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::Report;
 
+use crate::job::connection::{Connection, Phase};
+use crate::job::links::Peer;
+use crate::job::{Action, ConnectionId, Job};
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 use crate::protocol::roster::Roster;
-use crate::tcp::connection::{Connection, Phase};
-use crate::tcp::links::Peer;
-use crate::tcp::service::Service;
 use crate::{Error, LOG};
 
 /// How long a dropped bootstrap waits for its last bytes to be taken, and rank 0 of a job that failed while it formed
 /// for ranks that have yet to come.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-impl Service {
+impl Job {
     /// A rank is gone, by S2.
-    pub(crate) fn peer_lost(&mut self, rank: usize, why: &str, token: u64) {
+    pub(super) fn peer_lost(&mut self, rank: usize, why: &str, id: ConnectionId) {
         if self.closing.is_some() || self.failed.is_some() {
             return;
         }
         let detail = format!("{why}, without saying goodbye, as rank {} saw", self.plan.rank);
-        self.fail(&Error::PeerLost { rank, detail }, Some(token));
+        self.fail(&Error::PeerLost { rank, detail }, Some(id));
     }
 
     /// The job has failed (S3). `from` is the connection over which this rank learned of it, if it did so.
-    pub(crate) fn fail(&mut self, error: &Error, from: Option<u64>) {
+    pub(super) fn fail(&mut self, error: &Error, from: Option<ConnectionId>) {
         if self.failed.is_some() || self.closing.is_some() {
             return;
         }
@@ -37,35 +37,36 @@ impl Service {
         self.dials.clear();
         self.give_up_attempts(None);
         let notice = Arc::new(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
-        for (&token, connection) in &mut self.connections {
+        let mut told = Vec::new();
+        for (&id, connection) in &mut self.connections {
             match connection.phase {
                 // They get the notice once they have proved themselves.
                 Phase::Unproven(_) | Phase::Leaving => continue,
-                _ if Some(token) == from => continue,
+                _ if Some(id) == from => continue,
                 // S1: behind the proof, which must not be lost; and behind the acceptance, without which a member would not
                 // take the notice for rank 0's.
                 Phase::Proved { .. } | Phase::Member { joined: false, .. } => {}
                 _ => connection.outbox.clear(),
             }
             connection.outbox.push(Arc::clone(&notice));
-            self.dirty.insert(token);
+            told.push(id);
         }
-        self.write_dirty();
-        self.shared.inbox.fail(error);
+        told.into_iter().for_each(|id| self.queue_write(id));
+        self.actions.push_back(Action::Failed(error.clone()));
     }
 
-    pub(crate) fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         if self.closing.is_some() {
             return;
         }
-        self.closing = Some(Instant::now() + LINGER);
+        self.closing = Some(self.now + LINGER);
         let late = self.awaits_latecomers();
-        if !late && let Some(listener) = self.listener.take() {
-            self.events.remove(&listener);
+        if !late {
+            self.actions.push_back(Action::StopListening);
         }
         self.dials.clear();
-        let mut others = Vec::new();
-        for (&token, connection) in &mut self.connections {
+        let (mut others, mut told) = (Vec::new(), Vec::new());
+        for (&id, connection) in &mut self.connections {
             let farewell = match &connection.phase {
                 // A retired connection has had its last frame; the peer gets the goodbye on the other one.
                 Phase::Link(link) => (!link.retire_sent).then_some(link.peer),
@@ -75,7 +76,7 @@ impl Service {
                 Phase::Member { .. } | Phase::Root => None,
                 Phase::Unproven(_) if late => continue,
                 _ => {
-                    others.push(token);
+                    others.push(id);
                     continue;
                 }
             };
@@ -83,10 +84,11 @@ impl Service {
                 let sent = self.peers.get(&peer).map_or(0, Peer::sent);
                 connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
             }
-            self.dirty.insert(token);
+            told.push(id);
         }
-        for token in others {
-            self.remove(token);
+        told.into_iter().for_each(|id| self.queue_write(id));
+        for id in others {
+            self.remove(id);
         }
     }
 
@@ -96,8 +98,9 @@ impl Service {
     fn awaits_latecomers(&self) -> bool {
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
         let forming = failed && self.formation.roster().is_some_and(Roster::awaits_proofs);
-        // More ranks may come than this job has.
-        forming || self.plan.rank == 0 && self.has_clashed()
+        // More ranks may come than this job has. They come to the rank 0 that listens.
+        let listens = self.plan.rank == 0 && self.formation.second_root().is_none();
+        forming || listens && self.has_clashed()
     }
 
     pub(crate) fn is_finished(&self, now: Instant) -> bool {
@@ -106,7 +109,7 @@ impl Service {
         self.closing.is_some_and(|deadline| now >= deadline || all_informed())
     }
 
-    pub(crate) fn is_closing(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 }

@@ -1,18 +1,18 @@
 //! What is said while a job forms, about those who have yet to come.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::wire::{Malformed, Reader};
 use mscclpp_os::waiting;
 
-use super::Formation;
 use crate::error::RankList;
+use crate::job::Job;
+use crate::job::connection::Phase;
+use crate::job::formation::Formation;
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::notice;
-use crate::tcp::connection::Phase;
-use crate::tcp::service::Service;
 
 /// How soon, and then how often, rank 0 tells the ranks that have joined which are missing.
 pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
@@ -20,12 +20,12 @@ const PROGRESS: Duration = Duration::from_millis(1000);
 
 impl Formation {
     /// Rank 0 has no descriptor left for another connection, of so many; or has one again.
-    pub(crate) fn set_full(&mut self, descriptors: Option<u32>) {
+    pub(super) fn set_full(&mut self, descriptors: Option<u32>) {
         self.full = descriptors;
     }
 
     /// Why rank 0 lets nobody in, in brackets, if it has said so.
-    pub(crate) fn no_room(&self) -> String {
+    pub(super) fn no_room(&self) -> String {
         self.full.map_or_else(String::new, |descriptors| {
             format!(
                 " (rank 0 accepts no more connections: {descriptors} descriptors are open, see ulimit -n)"
@@ -41,30 +41,31 @@ impl Formation {
     }
 }
 
-impl Service {
+impl Job {
     /// Rank 0 tells the ranks that have joined which are missing, and whether it has room for them.
-    pub(super) fn send_progress(&mut self, now: Instant) {
-        if self.formation.progress_at.is_none_or(|at| at > now) {
+    pub(super) fn send_progress(&mut self) {
+        if self.formation.progress_at.is_none_or(|at| at > self.now) {
             return;
         }
-        self.formation.progress_at = Some(now + PROGRESS);
+        self.formation.progress_at = Some(self.now + PROGRESS);
         let mut payload = Vec::new();
         notice::put_ranks(&mut payload, &self.formation.missing());
         // Ranks of an earlier version pass over it.
         payload.extend(self.formation.full.map(u32::to_le_bytes).into_iter().flatten());
         let progress = Arc::new(frame::encode(Kind::Progress, &payload));
         let mut receivers = Vec::new();
-        for (&token, connection) in &mut self.connections {
+        for (&id, connection) in &mut self.connections {
             if matches!(connection.phase, Phase::Member { joined: true, .. }) {
                 connection.outbox.push(Arc::clone(&progress));
-                receivers.push(token);
+                receivers.push(id);
             }
         }
-        receivers.into_iter().for_each(|token| self.mark_dirty(token));
+        receivers.into_iter().for_each(|id| self.queue_write(id));
     }
 
     /// Says who is waited for, if that takes long.
-    pub(super) fn log_formation(&mut self, now: Instant) {
+    pub(super) fn log_formation(&mut self) {
+        let now = self.now;
         let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
         let missing = self.formation.missing();
         let left = self.plan.deadline.saturating_duration_since(now);

@@ -1,11 +1,11 @@
 //! Two jobs at one address: a rank comes to a job that is complete.
 
 use crate::Error;
+use crate::job::Job;
 use crate::protocol::hello::{Hello, Purpose, Rejection};
 use crate::protocol::roster::Refused;
-use crate::tcp::service::Service;
 
-impl Service {
+impl Job {
     /// Judges a rank that wants to join the complete job of this rank 0; nothing if it wants something else.
     ///
     /// If the job was named by an address and formed recently, two jobs may share that address, and a rank of either may be in
@@ -15,7 +15,7 @@ impl Service {
     /// It is no clash if the rank that the newcomer wants to be has left, or if a rank of this job is in the same process. Then
     /// the same processes begin their next job, which may have another number of ranks, before this one is dropped
     /// everywhere, and the newcomer asks again until it is.
-    pub(crate) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
+    pub(super) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return None;
         }
@@ -23,7 +23,7 @@ impl Service {
         let roster = self.formation.complete_mut()?;
         let refused = roster.admit(hello, from).err()?;
         let comes_again = roster.has_process(&hello.process);
-        let young = self.plan.by_address && formed_at.elapsed() <= self.plan.timeout;
+        let young = self.plan.by_address && self.now - formed_at <= self.plan.timeout;
         let duplicate = matches!(refused.rejection, Rejection::Duplicate { .. });
         if young && !comes_again && (!duplicate || self.has_clashed() || self.is_here(hello.from as usize)) {
             return Some(refused);
@@ -36,7 +36,7 @@ impl Service {
     }
 
     /// Whether the job has failed because somebody else came with a number of one of its ranks.
-    pub(crate) fn has_clashed(&self) -> bool {
+    pub(super) fn has_clashed(&self) -> bool {
         self.plan.by_address && matches!(self.failed, Some(Error::DuplicateRank { .. }))
     }
 }

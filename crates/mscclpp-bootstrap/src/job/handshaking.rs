@@ -1,50 +1,36 @@
 //! From a bare connection to a proven one.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mscclpp_net::dial::Failed;
 use mscclpp_net::key::Nonce;
-use mscclpp_net::random;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
+use crate::job::connection::{Connection, Link, Phase};
+use crate::job::dialling::ANSWER_LIMIT;
+use crate::job::{ConnectionId, Job, Plan};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
-use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
+use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::notice;
 use crate::protocol::roster::Refused;
-use crate::tcp::connection::{Connection, Link, Phase};
-use crate::tcp::dialling::ANSWER_LIMIT;
-use crate::tcp::service::{Plan, Service};
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::Malformed;
 
 /// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end.
 const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
-impl Service {
-    /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
-    fn nonce(&mut self) -> Option<Nonce> {
-        let nonce = random();
-        nonce.map_err(|error| self.fail(&error.into(), None)).ok()
-    }
-
-    /// The phase in which an accepted connection begins, and the challenge to be sent on it.
-    pub(crate) fn challenge_peer(&mut self) -> Option<(Phase, Vec<u8>)> {
-        let nonce = self.nonce()?;
-        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce);
-        Some((Phase::Unproven(responder), challenge))
-    }
-
+impl Job {
     /// A frame of the handshake, on a connection that this rank opened.
-    pub(crate) fn on_greeting_frame(&mut self, token: u64, frame: &Frame) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    pub(super) fn on_greeting_frame(&mut self, id: ConnectionId, frame: &Frame) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         // Each phase ends with the first frame, whatever that is.
         let outcome = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
-            Phase::Greeting { peer, purpose } => (peer, self.prove(token, peer, purpose, frame)),
+            Phase::Greeting { peer, purpose, nonce } => (peer, self.prove(id, peer, purpose, nonce, frame)),
             Phase::Proved { peer, purpose, initiator } => {
                 let answer = initiator.conclude(frame);
-                (peer, answer.map(|answer| self.answered(token, peer, purpose, answer)))
+                (peer, answer.map(|answer| self.answered(id, peer, purpose, answer)))
             }
             other => {
                 connection.phase = other;
@@ -52,7 +38,7 @@ impl Service {
             }
         };
         if let (peer, Err(stranger)) = outcome {
-            let Some(connection) = self.remove(token) else { return };
+            let Some(connection) = self.remove(id) else { return };
             let how = match stranger {
                 HandshakeError::Unproven(why) => Failed::Unproven(why.to_owned()),
                 HandshakeError::Malformed(_) | HandshakeError::Full(_) => Failed::Other(stranger.to_string()),
@@ -67,32 +53,35 @@ impl Service {
     /// Answers a challenge: says who this rank is, and proves it.
     fn prove(
         &mut self,
-        token: u64,
+        id: ConnectionId,
         peer: usize,
         purpose: Purpose,
+        nonce: Nonce,
         challenge: &Frame,
     ) -> Result<(), HandshakeError> {
-        let Some(nonce) = self.nonce() else { return Ok(()) };
         let hello = hello(&self.plan, peer, purpose, nonce);
         let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
-        if let Some(connection) = self.connections.get_mut(&token) {
+        if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
-            connection.deadline = Some(Instant::now() + ANSWER_LIMIT);
+            connection.deadline = Some(self.now + ANSWER_LIMIT);
             connection.outbox.push(bytes);
-            self.mark_dirty(token);
+            self.queue_write(id);
         }
         Ok(())
     }
 
     /// The other end has proved itself too, and has answered.
-    fn answered(&mut self, token: u64, peer: usize, purpose: Purpose, answer: Answer) {
+    fn answered(&mut self, id: ConnectionId, peer: usize, purpose: Purpose, answer: Answer) {
         if self.failed.is_some() || self.is_closing() {
             // The other end has been sent this rank's notice or goodbye, and will close the connection.
             return;
         }
         match answer {
+            Answer::Accepted { .. } if self.formation.second_root().is_some() => {
+                self.second_root_answered(None);
+            }
             Answer::Accepted { job } => {
-                if let Some(connection) = self.connections.get_mut(&token) {
+                if let Some(connection) = self.connections.get_mut(&id) {
                     connection.deadline = None;
                     connection.reader.set_limit(MAX_PAYLOAD);
                 }
@@ -101,16 +90,13 @@ impl Service {
                 if purpose == Purpose::Join {
                     self.formation.set_full(None);
                     self.plan.job = Some(job);
-                    self.joined(token);
+                    self.joined(id);
                 } else {
-                    self.link_up(
-                        token,
-                        Link { peer, ours: true, retire_sent: false, retire_received: false },
-                    );
+                    self.link_up(id, Link::new(peer, true));
                 }
             }
             Answer::Rejected(rejection) => {
-                if let Some(connection) = self.remove(token) {
+                if let Some(connection) = self.remove(id) {
                     self.rejected(peer, purpose, rejection, &connection);
                 }
             }
@@ -119,17 +105,20 @@ impl Service {
 
     fn rejected(&mut self, peer: usize, purpose: Purpose, rejection: Rejection, connection: &Connection) {
         let at = connection.remote;
-        let local = connection.stream().local_addr().ok().map(|a| a.to_string());
+        let local = connection.local.map(|local| local.to_string());
         let how = match &rejection {
             Rejection::WrongPlace { here } => format!("rank {here} listens there, not rank {peer}"),
             _ => "it does not let this rank in".to_owned(),
         };
+        if self.formation.second_root().is_some() {
+            return self.second_root_answered(reason(&self.plan, peer, at, local, rejection));
+        }
         let is_complete = matches!(rejection, Rejection::Complete { .. });
         match (reason(&self.plan, peer, at, local, rejection), self.dials.get_mut(&peer)) {
             (Some(error), Some(dial))
                 if purpose == Purpose::Join
                     && is_complete
-                    && dial.search.started().elapsed() < EARLIER_JOB_LIMIT =>
+                    && self.now - dial.search.started() < EARLIER_JOB_LIMIT =>
             {
                 let how = Failed::Other(error.to_string());
                 dial.complete = Some(error);
@@ -141,9 +130,17 @@ impl Service {
         }
     }
 
+    /// The rank 0 that is there already has answered to this one: with the reason why this one is not needed, perhaps.
+    fn second_root_answered(&mut self, reason: Option<Error>) {
+        let Some(otherwise) = self.formation.second_root().cloned() else { return };
+        // Under a unique id, it can be something else only if the id was used for another job.
+        let counts = |error: &Error| self.plan.by_address || matches!(error, Error::DuplicateRank { .. });
+        self.fail(&reason.filter(counts).unwrap_or(otherwise), None);
+    }
+
     /// A frame of the handshake, on a connection that somebody else opened.
-    pub(crate) fn on_unproven_frame(&mut self, token: u64, frame: &Frame) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    pub(super) fn on_unproven_frame(&mut self, id: ConnectionId, frame: &Frame) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         let responder = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
             Phase::Unproven(responder) => responder,
             other => {
@@ -152,11 +149,11 @@ impl Service {
             }
         };
         match responder.verify(frame) {
-            Ok((hello, verified)) => self.admit(token, verified, &hello),
+            Ok((hello, verified)) => self.admit(id, verified, &hello),
             Err(stranger) => {
                 let remote = connection.remote;
                 connection.outbox.push(responder.refusal());
-                self.mark_dirty(token);
+                self.queue_write(id);
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
                 if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, Responder::claim(frame)) {
                     let (rank, process) = (hello.from, hello.process);
@@ -170,8 +167,8 @@ impl Service {
     }
 
     /// Somebody with the job's key has proved itself: admits it, or answers why not.
-    fn admit(&mut self, token: u64, verified: Verified, hello: &Hello) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    fn admit(&mut self, id: ConnectionId, verified: Verified, hello: &Hello) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         let from = hello.process.at(connection.remote);
         let peer = hello.from as usize;
         let refused = match self.formation.roster_mut() {
@@ -186,22 +183,19 @@ impl Service {
                         let payload = notice::encode(error, self.plan.rank);
                         connection.outbox.push(frame::encode(Kind::Notice, &payload));
                     }
-                    self.mark_dirty(token);
+                    self.queue_write(id);
                     return;
                 }
                 Err(refused) => refused,
             },
             None => match self.judge_latecomer(hello, &from).map_or_else(|| self.admit_peer(hello), Err) {
                 Ok(job) => {
-                    if let Some(connection) = self.connections.get_mut(&token) {
+                    if let Some(connection) = self.connections.get_mut(&id) {
                         connection.deadline = None;
                         connection.reader.set_limit(MAX_PAYLOAD);
                         connection.outbox.push(verified.accept(job));
                     }
-                    self.link_up(
-                        token,
-                        Link { peer, ours: false, retire_sent: false, retire_received: false },
-                    );
+                    self.link_up(id, Link::new(peer, false));
                     return;
                 }
                 Err(refused) => refused,
@@ -218,7 +212,7 @@ impl Service {
                 tracing::warn!(target: LOG, rank, from, ?rejection, "did not admit a member");
             }
         }
-        let remote = self.connections.get_mut(&token).map(|connection| {
+        let remote = self.connections.get_mut(&id).map(|connection| {
             connection.outbox.push(verified.reject(&rejection));
             connection.remote
         });
@@ -227,16 +221,15 @@ impl Service {
             let remedy = "if it is of this one, give all ranks the same MSCCLPP_JOB_ID";
             self.note_refusal(remote, format!("was refused: it is rank {peer} of a job {id}; {remedy}"));
         }
-        self.mark_dirty(token);
-        self.write_dirty();
+        self.queue_write(id);
         if let Some(error) = fatal {
             self.fail(&error, None);
         }
     }
 
     /// A member that was admitted withdraws its proof (S1): it waited too long for the answer, and tries another address.
-    pub(crate) fn proof_withdrawn(&mut self, token: u64) -> Result<(), Malformed> {
-        let Some(Phase::Member { rank, joined: false, .. }) = self.connections.get(&token).map(|c| &c.phase)
+    pub(super) fn proof_withdrawn(&mut self, id: ConnectionId) -> Result<(), Malformed> {
+        let Some(Phase::Member { rank, joined: false, .. }) = self.connections.get(&id).map(|c| &c.phase)
         else {
             return Err(Malformed("a rank retired after it had joined"));
         };
@@ -244,16 +237,16 @@ impl Service {
         if let Some(roster) = self.formation.roster_mut() {
             roster.withdraw(rank);
         }
-        self.remove(token);
+        self.remove(id);
         Ok(())
     }
 
     /// The address of another connection that was admitted as the same rank.
-    pub(crate) fn other_claim(&self, token: u64, rank: usize) -> Option<String> {
+    pub(super) fn other_claim(&self, id: ConnectionId, rank: usize) -> Option<String> {
         // Most often there is none, and the search can be saved.
         self.formation.roster().filter(|roster| roster.is_contested())?;
         self.connections.iter().find_map(|(&other, connection)| match &connection.phase {
-            Phase::Member { rank: same, from, .. } if *same == rank && other != token => Some(from.clone()),
+            Phase::Member { rank: same, from, .. } if *same == rank && other != id => Some(from.clone()),
             _ => None,
         })
     }
@@ -283,7 +276,7 @@ impl Service {
 }
 
 /// What a rank says of itself to `peer`.
-pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
+fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
     let launched = plan.launched.as_ref().map(|job| job.id);
     Hello {
         version: PROTOCOL_VERSION,
@@ -294,12 +287,12 @@ pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) ->
         from: plan.rank as u32,
         to: peer as u32,
         nonce,
-        process: Process::own(),
+        process: plan.process.clone(),
     }
 }
 
 /// The error of a rank that `peer` at `remote` does not let in. Nothing if it listens there that was not looked for.
-pub(crate) fn reason(
+fn reason(
     plan: &Plan,
     peer: usize,
     remote: SocketAddr,
@@ -326,7 +319,7 @@ pub(crate) fn reason(
             }
         }
         Rejection::Duplicate { first } => {
-            let second = Process::own().at(local.unwrap_or_default());
+            let second = plan.process.at(local.unwrap_or_default());
             Error::DuplicateRank { rank, first, second, address: remote }
         }
         Rejection::OtherJob { theirs } => Error::OtherJob { address: remote, ours: our_job(), theirs },

@@ -1,24 +1,25 @@
-//! Ranks that have strangers among the addresses they try.
+//! Ranks with sockets: some have strangers among the addresses they try.
 
-use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::*;
+use crate::fuzzing::RawRank;
 use crate::inbox::{Channel, Inbox, Stream, Wait};
+use crate::job::tests::{self, goodbye, linked, look_for, say_something};
+use crate::job::{Command, Formation, Join, Plan};
+use crate::protocol::frame::{self, Kind};
+use crate::protocol::hello::Process;
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
-use crate::tcp::formation::{Formation, Join};
-use crate::tcp::service::Plan;
-use crate::tcp::shared::{Command, Shared};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const N_RANKS: usize = 3;
 const JOB: [u8; 16] = [5; 16];
 
-fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Service {
+fn rim(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Rim {
     let plan = Plan {
         rank,
         n_ranks: N_RANKS,
@@ -29,25 +30,27 @@ fn service(rank: usize, formation: Formation, listener: Option<TcpListener>) -> 
         by_address: false,
         launched: None,
         log_after: Duration::MAX,
+        process: Process::own(),
     };
+    let job = Job::new(plan, formation, Instant::now());
     let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
     if let Some(listener) = &listener {
         listener.set_nonblocking(true).unwrap();
     }
-    Service::new(plan, shared, listener, formation).unwrap()
+    Rim::new(rank, job, shared, listener, Places::default()).unwrap()
 }
 
-fn rank_0(listener: TcpListener) -> Service {
+fn rank_0(listener: TcpListener) -> Rim {
     let root = listener.local_addr().unwrap();
     let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
     let roster = Roster::new(JOB, root.to_string(), N_RANKS, entry);
-    service(0, Formation::of_root(roster), Some(listener))
+    rim(0, Formation::of_root(roster), Some(listener))
 }
 
 /// A rank that looks for rank 0 at these addresses.
-fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Service {
-    let join = Join { candidates, host: [1; 16], domain: [1; 16], listen_at: Vec::new(), others: Vec::new() };
-    service(rank, Formation::of_member(join), listener)
+fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Rim {
+    let join = Join { candidates, host: [1; 16], domain: [1; 16] };
+    rim(rank, Formation::of_member(join), listener)
 }
 
 fn listen() -> (TcpListener, SocketAddr) {
@@ -56,9 +59,9 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn start(service: Service) -> (Arc<Shared>, JoinHandle<()>) {
-    let shared = Arc::clone(&service.shared);
-    (shared, std::thread::spawn(move || service.run()))
+fn start(rim: Rim) -> (Arc<Shared>, JoinHandle<()>) {
+    let shared = Arc::clone(&rim.shared);
+    (shared, std::thread::spawn(move || rim.run()))
 }
 
 fn await_forming((shared, _): &(Arc<Shared>, JoinHandle<()>)) {
@@ -123,12 +126,11 @@ fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
     let mut came = Vec::new();
     while came != [Kind::Hello as u8, Kind::Retire as u8] {
         assert!(Instant::now() < deadline, "{came:?} came");
-        if zero.connections.is_empty() {
+        if zero.sockets.is_empty() {
             zero.accept_all();
-            zero.write_dirty();
         }
         let mut bytes = [0; 4096];
-        let stream = zero.connections.values().next().map(Connection::stream);
+        let stream = zero.sockets.values().next().map(|socket| &socket.stream);
         let read = stream.and_then(|stream| stream.peek(&mut bytes).ok()).unwrap_or(0);
         came = kinds(&bytes[..read]);
         std::thread::sleep(Duration::from_millis(10));
@@ -144,13 +146,12 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     let (listener, peer) = listen();
     // Ranks 1 and 2 of a job with another: who looks for rank 0 has nothing to do.
     let mut ranks = [member(1, Vec::new(), Some(listener)), member(2, Vec::new(), None)];
-    let now = Instant::now();
-    ranks[1].dial(1, Dial::new(Purpose::Peer, vec![stranger, peer], now, now + PATIENCE));
+    look_for(&mut ranks[1].job, 1, vec![stranger, peer], PATIENCE);
     let ranks = ranks.map(start);
     let stream = |peer| Stream { peer, channel: Channel::User, tag: 7 };
     for (from, to) in [(2, 1), (1, 2)] {
         let bytes = b"hello".to_vec();
-        ranks[from - 1].0.command(Command::Send { stream: stream(to), bytes, sent: None });
+        ranks[from - 1].0.command(Command::Send { stream: stream(to), bytes, written: None });
         let mut wait = Wait::quiet(Instant::now() + PATIENCE);
         let came = ranks[to - 1].0.inbox.take(stream(from), &mut wait, &String::new);
         assert_eq!(came.unwrap().as_deref(), Some(&b"hello"[..]));
@@ -158,4 +159,50 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     ranks.into_iter().for_each(stop);
     // S1: it might have been the other rank.
     assert_eq!(kinds(&received.join().unwrap()), [Kind::Hello as u8, Kind::Goodbye as u8]);
+}
+
+/// A connection that was accepted, and its other end.
+fn accepted(rim: &mut Rim, id: ConnectionId) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = socket::accept(&listener).unwrap().unwrap();
+    rim.watch(id, ours, false).unwrap();
+    theirs
+}
+
+/// Sends bytes to a connection, and waits until they are there.
+fn arrive(rim: &Rim, id: ConnectionId, mut theirs: &TcpStream, bytes: &[u8]) {
+    theirs.write_all(bytes).unwrap();
+    let stream = &rim.sockets[&id].stream;
+    stream.set_nonblocking(false).unwrap();
+    let mut seen = vec![0; bytes.len()];
+    while stream.peek(&mut seen).unwrap() < bytes.len() {}
+    stream.set_nonblocking(true).unwrap();
+}
+
+#[test]
+fn a_goodbye_is_heard_though_writing_fails_while_another_connection_is_read() {
+    let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
+    let mut rim = Rim::new(0, tests::rank_0(), shared, None, Places::default()).unwrap();
+    let link = linked(&mut rim.job, 2);
+    let leaver = accepted(&mut rim, link);
+    rim.act();
+    arrive(&rim, link, &leaver, &goodbye());
+    // What is written to it from here on fails, and there is something to write.
+    rim.sockets[&link].stream.shutdown(Shutdown::Write).unwrap();
+    say_something(&mut rim.job, link);
+
+    // A rank that is one too many, which rank 0 tells at once: it writes to all while it reads from one.
+    let stranger = rim.job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
+    let challenge = rim.job.pending(stranger).to_vec();
+    let stream = accepted(&mut rim, stranger);
+    let proof = RawRank::without_key(4, 4).on_bytes(&challenge).unwrap();
+    arrive(&rim, stranger, &stream, &proof);
+    rim.read(stranger);
+    rim.act();
+
+    assert!(!rim.job.is_open(link) && !rim.sockets.contains_key(&link));
+    assert!(matches!(rim.shared.inbox.gone(2), Some(Error::PeerClosed { rank: 2 })));
+    let failure = rim.shared.inbox.failure();
+    assert!(!matches!(failure, Some(Error::PeerLost { .. })), "{failure:?}");
 }

@@ -7,17 +7,19 @@
 //! none is lost in the change.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crate::inbox::Stream;
+use crate::job::connection::{Link, Phase};
+use crate::job::dialling::Dial;
+use crate::job::{Action, ConnectionId, Job};
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::Purpose;
 use crate::protocol::message::{self, Sequence};
 use crate::protocol::notice;
 use crate::protocol::tree;
-use crate::tcp::connection::{Link, Phase};
-use crate::tcp::dialling::Dial;
-use crate::tcp::service::{Service, Written};
 use crate::{Error, LOG};
 use mscclpp_net::wire::{Malformed, Reader};
 
@@ -27,13 +29,16 @@ const GRACE: Duration = Duration::from_secs(1);
 /// have left by then.
 const RELINK_DELAY: Duration = Duration::from_millis(500);
 
+/// Set when a message was handed to the system. Only who sent the message looks at it.
+pub(crate) type Written = Arc<AtomicBool>;
+
 /// What is known of one other rank.
 #[derive(Default)]
-pub(crate) struct Peer {
+pub(super) struct Peer {
     /// The connections to it, oldest first.
-    links: Vec<u64>,
+    links: Vec<ConnectionId>,
     /// The one messages are sent on.
-    sender: Option<u64>,
+    sender: Option<ConnectionId>,
     waiting: VecDeque<(Vec<Vec<u8>>, Option<Written>)>,
     sent: u64,
     incoming: Sequence,
@@ -44,19 +49,19 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// How many messages it was, or is being, sent.
-    pub(crate) fn sent(&self) -> u64 {
+    pub(super) fn sent(&self) -> u64 {
         self.sent - self.waiting.len() as u64
     }
 
     /// Drops what waits for a connection. The numbers of these messages are free again: they have not been sent.
-    pub(crate) fn drop_waiting(&mut self) {
+    pub(super) fn drop_waiting(&mut self) {
         self.sent = self.sent();
         self.waiting.clear();
     }
 }
 
-impl Service {
-    pub(crate) fn send(&mut self, stream: Stream, bytes: &[u8], written: Option<Written>) {
+impl Job {
+    pub(super) fn send(&mut self, stream: Stream, bytes: &[u8], written: Option<Written>) {
         let peer = self.peers.entry(stream.peer).or_default();
         if self.failed.is_some() || peer.departed {
             return;
@@ -64,10 +69,10 @@ impl Service {
         let frames = message::frames(stream.channel, stream.tag, peer.sent, bytes);
         peer.sent += 1;
         match peer.sender {
-            Some(token) => {
-                if let Some(connection) = self.connections.get_mut(&token) {
+            Some(id) => {
+                if let Some(connection) = self.connections.get_mut(&id) {
                     connection.outbox.push_message(frames, written);
-                    self.mark_dirty(token);
+                    self.queue_write(id);
                 }
             }
             None => {
@@ -78,7 +83,7 @@ impl Service {
     }
 
     /// Sees that there is a connection to a rank, or that one is looked for.
-    pub(crate) fn open(&mut self, rank: usize) {
+    pub(super) fn open(&mut self, rank: usize) {
         let peer = self.peers.entry(rank).or_default();
         let connected = !peer.links.is_empty();
         if connected
@@ -95,12 +100,12 @@ impl Service {
             candidates.retain(|a| *a != address);
             candidates.insert(0, address);
         }
-        let now = Instant::now();
-        self.dial(rank, Dial::new(Purpose::Peer, candidates, now, now + self.plan.timeout));
+        let deadline = self.now + self.plan.timeout;
+        self.dial(rank, Dial::new(Purpose::Peer, candidates, self.now, deadline));
     }
 
     /// Whether a rank has not left, as far as is known. If nothing is known, a connection to it is looked for.
-    pub(crate) fn is_here(&mut self, rank: usize) -> bool {
+    pub(super) fn is_here(&mut self, rank: usize) -> bool {
         if rank == self.plan.rank {
             return true;
         }
@@ -109,10 +114,10 @@ impl Service {
     }
 
     /// A connection to a rank stands.
-    pub(crate) fn link_up(&mut self, token: u64, link: Link) {
+    pub(super) fn link_up(&mut self, id: ConnectionId, link: Link) {
         let rank = link.peer;
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, ours = link.ours, "connected");
-        if let Some(connection) = self.connections.get_mut(&token) {
+        if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Link(link);
             if let Some(error) = &self.failed {
                 // The other rank does not know yet.
@@ -120,24 +125,24 @@ impl Service {
             }
         }
         let peer = self.peers.entry(rank).or_default();
-        peer.links.push(token);
+        peer.links.push(id);
         if peer.sender.is_none() {
-            self.send_on(rank, token);
+            self.send_on(rank, id);
         } else {
             self.retire_surplus(rank);
         }
-        self.mark_dirty(token);
+        self.queue_write(id);
         self.tree_progressed();
     }
 
-    fn send_on(&mut self, rank: usize, token: u64) {
+    fn send_on(&mut self, rank: usize, id: ConnectionId) {
         let Some(peer) = self.peers.get_mut(&rank) else { return };
-        peer.sender = Some(token);
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+        peer.sender = Some(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         for (frames, written) in peer.waiting.drain(..) {
             connection.outbox.push_message(frames, written);
         }
-        self.mark_dirty(token);
+        self.queue_write(id);
     }
 
     /// Of two connections that both sides opened at once, gives up the one the higher rank opened.
@@ -145,47 +150,52 @@ impl Service {
         let Some(peer) = self.peers.get(&rank) else { return };
         let lower_is_us = self.plan.rank < rank;
         let opened_by_lower =
-            |service: &Self, token: u64| match service.connections.get(&token).map(|c| &c.phase) {
+            |service: &Self, id: ConnectionId| match service.connections.get(&id).map(|c| &c.phase) {
                 Some(Phase::Link(link)) => Some(link.ours == lower_is_us),
                 _ => None,
             };
         let links = peer.links.clone();
-        let keep = links.iter().copied().find(|&token| opened_by_lower(self, token) == Some(true));
-        let surplus = links.iter().copied().find(|&token| opened_by_lower(self, token) == Some(false));
+        let keep = links.iter().copied().find(|&id| opened_by_lower(self, id) == Some(true));
+        let surplus = links.iter().copied().find(|&id| opened_by_lower(self, id) == Some(false));
         if let (Some(keep), Some(surplus)) = (keep, surplus) {
             self.send_on(rank, keep);
             self.retire(surplus);
         }
     }
 
-    fn retire(&mut self, token: u64) {
-        let Some(connection) = self.connections.get_mut(&token) else { return };
+    fn retire(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(link) = connection.link_mut() else { return };
         if link.retire_sent {
             return;
         }
         link.retire_sent = true;
         connection.outbox.push(frame::encode(Kind::Retire, &[]));
-        self.mark_dirty(token);
+        self.queue_write(id);
     }
 
     /// A frame from a rank.
-    pub(crate) fn on_link_frame(&mut self, token: u64, rank: usize, frame: Frame) -> Result<(), Malformed> {
+    pub(super) fn on_link_frame(
+        &mut self,
+        id: ConnectionId,
+        rank: usize,
+        frame: Frame,
+    ) -> Result<(), Malformed> {
         match frame.kind {
             Kind::Message | Kind::Rest => {
-                let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+                let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
                 let credit = connection.intake.take(frame.payload.len());
                 // After our goodbye nothing may follow.
                 if let (Some(credit), None) = (credit, self.closing) {
                     connection.outbox.push_urgent(credit);
-                    self.mark_dirty(token);
+                    self.queue_write(id);
                 }
-                let Some(connection) = self.connections.get_mut(&token) else { return Ok(()) };
+                let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
                 if let Some(message) = connection.assembler.push(frame)? {
                     let peer = self.peers.entry(rank).or_default();
                     for due in peer.incoming.push(message)? {
                         let stream = Stream { peer: rank, channel: due.channel, tag: due.tag };
-                        self.shared.inbox.deliver(stream, due.bytes);
+                        self.actions.push_back(Action::Deliver { stream, bytes: due.bytes });
                     }
                     self.leave_if_done(rank);
                 }
@@ -193,56 +203,56 @@ impl Service {
             Kind::Credit => {
                 let mut reader = Reader::new(&frame.payload);
                 let credit = reader.u32()? as usize;
-                if let Some(connection) = self.connections.get_mut(&token) {
+                if let Some(connection) = self.connections.get_mut(&id) {
                     connection.outbox.credit(credit);
-                    self.mark_dirty(token);
+                    self.queue_write(id);
                 }
             }
             Kind::Goodbye => {
                 let mut reader = Reader::new(&frame.payload);
                 let count = reader.u64()?;
                 self.peers.entry(rank).or_default().farewell = Some(count);
-                self.remove_link(token, rank);
+                self.remove_link(id, rank);
                 self.leave_if_done(rank);
             }
             Kind::Retire => {
-                if let Some(link) = self.connections.get_mut(&token).and_then(|c| c.link_mut()) {
+                if let Some(link) = self.connections.get_mut(&id).and_then(|c| c.link_mut()) {
                     link.retire_received = true;
                 }
                 if let Some(peer) = self.peers.get_mut(&rank)
-                    && peer.sender == Some(token)
+                    && peer.sender == Some(id)
                 {
                     // The handshake of the other connection may not be complete on this side; until then messages wait.
                     peer.sender = None;
-                    if let Some(&other) = peer.links.iter().find(|&&t| t != token) {
+                    if let Some(&other) = peer.links.iter().find(|&&t| t != id) {
                         self.send_on(rank, other);
                     }
                 }
-                self.retire(token);
+                self.retire(id);
                 // If this side retired first, writing can be finished now.
-                self.mark_dirty(token);
+                self.queue_write(id);
             }
-            Kind::Notice => self.on_notice(token, &frame)?,
+            Kind::Notice => self.on_notice(id, &frame)?,
             Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),
             _ => return Err(Malformed("a frame is out of place between ranks")),
         }
         Ok(())
     }
 
-    pub(crate) fn on_notice(&mut self, token: u64, frame: &Frame) -> Result<(), Malformed> {
+    pub(super) fn on_notice(&mut self, id: ConnectionId, frame: &Frame) -> Result<(), Malformed> {
         let error = notice::parse(&frame.payload)?;
-        self.fail(&error, Some(token));
+        self.fail(&error, Some(id));
         Ok(())
     }
 
-    fn remove_link(&mut self, token: u64, rank: usize) {
+    fn remove_link(&mut self, id: ConnectionId, rank: usize) {
         if let Some(peer) = self.peers.get_mut(&rank) {
-            peer.links.retain(|&t| t != token);
-            if peer.sender == Some(token) {
+            peer.links.retain(|&t| t != id);
+            if peer.sender == Some(id) {
                 peer.sender = peer.links.first().copied();
             }
         }
-        self.remove(token);
+        self.remove(id);
     }
 
     /// A rank that has said goodbye is gone once all it sent before has arrived, on whichever connection.
@@ -263,17 +273,17 @@ impl Service {
         // Without the search, nobody would keep the deadlines of its attempts.
         self.dials.remove(&rank);
         self.give_up_attempts(Some(rank));
-        self.shared.inbox.peer_gone(rank, error.clone());
+        self.actions.push_back(Action::Gone { peer: rank, error: error.clone() });
         if self.uplink == Some(rank) {
             self.uplink = None;
-            self.relink_at = Some(Instant::now() + RELINK_DELAY);
+            self.relink_at = Some(self.now + RELINK_DELAY);
         }
     }
 
     /// A connection to a rank has ended.
-    pub(crate) fn link_ended(&mut self, link: &Link, token: u64, why: &str) {
+    pub(super) fn link_ended(&mut self, link: &Link, id: ConnectionId, why: &str) {
         let Some(peer) = self.peers.get_mut(&link.peer) else { return };
-        peer.links.retain(|&t| t != token);
+        peer.links.retain(|&t| t != id);
         if peer.farewell.is_some() && peer.links.is_empty() {
             self.peer_left(link.peer, &Error::PeerClosed { rank: link.peer });
             return;
@@ -281,14 +291,14 @@ impl Service {
         if peer.departed || peer.farewell.is_some() || link.retire_received {
             return;
         }
-        self.peer_lost(link.peer, why, token);
+        self.peer_lost(link.peer, why, id);
     }
 
     /// No address of a rank answers. Has it left?
-    pub(crate) fn consider_gone(&mut self, rank: usize, now: Instant) {
+    pub(super) fn consider_gone(&mut self, rank: usize) {
         let Some(dial) = self.dials.get(&rank) else { return };
-        if dial.purpose == Purpose::Peer && dial.search.all_refused() && now >= dial.search.started() + GRACE
-        {
+        let refused = dial.purpose == Purpose::Peer && dial.search.all_refused();
+        if refused && self.now >= dial.search.started() + GRACE {
             self.peer_left(rank, &Error::PeerClosed { rank });
         }
     }
@@ -296,8 +306,8 @@ impl Service {
     /// Connects to a rank above, in place of one that has left, so that news of a failure still reach everybody: the
     /// nearest ancestor that is there, or else the lowest rank that is. Numbers fall along these connections, so
     /// they make no circle, and only the lowest rank of all has none: they connect all.
-    pub(crate) fn relink(&mut self, now: Instant) {
-        if self.relink_at.is_none_or(|at| at > now) {
+    pub(super) fn relink(&mut self) {
+        if self.relink_at.is_none_or(|at| at > self.now) {
             return;
         }
         self.relink_at = None;

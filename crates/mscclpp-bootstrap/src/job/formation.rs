@@ -1,0 +1,393 @@
+//! How a job forms.
+//!
+//! 1. Every rank connects to rank 0, proves itself and says where it listens.
+//! 2. When all have come, rank 0 sends everyone the table.
+//! 3. Every rank connects to its parent in the tree (the children of rank 0 stay on the connection they have), and
+//!    says `Ready` to it once all its children have said so.
+//! 4. When rank 0's children are ready, `Go` travels down the tree, and rank 0 closes the other connections.
+//!
+//! Until then a rank that is lost ends the job, and so does one that leaves.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mscclpp_net::socket::canonical;
+use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_os::waiting::LongWait;
+
+use crate::job::connection::{Link, Phase};
+use crate::job::dialling::Dial;
+use crate::job::progress::FIRST_PROGRESS;
+use crate::job::{Action, ConnectionId, Job, Join, Plan};
+use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
+use crate::protocol::hello::Purpose;
+use crate::protocol::roster::Roster;
+use crate::protocol::table::{Entry, Table};
+use crate::protocol::tree;
+use crate::{Error, LOG};
+
+/// How far the forming of the job has come.
+pub(crate) struct Formation {
+    stage: Stage,
+    /// The ranks that are missing, as rank 0 said.
+    pub(super) missing: Vec<usize>,
+    /// Rank 0 has no descriptor left, of so many.
+    pub(super) full: Option<u32>,
+    /// What has come of the table.
+    table: Vec<u8>,
+    ready_children: BTreeSet<usize>,
+    ready_sent: bool,
+    /// When rank 0 says next who is missing.
+    pub(super) progress_at: Option<Instant>,
+    pub(super) wait: Option<LongWait>,
+}
+
+/// The stages of forming. Rank 0 goes from `Collecting` to `Formed`, and another rank through those between.
+enum Stage {
+    /// Rank 0: not all ranks are connected.
+    Collecting(Roster),
+    /// Looks for rank 0.
+    Searching(Join),
+    /// Rank 0 has let this rank in on this connection, and it begins to listen for others.
+    Listening(ConnectionId, Join),
+    /// Rank 0 knows where this rank listens. It gets the table, and connects to its neighbours in the tree.
+    Joined,
+    /// There is a rank 0 at this address already, which hears of this one. If it gives no reason, the job fails for this one.
+    SecondRoot(SocketAddr, Error),
+    /// All ranks are connected. Rank 0 keeps its list.
+    Formed { at: Instant, roster: Option<Roster> },
+}
+
+impl Formation {
+    /// Rank 0 collects all ranks.
+    pub(crate) fn of_root(roster: Roster) -> Self {
+        Self::at(Stage::Collecting(roster))
+    }
+
+    /// Another rank joins.
+    pub(crate) fn of_member(join: Join) -> Self {
+        Self::at(Stage::Searching(join))
+    }
+
+    /// A second rank 0, which finds its `place` taken. Nobody would hear of it, and the first would wait for a rank that was
+    /// started as another rank 0, until its time is up. So it goes there as a rank that joins would, and says who it is. It
+    /// fails for the reason that it hears, or for that given here.
+    pub(crate) fn of_second_root(place: SocketAddr, otherwise: Error) -> Self {
+        Self::at(Stage::SecondRoot(place, otherwise))
+    }
+
+    fn at(stage: Stage) -> Self {
+        Self {
+            stage,
+            missing: Vec::new(),
+            full: None,
+            table: Vec::new(),
+            ready_children: BTreeSet::new(),
+            ready_sent: false,
+            progress_at: None,
+            wait: None,
+        }
+    }
+
+    pub(super) fn formed_at(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Formed { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Rank 0's list of the job that has formed.
+    pub(super) fn complete_mut(&mut self) -> Option<&mut Roster> {
+        match &mut self.stage {
+            Stage::Formed { roster, .. } => roster.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Rank 0's list, until the job has formed.
+    pub(super) fn roster(&self) -> Option<&Roster> {
+        match &self.stage {
+            Stage::Collecting(roster) => Some(roster),
+            _ => None,
+        }
+    }
+
+    pub(super) fn roster_mut(&mut self) -> Option<&mut Roster> {
+        match &mut self.stage {
+            Stage::Collecting(roster) => Some(roster),
+            _ => None,
+        }
+    }
+
+    /// Why a second rank 0 fails if it hears no reason.
+    pub(super) fn second_root(&self) -> Option<&Error> {
+        match &self.stage {
+            Stage::SecondRoot(_, otherwise) => Some(otherwise),
+            _ => None,
+        }
+    }
+
+    /// The ranks that are missing, as far as known here.
+    pub(super) fn missing(&self) -> Vec<usize> {
+        self.roster().map_or_else(|| self.missing.clone(), Roster::missing)
+    }
+
+    pub(super) fn wake_at(&self, plan: &Plan) -> Option<Instant> {
+        if self.formed_at().is_some() {
+            return None;
+        }
+        let log_at = self.wait.as_ref().and_then(LongWait::wake_at);
+        self.progress_at.into_iter().chain(log_at).chain([plan.deadline]).min()
+    }
+}
+
+/// How long a second rank 0 waits for an answer. A rank 0 that forms a job answers at once; another program may never.
+const SECOND_ROOT_LIMIT: Duration = Duration::from_secs(5);
+
+impl Job {
+    pub(super) fn begin_formation(&mut self) {
+        self.formation.wait = Some(LongWait::since(self.now, self.plan.log_after));
+        let (candidates, deadline) = match &self.formation.stage {
+            Stage::Searching(join) => (join.candidates.clone(), self.plan.deadline),
+            Stage::SecondRoot(place, _) => {
+                (vec![*place], self.plan.deadline.min(self.now + SECOND_ROOT_LIMIT))
+            }
+            _ => {
+                self.formation.progress_at = Some(self.now + FIRST_PROGRESS);
+                return;
+            }
+        };
+        self.dial(0, Dial::new(Purpose::Join, candidates, self.now, deadline));
+    }
+
+    pub(super) fn advance_formation(&mut self) {
+        if self.is_formed() || self.failed.is_some() {
+            return;
+        }
+        if self.now >= self.plan.deadline {
+            let error = Error::Timeout {
+                operation: format!("initialising the bootstrap{}", self.formation.no_room()),
+                after: self.plan.timeout,
+                missing: self.formation.missing(),
+                attempts: self.notes.clone(),
+            };
+            self.fail(&error, None);
+            return;
+        }
+        self.log_formation();
+        self.send_progress();
+    }
+
+    /// Rank 0 has admitted this rank, which now begins to listen.
+    pub(super) fn joined(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.phase = Phase::Root;
+        self.root_at = Some(connection.remote);
+        let local = connection.local.map_or(connection.remote, canonical).ip();
+        self.formation.stage = match std::mem::replace(&mut self.formation.stage, Stage::Joined) {
+            Stage::Searching(join) => Stage::Listening(id, join),
+            other => other,
+        };
+        self.actions.push_back(Action::Listen { local });
+    }
+
+    /// Event: this rank listens at these addresses, or cannot. It tells rank 0.
+    pub(crate) fn on_listening(&mut self, now: Instant, at: Result<(u16, Vec<IpAddr>), Error>) {
+        self.set_time(now);
+        let (port, addresses) = match at {
+            Ok(at) => at,
+            Err(error) => return self.fail(&error, None),
+        };
+        let Stage::Listening(id, join) = std::mem::replace(&mut self.formation.stage, Stage::Joined) else {
+            return;
+        };
+        let entry = Entry { host: join.host, domain: join.domain, port, addresses };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.outbox.push(frame::encode(Kind::Join, &entry.encode()));
+        }
+        self.queue_write(id);
+    }
+
+    /// A frame from a rank that was admitted.
+    pub(super) fn on_member_frame(
+        &mut self,
+        id: ConnectionId,
+        rank: usize,
+        frame: &Frame,
+    ) -> Result<(), Malformed> {
+        match frame.kind {
+            Kind::Notice => self.on_notice(id, frame),
+            Kind::Retire => self.proof_withdrawn(id),
+            // The notice of the failure is on its way to it.
+            Kind::Join if self.failed.is_some() => Ok(()),
+            Kind::Join => {
+                let entry = Entry::parse(&frame.payload)?;
+                let Some(Phase::Member { from, .. }) = self.connections.get(&id).map(|c| &c.phase) else {
+                    return Ok(());
+                };
+                let from = from.clone();
+                let other_claim = self.other_claim(id, rank);
+                let Some(roster) = self.formation.roster_mut() else { return Ok(()) };
+                if let Some(Phase::Member { joined: joined @ false, .. }) =
+                    self.connections.get_mut(&id).map(|c| &mut c.phase)
+                {
+                    *joined = true;
+                } else {
+                    return Err(Malformed("a rank joined twice on one connection"));
+                }
+                tracing::debug!(target: LOG, peer = rank, from, "a rank has joined");
+                let entered = roster.enter(rank, entry, &from, other_claim.as_deref());
+                let table = roster.table();
+                match (entered, table) {
+                    (Err(error), _) => {
+                        tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
+                        self.fail(&error, None);
+                    }
+                    (Ok(()), Some(table)) => self.send_table(table)?,
+                    (Ok(()), None) => {}
+                }
+                Ok(())
+            }
+            _ => Err(Malformed("a frame of a joining rank is out of place")),
+        }
+    }
+
+    fn send_table(&mut self, bytes: Vec<u8>) -> Result<(), Malformed> {
+        let mut parts = Vec::new();
+        let mut chunks = bytes.chunks(MAX_PAYLOAD - 1).peekable();
+        while let Some(chunk) = chunks.next() {
+            let last = u8::from(chunks.peek().is_none());
+            parts.push(Arc::new(frame::encode(Kind::Table, &[&[last], chunk].concat())));
+        }
+        self.table = Some(Arc::new(Table::parse(bytes, 0, self.plan.n_ranks)?));
+        self.formation.progress_at = None;
+        let mut children = Vec::new();
+        let mut receivers = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            let Phase::Member { rank, joined: true, .. } = connection.phase else { continue };
+            for part in &parts {
+                connection.outbox.push(Arc::clone(part));
+            }
+            receivers.push(id);
+            if tree::parent(rank) == Some(0) {
+                children.push((id, rank));
+            }
+        }
+        receivers.into_iter().for_each(|id| self.queue_write(id));
+        for (id, peer) in children {
+            self.link_up(id, Link::new(peer, false));
+        }
+        Ok(())
+    }
+
+    /// A frame from rank 0, on the connection over which the job forms.
+    pub(super) fn on_root_frame(&mut self, id: ConnectionId, frame: &Frame) -> Result<(), Malformed> {
+        let mut reader = Reader::new(&frame.payload);
+        match frame.kind {
+            Kind::Notice => self.on_notice(id, frame),
+            Kind::Progress => self.formation.take_progress(frame),
+            Kind::Table => {
+                let last = reader.flag()?;
+                self.formation.table.extend_from_slice(reader.rest());
+                if last {
+                    let bytes = std::mem::take(&mut self.formation.table);
+                    let table = Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?;
+                    self.formation.missing.clear();
+                    self.connect_to_parent(id, table);
+                }
+                Ok(())
+            }
+            Kind::Dismiss => {
+                self.remove(id);
+                Ok(())
+            }
+            _ => Err(Malformed("a frame of rank 0 is out of place")),
+        }
+    }
+
+    fn connect_to_parent(&mut self, id: ConnectionId, table: Table) {
+        let parent = tree::parent(self.plan.rank).unwrap_or(0);
+        let addresses = table.addresses(parent);
+        self.table = Some(Arc::new(table));
+        if parent == 0 {
+            self.link_up(id, Link::new(0, true));
+        } else {
+            let dial = Dial::new(Purpose::Tree, addresses, self.now, self.plan.deadline);
+            self.dial(parent, dial);
+        }
+    }
+
+    pub(super) fn on_tree_frame(&mut self, from: usize, kind: Kind) {
+        let me = self.plan.rank;
+        if kind == Kind::Ready && tree::parent(from) == Some(me) {
+            self.formation.ready_children.insert(from);
+            self.tree_progressed();
+        } else if kind == Kind::Go && tree::parent(me) == Some(from) {
+            self.go();
+        }
+    }
+
+    /// Says `Ready` to the parent, or `Go` at rank 0, once all children have said `Ready`.
+    pub(super) fn tree_progressed(&mut self) {
+        let (me, n) = (self.plan.rank, self.plan.n_ranks);
+        let below = tree::children(me, n).all(|child| self.formation.ready_children.contains(&child));
+        if self.formation.ready_sent || self.table.is_none() || !below {
+            return;
+        }
+        match tree::parent(me) {
+            None => {
+                self.formation.ready_sent = true;
+                self.go();
+            }
+            Some(parent) => {
+                if self.send_empty(parent, Kind::Ready) {
+                    self.formation.ready_sent = true;
+                }
+            }
+        }
+    }
+
+    /// Sends a frame without a payload to a neighbour in the tree; `false` if it is not connected yet.
+    fn send_empty(&mut self, rank: usize, kind: Kind) -> bool {
+        let id = self
+            .connections
+            .iter()
+            .find(|(_, c)| matches!(&c.phase, Phase::Link(link) if link.peer == rank))
+            .map(|(&id, _)| id);
+        let Some(id) = id else { return false };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.outbox.push(frame::encode(kind, &[]));
+        }
+        self.queue_write(id);
+        true
+    }
+
+    fn go(&mut self) {
+        let Some(table) = &self.table else { return };
+        if self.is_formed() || self.failed.is_some() {
+            return;
+        }
+        let table = Arc::clone(table);
+        let roster = match std::mem::replace(&mut self.formation.stage, Stage::Joined) {
+            Stage::Collecting(roster) => Some(roster),
+            _ => None,
+        };
+        self.formation.stage = Stage::Formed { at: self.now, roster };
+        for child in tree::children(self.plan.rank, self.plan.n_ranks) {
+            self.send_empty(child, Kind::Go);
+        }
+        let mut dismissed = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            if matches!(connection.phase, Phase::Member { .. }) {
+                connection.phase = Phase::Leaving;
+                connection.outbox.push(frame::encode(Kind::Dismiss, &[]));
+                dismissed.push(id);
+            }
+        }
+        dismissed.into_iter().for_each(|id| self.queue_write(id));
+        tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
+        self.actions.push_back(Action::Formed(table));
+    }
+}

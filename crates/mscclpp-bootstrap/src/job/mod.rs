@@ -1,0 +1,346 @@
+//! A job, as one of its ranks sees it: a machine without sockets, threads, clocks and randomness.
+//!
+//! Events go in: connections that came, bytes, ends of connections, commands of callers, the time. Each is a method that
+//! begins with `on_`. Actions come out ([`Job::next_action`]): dial, write, close, deliver, and so on. They are to be carried
+//! out in their order, before the next event. `tcp` does this with sockets and a thread, and `simulation` with a network
+//! that it plays. `docs/design/job.md` describes the states.
+//!
+//! Invariants that the comments refer to:
+//! - **S1** For the side that was connected to, a connection is a rank's from the proof of that rank on: its end is then
+//!   that of a link. The opener therefore gives up no connection on which it has sent its proof, and when it fails or
+//!   leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection at any time. A
+//!   rank that joins can withdraw a proof that is not answered, by a retirement behind it, and has no other meanwhile.
+//! - **S2** The end of a link without a goodbye or a retirement, both of which come in order after all else on it, is the
+//!   loss of the peer.
+//! - **S3** The first failure is final. It is written to all proven connections before callers see it, so that a rank
+//!   whose process ends on the error has passed it on.
+//! - **S4** The same events at the same times lead to the same actions: nothing is iterated over in a random order.
+
+mod admission;
+mod clash;
+mod connection;
+mod dialling;
+mod ending;
+mod formation;
+mod handshaking;
+mod links;
+mod plan;
+mod progress;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use mscclpp_net::dial::{Attempt, Failed};
+use mscclpp_net::wire::Malformed;
+use mscclpp_os::waiting::Repeated;
+
+use crate::inbox::Stream;
+use crate::job::connection::{Connection, Phase};
+use crate::job::dialling::Dial;
+use crate::job::links::Peer;
+use crate::protocol::frame::Frame;
+use crate::protocol::table::Table;
+use crate::protocol::tree;
+use crate::{Error, LOG};
+
+pub(crate) use ending::LINGER;
+pub(crate) use formation::Formation;
+pub(crate) use links::Written;
+pub(crate) use plan::{Join, Plan};
+
+/// How many refused strangers are named in the message of a time-out.
+const NOTES: usize = 8;
+
+/// Names a connection of a rank. They count up from 1.
+pub(crate) type ConnectionId = u64;
+
+/// What is to be done outside.
+pub(crate) enum Action {
+    /// Connect to an address. The outcome is [`Job::on_connected`] or [`Job::on_dial_failed`].
+    Dial { id: ConnectionId, address: SocketAddr },
+    /// There is something to write on a connection: see [`Job::pending`].
+    Write { id: ConnectionId },
+    /// Tell the other side that nothing more will come, and read on.
+    FinishWriting { id: ConnectionId },
+    /// Close a connection. Nothing more is to be told of it.
+    Close { id: ConnectionId },
+    /// Listen where those can connect who reach `local`. The outcome is [`Job::on_listening`].
+    Listen { local: IpAddr },
+    /// Accept no more connections.
+    StopListening,
+    /// All ranks are connected.
+    Formed(Arc<Table>),
+    /// A message for the callers of this rank.
+    Deliver { stream: Stream, bytes: Vec<u8> },
+    /// A message to a peer has been written.
+    Sent(Written),
+    /// A peer cannot be reached any more, for this reason.
+    Gone { peer: usize, error: Error },
+    /// The job has failed.
+    Failed(Error),
+}
+
+/// What a caller of this rank wants.
+pub(crate) enum Command {
+    /// Send a message.
+    Send { stream: Stream, bytes: Vec<u8>, written: Option<Written> },
+    /// See that there is a connection to a peer, so that its end is noticed.
+    Open { peer: usize },
+    /// Fail the job.
+    Fail(Error),
+    /// Say goodbye and end.
+    Close,
+}
+
+/// The state of a rank.
+pub(crate) struct Job {
+    plan: Plan,
+    /// When the current event happened.
+    now: Instant,
+    actions: VecDeque<Action>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    last_id: ConnectionId,
+    /// Connections that have not proved themselves, oldest first, and some that have meanwhile.
+    unproven: VecDeque<ConnectionId>,
+    peers: BTreeMap<usize, Peer>,
+    dials: BTreeMap<usize, Dial>,
+    formation: Formation,
+    table: Option<Arc<Table>>,
+    /// Where this rank found rank 0.
+    root_at: Option<SocketAddr>,
+    /// The neighbour that failures above this rank come from, and when to look for another after it left.
+    uplink: Option<usize>,
+    relink_at: Option<Instant>,
+    failed: Option<Error>,
+    notes: Vec<Attempt>,
+    closing: Option<Instant>,
+    turned_away: Repeated,
+}
+
+impl Job {
+    /// A rank that begins at `now`.
+    pub(crate) fn new(plan: Plan, formation: Formation, now: Instant) -> Self {
+        let uplink = tree::parent(plan.rank);
+        let mut job = Self {
+            plan,
+            now,
+            actions: VecDeque::new(),
+            connections: BTreeMap::new(),
+            last_id: 0,
+            unproven: VecDeque::new(),
+            peers: BTreeMap::new(),
+            dials: BTreeMap::new(),
+            formation,
+            table: None,
+            root_at: None,
+            uplink,
+            relink_at: None,
+            failed: None,
+            notes: Vec::new(),
+            closing: None,
+            turned_away: Repeated::default(),
+        };
+        job.begin_formation();
+        job
+    }
+
+    // ---- Actions ---------------------------------------------------------------------------------------------------
+
+    /// What is to be done next, if anything is.
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        loop {
+            let action = self.actions.pop_front()?;
+            let Action::Write { id } = action else { return Some(action) };
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.asks_to_write = false;
+            if !connection.outbox.is_empty() {
+                return Some(action);
+            }
+            self.all_written(id);
+        }
+    }
+
+    /// The bytes to write next on a connection; empty if there are none now. What was written of them is told by
+    /// [`on_written`](Self::on_written).
+    pub(crate) fn pending(&self, id: ConnectionId) -> &[u8] {
+        self.connections.get(&id).map_or(&[], |connection| connection.outbox.pending())
+    }
+
+    /// Whether this connection is of interest still.
+    pub(crate) fn is_open(&self, id: ConnectionId) -> bool {
+        self.connections.contains_key(&id)
+    }
+
+    /// When to call [`on_time`](Self::on_time), if nothing else happens.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let attempts = self
+            .dials
+            .values()
+            .map(|dial| dial.search.wake_at())
+            .chain(self.connections.values().filter(|_| !self.dials.is_empty()).filter_map(|c| c.deadline))
+            .min();
+        let over = self.failed.is_some() || self.closing.is_some();
+        let formation = if over { None } else { self.formation.wake_at(&self.plan) };
+        [self.oldest_unproven(), attempts, self.closing, self.relink_at, formation]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    // ---- Events ----------------------------------------------------------------------------------------------------
+
+    /// Event: time has passed.
+    pub(crate) fn on_time(&mut self, now: Instant) {
+        self.set_time(now);
+        self.expire_unproven();
+        self.advance_dials();
+        self.advance_formation();
+        self.relink();
+    }
+
+    /// Event: a caller wants something.
+    pub(crate) fn on_command(&mut self, now: Instant, command: Command) {
+        self.set_time(now);
+        match command {
+            Command::Send { stream, bytes, written } => self.send(stream, &bytes, written),
+            Command::Open { peer } => self.open(peer),
+            Command::Fail(error) => self.fail(&error, None),
+            Command::Close => self.close(),
+        }
+    }
+
+    /// Event: bytes have come.
+    pub(crate) fn on_bytes(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) {
+        self.set_time(now);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.reader.push(bytes);
+        while let Some(connection) = self.connections.get_mut(&id) {
+            let outcome = match connection.next_frame() {
+                Ok(None) => return,
+                Ok(Some(frame)) => self.on_frame(id, frame),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                self.end(id, &format!("it broke the protocol: {error}"));
+            }
+        }
+    }
+
+    /// Event: so many of the [`pending`](Self::pending) bytes were written.
+    pub(crate) fn on_written(&mut self, now: Instant, id: ConnectionId, bytes: usize) {
+        self.set_time(now);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(written) = connection.outbox.advance(bytes) {
+            self.actions.push_back(Action::Sent(written));
+        }
+        if connection.outbox.is_empty() {
+            self.all_written(id);
+        }
+    }
+
+    /// Event: a connection has ended, or broken. Bytes that came before are to be told first.
+    pub(crate) fn on_end(&mut self, now: Instant, id: ConnectionId, why: &str) {
+        self.set_time(now);
+        self.end(id, why);
+    }
+
+    fn set_time(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    // ---- Connections -----------------------------------------------------------------------------------------------
+
+    /// Takes a connection in.
+    fn enter(&mut self, connection: Connection) -> ConnectionId {
+        self.last_id += 1;
+        self.connections.insert(self.last_id, connection);
+        self.last_id
+    }
+
+    /// Takes a connection out and closes it.
+    fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
+        self.actions.push_back(Action::Close { id });
+        Some(connection)
+    }
+
+    /// There may be something to write on this connection, or nothing any more.
+    fn queue_write(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !connection.is_connecting() && !std::mem::replace(&mut connection.asks_to_write, true) {
+            self.actions.push_back(Action::Write { id });
+        }
+    }
+
+    /// All that there was to write on a connection is written.
+    fn all_written(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if matches!(connection.phase, Phase::Leaving) {
+            self.remove(id);
+        } else if (self.closing.is_some() && !connection.is_unproven()) || connection.is_retired() {
+            // It is read on until the other side has finished too: closing with bytes unread, or to come, would make
+            // the system throw away what is still on its way there.
+            if !std::mem::replace(&mut connection.finished_writing, true) {
+                self.actions.push_back(Action::FinishWriting { id });
+            }
+        }
+    }
+
+    /// A connection has ended. What that means depends on its phase.
+    fn end(&mut self, id: ConnectionId, why: &str) {
+        let Some(connection) = self.remove(id) else { return };
+        let remote = connection.remote;
+        match connection.phase {
+            Phase::Connecting { peer, .. }
+            | Phase::Greeting { peer, .. }
+            | Phase::Proved { peer, .. }
+            | Phase::Withdrawn { peer } => {
+                self.attempt_failed(peer, remote, Failed::Other(why.to_owned()));
+            }
+            Phase::Unproven(_) => {
+                tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
+            }
+            // By S1, also one that has sent nothing since its proof.
+            Phase::Member { rank, .. } if !self.is_formed() => self.peer_lost(rank, why, id),
+            Phase::Root if !self.is_formed() => self.peer_lost(0, why, id),
+            Phase::Link(link) => self.link_ended(&link, id, why),
+            Phase::Member { .. } | Phase::Root | Phase::Leaving => {}
+        }
+    }
+
+    fn on_frame(&mut self, id: ConnectionId, frame: Frame) -> Result<(), Malformed> {
+        match self.connections.get(&id).map(|c| &c.phase) {
+            Some(Phase::Unproven(_)) => {
+                self.on_unproven_frame(id, &frame);
+                Ok(())
+            }
+            Some(Phase::Greeting { .. } | Phase::Proved { .. }) => {
+                self.on_greeting_frame(id, &frame);
+                Ok(())
+            }
+            Some(Phase::Member { rank, .. }) => self.on_member_frame(id, *rank, &frame),
+            Some(Phase::Root) => self.on_root_frame(id, &frame),
+            Some(Phase::Link(link)) => self.on_link_frame(id, link.peer, frame),
+            Some(Phase::Connecting { .. } | Phase::Withdrawn { .. } | Phase::Leaving) | None => Ok(()),
+        }
+    }
+
+    fn is_formed(&self) -> bool {
+        self.formation.formed_at().is_some()
+    }
+
+    /// Says how a stranger was refused, at once: another rank's end may be this one's before its time is up. Also keeps it
+    /// for the message of a time-out. One that comes again and again, each time from another port, is named once.
+    fn note_refusal(&mut self, address: SocketAddr, outcome: String) {
+        let known = |note: &Attempt| note.address.ip() == address.ip() && note.outcome == outcome;
+        if self.notes.len() < NOTES && !self.notes.iter().any(known) {
+            tracing::error!(target: LOG, rank = self.plan.rank, %address, "{outcome}");
+            self.notes.push(Attempt { address, outcome });
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

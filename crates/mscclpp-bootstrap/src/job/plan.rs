@@ -1,0 +1,44 @@
+//! What a rank knows when it starts.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::host::HostId;
+use crate::protocol::hello::{JobId, LaunchedJob, Process};
+use crate::protocol::key::JobKey;
+
+/// What a rank knows when it starts.
+pub(crate) struct Plan {
+    pub(crate) rank: usize,
+    pub(crate) n_ranks: usize,
+    pub(crate) key: JobKey,
+    /// Not known yet by a rank that was given an address.
+    pub(crate) job: Option<JobId>,
+    pub(crate) timeout: Duration,
+    pub(crate) deadline: Instant,
+    /// The job was named by an address that another job may have been given too.
+    pub(crate) by_address: bool,
+    /// What the launcher calls the job, if it was named by an address.
+    pub(crate) launched: Option<LaunchedJob>,
+    /// After which time it is first logged who is waited for.
+    pub(crate) log_after: Duration,
+    /// The process of this rank, as it says it to others.
+    pub(crate) process: Process,
+}
+
+impl Plan {
+    /// What to do if keys differ, behind a semicolon. Nothing if the job was named by a unique id, which has its key.
+    pub(crate) fn secret_remedy(&self) -> &'static str {
+        match self.by_address {
+            true => "; give all ranks the same MSCCLPP_BOOTSTRAP_SECRET, or none of them one",
+            false => "",
+        }
+    }
+}
+
+/// How a rank joins: where rank 0 may be, and what to tell it.
+pub(crate) struct Join {
+    pub(crate) candidates: Vec<SocketAddr>,
+    pub(crate) host: HostId,
+    pub(crate) domain: HostId,
+}

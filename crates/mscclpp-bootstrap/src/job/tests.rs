@@ -1,0 +1,170 @@
+//! A rank that is told what happens in an order that a job seldom meets.
+
+use std::io::Read;
+use std::time::Duration;
+
+use super::*;
+use crate::fuzzing::RawRank;
+use crate::job::connection::Link;
+use crate::protocol::frame::{self, Kind, MAX_PAYLOAD};
+use crate::protocol::hello::{Process, Purpose};
+use crate::protocol::key::JobKey;
+use crate::protocol::roster::Roster;
+use crate::protocol::table::Entry;
+
+/// Rank 0 of four, while ranks are missing.
+pub(crate) fn rank_0() -> Job {
+    let plan = Plan {
+        rank: 0,
+        n_ranks: 4,
+        key: JobKey::none(),
+        job: Some([5; 16]),
+        timeout: Duration::from_secs(600),
+        deadline: Instant::now() + Duration::from_secs(600),
+        by_address: true,
+        launched: None,
+        log_after: Duration::MAX,
+        process: Process::own(),
+    };
+    let root = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
+    let formation = Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root));
+    Job::new(plan, formation, Instant::now())
+}
+
+/// A link to a rank.
+pub(crate) fn linked(job: &mut Job, peer: usize) -> ConnectionId {
+    let id = job.enter(Connection::new(([127, 0, 0, 1], 9).into(), Phase::Leaving, None));
+    if let Some(connection) = job.connections.get_mut(&id) {
+        connection.reader.set_limit(MAX_PAYLOAD);
+    }
+    job.link_up(id, Link::new(peer, false));
+    id
+}
+
+/// Queues a frame on a connection that means nothing.
+pub(crate) fn say_something(job: &mut Job, id: ConnectionId) {
+    let connection = job.connections.get_mut(&id).unwrap();
+    connection.outbox.push(frame::encode(Kind::Credit, &0_u32.to_le_bytes()));
+    job.queue_write(id);
+}
+
+/// Looks for a connection to a rank at these addresses.
+pub(crate) fn look_for(job: &mut Job, rank: usize, candidates: Vec<SocketAddr>, limit: Duration) {
+    let dial = Dial::new(Purpose::Peer, candidates, job.now, job.now + limit);
+    job.dial(rank, dial);
+}
+
+pub(crate) fn goodbye() -> Vec<u8> {
+    frame::encode(Kind::Goodbye, &0_u64.to_le_bytes())
+}
+
+/// Somebody who connects, and its challenge.
+fn come(job: &mut Job) -> (ConnectionId, Vec<u8>) {
+    let id = job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
+    (id, job.pending(id).to_vec())
+}
+
+#[test]
+fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
+    let mut job = rank_0();
+    let link = linked(&mut job, 2);
+    let candidates = vec![([127, 0, 0, 1], 10).into()];
+    let now = job.now;
+    look_for(&mut job, 2, candidates, Duration::from_secs(600));
+    // It accepts, and never says anything.
+    let attempt = std::iter::from_fn(|| job.next_action()).find_map(|action| match action {
+        Action::Dial { id, .. } => Some(id),
+        _ => None,
+    });
+    job.on_connected(now, attempt.unwrap(), ([127, 0, 0, 1], 11).into(), [8; 32]);
+    assert_eq!(job.connections.len(), 2);
+
+    job.on_bytes(now, link, &goodbye());
+    assert!(job.dials.is_empty() && job.connections.is_empty());
+}
+
+#[test]
+fn a_stranger_is_ended_in_time_though_an_older_one_has_gone() {
+    let mut job = rank_0();
+    let now = job.now;
+    let [older, younger] = [1, 2].map(|seconds| {
+        let (id, _) = come(&mut job);
+        job.connections.get_mut(&id).unwrap().deadline = Some(now + Duration::from_secs(seconds));
+        id
+    });
+    job.remove(older);
+    job.formation.progress_at = None;
+    assert_eq!(job.wake_at(), job.connections[&younger].deadline);
+}
+
+/// S3: who sees the failure can rely on it that the others hear of it.
+#[test]
+fn a_failure_is_written_to_all_before_callers_see_it() {
+    let mut job = rank_0();
+    let links = [2, 3].map(|peer| linked(&mut job, peer));
+    while job.next_action().is_some() {}
+    let now = job.now;
+    job.on_end(now, links[0], "it closed the connection");
+    let order: Vec<_> = std::iter::from_fn(|| job.next_action()).collect();
+    let at = |wanted: fn(&Action) -> bool| order.iter().position(wanted).unwrap();
+    let written = at(|action| matches!(action, Action::Write { .. }));
+    assert!(written < at(|action| matches!(action, Action::Failed(Error::PeerLost { rank: 2, .. }))));
+    assert_eq!(job.pending(links[1]).get(2), Some(&(Kind::Notice as u8)));
+}
+
+#[test]
+fn who_is_refused_again_and_again_is_noted_once() {
+    let mut job = rank_0();
+    for port in 0..100 {
+        job.note_refusal(([10, 0, 0, 1], port).into(), "was refused: it has no key".to_owned());
+    }
+    job.note_refusal(([10, 0, 0, 2], 1).into(), "was refused: it has no key".to_owned());
+    job.note_refusal(([10, 0, 0, 1], 1).into(), "was refused: its key is not this job's".to_owned());
+    assert_eq!(job.notes.len(), 3);
+}
+
+/// What is logged on this thread meanwhile.
+fn logged(run: impl FnOnce()) -> String {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer)).with_ansi(false).finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_refused_key_is_said_at_once_with_who_has_it() {
+    let mut job = rank_0();
+    job.plan.key = JobKey::of_secret("swordfish");
+    let (stranger, challenge) = come(&mut job);
+    let proof = RawRank::of_secret("octopus", 4, 3).on_bytes(&challenge).unwrap();
+    let text = logged(|| job.on_bytes(Instant::now(), stranger, &proof));
+    let process = format!("it says that it is rank 3, process {} on host ", std::process::id());
+    let error = text.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{text}"));
+    for part in ["127.0.0.1", "its key is not this job's", &process, "MSCCLPP_BOOTSTRAP_SECRET"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert_eq!(job.notes.len(), 1, "and a time-out says it again");
+}
+
+/// Both are let in before either says more, which tells of both.
+#[test]
+fn a_rank_that_came_twice_is_said_at_once_with_both() {
+    let mut job = rank_0();
+    let ids: Vec<_> = (0..2)
+        .map(|_| {
+            let (id, challenge) = come(&mut job);
+            let proof = RawRank::without_key(4, 3).on_bytes(&challenge).unwrap();
+            job.on_bytes(Instant::now(), id, &proof);
+            id
+        })
+        .collect();
+    let entry = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
+    let join = frame::encode(Kind::Join, &entry.encode());
+    let text = logged(|| job.on_bytes(Instant::now(), ids[1], &join));
+    let process = format!("(process {} on host ", std::process::id());
+    let error = text.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(error.matches(&process).count(), 2, "{error}");
+    assert!(matches!(job.failed, Some(Error::DuplicateRank { rank: 3, .. })), "{:?}", job.failed);
+}

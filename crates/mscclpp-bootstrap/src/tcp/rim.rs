@@ -1,0 +1,290 @@
+//! The thread of a rank: it owns the rank's sockets, tells the [`Job`] what happens, and does what that wants done.
+//!
+//! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
+//! but in `EventLoop::wait`, so no peer and no stranger can hold it up.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
+use mscclpp_net::key::Nonce;
+use mscclpp_net::socket::{canonical, is_connected};
+use mscclpp_net::{Report, SystemCall, SystemError, random};
+
+use crate::job::{Action, ConnectionId, Job};
+use crate::tcp::accepting::Door;
+use crate::tcp::listening::{self, Places};
+use crate::tcp::shared::{Order, Shared};
+use crate::tcp::socket;
+use crate::{Error, LOG};
+
+/// Bytes taken from a connection at a time.
+const SCRATCH: usize = 16 * 1024;
+/// How often a connection is read before others have their turn. The event loop tells of the rest again.
+const READS: usize = 8;
+
+/// A socket of a connection.
+struct Socket {
+    stream: TcpStream,
+    /// It is not known yet whether it is connected.
+    connecting: bool,
+    /// Whether the event loop was asked to tell when it can be written.
+    awaits_writable: bool,
+}
+
+/// The state of a rank's thread.
+pub(crate) struct Rim {
+    rank: usize,
+    pub(super) job: Job,
+    pub(super) shared: Arc<Shared>,
+    pub(super) events: EventLoop<Order>,
+    pub(super) door: Door,
+    places: Places,
+    sockets: HashMap<ConnectionId, Socket>,
+    scratch: Vec<u8>,
+}
+
+impl Rim {
+    pub(crate) fn new(
+        rank: usize,
+        job: Job,
+        shared: Arc<Shared>,
+        listener: Option<std::net::TcpListener>,
+        places: Places,
+    ) -> Result<Self, SystemError> {
+        let events = EventLoop::new(Arc::clone(shared.orders()))?;
+        let mut rim = Self {
+            rank,
+            job,
+            shared,
+            events,
+            door: Door::default(),
+            places,
+            sockets: HashMap::new(),
+            scratch: vec![0; SCRATCH],
+        };
+        if let Some(listener) = listener {
+            rim.open_door(listener)?;
+        }
+        Ok(rim)
+    }
+
+    /// Runs until the bootstrap is dropped.
+    pub(crate) fn run(mut self) {
+        self.act();
+        loop {
+            self.take_orders();
+            let now = Instant::now();
+            self.job.on_time(now);
+            self.accept_again(now);
+            self.act();
+            if self.job.is_finished(now) {
+                return;
+            }
+            let wake_at = self.job.wake_at().into_iter().chain(self.door.resume_at()).min();
+            match self.events.wait_until(wake_at) {
+                Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
+                Err(error) => {
+                    // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.
+                    self.fail(&error.into());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_orders(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        for Order { command, begun } in shared.orders().take() {
+            if let Some((peer, begun)) = begun {
+                shared.inbox.begin_send(peer, &begun);
+            }
+            self.job.on_command(Instant::now(), command);
+            self.act();
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.job.on_command(Instant::now(), crate::job::Command::Fail(error.clone()));
+        self.act();
+    }
+
+    /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
+    pub(super) fn nonce(&mut self) -> Option<Nonce> {
+        random().map_err(|error| self.fail(&error.into())).ok()
+    }
+
+    fn on_ready(&mut self, ready: Ready) {
+        match ready.token {
+            LISTENER => self.accept_waiting(),
+            id => {
+                if ready.writable {
+                    self.on_writable(id);
+                }
+                if ready.readable {
+                    self.read(id);
+                }
+            }
+        }
+        self.act();
+    }
+
+    // ---- What the job wants ----------------------------------------------------------------------------------------
+
+    /// Does what the job wants done.
+    pub(super) fn act(&mut self) {
+        while let Some(action) = self.job.next_action() {
+            match action {
+                Action::Dial { id, address } => self.dial(id, address),
+                Action::Write { id } => self.write(id),
+                Action::FinishWriting { id } => {
+                    if let Some(socket) = self.sockets.get(&id) {
+                        // It fails when the other side is gone already, which reading shows.
+                        let _ = socket.stream.shutdown(Shutdown::Write);
+                    }
+                }
+                Action::Close { id } => self.drop_socket(id),
+                Action::Listen { local } => self.listen(local),
+                Action::StopListening => self.close_door(),
+                Action::Formed(table) => {
+                    self.door.has_let_in_all();
+                    self.shared.set_formed(table);
+                }
+                Action::Deliver { stream, bytes } => self.shared.inbox.deliver(stream, bytes),
+                Action::Sent(written) => {
+                    self.shared.inbox.update(|| written.store(true, Ordering::Release));
+                }
+                Action::Gone { peer, error } => self.shared.inbox.peer_gone(peer, error),
+                Action::Failed(error) => {
+                    self.shared.inbox.fail(&error);
+                }
+            }
+        }
+    }
+
+    fn dial(&mut self, id: ConnectionId, address: SocketAddr) {
+        let begun = socket::begin_connect(address)
+            .and_then(|stream| self.watch(id, stream, true).map_err(|error| error.source));
+        if let Err(error) = begun {
+            self.job.on_dial_failed(Instant::now(), id, (&error).into());
+        }
+    }
+
+    /// Takes a socket in.
+    pub(super) fn watch(
+        &mut self,
+        id: ConnectionId,
+        stream: TcpStream,
+        connecting: bool,
+    ) -> Result<(), SystemError> {
+        self.events.watch(&stream, id, Interest { read: true, write: connecting }).inspect_err(|error| {
+            let error = Report(error).to_string();
+            tracing::warn!(target: LOG, rank = self.rank, error, "cannot watch a connection");
+        })?;
+        self.sockets.insert(id, Socket { stream, connecting, awaits_writable: connecting });
+        Ok(())
+    }
+
+    fn drop_socket(&mut self, id: ConnectionId) {
+        if let Some(socket) = self.sockets.remove(&id) {
+            self.events.remove(&socket.stream);
+        }
+    }
+
+    /// Writes what the job has to say on a connection, as far as the system takes it.
+    fn write(&mut self, id: ConnectionId) {
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        let failed = loop {
+            let pending = self.job.pending(id);
+            if pending.is_empty() {
+                break None;
+            }
+            match socket.stream.write(pending) {
+                Ok(0) => break Some(io::ErrorKind::WriteZero.into()),
+                Ok(n) => self.job.on_written(Instant::now(), id, n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break None,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Some(error),
+            }
+        };
+        if let Some(error) = failed {
+            // What the other side sent before may still be there to be read, and may say why.
+            self.read(id);
+            self.job.on_end(Instant::now(), id, &format!("the connection broke: {error}"));
+            return;
+        }
+        let blocked = !self.job.pending(id).is_empty();
+        if std::mem::replace(&mut socket.awaits_writable, blocked) != blocked {
+            let _ = self.events.modify(&socket.stream, id, Interest { read: true, write: blocked });
+        }
+    }
+
+    fn listen(&mut self, local: IpAddr) {
+        let listening = listening::beside(local, &self.places).during("listening for other ranks");
+        let at = listening.and_then(|(listener, addresses)| {
+            let port = listener.local_addr().during("listening for other ranks")?.port();
+            self.open_door(listener)?;
+            Ok((port, addresses))
+        });
+        self.job.on_listening(Instant::now(), at.map_err(Error::from));
+    }
+
+    // ---- What happens to sockets -----------------------------------------------------------------------------------
+
+    fn on_writable(&mut self, id: ConnectionId) {
+        match self.sockets.get(&id) {
+            Some(socket) if socket.connecting => self.connected(id),
+            _ => self.write(id),
+        }
+    }
+
+    /// A connection of ours is established, or has failed to be.
+    fn connected(&mut self, id: ConnectionId) {
+        let Some(socket) = self.sockets.get_mut(&id) else { return };
+        let local = match is_connected(&socket.stream) {
+            Ok(false) => return,
+            Ok(true) => socket.stream.local_addr(),
+            Err(error) => Err(error),
+        };
+        match local {
+            Ok(local) => {
+                socket.connecting = false;
+                let Some(nonce) = self.nonce() else { return };
+                self.job.on_connected(Instant::now(), id, canonical(local), nonce);
+                // It is not to be told again that it can be written.
+                self.write(id);
+            }
+            Err(error) => self.job.on_dial_failed(Instant::now(), id, (&error).into()),
+        }
+    }
+
+    /// Reads what has come on a connection.
+    fn read(&mut self, id: ConnectionId) {
+        for _ in 0..READS {
+            let Some(socket) = self.sockets.get_mut(&id).filter(|socket| !socket.connecting) else { return };
+            let ended = match socket.stream.read(&mut self.scratch) {
+                Ok(0) => "it closed the connection".to_owned(),
+                Ok(n) => {
+                    self.job.on_bytes(Instant::now(), id, &self.scratch[..n]);
+                    if n < SCRATCH || !self.job.is_open(id) {
+                        return;
+                    }
+                    continue;
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return,
+                    io::ErrorKind::Interrupted => continue,
+                    _ => format!("the connection broke: {error}"),
+                },
+            };
+            return self.job.on_end(Instant::now(), id, &ended);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -183,8 +183,8 @@ impl Rendezvous {
         Ok(Self { rank, n_ranks, address, job, local_rank, store, address_from: variable })
     }
 
-    /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) with
-    /// [`address`](Self::address).
+    /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) or
+    /// [`start`](TcpBootstrapBuilder::start) with [`address`](Self::address).
     pub fn builder(&self) -> TcpBootstrapBuilder {
         let mut builder = TcpBootstrap::builder(self.rank, self.n_ranks);
         if let Some(variable) = self.address_from {

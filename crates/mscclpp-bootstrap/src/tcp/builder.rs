@@ -11,7 +11,7 @@ use mscclpp_os::waiting::FIRST_LOG;
 use crate::address::Address;
 use crate::env::{Env, INTERFACE, of_process};
 use crate::host;
-use crate::inbox::{Inbox, Wait};
+use crate::inbox::Inbox;
 use crate::job::{Formation, Job, Join, Plan};
 use crate::member::Member;
 use crate::protocol::hello::{LaunchedJob, Process};
@@ -19,6 +19,7 @@ use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::TcpBootstrap;
+use crate::tcp::forming::Forming;
 use crate::tcp::listening::{self, Places};
 use crate::tcp::published;
 use crate::tcp::rim::Rim;
@@ -107,7 +108,7 @@ impl TcpBootstrapBuilder {
         }
     }
 
-    /// The time that all of [`connect`](Self::connect) may take, and later the opening of one connection: 30 s unless
+    /// The time that all of [`connect`](Self::connect), or of [`start`](Self::start) and what follows, may take, and later the opening of one connection: 30 s unless
     /// set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -180,6 +181,11 @@ impl TcpBootstrapBuilder {
 
     /// Joins the job. See [`TcpBootstrap::new`].
     pub fn connect(self, at: impl Into<MeetingPlace>) -> Result<TcpBootstrap> {
+        self.start(at)?.wait()
+    }
+
+    /// Begins to join the job. See [`TcpBootstrap::start`].
+    pub fn start(self, at: impl Into<MeetingPlace>) -> Result<Forming> {
         let started = Instant::now();
         let (rank, n_ranks) = (self.rank, self.n_ranks);
         if !(1..=MAX_RANKS).contains(&n_ranks) {
@@ -209,33 +215,12 @@ impl TcpBootstrapBuilder {
         };
         bootstrap.member.log_after = log_after;
         if n_ranks == 1 {
-            return Ok(bootstrap);
+            return Ok(Forming::alone(bootstrap));
         }
-        let (timeout, deadline) = (settings.plan.timeout, settings.plan.deadline);
+        let deadline = settings.plan.deadline;
         let job = Job::new(settings.plan, settings.formation, Instant::now());
-        let rim = Rim::new(rank, job, Arc::clone(&shared), settings.listener, settings.places)?;
-        let thread = std::thread::Builder::new()
-            .name(format!("mscclpp-boot-{rank}"))
-            .stack_size(256 * 1024)
-            .spawn(move || {
-                let _end = EndOfThread(Arc::clone(&rim.shared));
-                rim.run();
-            })
-            .during("starting the bootstrap's thread")?;
-        bootstrap.thread = Some(thread);
-        // The thread keeps the deadline, and its error says more; this one is for a thread that does not get to run.
-        let mut patience = Wait::quiet(deadline + Duration::from_secs(2));
-        let what = || "the job".to_owned();
-        if bootstrap.member.inbox.wait_until(&mut patience, &what, || shared.is_formed())? {
-            Ok(bootstrap)
-        } else {
-            Err(Error::Timeout {
-                operation: "initialising the bootstrap".to_owned(),
-                after: timeout,
-                missing: Vec::new(),
-                attempts: Vec::new(),
-            })
-        }
+        let rim = Rim::new(rank, job, shared, settings.listener, settings.places)?;
+        Forming::begin(bootstrap, rim, deadline)
     }
 
     /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
@@ -383,17 +368,4 @@ struct Settings {
     listener: Option<TcpListener>,
     formation: Formation,
     places: Places,
-}
-
-/// Ends the waits of callers, however the thread ends.
-struct EndOfThread(Arc<Shared>);
-
-impl Drop for EndOfThread {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let cause = std::io::Error::other("a defect in mscclpp-bootstrap; please report it");
-            self.0.inbox.fail(&Error::io("running the bootstrap's thread", cause));
-        }
-        self.0.set_finished();
-    }
 }

@@ -2,6 +2,7 @@
 
 mod accepting;
 mod builder;
+mod forming;
 mod listening;
 mod published;
 mod rim;
@@ -15,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use builder::{MeetingPlace, TcpBootstrapBuilder};
+pub use forming::Forming;
 
 use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream, Wait};
@@ -106,9 +108,32 @@ impl TcpBootstrap {
         Self::builder(rank, n_ranks).timeout(timeout).connect(at)
     }
 
-    /// Settings for a rank, to be followed by [`connect`](TcpBootstrapBuilder::connect).
+    /// Begins to join a job like [`new`](Self::new), and returns without waiting for other ranks, so that one thread can bring
+    /// up several. The time-out begins now.
+    ///
+    /// Only the look-up of a host name, if the address has one, can take time.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`], [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::BadEnvironment`], and
+    /// [`Error::Io`]. All other errors of [`new`](Self::new) come from [`Forming::wait`].
+    pub fn start(
+        rank: usize,
+        n_ranks: usize,
+        at: impl Into<MeetingPlace>,
+        timeout: Duration,
+    ) -> Result<Forming> {
+        Self::builder(rank, n_ranks).timeout(timeout).start(at)
+    }
+
+    /// Settings for a rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) or
+    /// [`start`](TcpBootstrapBuilder::start).
     pub fn builder(rank: usize, n_ranks: usize) -> TcpBootstrapBuilder {
         TcpBootstrapBuilder::new(rank, n_ranks)
+    }
+
+    /// Whether all ranks are connected. There is nobody to connect to for a rank alone, which has no thread.
+    fn has_formed(&self) -> bool {
+        self.thread.is_none() || self.shared.is_formed()
     }
 }
 

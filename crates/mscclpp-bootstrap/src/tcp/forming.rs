@@ -1,0 +1,136 @@
+//! A job that is forming: what one thread needs that brings up several ranks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mscclpp_net::SystemCall;
+
+use crate::inbox::Wait;
+use crate::tcp::TcpBootstrap;
+use crate::tcp::rim::Rim;
+use crate::tcp::shared::Shared;
+use crate::{Bootstrap, Error, Result};
+
+/// How long [`Forming::wait`] goes on behind the deadline, which the rank's own thread keeps, and with an error that says more.
+const THREAD_LATE: Duration = Duration::from_secs(2);
+const THREAD_STACK: usize = 256 * 1024;
+
+/// A rank that is joining its job: see [`TcpBootstrap::start`]. It goes on by itself, on a thread of its own, until its time-out
+/// is over.
+///
+/// If it is dropped before the job has formed, it aborts: the ranks that have come fail with [`Error::Aborted`], which
+/// names this rank. As after [`TcpBootstrap::new`] has failed, that takes at most a few seconds. If the job has formed, the rank
+/// leaves it.
+///
+/// One thread that brings up all ranks of a job:
+///
+/// ```
+/// use std::time::Duration;
+/// # use mscclpp_bootstrap::{Bootstrap, Forming, TcpBootstrap};
+///
+/// let id = TcpBootstrap::create_unique_id()?;
+/// let ranks = (0..4)
+///     .map(|rank| TcpBootstrap::start(rank, 4, &id, Duration::from_secs(30)))
+///     .collect::<Result<Vec<_>, _>>()?;
+/// let ranks = ranks.into_iter().map(Forming::wait).collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(ranks[3].n_ranks(), 4);
+/// # Ok::<(), mscclpp_bootstrap::Error>(())
+/// ```
+#[must_use = "a rank that is dropped before its job has formed aborts it"]
+pub struct Forming {
+    bootstrap: Option<TcpBootstrap>,
+    deadline: Instant,
+}
+
+impl Forming {
+    /// A job of one rank, which has formed.
+    pub(super) fn alone(bootstrap: TcpBootstrap) -> Self {
+        Self { bootstrap: Some(bootstrap), deadline: Instant::now() }
+    }
+
+    /// Starts the thread of a rank.
+    pub(super) fn begin(mut bootstrap: TcpBootstrap, rim: Rim, deadline: Instant) -> Result<Self> {
+        let thread = std::thread::Builder::new()
+            .name(format!("mscclpp-boot-{}", bootstrap.member.rank))
+            .stack_size(THREAD_STACK)
+            .spawn(move || {
+                let _end = EndOfThread(Arc::clone(&rim.shared));
+                rim.run();
+            })
+            .during("starting the bootstrap's thread")?;
+        bootstrap.thread = Some(thread);
+        Ok(Self { bootstrap: Some(bootstrap), deadline })
+    }
+
+    /// Whether it is known what becomes of the job: then [`wait`](Self::wait) returns at once, or, if the job has failed, as soon as
+    /// the others have heard of it. Never blocks.
+    pub fn poll(&self) -> bool {
+        self.bootstrap.as_ref().is_none_or(|bootstrap| {
+            bootstrap.has_formed() || bootstrap.member.failure().is_some() || Instant::now() >= self.end()
+        })
+    }
+
+    /// Waits until all ranks are connected.
+    ///
+    /// # Errors
+    /// Those of [`TcpBootstrap::new`]: at the latest when the time-out is over, which began with the start.
+    pub fn wait(mut self) -> Result<TcpBootstrap> {
+        let deadline = self.end();
+        let Some(bootstrap) = self.bootstrap.take() else {
+            return Err(Error::InvalidArgument("this rank has been waited for already".to_owned()));
+        };
+        bootstrap.member.check_process()?;
+        let mut patience = Wait::quiet(deadline);
+        let what = || "the job".to_owned();
+        let inbox = &bootstrap.member.inbox;
+        if inbox.wait_until(&mut patience, &what, || bootstrap.has_formed())? {
+            Ok(bootstrap)
+        } else {
+            Err(Error::Timeout {
+                operation: "initialising the bootstrap".to_owned(),
+                after: bootstrap.timeout,
+                missing: Vec::new(),
+                attempts: Vec::new(),
+            })
+        }
+    }
+
+    /// Gives up: the ranks that have come fail with [`Error::Aborted`], which has this reason. Takes at most a few seconds.
+    pub fn abort(mut self, reason: &str) {
+        if let Some(bootstrap) = self.bootstrap.take() {
+            bootstrap.abort(reason);
+        }
+    }
+
+    fn end(&self) -> Instant {
+        self.deadline + THREAD_LATE
+    }
+}
+
+impl Drop for Forming {
+    fn drop(&mut self) {
+        if let Some(bootstrap) = self.bootstrap.take().filter(|bootstrap| !bootstrap.has_formed()) {
+            bootstrap.abort("it was dropped before the job had formed");
+        }
+    }
+}
+
+impl fmt::Debug for Forming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forming").field("bootstrap", &self.bootstrap).finish_non_exhaustive()
+    }
+}
+
+/// Ends the waits of callers, however the thread ends.
+struct EndOfThread(Arc<Shared>);
+
+impl Drop for EndOfThread {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let cause = std::io::Error::other("a defect in mscclpp-bootstrap; please report it");
+            self.0.inbox.fail(&Error::io("running the bootstrap's thread", cause));
+        }
+        self.0.set_finished();
+    }
+}

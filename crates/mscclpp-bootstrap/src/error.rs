@@ -282,14 +282,6 @@ impl Error {
         Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
     }
 
-    /// The same time-out with these ranks named as missing, too.
-    pub(crate) fn missing_too(mut self, ranks: &[usize]) -> Self {
-        if let Self::Timeout { missing, .. } = &mut self {
-            missing.extend_from_slice(ranks);
-        }
-        self
-    }
-
     /// Whether this is the end of the whole job, and not only of one call.
     ///
     /// A job also ends by an error of initialisation; this is about errors of calls on a bootstrap that was formed.

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::{Mutex, MutexGuard};
-use sha2::{Digest, Sha256};
 
 use crate::collective::{self, Carrier, Collectives};
 use crate::inbox::{Channel, Inbox, Stream, Wait};
@@ -160,7 +159,7 @@ impl Member {
         if let Some(error) = self.inbox.failure() {
             return Err(error);
         }
-        collective::group_barrier(carrier, &members, group_tag(&members), &mut self.wait_for(None))
+        collective::group_barrier(carrier, members, &mut self.wait_for(None))
     }
 }
 
@@ -221,13 +220,3 @@ macro_rules! calls_of_members {
     };
 }
 pub(crate) use calls_of_members;
-
-/// Groups that share members must not take each other's messages: the tag is a digest of who is in the group.
-fn group_tag(members: &[usize]) -> u64 {
-    let mut hash = Sha256::new();
-    for &rank in members {
-        hash.update((rank as u64).to_le_bytes());
-    }
-    let digest = hash.finalize();
-    u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
-}

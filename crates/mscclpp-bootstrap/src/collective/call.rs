@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{Error, Result};
+use super::broken;
+use super::exchange::{Envelope, Exchange, Place};
+use crate::protocol::tree;
+use crate::{Error, Party, Result};
 use mscclpp_net::wire::{Malformed, Reader};
 
-/// Which collective a message belongs to. Ranks that call different ones, or in another order, find out.
+/// Which collective a message belongs to, and whose call it is. Ranks that call different ones, or in another order, find
+/// out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Call {
-    pub(super) operation: Operation,
-    pub(super) number: u64,
+pub(crate) struct Call {
+    pub(crate) operation: Operation,
+    pub(crate) number: u64,
+    pub(crate) rank: usize,
+    pub(crate) n: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     AllGather,
     Barrier,
     Broadcast { root: u32 },
@@ -59,9 +65,24 @@ impl fmt::Display for Call {
 pub(super) const DATA: u8 = 0;
 pub(super) const CLOSED: u8 = 1;
 /// The bytes before the data: operation, root, number, status, rank that left.
-pub(super) const HEADER: usize = 1 + 4 + 8 + 1 + 4;
+const HEADER: usize = 1 + 4 + 8 + 1 + 4;
 
 impl Call {
+    /// The call of this rank, which gives `own`.
+    pub(crate) fn exchange(self, own: Vec<u8>) -> Exchange<Self> {
+        let Self { rank, n, .. } = self;
+        let children: Vec<usize> = tree::children(rank, n).collect();
+        let (senders, sends) = match self.operation {
+            Operation::AllGather | Operation::Barrier => (children.clone(), true),
+            // The data goes up from its root to rank 0; the ranks beside that way only wait for it to come down.
+            Operation::Broadcast { root } => {
+                let source = tree::child_towards(rank, root as usize);
+                (source.into_iter().collect(), source.is_some() || rank == root as usize)
+            }
+        };
+        Exchange::new(self, Place { parent: tree::parent(rank), senders, sends, children }, own)
+    }
+
     fn header(self, status: u8, rank: usize) -> Vec<u8> {
         let (code, root) = self.operation.code();
         let mut out = vec![code];
@@ -71,28 +92,63 @@ impl Call {
         out.extend((rank as u32).to_le_bytes());
         out
     }
+}
 
-    pub(super) fn message(self, body: &[u8]) -> Vec<u8> {
-        let mut out = self.header(DATA, 0);
-        out.reserve_exact(body.len());
-        out.extend_from_slice(body);
-        out
+impl Envelope for Call {
+    fn seal(&self, part: &Result<Vec<u8>>) -> Result<Vec<u8>> {
+        match part {
+            Ok(body) => {
+                let mut out = self.header(DATA, 0);
+                out.reserve_exact(body.len());
+                out.extend_from_slice(body);
+                Ok(out)
+            }
+            Err(error) => Ok(self.header(CLOSED, departed(error)?)),
+        }
     }
 
-    /// What to send in place of data when a rank has left; gives any other error back.
-    pub(super) fn departure(self, error: &Error) -> Result<Vec<u8>> {
-        match error {
-            Error::PeerClosed { rank } => Ok(self.header(CLOSED, *rank)),
-            other => Err(other.clone()),
+    fn open(&self, peer: usize, mut message: Vec<u8>) -> Result<Vec<u8>> {
+        let header = parse_header(&message).map_err(|error| broken(peer, error))?;
+        if (header.operation, header.number) != (self.operation, self.number) {
+            let theirs = Self { operation: header.operation, number: header.number, rank: peer, n: self.n };
+            let party = |call: Self| Party { rank: call.rank, address: None, value: call.to_string() };
+            return Err(Error::Mismatch {
+                what: "collective calls".to_owned(),
+                ours: Box::new(party(*self)),
+                theirs: Box::new(party(theirs)),
+            });
+        }
+        match header.status {
+            DATA => {
+                message.drain(..HEADER);
+                Ok(message)
+            }
+            _ => Err(Error::PeerClosed { rank: if header.rank < self.n { header.rank } else { peer } }),
         }
     }
 }
 
-pub(super) fn parse_header(message: &[u8]) -> Result<(Call, u8, usize), Malformed> {
+/// The rank whose departure an error is; gives any other error back.
+pub(super) fn departed(error: &Error) -> Result<usize> {
+    match error {
+        Error::PeerClosed { rank } => Ok(*rank),
+        other => Err(other.clone()),
+    }
+}
+
+/// What a message has before its data.
+struct Header {
+    operation: Operation,
+    number: u64,
+    status: u8,
+    /// The rank that left, if the status says that one did.
+    rank: usize,
+}
+
+fn parse_header(message: &[u8]) -> Result<Header, Malformed> {
     let mut reader = Reader::new(message);
     let operation = Operation::from_code((reader.u8()?, reader.u32()?))?;
-    let call = Call { operation, number: reader.u64()? };
-    Ok((call, reader.u8()?, reader.u32()? as usize))
+    Ok(Header { operation, number: reader.u64()?, status: reader.u8()?, rank: reader.u32()? as usize })
 }
 
 /// Parses a message in every way one can be, for the fuzz targets.
@@ -102,13 +158,13 @@ pub(crate) fn check(message: &[u8]) {
     }
 }
 
-pub(super) fn put_contribution(out: &mut Vec<u8>, rank: usize, bytes: &[u8]) {
+pub(crate) fn put_contribution(out: &mut Vec<u8>, rank: usize, bytes: &[u8]) {
     out.extend((rank as u32).to_le_bytes());
     out.extend((bytes.len() as u64).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-pub(super) fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {
+pub(crate) fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {
     let mut found = BTreeMap::new();
     let mut reader = Reader::new(gathered);
     while !reader.rest().is_empty() {

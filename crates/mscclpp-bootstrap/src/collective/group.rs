@@ -1,0 +1,66 @@
+//! The barrier of a group of ranks, along a tree of their own.
+
+use sha2::{Digest, Sha256};
+
+use super::call::{CLOSED, DATA};
+use super::exchange::{Envelope, Exchange, Place};
+use super::{broken, call};
+use crate::protocol::tree;
+use crate::{Error, Result};
+use mscclpp_net::wire::Reader;
+
+/// The ranks that meet, in order.
+pub(crate) struct Group {
+    members: Vec<usize>,
+}
+
+impl Group {
+    /// `members` is sorted.
+    pub(crate) fn new(members: Vec<usize>) -> Self {
+        Self { members }
+    }
+
+    /// The call of one of them.
+    pub(crate) fn exchange(self, rank: usize) -> Exchange<Self> {
+        let n = self.members.len();
+        let at = self.members.binary_search(&rank).unwrap_or(0);
+        let children: Vec<usize> = tree::children(at, n).map(|child| self.members[child]).collect();
+        let parent = tree::parent(at).map(|parent| self.members[parent]);
+        Exchange::new(self, Place { parent, senders: children.clone(), sends: true, children }, Vec::new())
+    }
+
+    /// Groups that share members must not take each other's messages: the tag is a digest of who is in the group.
+    pub(crate) fn tag(&self) -> u64 {
+        let mut hash = Sha256::new();
+        for &rank in &self.members {
+            hash.update((rank as u64).to_le_bytes());
+        }
+        let digest = hash.finalize();
+        u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
+    }
+
+    pub(crate) fn members(&self) -> &[usize] {
+        &self.members
+    }
+}
+
+impl Envelope for Group {
+    fn seal(&self, part: &Result<Vec<u8>>) -> Result<Vec<u8>> {
+        let (status, rank) = match part {
+            Ok(_) => (DATA, 0),
+            Err(error) => (CLOSED, call::departed(error)? as u32),
+        };
+        let mut message = vec![status];
+        message.extend(rank.to_le_bytes());
+        Ok(message)
+    }
+
+    fn open(&self, peer: usize, message: Vec<u8>) -> Result<Vec<u8>> {
+        let mut reader = Reader::new(&message);
+        match reader.u8().and_then(|status| Ok((status, reader.u32()?))) {
+            Ok((DATA, _)) => Ok(Vec::new()),
+            Ok((_, rank)) => Err(Error::PeerClosed { rank: rank as usize }),
+            Err(error) => Err(broken(peer, error)),
+        }
+    }
+}

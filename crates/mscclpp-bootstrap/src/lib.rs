@@ -54,6 +54,8 @@ mod unique_id;
 
 #[doc(hidden)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub mod simulation;
 
 pub use bootstrap::{Bootstrap, FailureHook};
 pub use env::Env;

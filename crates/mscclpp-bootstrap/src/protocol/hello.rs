@@ -58,6 +58,11 @@ impl Process {
         Self { host: printable(&host), pid: std::process::id() }
     }
 
+    /// One of these.
+    pub(crate) fn named(host: &str, pid: u32) -> Self {
+        Self { host: printable(host), pid }
+    }
+
     /// An address of this process, with its number and host.
     pub(crate) fn at(&self, address: impl fmt::Display) -> String {
         format!("{address} ({self})")

@@ -27,7 +27,7 @@ use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
 
 /// How long a receive relies on the tree for news of its peer, before it opens a connection to see for itself. Most
 /// often the peer opens one meanwhile, to send.
-const OPEN_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const OPEN_AFTER: Duration = Duration::from_millis(100);
 /// How long `abort` waits for the notice to be on its way.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 

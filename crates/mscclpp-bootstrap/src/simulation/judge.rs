@@ -1,0 +1,126 @@
+//! What must hold, whatever goes wrong.
+//!
+//! 1. Nothing waits for ever: each rank's caller ends, with success or an error, and each rank ends.
+//! 2. If nothing has gone wrong, all callers succeed.
+//! 3. A loss is known to all within five seconds.
+//! 4. Nobody is said to be lost, missing, or to have left or aborted, that was not hit, did not come, left or aborted.
+//! 5. No message is lost, doubled or out of order on its stream, and collectives give what they should.
+//! 6. No stranger is let in, or told more than that it does not belong there.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::simulation::scenario::{Kind, Scenario, TIMEOUT};
+
+/// The promise: so soon all know of a loss.
+const PROMISE: Duration = Duration::from_secs(5);
+/// What callers and slow processes may take beside.
+const SLACK: Duration = Duration::from_millis(1500);
+/// Longer than everything.
+const LIMIT: Duration = Duration::from_secs(200);
+const MOST_EVENTS: u64 = 5_000_000;
+
+/// What was played.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Played {
+    /// What went wrong.
+    pub kind: Kind,
+    /// How many ranks there were.
+    pub ranks: usize,
+    /// How much happened.
+    pub events: u64,
+    /// Follows from all that happened.
+    pub trace: u64,
+    /// Whether the job formed on all ranks that came.
+    pub formed: bool,
+}
+
+/// Plays a seed, with up to so many ranks.
+///
+/// # Errors
+/// What did not hold.
+pub fn play(seed: u64, most_ranks: usize) -> Result<Played, String> {
+    let mut scenario = Scenario::of_seed(seed, most_ranks);
+    let over = scenario.world.run(LIMIT, MOST_EVENTS);
+    let judged = if over { scenario.judge() } else { Err("something goes on for ever".to_owned()) };
+    let Scenario { kind, n, world, .. } = &scenario;
+    judged.map_err(|why| format!("{kind:?} with {n} ranks: {why}\n{}", scenario.outcomes()))?;
+    let formed = (0..*n).all(|rank| world.nodes[rank].program.formed_at.is_some());
+    Ok(Played { kind: *kind, ranks: *n, events: world.count, trace: world.trace, formed })
+}
+
+impl Scenario {
+    fn judge(&self) -> Result<(), String> {
+        for node in &self.world.nodes {
+            let stranger = node.stranger.iter();
+            let told =
+                stranger.flat_map(|stranger| stranger.violations.iter().cloned().chain(stranger.judge()));
+            if let Some(violation) = told.chain(node.program.violations.iter().cloned()).next() {
+                return Err(violation);
+            }
+        }
+        (0..self.n).try_for_each(|rank| self.judge_rank(rank))
+    }
+
+    fn judge_rank(&self, rank: usize) -> Result<(), String> {
+        let node = &self.world.nodes[rank];
+        if node.program.victim || self.absent == Some(rank) {
+            return Ok(());
+        }
+        let Some((at, outcome)) = &node.program.outcome else {
+            return Err(format!("the caller of rank {rank} waits for ever"));
+        };
+        if node.job.is_some() {
+            return Err(format!("rank {rank} does not end"));
+        }
+        let Err(error) = outcome else { return Ok(()) };
+        if matches!(self.kind, Kind::Calm | Kind::Stopped) || self.leavers.contains(&rank) {
+            return Err(format!("rank {rank} failed though nothing went wrong for it"));
+        }
+        if !self.is_true(error) {
+            return Err(format!("rank {rank} was told what is not so"));
+        }
+        // Before the job has formed, a rank that has not met rank 0 learns nothing before its time is up.
+        let limit = if matches!(error, Error::Timeout { .. }) || node.program.formed_at.is_none() {
+            TIMEOUT + Duration::from_secs(3) + SLACK
+        } else {
+            self.world.last_fault + PROMISE + SLACK
+        };
+        if *at > limit {
+            return Err(format!("rank {rank} heard of it at {at:.1?}, after {limit:.1?}"));
+        }
+        Ok(())
+    }
+
+    /// Whether an error names those that have something to do with it.
+    fn is_true(&self, error: &Error) -> bool {
+        let suspects = &self.world.suspects;
+        match error {
+            Error::PeerLost { rank, .. } => suspects.contains(rank),
+            // Who was hit before it could be known, or never came; or could not be reached any more.
+            Error::Timeout { missing, .. } => {
+                let unreached = |rank: &usize| suspects.contains(rank) || self.absent == Some(*rank);
+                let came_too_late = |rank: &usize| self.world.nodes[*rank].program.formed_at.is_none();
+                !missing.is_empty() && missing.iter().all(|rank| unreached(rank) || came_too_late(rank))
+            }
+            Error::PeerClosed { rank } => self.world.nodes[*rank].program.is_over(),
+            Error::Aborted { rank, reason } => {
+                self.kind == Kind::Aborted && reason == "played" && *rank < self.n
+            }
+            _ => false,
+        }
+    }
+
+    fn outcomes(&self) -> String {
+        let mut lines = format!(
+            "suspects {:?}, absent {:?}, left {:?}, last fault at {:.3?}",
+            self.world.suspects, self.absent, self.leavers, self.world.last_fault
+        );
+        for rank in 0..self.n {
+            let program = &self.world.nodes[rank].program;
+            let formed = program.formed_at.map_or("never".to_owned(), |at| format!("at {at:.3?}"));
+            lines += &format!("\nrank {rank}: formed {formed}, {:?}", program.outcome);
+        }
+        lines
+    }
+}

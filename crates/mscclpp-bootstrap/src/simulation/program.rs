@@ -1,0 +1,261 @@
+//! What the caller of a rank does: collective calls, messages, and then it leaves. It checks what it gets.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::collective::call::{Call, Operation, contributions, put_contribution};
+use crate::collective::exchange::{Envelope, Exchange, Next};
+use crate::collective::group::Group;
+use crate::inbox::{Channel, Stream};
+use crate::job::{Action, Command};
+use crate::simulation::dice::Dice;
+use crate::tcp::OPEN_AFTER;
+use crate::{Error, Result};
+
+/// One call.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    AllGather,
+    Barrier,
+    Broadcast { root: usize },
+    GroupBarrier(Vec<usize>),
+    Send { to: usize, tag: u64, bytes: Vec<u8> },
+    Receive { from: usize, tag: u64, bytes: Vec<u8> },
+    Sleep(Duration),
+}
+
+enum Running {
+    Tree(Exchange<Call>),
+    Group(Exchange<Group>),
+    Receive { from: usize, tag: u64, bytes: Vec<u8> },
+}
+
+/// The caller of a rank, and what it has heard of.
+#[derive(Default)]
+pub(super) struct Program {
+    pub(super) rank: usize,
+    pub(super) n: usize,
+    pub(super) steps: VecDeque<Step>,
+    /// Whether the process ends as soon as the caller sees an error.
+    pub(super) exits_on_error: bool,
+    /// Longest pause before a step.
+    pub(super) pause: Duration,
+    /// A fault has ended its process.
+    pub(super) victim: bool,
+    pub(super) formed_at: Option<Duration>,
+    pub(super) outcome: Option<(Duration, Result<()>)>,
+    /// What was not as it must be.
+    pub(super) violations: Vec<String>,
+    calls: u64,
+    running: Option<Running>,
+    not_before: Duration,
+    waiting_since: Option<Duration>,
+    opened: bool,
+    messages: HashMap<Stream, VecDeque<Vec<u8>>>,
+    gone: BTreeMap<usize, Error>,
+    failure: Option<Error>,
+}
+
+impl Program {
+    pub(super) fn is_over(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    /// Whether the process ends now, without leaving.
+    pub(super) fn exits(&self) -> bool {
+        self.exits_on_error && self.outcome.as_ref().is_some_and(|(_, outcome)| outcome.is_err())
+    }
+
+    /// Something for the caller.
+    pub(super) fn hear(&mut self, now: Duration, action: Action) {
+        match action {
+            Action::Formed(_) => self.formed_at = Some(now),
+            Action::Deliver { stream, bytes } => {
+                self.messages.entry(stream).or_default().push_back(bytes);
+            }
+            Action::Gone { peer, error } => {
+                self.gone.entry(peer).or_insert(error);
+            }
+            Action::Failed(error) => {
+                self.failure.get_or_insert(error);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        if self.is_over() || self.formed_at.is_none() {
+            return None;
+        }
+        let open_at = self.waiting_since.filter(|_| !self.opened).map(|since| since + OPEN_AFTER);
+        open_at.or((self.running.is_none()).then_some(self.not_before))
+    }
+
+    /// Goes on as far as it can; gives what it wants of its rank.
+    pub(super) fn go_on(&mut self, now: Duration, dice: &mut Dice) -> Vec<Command> {
+        let mut commands = Vec::new();
+        while !self.is_over() {
+            if let Some(error) = self.failure.clone() {
+                self.end(now, Err(error), &mut commands);
+                break;
+            }
+            if self.formed_at.is_none() || now < self.not_before {
+                break;
+            }
+            let Some(running) = self.running.take() else {
+                let Some(step) = self.steps.pop_front() else {
+                    self.end(now, Ok(()), &mut commands);
+                    break;
+                };
+                match self.begin(now, step, &mut commands) {
+                    Ok(running) => self.running = running,
+                    Err(error) => self.end(now, Err(error), &mut commands),
+                }
+                (self.waiting_since, self.opened) = (None, false);
+                continue;
+            };
+            match self.advance(running, &mut commands) {
+                Ok(None) => self.not_before = now + dice.between(Duration::ZERO, self.pause),
+                Ok(Some((running, awaited))) => {
+                    self.running = Some(running);
+                    let since = *self.waiting_since.get_or_insert(now);
+                    if now >= since + OPEN_AFTER && !std::mem::replace(&mut self.opened, true) {
+                        commands.extend(awaited.into_iter().map(|peer| Command::Open { peer }));
+                    }
+                    break;
+                }
+                Err(error) => self.end(now, Err(error), &mut commands),
+            }
+        }
+        commands
+    }
+
+    fn end(&mut self, now: Duration, outcome: Result<()>, commands: &mut Vec<Command>) {
+        if outcome.is_ok() && self.messages.values().any(|queue| !queue.is_empty()) {
+            self.violations.push(format!("rank {} was sent a message that nobody expects", self.rank));
+        }
+        self.outcome = Some((now, outcome));
+        if !self.exits() {
+            commands.push(Command::Close);
+        }
+    }
+
+    fn begin(&mut self, now: Duration, step: Step, commands: &mut Vec<Command>) -> Result<Option<Running>> {
+        let (rank, n) = (self.rank, self.n);
+        let mut call = |operation, own| {
+            self.calls += 1;
+            let exchange = Call { operation, number: self.calls, rank, n }.exchange(own);
+            Ok(Some(Running::Tree(exchange)))
+        };
+        match step {
+            Step::AllGather => {
+                let mut own = Vec::new();
+                put_contribution(&mut own, rank, &piece(rank));
+                call(Operation::AllGather, own)
+            }
+            Step::Barrier => call(Operation::Barrier, Vec::new()),
+            Step::Broadcast { root } => {
+                let own = if rank == root { piece(root) } else { Vec::new() };
+                call(Operation::Broadcast { root: root as u32 }, own)
+            }
+            Step::GroupBarrier(members) => Ok(Some(Running::Group(Group::new(members).exchange(rank)))),
+            Step::Send { to, tag, bytes } => {
+                if let Some(error) = self.gone.get(&to) {
+                    return Err(error.clone());
+                }
+                let stream = Stream { peer: to, channel: Channel::User, tag };
+                commands.push(Command::Send { stream, bytes, written: None });
+                Ok(None)
+            }
+            Step::Receive { from, tag, bytes } => Ok(Some(Running::Receive { from, tag, bytes })),
+            Step::Sleep(time) => {
+                self.not_before = now + time;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Goes on with a call; gives it back with those it waits for, if it is not over.
+    fn advance(
+        &mut self,
+        running: Running,
+        commands: &mut Vec<Command>,
+    ) -> Result<Option<(Running, Vec<usize>)>> {
+        match running {
+            Running::Tree(mut exchange) => {
+                let call = exchange.envelope;
+                Ok(match self.exchange(&mut exchange, (Channel::Tree, 0), commands)? {
+                    Next::Await(awaited) => Some((Running::Tree(exchange), awaited)),
+                    Next::Done(down) => {
+                        self.check(call, &down);
+                        None
+                    }
+                })
+            }
+            Running::Group(mut exchange) => {
+                let tag = exchange.envelope.tag();
+                Ok(match self.exchange(&mut exchange, (Channel::Group, tag), commands)? {
+                    Next::Await(awaited) => Some((Running::Group(exchange), awaited)),
+                    Next::Done(_) => None,
+                })
+            }
+            Running::Receive { from, tag, bytes } => {
+                let Some(outcome) = self.take(Stream { peer: from, channel: Channel::User, tag }) else {
+                    return Ok(Some((Running::Receive { from, tag, bytes }, vec![from])));
+                };
+                if outcome? != bytes {
+                    let rank = self.rank;
+                    self.violations
+                        .push(format!("rank {rank} did not get the message of rank {from} that is due"));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn exchange<E: Envelope>(
+        &mut self,
+        exchange: &mut Exchange<E>,
+        (channel, tag): (Channel, u64),
+        commands: &mut Vec<Command>,
+    ) -> Result<Next> {
+        loop {
+            let next = exchange.advance(|peer, bytes| {
+                commands.push(Command::Send { stream: Stream { peer, channel, tag }, bytes, written: None });
+            })?;
+            let Next::Await(awaited) = next else { return Ok(next) };
+            let mut missing = Vec::new();
+            for &peer in &awaited {
+                match self.take(Stream { peer, channel, tag }) {
+                    Some(outcome) => exchange.take(peer, outcome)?,
+                    None => missing.push(peer),
+                }
+            }
+            if missing.len() == awaited.len() {
+                return Ok(Next::Await(missing));
+            }
+        }
+    }
+
+    fn take(&mut self, stream: Stream) -> Option<Result<Vec<u8>>> {
+        let message = self.messages.get_mut(&stream).and_then(VecDeque::pop_front);
+        message.map(Ok).or_else(|| self.gone.get(&stream.peer).map(|error| Err(error.clone())))
+    }
+
+    fn check(&mut self, call: Call, down: &[u8]) {
+        let right = match call.operation {
+            Operation::Barrier => true,
+            Operation::Broadcast { root } => down == piece(root as usize),
+            Operation::AllGather => contributions(down, self.n)
+                .is_ok_and(|all| all.iter().enumerate().all(|(rank, bytes)| *bytes == piece(rank))),
+        };
+        if !right {
+            self.violations.push(format!("rank {} got something wrong from {call}", self.rank));
+        }
+    }
+}
+
+/// What a rank gives to collectives.
+fn piece(rank: usize) -> Vec<u8> {
+    vec![rank as u8; rank % 41]
+}

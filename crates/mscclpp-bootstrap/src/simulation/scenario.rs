@@ -1,0 +1,263 @@
+//! What a seed stands for: how many ranks, what they do, and what goes wrong.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::job::{Formation, Job, Join, Plan};
+use crate::protocol::hello::Process;
+use crate::protocol::key::JobKey;
+use crate::protocol::roster::Roster;
+use crate::protocol::table::Entry;
+use crate::simulation::dice::Dice;
+use crate::simulation::program::Step;
+use crate::simulation::stranger::Stranger;
+use crate::simulation::world::{Event, Fault, Network, World};
+
+/// The time-out of initialisation.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+const PORT: u16 = 5000;
+const JOB: [u8; 16] = [5; 16];
+
+/// What goes wrong, and what is to be expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing: all ranks do everything.
+    Calm,
+    /// A process or two are killed.
+    Killed,
+    /// A host is gone.
+    Vanished,
+    /// Some ranks leave, and later one of the others is killed.
+    LeftAndKilled,
+    /// A connection breaks.
+    Broken,
+    /// A rank never comes.
+    Absent,
+    /// Some processes are stopped for some seconds: nothing must come of it.
+    Stopped,
+    /// The network falls into two parts.
+    Parted,
+    /// A caller aborts.
+    Aborted,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Calm,
+    Kind::Killed,
+    Kind::Vanished,
+    Kind::LeftAndKilled,
+    Kind::Broken,
+    Kind::Absent,
+    Kind::Stopped,
+    Kind::Parted,
+    Kind::Aborted,
+];
+
+/// A seed, unfolded.
+pub(super) struct Scenario {
+    pub(super) kind: Kind,
+    pub(super) n: usize,
+    pub(super) world: World,
+    /// The rank that never comes.
+    pub(super) absent: Option<usize>,
+    /// The ranks that leave early.
+    pub(super) leavers: Vec<usize>,
+}
+
+/// What ranks do before they leave: long enough for what goes wrong to find them at it.
+const LIFE: Duration = Duration::from_secs(6);
+
+impl Scenario {
+    pub(super) fn of_seed(seed: u64, most_ranks: usize) -> Self {
+        let mut dice = Dice::new(seed);
+        let kind = KINDS[dice.below(KINDS.len())];
+        // Small jobs are the fastest, and show most.
+        let most = if dice.percent(80) { most_ranks.min(9) } else { most_ranks };
+        let n = 2 + dice.below(most - 1);
+        let ms = Duration::from_millis;
+        let network = Network {
+            least_latency: Duration::from_micros(50),
+            most_latency: [ms(1), ms(10), ms(100)][dice.below(3)],
+            buffer: [4 << 10, 64 << 10, 1 << 20][dice.below(3)],
+            busy: [Duration::ZERO, Duration::from_micros(20), ms(1)][dice.below(3)],
+        };
+        // Whom nobody lets in, and at whose addresses ranks look for rank 0.
+        let (visitors, hosts) = (dice.below(4), if dice.percent(30) { 1 + dice.below(2) } else { 0 });
+        let mut world = World::new(dice.word(), network, n + visitors + hosts);
+        let keyed = hosts > 0 || dice.percent(70);
+        let key = if keyed { JobKey::of_unique_id([9; 32]) } else { JobKey::none() };
+        let root = SocketAddr::new(world.nodes[0].ip, PORT);
+        for node in n..n + visitors {
+            // Without a key there are no strangers but those that do not know the protocol.
+            let at = dice.between(Duration::ZERO, LIFE);
+            let stranger = Stranger::visitor(&mut dice, root, at, n, keyed);
+            world.schedule(stranger.visits_at().unwrap_or_default(), Event::Wake(node));
+            world.nodes[node].stranger = Some(stranger);
+        }
+        let mut candidates = vec![root];
+        for node in n + visitors..n + visitors + hosts {
+            let address = SocketAddr::new(world.nodes[node].ip, PORT);
+            world.nodes[node].stranger = Some(Stranger::host(&mut dice));
+            world.listen(node, address);
+            candidates.insert(dice.below(candidates.len() + 1), address);
+        }
+        let late = [ms(0), ms(10), ms(1500)][dice.below(3)];
+        let by_address = !keyed || dice.percent(50);
+        for rank in 0..n {
+            let at = dice.between(Duration::ZERO, late);
+            let plan = Plan {
+                rank,
+                n_ranks: n,
+                key: key.clone(),
+                job: (rank == 0 || !by_address).then_some(JOB),
+                timeout: TIMEOUT,
+                deadline: world.instant() + at + TIMEOUT,
+                by_address,
+                launched: None,
+                log_after: Duration::MAX,
+                process: Process::named("played", rank as u32 + 1),
+            };
+            world.schedule(at, Event::Start(rank, Box::new(start(plan, root, candidates.clone()))));
+        }
+        let mut this = Self { kind, n, world, absent: None, leavers: Vec::new() };
+        this.plan_calls(&mut dice);
+        this.plan_fault(&mut dice);
+        this
+    }
+
+    /// All ranks get the same calls, and matching messages.
+    fn plan_calls(&mut self, dice: &mut Dice) {
+        let n = self.n;
+        let mut steps: Vec<Vec<Step>> = vec![Vec::new(); n];
+        let phases = 1 + dice.below(4);
+        for phase in 0..phases {
+            match dice.below(5) {
+                0 => all(&mut steps, &Step::AllGather),
+                1 => all(&mut steps, &Step::Barrier),
+                2 => all(&mut steps, &Step::Broadcast { root: dice.below(n) }),
+                3 => {
+                    let members: Vec<usize> = (0..n).filter(|_| dice.percent(50)).collect();
+                    for &member in &members {
+                        steps[member].push(Step::GroupBarrier(members.clone()));
+                    }
+                }
+                _ => messages(&mut steps, phase as u64, dice),
+            }
+            all(&mut steps, &Step::Sleep(dice.between(Duration::ZERO, LIFE / phases as u32)));
+        }
+        all(&mut steps, &Step::Barrier);
+        let pause = [Duration::ZERO, Duration::from_millis(20)][dice.below(2)];
+        for (rank, steps) in steps.into_iter().enumerate() {
+            let program = &mut self.world.nodes[rank].program;
+            (program.rank, program.n, program.pause) = (rank, n, pause);
+            program.steps = steps.into();
+            program.exits_on_error = dice.percent(30);
+        }
+    }
+
+    fn plan_fault(&mut self, dice: &mut Dice) {
+        let n = self.n;
+        // Often just when the job forms.
+        let span = if dice.percent(50) { Duration::from_millis(300) } else { LIFE };
+        let at = dice.between(Duration::ZERO, span);
+        let rank = dice.below(n);
+        let mut faults = Vec::new();
+        let mut fault = |at, fault| faults.push((at, fault));
+        match self.kind {
+            Kind::Calm => {}
+            Kind::Killed => {
+                fault(at, Fault::Kill(rank));
+                if dice.percent(30) {
+                    fault(at + dice.between(Duration::ZERO, LIFE), Fault::Kill(dice.below(n)));
+                }
+            }
+            Kind::Vanished => fault(at, Fault::Vanish(rank)),
+            Kind::Broken => fault(at, Fault::Break(dice.below(1000))),
+            Kind::Stopped => {
+                for _ in 0..=dice.below(3) {
+                    let time = dice.between(Duration::ZERO, Duration::from_secs(8));
+                    fault(dice.between(Duration::ZERO, span), Fault::Stop(dice.below(n), time));
+                }
+            }
+            Kind::Parted => fault(at, Fault::Cut((0..n).map(|_| dice.percent(50)).collect())),
+            Kind::Aborted => fault(at, Fault::Abort(rank)),
+            Kind::Absent => {
+                self.absent = Some(rank);
+                self.world.nodes[rank].dead = true;
+            }
+            Kind::LeftAndKilled => {
+                // Those that stay only wait: for a message that never comes.
+                let stays = |dice: &mut Dice| dice.percent(50);
+                let mut stay: Vec<usize> = (0..n).filter(|_| stays(dice)).collect();
+                stay.extend(
+                    (0..n).filter(|rank| stay.len() < 2 && !stay.contains(rank)).take(2).collect::<Vec<_>>(),
+                );
+                stay.sort_unstable();
+                stay.dedup();
+                let victim = stay[dice.below(stay.len())];
+                let others: Vec<usize> = stay.iter().copied().filter(|&rank| rank != victim).collect();
+                for &rank in &stay {
+                    let from = others[dice.below(others.len())];
+                    let wait = Step::Receive { from, tag: 77, bytes: vec![1] };
+                    let steps = &mut self.world.nodes[rank].program.steps;
+                    *steps = [Step::Barrier, wait].into();
+                }
+                self.leavers = (0..n).filter(|rank| !stay.contains(rank)).collect();
+                for &rank in &self.leavers {
+                    let moment = dice.between(Duration::ZERO, Duration::from_secs(2));
+                    let steps = &mut self.world.nodes[rank].program.steps;
+                    *steps = [Step::Barrier, Step::Sleep(moment)].into();
+                }
+                // By then, all are connected again: the last leaves two seconds after forming, half a second later its children
+                // look for another.
+                fault(Duration::from_secs(20), Fault::Kill(victim));
+            }
+        }
+        for (at, fault) in faults {
+            self.world.schedule(at, Event::Fault(fault));
+        }
+    }
+}
+
+/// Makes a rank.
+fn start(
+    plan: Plan,
+    root: SocketAddr,
+    candidates: Vec<SocketAddr>,
+) -> impl FnOnce(&mut World, Instant) -> Job {
+    move |world, now| {
+        let (host, domain) = ([plan.rank as u8 % 3; 16], [0; 16]);
+        let formation = if plan.rank == 0 {
+            world.listen(0, root);
+            let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
+            Formation::of_root(Roster::new(JOB, root.to_string(), plan.n_ranks, entry))
+        } else {
+            Formation::of_member(Join { candidates, host, domain })
+        };
+        Job::new(plan, formation, now)
+    }
+}
+
+fn all(steps: &mut [Vec<Step>], step: &Step) {
+    steps.iter_mut().for_each(|steps| steps.push(step.clone()));
+}
+
+/// Messages between some ranks. Each rank sends all that it has to send, and then receives, in any order of streams.
+fn messages(steps: &mut [Vec<Step>], phase: u64, dice: &mut Dice) {
+    let n = steps.len();
+    let mut receives: Vec<Vec<Step>> = vec![Vec::new(); n];
+    for number in 0..1 + dice.below(2 * n) {
+        let (from, to, tag) = (dice.below(n), dice.below(n), 10 * phase + dice.below(3) as u64);
+        if from == to {
+            continue;
+        }
+        let size = if dice.percent(10) { dice.below(200_000) } else { dice.below(300) };
+        let mut bytes = vec![number as u8; size];
+        bytes.extend((number as u32).to_le_bytes());
+        steps[from].push(Step::Send { to, tag, bytes: bytes.clone() });
+        receives[to].push(Step::Receive { from, tag, bytes });
+    }
+    for (steps, receives) in steps.iter_mut().zip(receives) {
+        steps.extend(receives);
+    }
+}

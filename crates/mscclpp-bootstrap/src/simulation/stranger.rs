@@ -1,0 +1,174 @@
+//! Processes that are no ranks: they connect to ranks, or listen where a rank looks for another.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::fuzzing::{RawRank, stale_hello};
+use crate::job::ConnectionId;
+use crate::protocol::frame::{self, Kind};
+use crate::simulation::dice::Dice;
+use crate::simulation::world::{Event, World};
+
+/// How it behaves.
+pub(super) enum Manner {
+    /// Says nothing.
+    Silent,
+    /// Says something, at once.
+    Speaks(Vec<u8>),
+    /// Says it one byte after the other, slowly.
+    Trickles(Vec<u8>),
+    /// Says this when it hears something.
+    Answers(Vec<u8>),
+    /// Wants to join, with a key of its own.
+    Joins(Box<RawRank>),
+}
+
+/// How many manners those have who connect to a rank.
+const DIALLING: usize = 6;
+
+/// A process that is no rank.
+pub(super) struct Stranger {
+    manner: Manner,
+    /// Whom it connects to, and when.
+    target: Option<(SocketAddr, Duration)>,
+    last_id: ConnectionId,
+    /// What was said to it, and what it has said, on each connection.
+    heard: BTreeMap<ConnectionId, Vec<u8>>,
+    said: BTreeMap<ConnectionId, usize>,
+    pub(super) violations: Vec<String>,
+}
+
+impl Stranger {
+    fn new(manner: Manner, target: Option<(SocketAddr, Duration)>) -> Self {
+        let (heard, said) = (BTreeMap::new(), BTreeMap::new());
+        Self { manner, target, last_id: 0, heard, said, violations: Vec::new() }
+    }
+
+    /// One that connects to a rank.
+    pub(super) fn visitor(dice: &mut Dice, target: SocketAddr, at: Duration, n: usize, keyed: bool) -> Self {
+        let (n, rank) = (n as u32, dice.below(n) as u32);
+        let manner = match dice.below(DIALLING) {
+            0 => Manner::Silent,
+            1 => Manner::Speaks(dice.bytes(200)),
+            2 => Manner::Trickles(frame::encode(Kind::Hello, &[7; 90])),
+            3 => Manner::Speaks(stale_hello(crate::fuzzing::protocol_version(), n, rank, keyed)),
+            4 => Manner::Joins(Box::new(RawRank::of_secret("a guess", n, rank))),
+            _ => Manner::Speaks(frame::encode(Kind::Goodbye, &[0; 8])),
+        };
+        Self::new(manner, Some((target, at)))
+    }
+
+    /// One that listens where a rank looks for another.
+    pub(super) fn host(dice: &mut Dice) -> Self {
+        let challenge = frame::encode(Kind::Challenge, &[3; 32]);
+        Self::new(
+            match dice.below(4) {
+                0 => Manner::Silent,
+                1 => Manner::Speaks(dice.bytes(64)),
+                // It takes the proof, and says nothing more.
+                2 => Manner::Speaks(challenge),
+                _ => Manner::Answers([challenge, frame::encode(Kind::Refuse, &[1])].concat()),
+            },
+            None,
+        )
+    }
+
+    pub(super) fn visits_at(&self) -> Option<Duration> {
+        self.target.map(|(_, at)| at)
+    }
+
+    /// Somebody has connected to it.
+    pub(super) fn takes_in(&mut self) -> ConnectionId {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// A stranger that came must not be told more than that it does not belong there.
+    pub(super) fn judge(&self) -> Option<String> {
+        let mut kinds = self.heard.values().filter(|_| self.target.is_some()).flat_map(|bytes| kinds(bytes));
+        let allowed = [Kind::Challenge, Kind::Refuse, Kind::Full].map(|kind| kind as u8);
+        let told = kinds.find(|kind| !allowed.contains(kind))?;
+        Some(format!("a stranger was told a frame of kind {told}"))
+    }
+}
+
+/// The kinds of the frames in a stream.
+fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while let Some((header, rest)) = bytes.split_first_chunk::<{ frame::HEADER }>() {
+        kinds.push(header[2]);
+        let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        bytes = rest.get(length..).unwrap_or_default();
+    }
+    kinds
+}
+
+impl World {
+    /// It is time for a stranger to connect, or to say another byte.
+    pub(super) fn stranger_wakes(&mut self, node: usize) {
+        let now = self.now;
+        let Some(stranger) = &mut self.nodes[node].stranger else { return };
+        if let Some((address, _)) = stranger.target.filter(|(_, at)| *at <= now && stranger.last_id == 0) {
+            let id = stranger.takes_in();
+            return self.dial(node, id, address);
+        }
+        let Manner::Trickles(bytes) = &stranger.manner else { return };
+        let mut next = Vec::new();
+        for (&id, said) in &mut stranger.said {
+            if let Some(&byte) = bytes.get(*said) {
+                *said += 1;
+                next.push((id, byte));
+            }
+        }
+        if !next.is_empty() {
+            self.schedule(now + Duration::from_millis(100), Event::Wake(node));
+        }
+        for (id, byte) in next {
+            self.stranger_says(node, id, vec![byte]);
+        }
+    }
+
+    pub(super) fn stranger_connected(&mut self, node: usize, id: ConnectionId) {
+        let Some(stranger) = &mut self.nodes[node].stranger else { return };
+        stranger.said.insert(id, 0);
+        match &stranger.manner {
+            Manner::Speaks(bytes) => {
+                let bytes = bytes.clone();
+                self.stranger_says(node, id, bytes);
+            }
+            Manner::Trickles(_) => self.schedule(self.now, Event::Wake(node)),
+            Manner::Answers(bytes) => {
+                // A challenge first: who looks for a rank speaks second.
+                let bytes = bytes[..frame::HEADER + 32].to_vec();
+                self.stranger_says(node, id, bytes);
+            }
+            Manner::Silent | Manner::Joins(_) => {}
+        }
+    }
+
+    pub(super) fn stranger_reads(&mut self, node: usize, id: ConnectionId, bytes: &[u8]) {
+        let Some(stranger) = &mut self.nodes[node].stranger else { return };
+        stranger.heard.entry(id).or_default().extend_from_slice(bytes);
+        match &mut stranger.manner {
+            Manner::Joins(rank) => match rank.on_bytes(bytes) {
+                Ok(answer) if !answer.is_empty() => self.stranger_says(node, id, answer),
+                Err(answer) if answer.contains("Accepted") => {
+                    stranger.violations.push("a stranger was let in".to_owned());
+                }
+                _ => {}
+            },
+            Manner::Answers(bytes) => {
+                let bytes = bytes[frame::HEADER + 32..].to_vec();
+                self.stranger_says(node, id, bytes);
+            }
+            Manner::Silent | Manner::Speaks(_) | Manner::Trickles(_) => {}
+        }
+    }
+
+    fn stranger_says(&mut self, node: usize, id: ConnectionId, bytes: Vec<u8>) {
+        if let Some(&(wire, side)) = self.nodes[node].wires.get(&id) {
+            self.send(wire, side, bytes);
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The played world: ranks, strangers, what is still to happen to them, and the time.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use crate::job::{Action, Command, ConnectionId, Job};
+use crate::simulation::dice::Dice;
+use crate::simulation::program::Program;
+use crate::simulation::stranger::Stranger;
+use crate::simulation::wires::Wire;
+
+/// How the network behaves.
+#[derive(Clone)]
+pub(super) struct Network {
+    pub(super) least_latency: Duration,
+    pub(super) most_latency: Duration,
+    /// Bytes that a connection takes before its sender must wait.
+    pub(super) buffer: usize,
+    /// How long a rank is busy with one event.
+    pub(super) busy: Duration,
+}
+
+/// Makes a rank, at a time.
+pub(super) type Starter = Box<dyn FnOnce(&mut World, Instant) -> Job>;
+
+/// Something that happens.
+pub(super) enum Event {
+    /// A rank is started.
+    Start(usize, Starter),
+    /// Somebody's wish to connect arrives at an address.
+    Syn {
+        wire: u64,
+        address: SocketAddr,
+    },
+    /// It is accepted.
+    Accept {
+        wire: u64,
+    },
+    /// The side that dialled hears so, or hears that nobody listens.
+    Established {
+        wire: u64,
+    },
+    Refused {
+        wire: u64,
+    },
+    /// Bytes arrive at a side.
+    Bytes {
+        wire: u64,
+        to: usize,
+        bytes: Vec<u8>,
+        epoch: u32,
+    },
+    /// A side can be written again.
+    Writable {
+        wire: u64,
+        side: usize,
+    },
+    /// The other side has finished writing, or the connection has broken.
+    End {
+        wire: u64,
+        to: usize,
+        why: &'static str,
+    },
+    /// A time has come for which a rank or a stranger waits.
+    Wake(usize),
+    /// Something goes wrong.
+    Fault(Fault),
+}
+
+/// What can go wrong.
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    /// A process ends.
+    Kill(usize),
+    /// A host is gone.
+    Vanish(usize),
+    /// A process does nothing for a while.
+    Stop(usize, Duration),
+    /// A connection of a rank breaks, whichever comes first after this number of them.
+    Break(usize),
+    /// Those with `true` and those with `false` do not reach each other any more.
+    Cut(Vec<bool>),
+    /// A caller aborts the job.
+    Abort(usize),
+}
+
+/// A process: of a rank or of a stranger.
+pub(super) struct Node {
+    pub(super) ip: IpAddr,
+    pub(super) job: Option<Job>,
+    pub(super) program: Program,
+    pub(super) stranger: Option<Stranger>,
+    pub(super) wires: BTreeMap<ConnectionId, (u64, usize)>,
+    pub(super) listens_at: Option<SocketAddr>,
+    /// It does nothing before this time.
+    pub(super) busy_until: Duration,
+    pub(super) dead: bool,
+    pub(super) vanished: bool,
+    wake_at: Option<Duration>,
+}
+
+impl Node {
+    pub(super) fn new(at: usize) -> Self {
+        let [_, _, high, low] = (at as u32).to_be_bytes();
+        Self {
+            ip: [10, at.to_be_bytes()[5], high, low].into(),
+            job: None,
+            program: Program::default(),
+            stranger: None,
+            wires: BTreeMap::new(),
+            listens_at: None,
+            busy_until: Duration::ZERO,
+            dead: false,
+            vanished: false,
+            wake_at: None,
+        }
+    }
+}
+
+/// Everything.
+pub(super) struct World {
+    pub(super) dice: Dice,
+    pub(super) network: Network,
+    /// When the time was zero.
+    start: Instant,
+    pub(super) now: Duration,
+    pub(super) nodes: Vec<Node>,
+    pub(super) wires: BTreeMap<u64, Wire>,
+    pub(super) listeners: BTreeMap<SocketAddr, usize>,
+    pub(super) parted: Option<Vec<bool>>,
+    /// The ranks that a fault has hit, and may be said to be lost.
+    pub(super) suspects: Vec<usize>,
+    pub(super) last_fault: Duration,
+    events: BTreeMap<(Duration, u64), Event>,
+    last_event: u64,
+    pub(super) last_wire: u64,
+    /// How many events there were.
+    pub(super) count: u64,
+    /// Bytes and frames written, by rank.
+    pub(super) written: Vec<u64>,
+    /// A digest of all that happened.
+    pub(super) trace: u64,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, network: Network, nodes: usize) -> Self {
+        Self {
+            dice: Dice::new(seed),
+            network,
+            start: Instant::now(),
+            now: Duration::ZERO,
+            nodes: (0..nodes).map(Node::new).collect(),
+            wires: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            parted: None,
+            suspects: Vec::new(),
+            last_fault: Duration::ZERO,
+            events: BTreeMap::new(),
+            last_event: 0,
+            last_wire: 0,
+            count: 0,
+            written: vec![0; nodes],
+            trace: 0,
+        }
+    }
+
+    pub(super) fn instant(&self) -> Instant {
+        self.start + self.now
+    }
+
+    pub(super) fn schedule(&mut self, at: Duration, event: Event) {
+        self.last_event += 1;
+        self.events.insert((at, self.last_event), event);
+    }
+
+    /// Goes on until nothing is left to happen, or until `limit`. Whether nothing is left.
+    pub(super) fn run(&mut self, limit: Duration, most_events: u64) -> bool {
+        while let Some(((at, number), event)) = self.events.pop_first() {
+            if at > limit || self.count >= most_events {
+                return false;
+            }
+            self.now = at;
+            let Some(node) = self.whose(&event) else {
+                self.happen(event, None);
+                continue;
+            };
+            if self.nodes[node].dead {
+                self.lost_on_the_dead(&event);
+                continue;
+            }
+            let free_at = self.nodes[node].busy_until;
+            if free_at > at {
+                // It keeps its number, and so its place among those that wait.
+                self.events.insert((free_at, number), event);
+                continue;
+            }
+            self.count += 1;
+            self.trace = (self.trace ^ number ^ at.as_nanos() as u64).wrapping_mul(0x0100_0000_01b3);
+            self.nodes[node].busy_until = at + self.network.busy;
+            self.happen(event, Some(node));
+            self.act(node);
+        }
+        true
+    }
+
+    /// The process to which something happens, if it is one.
+    fn whose(&self, event: &Event) -> Option<usize> {
+        let side = |wire: &u64, side: usize| self.wires.get(wire).and_then(|wire| wire.ends[side].node);
+        match event {
+            Event::Start(node, _) | Event::Wake(node) => Some(*node),
+            Event::Accept { wire } => side(wire, 1),
+            Event::Established { wire } | Event::Refused { wire } => side(wire, 0),
+            Event::Bytes { wire, to, .. } | Event::End { wire, to, .. } => side(wire, *to),
+            Event::Writable { wire, side: which } => side(wire, *which),
+            Event::Syn { .. } | Event::Fault(_) => None,
+        }
+    }
+
+    fn happen(&mut self, event: Event, node: Option<usize>) {
+        let now = self.instant();
+        match (event, node) {
+            (Event::Start(_, make), Some(node)) => {
+                let job = make(self, now);
+                self.nodes[node].job = Some(job);
+            }
+            (Event::Wake(_), Some(node)) => {
+                self.nodes[node].wake_at = None;
+                self.stranger_wakes(node);
+            }
+            (Event::Syn { wire, address }, _) => self.syn(wire, address),
+            (Event::Accept { wire }, Some(node)) => self.accept(wire, node),
+            (Event::Established { wire }, Some(node)) => self.established(wire, node),
+            (Event::Refused { wire }, Some(node)) => self.refused(wire, node),
+            (Event::Bytes { wire, to, bytes, epoch }, Some(node)) => {
+                self.bytes(wire, to, node, &bytes, epoch);
+            }
+            (Event::Writable { wire, side }, Some(node)) => self.writable(wire, side, node),
+            (Event::End { wire, to, why }, Some(node)) => self.ended(wire, to, node, why),
+            (Event::Fault(fault), _) => self.fault(fault),
+            (_, None) => {}
+        }
+    }
+
+    /// Carries out what a rank wants, lets its caller go on, and looks when it is to be woken.
+    fn act(&mut self, node: usize) {
+        loop {
+            let now = self.instant();
+            let Some(job) = &mut self.nodes[node].job else { return };
+            job.on_time(now);
+            while let Some(action) = self.nodes[node].job.as_mut().and_then(Job::next_action) {
+                self.carry_out(node, action);
+            }
+            let rank = &mut self.nodes[node];
+            let commands = rank.program.go_on(self.now, &mut self.dice);
+            if commands.is_empty() {
+                break;
+            }
+            for command in commands {
+                if let Some(job) = &mut rank.job {
+                    job.on_command(now, command);
+                }
+            }
+        }
+        let rank = &mut self.nodes[node];
+        if rank.program.exits() || rank.job.as_ref().is_some_and(|job| job.is_finished(self.start + self.now))
+        {
+            return self.end_process(node);
+        }
+        let job_at =
+            rank.job.as_ref().and_then(Job::wake_at).map(|at| at.saturating_duration_since(self.start));
+        let wake_at = job_at.into_iter().chain(rank.program.wake_at()).min().map(|at| at.max(self.now));
+        if let Some(at) = wake_at.filter(|at| rank.wake_at.is_none_or(|before| *at < before)) {
+            // A wake-up that is too early does no harm.
+            rank.wake_at = Some(at);
+            self.schedule(at.max(self.now + Duration::from_micros(1)), Event::Wake(node));
+        }
+    }
+
+    fn carry_out(&mut self, node: usize, action: Action) {
+        match action {
+            Action::Dial { id, address } => self.dial(node, id, address),
+            Action::Write { id } => self.write(node, id),
+            Action::FinishWriting { id } => self.finish(node, id),
+            Action::Close { id } => self.close(node, id, true),
+            Action::Listen { local } => {
+                let address = SocketAddr::new(local, 5000);
+                self.listen(node, address);
+                let now = self.instant();
+                if let Some(job) = &mut self.nodes[node].job {
+                    job.on_listening(now, Ok((address.port(), vec![local])));
+                }
+            }
+            Action::StopListening => self.stop_listening(node),
+            other => self.nodes[node].program.hear(self.now, other),
+        }
+    }
+
+    pub(super) fn listen(&mut self, node: usize, address: SocketAddr) {
+        self.nodes[node].listens_at = Some(address);
+        self.listeners.insert(address, node);
+    }
+
+    pub(super) fn stop_listening(&mut self, node: usize) {
+        if let Some(address) = self.nodes[node].listens_at.take() {
+            self.listeners.remove(&address);
+        }
+    }
+
+    /// A process ends by itself, or is killed: the system closes its connections.
+    fn end_process(&mut self, node: usize) {
+        self.stop_listening(node);
+        let ids: Vec<ConnectionId> = self.nodes[node].wires.keys().copied().collect();
+        for id in ids {
+            self.close(node, id, false);
+        }
+        self.nodes[node].job = None;
+        self.nodes[node].dead = true;
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        let at = |node: &Node| node.program.is_over() || node.dead;
+        match fault {
+            Fault::Kill(node) if !at(&self.nodes[node]) => {
+                self.suspects.push(node);
+                self.last_fault = self.now;
+                self.nodes[node].program.victim = true;
+                self.end_process(node);
+            }
+            Fault::Vanish(node) if !at(&self.nodes[node]) => {
+                self.suspects.push(node);
+                self.last_fault = self.now;
+                self.nodes[node].program.victim = true;
+                self.nodes[node].dead = true;
+                self.nodes[node].vanished = true;
+                self.cut_wires();
+            }
+            Fault::Stop(node, time) => {
+                let until = self.now + time;
+                self.nodes[node].busy_until = self.nodes[node].busy_until.max(until);
+            }
+            Fault::Break(which) => self.break_wire(which),
+            Fault::Cut(parts) => {
+                self.suspects.extend(0..parts.len());
+                self.last_fault = self.now;
+                self.parted = Some(parts);
+                self.cut_wires();
+            }
+            Fault::Abort(node) if !at(&self.nodes[node]) => {
+                let error = crate::Error::Aborted { rank: node, reason: "played".to_owned() };
+                let now = self.instant();
+                if let Some(job) = &mut self.nodes[node].job {
+                    self.last_fault = self.now;
+                    job.on_command(now, Command::Fail(error));
+                    self.act(node);
+                }
+            }
+            Fault::Kill(_) | Fault::Vanish(_) | Fault::Abort(_) => {}
+        }
+    }
+}

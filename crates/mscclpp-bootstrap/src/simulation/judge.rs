@@ -2,7 +2,7 @@
 //!
 //! 1. Nothing waits for ever: each rank's caller ends, with success or an error, and each rank ends.
 //! 2. If nothing has gone wrong, all callers succeed.
-//! 3. A loss is known to all within five seconds.
+//! 3. A loss is known to all within five seconds, and what one rank knows, too.
 //! 4. Nobody is said to be lost, missing, or to have left or aborted, that was not hit, did not come, left or aborted.
 //! 5. No message is lost, doubled or out of order on its stream, and collectives give what they should.
 //! 6. No stranger is let in, or told more than that it does not belong there.
@@ -73,23 +73,42 @@ impl Scenario {
         if node.job.is_some() {
             return Err(format!("rank {rank} does not end"));
         }
-        let Err(error) = outcome else { return Ok(()) };
+        let Err(error) = outcome else {
+            // What one knows, all must know.
+            let hit_at = self.world.concerns_all.then_some(self.world.last_fault);
+            let known_at = hit_at.into_iter().chain(self.first_known()).min();
+            return match known_at.is_some_and(|known| *at > known + PROMISE + SLACK) {
+                true => Err(format!("rank {rank} never heard of it, and went on until {at:.1?}")),
+                false => Ok(()),
+            };
+        };
         if matches!(self.kind, Kind::Calm | Kind::Stopped) || self.leavers.contains(&rank) {
             return Err(format!("rank {rank} failed though nothing went wrong for it"));
         }
         if !self.is_true(error) {
             return Err(format!("rank {rank} was told what is not so"));
         }
-        // Before the job has formed, a rank that has not met rank 0 learns nothing before its time is up.
-        let limit = if matches!(error, Error::Timeout { .. }) || node.program.formed_at.is_none() {
-            TIMEOUT + Duration::from_secs(3) + SLACK
-        } else {
-            self.world.last_fault + PROMISE + SLACK
-        };
+        let limit = match (node.program.formed_at, error) {
+            // A rank that has not met rank 0 learns nothing before its time is up.
+            (None, _) => TIMEOUT + Duration::from_secs(3),
+            // If all that had a connection to the one that is gone have left before they could notice, nobody knows; who needs
+            // it looks for it.
+            (Some(_), Error::Timeout { .. }) => self.world.last_fault + TIMEOUT + PROMISE,
+            (Some(_), _) => self.world.last_fault + PROMISE,
+        } + SLACK;
         if *at > limit {
             return Err(format!("rank {rank} heard of it at {at:.1?}, after {limit:.1?}"));
         }
         Ok(())
+    }
+
+    /// When the first rank heard that the job has failed.
+    fn first_known(&self) -> Option<Duration> {
+        let failed = |(at, outcome): &(Duration, Result<(), Error>)| {
+            matches!(outcome, Err(Error::PeerLost { .. } | Error::Aborted { .. })).then_some(*at)
+        };
+        let programs = self.world.nodes.iter().map(|node| &node.program);
+        programs.filter_map(|program| program.outcome.as_ref().and_then(failed)).min()
     }
 
     /// Whether an error names those that have something to do with it.

@@ -1,13 +1,14 @@
 //! What the caller of a rank does: collective calls, messages, and then it leaves. It checks what it gets.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::collective::call::{Call, Operation, contributions, put_contribution};
 use crate::collective::exchange::{Envelope, Exchange, Next};
 use crate::collective::group::Group;
 use crate::inbox::{Channel, Stream};
-use crate::job::{Action, Command};
+use crate::job::{Action, Command, Written};
 use crate::simulation::dice::Dice;
 use crate::tcp::OPEN_AFTER;
 use crate::{Error, Result};
@@ -27,7 +28,16 @@ pub(super) enum Step {
 enum Running {
     Tree(Exchange<Call>),
     Group(Exchange<Group>),
-    Receive { from: usize, tag: u64, bytes: Vec<u8> },
+    /// Until the message is with the system, as a caller waits for it.
+    Send {
+        to: usize,
+        written: Written,
+    },
+    Receive {
+        from: usize,
+        tag: u64,
+        bytes: Vec<u8>,
+    },
 }
 
 /// The caller of a rank, and what it has heard of.
@@ -66,6 +76,16 @@ impl Program {
         self.exits_on_error && self.outcome.as_ref().is_some_and(|(_, outcome)| outcome.is_err())
     }
 
+    /// Whether its process ends by an error that the others do not hear of otherwise.
+    pub(super) fn gives_up_alone(&self) -> bool {
+        self.exits() && self.failure.is_none()
+    }
+
+    /// Whether it has just heard of the failure that ends its process.
+    pub(super) fn sees_failure(&self) -> bool {
+        self.exits_on_error && self.failure.is_some()
+    }
+
     /// Something for the caller.
     pub(super) fn hear(&mut self, now: Duration, action: Action) {
         match action {
@@ -76,6 +96,7 @@ impl Program {
             Action::Gone { peer, error } => {
                 self.gone.entry(peer).or_insert(error);
             }
+            Action::Sent(written) => written.store(true, Ordering::Relaxed),
             Action::Failed(error) => {
                 self.failure.get_or_insert(error);
             }
@@ -164,8 +185,9 @@ impl Program {
                     return Err(error.clone());
                 }
                 let stream = Stream { peer: to, channel: Channel::User, tag };
-                commands.push(Command::Send { stream, bytes, written: None });
-                Ok(None)
+                let written = Written::default();
+                commands.push(Command::Send { stream, bytes, written: Some(Written::clone(&written)) });
+                Ok(Some(Running::Send { to, written }))
             }
             Step::Receive { from, tag, bytes } => Ok(Some(Running::Receive { from, tag, bytes })),
             Step::Sleep(time) => {
@@ -199,6 +221,11 @@ impl Program {
                     Next::Done(_) => None,
                 })
             }
+            Running::Send { to, written } => match self.gone.get(&to) {
+                _ if written.load(Ordering::Relaxed) => Ok(None),
+                Some(error) => Err(error.clone()),
+                None => Ok(Some((Running::Send { to, written }, Vec::new()))),
+            },
             Running::Receive { from, tag, bytes } => {
                 let Some(outcome) = self.take(Stream { peer: from, channel: Channel::User, tag }) else {
                     return Ok(Some((Running::Receive { from, tag, bytes }, vec![from])));

@@ -145,7 +145,12 @@ impl Scenario {
             }
             all(&mut steps, &Step::Sleep(dice.between(Duration::ZERO, LIFE / phases as u32)));
         }
-        all(&mut steps, &Step::Barrier);
+        if dice.percent(50) {
+            all(&mut steps, &Step::Barrier);
+        } else {
+            // Some leave while their last messages are on their way.
+            messages(&mut steps, phases as u64, dice);
+        }
         let pause = [Duration::ZERO, Duration::from_millis(20)][dice.below(2)];
         for (rank, steps) in steps.into_iter().enumerate() {
             let program = &mut self.world.nodes[rank].program;
@@ -196,9 +201,14 @@ impl Scenario {
                 stay.dedup();
                 let victim = stay[dice.below(stay.len())];
                 let others: Vec<usize> = stay.iter().copied().filter(|&rank| rank != victim).collect();
+                // Or they wait for nobody, and have no connections but those of the tree.
+                let silent = dice.percent(60);
                 for &rank in &stay {
                     let from = others[dice.below(others.len())];
-                    let wait = Step::Receive { from, tag: 77, bytes: vec![1] };
+                    let wait = match silent {
+                        true => Step::Sleep(Duration::from_secs(100)),
+                        false => Step::Receive { from, tag: 77, bytes: vec![1] },
+                    };
                     let steps = &mut self.world.nodes[rank].program.steps;
                     *steps = [Step::Barrier, wait].into();
                 }

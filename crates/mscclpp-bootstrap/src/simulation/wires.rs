@@ -279,8 +279,9 @@ impl World {
             return;
         }
         let wire = between_ranks[which % between_ranks.len()];
-        self.last_fault = self.now;
         let ends: Vec<usize> = self.wires[&wire].ends.iter().filter_map(|end| end.node).collect();
+        // It may have been one that both sides were about to close.
+        self.last_fault = self.now;
         self.suspects.extend(ends);
         self.kill_wire(wire, Duration::ZERO, Duration::from_millis(50), RESET);
     }

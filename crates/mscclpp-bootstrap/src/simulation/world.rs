@@ -132,6 +132,8 @@ pub(super) struct World {
     /// The ranks that a fault has hit, and may be said to be lost.
     pub(super) suspects: Vec<usize>,
     pub(super) last_fault: Duration,
+    /// Something has happened that all must hear of.
+    pub(super) concerns_all: bool,
     events: BTreeMap<(Duration, u64), Event>,
     last_event: u64,
     pub(super) last_wire: u64,
@@ -156,6 +158,7 @@ impl World {
             parted: None,
             suspects: Vec::new(),
             last_fault: Duration::ZERO,
+            concerns_all: false,
             events: BTreeMap::new(),
             last_event: 0,
             last_wire: 0,
@@ -250,6 +253,10 @@ impl World {
             job.on_time(now);
             while let Some(action) = self.nodes[node].job.as_mut().and_then(Job::next_action) {
                 self.carry_out(node, action);
+                if self.nodes[node].program.sees_failure() {
+                    // Its process ends before anything else is done.
+                    return self.end_process(node);
+                }
             }
             let rank = &mut self.nodes[node];
             let commands = rank.program.go_on(self.now, &mut self.dice);
@@ -261,6 +268,10 @@ impl World {
                     job.on_command(now, command);
                 }
             }
+        }
+        let rank = &mut self.nodes[node];
+        if rank.program.gives_up_alone() {
+            self.hit(&[node]);
         }
         let rank = &mut self.nodes[node];
         if rank.program.exits() || rank.job.as_ref().is_some_and(|job| job.is_finished(self.start + self.now))
@@ -309,6 +320,7 @@ impl World {
 
     /// A process ends by itself, or is killed: the system closes its connections.
     fn end_process(&mut self, node: usize) {
+        self.nodes[node].program.go_on(self.now, &mut self.dice);
         self.stop_listening(node);
         let ids: Vec<ConnectionId> = self.nodes[node].wires.keys().copied().collect();
         for id in ids {
@@ -318,18 +330,23 @@ impl World {
         self.nodes[node].dead = true;
     }
 
+    /// Something has happened that all must hear of, and for which these ranks may be said to be lost.
+    pub(super) fn hit(&mut self, ranks: &[usize]) {
+        self.suspects.extend(ranks);
+        self.last_fault = self.now;
+        self.concerns_all = true;
+    }
+
     fn fault(&mut self, fault: Fault) {
         let at = |node: &Node| node.program.is_over() || node.dead;
         match fault {
             Fault::Kill(node) if !at(&self.nodes[node]) => {
-                self.suspects.push(node);
-                self.last_fault = self.now;
+                self.hit(&[node]);
                 self.nodes[node].program.victim = true;
                 self.end_process(node);
             }
             Fault::Vanish(node) if !at(&self.nodes[node]) => {
-                self.suspects.push(node);
-                self.last_fault = self.now;
+                self.hit(&[node]);
                 self.nodes[node].program.victim = true;
                 self.nodes[node].dead = true;
                 self.nodes[node].vanished = true;
@@ -341,8 +358,9 @@ impl World {
             }
             Fault::Break(which) => self.break_wire(which),
             Fault::Cut(parts) => {
-                self.suspects.extend(0..parts.len());
-                self.last_fault = self.now;
+                if parts.contains(&true) && parts.contains(&false) {
+                    self.hit(&(0..parts.len()).collect::<Vec<_>>());
+                }
                 self.parted = Some(parts);
                 self.cut_wires();
             }
@@ -350,8 +368,8 @@ impl World {
                 let error = crate::Error::Aborted { rank: node, reason: "played".to_owned() };
                 let now = self.instant();
                 if let Some(job) = &mut self.nodes[node].job {
-                    self.last_fault = self.now;
                     job.on_command(now, Command::Fail(error));
+                    self.hit(&[]);
                     self.act(node);
                 }
             }

@@ -3,6 +3,7 @@
 //! A seed stands for everything: how many ranks there are, what they do, how slow the network is, and what goes wrong. The
 //! ranks are [`Job`](crate::job::Job)s as over sockets. What must hold is in `judge`.
 
+mod cost;
 mod dice;
 mod judge;
 mod program;
@@ -11,5 +12,6 @@ mod stranger;
 mod wires;
 mod world;
 
+pub use cost::{Cost, Costs, MOST_RANKS, PIECE, Written, cost};
 pub use judge::{Played, play};
 pub use scenario::Kind;

@@ -50,6 +50,10 @@ pub(super) struct Program {
     pub(super) exits_on_error: bool,
     /// Longest pause before a step.
     pub(super) pause: Duration,
+    /// The bytes that each rank gives to collectives, if not each another number.
+    pub(super) piece: Option<usize>,
+    /// When it had formed, and each call was over that is no sleep.
+    pub(super) ends: Vec<Duration>,
     /// A fault has ended its process.
     pub(super) victim: bool,
     pub(super) formed_at: Option<Duration>,
@@ -89,7 +93,10 @@ impl Program {
     /// Something for the caller.
     pub(super) fn hear(&mut self, now: Duration, action: Action) {
         match action {
-            Action::Formed(_) => self.formed_at = Some(now),
+            Action::Formed(_) => {
+                self.formed_at = Some(now);
+                self.ends.push(now);
+            }
             Action::Deliver { stream, bytes } => {
                 self.messages.entry(stream).or_default().push_back(bytes);
             }
@@ -136,7 +143,10 @@ impl Program {
                 continue;
             };
             match self.advance(running, &mut commands) {
-                Ok(None) => self.not_before = now + dice.between(Duration::ZERO, self.pause),
+                Ok(None) => {
+                    self.not_before = now + dice.between(Duration::ZERO, self.pause);
+                    self.ends.push(now);
+                }
                 Ok(Some((running, awaited))) => {
                     self.running = Some(running);
                     let since = *self.waiting_since.get_or_insert(now);
@@ -163,20 +173,23 @@ impl Program {
 
     fn begin(&mut self, now: Duration, step: Step, commands: &mut Vec<Command>) -> Result<Option<Running>> {
         let (rank, n) = (self.rank, self.n);
-        let mut call = |operation, own| {
-            self.calls += 1;
-            let exchange = Call { operation, number: self.calls, rank, n }.exchange(own);
+        let number = self.calls;
+        let call = |operation, own| {
+            let exchange = Call { operation, number, rank, n }.exchange(own);
             Ok(Some(Running::Tree(exchange)))
         };
+        if matches!(step, Step::AllGather | Step::Barrier | Step::Broadcast { .. }) {
+            self.calls += 1;
+        }
         match step {
             Step::AllGather => {
                 let mut own = Vec::new();
-                put_contribution(&mut own, rank, &piece(rank));
+                put_contribution(&mut own, rank, &self.piece(rank));
                 call(Operation::AllGather, own)
             }
             Step::Barrier => call(Operation::Barrier, Vec::new()),
             Step::Broadcast { root } => {
-                let own = if rank == root { piece(root) } else { Vec::new() };
+                let own = if rank == root { self.piece(root) } else { Vec::new() };
                 call(Operation::Broadcast { root: root as u32 }, own)
             }
             Step::GroupBarrier(members) => Ok(Some(Running::Group(Group::new(members).exchange(rank)))),
@@ -272,17 +285,17 @@ impl Program {
     fn check(&mut self, call: Call, down: &[u8]) {
         let right = match call.operation {
             Operation::Barrier => true,
-            Operation::Broadcast { root } => down == piece(root as usize),
+            Operation::Broadcast { root } => down == self.piece(root as usize),
             Operation::AllGather => contributions(down, self.n)
-                .is_ok_and(|all| all.iter().enumerate().all(|(rank, bytes)| *bytes == piece(rank))),
+                .is_ok_and(|all| all.iter().enumerate().all(|(rank, bytes)| *bytes == self.piece(rank))),
         };
         if !right {
             self.violations.push(format!("rank {} got something wrong from {call}", self.rank));
         }
     }
-}
 
-/// What a rank gives to collectives.
-fn piece(rank: usize) -> Vec<u8> {
-    vec![rank as u8; rank % 41]
+    /// What a rank gives to collectives.
+    fn piece(&self, rank: usize) -> Vec<u8> {
+        vec![rank as u8; self.piece.unwrap_or(rank % 41)]
+    }
 }

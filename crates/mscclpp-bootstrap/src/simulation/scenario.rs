@@ -11,11 +11,13 @@ use crate::protocol::table::Entry;
 use crate::simulation::dice::Dice;
 use crate::simulation::program::Step;
 use crate::simulation::stranger::Stranger;
-use crate::simulation::world::{Event, Fault, Network, World};
+use crate::simulation::world::{Event, Fault, Network, Starter, World};
 
 /// The time-out of initialisation.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-const PORT: u16 = 5000;
+pub(super) const PORT: u16 = 5000;
+/// Where rank 0 listens, too.
+const OTHER_PORT: u16 = 5001;
 const JOB: [u8; 16] = [5; 16];
 
 /// What goes wrong, and what is to be expected.
@@ -80,6 +82,7 @@ impl Scenario {
             most_latency: [ms(1), ms(10), ms(100)][dice.below(3)],
             buffer: [4 << 10, 64 << 10, 1 << 20][dice.below(3)],
             busy: [Duration::ZERO, Duration::from_micros(20), ms(1)][dice.below(3)],
+            cuts_writes: true,
         };
         // Whom nobody lets in, and at whose addresses ranks look for rank 0.
         let (visitors, hosts) = (dice.below(4), if dice.percent(30) { 1 + dice.below(2) } else { 0 });
@@ -101,23 +104,16 @@ impl Scenario {
             world.listen(node, address);
             candidates.insert(dice.below(candidates.len() + 1), address);
         }
+        if dice.percent(30) {
+            // Rank 0 has another address.
+            candidates.insert(dice.below(candidates.len() + 1), SocketAddr::new(root.ip(), OTHER_PORT));
+        }
         let late = [ms(0), ms(10), ms(1500)][dice.below(3)];
         let by_address = !keyed || dice.percent(50);
         for rank in 0..n {
             let at = dice.between(Duration::ZERO, late);
-            let plan = Plan {
-                rank,
-                n_ranks: n,
-                key: key.clone(),
-                job: (rank == 0 || !by_address).then_some(JOB),
-                timeout: TIMEOUT,
-                deadline: world.instant() + at + TIMEOUT,
-                by_address,
-                launched: None,
-                log_after: Duration::MAX,
-                process: Process::named("played", rank as u32 + 1),
-            };
-            world.schedule(at, Event::Start(rank, Box::new(start(plan, root, candidates.clone()))));
+            let plan = plan_of(rank, n, key.clone(), by_address, world.instant() + at);
+            world.schedule(at, Event::Start(rank, starter(plan, root, candidates.clone())));
         }
         let mut this = Self { kind, n, world, absent: None, leavers: Vec::new() };
         this.plan_calls(&mut dice);
@@ -229,43 +225,64 @@ impl Scenario {
     }
 }
 
-/// Makes a rank.
-fn start(
-    plan: Plan,
-    root: SocketAddr,
-    candidates: Vec<SocketAddr>,
-) -> impl FnOnce(&mut World, Instant) -> Job {
-    move |world, now| {
+/// What a rank knows that starts at this time.
+pub(super) fn plan_of(rank: usize, n: usize, key: JobKey, by_address: bool, at: Instant) -> Plan {
+    Plan {
+        rank,
+        n_ranks: n,
+        key,
+        job: (rank == 0 || !by_address).then_some(JOB),
+        timeout: TIMEOUT,
+        deadline: at + TIMEOUT,
+        by_address,
+        launched: None,
+        log_after: Duration::MAX,
+        process: Process::named("played", rank as u32 + 1),
+    }
+}
+
+/// Makes a rank; rank 0 then listens.
+pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>) -> Starter {
+    Box::new(move |world, now| {
         let (host, domain) = ([plan.rank as u8 % 3; 16], [0; 16]);
         let formation = if plan.rank == 0 {
-            world.listen(0, root);
+            for port in [PORT, OTHER_PORT] {
+                world.listen(0, SocketAddr::new(root.ip(), port));
+            }
             let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
             Formation::of_root(Roster::new(JOB, root.to_string(), plan.n_ranks, entry))
         } else {
             Formation::of_member(Join { candidates, host, domain })
         };
         Job::new(plan, formation, now)
-    }
+    })
 }
 
 fn all(steps: &mut [Vec<Step>], step: &Step) {
     steps.iter_mut().for_each(|steps| steps.push(step.clone()));
 }
 
-/// Messages between some ranks. Each rank sends all that it has to send, and then receives, in any order of streams.
+/// Messages between some pairs of ranks, often both ways at once. Each rank sends all that it has to send, and then receives, in
+/// any order of streams.
 fn messages(steps: &mut [Vec<Step>], phase: u64, dice: &mut Dice) {
     let n = steps.len();
     let mut receives: Vec<Vec<Step>> = vec![Vec::new(); n];
-    for number in 0..1 + dice.below(2 * n) {
-        let (from, to, tag) = (dice.below(n), dice.below(n), 10 * phase + dice.below(3) as u64);
-        if from == to {
+    for pair in 0..1 + dice.below(n.min(8)) {
+        let (one, other, tag) = (dice.below(n), dice.below(n), 10 * phase + dice.below(3) as u64);
+        if one == other {
             continue;
         }
-        let size = if dice.percent(10) { dice.below(200_000) } else { dice.below(300) };
-        let mut bytes = vec![number as u8; size];
-        bytes.extend((number as u32).to_le_bytes());
-        steps[from].push(Step::Send { to, tag, bytes: bytes.clone() });
-        receives[to].push(Step::Receive { from, tag, bytes });
+        let ways: &[(usize, usize)] =
+            if dice.percent(70) { &[(one, other), (other, one)] } else { &[(one, other)] };
+        for &(from, to) in ways {
+            for number in 0..1 + dice.below(4) {
+                let size = if dice.percent(10) { dice.below(200_000) } else { dice.below(300) };
+                let mut bytes = vec![number as u8; size];
+                bytes.extend([pair as u8, number as u8]);
+                steps[from].push(Step::Send { to, tag, bytes: bytes.clone() });
+                receives[to].push(Step::Receive { from, tag, bytes });
+            }
+        }
     }
     for (steps, receives) in steps.iter_mut().zip(receives) {
         steps.extend(receives);

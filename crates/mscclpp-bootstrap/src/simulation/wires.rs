@@ -56,9 +56,15 @@ impl World {
         let wire = self.last_wire;
         let dialler = End { node: Some(node), id: Some(id), ..End::default() };
         self.wires.insert(wire, Wire { ends: [dialler, End::default()], dead: false });
-        self.nodes[node].wires.insert(id, (wire, 0));
+        self.take_wire(node, id, (wire, 0));
         let at = self.now + self.latency();
         self.schedule(at, Event::Syn { wire, address });
+    }
+
+    fn take_wire(&mut self, node: usize, id: ConnectionId, side: (u64, usize)) {
+        let wires = &mut self.nodes[node].wires;
+        wires.insert(id, side);
+        self.most_wires[node] = self.most_wires[node].max(wires.len());
     }
 
     pub(super) fn syn(&mut self, wire: u64, address: SocketAddr) {
@@ -89,7 +95,7 @@ impl World {
             (None, Some(stranger)) => stranger.takes_in(),
             (None, None) => return,
         };
-        self.nodes[node].wires.insert(id, (wire, 1));
+        self.take_wire(node, id, (wire, 1));
         if let Some(wire) = self.wires.get_mut(&wire) {
             wire.ends[1].id = Some(id);
         }
@@ -140,7 +146,8 @@ impl World {
             }
             let most = pending.len().min(room);
             // Mostly whole, and sometimes cut anywhere.
-            let take = if self.dice.percent(80) { most } else { 1 + self.dice.below(most) };
+            let cut = self.network.cuts_writes && self.dice.percent(20);
+            let take = if cut { 1 + self.dice.below(most) } else { most };
             let bytes = pending[..take].to_vec();
             job.on_written(now, id, take);
             self.send(wire, side, bytes);
@@ -155,7 +162,8 @@ impl World {
         end.under_way += bytes.len();
         let (at, epoch) = (end.arrives, end.epoch);
         if let Some(node) = end.node {
-            self.written[node] += bytes.len() as u64;
+            self.written[node].frames += 1;
+            self.written[node].bytes += bytes.len() as u64;
         }
         if !found.dead {
             self.schedule(at, Event::Bytes { wire, to: 1 - side, bytes, epoch });

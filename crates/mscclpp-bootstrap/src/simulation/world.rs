@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::job::{Action, Command, ConnectionId, Job};
+use crate::simulation::cost::Written;
 use crate::simulation::dice::Dice;
 use crate::simulation::program::Program;
 use crate::simulation::stranger::Stranger;
@@ -19,6 +20,8 @@ pub(super) struct Network {
     pub(super) buffer: usize,
     /// How long a rank is busy with one event.
     pub(super) busy: Duration,
+    /// Whether what is written at once may arrive in pieces.
+    pub(super) cuts_writes: bool,
 }
 
 /// Makes a rank, at a time.
@@ -92,7 +95,7 @@ pub(super) struct Node {
     pub(super) program: Program,
     pub(super) stranger: Option<Stranger>,
     pub(super) wires: BTreeMap<ConnectionId, (u64, usize)>,
-    pub(super) listens_at: Option<SocketAddr>,
+    pub(super) listens_at: Vec<SocketAddr>,
     /// It does nothing before this time.
     pub(super) busy_until: Duration,
     pub(super) dead: bool,
@@ -109,7 +112,7 @@ impl Node {
             program: Program::default(),
             stranger: None,
             wires: BTreeMap::new(),
-            listens_at: None,
+            listens_at: Vec::new(),
             busy_until: Duration::ZERO,
             dead: false,
             vanished: false,
@@ -139,8 +142,9 @@ pub(super) struct World {
     pub(super) last_wire: u64,
     /// How many events there were.
     pub(super) count: u64,
-    /// Bytes and frames written, by rank.
-    pub(super) written: Vec<u64>,
+    /// What was written, by rank, and the most connections that it had at a time.
+    pub(super) written: Vec<Written>,
+    pub(super) most_wires: Vec<usize>,
     /// A digest of all that happened.
     pub(super) trace: u64,
 }
@@ -163,7 +167,8 @@ impl World {
             last_event: 0,
             last_wire: 0,
             count: 0,
-            written: vec![0; nodes],
+            written: vec![Written::default(); nodes],
+            most_wires: vec![0; nodes],
             trace: 0,
         }
     }
@@ -179,10 +184,11 @@ impl World {
 
     /// Goes on until nothing is left to happen, or until `limit`. Whether nothing is left.
     pub(super) fn run(&mut self, limit: Duration, most_events: u64) -> bool {
-        while let Some(((at, number), event)) = self.events.pop_first() {
+        while let Some((&(at, number), _)) = self.events.first_key_value() {
             if at > limit || self.count >= most_events {
                 return false;
             }
+            let Some((_, event)) = self.events.pop_first() else { break };
             self.now = at;
             let Some(node) = self.whose(&event) else {
                 self.happen(event, None);
@@ -308,12 +314,12 @@ impl World {
     }
 
     pub(super) fn listen(&mut self, node: usize, address: SocketAddr) {
-        self.nodes[node].listens_at = Some(address);
+        self.nodes[node].listens_at.push(address);
         self.listeners.insert(address, node);
     }
 
     pub(super) fn stop_listening(&mut self, node: usize) {
-        if let Some(address) = self.nodes[node].listens_at.take() {
+        for address in std::mem::take(&mut self.nodes[node].listens_at) {
             self.listeners.remove(&address);
         }
     }

@@ -9,6 +9,7 @@ use std::{
 
 use clap::Args;
 use mscclpp::prelude::*;
+use mscclpp_bootstrap::simulation::{self, Cost};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
@@ -30,6 +31,12 @@ pub(crate) struct Options {
     /// Jobs that count, after one that does not.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
+    /// Counts what jobs of these sizes cost instead, in a network that is played: no socket is opened.
+    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    simulate: Vec<usize>,
+    /// How long each way between two ranks takes there, in microseconds. Nothing else takes time.
+    #[arg(long, default_value_t = 20, requires = "simulate", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    latency_us: u64,
 }
 
 fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
@@ -40,6 +47,9 @@ fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
+    if !options.simulate.is_empty() {
+        return simulate(&options.simulate, Duration::from_micros(options.latency_us));
+    }
     raise_descriptor_limit();
     let mut rows = Vec::new();
     let mut notes =
@@ -74,6 +84,31 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     }
     drop(progress);
     Ok(Report::new(Machine::of(&[], "TCP"), rows, notes))
+}
+
+/// What is counted, and not measured.
+fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
+    let mut rows = Vec::new();
+    let mut notes = vec![format!(
+        "seconds in a played network: each way between two ranks takes {latency:?}, and nothing else takes time"
+    )];
+    for &n in sizes {
+        let costs = simulation::cost(n, latency)?;
+        notes.push(format!(
+            "{n} ranks: at most {} connections of rank 0, {} of another",
+            costs.connections_of_rank_0, costs.most_connections_of_others
+        ));
+        for Cost { what, time, hops, rank_0, most_of_others } in costs.parts {
+            notes.push(format!(
+                "{n} ranks, {what}: {hops} ways after each other; rank 0 writes {} B in {} frames, another at most {} B in {}",
+                rank_0.bytes, rank_0.frames, most_of_others.bytes, most_of_others.frames
+            ));
+            let row = Row::new("bootstrap", &format!("{what}, counted"), (n as u64, SizeOf::Ranks), 1, 1);
+            let times = Times::of(vec![time.as_secs_f64()]);
+            rows.push(Row { unit: Unit::Seconds, ..row.with(times, (None, None)) });
+        }
+    }
+    Ok(Report { machine: Machine::of(&[], "played network"), rows, notes, text: None })
 }
 
 /// A phase's name, and its time, of the times at which phases ended.

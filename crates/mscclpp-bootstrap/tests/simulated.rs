@@ -1,30 +1,52 @@
-//! Jobs in a world that is played: seeds that are new in each run, and those that once found something.
+//! Jobs in a world that is played, with everything that can go wrong. The seeds are others in each run.
+//!
+//! `MSCCLPP_SIMULATED_SEEDS=10000` plays so many, and `MSCCLPP_SIMULATED_SEED=0x...` plays one alone.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use mscclpp_bootstrap::simulation::play;
 use mscclpp_test_support::Random;
 
-/// How many seeds a run plays, unless `MSCCLPP_SIMULATED_SEEDS` says how many.
+/// How many seeds a run plays, if nothing else is said.
 const SEEDS: u64 = 200;
 const MOST_RANKS: usize = 64;
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    Some(number.unwrap_or_else(|_| panic!("{variable}={text:?} is no number")))
+}
 
 #[test]
 fn whatever_goes_wrong_all_hold_what_they_promise() {
     let mut random = Random::new();
-    let many =
-        std::env::var("MSCCLPP_SIMULATED_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let alone = number("MSCCLPP_SIMULATED_SEED");
+    let many = if alone.is_some() { 1 } else { number("MSCCLPP_SIMULATED_SEEDS").unwrap_or(SEEDS) };
     let started = Instant::now();
+    let mut kinds = BTreeMap::<_, [u64; 2]>::new();
     let mut failed = Vec::new();
     for _ in 0..many {
-        let seed = random.word();
-        if let Err(why) = play(seed, MOST_RANKS) {
-            println!("seed {seed:#x}: {why}\n");
-            failed.push(seed);
+        let seed = alone.unwrap_or_else(|| random.word());
+        match play(seed, MOST_RANKS) {
+            Ok(played) => kinds.entry(played.kind).or_default()[usize::from(played.formed)] += 1,
+            Err(why) => {
+                println!("seed {seed:#x}: {why}\nMSCCLPP_SIMULATED_SEED={seed:#x} plays it again\n");
+                failed.push(seed);
+            }
         }
     }
     println!("{many} seeds in {:.1?}", started.elapsed());
+    println!("[not formed, formed] of each kind: {kinds:?}");
     assert!(failed.is_empty(), "{} of {many} seeds failed: {failed:#x?}", failed.len());
+    if many >= SEEDS {
+        // By then, each kind has had its turn, and jobs have met their end while they formed and afterwards.
+        let total = |formed: usize| kinds.values().map(|counts| counts[formed]).sum::<u64>();
+        assert!(kinds.len() >= 7 && total(0) > many / 50 && total(1) > many / 4, "{kinds:?}");
+    }
 }
 
 #[test]

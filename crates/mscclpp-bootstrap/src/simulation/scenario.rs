@@ -21,7 +21,7 @@ const OTHER_PORT: u16 = 5001;
 const JOB: [u8; 16] = [5; 16];
 
 /// What goes wrong, and what is to be expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Nothing: all ranks do everything.
     Calm,
@@ -177,7 +177,9 @@ impl Scenario {
             Kind::Stopped => {
                 for _ in 0..=dice.below(3) {
                     let time = dice.between(Duration::ZERO, Duration::from_secs(8));
-                    fault(dice.between(Duration::ZERO, span), Fault::Stop(dice.below(n), time));
+                    // All have to do with rank 0.
+                    let who = if dice.percent(40) { 0 } else { dice.below(n) };
+                    fault(dice.between(Duration::ZERO, span), Fault::Stop(who, time));
                 }
             }
             Kind::Parted => fault(at, Fault::Cut((0..n).map(|_| dice.percent(50)).collect())),

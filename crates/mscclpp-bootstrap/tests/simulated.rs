@@ -3,7 +3,7 @@
 //! `MSCCLPP_SIMULATED_SEEDS=10000` plays so many, and `MSCCLPP_SIMULATED_SEED=0x...` plays one alone.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_bootstrap::simulation::play;
 use mscclpp_test_support::Random;
@@ -28,11 +28,15 @@ fn whatever_goes_wrong_all_hold_what_they_promise() {
     let many = if alone.is_some() { 1 } else { number("MSCCLPP_SIMULATED_SEEDS").unwrap_or(SEEDS) };
     let started = Instant::now();
     let mut kinds = BTreeMap::<_, [u64; 2]>::new();
-    let mut failed = Vec::new();
+    let (mut failed, mut slowest) = (Vec::new(), (Duration::ZERO, 0, 0));
     for _ in 0..many {
         let seed = alone.unwrap_or_else(|| random.word());
+        let began = Instant::now();
         match play(seed, MOST_RANKS) {
-            Ok(played) => kinds.entry(played.kind).or_default()[usize::from(played.formed)] += 1,
+            Ok(played) => {
+                kinds.entry(played.kind).or_default()[usize::from(played.formed)] += 1;
+                slowest = slowest.max((began.elapsed(), seed, played.events));
+            }
             Err(why) => {
                 println!("seed {seed:#x}: {why}\nMSCCLPP_SIMULATED_SEED={seed:#x} plays it again\n");
                 failed.push(seed);
@@ -40,6 +44,8 @@ fn whatever_goes_wrong_all_hold_what_they_promise() {
         }
     }
     println!("{many} seeds in {:.1?}", started.elapsed());
+    let (time, seed, events) = slowest;
+    println!("the slowest took {time:.1?}: seed {seed:#x}, with {events} events");
     println!("[not formed, formed] of each kind: {kinds:?}");
     assert!(failed.is_empty(), "{} of {many} seeds failed: {failed:#x?}", failed.len());
     if many >= SEEDS {

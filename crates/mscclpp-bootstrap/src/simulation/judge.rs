@@ -74,8 +74,10 @@ impl Scenario {
             return Err(format!("rank {rank} does not end"));
         }
         let Err(error) = outcome else {
-            // What one knows, all must know.
-            let hit_at = self.world.concerns_all.then_some(self.world.last_fault);
+            // What one knows, all must know. Nobody knows of a loss if all have left that had a connection to the one that is gone;
+            // but those that stay to the end have some.
+            let hit = self.kind == Kind::LeftAndKilled && self.world.concerns_all;
+            let hit_at = hit.then_some(self.world.last_fault);
             let known_at = hit_at.into_iter().chain(self.first_known()).min();
             return match known_at.is_some_and(|known| *at > known + PROMISE + SLACK) {
                 true => Err(format!("rank {rank} never heard of it, and went on until {at:.1?}")),
@@ -94,6 +96,10 @@ impl Scenario {
             // If all that had a connection to the one that is gone have left before they could notice, nobody knows; who needs
             // it looks for it.
             (Some(_), Error::Timeout { .. }) => self.world.last_fault + TIMEOUT + PROMISE,
+            (Some(_), Error::PeerClosed { rank }) => {
+                let left = self.world.nodes[*rank].program.outcome.as_ref().map(|(at, _)| *at);
+                self.world.last_fault.max(left.unwrap_or_default()) + PROMISE
+            }
             (Some(_), _) => self.world.last_fault + PROMISE,
         } + SLACK;
         if *at > limit {

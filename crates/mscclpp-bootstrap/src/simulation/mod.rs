@@ -5,6 +5,7 @@
 
 mod cost;
 mod dice;
+mod faults;
 mod judge;
 mod program;
 mod scenario;

@@ -1,12 +1,13 @@
 //! The played world: ranks, strangers, what is still to happen to them, and the time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::job::{Action, Command, ConnectionId, Job};
+use crate::job::{Action, ConnectionId, Job};
 use crate::simulation::cost::Written;
 use crate::simulation::dice::Dice;
+use crate::simulation::faults::Fault;
 use crate::simulation::program::Program;
 use crate::simulation::stranger::Stranger;
 use crate::simulation::wires::Wire;
@@ -67,25 +68,10 @@ pub(super) enum Event {
     },
     /// A time has come for which a rank or a stranger waits.
     Wake(usize),
+    /// A process has time for what waits in line.
+    Free(usize),
     /// Something goes wrong.
     Fault(Fault),
-}
-
-/// What can go wrong.
-#[derive(Debug, Clone)]
-pub(super) enum Fault {
-    /// A process ends.
-    Kill(usize),
-    /// A host is gone.
-    Vanish(usize),
-    /// A process does nothing for a while.
-    Stop(usize, Duration),
-    /// A connection of a rank breaks, whichever comes first after this number of them.
-    Break(usize),
-    /// Those with `true` and those with `false` do not reach each other any more.
-    Cut(Vec<bool>),
-    /// A caller aborts the job.
-    Abort(usize),
 }
 
 /// A process: of a rank or of a stranger.
@@ -96,8 +82,9 @@ pub(super) struct Node {
     pub(super) stranger: Option<Stranger>,
     pub(super) wires: BTreeMap<ConnectionId, (u64, usize)>,
     pub(super) listens_at: Vec<SocketAddr>,
-    /// It does nothing before this time.
+    /// It does nothing before this time, and what happens to it waits.
     pub(super) busy_until: Duration,
+    in_line: VecDeque<Event>,
     pub(super) dead: bool,
     pub(super) vanished: bool,
     wake_at: Option<Duration>,
@@ -114,6 +101,7 @@ impl Node {
             wires: BTreeMap::new(),
             listens_at: Vec::new(),
             busy_until: Duration::ZERO,
+            in_line: VecDeque::new(),
             dead: false,
             vanished: false,
             wake_at: None,
@@ -190,27 +178,66 @@ impl World {
             }
             let Some((_, event)) = self.events.pop_first() else { break };
             self.now = at;
-            let Some(node) = self.whose(&event) else {
-                self.happen(event, None);
-                continue;
+            let (node, event) = match event {
+                Event::Free(node) => match self.next_of(node) {
+                    Some(event) => (node, event),
+                    None => continue,
+                },
+                event => match self.whose(&event) {
+                    None => {
+                        self.happen(event, None);
+                        continue;
+                    }
+                    Some(node) if self.nodes[node].dead => {
+                        self.lost_on_the_dead(&event);
+                        continue;
+                    }
+                    Some(node) if self.is_busy(node) => {
+                        self.wait_in_line(node, event);
+                        continue;
+                    }
+                    Some(node) => (node, event),
+                },
             };
-            if self.nodes[node].dead {
-                self.lost_on_the_dead(&event);
-                continue;
-            }
-            let free_at = self.nodes[node].busy_until;
-            if free_at > at {
-                // It keeps its number, and so its place among those that wait.
-                self.events.insert((free_at, number), event);
-                continue;
-            }
             self.count += 1;
             self.trace = (self.trace ^ number ^ at.as_nanos() as u64).wrapping_mul(0x0100_0000_01b3);
             self.nodes[node].busy_until = at + self.network.busy;
             self.happen(event, Some(node));
             self.act(node);
+            if !self.nodes[node].in_line.is_empty() {
+                self.schedule(self.nodes[node].busy_until.max(at), Event::Free(node));
+            }
         }
         true
+    }
+
+    fn is_busy(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        node.busy_until > self.now || !node.in_line.is_empty()
+    }
+
+    /// Something happens to a process that does something else.
+    fn wait_in_line(&mut self, node: usize, event: Event) {
+        let first = self.nodes[node].in_line.is_empty();
+        self.nodes[node].in_line.push_back(event);
+        if first {
+            self.schedule(self.nodes[node].busy_until.max(self.now), Event::Free(node));
+        }
+    }
+
+    /// What a process does next that has time again.
+    fn next_of(&mut self, node: usize) -> Option<Event> {
+        let busy_until = self.nodes[node].busy_until;
+        if self.nodes[node].dead {
+            for event in std::mem::take(&mut self.nodes[node].in_line) {
+                self.lost_on_the_dead(&event);
+            }
+        } else if busy_until > self.now {
+            self.schedule(busy_until, Event::Free(node));
+        } else {
+            return self.nodes[node].in_line.pop_front();
+        }
+        None
     }
 
     /// The process to which something happens, if it is one.
@@ -222,7 +249,7 @@ impl World {
             Event::Established { wire } | Event::Refused { wire } => side(wire, 0),
             Event::Bytes { wire, to, .. } | Event::End { wire, to, .. } => side(wire, *to),
             Event::Writable { wire, side: which } => side(wire, *which),
-            Event::Syn { .. } | Event::Fault(_) => None,
+            Event::Syn { .. } | Event::Free(_) | Event::Fault(_) => None,
         }
     }
 
@@ -247,12 +274,12 @@ impl World {
             (Event::Writable { wire, side }, Some(node)) => self.writable(wire, side, node),
             (Event::End { wire, to, why }, Some(node)) => self.ended(wire, to, node, why),
             (Event::Fault(fault), _) => self.fault(fault),
-            (_, None) => {}
+            (Event::Free(_), _) | (_, None) => {}
         }
     }
 
     /// Carries out what a rank wants, lets its caller go on, and looks when it is to be woken.
-    fn act(&mut self, node: usize) {
+    pub(super) fn act(&mut self, node: usize) {
         loop {
             let now = self.instant();
             let Some(job) = &mut self.nodes[node].job else { return };
@@ -325,7 +352,7 @@ impl World {
     }
 
     /// A process ends by itself, or is killed: the system closes its connections.
-    fn end_process(&mut self, node: usize) {
+    pub(super) fn end_process(&mut self, node: usize) {
         self.nodes[node].program.go_on(self.now, &mut self.dice);
         self.stop_listening(node);
         let ids: Vec<ConnectionId> = self.nodes[node].wires.keys().copied().collect();
@@ -334,52 +361,5 @@ impl World {
         }
         self.nodes[node].job = None;
         self.nodes[node].dead = true;
-    }
-
-    /// Something has happened that all must hear of, and for which these ranks may be said to be lost.
-    pub(super) fn hit(&mut self, ranks: &[usize]) {
-        self.suspects.extend(ranks);
-        self.last_fault = self.now;
-        self.concerns_all = true;
-    }
-
-    fn fault(&mut self, fault: Fault) {
-        let at = |node: &Node| node.program.is_over() || node.dead;
-        match fault {
-            Fault::Kill(node) if !at(&self.nodes[node]) => {
-                self.hit(&[node]);
-                self.nodes[node].program.victim = true;
-                self.end_process(node);
-            }
-            Fault::Vanish(node) if !at(&self.nodes[node]) => {
-                self.hit(&[node]);
-                self.nodes[node].program.victim = true;
-                self.nodes[node].dead = true;
-                self.nodes[node].vanished = true;
-                self.cut_wires();
-            }
-            Fault::Stop(node, time) => {
-                let until = self.now + time;
-                self.nodes[node].busy_until = self.nodes[node].busy_until.max(until);
-            }
-            Fault::Break(which) => self.break_wire(which),
-            Fault::Cut(parts) => {
-                if parts.contains(&true) && parts.contains(&false) {
-                    self.hit(&(0..parts.len()).collect::<Vec<_>>());
-                }
-                self.parted = Some(parts);
-                self.cut_wires();
-            }
-            Fault::Abort(node) if !at(&self.nodes[node]) => {
-                let error = crate::Error::Aborted { rank: node, reason: "played".to_owned() };
-                let now = self.instant();
-                if let Some(job) = &mut self.nodes[node].job {
-                    job.on_command(now, Command::Fail(error));
-                    self.hit(&[]);
-                    self.act(node);
-                }
-            }
-            Fault::Kill(_) | Fault::Vanish(_) | Fault::Abort(_) => {}
-        }
     }
 }

@@ -124,6 +124,11 @@ impl Job {
                 connection.outbox.push(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
             }
         }
+        if self.dials.get(&rank).is_some_and(|dial| dial.purpose == Purpose::Peer) {
+            // It need not be looked for any more. If it leaves now, nobody listens there, while what it sent is still to come.
+            self.dials.remove(&rank);
+            self.give_up_attempts(Some(rank));
+        }
         let peer = self.peers.entry(rank).or_default();
         peer.links.push(id);
         if peer.sender.is_none() {

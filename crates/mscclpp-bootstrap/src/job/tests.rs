@@ -83,6 +83,20 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
     assert!(job.dials.is_empty() && job.connections.is_empty());
 }
 
+/// It may have been slow to answer, and connected to this rank itself. When it leaves, nobody listens at its address.
+#[test]
+fn a_rank_that_is_connected_has_not_left_though_its_address_refuses() {
+    let mut job = rank_0();
+    look_for(&mut job, 2, vec![([127, 0, 0, 1], 10).into()], Duration::from_secs(600));
+    let attempt = job.last_id;
+    let link = linked(&mut job, 2);
+    let later = job.now + Duration::from_secs(5);
+    job.on_dial_failed(later, attempt, Failed::Refused);
+    job.on_time(later);
+    assert!(job.dials.is_empty() && job.is_open(link));
+    assert!(!std::iter::from_fn(|| job.next_action()).any(|action| matches!(action, Action::Gone { .. })));
+}
+
 #[test]
 fn a_stranger_is_ended_in_time_though_an_older_one_has_gone() {
     let mut job = rank_0();

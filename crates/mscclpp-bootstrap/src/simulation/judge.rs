@@ -16,6 +16,8 @@ use crate::simulation::scenario::{Kind, Scenario, TIMEOUT};
 const PROMISE: Duration = Duration::from_secs(5);
 /// What callers and slow processes may take beside.
 const SLACK: Duration = Duration::from_millis(1500);
+/// So long after a rank has left, those below it are connected to another.
+const SETTLED: Duration = Duration::from_secs(2);
 /// Longer than everything.
 const LIMIT: Duration = Duration::from_secs(200);
 const MOST_EVENTS: u64 = 5_000_000;
@@ -74,12 +76,12 @@ impl Scenario {
             return Err(format!("rank {rank} does not end"));
         }
         let Err(error) = outcome else {
-            // What one knows, all must know. Nobody knows of a loss if all have left that had a connection to the one that is gone;
-            // but those that stay to the end have some.
+            // What one knows, all must know; and in any case those know that stay to the end.
             let hit = self.kind == Kind::LeftAndKilled && self.world.concerns_all;
             let hit_at = hit.then_some(self.world.last_fault);
             let known_at = hit_at.into_iter().chain(self.first_known()).min();
-            return match known_at.is_some_and(|known| *at > known + PROMISE + SLACK) {
+            let late = |known: Duration| *at > known + PROMISE + SLACK && !self.some_left_before(known);
+            return match known_at.is_some_and(late) {
                 true => Err(format!("rank {rank} never heard of it, and went on until {at:.1?}")),
                 false => Ok(()),
             };
@@ -106,6 +108,16 @@ impl Scenario {
             return Err(format!("rank {rank} heard of it at {at:.1?}, after {limit:.1?}"));
         }
         Ok(())
+    }
+
+    /// Whether ranks left about when it happened, and before it was known. If all that had a connection to the one that is gone
+    /// are among them, those behind do not hear of it.
+    fn some_left_before(&self, known: Duration) -> bool {
+        let settled = self.world.last_fault.saturating_sub(SETTLED);
+        let left = |outcome: &(Duration, Result<(), Error>)| {
+            outcome.1.is_ok() && (settled..known + SLACK).contains(&outcome.0)
+        };
+        self.world.nodes.iter().any(|node| node.program.outcome.as_ref().is_some_and(left))
     }
 
     /// When the first rank heard that the job has failed.

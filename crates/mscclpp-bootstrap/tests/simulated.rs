@@ -1,6 +1,7 @@
-//! Jobs in a world that is played, with everything that can go wrong. The seeds are others in each run.
+//! Jobs in a world that is played, with everything that can go wrong.
 //!
-//! `MSCCLPP_SIMULATED_SEEDS=10000` plays so many, and `MSCCLPP_SIMULATED_SEED=0x...` plays one alone.
+//! The seeds are the same in each run, so that a change to something else meets no surprise. `MSCCLPP_SIMULATED_SEEDS=10000` plays
+//! so many new ones, and `MSCCLPP_SIMULATED_SEED=0x...` plays one alone.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,9 +24,9 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn whatever_goes_wrong_all_hold_what_they_promise() {
-    let mut random = Random::new();
-    let alone = number("MSCCLPP_SIMULATED_SEED");
-    let many = if alone.is_some() { 1 } else { number("MSCCLPP_SIMULATED_SEEDS").unwrap_or(SEEDS) };
+    let (alone, asked) = (number("MSCCLPP_SIMULATED_SEED"), number("MSCCLPP_SIMULATED_SEEDS"));
+    let many = if alone.is_some() { 1 } else { asked.unwrap_or(SEEDS) };
+    let mut random = if asked.is_some() { Random::new() } else { Random::with_seed(27) };
     let started = Instant::now();
     let mut kinds = BTreeMap::<_, [u64; 2]>::new();
     let (mut failed, mut slowest) = (Vec::new(), (Duration::ZERO, 0, 0));
@@ -57,7 +58,7 @@ fn whatever_goes_wrong_all_hold_what_they_promise() {
 
 #[test]
 fn a_seed_is_the_same_each_time() {
-    let mut random = Random::new();
+    let mut random = Random::with_seed(28);
     for _ in 0..20 {
         let seed = random.word();
         assert_eq!(play(seed, MOST_RANKS), play(seed, MOST_RANKS), "seed {seed:#x}");

@@ -201,13 +201,13 @@ impl Scenario {
                 stay.sort_unstable();
                 stay.dedup();
                 let victim = stay[dice.below(stay.len())];
-                let others: Vec<usize> = stay.iter().copied().filter(|&rank| rank != victim).collect();
                 // Or they wait for nobody, and have no connections but those of the tree.
                 let silent = dice.percent(60);
                 for &rank in &stay {
+                    let others: Vec<usize> = stay.iter().copied().filter(|&other| other != rank).collect();
                     let from = others[dice.below(others.len())];
                     let wait = match silent {
-                        true => Step::Sleep(Duration::from_secs(100)),
+                        true => Step::Sleep(Duration::from_secs(250)),
                         false => Step::Receive { from, tag: 77, bytes: vec![1] },
                     };
                     let steps = &mut self.world.nodes[rank].program.steps;
@@ -219,9 +219,8 @@ impl Scenario {
                     let steps = &mut self.world.nodes[rank].program.steps;
                     *steps = [Step::Barrier, Step::Sleep(moment)].into();
                 }
-                // By then, all are connected again: the last leaves two seconds after forming, half a second later its children
-                // look for another.
-                fault(Duration::from_secs(20), Fault::Kill(victim));
+                // By then, all are connected again. A rank finds out one after the other who of those above it has left.
+                fault(Duration::from_secs(150), Fault::Kill(victim));
             }
         }
         for (at, fault) in faults {

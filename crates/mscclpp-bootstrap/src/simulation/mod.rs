@@ -1,7 +1,7 @@
 //! Jobs of any size in one thread, over a network and in a time that are played. For tests and for counting; not part of the API.
 //!
 //! A seed stands for everything: how many ranks there are, what they do, how slow the network is, and what goes wrong. The
-//! ranks are [`Job`](crate::job::Job)s as over sockets. What must hold is in `judge`.
+//! ranks are the machines of `job`, as over sockets. What must hold is in `judge`.
 
 mod cost;
 mod dice;

@@ -8,8 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz)
-LONG=(deny soak long_fuzz long_simulation)
+STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz simulation)
+LONG=(deny soak long_fuzz)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -157,7 +157,7 @@ fuzz() {
 }
 
 # Ten thousand jobs that are played, each with something else that goes wrong.
-step_long_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstrap --release --test simulated; }
+step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstrap --release --test simulated; }
 
 # Two minutes of small and large writes over Ethernet, byte by byte.
 step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }

@@ -16,6 +16,10 @@ use crate::{Error, LOG};
 /// proof has arrived, or its connection has ended, so that a rank 0 that is slow reads it before any later one (S1).
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long a second rank 0 asks again where nobody answers. The first one has bound its port, so it could not be had, but
+/// refuses connections until it listens there, an instant later.
+const ABOUT_TO_LISTEN: Duration = Duration::from_secs(1);
+
 /// The search for a connection to one rank: one address after the other, because an abandoned connection could by then
 /// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Job::attempt_expired`.
 pub(super) struct Dial {
@@ -122,7 +126,14 @@ impl Job {
     /// An attempt to connect to a rank has ended.
     pub(super) fn attempt_failed(&mut self, peer: usize, address: SocketAddr, how: Failed) {
         if let Some(otherwise) = self.formation.second_root().cloned() {
-            return self.fail(&otherwise, None);
+            let now = self.now;
+            match self.dials.get_mut(&peer) {
+                Some(dial) if now - dial.search.started() < ABOUT_TO_LISTEN => {
+                    dial.search.failed(address, how, now);
+                }
+                _ => self.fail(&otherwise, None),
+            }
+            return;
         }
         let now = self.now;
         let (rank, keyed) = (self.plan.rank, self.plan.key.secret);

@@ -12,9 +12,8 @@ use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 
-/// Rank 0 of four, while ranks are missing.
-pub(crate) fn rank_0() -> Job {
-    let plan = Plan {
+fn plan_of_rank_0() -> Plan {
+    Plan {
         rank: 0,
         n_ranks: 4,
         key: JobKey::none(),
@@ -25,10 +24,14 @@ pub(crate) fn rank_0() -> Job {
         launched: None,
         log_after: Duration::MAX,
         process: Process::own(),
-    };
+    }
+}
+
+/// Rank 0 of four, while ranks are missing.
+pub(crate) fn rank_0() -> Job {
     let root = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
     let formation = Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root));
-    Job::new(plan, formation, Instant::now())
+    Job::new(plan_of_rank_0(), formation, Instant::now())
 }
 
 /// A link to a rank.
@@ -95,6 +98,36 @@ fn a_rank_that_is_connected_has_not_left_though_its_address_refuses() {
     job.on_time(later);
     assert!(job.dials.is_empty() && job.is_open(link));
     assert!(!std::iter::from_fn(|| job.next_action()).any(|action| matches!(action, Action::Gone { .. })));
+}
+
+/// The first one may have bound its port, and be about to listen there.
+#[test]
+fn a_second_rank_0_asks_again_before_the_port_counts_as_anothers() {
+    let place = ([127, 0, 0, 1], 10).into();
+    let formation = Formation::of_second_root(place, Error::AddressInUse { address: place });
+    let begun = Instant::now();
+    let mut job = Job::new(plan_of_rank_0(), formation, begun);
+    let mut tried = 0;
+    let mut now = begun;
+    let failed = loop {
+        let actions: Vec<_> = std::iter::from_fn(|| job.next_action()).collect();
+        if let Some(error) = actions.iter().find_map(|action| match action {
+            Action::Failed(error) => Some(error.clone()),
+            _ => None,
+        }) {
+            break error;
+        }
+        for action in actions {
+            if let Action::Dial { id, .. } = action {
+                tried += 1;
+                job.on_dial_failed(now, id, Failed::Refused);
+            }
+        }
+        now = job.wake_at().map_or(now, |at| at.max(now));
+        job.on_time(now);
+    };
+    assert!(matches!(failed, Error::AddressInUse { .. }), "{failed}");
+    assert!(tried > 2 && now - begun < Duration::from_secs(4), "{tried} attempts in {:?}", now - begun);
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Collectives {
     }
 
     /// With options, or of some ranks only.
-    pub fn builder<'a>(comm: &'a Communicator, gpu: &'a Gpu) -> CollectivesBuilder<'a> {
+    pub fn builder(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
         CollectivesBuilder::new(comm, gpu)
     }
 

@@ -22,7 +22,7 @@
 //! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`].
 //!
 //! # What it does not do yet
-//! All ranks are on one host, and their devices reach each other's memory. No figure of it has been measured on GPUs;
+//! All ranks are on one host, and their devices reach each other's memory. It has been measured between two GPUs alone;
 //! [`Tuned`] says on what its choices rest.
 
 mod calls;
@@ -34,6 +34,7 @@ mod kernels;
 mod messages;
 mod model;
 mod order;
+mod pending;
 mod plan;
 mod request;
 mod rows;
@@ -48,6 +49,7 @@ pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::MAX_RANKS;
+pub use pending::Pending;
 pub use request::{Kind, ReduceOp, Request};
 pub use rows::Rows;
 pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Tuned, Way};

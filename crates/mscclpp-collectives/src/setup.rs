@@ -14,6 +14,7 @@ use crate::{
     calls::{Counters, Inner},
     handle::{CollectiveHandle, MAX_RANKS},
     kernels::Kernels,
+    pending::Pending,
     scratch::Layout,
     select::{Devices, LEAST_THREADS, Link},
 };
@@ -36,9 +37,9 @@ const TAG: u32 = 0x636f_6c6c;
 /// Sets up [`Collectives`]; begun by [`Collectives::builder`].
 #[derive(Debug, Clone)]
 #[must_use = "nothing is set up before connect()"]
-pub struct CollectivesBuilder<'a> {
-    comm: &'a Communicator,
-    gpu: &'a Gpu,
+pub struct CollectivesBuilder {
+    comm: Communicator,
+    gpu: Gpu,
     ranks: Option<Vec<usize>>,
     max_blocks: Option<u32>,
     calls_at_once: u32,
@@ -49,12 +50,12 @@ pub struct CollectivesBuilder<'a> {
     selector: Arc<dyn Selector>,
 }
 
-impl<'a> CollectivesBuilder<'a> {
-    pub(crate) fn new(comm: &'a Communicator, gpu: &'a Gpu) -> Self {
+impl CollectivesBuilder {
+    pub(crate) fn new(comm: &Communicator, gpu: &Gpu) -> Self {
         let selector = Arc::new(Tuned);
         Self {
-            comm,
-            gpu,
+            comm: comm.clone(),
+            gpu: gpu.clone(),
             ranks: None,
             max_blocks: None,
             calls_at_once: CALLS_AT_ONCE,
@@ -132,6 +133,25 @@ impl<'a> CollectivesBuilder<'a> {
         self
     }
 
+    /// Begins to set them up and returns at once, so that one thread can set up several ranks, each of a device of its own. A
+    /// thread does what [`connect`](Self::connect) does.
+    ///
+    /// ```no_run
+    /// # use mscclpp::{Communicator, Gpu};
+    /// # use mscclpp_collectives::{Collectives, Pending, Result};
+    /// fn of_this_process(ranks: &[(Communicator, Gpu)]) -> Result<Vec<Collectives>> {
+    ///     let pending = ranks.iter().map(|(comm, gpu)| Collectives::builder(comm, gpu).start());
+    ///     let pending = pending.collect::<Result<Vec<_>>>()?;
+    ///     pending.into_iter().map(Pending::wait).collect()
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the process can have no more threads. All others come from [`Pending::wait`].
+    pub fn start(self) -> Result<Pending> {
+        Pending::start(self.comm.clone(), self)
+    }
+
     /// Sets them up, together with the other ranks, which make the same call. Blocks until all are there.
     ///
     /// # Errors
@@ -140,7 +160,7 @@ impl<'a> CollectivesBuilder<'a> {
     /// things. [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile. If one rank
     /// fails, the others wait for it until it leaves or aborts.
     pub fn connect(self) -> Result<Collectives> {
-        let (comm, gpu, tag) = (self.comm, self.gpu, self.tag);
+        let (comm, gpu, tag) = (&self.comm, &self.gpu, self.tag);
         let group = Group::new(comm, self.ranks, tag)?;
         let ranks = group.ranks.len();
         let on_host = gpu.platform() == Platform::Host;

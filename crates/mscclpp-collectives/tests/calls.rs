@@ -3,7 +3,10 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{
@@ -70,6 +73,38 @@ fn typed_calls_do_what_they_say() {
         collectives.synchronize(&stream).unwrap();
         assert_eq!(all.read().unwrap(), [1, 2, 2]);
     });
+}
+
+/// One thread sets up two ranks and makes their calls; and ends a set-up for which the other rank never comes.
+#[test]
+fn a_thread_sets_up_several_ranks() {
+    let _turn = support::turn();
+    let devices = support::platform().device_count().expect("devices");
+    let comms: Vec<_> = LocalBootstrap::group(2)
+        .into_iter()
+        .map(|bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(support::platform())))
+        .collect();
+    let gpus: Vec<_> = (0..2).map(|r| comms[r].context().gpu(r % devices).expect("a device")).collect();
+    let of_both = || comms.iter().zip(&gpus);
+    let pending: Vec<_> =
+        of_both().map(|(comm, gpu)| builder(comm, gpu).start().expect("a thread")).collect();
+    let both: Vec<_> = pending.into_iter().map(|rank| rank.wait().expect("collectives")).collect();
+    let numbers: Vec<_> = gpus.iter().map(|gpu| slice(gpu, &[20u32, 22])).collect();
+    let streams: Vec<_> = gpus.iter().map(|gpu| gpu.stream().expect("a stream")).collect();
+    for r in 0..2 {
+        both[r].all_reduce(&numbers[r], &numbers[r], ReduceOp::Sum, &streams[r]).unwrap();
+    }
+    for r in 0..2 {
+        both[r].synchronize(&streams[r]).unwrap();
+        assert_eq!(numbers[r].read().unwrap(), [40, 44]);
+    }
+
+    let alone = builder(&comms[0], &gpus[0]).tag(9).start().expect("a thread");
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!alone.poll());
+    alone.abort("the other never comes");
+    let error = alone.wait().expect_err("it was aborted").to_string();
+    assert!(error.contains("the other never comes"), "{error}");
 }
 
 /// Counts that only pairs of ranks know, in pieces and rings that are much smaller than the messages.

@@ -61,7 +61,7 @@ impl Drop for AbortOnPanic {
 }
 
 /// Few blocks, so that several ranks may share a device.
-pub(crate) fn builder<'a>(comm: &'a Communicator, gpu: &'a Gpu) -> CollectivesBuilder<'a> {
+pub(crate) fn builder(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
     Collectives::builder(comm, gpu).max_blocks(3).scratch(16 << 20)
 }
 

@@ -1,0 +1,57 @@
+//! A set-up that is under way.
+
+use std::{
+    fmt,
+    panic::resume_unwind,
+    thread::{Builder, JoinHandle},
+};
+
+use mscclpp::{Communicator, errors::GpuError};
+
+use crate::{Collectives, CollectivesBuilder, Result};
+
+/// A set-up that is under way: see [`CollectivesBuilder::start`].
+///
+/// Dropping it does not end the set-up: it goes on with the other ranks, and what it made is dropped when it is done.
+#[must_use = "what is set up is had by wait()"]
+pub struct Pending {
+    comm: Communicator,
+    thread: JoinHandle<Result<Collectives>>,
+}
+
+impl Pending {
+    pub(crate) fn start(comm: Communicator, builder: CollectivesBuilder) -> Result<Self> {
+        let thread = Builder::new().name("mscclpp-collect".to_owned()).spawn(move || builder.connect());
+        let thread = thread.map_err(|error| GpuError::System {
+            operation: "starting a thread that sets up collectives".into(),
+            source: std::sync::Arc::new(error),
+        })?;
+        Ok(Self { comm, thread })
+    }
+
+    /// Whether it is done, or has failed: then [`wait`](Self::wait) returns at once. Never blocks.
+    #[must_use]
+    pub fn poll(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits until all ranks are there.
+    ///
+    /// # Errors
+    /// Those of [`CollectivesBuilder::connect`].
+    pub fn wait(self) -> Result<Collectives> {
+        self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Gives up, and with it the whole job, as [`Communicator::abort`] does: the set-up fails here and on all ranks, and
+    /// [`wait`](Self::wait) has the error. Blocks for about a second at most.
+    pub fn abort(&self, reason: &str) {
+        self.comm.abort(reason);
+    }
+}
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("is_done", &self.poll()).finish_non_exhaustive()
+    }
+}

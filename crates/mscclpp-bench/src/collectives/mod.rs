@@ -17,7 +17,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, Devices, Question, Selector, Tuned, Way};
+use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Devices, Question, Selector, Tuned, Way};
 
 pub(crate) use self::{
     numbers::Numbers,
@@ -169,7 +169,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
-        let builder = asked.blocks.into_iter().fold(builder, |builder, blocks| builder.max_blocks(blocks));
+        let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let collectives = builder.selector(chooser).connect()?;
         let bench = Bench {
             what,

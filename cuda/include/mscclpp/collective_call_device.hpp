@@ -103,38 +103,42 @@ namespace detail {
 
 // ---- words of a message
 
-// Up to 8 bytes in any memory. Functions of their own: they are much code, and seldom run.
+template <uint32_t Bytes>
+MSCCLPP_DEVICE_INLINE bool isAligned(const void* address) {
+  return (reinterpret_cast<uintptr_t>(address) & (Bytes - 1)) == 0;
+}
+
+// Up to 8 bytes at any address. Not inlined: they are much code, and seldom run.
 MSCCLPP_DEVICE_NOINLINE uint64_t loadAny(const uint8_t* at, uint32_t bytes) {
-  return bytes < 8 ? loadRest(at, static_cast<int32_t>(bytes)) : loadWord<8, 1>(at);
+  if (bytes < 8) return loadRest(at, static_cast<int32_t>(bytes));
+  return isAligned<4>(at) ? loadWord<8, 4>(at) : loadWord<8, 1>(at);
 }
 MSCCLPP_DEVICE_NOINLINE void storeAny(uint8_t* at, uint32_t bytes, uint64_t word) {
   if (bytes < 8) {
     storeRest(at, static_cast<int32_t>(bytes), word);
+  } else if (isAligned<4>(at)) {
+    storeWord<8, 4>(at, word);
   } else {
     storeWord<8, 1>(at, word);
   }
 }
 
-MSCCLPP_DEVICE_INLINE bool aligned8(const void* address) { return (reinterpret_cast<uintptr_t>(address) & 7) == 0; }
-
 // Word i of 8 bytes of a message, of which the last may be less than whole.
 MSCCLPP_DEVICE_INLINE uint64_t messageWord(const uint8_t* message, uint64_t bytes, uint64_t i) {
   const uint8_t* const at = message + i * 8;
   const uint64_t left = bytes - i * 8;
-  if (left >= 8 && aligned8(message)) return load8(at);
+  if (left >= 8 && isAligned<8>(message)) return load8(at);
   return loadAny(at, left < 8 ? static_cast<uint32_t>(left) : 8);
 }
 MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, uint64_t i, uint64_t word) {
   uint8_t* const at = message + i * 8;
   const uint64_t left = bytes - i * 8;
-  if (left >= 8 && aligned8(message)) {
+  if (left >= 8 && isAligned<8>(message)) {
     store8(at, word);
   } else {
     storeAny(at, left < 8 ? static_cast<uint32_t>(left) : 8, word);
   }
 }
-
-MSCCLPP_DEVICE_INLINE bool aligned16(const void* address) { return (reinterpret_cast<uintptr_t>(address) & 15) == 0; }
 
 // ---- what becomes of the words of the ranks
 
@@ -227,14 +231,14 @@ MSCCLPP_DEVICE_INLINE uint64_t sentWord(const CollectiveCall& call, const uint8_
 
 // ---- a call
 
-// Waits until a word that a peer writes is at least so much, with acquire. Returns whether it came. A function of its own:
-// it is much code.
+// Waits, with acquire, until a word that a peer writes is at least `least`. Returns whether it is. Not inlined: it is much
+// code.
 MSCCLPP_DEVICE_NOINLINE bool waitForWord(const uint64_t* word, uint64_t least, uint32_t* status) {
   const auto came = [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
   return came() || pollUntil<4>(came, -1, status);
 }
 
-// What seldom happens at the beginning of a call, and much code.
+// What few calls do at their beginning.
 struct CollectiveStart {
   const CollectiveHandle& comm;
   const CollectiveCall& call;
@@ -301,6 +305,7 @@ struct CollectiveStart {
     }
   }
 };
+// Not inlined: it is much code, and most calls need none of it.
 MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const CollectiveCall& call, uint64_t epoch,
                                             bool afterOneWay) {
   return CollectiveStart{comm, call, epoch, afterOneWay}.begin();
@@ -327,8 +332,8 @@ struct CollectiveBlock {
         blocks(blocksOfGrid()),
         thread(threadOfBlock()),
         threads(threadsOfBlock()) {
-    // A block has at most 1024 threads, which the compiler is not to know: else it keeps the number in a register of the
-    // whole warp, and waits for it there before anything else is read.
+    // `thread >> 16` is 0, which the compiler does not know. An address that is the same for the whole warp would bring
+    // the word into a register of the warp, and that waits for it before anything else is read.
     slotBefore = load8(comm.epochs + block + (thread >> 16));
   }
 
@@ -393,7 +398,7 @@ struct CollectiveBlock {
     const uint64_t bytes = own.recvBytes;
     if (own.send == own.recv) return;
     uint64_t i = threadOfCall();
-    if (aligned16(own.send) && aligned16(own.recv)) {
+    if (isAligned<16>(own.send) && isAligned<16>(own.recv)) {
       for (; (i + 1) * 16 <= bytes; i += threadsOfCall()) store16(own.recv + i * 16, load16(own.send + i * 16));
       i = bytes / 16 * 2 + threadOfCall();
     }

@@ -202,14 +202,6 @@ MSCCLPP_DEVICE_INLINE bool takeLines(const Lines& lines, const uint8_t* slot, ui
 template <class Words>
 MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lines, const uint8_t* inbox,
                                       uint64_t slotBytes, uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
-  if (b.ranks == 2) {
-    const uint32_t p = 1 - b.rank;
-    Bytes16 pair;
-    if (!lines.take(inbox, line, exists, pair, b.comm.status[p])) return false;
-    result.low = b.reduceTwo<Words>(mine.low, pair.low);
-    result.high = lines.hasFlag() ? lines.flag : b.reduceTwo<Words>(mine.high, pair.high);
-    return true;
-  }
   typename Words::Fold low, high;
   for (uint32_t r = 0; r < b.ranks; ++r) {
     Bytes16 pair = mine;
@@ -222,6 +214,17 @@ MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lin
   }
   result.low = low.result(b.call, b.ranks);
   result.high = lines.hasFlag() ? lines.flag : high.result(b.call, b.ranks);
+  return true;
+}
+
+// The same between two ranks.
+template <class Words>
+MSCCLPP_DEVICE_INLINE bool reduceLineOfTwo(const CollectiveBlock& b, const Lines& lines, const uint8_t* inbox,
+                                           uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
+  Bytes16 pair;
+  if (!lines.take(inbox, line, exists, pair, b.comm.status[1 - b.rank])) return false;
+  result.low = b.reduceTwo<Words>(mine.low, pair.low);
+  result.high = lines.hasFlag() ? lines.flag : b.reduceTwo<Words>(mine.high, pair.high);
   return true;
 }
 
@@ -254,7 +257,13 @@ MSCCLPP_DEVICE_INLINE void exchangeLines(const CollectiveHandle& comm, const Col
       const bool exists = line < Lines::linesOf(own.recvBytes);
       if (!warpAny(exists)) return true;
       if (exists) pair = lines.words<Words>(call, own.send, own.recvBytes, line);
-      if (!reduceLine<Words>(b, lines, inbox, slotBytes, line, exists, pair, pair)) return false;
+      bool came;
+      if constexpr (OfTwo) {
+        came = reduceLineOfTwo<Words>(b, lines, inbox, line, exists, pair, pair);
+      } else {
+        came = reduceLine<Words>(b, lines, inbox, slotBytes, line, exists, pair, pair);
+      }
+      if (!came) return false;
       if (exists) lines.storeWords(own.recv, own.recvBytes, line, pair);
     } else {
       for (uint32_t n = 1; n < b.ranks; ++n) {

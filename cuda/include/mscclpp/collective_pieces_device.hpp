@@ -30,7 +30,7 @@
 namespace mscclpp {
 namespace detail {
 
-// Up to 16 bytes in any memory; what is behind the end is 0. Functions of their own: they seldom run.
+// Up to 16 bytes at any address; what is behind the end is 0. Not inlined: they seldom run.
 MSCCLPP_DEVICE_NOINLINE Bytes16 loadVectorAny(const uint8_t* at, uint32_t bytes) {
   return {loadAny(at, bytes < 8 ? bytes : 8), bytes > 8 ? loadAny(at + 8, bytes - 8) : 0};
 }
@@ -43,12 +43,12 @@ MSCCLPP_DEVICE_NOINLINE void storeVectorAny(uint8_t* at, uint32_t bytes, Bytes16
 MSCCLPP_DEVICE_INLINE Bytes16 vectorOf(const uint8_t* part, uint32_t bytes, uint32_t i) {
   const uint8_t* const at = part + i * 16;
   const uint32_t left = bytes - i * 16;
-  return left >= 16 && aligned16(part) ? load16(at) : loadVectorAny(at, left < 16 ? left : 16);
+  return left >= 16 && isAligned<16>(part) ? load16(at) : loadVectorAny(at, left < 16 ? left : 16);
 }
 MSCCLPP_DEVICE_INLINE void storeVectorOf(uint8_t* part, uint32_t bytes, uint32_t i, Bytes16 v) {
   uint8_t* const at = part + i * 16;
   const uint32_t left = bytes - i * 16;
-  if (left >= 16 && aligned16(part)) {
+  if (left >= 16 && isAligned<16>(part)) {
     store16(at, v);
   } else {
     storeVectorAny(at, left < 16 ? left : 16, v);
@@ -72,13 +72,14 @@ MSCCLPP_DEVICE_INLINE void forVectors(uint32_t bytes, bool aligned, uint32_t thr
   for (; i * 16 < bytes; i += threads) one(i);
 }
 
-// Copies part of a message, of less than 2^31 bytes. What is sent begins and ends at multiples of 16: `sent` turns a
-// message's words into those.
+// Copies `bytes` bytes, fewer than 2^31, whose words become what `sent` makes of them. `toBytes` and `fromBytes` say how far
+// the last vector may be written and read: to the end of a message, or beyond it in a place of the scratch, which ends at a
+// multiple of 16.
 template <class Sent>
 MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t toBytes, uint32_t fromBytes,
                                     uint32_t thread, uint32_t threads, Sent sent) {
   forVectors(
-      bytes, aligned16(to) && aligned16(from), thread, threads,
+      bytes, isAligned<16>(to) && isAligned<16>(from), thread, threads,
       [=](uint32_t i, uint32_t step) {
         Bytes16 v[VectorsInFlight];
 #pragma unroll
@@ -93,6 +94,7 @@ MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t b
         storeVectorOf(to, toBytes, i, Bytes16{sent(v.low), sent(v.high)});
       });
 }
+// Sends a word as it is.
 struct AsItIs {
   MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const { return word; }
 };
@@ -176,41 +178,38 @@ struct Pieces {
   MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint32_t bytes) const {
     takeBytes(to, place, bytes, b.thread, b.threads);
   }
-  // Reduces `bytes` bytes of all ranks: this one's are at `own`, that of rank r is in place(First, here, r, k). The
-  // result goes to `out`, and by `also` to wherever else it is wanted, as vectors of 16 bytes.
-  //
-  // A thread has several loads under way at once: of two ranks, four vectors of each; of more, a vector of four ranks.
+  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for piece k. A thread
+  // has several vectors of each under way at once.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint64_t k) const {
+    const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
+    const auto sent = sentBy<Words>();
+    const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
+      return Bytes16{b.reduceTwo<Words>(sent(mine.low), theirs.low), b.reduceTwo<Words>(sent(mine.high), theirs.high)};
+    };
+    forVectors(
+        bytes, isAligned<16>(own) && isAligned<16>(out), b.thread, b.threads,
+        [&](uint32_t i, uint32_t step) {
+          Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
+#pragma unroll
+          for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+            mine[u] = load16(own + (i + u * step) * 16);
+            theirs[u] = load16(other + (i + u * step) * 16);
+          }
+#pragma unroll
+          for (uint32_t u = 0; u < VectorsInFlight; ++u) store16(out + (i + u * step) * 16, reduced(mine[u], theirs[u]));
+        },
+        [&](uint32_t i) {
+          storeVectorOf(out, bytes, i, reduced(vectorOf(own, bytes, i), load16(other + i * 16)));
+        });
+  }
+
+  // The same for any number of ranks: that of rank r is in place(First, here, r, k). The result goes to `out`, and by
+  // `also` to wherever else it is wanted, as vectors of 16 bytes. A thread has a vector of several ranks under way at
+  // once.
   template <class Words, class Also>
   MSCCLPP_DEVICE_INLINE void reduce(uint8_t* out, const uint8_t* own, uint32_t bytes, uint64_t k, Also also) const {
     const auto sent = sentBy<Words>();
-    if (b.ranks == 2) {
-      const uint8_t* const other = place(First, b.rank, 1 - b.rank, k);
-      const auto reduced = [&](Bytes16 mine, Bytes16 theirs) {
-        return Bytes16{b.reduceTwo<Words>(sent(mine.low), theirs.low), b.reduceTwo<Words>(sent(mine.high), theirs.high)};
-      };
-      forVectors(
-          bytes, aligned16(own) && aligned16(out), b.thread, b.threads,
-          [&](uint32_t i, uint32_t step) {
-            Bytes16 mine[VectorsInFlight], theirs[VectorsInFlight];
-#pragma unroll
-            for (uint32_t u = 0; u < VectorsInFlight; ++u) {
-              mine[u] = load16(own + (i + u * step) * 16);
-              theirs[u] = load16(other + (i + u * step) * 16);
-            }
-#pragma unroll
-            for (uint32_t u = 0; u < VectorsInFlight; ++u) {
-              const Bytes16 result = reduced(mine[u], theirs[u]);
-              store16(out + (i + u * step) * 16, result);
-              also(i + u * step, result);
-            }
-          },
-          [&](uint32_t i) {
-            const Bytes16 result = reduced(vectorOf(own, bytes, i), load16(other + i * 16));
-            storeVectorOf(out, bytes, i, result);
-            also(i, result);
-          });
-      return;
-    }
 #pragma unroll 1
     for (uint32_t i = b.thread; i * 16 < bytes; i += b.threads) {
       typename Words::Fold low, high;
@@ -243,9 +242,7 @@ struct Pieces {
   template <class Words>
   struct Sent {
     const CollectiveCall& call;
-    MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const {
-      return Words::sent(call, word);
-    }
+    MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const { return Words::sent(call, word); }
   };
   template <class Words>
   MSCCLPP_DEVICE_INLINE Sent<Words> sentBy() const {
@@ -271,7 +268,12 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
       const CollectiveSegment own = call.segments[b.rank];
       if (k < takes(b.rank)) {
         const uint64_t at = pieces.offset(k);
-        pieces.reduce<Words>(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), k, [](uint32_t, Bytes16) {});
+        const uint32_t bytes = pieces.length(own.recvBytes, k);
+        if constexpr (OfTwo) {
+          pieces.reduceTwo<Words>(own.recv + at, own.send + at, bytes, k);
+        } else {
+          pieces.reduce<Words>(own.recv + at, own.send + at, bytes, k, [](uint32_t, Bytes16) {});
+        }
       }
     } else {
       for (uint32_t n = 1; n < b.ranks; ++n) {

@@ -29,7 +29,8 @@ enum StatusWord {
 // Looks at one word are served one after the other, 0.3 us each on an H200. When all warps of a large grid looked at
 // once, that took a millisecond, for which the peer waited, and so looked, too, and so on: so warps take turns. Each
 // puts its first look off by its number in the grid times PollsOfTurn, and the time between looks grows by as much for
-// each warp of the grid. With 4096 warps an abort is seen within some 20 milliseconds.
+// each warp of the grid. 4096 warps look every 65,536 polls or so, of 0.15 us or more: they see an abort within tens of
+// milliseconds.
 //
 // All are multiples of PollsInARow. A poll of a simulated device can take a tenth of a millisecond, and a look takes
 // nothing.

@@ -90,13 +90,7 @@ mod tests {
     use crate::{select::Possible, tables::measured};
 
     const H200: Devices = Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink };
-    const ALL: Possible = Possible {
-        packets: true,
-        lines: true,
-        packets_in_two_steps: false,
-        lines_in_two_steps: true,
-        pieces_in_two_steps: true,
-    };
+    const ALL: Possible = Possible::ALL_BUT_ROWS;
 
     fn question(devices: Devices, ranks: usize, bytes: u64, possible: Possible) -> Question {
         Question {

@@ -6,7 +6,7 @@ use crate::{
     Collectives, DataType, DeviceSlice, Element, Error, Result, Way,
     calls::Inner,
     handle::{CollectiveCall, CollectiveRows, MAX_RANKS, OUTPUTS, Output, Segment, VECTORS},
-    select::{Choice, Possible, Question, Shape},
+    select::{Choice, Possible, Question, Shape, blocks_with_room},
     signature::rows_signature,
 };
 
@@ -305,7 +305,7 @@ impl Inner {
         let mut choice = self.selector.choose(&question).mended(&question);
         let threads = (bytes / VECTOR).div_ceil(VECTORS).next_multiple_of(32);
         choice.threads = choice.threads.max(threads as u32);
-        choice.blocks = choice.blocks.min((self.max_threads / choice.threads).max(1));
+        choice.blocks = choice.blocks.min(blocks_with_room(self.max_threads, choice.threads).max(1));
         if choice.way == Way::Pieces {
             let piece = piece(bytes, result_bytes, choice);
             let most = self.layout.blocks_of_pieces(piece, choice.two_steps);

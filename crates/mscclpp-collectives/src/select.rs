@@ -74,6 +74,18 @@ pub struct Possible {
     pub pieces_in_two_steps: bool,
 }
 
+#[cfg(test)]
+impl Possible {
+    /// All that an `all_reduce` may do.
+    pub(crate) const ALL_BUT_ROWS: Self = Self {
+        packets: true,
+        lines: true,
+        packets_in_two_steps: false,
+        lines_in_two_steps: true,
+        pieces_in_two_steps: true,
+    };
+}
+
 /// What the devices of all ranks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -115,7 +127,7 @@ pub struct Choice {
 /// Chooses how collectives are done. It must give the same answer to the same question on all ranks.
 ///
 /// What a choice cannot be is mended: blocks and threads are brought into their ranges, and if there is no room for so many
-/// threads, blocks become smaller, and then fewer; a way that is not possible
+/// threads, blocks become half as large, or fewer; a way that is not possible
 /// becomes [`Way::Pieces`], in one step if two are not possible.
 ///
 /// ```
@@ -185,8 +197,14 @@ impl Selector for Tuned {
     }
 }
 
-/// Blocks are not made smaller than this for want of room.
+/// Blocks are not made smaller than this for want of room, if they can be fewer.
 pub(crate) const LEAST_THREADS: u32 = 128;
+
+/// How many blocks of so many threads run at once where there is room for `max_threads`. A multiprocessor has room for
+/// 1024, so blocks count as large as the next divisor of that.
+pub(crate) fn blocks_with_room(max_threads: u32, threads: u32) -> u32 {
+    max_threads / threads.next_power_of_two()
+}
 
 impl Tuned {
     /// What nobody has measured yet: a block for each row that a rank sums up, or for each 256 vectors that it sends as packets.
@@ -229,12 +247,17 @@ impl Choice {
             self.way = Way::Pieces;
         }
         self.blocks = self.blocks.clamp(1, question.max_blocks);
-        self.threads = self.threads.next_multiple_of(32).clamp(32, 1024);
-        if u64::from(self.blocks) * u64::from(self.threads) > question.max_threads.into() {
-            // Smaller blocks do as well as fewer, down to a few warps.
-            let threads = question.max_threads / self.blocks / 32 * 32;
-            self.threads = self.threads.min(threads.max(LEAST_THREADS));
-            self.blocks = self.blocks.min((question.max_threads / self.threads).max(1));
+        let most_threads = 1 << question.max_threads.clamp(32, 1024).ilog2();
+        self.threads = self.threads.next_multiple_of(32).clamp(32, most_threads);
+        let room = |threads| blocks_with_room(question.max_threads, threads);
+        if self.blocks > room(self.threads) {
+            // As many blocks of half the threads do better than fewer blocks, where they fill the room.
+            let half = self.threads.next_power_of_two() / 2;
+            let fills = u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(question.max_threads) * 3;
+            if half >= LEAST_THREADS && self.blocks <= room(half) && fills {
+                self.threads = half;
+            }
+            self.blocks = self.blocks.min(room(self.threads)).max(1);
         }
         self
     }
@@ -244,13 +267,7 @@ impl Choice {
 mod tests {
     use super::*;
 
-    const ALL: Possible = Possible {
-        packets: true,
-        lines: true,
-        packets_in_two_steps: false,
-        lines_in_two_steps: true,
-        pieces_in_two_steps: true,
-    };
+    const ALL: Possible = Possible::ALL_BUT_ROWS;
 
     fn question(bytes: u64, ranks: usize, possible: Possible) -> Question {
         Question {
@@ -340,9 +357,12 @@ mod tests {
             (mended.blocks, mended.threads)
         };
         assert_eq!(within(132 * 512, 256, 512), (256, 256));
-        assert_eq!(within(108 * 512, 256, 256), (256, 192));
-        assert_eq!(within(16 * 1024, 256, 512), (128, 128));
+        assert_eq!(within(108 * 512, 256, 256), (216, 256));
+        assert_eq!(within(16 * 1024, 256, 512), (32, 512));
         assert_eq!(within(128, 8, 1024), (1, 128));
+        // Two blocks of 608 threads do not fit on a multiprocessor.
+        assert_eq!(within(132 * 512, 132, 608), (132, 512));
+        assert_eq!(within(132 * 512, 80, 608), (66, 608));
         assert_eq!(within(132 * 512, 8, 1024), (8, 1024));
         assert_eq!(Tuned.choose(&question(1 << 20, 2, none)).way, Way::Pieces);
     }

@@ -88,8 +88,9 @@ impl CollectivesBuilder {
     ///
     /// Calls of one communicator run one after the other. Those of two, on two streams, need all their blocks on the device
     /// at once: what does not fit waits for ever, when another rank begins with the other call. So a call takes no more
-    /// than its part of the multiprocessors. With 1, the largest calls are some 5 % faster. Say more if more communicators
-    /// are used at once, or other kernels need multiprocessors meanwhile. It has no meaning on simulated devices.
+    /// than its part of the multiprocessors' room. With 1, calls of 1 to 16 MiB are 1 to 8 % faster between two H200. Say more
+    /// if more communicators are used at once, or other kernels need multiprocessors meanwhile. It has no meaning on
+    /// simulated devices.
     pub fn calls_at_once(mut self, calls: u32) -> Self {
         self.calls_at_once = calls;
         self

@@ -78,7 +78,7 @@ impl Stream {
     }
 }
 
-/// How long kernels have to end after an abort, which their waits see within about a millisecond, or later on a busy machine.
+/// How long kernels have to end after an abort, which their waits see within tens of milliseconds, or later on a busy machine.
 /// Also how long others have, at least, to carry out what kernels asked them for that ended shortly before the limit.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
 /// Longer limits are cut to this, so that they can be added to the time.

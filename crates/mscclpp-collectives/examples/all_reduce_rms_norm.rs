@@ -27,6 +27,9 @@ fn rank(bootstrap: LocalBootstrap, platform: Platform) -> Outcome {
     let rank = bootstrap.rank();
     let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(platform));
     let gpu = comm.context().gpu(rank % platform.device_count()?)?;
+    // Kernels first: to load them may wait for those of ranks on the same device, which wait for this rank.
+    let module = Module::load(&gpu, &ALL_REDUCE_RMS_NORM)?;
+    let kernel = module.kernel("all_reduce_rms_norm_f16")?;
     let collectives = Collectives::builder(&comm, &gpu).max_blocks(16).connect()?;
     let stream = gpu.stream()?;
 
@@ -39,8 +42,6 @@ fn rank(bootstrap: LocalBootstrap, platform: Platform) -> Outcome {
     weight.write(&numbers(7, COLUMNS))?;
 
     // ANCHOR: call
-    let module = Module::load(&gpu, &ALL_REDUCE_RMS_NORM)?;
-    let kernel = module.kernel("all_reduce_rms_norm_f16")?;
     let rows = Rows::new(&partial, COLUMNS)?.output(&residual)?.output(&normalised)?;
     let args = KernelArgs::new().with(residual.buffer()).with(weight.buffer()).with(EPSILON);
     // SAFETY: the kernel is made for these outputs; its other parameters are the residual, the weights and epsilon.

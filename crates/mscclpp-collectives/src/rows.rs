@@ -167,7 +167,8 @@ impl Collectives {
     /// add a residual, to normalise and to quantise. `args` are its own parameters; behind them it has a
     /// `CollectiveHandle` and a `CollectiveRows`. It has one dimension of blocks and threads, of which the
     /// [`Selector`](crate::Selector) chooses how many; as a block may have 1024 threads, it is declared with
-    /// `__launch_bounds__(1024)`.
+    /// `__launch_bounds__(1024)`. Load it before the ranks make calls: loading may wait for kernels that run on the device,
+    /// and those wait for other ranks.
     ///
     /// In all else it is a call like the others: every rank makes it, in the same order; it may be captured; it does
     /// not wait for other ranks. Sums have the bits that [`all_reduce`](Self::all_reduce) gives, before they are rounded.
@@ -220,8 +221,8 @@ impl Collectives {
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
     /// # let rank = comm.bootstrap().rank();
     /// let gpu = comm.context().gpu(rank)?;
-    /// let collectives = Collectives::new(&comm, &gpu)?;
     /// let kernel = Module::load(&gpu, &ADD_BIAS)?.kernel("add_bias")?;
+    /// let collectives = Collectives::new(&comm, &gpu)?;
     /// let stream = gpu.stream()?;
     ///
     /// let numbers = DeviceSlice::<f16>::new(&gpu.allocate(3 * 2 * 64)?)?; // three rows of 64

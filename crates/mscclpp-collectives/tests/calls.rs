@@ -10,21 +10,10 @@ use std::{
 
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{
-    Choice, Collectives, DataType, DeviceSlice, Element, Error, Kind, ReduceOp, Request, Transfer, Way,
+    Choice, Collectives, DataType, DeviceSlice, Error, Kind, ReduceOp, Request, Transfer, Way,
 };
 use mscclpp_test_support::{LIMIT, Random};
-use support::{Told, builder, ranks};
-
-fn slice<T: Element>(gpu: &Gpu, numbers: &[T]) -> DeviceSlice<T> {
-    let bytes = (size_of_val(numbers) as u64).max(8);
-    let slice = DeviceSlice::at(&gpu.allocate(bytes).expect("memory"), 0, numbers.len()).expect("a slice");
-    slice.write(numbers).expect("a write");
-    slice
-}
-
-fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
-    slice(gpu, &vec![T::zeroed(); len])
-}
+use support::{Told, builder, ranks, slice, zeros};
 
 #[test]
 fn typed_calls_do_what_they_say() {

@@ -203,11 +203,12 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
     let seed = Random::new().word();
     ranks(n_ranks, |comm, gpu| {
         let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
-        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        // First: to load kernels waits for those that run, also for those of ranks on the same device.
         let module = Module::load(gpu, &ALL_REDUCE_RMS_NORM).expect("kernels");
         let kernel =
             |form: &str| module.kernel(&format!("all_reduce_rms_norm_{}{form}", T::NAME)).expect("a kernel");
         let kernels = [kernel(""), kernel("_fp8"), kernel("_fp8_of_rows")];
+        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
         let of_fp8 = numbers_of_fp8();

@@ -6,25 +6,15 @@ use std::time::{Duration, Instant};
 
 use half::f16;
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
-use mscclpp_collectives::{Choice, Collectives, DeviceSlice, Element, Error, ReduceOp, Rows, Way};
+use mscclpp_collectives::{Choice, Collectives, Error, ReduceOp, Rows, Way};
 use mscclpp_test_support::{LIMIT, Random};
-use support::{Told, builder, ranks};
+use support::{Told, builder, ranks, slice, zeros};
 
 const KERNELS: KernelSource<'static> =
     KernelSource::new("sum_rows.cu", include_str!("../../../cuda/kernels/sum_rows.cu"));
 const COLUMNS: usize = 24;
 
-fn slice<T: Element>(gpu: &Gpu, numbers: &[T]) -> DeviceSlice<T> {
-    let bytes = (size_of_val(numbers) as u64).max(8);
-    let slice = DeviceSlice::at(&gpu.allocate(bytes).expect("memory"), 0, numbers.len()).expect("a slice");
-    slice.write(numbers).expect("a write");
-    slice
-}
-
-fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
-    slice(gpu, &vec![T::zeroed(); len])
-}
-
+/// Loaded before collectives are connected: that waits for kernels that run, also for those of ranks on the same device.
 fn kernel(gpu: &Gpu, name: &str) -> Kernel {
     Module::load(gpu, &KERNELS).expect("kernels").kernel(name).expect("a kernel")
 }
@@ -48,6 +38,7 @@ fn sums_are_those_of_all_reduce() {
     let seed = Random::new().word();
     ranks(3, |comm, gpu| {
         let tell = Told::new(told(Way::Packets, false, 1));
+        let kernel = kernel(gpu, "sum_f16");
         let collectives = builder(comm, gpu).selector(tell.clone()).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let mut random = Random::with_seed(seed ^ collectives.rank() as u64);
@@ -55,7 +46,6 @@ fn sums_are_those_of_all_reduce() {
         let numbers: Vec<f16> =
             (0..13 * COLUMNS).map(|_| f16::from_bits(random.word() as u16 & 0xb3ff)).collect();
         let numbers = slice(gpu, &numbers);
-        let kernel = kernel(gpu, "sum_f16");
         let results: Vec<_> = (0..24).map(|_| zeros::<f16>(gpu, numbers.len())).collect();
         for (i, result) in results.iter().enumerate() {
             let (way, two_steps) = WAYS[i % 4];
@@ -79,12 +69,12 @@ fn sums_are_those_of_all_reduce() {
 fn rows_of_f32() {
     ranks(2, |comm, gpu| {
         let tell = Told::new(told(Way::Packets, false, 1));
+        let kernel = kernel(gpu, "sum_f32");
         let collectives = builder(comm, gpu).selector(tell.clone()).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
         let numbers: Vec<f32> = (0..5 * 12).map(|i| (i * (1 + rank)) as f32 / 8.0).collect();
         let numbers = slice(gpu, &numbers);
-        let kernel = kernel(gpu, "sum_f32");
         for (way, two_steps) in WAYS {
             tell.tell(told(way, two_steps, 2));
             let (sums, halves) = (zeros::<f32>(gpu, 60), zeros::<f16>(gpu, 60));
@@ -108,9 +98,9 @@ fn replays_take_turns_with_other_calls() {
     let seed = Random::new().word();
     ranks(2, |comm, gpu| {
         let tell = Told::new(told(Way::Packets, false, 1));
+        let kernel = kernel(gpu, "sum_f16");
         let collectives = builder(comm, gpu).selector(tell.clone()).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
-        let kernel = kernel(gpu, "sum_f16");
         let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
         let (numbers, result) = (zeros::<f16>(gpu, 9 * COLUMNS), zeros::<f16>(gpu, 9 * COLUMNS));
         let word = zeros::<u32>(gpu, 1);
@@ -172,12 +162,12 @@ fn a_rank_that_does_not_call_is_not_waited_for_after_an_abort() {
 #[test]
 fn other_rows_are_found_where_calls_are_compared() {
     ranks(2, |comm, gpu| {
+        let kernel = kernel(gpu, "sum_f16");
         let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let columns = [COLUMNS, 2 * COLUMNS][collectives.rank()];
         let (numbers, result) = (zeros::<f16>(gpu, 4 * COLUMNS), zeros::<f16>(gpu, 4 * COLUMNS));
         let rows = |columns| Rows::new(&numbers, columns).unwrap().output(&result).unwrap();
-        let kernel = kernel(gpu, "sum_f16");
         call(&collectives, &kernel, &rows(COLUMNS), &stream).unwrap();
         collectives.synchronize(&stream).unwrap();
         call(&collectives, &kernel, &rows(columns), &stream).unwrap();

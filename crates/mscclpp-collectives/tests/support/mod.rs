@@ -7,7 +7,9 @@ pub(crate) mod reference;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Question, Selector};
+use mscclpp_collectives::{
+    Choice, Collectives, CollectivesBuilder, DeviceSlice, Element, Question, Selector,
+};
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
@@ -83,4 +85,16 @@ impl Selector for Told {
     fn choose(&self, _: &Question) -> Choice {
         *self.0.lock().expect("no panic")
     }
+}
+
+/// Numbers in memory of their own.
+pub(crate) fn slice<T: Element>(gpu: &Gpu, numbers: &[T]) -> DeviceSlice<T> {
+    let bytes = (size_of_val(numbers) as u64).max(8);
+    let slice = DeviceSlice::at(&gpu.allocate(bytes).expect("memory"), 0, numbers.len()).expect("a slice");
+    slice.write(numbers).expect("a write");
+    slice
+}
+
+pub(crate) fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
+    slice(gpu, &vec![T::zeroed(); len])
 }

@@ -157,7 +157,7 @@ fuzz() {
 }
 
 # Ten thousand jobs that are played, each with something else that goes wrong.
-step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstrap --release --test simulated; }
+step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstrap --release --features simulation --test simulated; }
 
 # Two minutes of small and large writes over Ethernet, byte by byte.
 step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }

@@ -2,7 +2,7 @@
 //!
 //! [`TcpBootstrap`] connects processes, and [`LocalBootstrap`] threads of one process. Both implement the trait
 //! [`Bootstrap`]. [`Rendezvous`] reads what a launcher says; the book's page "Starting ranks" (`docs/src/starting-ranks.md`)
-//! has the commands. The only other crate of the repository that this one needs is `mscclpp-net`, which knows nothing of GPUs.
+//! has the commands. Of the repository's other crates it needs `mscclpp-net` and `mscclpp-os`, which know nothing of GPUs.
 //!
 //! # How a job forms
 //! 1. Every rank connects to rank 0, which it knows by a [`UniqueId`] or an address. Both sides prove that they know the
@@ -54,6 +54,7 @@ mod unique_id;
 
 #[doc(hidden)]
 pub mod fuzzing;
+#[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation;
 

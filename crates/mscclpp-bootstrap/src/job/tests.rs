@@ -30,7 +30,8 @@ fn plan_of_rank_0() -> Plan {
 /// Rank 0 of four, while ranks are missing.
 pub(crate) fn rank_0() -> Job {
     let root = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
-    let formation = Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root));
+    let formation =
+        Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root, &Process::own()));
     Job::new(plan_of_rank_0(), formation, Instant::now())
 }
 

@@ -59,6 +59,7 @@ impl Process {
     }
 
     /// One of these.
+    #[cfg(feature = "simulation")]
     pub(crate) fn named(host: &str, pid: u32) -> Self {
         Self { host: printable(host), pid }
     }

@@ -29,10 +29,10 @@ pub(crate) struct Refused {
 }
 
 impl Roster {
-    /// A job of `n` ranks, rank 0 of which is here.
-    pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry) -> Self {
+    /// A job of `n` ranks, of which rank 0 is this process.
+    pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry, process: &Process) -> Self {
         let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
-        ranks[0] = Some((root, Process::own().at(&address)));
+        ranks[0] = Some((root, process.at(&address)));
         let proved = HashSet::from([0]);
         Self { job, launched: None, address, ranks, absent: n - 1, proved, contested: false }
     }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn roster() -> Roster {
-        Roster::new([5; 16], "10.0.0.1:5000".into(), 3, entry())
+        Roster::new([5; 16], "10.0.0.1:5000".into(), 3, entry(), &Process::own())
     }
 
     fn hello(from: u32) -> Hello {

@@ -10,9 +10,9 @@ use crate::simulation::scenario::{PORT, plan_of, starter};
 use crate::simulation::world::{Event, Network, World};
 
 /// The most ranks: each has the table of all, so their memory grows with the square.
-pub const MOST_RANKS: usize = 4096;
+const MOST_RANKS: usize = 4096;
 /// Bytes that each rank gives to `all_gather`.
-pub const PIECE: usize = 256;
+const PIECE: usize = 256;
 
 /// What a part of a job's life costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub struct Cost {
     /// The same in ways from one host to another that follow each other.
     pub hops: u32,
     /// What rank 0 writes.
-    pub rank_0: Written,
+    pub rank_0: Traffic,
     /// What the rank writes that writes the most bytes beside it.
-    pub most_of_others: Written,
+    pub most_of_others: Traffic,
 }
 
 /// What a rank writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct Traffic {
     /// Frames.
     pub frames: u64,
     /// Bytes.
@@ -81,7 +81,7 @@ pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
         program.steps = VecDeque::from(calls);
     }
     let mut parts = Vec::new();
-    let mut before = vec![Written::default(); n];
+    let mut before = vec![Traffic::default(); n];
     let mut until = pause / 2;
     for (number, what) in ["initialise", "all_gather", "barrier"].into_iter().enumerate() {
         world.run(until, u64::MAX);
@@ -98,7 +98,7 @@ pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
             Some(last) => ends(last).and_then(|ends| ends.into_iter().max()).unwrap_or_default() + pause,
         };
         let time = end.saturating_sub(last_begin);
-        let written: Vec<Written> =
+        let written: Vec<Traffic> =
             world.written.iter().zip(&before).map(|(now, then)| now.since(*then)).collect();
         let most_of_others =
             written[1..].iter().copied().max_by_key(|written| written.bytes).unwrap_or_default();
@@ -111,7 +111,7 @@ pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
     Ok(Costs { parts, connections_of_rank_0: most(0..1), most_connections_of_others: most(1..n) })
 }
 
-impl Written {
+impl Traffic {
     fn since(&self, before: Self) -> Self {
         Self { frames: self.frames - before.frames, bytes: self.bytes - before.bytes }
     }

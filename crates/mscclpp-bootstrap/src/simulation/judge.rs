@@ -133,7 +133,10 @@ impl Scenario {
     fn is_true(&self, error: &Error) -> bool {
         let suspects = &self.world.suspects;
         match error {
-            Error::PeerLost { rank, .. } => suspects.contains(rank),
+            // Of a rank that ends because of an abort, the notice may be thrown away: then its end is all that is seen.
+            Error::PeerLost { rank, .. } => {
+                suspects.contains(rank) || (self.kind == Kind::Aborted && self.world.unheard.contains(rank))
+            }
             // Who was hit before it could be known, or never came; or could not be reached any more.
             Error::Timeout { missing, .. } => {
                 let unreached = |rank: &usize| suspects.contains(rank) || self.absent == Some(*rank);

@@ -13,6 +13,6 @@ mod stranger;
 mod wires;
 mod world;
 
-pub use cost::{Cost, Costs, MOST_RANKS, PIECE, Written, cost};
+pub use cost::{Cost, Costs, Traffic, cost};
 pub use judge::{Played, play};
 pub use scenario::Kind;

@@ -71,7 +71,9 @@ pub(super) struct Scenario {
 const LIFE: Duration = Duration::from_secs(6);
 
 impl Scenario {
+    /// Of 2 to `most_ranks` ranks.
     pub(super) fn of_seed(seed: u64, most_ranks: usize) -> Self {
+        assert!(most_ranks >= 2, "{most_ranks} ranks; a job that can go wrong has two at least");
         let mut dice = Dice::new(seed);
         let kind = KINDS[dice.below(KINDS.len())];
         // Small jobs are the fastest, and show most.
@@ -254,7 +256,7 @@ pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>)
                 world.listen(0, SocketAddr::new(root.ip(), port));
             }
             let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
-            Formation::of_root(Roster::new(JOB, root.to_string(), plan.n_ranks, entry))
+            Formation::of_root(Roster::new(JOB, root.to_string(), plan.n_ranks, entry, &plan.process))
         } else {
             Formation::of_member(Join { candidates, host, domain })
         };

@@ -228,6 +228,7 @@ impl World {
         }
         if unread && discard {
             found.ends[side].epoch += 1;
+            self.unheard.insert(node);
             self.reset(wire, 1 - side);
         } else {
             self.send_end(wire, side, CLOSED);
@@ -245,6 +246,10 @@ impl World {
     pub(super) fn ended(&mut self, wire: u64, to: usize, node: usize, why: &'static str) {
         let now = self.instant();
         let Some(id) = self.id_of(wire, to) else { return };
+        // An end that was on its way was thrown away with the bytes before it; what is heard instead is the reset.
+        if why == CLOSED && self.wires[&wire].ends[1 - to].epoch != 0 {
+            return;
+        }
         if let Some(job) = &mut self.nodes[node].job {
             job.on_end(now, id, why);
         } else {

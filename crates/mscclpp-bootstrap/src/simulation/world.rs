@@ -1,11 +1,11 @@
 //! The played world: ranks, strangers, what is still to happen to them, and the time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::job::{Action, ConnectionId, Job};
-use crate::simulation::cost::Written;
+use crate::simulation::cost::Traffic;
 use crate::simulation::dice::Dice;
 use crate::simulation::faults::Fault;
 use crate::simulation::program::Program;
@@ -92,9 +92,9 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(at: usize) -> Self {
-        let [_, _, high, low] = (at as u32).to_be_bytes();
+        let [_, high, middle, low] = (at as u32).to_be_bytes();
         Self {
-            ip: [10, at.to_be_bytes()[5], high, low].into(),
+            ip: [10, high, middle, low].into(),
             job: None,
             program: Program::default(),
             stranger: None,
@@ -122,6 +122,8 @@ pub(super) struct World {
     pub(super) parted: Option<Vec<bool>>,
     /// The ranks that a fault has hit, and may be said to be lost.
     pub(super) suspects: Vec<usize>,
+    /// Those that closed a connection with bytes unread, so that what they had said last was thrown away.
+    pub(super) unheard: BTreeSet<usize>,
     pub(super) last_fault: Duration,
     /// Something has happened that all must hear of.
     pub(super) concerns_all: bool,
@@ -131,7 +133,7 @@ pub(super) struct World {
     /// How many events there were.
     pub(super) count: u64,
     /// What was written, by rank, and the most connections that it had at a time.
-    pub(super) written: Vec<Written>,
+    pub(super) written: Vec<Traffic>,
     pub(super) most_wires: Vec<usize>,
     /// A digest of all that happened.
     pub(super) trace: u64,
@@ -149,13 +151,14 @@ impl World {
             listeners: BTreeMap::new(),
             parted: None,
             suspects: Vec::new(),
+            unheard: BTreeSet::new(),
             last_fault: Duration::ZERO,
             concerns_all: false,
             events: BTreeMap::new(),
             last_event: 0,
             last_wire: 0,
             count: 0,
-            written: vec![Written::default(); nodes],
+            written: vec![Traffic::default(); nodes],
             most_wires: vec![0; nodes],
             trace: 0,
         }

@@ -108,8 +108,8 @@ impl TcpBootstrapBuilder {
         }
     }
 
-    /// The time that all of [`connect`](Self::connect), or of [`start`](Self::start) and what follows, may take, and later the opening of one connection: 30 s unless
-    /// set.
+    /// The time that joining the job may take, from [`connect`](Self::connect) or [`start`](Self::start) on; and later, that the
+    /// opening of one connection may take. 30 s unless set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -325,7 +325,7 @@ impl TcpBootstrapBuilder {
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
         let root = Entry { host, domain, port, addresses };
         let formation = Formation::of_root(
-            Roster::new(job, shown, plan.n_ranks, root).launched_as(plan.launched.clone()),
+            Roster::new(job, shown, plan.n_ranks, root, &plan.process).launched_as(plan.launched.clone()),
         );
         Ok(Settings { plan, listener, formation, places: Places::default() })
     }

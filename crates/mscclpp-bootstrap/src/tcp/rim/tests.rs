@@ -43,7 +43,7 @@ fn rim(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Rim 
 fn rank_0(listener: TcpListener) -> Rim {
     let root = listener.local_addr().unwrap();
     let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
-    let roster = Roster::new(JOB, root.to_string(), N_RANKS, entry);
+    let roster = Roster::new(JOB, root.to_string(), N_RANKS, entry, &Process::own());
     rim(0, Formation::of_root(roster), Some(listener))
 }
 

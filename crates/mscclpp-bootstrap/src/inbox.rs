@@ -254,6 +254,10 @@ impl Inbox {
         self.state.lock().failure.clone()
     }
 
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.lock().failure.is_some()
+    }
+
     /// Fails everything, once; later failures are ignored. Says whether this was the first.
     pub(crate) fn fail(&self, error: &Error) -> bool {
         let hooks = {

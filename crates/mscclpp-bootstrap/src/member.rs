@@ -41,6 +41,11 @@ impl Member {
         self.check_process().err().or_else(|| self.inbox.failure())
     }
 
+    /// As [`failure`](Self::failure), for who does not ask why.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.check_process().is_err() || self.inbox.has_failed()
+    }
+
     pub(crate) fn on_failure(&self, hook: FailureHook) {
         if self.check_process().is_ok() {
             self.inbox.on_failure(hook);

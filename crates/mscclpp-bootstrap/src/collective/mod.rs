@@ -132,8 +132,8 @@ impl Collectives {
 /// A barrier among some ranks, of which the caller is one. `members` is sorted.
 pub(crate) fn group_barrier(carrier: &impl Carrier, members: Vec<usize>, wait: &mut Wait) -> Result<()> {
     let mut exchange = Group::new(members).exchange(carrier.rank());
-    let (tag, named) = (exchange.envelope.tag(), format!("{:?}", exchange.envelope.members()));
-    let whom = |peer| format!("rank {peer}: group_barrier of the ranks {named}");
+    let (tag, members) = (exchange.envelope.tag(), exchange.envelope.members().to_vec());
+    let whom = |peer| format!("rank {peer}: group_barrier of the ranks {members:?}");
     match run(&mut exchange, carrier, wait, (Channel::Group, tag), &whom)? {
         Step::Done(_) => Ok(()),
         Step::Late(missing) => {

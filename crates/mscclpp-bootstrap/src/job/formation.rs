@@ -200,6 +200,9 @@ impl Job {
             Ok(at) => at,
             Err(error) => return self.fail(&error, None),
         };
+        if !matches!(self.formation.stage, Stage::Listening(..)) {
+            return;
+        }
         let Stage::Listening(id, join) = std::mem::replace(&mut self.formation.stage, Stage::Joined) else {
             return;
         };

@@ -2,7 +2,7 @@
 //!
 //! Events go in: connections that came, bytes, ends of connections, commands of callers, the time. Each is a method that
 //! begins with `on_`. Actions come out ([`Job::next_action`]): dial, write, close, deliver, and so on. They are to be carried
-//! out in their order, before the next event. `tcp` does this with sockets and a thread, and `simulation` with a network
+//! out in their order; other events may be told while some still wait. `tcp` does this with sockets and a thread, and `simulation` with a network
 //! that it plays. `docs/design/job.md` describes the states.
 //!
 //! Invariants that the comments refer to:
@@ -175,12 +175,13 @@ impl Job {
 
     /// When to call [`on_time`](Self::on_time), if nothing else happens.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
-        let attempts = self
-            .dials
-            .values()
-            .map(|dial| dial.search.wake_at())
-            .chain(self.connections.values().filter(|_| !self.dials.is_empty()).filter_map(|c| c.deadline))
-            .min();
+        let attempts = match self.dials.is_empty() {
+            true => None,
+            false => {
+                let searches = self.dials.values().map(|dial| dial.search.wake_at());
+                searches.chain(self.connections.values().filter_map(|c| c.deadline)).min()
+            }
+        };
         let over = self.failed.is_some() || self.closing.is_some();
         let formation = if over { None } else { self.formation.wake_at(&self.plan) };
         [self.oldest_unproven(), attempts, self.closing, self.relink_at, formation]

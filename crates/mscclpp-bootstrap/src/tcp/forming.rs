@@ -20,7 +20,7 @@ const THREAD_STACK: usize = 256 * 1024;
 /// is over.
 ///
 /// If it is dropped before the job has formed, it aborts: the ranks that have come fail with [`Error::Aborted`], which
-/// names this rank. As after [`TcpBootstrap::new`] has failed, that takes at most a few seconds. If the job has formed, the rank
+/// names this rank; or, if it had not reached rank 0 yet, they miss it when their time is up. As after [`TcpBootstrap::new`] has failed, that takes at most a few seconds. If the job has formed, the rank
 /// leaves it.
 ///
 /// One thread that brings up all ranks of a job:
@@ -67,7 +67,7 @@ impl Forming {
     /// the others have heard of it. Never blocks.
     pub fn poll(&self) -> bool {
         self.bootstrap.as_ref().is_none_or(|bootstrap| {
-            bootstrap.has_formed() || bootstrap.member.failure().is_some() || Instant::now() >= self.end()
+            bootstrap.has_formed() || bootstrap.member.has_failed() || Instant::now() >= self.end()
         })
     }
 
@@ -78,7 +78,7 @@ impl Forming {
     pub fn wait(mut self) -> Result<TcpBootstrap> {
         let deadline = self.end();
         let Some(bootstrap) = self.bootstrap.take() else {
-            return Err(Error::InvalidArgument("this rank has been waited for already".to_owned()));
+            unreachable!("only what consumes it takes it");
         };
         bootstrap.member.check_process()?;
         let mut patience = Wait::quiet(deadline);
@@ -96,7 +96,8 @@ impl Forming {
         }
     }
 
-    /// Gives up: the ranks that have come fail with [`Error::Aborted`], which has this reason. Takes at most a few seconds.
+    /// Gives up: the ranks that have come fail with [`Error::Aborted`], which has this reason; or, if this rank had not reached
+    /// rank 0 yet, they miss it when their time is up. Takes at most a few seconds.
     pub fn abort(mut self, reason: &str) {
         if let Some(bootstrap) = self.bootstrap.take() {
             bootstrap.abort(reason);

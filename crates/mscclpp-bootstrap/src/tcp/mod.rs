@@ -114,8 +114,8 @@ impl TcpBootstrap {
     /// Only the look-up of a host name, if the address has one, can take time.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`], [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::BadEnvironment`], and
-    /// [`Error::Io`]. All other errors of [`new`](Self::new) come from [`Forming::wait`].
+    /// [`Error::InvalidArgument`], [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::BadEnvironment`],
+    /// [`Error::EnvironmentConflict`], [`Error::Io`], and [`Error::NotTheCreator`] for a job of one rank. All other errors of [`new`](Self::new) come from [`Forming::wait`].
     pub fn start(
         rank: usize,
         n_ranks: usize,

@@ -9,7 +9,7 @@ use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejectio
 use crate::protocol::key::JobKey;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
-use crate::protocol::table::{Entry, Table};
+use crate::protocol::table::{Entry, Table, parse_place};
 use crate::unique_id::UniqueId;
 
 /// The version of the protocol.
@@ -141,6 +141,7 @@ pub fn member(bytes: &[u8]) {
             Kind::Notice => drop(notice::parse(&frame.payload)),
             Kind::Join => drop(Entry::parse(&frame.payload)),
             Kind::Table => table(&frame.payload),
+            Kind::Parent => drop(parse_place(&frame.payload)),
             _ => {}
         }
     }

@@ -1,9 +1,9 @@
 //! How a job forms.
 //!
 //! 1. Every rank connects to rank 0, proves itself and says where it listens.
-//! 2. When all have come, rank 0 sends everyone the table.
-//! 3. Every rank connects to its parent in the tree (the children of rank 0 stay on the connection they have), and
-//!    says `Ready` to it once all its children have said so.
+//! 2. When all have come, rank 0 tells everyone where its parent in the tree listens.
+//! 3. Every rank connects to its parent (the children of rank 0 stay on the connection they have), which sends it the table.
+//!    It says `Ready` to its parent once it has the table and all its children have said so.
 //! 4. When rank 0's children are ready, `Go` travels down the tree, and rank 0 closes the other connections.
 //!
 //! Until then a rank that is lost ends the job, and so does one that leaves.
@@ -14,17 +14,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::socket::canonical;
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::Malformed;
 use mscclpp_os::waiting::LongWait;
 
 use crate::job::connection::{Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::progress::FIRST_PROGRESS;
 use crate::job::{Action, ConnectionId, Job, Join, Plan};
-use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
+use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::Purpose;
 use crate::protocol::roster::Roster;
-use crate::protocol::table::{Entry, Table};
+use crate::protocol::table::Entry;
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
@@ -36,7 +36,7 @@ pub(crate) struct Formation {
     /// Rank 0 has no descriptor left, of so many.
     pub(super) full: Option<u32>,
     /// What has come of the table.
-    table: Vec<u8>,
+    pub(super) table: Vec<u8>,
     ready_children: BTreeSet<usize>,
     ready_sent: bool,
     /// When rank 0 says next who is missing.
@@ -52,7 +52,7 @@ enum Stage {
     Searching(Join),
     /// Rank 0 has let this rank in on this connection, and it begins to listen for others.
     Listening(ConnectionId, Join),
-    /// Rank 0 knows where this rank listens. It gets the table, and connects to its neighbours in the tree.
+    /// Rank 0 knows where this rank listens. It connects to its neighbours in the tree, and gets the table.
     Joined,
     /// There is a rank 0 at this address already, which hears of this one. If it gives no reason, the job fails for this one.
     SecondRoot(SocketAddr, Error),
@@ -248,7 +248,7 @@ impl Job {
                         tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
                         self.fail(&error, None);
                     }
-                    (Ok(()), Some(table)) => self.send_table(table)?,
+                    (Ok(()), Some(table)) => self.begin_tree(table)?,
                     (Ok(()), None) => {}
                 }
                 Ok(())
@@ -257,68 +257,22 @@ impl Job {
         }
     }
 
-    fn send_table(&mut self, bytes: Vec<u8>) -> Result<(), Malformed> {
-        let mut parts = Vec::new();
-        let mut chunks = bytes.chunks(MAX_PAYLOAD - 1).peekable();
-        while let Some(chunk) = chunks.next() {
-            let last = u8::from(chunks.peek().is_none());
-            parts.push(Arc::new(frame::encode(Kind::Table, &[&[last], chunk].concat())));
-        }
-        self.table = Some(Arc::new(Table::parse(bytes, 0, self.plan.n_ranks)?));
-        self.formation.progress_at = None;
-        let mut children = Vec::new();
-        let mut receivers = Vec::new();
-        for (&id, connection) in &mut self.connections {
-            let Phase::Member { rank, joined: true, .. } = connection.phase else { continue };
-            for part in &parts {
-                connection.outbox.push(Arc::clone(part));
-            }
-            receivers.push(id);
-            if tree::parent(rank) == Some(0) {
-                children.push((id, rank));
-            }
-        }
-        receivers.into_iter().for_each(|id| self.queue_write(id));
-        for (id, peer) in children {
-            self.link_up(id, Link::new(peer, false));
-        }
-        Ok(())
-    }
-
     /// A frame from rank 0, on the connection over which the job forms.
     pub(super) fn on_root_frame(&mut self, id: ConnectionId, frame: &Frame) -> Result<(), Malformed> {
-        let mut reader = Reader::new(&frame.payload);
         match frame.kind {
             Kind::Notice => self.on_notice(id, frame),
             Kind::Progress => self.formation.take_progress(frame),
-            Kind::Table => {
-                let last = reader.flag()?;
-                self.formation.table.extend_from_slice(reader.rest());
-                if last {
-                    let bytes = std::mem::take(&mut self.formation.table);
-                    let table = Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?;
-                    self.formation.missing.clear();
-                    self.connect_to_parent(id, table);
-                }
-                Ok(())
+            Kind::Parent => self.on_parent(frame),
+            // Only its children get the table from rank 0.
+            Kind::Table if self.parent() == Some(0) => {
+                self.link_up(id, Link::new(0, true));
+                self.on_table_frame(0, frame)
             }
             Kind::Dismiss => {
                 self.remove(id);
                 Ok(())
             }
             _ => Err(Malformed("a frame of rank 0 is out of place")),
-        }
-    }
-
-    fn connect_to_parent(&mut self, id: ConnectionId, table: Table) {
-        let parent = tree::parent(self.plan.rank).unwrap_or(0);
-        let addresses = table.addresses(parent);
-        self.table = Some(Arc::new(table));
-        if parent == 0 {
-            self.link_up(id, Link::new(0, true));
-        } else {
-            let dial = Dial::new(Purpose::Tree, addresses, self.now, self.plan.deadline);
-            self.dial(parent, dial);
         }
     }
 

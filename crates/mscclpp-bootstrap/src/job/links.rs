@@ -137,6 +137,9 @@ impl Job {
             self.retire_surplus(rank);
         }
         self.queue_write(id);
+        if self.is_child(rank) {
+            self.send_table(&[id]);
+        }
         self.tree_progressed();
     }
 
@@ -239,6 +242,7 @@ impl Job {
             }
             Kind::Notice => self.on_notice(id, &frame)?,
             Kind::Ready | Kind::Go => self.on_tree_frame(rank, frame.kind),
+            Kind::Table => self.on_table_frame(rank, &frame)?,
             _ => return Err(Malformed("a frame is out of place between ranks")),
         }
         Ok(())

@@ -26,6 +26,7 @@ mod handshaking;
 mod links;
 mod plan;
 mod progress;
+mod spreading;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

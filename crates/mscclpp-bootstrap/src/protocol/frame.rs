@@ -58,17 +58,19 @@ pub(crate) enum Kind {
     Go = 36,
     /// Formation: rank 0 closes the connections over which the job formed.
     Dismiss = 37,
+    /// Formation: where your parent in the tree listens.
+    Parent = 38,
 }
 
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         use Kind::{
-            Accept, Challenge, Credit, Dismiss, Full, Go, Goodbye, Hello, Join, Message, Notice, Progress,
-            Ready, Refuse, Reject, Rest, Retire, Table,
+            Accept, Challenge, Credit, Dismiss, Full, Go, Goodbye, Hello, Join, Message, Notice, Parent,
+            Progress, Ready, Refuse, Reject, Rest, Retire, Table,
         };
         [
             Challenge, Hello, Accept, Reject, Refuse, Full, Message, Rest, Credit, Notice, Goodbye, Retire,
-            Join, Progress, Table, Ready, Go, Dismiss,
+            Join, Progress, Table, Ready, Go, Dismiss, Parent,
         ]
         .into_iter()
         .find(|&kind| kind as u8 == byte)
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn every_kind_has_a_byte_of_its_own() {
         let known = (0..=255).filter_map(Kind::from_byte).count();
-        assert_eq!(known, 18);
+        assert_eq!(known, 19);
         assert!((0..=255).filter_map(|b| Kind::from_byte(b).map(|k| (k, b))).all(|(k, b)| k as u8 == b));
     }
 

@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 ///
 /// 2: a rank that joins at an address names the job of its launcher, and may be told that it is another.
 /// 3: the initiator says which process it is. From here on a hello may have more at its end, which is passed over.
-pub(crate) const PROTOCOL_VERSION: u32 = 3;
+/// 4: the table comes from the parent in the tree, and rank 0 says where that listens.
+pub(crate) const PROTOCOL_VERSION: u32 = 4;
 
 pub(crate) type JobId = [u8; 16];
 

@@ -38,6 +38,18 @@ impl Entry {
     }
 }
 
+/// Where a rank listens, by bytes that [`Table::place`] gave.
+pub(crate) fn parse_place(bytes: &[u8]) -> Result<Vec<SocketAddr>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let place = take_place(&mut reader)?;
+    reader.end()?;
+    Ok(socket_addresses(place))
+}
+
+fn socket_addresses((port, addresses): (u16, Vec<IpAddr>)) -> Vec<SocketAddr> {
+    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}
+
 fn put_place(out: &mut Vec<u8>, port: u16, addresses: &[IpAddr]) {
     let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
     out.extend(port.to_le_bytes());
@@ -64,6 +76,13 @@ pub(crate) struct Table {
     entries: Vec<u32>,
     per_node: usize,
     per_domain: usize,
+}
+
+/// The most bytes that a table of `n` ranks has.
+pub(crate) fn most_bytes(n: usize) -> usize {
+    const HOST: usize = 16;
+    const ADDRESS: usize = 17;
+    4 + n * (2 * HOST + 8 + 3 + MAX_ADDRESSES * ADDRESS)
 }
 
 /// The bytes of a table. Hosts are named once and referred to by number.
@@ -109,12 +128,19 @@ impl Table {
 
     /// Where a rank listens, best first.
     pub(crate) fn addresses(&self, rank: usize) -> Vec<SocketAddr> {
-        let place = self.entries.get(rank).and_then(|&start| {
-            let mut reader = Reader::new(self.bytes.get(start as usize + 8..)?);
-            take_place(&mut reader).ok()
-        });
-        let (port, addresses) = place.unwrap_or_default();
-        addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+        parse_place(self.place(rank)).unwrap_or_default()
+    }
+
+    /// The part of the table that says where a rank listens; empty for a rank that does not exist.
+    pub(crate) fn place(&self, rank: usize) -> &[u8] {
+        let Some(&start) = self.entries.get(rank) else { return &[] };
+        let end = self.entries.get(rank + 1).map_or(self.bytes.len(), |&next| next as usize);
+        self.bytes.get(start as usize + 8..end).unwrap_or_default()
+    }
+
+    /// All of it, as it came.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// How many ranks are on this rank's host.
@@ -170,6 +196,17 @@ mod tests {
         let mut huge = encode(&three());
         huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(Table::parse(huge, 0, 3).is_err());
+    }
+
+    #[test]
+    fn no_table_is_larger_than_the_most_and_places_are_parts_of_it() {
+        let ranks: Vec<Entry> = (0..9).map(|i| entry(i, 100 + i, 1, &["fd00::1"; MAX_ADDRESSES])).collect();
+        let bytes = encode(&ranks);
+        assert_eq!(bytes.len(), most_bytes(9));
+        let table = Table::parse(bytes, 0, 9).unwrap();
+        assert_eq!(parse_place(table.place(8)).unwrap(), table.addresses(8));
+        assert_eq!(table.addresses(8).len(), MAX_ADDRESSES);
+        assert!(table.place(9).is_empty() && parse_place(&[]).is_err());
     }
 
     #[test]

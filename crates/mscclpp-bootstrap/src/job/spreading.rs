@@ -1,0 +1,112 @@
+//! How the table of all ranks spreads: down the tree.
+//!
+//! Rank 0 tells each rank where its parent listens, and sends the table to its own two children alone. Each rank sends it on to its
+//! children, so nobody writes it more than twice. A child may connect before its parent has the table, or after: whichever
+//! comes second sends it.
+
+use std::sync::Arc;
+
+use mscclpp_net::wire::{Malformed, Reader};
+
+use crate::job::connection::{Link, Phase};
+use crate::job::dialling::Dial;
+use crate::job::{ConnectionId, Job};
+use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
+use crate::protocol::hello::Purpose;
+use crate::protocol::table::{Table, most_bytes, parse_place};
+use crate::protocol::tree;
+
+impl Job {
+    pub(super) fn parent(&self) -> Option<usize> {
+        tree::parent(self.plan.rank)
+    }
+
+    /// Rank 0 knows all ranks.
+    pub(super) fn begin_tree(&mut self, bytes: Vec<u8>) -> Result<(), Malformed> {
+        let table = Arc::new(Table::parse(bytes, 0, self.plan.n_ranks)?);
+        self.formation.progress_at = None;
+        let mut children = Vec::new();
+        let mut receivers = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            let Phase::Member { rank, joined: true, .. } = connection.phase else { continue };
+            match tree::parent(rank) {
+                Some(0) => children.push((id, rank)),
+                Some(parent) => {
+                    connection.outbox.push(frame::encode(Kind::Parent, table.place(parent)));
+                    receivers.push(id);
+                }
+                None => {}
+            }
+        }
+        receivers.into_iter().for_each(|id| self.queue_write(id));
+        self.table = Some(table);
+        for (id, peer) in children {
+            self.link_up(id, Link::new(peer, false));
+        }
+        Ok(())
+    }
+
+    /// Rank 0 has said where the parent of this rank listens.
+    pub(super) fn on_parent(&mut self, frame: &Frame) -> Result<(), Malformed> {
+        let addresses = parse_place(&frame.payload)?;
+        let Some(parent) = self.parent().filter(|&parent| parent > 0) else {
+            return Err(Malformed("the parent of this rank is rank 0"));
+        };
+        self.formation.missing.clear();
+        self.dial(parent, Dial::new(Purpose::Tree, addresses, self.now, self.plan.deadline));
+        Ok(())
+    }
+
+    /// A part of the table, from a rank.
+    pub(super) fn on_table_frame(&mut self, from: usize, frame: &Frame) -> Result<(), Malformed> {
+        if self.parent() != Some(from) {
+            return Err(Malformed("the table is not from the parent in the tree"));
+        }
+        if self.table.is_some() {
+            // Over a second connection to the parent.
+            return Ok(());
+        }
+        let mut reader = Reader::new(&frame.payload);
+        let last = reader.flag()?;
+        self.formation.table.extend_from_slice(reader.rest());
+        if self.formation.table.len() > most_bytes(self.plan.n_ranks) {
+            return Err(Malformed("a table is too long"));
+        }
+        if !last {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.formation.table);
+        self.table = Some(Arc::new(Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?));
+        self.formation.missing.clear();
+        let children = self.connections.iter().filter_map(|(&id, connection)| match &connection.phase {
+            Phase::Link(link) if self.is_child(link.peer) => Some(id),
+            _ => None,
+        });
+        let children: Vec<ConnectionId> = children.collect();
+        self.send_table(&children);
+        self.tree_progressed();
+        Ok(())
+    }
+
+    /// Sends the table, if it is there and the job has not formed, to children in the tree that have connected.
+    pub(super) fn send_table(&mut self, children: &[ConnectionId]) {
+        let Some(table) = self.table.as_ref().filter(|_| !self.is_formed() && !children.is_empty()) else {
+            return;
+        };
+        let mut chunks = table.bytes().chunks(MAX_PAYLOAD - 1).peekable();
+        while let Some(chunk) = chunks.next() {
+            let last = u8::from(chunks.peek().is_none());
+            let part = Arc::new(frame::encode(Kind::Table, &[&[last], chunk].concat()));
+            for id in children {
+                if let Some(connection) = self.connections.get_mut(id) {
+                    connection.outbox.push(Arc::clone(&part));
+                }
+            }
+        }
+        children.iter().for_each(|&id| self.queue_write(id));
+    }
+
+    pub(super) fn is_child(&self, rank: usize) -> bool {
+        tree::parent(rank) == Some(self.plan.rank)
+    }
+}

@@ -137,7 +137,7 @@ impl Job {
         }
         let now = self.now;
         let (rank, keyed) = (self.plan.rank, self.plan.key.secret);
-        let Some(dial) = self.dials.get_mut(&peer) else { return };
+        let Some(dial) = self.dials.get_mut(&peer) else { return self.look_again(peer) };
         tracing::debug!(target: LOG, rank, peer, %address, %how, "an attempt to connect failed");
         let why = how.to_string();
         let news = dial.search.failed(address, how, now);

@@ -65,8 +65,8 @@ impl Job {
             self.actions.push_back(Action::StopListening);
         }
         self.dials.clear();
-        let (mut others, mut told) = (Vec::new(), Vec::new());
-        for (&id, connection) in &mut self.connections {
+        let (mut others, mut farewells, mut told) = (Vec::new(), Vec::new(), Vec::new());
+        for (&id, connection) in &self.connections {
             let farewell = match &connection.phase {
                 // A retired connection has had its last frame; the peer gets the goodbye on the other one.
                 Phase::Link(link) => (!link.retire_sent).then_some(link.peer),
@@ -81,14 +81,22 @@ impl Job {
                 }
             };
             if let (Some(peer), None) = (farewell, &self.failed) {
-                let sent = self.peers.get(&peer).map_or(0, Peer::sent);
-                connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
+                farewells.push((id, peer));
             }
             told.push(id);
         }
+        farewells.into_iter().for_each(|(id, peer)| self.say_goodbye(id, peer));
         told.into_iter().for_each(|id| self.queue_write(id));
         for id in others {
             self.remove(id);
+        }
+    }
+
+    /// The last frame on a connection to a peer: how many messages it was sent.
+    pub(super) fn say_goodbye(&mut self, id: ConnectionId, peer: usize) {
+        let sent = self.peers.get(&peer).map_or(0, Peer::sent);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
         }
     }
 

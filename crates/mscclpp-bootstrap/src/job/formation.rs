@@ -231,7 +231,7 @@ impl Job {
                     return Ok(());
                 };
                 let from = from.clone();
-                let other_claim = self.other_claim(id, rank);
+                let other_claim = self.claim_of_another(id, rank, &from);
                 let Some(roster) = self.formation.roster_mut() else { return Ok(()) };
                 if let Some(Phase::Member { joined: joined @ false, .. }) =
                     self.connections.get_mut(&id).map(|c| &mut c.phase)
@@ -242,14 +242,12 @@ impl Job {
                 }
                 tracing::debug!(target: LOG, peer = rank, from, "a rank has joined");
                 let entered = roster.enter(rank, entry, &from, other_claim.as_deref());
-                let table = roster.table();
-                match (entered, table) {
-                    (Err(error), _) => {
+                match entered {
+                    Err(error) => {
                         tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
                         self.fail(&error, None);
                     }
-                    (Ok(()), Some(table)) => self.begin_tree(table)?,
-                    (Ok(()), None) => {}
+                    Ok(()) => self.begin_tree_if_all_came(),
                 }
                 Ok(())
             }

@@ -241,12 +241,24 @@ impl Job {
         Ok(())
     }
 
-    /// The address of another connection that was admitted as the same rank.
-    pub(super) fn other_claim(&self, id: ConnectionId, rank: usize) -> Option<String> {
+    /// Where another process is that was admitted as the same rank. One process comes twice if its first connection has broken, which
+    /// is heard of here later.
+    pub(super) fn claim_of_another(&self, id: ConnectionId, rank: usize, from: &str) -> Option<String> {
+        self.claims(id, rank).find(|claim| !is_same_process(claim, from)).cloned()
+    }
+
+    /// Whether the same process was admitted as this rank on another connection, too.
+    pub(super) fn claims_again(&self, id: ConnectionId, rank: usize, from: &str) -> bool {
+        self.claims(id, rank).any(|claim| is_same_process(claim, from))
+    }
+
+    /// The other connections that were admitted as this rank: where they are from.
+    fn claims(&self, id: ConnectionId, rank: usize) -> impl Iterator<Item = &String> {
         // Most often there is none, and the search can be saved.
-        self.formation.roster().filter(|roster| roster.is_contested())?;
-        self.connections.iter().find_map(|(&other, connection)| match &connection.phase {
-            Phase::Member { rank: same, from, .. } if *same == rank && other != id => Some(from.clone()),
+        let contested = self.formation.roster().filter(|roster| roster.is_contested());
+        let others = contested.into_iter().flat_map(move |_| self.connections.iter());
+        others.filter_map(move |(&other, connection)| match &connection.phase {
+            Phase::Member { rank: same, from, .. } if *same == rank && other != id => Some(from),
             _ => None,
         })
     }
@@ -273,6 +285,12 @@ impl Job {
             _ => Err(mismatch("job ids", "one id")),
         }
     }
+}
+
+/// Whether two were sent by one process, as [`Process::at`](crate::protocol::hello::Process::at) says where they are from.
+fn is_same_process(one: &str, other: &str) -> bool {
+    let process = |from: &str| from.split_once(" (").map(|(_, process)| process.to_owned());
+    process(one).is_some_and(|of_one| process(other) == Some(of_one))
 }
 
 /// What a rank says of itself to `peer`.

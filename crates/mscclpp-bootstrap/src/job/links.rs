@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::inbox::Stream;
-use crate::job::connection::{Link, Phase};
+use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::{Action, ConnectionId, Job};
 use crate::protocol::frame::{self, Frame, Kind};
@@ -129,6 +129,10 @@ impl Job {
             self.dials.remove(&rank);
             self.give_up_attempts(Some(rank));
         }
+        if self.is_closing() && self.failed.is_none() {
+            // It was accepted just before this rank stopped to listen, so the goodbyes to the others did not reach it.
+            self.say_goodbye(id, rank);
+        }
         let peer = self.peers.entry(rank).or_default();
         peer.links.push(id);
         if peer.sender.is_none() {
@@ -222,6 +226,7 @@ impl Job {
                 self.peers.entry(rank).or_default().farewell = Some(count);
                 self.remove_link(id, rank);
                 self.leave_if_done(rank);
+                self.look_again(rank);
             }
             Kind::Retire => {
                 if let Some(link) = self.connections.get_mut(&id).and_then(|c| c.link_mut()) {
@@ -297,10 +302,24 @@ impl Job {
             self.peer_left(link.peer, &Error::PeerClosed { rank: link.peer });
             return;
         }
-        if peer.departed || peer.farewell.is_some() || link.retire_received {
+        if link.retire_received {
+            return self.look_again(link.peer);
+        }
+        if peer.departed || peer.farewell.is_some() {
             return;
         }
         self.peer_lost(link.peer, why, id);
+    }
+
+    /// A connection to a rank has ended for which another one stood, or stands: the other side may have taken that for a link,
+    /// while this side had not heard the answer to its proof yet. If there is none left, callers would wait for ever for what was
+    /// on it, so the rank is looked for again. It is found to have left, or else it hears that the other connection has ended.
+    pub(super) fn look_again(&mut self, rank: usize) {
+        let proved = |c: &Connection| matches!(c.phase, Phase::Proved { peer, .. } if peer == rank);
+        let known = self.peers.contains_key(&rank) && self.is_formed();
+        if known && !self.connections.values().any(proved) {
+            self.open(rank);
+        }
     }
 
     /// No address of a rank answers. Has it left?

@@ -304,6 +304,9 @@ impl Job {
             Phase::Unproven(_) => {
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why, "dropped a connection of a stranger");
             }
+            Phase::Member { rank, joined: false, from } if self.claims_again(id, rank, &from) => {
+                self.begin_tree_if_all_came();
+            }
             // By S1, also one that has sent nothing since its proof.
             Phase::Member { rank, .. } if !self.is_formed() => self.peer_lost(rank, why, id),
             Phase::Root if !self.is_formed() => self.peer_lost(0, why, id),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mscclpp_net::wire::{Malformed, Reader};
 
-use crate::job::connection::{Link, Phase};
+use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::{ConnectionId, Job};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
@@ -21,9 +21,21 @@ impl Job {
         tree::parent(self.plan.rank)
     }
 
-    /// Rank 0 knows all ranks.
-    pub(super) fn begin_tree(&mut self, bytes: Vec<u8>) -> Result<(), Malformed> {
-        let table = Arc::new(Table::parse(bytes, 0, self.plan.n_ranks)?);
+    /// Rank 0 begins, if all ranks have come, and no process has come once more as a rank that is entered (a connection of it may be
+    /// about to end).
+    pub(super) fn begin_tree_if_all_came(&mut self) {
+        let Some(roster) = self.formation.roster().filter(|_| self.failed.is_none() && self.table.is_none())
+        else {
+            return;
+        };
+        let is_claim = |c: &Connection| matches!(c.phase, Phase::Member { joined: false, .. });
+        if roster.is_contested() && self.connections.values().any(is_claim) {
+            return;
+        }
+        let Some(bytes) = roster.table() else { return };
+        let Ok(table) = Table::parse(bytes, 0, self.plan.n_ranks).map(Arc::new) else {
+            unreachable!("what is encoded here can be parsed");
+        };
         self.formation.progress_at = None;
         let mut children = Vec::new();
         let mut receivers = Vec::new();
@@ -43,7 +55,6 @@ impl Job {
         for (id, peer) in children {
             self.link_up(id, Link::new(peer, false));
         }
-        Ok(())
     }
 
     /// Rank 0 has said where the parent of this rank listens.

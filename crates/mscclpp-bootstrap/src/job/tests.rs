@@ -196,7 +196,7 @@ fn a_refused_key_is_said_at_once_with_who_has_it() {
     assert_eq!(job.notes.len(), 1, "and a time-out says it again");
 }
 
-/// Both are let in before either says more, which tells of both.
+/// Both are let in before either says more. They are of one process here, so the first to do so might be the only one alive.
 #[test]
 fn a_rank_that_came_twice_is_said_at_once_with_both() {
     let mut job = rank_0();
@@ -210,9 +210,45 @@ fn a_rank_that_came_twice_is_said_at_once_with_both() {
         .collect();
     let entry = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
     let join = frame::encode(Kind::Join, &entry.encode());
-    let text = logged(|| job.on_bytes(Instant::now(), ids[1], &join));
+    job.on_bytes(Instant::now(), ids[1], &join);
+    assert!(job.failed.is_none(), "{:?}", job.failed);
+    let text = logged(|| job.on_bytes(Instant::now(), ids[0], &join));
     let process = format!("(process {} on host ", std::process::id());
     let error = text.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{text}"));
     assert_eq!(error.matches(&process).count(), 2, "{error}");
     assert!(matches!(job.failed, Some(Error::DuplicateRank { rank: 3, .. })), "{:?}", job.failed);
+}
+
+/// It was accepted at the last moment, and would take the end of the connection for a loss.
+#[test]
+fn who_is_let_in_by_a_rank_that_leaves_hears_its_goodbye() {
+    let mut job = rank_0();
+    let now = job.now;
+    job.on_command(now, Command::Close);
+    let link = linked(&mut job, 2);
+    assert_eq!(job.pending(link), goodbye());
+}
+
+/// One process whose first connection has broken: rank 0 hears of that after it has come again.
+#[test]
+fn a_process_may_join_again_and_rank_0_waits_for_the_end_of_its_first_connection() {
+    let mut job = rank_0();
+    let now = job.now;
+    let entry = Entry { host: [1; 16], domain: [1; 16], port: 9, addresses: vec![] };
+    let join = |job: &mut Job, rank: u32| {
+        let (id, challenge) = come(job);
+        job.on_written(now, id, challenge.len());
+        job.on_bytes(now, id, &RawRank::without_key(4, rank).on_bytes(&challenge).unwrap());
+        id
+    };
+    let says_where = |job: &mut Job, id| job.on_bytes(now, id, &frame::encode(Kind::Join, &entry.encode()));
+    for rank in [2, 3] {
+        let id = join(&mut job, rank);
+        says_where(&mut job, id);
+    }
+    let [broken, again] = [1, 1].map(|rank| join(&mut job, rank));
+    says_where(&mut job, again);
+    assert!(job.failed.is_none() && job.table.is_none(), "it may be a second process");
+    job.on_end(now, broken, "the connection broke");
+    assert!(job.failed.is_none() && job.table.is_some());
 }

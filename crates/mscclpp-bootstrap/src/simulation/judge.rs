@@ -163,7 +163,11 @@ impl Scenario {
         for rank in 0..self.n {
             let program = &self.world.nodes[rank].program;
             let formed = program.formed_at.map_or("never".to_owned(), |at| format!("at {at:.3?}"));
-            lines += &format!("\nrank {rank}: formed {formed}, {:?}", program.outcome);
+            lines += &format!(
+                "\nrank {rank}: formed {formed}, waits for {}, {:?}",
+                program.awaited(),
+                program.outcome
+            );
         }
         lines
     }

@@ -75,6 +75,18 @@ impl Program {
         self.outcome.is_some()
     }
 
+    /// What it waits for, for messages.
+    pub(super) fn awaited(&self) -> String {
+        match &self.running {
+            _ if self.is_over() => "nothing".to_owned(),
+            Some(Running::Tree(exchange)) => exchange.envelope.to_string(),
+            Some(Running::Group(_)) => "a group_barrier".to_owned(),
+            Some(Running::Send { to, .. }) => format!("a send to rank {to}"),
+            Some(Running::Receive { from, tag, .. }) => format!("a message of rank {from}, tag {tag}"),
+            None => "its next call".to_owned(),
+        }
+    }
+
     /// Whether the process ends now, without leaving.
     pub(super) fn exits(&self) -> bool {
         self.exits_on_error && self.outcome.as_ref().is_some_and(|(_, outcome)| outcome.is_err())

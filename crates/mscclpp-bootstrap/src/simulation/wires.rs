@@ -175,11 +175,13 @@ impl World {
         let Some(found) = self.wires.get_mut(&wire).filter(|wire| !wire.dead) else { return };
         let sender = &mut found.ends[1 - to];
         sender.under_way = sender.under_way.saturating_sub(bytes.len());
-        let unblocked = std::mem::take(&mut sender.blocked);
+        // As systems do it: a sender that waits for room is told when there is a third of it, and not of every byte.
+        let unblocked = sender.blocked && sender.under_way <= self.network.buffer / 3 * 2;
         if sender.epoch != epoch {
             return;
         }
         if unblocked {
+            sender.blocked = false;
             self.schedule(self.now, Event::Writable { wire, side: 1 - to });
         }
         let Some(id) = self.id_of(wire, to) else {

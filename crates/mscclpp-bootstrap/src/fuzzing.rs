@@ -82,6 +82,7 @@ fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
         to: 0,
         nonce: [7; 32],
         process: Process::own(),
+        generation: 0,
     }
 }
 

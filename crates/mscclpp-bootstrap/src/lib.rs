@@ -64,7 +64,7 @@ pub use error::{Error, Party, Result};
 pub use launch::{LauncherStore, Rendezvous};
 pub use local::LocalBootstrap;
 pub use mscclpp_net::{dial::Attempt, interface::Family};
-pub use tcp::{Forming, MeetingPlace, TcpBootstrap, TcpBootstrapBuilder};
+pub use tcp::{Forming, Job, MeetingPlace, TcpBootstrap, TcpBootstrapBuilder};
 pub use unique_id::UniqueId;
 
 /// The target of this crate's log lines.

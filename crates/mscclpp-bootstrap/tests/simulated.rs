@@ -13,7 +13,7 @@ use mscclpp_test_support::Random;
 const SEEDS: u64 = 200;
 const MOST_RANKS: usize = 64;
 /// Seeds that have shown mistakes.
-const FOUND: [u64; 8] = [
+const FOUND: [u64; 11] = [
     // A rank was let in by one that was leaving, and heard no goodbye.
     0xfb3f_91c8_778d_843a,
     0xcfed_e4bf_d2c9_9fa1,
@@ -23,6 +23,11 @@ const FOUND: [u64; 8] = [
     0xa817_ce3f_ada2_8aa6,
     // A rank that joined again, since its connection had broken, was taken for two.
     0x166b_807c_de5c_1284,
+    // A rank that had failed closed a connection with bytes unread, and its last words were thrown away.
+    0xf687_bc7d_8230_36a5,
+    0x439d_e0b5_8028_6273,
+    // A rank that had failed still connected to its parent, and said nothing there.
+    0xfe24_a6d4_41b9_b46b,
     // The played network told of each byte of room that there was.
     0xe1b1_a13e_6da8_87f3,
     0xac7c_100a_4430_c040,

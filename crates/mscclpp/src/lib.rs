@@ -136,8 +136,8 @@ struct Readme;
 /// How processes find each other: ranks, launchers, addresses, messages.
 pub mod bootstrap {
     pub use mscclpp_bootstrap::{
-        Attempt, Bootstrap, Env, FailureHook, Family, Forming, LauncherStore, LocalBootstrap, MeetingPlace,
-        Party, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
+        Attempt, Bootstrap, Env, FailureHook, Family, Forming, Job, LauncherStore, LocalBootstrap,
+        MeetingPlace, Party, Rendezvous, TcpBootstrap, TcpBootstrapBuilder, UniqueId,
     };
 }
 

@@ -14,7 +14,7 @@ impl Job {
     ///
     /// It is no clash if the rank that the newcomer wants to be has left, or if a rank of this job is in the same process. Then
     /// the same processes begin their next job, which may have another number of ranks, before this one is dropped
-    /// everywhere, and the newcomer asks again until it is.
+    /// everywhere, and the newcomer asks again until it is. It is none either if ranks of the job may be replaced.
     pub(super) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return None;
@@ -22,7 +22,8 @@ impl Job {
         let formed_at = self.formation.formed_at()?;
         let roster = self.formation.complete_mut()?;
         let refused = roster.admit(hello, from).err()?;
-        let comes_again = roster.has_process(&hello.process);
+        // In place of one that is gone, as may not be known here yet; or one that has heard sooner that somebody is.
+        let comes_again = self.plan.is_elastic() || roster.has_process(&hello.process);
         let young = self.plan.by_address && self.now - formed_at <= self.plan.timeout;
         let duplicate = matches!(refused.rejection, Rejection::Duplicate { .. });
         if young && !comes_again && (!duplicate || self.has_clashed() || self.is_here(hello.from as usize)) {

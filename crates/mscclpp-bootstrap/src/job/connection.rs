@@ -20,8 +20,9 @@ pub(super) enum Phase {
     Greeting { peer: usize, purpose: Purpose, nonce: Nonce },
     /// Opened by this rank, which has sent its proof and waits for the answer.
     Proved { peer: usize, purpose: Purpose, initiator: Initiator },
-    /// Opened by this rank, which has withdrawn the proof with which it joined, and waits for the other side to close.
-    Withdrawn { peer: usize },
+    /// Opened by this rank, which has said its last word there (it has withdrawn the proof with which it joined, or leaves, or has
+    /// failed) and waits for the other side to close.
+    Abandoned { peer: usize },
     /// Opened by somebody who was challenged and has not proved itself: a stranger, as far as is known.
     Unproven(Responder),
     /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.

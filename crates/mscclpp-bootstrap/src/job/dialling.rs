@@ -92,7 +92,7 @@ impl Job {
             connection.deadline = Some(now + ANSWER_LIMIT);
         } else if purpose == Purpose::Join {
             // S1: rank 0 must not take it for another connection of this rank beside the next one.
-            connection.phase = Phase::Withdrawn { peer };
+            connection.phase = Phase::Abandoned { peer };
             connection.outbox.push(frame::encode(Kind::Retire, &[]));
             self.queue_write(id);
         }
@@ -199,7 +199,7 @@ impl Job {
     /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent, or none that counts (S1).
     pub(super) fn give_up_attempts(&mut self, rank: Option<usize>) {
         let open = |phase: &Phase| match phase {
-            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Withdrawn { peer } => {
+            Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Abandoned { peer } => {
                 rank.is_none_or(|rank| rank == *peer)
             }
             _ => false,

@@ -104,6 +104,10 @@ impl Job {
     /// another. They cannot learn it from any other rank, and would look for rank 0 until their time is up, or be one. Not
     /// after a time-out.
     fn awaits_latecomers(&self) -> bool {
+        if self.plan.is_elastic() {
+            // Whoever comes next comes to the next generation.
+            return false;
+        }
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
         let forming = failed && self.formation.roster().is_some_and(Roster::awaits_proofs);
         // More ranks may come than this job has. They come to the rank 0 that listens.

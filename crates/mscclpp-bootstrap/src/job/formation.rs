@@ -24,7 +24,7 @@ use crate::job::{Action, ConnectionId, Job, Join, Plan};
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::Purpose;
 use crate::protocol::roster::Roster;
-use crate::protocol::table::Entry;
+use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
@@ -37,6 +37,8 @@ pub(crate) struct Formation {
     pub(super) full: Option<u32>,
     /// What has come of the table.
     pub(super) table: Vec<u8>,
+    /// Until when rank 0 waits for processes that have come once more: see `Job::begin_tree_if_all_came`.
+    pub(super) claims_until: Option<Instant>,
     ready_children: BTreeSet<usize>,
     ready_sent: bool,
     /// When rank 0 says next who is missing.
@@ -78,12 +80,20 @@ impl Formation {
         Self::at(Stage::SecondRoot(place, otherwise))
     }
 
+    /// The table of a job of one rank, which is rank 0 and needs no other.
+    pub(crate) fn table_of_one(&self) -> Table {
+        let bytes = self.roster().and_then(Roster::table).unwrap_or_default();
+        let Ok(table) = Table::parse(bytes, 0, 1) else { unreachable!("rank 0 of one has a complete list") };
+        table
+    }
+
     fn at(stage: Stage) -> Self {
         Self {
             stage,
             missing: Vec::new(),
             full: None,
             table: Vec::new(),
+            claims_until: None,
             ready_children: BTreeSet::new(),
             ready_sent: false,
             progress_at: None,
@@ -139,7 +149,7 @@ impl Formation {
             return None;
         }
         let log_at = self.wait.as_ref().and_then(LongWait::wake_at);
-        self.progress_at.into_iter().chain(log_at).chain([plan.deadline]).min()
+        [self.progress_at, log_at, self.claims_until, Some(plan.deadline)].into_iter().flatten().min()
     }
 }
 
@@ -176,6 +186,7 @@ impl Job {
             self.fail(&error, None);
             return;
         }
+        self.expire_claims();
         self.log_formation();
         self.send_progress();
     }

@@ -18,7 +18,8 @@ use crate::protocol::roster::Refused;
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::Malformed;
 
-/// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end.
+/// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end. If ranks may be
+/// replaced, until its time is up: the complete generation will end.
 const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Job {
@@ -73,7 +74,14 @@ impl Job {
     /// The other end has proved itself too, and has answered.
     fn answered(&mut self, id: ConnectionId, peer: usize, purpose: Purpose, answer: Answer) {
         if self.failed.is_some() || self.is_closing() {
-            // The other end has been sent this rank's notice or goodbye, and will close the connection.
+            // The other end has been sent this rank's notice or goodbye, and will close the connection. What it sends meanwhile is read: by
+            // closing with bytes unread this rank would have its last words thrown away.
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.phase = Phase::Abandoned { peer };
+                connection.deadline = None;
+                connection.reader.set_limit(MAX_PAYLOAD);
+                self.queue_write(id);
+            }
             return;
         }
         match answer {
@@ -118,7 +126,7 @@ impl Job {
             (Some(error), Some(dial))
                 if purpose == Purpose::Join
                     && is_complete
-                    && self.now - dial.search.started() < EARLIER_JOB_LIMIT =>
+                    && (self.plan.is_elastic() || self.now - dial.search.started() < EARLIER_JOB_LIMIT) =>
             {
                 let how = Failed::Other(error.to_string());
                 dial.complete = Some(error);
@@ -306,6 +314,7 @@ fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
         to: peer as u32,
         nonce,
         process: plan.process.clone(),
+        generation: plan.last_generation.unwrap_or(0),
     }
 }
 

@@ -298,7 +298,7 @@ impl Job {
             Phase::Connecting { peer, .. }
             | Phase::Greeting { peer, .. }
             | Phase::Proved { peer, .. }
-            | Phase::Withdrawn { peer } => {
+            | Phase::Abandoned { peer } => {
                 self.attempt_failed(peer, remote, Failed::Other(why.to_owned()));
             }
             Phase::Unproven(_) => {
@@ -328,7 +328,7 @@ impl Job {
             Some(Phase::Member { rank, .. }) => self.on_member_frame(id, *rank, &frame),
             Some(Phase::Root) => self.on_root_frame(id, &frame),
             Some(Phase::Link(link)) => self.on_link_frame(id, link.peer, frame),
-            Some(Phase::Connecting { .. } | Phase::Withdrawn { .. } | Phase::Leaving) | None => Ok(()),
+            Some(Phase::Connecting { .. } | Phase::Abandoned { .. } | Phase::Leaving) | None => Ok(()),
         }
     }
 

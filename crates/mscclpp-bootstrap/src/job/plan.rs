@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) by_address: bool,
     /// What the launcher calls the job, if it was named by an address.
     pub(crate) launched: Option<LaunchedJob>,
+    /// Of a job whose ranks may be replaced: the last generation in which this rank was, or 0.
+    pub(crate) last_generation: Option<u64>,
     /// After which time it is first logged who is waited for.
     pub(crate) log_after: Duration,
     /// The process of this rank, as it says it to others.
@@ -27,6 +29,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Whether ranks of the job that are gone may be replaced: then a rank that comes while it is complete comes for its next
+    /// generation.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.last_generation.is_some()
+    }
+
     /// What to do if keys differ, behind a semicolon. Nothing if the job was named by a unique id, which has its key.
     pub(crate) fn secret_remedy(&self) -> &'static str {
         match self.by_address {

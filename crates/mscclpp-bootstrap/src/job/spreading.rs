@@ -5,9 +5,11 @@
 //! comes second sends it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use mscclpp_net::wire::{Malformed, Reader};
 
+use crate::LOG;
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::{ConnectionId, Job};
@@ -16,7 +18,30 @@ use crate::protocol::hello::Purpose;
 use crate::protocol::table::{Table, most_bytes, parse_place};
 use crate::protocol::tree;
 
+/// How long a connection of a process that has come once more may take to end, or to go on. Its end is noticed by then, however it
+/// has broken; what does not end is the connection of another rank with this number.
+const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+
 impl Job {
+    /// Ends the job if somebody still claims to be a rank that is entered, and does not say more.
+    pub(super) fn expire_claims(&mut self) {
+        if self.formation.claims_until.is_none_or(|until| until > self.now) {
+            return;
+        }
+        self.formation.claims_until = None;
+        let claims = self.connections.values().filter_map(|c| match &c.phase {
+            Phase::Member { rank, joined: false, from } => Some((*rank, from)),
+            _ => None,
+        });
+        let roster = self.formation.roster();
+        let twice =
+            roster.and_then(|roster| claims.filter_map(|(rank, from)| roster.twice(rank, from)).next());
+        if let Some(error) = twice {
+            tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
+            self.fail(&error, None);
+        }
+    }
+
     pub(super) fn parent(&self) -> Option<usize> {
         tree::parent(self.plan.rank)
     }
@@ -28,11 +53,13 @@ impl Job {
         else {
             return;
         };
+        let Some(bytes) = roster.table() else { return };
         let is_claim = |c: &Connection| matches!(c.phase, Phase::Member { joined: false, .. });
         if roster.is_contested() && self.connections.values().any(is_claim) {
+            self.formation.claims_until.get_or_insert(self.now + CLAIM_LIMIT);
             return;
         }
-        let Some(bytes) = roster.table() else { return };
+        self.formation.claims_until = None;
         let Ok(table) = Table::parse(bytes, 0, self.plan.n_ranks).map(Arc::new) else {
             unreachable!("what is encoded here can be parsed");
         };
@@ -63,6 +90,9 @@ impl Job {
         let Some(parent) = self.parent().filter(|&parent| parent > 0) else {
             return Err(Malformed("the parent of this rank is rank 0"));
         };
+        if self.failed.is_some() || self.is_closing() {
+            return Ok(());
+        }
         self.formation.missing.clear();
         self.dial(parent, Dial::new(Purpose::Tree, addresses, self.now, self.plan.deadline));
         Ok(())

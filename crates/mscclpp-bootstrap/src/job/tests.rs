@@ -22,6 +22,7 @@ fn plan_of_rank_0() -> Plan {
         deadline: Instant::now() + Duration::from_secs(600),
         by_address: true,
         launched: None,
+        last_generation: None,
         log_after: Duration::MAX,
         process: Process::own(),
     }

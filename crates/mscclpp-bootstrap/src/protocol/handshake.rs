@@ -212,6 +212,7 @@ mod tests {
             to: 0,
             nonce: [7; 32],
             process: Process::own(),
+            generation: 0,
         }
     }
 

@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 ///
 /// 2: a rank that joins at an address names the job of its launcher, and may be told that it is another.
 /// 3: the initiator says which process it is. From here on a hello may have more at its end, which is passed over.
-/// 4: the table comes from the parent in the tree, and rank 0 says where that listens.
+/// 4: the table comes from the parent in the tree, and rank 0 says where that listens. A rank says in which generation of the job it
+/// was last, and the table has the one that forms.
 pub(crate) const PROTOCOL_VERSION: u32 = 4;
 
 pub(crate) type JobId = [u8; 16];
@@ -99,6 +100,8 @@ pub(crate) struct Hello {
     pub(crate) to: u32,
     pub(crate) nonce: Nonce,
     pub(crate) process: Process,
+    /// The last generation of the job that it was in; 0 if it was in none.
+    pub(crate) generation: u64,
 }
 
 impl Hello {
@@ -117,6 +120,7 @@ impl Hello {
         out.extend(self.nonce);
         out.extend(self.process.pid.to_le_bytes());
         put_text(&mut out, &self.process.host);
+        out.extend(self.generation.to_le_bytes());
         out
     }
 
@@ -137,10 +141,14 @@ impl Hello {
             to: reader.u32()?,
             nonce: reader.array()?,
             process: Process::default(),
+            generation: 0,
         };
-        // Older versions end here.
+        // Older versions end here, or behind the process.
         if !reader.rest().is_empty() {
             hello.process = Process { pid: reader.u32()?, host: printable(&reader.text()?) };
+        }
+        if !reader.rest().is_empty() {
+            hello.generation = reader.u64()?;
         }
         Ok(hello)
     }
@@ -223,6 +231,7 @@ mod tests {
             to: 0,
             nonce: [2; 32],
             process,
+            generation: 7,
         }
     }
 
@@ -245,9 +254,11 @@ mod tests {
     #[test]
     fn a_hello_of_an_older_version_has_no_process_and_one_of_a_newer_has_more() {
         let whole = hello(Process::default()).payload();
-        let older = Hello::parse(&whole[..whole.len() - 6]).unwrap();
-        assert_eq!(older.process.to_string(), "an unknown process");
+        let third = Hello::parse(&whole[..whole.len() - 8]).unwrap();
+        assert_eq!((third.process.to_string().as_str(), third.generation), ("an unknown process", 0));
+        let older = Hello::parse(&whole[..whole.len() - 14]).unwrap();
+        assert_eq!(older, third);
         let newer = Hello::parse(&[whole.as_slice(), b"more"].concat()).unwrap();
-        assert_eq!(newer, older);
+        assert_eq!(newer, hello(Process::default()));
     }
 }

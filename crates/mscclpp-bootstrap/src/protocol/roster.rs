@@ -19,6 +19,8 @@ pub(crate) struct Roster {
     proved: HashSet<u32>,
     /// Whether a rank has proved itself twice before it was entered.
     contested: bool,
+    /// The last generation of the job in which any of its ranks was.
+    last_generation: u64,
 }
 
 /// A member that is not admitted: the answer to it, and the error if the job ends by it.
@@ -34,12 +36,27 @@ impl Roster {
         let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
         ranks[0] = Some((root, process.at(&address)));
         let proved = HashSet::from([0]);
-        Self { job, launched: None, address, ranks, absent: n - 1, proved, contested: false }
+        Self {
+            job,
+            launched: None,
+            address,
+            ranks,
+            absent: n - 1,
+            proved,
+            contested: false,
+            last_generation: 0,
+        }
     }
 
     /// The same for a job that a launcher has given a name, or has not.
     pub(crate) fn launched_as(mut self, launched: Option<LaunchedJob>) -> Self {
         self.launched = launched;
+        self
+    }
+
+    /// The same where rank 0 was in a generation of the job before.
+    pub(crate) fn after_generation(mut self, last: u64) -> Self {
+        self.last_generation = last;
         self
     }
 
@@ -74,6 +91,7 @@ impl Roster {
             }),
             Some(None) => {
                 self.contested |= !self.proved.insert(hello.from);
+                self.last_generation = self.last_generation.max(hello.generation);
                 Ok(())
             }
         }
@@ -111,6 +129,12 @@ impl Roster {
                 }),
             })),
         }
+    }
+
+    /// The error if this rank has been entered, and somebody else claims to be it.
+    pub(crate) fn twice(&self, rank: usize, from: &str) -> Option<Error> {
+        let (_, first) = self.ranks.get(rank)?.as_ref()?;
+        Some(self.claimed_twice(rank, first, from))
     }
 
     fn claimed_twice(&self, rank: usize, first: &str, second: &str) -> Error {
@@ -161,7 +185,7 @@ impl Roster {
             return None;
         }
         let entries: Vec<Entry> = self.ranks.iter().flatten().map(|(entry, _)| entry.clone()).collect();
-        Some(table::encode(&entries))
+        Some(table::encode(&entries, self.last_generation.saturating_add(1)))
     }
 }
 
@@ -201,6 +225,7 @@ mod tests {
             to: 0,
             nonce: [0; 32],
             process: Process::default(),
+            generation: 0,
         }
     }
 

@@ -74,6 +74,7 @@ pub(crate) struct Table {
     bytes: Vec<u8>,
     /// Where each rank's entry begins in `bytes`.
     entries: Vec<u32>,
+    generation: u64,
     per_node: usize,
     per_domain: usize,
 }
@@ -82,16 +83,17 @@ pub(crate) struct Table {
 pub(crate) fn most_bytes(n: usize) -> usize {
     const HOST: usize = 16;
     const ADDRESS: usize = 17;
-    4 + n * (2 * HOST + 8 + 3 + MAX_ADDRESSES * ADDRESS)
+    8 + 4 + n * (2 * HOST + 8 + 3 + MAX_ADDRESSES * ADDRESS)
 }
 
 /// The bytes of a table. Hosts are named once and referred to by number.
-pub(crate) fn encode(entries: &[Entry]) -> Vec<u8> {
+pub(crate) fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
     let mut hosts: Vec<HostId> = entries.iter().flat_map(|e| [e.host, e.domain]).collect();
     hosts.sort_unstable();
     hosts.dedup();
     let number = |id: &HostId| hosts.binary_search(id).unwrap_or(0) as u32;
-    let mut out = (hosts.len() as u32).to_le_bytes().to_vec();
+    let mut out = generation.to_le_bytes().to_vec();
+    out.extend((hosts.len() as u32).to_le_bytes());
     out.extend(hosts.iter().flatten());
     for entry in entries {
         out.extend(number(&entry.host).to_le_bytes());
@@ -105,6 +107,7 @@ impl Table {
     /// Checks the bytes of a table, as rank `rank` of `n`.
     pub(crate) fn parse(bytes: Vec<u8>, rank: usize, n: usize) -> Result<Self, Malformed> {
         let mut reader = Reader::new(&bytes);
+        let generation = reader.u64()?;
         let hosts = reader.u32()?;
         let hosts_bytes = (hosts as usize).checked_mul(16).ok_or(Malformed("a table has too many hosts"))?;
         reader.bytes(hosts_bytes)?;
@@ -123,7 +126,7 @@ impl Table {
         let me = *members.get(rank).ok_or(Malformed("a table is too short"))?;
         let per_node = members.iter().filter(|m| m.0 == me.0).count();
         let per_domain = members.iter().filter(|m| m.1 == me.1).count();
-        Ok(Self { bytes, entries, per_node, per_domain })
+        Ok(Self { bytes, entries, generation, per_node, per_domain })
     }
 
     /// Where a rank listens, best first.
@@ -141,6 +144,16 @@ impl Table {
     /// All of it, as it came.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// How often this job has formed, this time included.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// How many ranks there are.
+    pub(crate) fn ranks(&self) -> usize {
+        self.entries.len()
     }
 
     /// How many ranks are on this rank's host.
@@ -177,9 +190,9 @@ mod tests {
 
     #[test]
     fn a_table_says_what_the_entries_said() {
-        let bytes = encode(&three());
+        let bytes = encode(&three(), 3);
         let table = Table::parse(bytes, 1, 3).unwrap();
-        assert_eq!((table.per_node(), table.per_domain()), (2, 3));
+        assert_eq!((table.generation(), table.per_node(), table.per_domain()), (3, 2, 3));
         assert_eq!(table.addresses(0), ["10.0.0.1:11".parse().unwrap(), "[fd00::1]:11".parse().unwrap()]);
         assert_eq!(table.addresses(2).len(), 2);
         assert_eq!(table.addresses(3), []);
@@ -187,21 +200,21 @@ mod tests {
 
     #[test]
     fn every_truncation_is_malformed() {
-        let bytes = encode(&three());
+        let bytes = encode(&three(), 3);
         for end in 0..bytes.len() {
             assert!(Table::parse(bytes[..end].to_vec(), 0, 3).is_err());
         }
         assert!(Table::parse([&bytes[..], &[0]].concat(), 0, 3).is_err());
         assert!(Table::parse(bytes, 0, 4).is_err());
-        let mut huge = encode(&three());
-        huge[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut huge = encode(&three(), 3);
+        huge[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(Table::parse(huge, 0, 3).is_err());
     }
 
     #[test]
     fn no_table_is_larger_than_the_most_and_places_are_parts_of_it() {
         let ranks: Vec<Entry> = (0..9).map(|i| entry(i, 100 + i, 1, &["fd00::1"; MAX_ADDRESSES])).collect();
-        let bytes = encode(&ranks);
+        let bytes = encode(&ranks, 1);
         assert_eq!(bytes.len(), most_bytes(9));
         let table = Table::parse(bytes, 0, 9).unwrap();
         assert_eq!(parse_place(table.place(8)).unwrap(), table.addresses(8));

@@ -242,6 +242,7 @@ pub(super) fn plan_of(rank: usize, n: usize, key: JobKey, by_address: bool, at: 
         deadline: at + TIMEOUT,
         by_address,
         launched: None,
+        last_generation: None,
         log_after: Duration::MAX,
         process: Process::named("played", rank as u32 + 1),
     }

@@ -87,6 +87,8 @@ pub struct TcpBootstrapBuilder {
     ipc_domain: Option<String>,
     log_after: Duration,
     job_id: Option<String>,
+    /// Of a job whose ranks may be replaced: the last generation that this rank was in.
+    last_generation: Option<u64>,
     /// An address, and the environment variable that it was read from.
     address_from: Option<(String, &'static str)>,
 }
@@ -104,8 +106,18 @@ impl TcpBootstrapBuilder {
             ipc_domain: None,
             log_after: FIRST_LOG,
             job_id: None,
+            last_generation: None,
             address_from: None,
         }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub(super) fn after_generation(mut self, last: u64) -> Self {
+        self.last_generation = Some(last);
+        self
     }
 
     /// The time that joining the job may take, from [`connect`](Self::connect) or [`start`](Self::start) on; and later, that the
@@ -215,6 +227,7 @@ impl TcpBootstrapBuilder {
         };
         bootstrap.member.log_after = log_after;
         if n_ranks == 1 {
+            bootstrap.shared.set_formed(Arc::new(settings.formation.table_of_one()));
             return Ok(Forming::alone(bootstrap));
         }
         let deadline = settings.plan.deadline;
@@ -269,6 +282,7 @@ impl TcpBootstrapBuilder {
             timeout,
             deadline: started + timeout,
             by_address,
+            last_generation: self.last_generation,
             log_after: self.log_after,
             process: Process::own(),
             launched: job_id.filter(|_| by_address).map(LaunchedJob::new),
@@ -325,7 +339,9 @@ impl TcpBootstrapBuilder {
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
         let root = Entry { host, domain, port, addresses };
         let formation = Formation::of_root(
-            Roster::new(job, shown, plan.n_ranks, root, &plan.process).launched_as(plan.launched.clone()),
+            Roster::new(job, shown, plan.n_ranks, root, &plan.process)
+                .launched_as(plan.launched.clone())
+                .after_generation(plan.last_generation.unwrap_or(0)),
         );
         Ok(Settings { plan, listener, formation, places: Places::default() })
     }

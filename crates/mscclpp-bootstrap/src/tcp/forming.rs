@@ -104,6 +104,10 @@ impl Forming {
         }
     }
 
+    pub(super) fn shared(&self) -> Option<&Arc<Shared>> {
+        self.bootstrap.as_ref().map(|bootstrap| &bootstrap.shared)
+    }
+
     fn end(&self) -> Instant {
         self.deadline + THREAD_LATE
     }

@@ -3,6 +3,7 @@
 mod accepting;
 mod builder;
 mod forming;
+mod generations;
 mod listening;
 mod published;
 mod rim;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 pub use builder::{MeetingPlace, TcpBootstrapBuilder};
 pub use forming::Forming;
+pub use generations::Job;
 
 use crate::collective::Carrier;
 use crate::inbox::{Channel, Stream, Wait};
@@ -129,6 +131,11 @@ impl TcpBootstrap {
     /// [`start`](TcpBootstrapBuilder::start).
     pub fn builder(rank: usize, n_ranks: usize) -> TcpBootstrapBuilder {
         TcpBootstrapBuilder::new(rank, n_ranks)
+    }
+
+    /// Which generation of its job this is: 1, unless ranks of it were replaced by means of [`Job`].
+    pub fn generation(&self) -> u64 {
+        self.shared.table().map_or(1, |table| table.generation())
     }
 
     /// Whether all ranks are connected. There is nobody to connect to for a rank alone, which has no thread.

@@ -29,6 +29,7 @@ fn rim(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Rim 
         deadline: Instant::now() + PATIENCE,
         by_address: false,
         launched: None,
+        last_generation: None,
         log_after: Duration::MAX,
         process: Process::own(),
     };

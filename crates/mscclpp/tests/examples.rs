@@ -101,6 +101,15 @@ fn launched_ranks_find_each_other_without_arguments() {
     }
 }
 
+#[test]
+fn a_killed_rank_is_replaced_and_the_others_go_on() {
+    let output = run("replace_a_rank", &[&free_address()]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    assert_eq!(said.matches("generation 2 after").count(), 4, "{said}");
+    assert!(said.ends_with("Succeed!\n"), "{said}");
+}
+
 /// The ring has no arguments: it starts its ranks as threads, or is started by a launcher.
 #[test]
 fn a_ring_is_threads_or_what_a_launcher_starts() {

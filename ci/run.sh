@@ -8,8 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz)
-LONG=(deny soak long_fuzz simulation)
+STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz simulation)
+LONG=(deny soak long_fuzz long_simulation)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -156,8 +156,10 @@ fuzz() {
     done
 }
 
-# Ten thousand jobs that are played, each with something else that goes wrong.
-step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstrap --release --features simulation --test simulated; }
+# Ten thousand jobs that are played, each with something else that goes wrong: the same each time. And many new ones.
+step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 simulated; }
+step_long_simulation() { MSCCLPP_SIMULATED_NEW_SEEDS=500000 simulated; }
+simulated() { cargo test -p mscclpp-bootstrap --release --features simulation --test simulated; }
 
 # Two minutes of small and large writes over Ethernet, byte by byte.
 step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }

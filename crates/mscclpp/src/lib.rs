@@ -93,6 +93,7 @@ pub mod log;
 mod members;
 mod mesh;
 mod pending;
+mod pending_mesh;
 mod port;
 pub mod prelude;
 mod receive_queue;
@@ -124,6 +125,7 @@ pub use mscclpp_ethernet::{Ethernet, EthernetBuilder};
 #[cfg(feature = "ib")]
 pub use mscclpp_ib::{InfiniBand, InfiniBandBuilder};
 pub use pending::Pending;
+pub use pending_mesh::PendingMesh;
 pub use port::ProxyServiceExt;
 pub use proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle, ProxyService};
 pub use version::{Version, version};

@@ -1,14 +1,15 @@
 use mscclpp_core::{BaseMemoryChannel, Connection, Endpoint, MemoryChannel, RegisteredMemory, Semaphore};
 use mscclpp_proxy::{PortChannel, ProxyService};
 
-use crate::{Communicator, LocalEnd, Pending, Result};
+use crate::{Communicator, LocalEnd, Pending, PendingMesh, Result};
 
 /// Makes what a rank needs together with each of several others, in one go: a connection, semaphores over it, and the
 /// memories that both give each other. Begun by [`Communicator::mesh`].
 ///
 /// Each of the named ranks makes the same call: with this rank among its peers, the same tag, as many memories and as many
 /// semaphores. [`MeshBuilder::connect`] waits; ranks may come to it at different times, and name their peers in any order.
-#[must_use = "nothing is sent before connect()"]
+/// [`MeshBuilder::start`] does not wait.
+#[must_use = "nothing is sent before connect() or start()"]
 pub struct MeshBuilder<'a> {
     comm: &'a Communicator,
     local: LocalEnd,
@@ -56,31 +57,26 @@ impl<'a> MeshBuilder<'a> {
     /// [`Bootstrap::barrier`](crate::Bootstrap::barrier) first.
     ///
     /// # Errors
+    /// Those of [`start`](Self::start), and then of [`PendingMesh::wait`].
+    pub fn connect(self) -> Result<Mesh> {
+        self.start()?.wait()
+    }
+
+    /// Sends this rank's endpoints and memories to all peers, and waits for nothing: so one thread can bring up several ranks. See
+    /// [`PendingMesh`].
+    ///
+    /// # Errors
     /// [`Error::Bootstrap`](crate::Error::Bootstrap) for a peer that does not exist or is named twice, and
     /// [`Error::Core`](crate::Error::Core) for an endpoint that cannot be opened, before anything is sent. After that, those
-    /// of [`Communicator::connect`], [`Communicator::build_semaphore`] and [`Pending::wait`]; the other ranks then wait for
-    /// this one until it leaves or aborts.
-    pub fn connect(self) -> Result<Mesh> {
+    /// of [`Communicator::connect`].
+    pub fn start(self) -> Result<PendingMesh> {
         let Self { comm, local, peers, tag, memories, semaphores } = self;
         let peers = peers.unwrap_or_else(|| comm.other_ranks());
-        let started = start(comm, &local, &peers, tag, |peer| {
+        let sent = start(comm, &local, &peers, tag, |peer| {
             memories.iter().try_for_each(|memory| comm.send_memory(memory, peer, tag))?;
             memories.iter().map(|_| comm.recv_memory(peer, tag)).collect::<Result<Vec<_>>>()
         })?;
-        let mut half_made = Vec::new();
-        for (peer, connection, memories) in started {
-            let connection = connection.wait()?;
-            let sent = (0..semaphores).map(|_| comm.build_semaphore(&connection));
-            let semaphores = sent.collect::<Result<Vec<_>>>()?;
-            half_made.push((peer, connection, memories, semaphores));
-        }
-        // No semaphore of a peer is waited for before the halves of all are sent.
-        let links = half_made.into_iter().map(|(peer, connection, memories, semaphores)| {
-            let memories = memories.iter().map(Pending::wait).collect::<Result<_>>()?;
-            let semaphores = semaphores.iter().map(Pending::wait).collect::<Result<_>>()?;
-            Ok(MeshLink { peer, connection, memories, semaphores })
-        });
-        Ok(Mesh { links: links.collect::<Result<_>>()? })
+        Ok(PendingMesh::new(comm, tag, semaphores, sent))
     }
 }
 
@@ -142,6 +138,10 @@ pub struct MeshLink {
 }
 
 impl Mesh {
+    pub(crate) fn of(links: Vec<MeshLink>) -> Self {
+        Self { links }
+    }
+
     /// One for each peer, in the order in which they were named; ascending, if they were not.
     #[must_use]
     pub fn links(&self) -> &[MeshLink] {

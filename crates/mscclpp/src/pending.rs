@@ -16,11 +16,11 @@ use crate::{
 
 /// A connection, a memory or a semaphore for which the other rank's part has still to come.
 ///
-/// Nothing happens in the background: [`Pending::wait`] receives the part and does the work. Clones are the same thing;
+/// Nothing happens in the background: [`Pending::wait`] or [`Pending::poll`] receives the part and does the work. Clones are the same thing;
 /// any number of threads may wait for it at once. It keeps its result, and the bootstrap, until the last clone is
 /// dropped. One that is dropped without a wait keeps its place: what the peer sent for it is thrown away in its turn, so
 /// the order of later calls does not change.
-#[must_use = "what the peer sent is only received by wait()"]
+#[must_use = "what the peer sent is only received by wait() or poll()"]
 pub struct Pending<T> {
     item: Arc<Item<T>>,
 }
@@ -91,6 +91,28 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     /// [`Error::PeerNotReady`]: nothing was consumed, and the call can be repeated. As [`Pending::wait`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<T> {
         self.wait_until(Some(timeout))
+    }
+
+    /// The result, if the peer's part has come; nothing if it has not. Does not wait for the peer. The work that follows when it has come
+    /// (connecting, mapping) can take some seconds.
+    ///
+    /// One thread can so bring up several ranks, which need each other's parts. The part of this rank was sent by the call that
+    /// made this, so it may also wait for each in turn.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`].
+    pub fn poll(&self) -> Result<Option<T>> {
+        match self.wait_timeout(Duration::ZERO) {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::PeerNotReady { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether there is a result, or an error, that [`wait`](Self::wait) returns at once.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.item.outcome.get().is_some()
     }
 
     fn wait_until(&self, timeout: Option<Duration>) -> Result<T> {

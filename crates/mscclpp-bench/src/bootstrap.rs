@@ -94,8 +94,9 @@ fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
     )];
     for &n in sizes {
         let costs = simulation::cost(n, latency)?;
+        let how = if costs.played { "counted" } else { "calculated" };
         notes.push(format!(
-            "{n} ranks: at most {} connections of rank 0, {} of another",
+            "{n} ranks, {how}: at most {} connections of rank 0, {} of another",
             costs.connections_of_rank_0, costs.most_connections_of_others
         ));
         for Cost { what, time, hops, rank_0, most_of_others } in costs.parts {
@@ -103,7 +104,7 @@ fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
                 "{n} ranks, {what}: {hops} ways after each other; rank 0 writes {} B in {} frames, another at most {} B in {}",
                 rank_0.bytes, rank_0.frames, most_of_others.bytes, most_of_others.frames
             ));
-            let row = Row::new("bootstrap", &format!("{what}, counted"), (n as u64, SizeOf::Ranks), 1, 1);
+            let row = Row::new("bootstrap", &format!("{what}, {how}"), (n as u64, SizeOf::Ranks), 1, 1);
             let times = Times::of(vec![time.as_secs_f64()]);
             rows.push(Row { unit: Unit::Seconds, ..row.with(times, (None, None)) });
         }

@@ -302,7 +302,7 @@ fn is_same_process(one: &str, other: &str) -> bool {
 }
 
 /// What a rank says of itself to `peer`.
-fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
+pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
     let launched = plan.launched.as_ref().map(|job| job.id);
     Hello {
         version: PROTOCOL_VERSION,

@@ -48,6 +48,8 @@ use crate::{Error, LOG};
 
 pub(crate) use ending::LINGER;
 pub(crate) use formation::Formation;
+#[cfg(feature = "simulation")]
+pub(crate) use handshaking::hello;
 pub(crate) use links::Written;
 pub(crate) use plan::{Join, Plan};
 

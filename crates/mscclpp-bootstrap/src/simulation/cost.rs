@@ -1,18 +1,21 @@
 //! What a job costs, counted: connections, frames, bytes, and the hops that follow each other.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use crate::protocol::key::JobKey;
+use crate::simulation::calculated;
 use crate::simulation::program::Step;
 use crate::simulation::scenario::{PORT, plan_of, starter};
 use crate::simulation::world::{Event, Network, World};
 
-/// The most ranks: each has the table of all, so their memory grows with the square.
-const MOST_RANKS: usize = 4096;
+/// The most ranks that are played: each has the table of all, so their memory grows with the square.
+const MOST_PLAYED: usize = 4096;
+/// The most ranks whose costs are calculated.
+const MOST_RANKS: usize = 1 << 20;
 /// Bytes that each rank gives to `all_gather`.
-const PIECE: usize = 256;
+pub(super) const PIECE: usize = 256;
 
 /// What a part of a job's life costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,12 +50,27 @@ pub struct Costs {
     pub connections_of_rank_0: usize,
     /// Of the others.
     pub most_connections_of_others: usize,
+    /// Whether the job was played. Else its costs are calculated, by rules that are compared with jobs that are played.
+    pub played: bool,
 }
 
-/// Counts what a job of `n` ranks costs, if each way between two hosts takes `latency` and nothing else takes time.
+impl Cost {
+    pub(super) fn new(
+        what: &'static str,
+        hops: u32,
+        latency: Duration,
+        rank_0: Traffic,
+        most_of_others: Traffic,
+    ) -> Self {
+        Self { what, time: latency * hops, hops, rank_0, most_of_others }
+    }
+}
+
+/// What a job of `n` ranks costs, if each way between two hosts takes `latency` and nothing else takes time. Up to 4096 ranks are
+/// played, and the costs of more are calculated.
 ///
 /// # Errors
-/// If there are fewer than 2 or more than [`MOST_RANKS`] ranks, or the latency is nothing, or above 100 ms.
+/// If there are fewer than 2 or more than 2^20 ranks, or the latency is nothing, or above 100 ms.
 pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
     if !(2..=MOST_RANKS).contains(&n) {
         return Err(format!("{n} ranks; allowed: 2 to {MOST_RANKS}"));
@@ -60,6 +78,18 @@ pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
     if !(Duration::from_micros(1)..=Duration::from_millis(100)).contains(&latency) {
         return Err(format!("a latency of {latency:?}; allowed: 1 us to 100 ms"));
     }
+    if n <= MOST_PLAYED { played(n, latency) } else { Ok(calculated(n, latency)) }
+}
+
+fn calculated(n: usize, latency: Duration) -> Costs {
+    let ip = IpAddr::from([10, 0, 0, 1]);
+    // As `played` makes them, where `scenario` puts the ranks on three hosts.
+    let plan = plan_of(1, n, JobKey::of_unique_id([9; 32]), true, Instant::now());
+    calculated::costs(n, latency, &plan, &calculated::entry_of(ip, PORT), n.min(3))
+}
+
+/// Plays a job and counts.
+fn played(n: usize, latency: Duration) -> Result<Costs, String> {
     let network = Network {
         least_latency: latency,
         most_latency: latency,
@@ -103,15 +133,34 @@ pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
         let most_of_others =
             written[1..].iter().copied().max_by_key(|written| written.bytes).unwrap_or_default();
         let hops = (time.as_nanos() / latency.as_nanos()) as u32;
-        parts.push(Cost { what, time, hops, rank_0: written[0], most_of_others });
+        parts.push(Cost::new(what, hops, latency, written[0], most_of_others));
         before.clone_from(&world.written);
         until = end + pause + pause / 2;
     }
     let most = |ranks: std::ops::Range<usize>| world.most_wires[ranks].iter().copied().max().unwrap_or(0);
-    Ok(Costs { parts, connections_of_rank_0: most(0..1), most_connections_of_others: most(1..n) })
+    Ok(Costs {
+        parts,
+        connections_of_rank_0: most(0..1),
+        most_connections_of_others: most(1..n),
+        played: true,
+    })
 }
 
 impl Traffic {
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.add_many(1, bytes, 1);
+    }
+
+    /// So many times as many bytes, in as many frames.
+    pub(super) fn add_many(&mut self, times: usize, bytes: usize, frames: u64) {
+        self.frames += times as u64 * frames;
+        self.bytes += (times * bytes) as u64;
+    }
+
+    pub(super) fn plus(self, more: Self) -> Self {
+        Self { frames: self.frames + more.frames, bytes: self.bytes + more.bytes }
+    }
+
     fn since(&self, before: Self) -> Self {
         Self { frames: self.frames - before.frames, bytes: self.bytes - before.bytes }
     }
@@ -140,6 +189,21 @@ mod tests {
         assert!((tables..tables + 64 * 160).contains(&initialise.rank_0.bytes), "{initialise:?}");
         assert!(initialise.hops >= 12, "{initialise:?}");
         assert_eq!(cost(64, Duration::from_millis(1)), Ok(costs));
+    }
+
+    #[test]
+    fn what_is_calculated_is_what_is_played() {
+        let latency = Duration::from_micros(20);
+        for n in [2, 3, 4, 7, 16, 64, 100, 300, 512] {
+            let played = played(n, latency).unwrap();
+            assert_eq!(calculated(n, latency), Costs { played: false, ..played }, "{n} ranks");
+        }
+    }
+
+    #[test]
+    fn large_jobs_are_calculated() {
+        let costs = cost(100_000, Duration::from_micros(20)).unwrap();
+        assert!(!costs.played && costs.parts[2].hops == 32, "{costs:?}");
     }
 
     #[test]

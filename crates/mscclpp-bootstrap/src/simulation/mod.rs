@@ -3,6 +3,7 @@
 //! A seed stands for everything: how many ranks there are, what they do, how slow the network is, and what goes wrong. The
 //! ranks are the machines of `job`, as over sockets. What must hold is in `judge`.
 
+mod calculated;
 mod cost;
 mod dice;
 mod faults;

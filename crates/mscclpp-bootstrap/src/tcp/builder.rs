@@ -348,7 +348,7 @@ impl TcpBootstrapBuilder {
 }
 
 /// A number of ranks beyond this is taken for a mistake.
-const MAX_RANKS: usize = 1 << 16;
+const MAX_RANKS: usize = 1 << 20;
 /// Longer time-outs are cut to this, so that they can be added to the time.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 

@@ -250,14 +250,19 @@ impl Job {
     }
 
     /// Where another process is that was admitted as the same rank. One process comes twice if its first connection has broken, which
-    /// is heard of here later.
+    /// is heard of here later; so does a process in the place of one that is gone, if ranks may be replaced.
     pub(super) fn claim_of_another(&self, id: ConnectionId, rank: usize, from: &str) -> Option<String> {
-        self.claims(id, rank).find(|claim| !is_same_process(claim, from)).cloned()
+        self.claims(id, rank).find(|claim| !self.may_follow(from, claim)).cloned()
     }
 
-    /// Whether the same process was admitted as this rank on another connection, too.
+    /// Whether this rank was admitted on another connection, too, to the same process or to one that may be in its place.
     pub(super) fn claims_again(&self, id: ConnectionId, rank: usize, from: &str) -> bool {
-        self.claims(id, rank).any(|claim| is_same_process(claim, from))
+        self.claims(id, rank).any(|claim| self.may_follow(claim, from))
+    }
+
+    /// Whether who comes from `next` may be the same rank as who came from `first`, whose connection has ended or is about to.
+    fn may_follow(&self, next: &str, first: &str) -> bool {
+        self.plan.is_elastic() || is_same_process(next, first)
     }
 
     /// The other connections that were admitted as this rank: where they are from.

@@ -19,7 +19,8 @@ pub(crate) struct Roster {
     proved: HashSet<u32>,
     /// Whether a rank has proved itself twice before it was entered.
     contested: bool,
-    /// The last generation of the job in which any of its ranks was.
+    /// Whether ranks may be replaced; and the last generation of the job in which any of its ranks was.
+    elastic: bool,
     last_generation: u64,
 }
 
@@ -44,6 +45,7 @@ impl Roster {
             absent: n - 1,
             proved,
             contested: false,
+            elastic: false,
             last_generation: 0,
         }
     }
@@ -54,9 +56,9 @@ impl Roster {
         self
     }
 
-    /// The same where rank 0 was in a generation of the job before.
-    pub(crate) fn after_generation(mut self, last: u64) -> Self {
-        self.last_generation = last;
+    /// The same of a job whose ranks may be replaced, and the last generation in which rank 0 was.
+    pub(crate) fn after_generation(mut self, last: Option<u64>) -> Self {
+        (self.elastic, self.last_generation) = (last.is_some(), last.unwrap_or(0));
         self
     }
 
@@ -85,6 +87,10 @@ impl Roster {
         let rank = hello.from as usize;
         match self.ranks.get(rank) {
             None => Err(self.mismatch("ranks", &format!("{n} ranks"), &format!("rank {rank}"), hello, from)),
+            // It comes in place of one that is gone, as is not known here yet: it asks again.
+            Some(Some(_)) if self.elastic => {
+                Err(Refused { rejection: Rejection::Complete { n_ranks: n }, fatal: None })
+            }
             Some(Some((_, first))) => Err(Refused {
                 rejection: Rejection::Duplicate { first: first.clone() },
                 fatal: Some(Box::new(self.claimed_twice(rank, first, from))),

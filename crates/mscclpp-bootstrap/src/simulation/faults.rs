@@ -31,14 +31,16 @@ impl World {
     }
 
     pub(super) fn fault(&mut self, fault: Fault) {
-        let at = |node: &Node| node.program.is_over() || node.dead;
+        // One that has ended, or that is to be replaced and does not run now.
+        let is_over =
+            |node: &Node| node.program.is_over() || node.dead || (node.lives.is_some() && node.job.is_none());
         match fault {
-            Fault::Kill(node) if !at(&self.nodes[node]) => {
+            Fault::Kill(node) if !is_over(&self.nodes[node]) => {
                 self.hit(&[node]);
                 self.nodes[node].program.victim = true;
                 self.end_process(node);
             }
-            Fault::Vanish(node) if !at(&self.nodes[node]) => {
+            Fault::Vanish(node) if !is_over(&self.nodes[node]) => {
                 self.hit(&[node]);
                 self.nodes[node].program.victim = true;
                 self.nodes[node].dead = true;
@@ -57,7 +59,7 @@ impl World {
                 self.parted = Some(parts);
                 self.cut_wires();
             }
-            Fault::Abort(node) if !at(&self.nodes[node]) => {
+            Fault::Abort(node) if !is_over(&self.nodes[node]) => {
                 let error = crate::Error::Aborted { rank: node, reason: "played".to_owned() };
                 let now = self.instant();
                 if let Some(job) = &mut self.nodes[node].job {

@@ -5,12 +5,14 @@
 //! 3. A loss is known to all within five seconds, and what one rank knows, too.
 //! 4. Nobody is said to be lost, missing, or to have left or aborted, that was not hit, did not come, left or aborted.
 //! 5. No message is lost, doubled or out of order on its stream, and collectives give what they should.
-//! 6. No stranger is let in, or told more than that it does not belong there.
+//! 6. If ranks that were killed are replaced, all succeed in the end, in one generation.
+//! 7. No stranger is let in, or told more than that it does not belong there.
 
 use std::time::Duration;
 
 use crate::Error;
 use crate::simulation::scenario::{Kind, Scenario, TIMEOUT};
+use crate::simulation::world::Node;
 
 /// The promise: so soon all know of a loss.
 const PROMISE: Duration = Duration::from_secs(5);
@@ -66,6 +68,15 @@ impl Scenario {
 
     fn judge_rank(&self, rank: usize) -> Result<(), String> {
         let node = &self.world.nodes[rank];
+        if let Some(lives) = &node.lives {
+            let last = |rank: &Node| rank.lives.as_ref().and_then(|lives| lives.formed.last().copied());
+            let same = last(node).is_some() && last(node) == last(&self.world.nodes[0]);
+            let rises = lives.formed.windows(2).all(|pair| pair[0] < pair[1]);
+            return match (&node.program.outcome, node.job.is_none() && same && rises) {
+                (Some((_, Ok(()))), true) => Ok(()),
+                _ => Err(format!("rank {rank} was in the generations {:?}", lives.formed)),
+            };
+        }
         if node.program.victim || self.absent == Some(rank) {
             return Ok(());
         }

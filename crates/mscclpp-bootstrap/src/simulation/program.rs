@@ -57,6 +57,7 @@ pub(super) struct Program {
     /// A fault has ended its process.
     pub(super) victim: bool,
     pub(super) formed_at: Option<Duration>,
+    pub(super) generation: Option<u64>,
     pub(super) outcome: Option<(Duration, Result<()>)>,
     /// What was not as it must be.
     pub(super) violations: Vec<String>,
@@ -71,6 +72,11 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// The same caller, before its first call.
+    pub(super) fn again(&self, steps: VecDeque<Step>) -> Self {
+        Self { rank: self.rank, n: self.n, pause: self.pause, steps, ..Self::default() }
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.outcome.is_some()
     }
@@ -105,7 +111,8 @@ impl Program {
     /// Something for the caller.
     pub(super) fn hear(&mut self, now: Duration, action: Action) {
         match action {
-            Action::Formed(_) => {
+            Action::Formed(table) => {
+                self.generation = Some(table.generation());
                 self.formed_at = Some(now);
                 self.ends.push(now);
             }

@@ -12,7 +12,7 @@ use crate::simulation::dice::Dice;
 use crate::simulation::faults::Fault;
 use crate::simulation::program::Step;
 use crate::simulation::stranger::Stranger;
-use crate::simulation::world::{Event, Network, Starter, World};
+use crate::simulation::world::{Event, Lives, Network, Starter, World};
 
 /// The time-out of initialisation.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -42,9 +42,11 @@ pub enum Kind {
     Parted,
     /// A caller aborts.
     Aborted,
+    /// Processes are killed, and others come in their place: the job forms again.
+    Replaced,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Calm,
     Kind::Killed,
     Kind::Vanished,
@@ -54,6 +56,7 @@ const KINDS: [Kind; 9] = [
     Kind::Stopped,
     Kind::Parted,
     Kind::Aborted,
+    Kind::Replaced,
 ];
 
 /// A seed, unfolded.
@@ -112,14 +115,18 @@ impl Scenario {
             candidates.insert(dice.below(candidates.len() + 1), SocketAddr::new(root.ip(), OTHER_PORT));
         }
         let late = [ms(0), ms(10), ms(1500)][dice.below(3)];
-        let by_address = !keyed || dice.percent(50);
+        let by_address = !keyed || dice.percent(50) || kind == Kind::Replaced;
         for rank in 0..n {
             let at = dice.between(Duration::ZERO, late);
-            let plan = plan_of(rank, n, key.clone(), by_address, world.instant() + at);
+            let mut plan = plan_of(rank, n, key.clone(), by_address, world.instant() + at);
+            plan.last_generation = (kind == Kind::Replaced).then_some(0);
             world.schedule(at, Event::Start(rank, starter(plan, root, candidates.clone())));
         }
         let mut this = Self { kind, n, world, absent: None, leavers: Vec::new() };
         this.plan_calls(&mut dice);
+        if kind == Kind::Replaced {
+            this.plan_lives(root, &key, &mut dice);
+        }
         this.plan_fault(&mut dice);
         this
     }
@@ -161,6 +168,18 @@ impl Scenario {
         }
     }
 
+    /// All do the same again in each generation, and nobody leaves before all know who is gone.
+    fn plan_lives(&mut self, root: SocketAddr, key: &JobKey, dice: &mut Dice) {
+        let delay = [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(3)][dice.below(3)];
+        for node in &mut self.world.nodes[..self.n] {
+            node.program.exits_on_error = false;
+            node.program.steps.extend([Step::Barrier, Step::Sleep(3 * LIFE), Step::Barrier]);
+            let steps = node.program.steps.clone();
+            let (formed, key) = (Vec::new(), key.clone());
+            node.lives = Some(Lives { left: 8, root, key, steps, delay, formed, processes: 0 });
+        }
+    }
+
     fn plan_fault(&mut self, dice: &mut Dice) {
         let n = self.n;
         // Often just when the job forms.
@@ -175,6 +194,11 @@ impl Scenario {
                 fault(at, Fault::Kill(rank));
                 if dice.percent(30) {
                     fault(at + dice.between(Duration::ZERO, LIFE), Fault::Kill(dice.below(n)));
+                }
+            }
+            Kind::Replaced => {
+                for _ in 0..=dice.below(3) {
+                    fault(dice.between(Duration::ZERO, span), Fault::Kill(dice.below(n)));
                 }
             }
             Kind::Vanished => fault(at, Fault::Vanish(rank)),
@@ -257,7 +281,9 @@ pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>)
                 world.listen(0, SocketAddr::new(root.ip(), port));
             }
             let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
-            Formation::of_root(Roster::new(JOB, root.to_string(), plan.n_ranks, entry, &plan.process))
+            let job = plan.job.unwrap_or(JOB);
+            let roster = Roster::new(job, root.to_string(), plan.n_ranks, entry, &plan.process);
+            Formation::of_root(roster.after_generation(plan.last_generation))
         } else {
             Formation::of_member(Join { candidates, host, domain })
         };

@@ -5,10 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::job::{Action, ConnectionId, Job};
+use crate::protocol::hello::Process;
+use crate::protocol::key::JobKey;
 use crate::simulation::cost::Traffic;
 use crate::simulation::dice::Dice;
 use crate::simulation::faults::Fault;
-use crate::simulation::program::Program;
+use crate::simulation::program::{Program, Step};
+use crate::simulation::scenario::{plan_of, starter};
 use crate::simulation::stranger::Stranger;
 use crate::simulation::wires::Wire;
 
@@ -88,6 +91,22 @@ pub(super) struct Node {
     pub(super) dead: bool,
     pub(super) vanished: bool,
     wake_at: Option<Duration>,
+    /// How it goes on when its rank has ended.
+    pub(super) lives: Option<Lives>,
+}
+
+/// How a rank of a job goes on in the next generation: with the same calls.
+pub(super) struct Lives {
+    pub(super) left: u32,
+    pub(super) root: SocketAddr,
+    pub(super) key: JobKey,
+    pub(super) steps: VecDeque<Step>,
+    /// How long it takes at most until it forms the job again, or a new process does.
+    pub(super) delay: Duration,
+    /// The generations that its process has been in.
+    pub(super) formed: Vec<u64>,
+    /// How often a new process came.
+    pub(super) processes: u32,
 }
 
 impl Node {
@@ -105,6 +124,7 @@ impl Node {
             dead: false,
             vanished: false,
             wake_at: None,
+            lives: None,
         }
     }
 }
@@ -364,5 +384,36 @@ impl World {
         }
         self.nodes[node].job = None;
         self.nodes[node].dead = true;
+        self.live_again(node);
+    }
+
+    /// The rank of a job that forms again goes on, if it has not done all its calls.
+    fn live_again(&mut self, node: usize) {
+        let (now, start) = (self.now, self.start);
+        let rank = &mut self.nodes[node];
+        let Some(lives) = &mut rank.lives else { return };
+        lives.formed.extend(rank.program.generation);
+        if lives.left == 0 || matches!(rank.program.outcome, Some((_, Ok(())))) {
+            return;
+        }
+        lives.left -= 1;
+        let killed = std::mem::take(&mut rank.program.victim);
+        if killed {
+            // A new process knows nothing of the generations before.
+            lives.formed.clear();
+        }
+        let last = lives.formed.last().copied().unwrap_or(0);
+        lives.processes += u32::from(killed);
+        let (number, n) = (rank.program.rank, rank.program.n);
+        let at = now + self.dice.between(Duration::ZERO, lives.delay);
+        let mut plan = plan_of(number, n, lives.key.clone(), true, start + at);
+        plan.last_generation = Some(last);
+        plan.process = Process::named("played", 1000 * lives.processes + number as u32 + 1);
+        // Each generation has an identity of its own.
+        plan.job = plan.job.map(|_| [self.dice.below(250) as u8; 16]);
+        let starts = starter(plan, lives.root, vec![lives.root]);
+        rank.program = rank.program.again(lives.steps.clone());
+        (rank.dead, rank.wake_at, rank.busy_until) = (false, None, now);
+        self.schedule(at, Event::Start(node, starts));
     }
 }

@@ -341,7 +341,7 @@ impl TcpBootstrapBuilder {
         let formation = Formation::of_root(
             Roster::new(job, shown, plan.n_ranks, root, &plan.process)
                 .launched_as(plan.launched.clone())
-                .after_generation(plan.last_generation.unwrap_or(0)),
+                .after_generation(plan.last_generation),
         );
         Ok(Settings { plan, listener, formation, places: Places::default() })
     }

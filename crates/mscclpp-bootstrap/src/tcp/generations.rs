@@ -53,8 +53,8 @@ use crate::{Error, Result};
 /// The time-out of the builder holds for each. If it is over, or another rank is lost meanwhile, the call fails and can be
 /// repeated. All ranks must come for a generation to form: a job does not shrink.
 ///
-/// Two processes that come as the same rank end the attempt for all, with [`Error::DuplicateRank`]; one that comes when the
-/// generation is complete waits for the next one, and fails with [`Error::JobComplete`] when its time is up.
+/// Of two processes that come as the same rank, the second waits for the next generation, and fails with [`Error::JobComplete`]
+/// when its time is up. If it is not clear which of them is the second, the attempt ends for all with [`Error::DuplicateRank`].
 pub struct Job {
     builder: TcpBootstrapBuilder,
     address: String,

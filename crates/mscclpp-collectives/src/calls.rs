@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 
 use crate::{
     DataType, Kind, ReduceOp, Request, Result, Selector, Way,
-    handle::{CollectiveCall, CollectiveHandle, Segment},
+    handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, Segment},
     kernels::{Kernels, Words},
     order::Order,
     plan::{Plan, Planned, TWO_STEPS_MIN, plan},
+    register::Registrations,
     scratch::{LANES, Layout},
     select::{Choice, Devices, Possible, Question, Shape},
     setup::Group,
@@ -47,6 +48,7 @@ pub(crate) struct Inner {
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
+    pub(crate) registrations: Registrations,
     /// Held while a call is put into its stream, so that calls have one order.
     pub(crate) order: Mutex<Order>,
 }
@@ -129,7 +131,13 @@ impl Inner {
             reserved: 0,
             signature,
         };
-        let args = self.args(buffers).with(call);
+        let args = self.args(buffers);
+        let args = if choice.way == Way::Direct {
+            let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
+            args.with_owner(owner).with(CollectiveDirectCall { call, places })
+        } else {
+            args.with(call)
+        };
         let config = LaunchConfig::linear(choice.blocks, choice.threads);
         let kernel = self.kernels.of(choice, words)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
@@ -153,6 +161,7 @@ impl Inner {
             lines_in_two_steps: self.lines
                 && part.is_some_and(|part| self.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),
+            direct: plan.op.is_none() && self.registrations.are_some(),
         };
         let shape = match (plan.whole, plan.one_way) {
             (Some(_), _) => Shape::AllReduce,

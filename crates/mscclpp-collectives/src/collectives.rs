@@ -32,7 +32,8 @@ use crate::{
 /// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
 /// times, as long as all ranks replay the same.
 ///
-/// No memory need be registered. What a call is given lives until it is complete.
+/// No memory need be registered; [`Collectives::register`] makes large calls faster. What a call is given lives until it is
+/// complete.
 ///
 /// Bits do not depend on how a call was done: see [`ReduceOp`](crate::ReduceOp).
 ///
@@ -303,7 +304,7 @@ impl Collectives {
     }
 
     /// That no rank is lost, and nobody has aborted them. A rank that has left may have sent all that is still to come.
-    fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         self.check_mismatch()?;
         for channel in &self.inner.channels {
             match channel.semaphore().failure() {

@@ -78,6 +78,14 @@ pub(crate) struct CollectiveCall {
     pub(crate) signature: [u64; 2],
 }
 
+/// `CollectiveDirectCall`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveDirectCall {
+    pub(crate) call: CollectiveCall,
+    pub(crate) places: [DevicePtr; MAX_RANKS],
+}
+
 /// `CollectiveOutput`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
 #[repr(C)]

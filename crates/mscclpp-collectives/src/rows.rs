@@ -298,6 +298,7 @@ impl Inner {
                     && self.layout.fits_packets((bytes + result_bytes).saturating_mul(part)),
                 lines_in_two_steps: false,
                 pieces_in_two_steps: two_steps,
+                direct: false,
             },
             max_blocks: self.layout.slots,
             max_threads: self.max_threads,

@@ -15,6 +15,7 @@ use crate::{
     handle::{CollectiveHandle, MAX_RANKS},
     kernels::Kernels,
     pending::Pending,
+    register::Registrations,
     scratch::Layout,
     select::{Devices, LEAST_THREADS, Link},
 };
@@ -258,6 +259,7 @@ impl CollectivesBuilder {
             selector: self.selector,
             timeout: self.timeout,
             tag,
+            registrations: Registrations::default(),
             order: Mutex::default(),
         }))
     }
@@ -343,6 +345,20 @@ impl Group {
             }
         }
         Ok(())
+    }
+
+    /// What this rank has, if all ranks have it; else why this one has not, or that another has not. Nobody returns
+    /// before all have called.
+    pub(crate) fn all_have<T>(&self, what: &str, own: Result<T>) -> Result<T> {
+        let all = self.all_gather(&[own.is_ok().into()])?;
+        let own = own?;
+        match all.iter().position(|words| words != &[1]) {
+            None => Ok(own),
+            Some(r) => Err(Error::InvalidArgument(format!(
+                "{what}: rank {} could not, and has an error that says why",
+                self.ranks[r]
+            ))),
+        }
     }
 
     /// Whether it holds for all ranks. Nobody returns before all have called.

@@ -10,8 +10,8 @@ use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
 use handle::{
-    CollectiveCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message,
-    OUTPUTS, Output, RING, Segment, VECTORS,
+    CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
+    MESSAGES, Message, OUTPUTS, Output, RING, Segment, VECTORS,
 };
 
 fn main() {
@@ -22,6 +22,7 @@ fn facts() -> Vec<Fact> {
     let mut facts: Vec<Fact> = sizes::<CollectiveHandle>("CollectiveHandle")
         .into_iter()
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
+        .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
         .chain(sizes::<CollectiveRows>("CollectiveRows"))
         .chain(sizes::<Output>("CollectiveOutput"))
@@ -38,6 +39,7 @@ fn facts() -> Vec<Fact> {
         "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
+    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "piece" piece, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,

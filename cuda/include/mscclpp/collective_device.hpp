@@ -9,6 +9,9 @@
 //   LL128   lines of 120 bytes and a flag, where the link keeps lines whole
 //   pieces  plain stores of 16 bytes and a signal for each piece, for large messages
 //
+// Memory that the ranks have registered together is written by the peers themselves, if nothing is reduced: D1 to D6 in
+// collective_direct_device.hpp.
+//
 // Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device
 // memory, so that a graph can be replayed: a word for each block that a call may have (its slot). A block reads its
 // own slot, and at its end writes the next number there. The slots of those that this call does not have are written by
@@ -38,6 +41,7 @@
 #ifndef MSCCLPP_COLLECTIVE_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DEVICE_HPP_
 
+#include "mscclpp/collective_direct_device.hpp"
 #include "mscclpp/collective_packets_device.hpp"
 #include "mscclpp/collective_pieces_device.hpp"
 #include "mscclpp/collective_rows_device.hpp"

@@ -36,6 +36,7 @@ pub const HEADERS: &[(&str, &str)] = &[
         include_str!("../include/mscclpp/collective_packets_device.hpp"),
     ),
     ("mscclpp/collective_pieces_device.hpp", include_str!("../include/mscclpp/collective_pieces_device.hpp")),
+    ("mscclpp/collective_ports_device.hpp", include_str!("../include/mscclpp/collective_ports_device.hpp")),
     (
         "mscclpp/collective_rows_block_device.hpp",
         include_str!("../include/mscclpp/collective_rows_block_device.hpp"),
@@ -152,6 +153,10 @@ pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channe
 /// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value, but for `move_messages` and
 /// `exchange_direct_move`: their second is a `CollectiveSends`, and a `CollectiveDirectCall`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
+
+/// The kernels of collectives between devices that do not reach each other's memory: `move_by_ports`, which takes a
+/// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.
+pub const COLLECTIVES_BY_PORTS: KernelSource<'static> = kernel!("collectives_by_ports");
 
 /// Those of [`COLLECTIVES`] that two ranks need, with less in them.
 pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");

@@ -6,21 +6,24 @@ use std::{
 };
 
 use mscclpp::{
-    Communicator, DeviceBuffer, Gpu, KernelArgs, LaunchConfig, MemoryChannel, Stream,
-    gpu::{Owner, PinnedBuffer},
+    Communicator, DeviceBuffer, DevicePtr, Gpu, KernelArgs, LaunchConfig, MemoryChannel, Platform, Semaphore,
+    Stream,
+    gpu::{Abort, Owner, PinnedBuffer},
 };
 use parking_lot::Mutex;
 
 use crate::{
     DataType, Kind, ReduceOp, Request, Result, Selector, Way,
-    handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, Segment},
+    group::Group,
+    handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
     kernels::{Kernels, Words},
+    messages::Batch,
     order::Order,
     plan::{Plan, Planned, TWO_STEPS_MIN, plan},
+    ports::Ports,
     register::Registrations,
     scratch::{LANES, Layout},
     select::{Choice, Devices, Possible, Question, Shape},
-    setup::Group,
 };
 
 /// What a rank's collectives are made of.
@@ -28,23 +31,14 @@ pub(crate) struct Inner {
     pub(crate) comm: Communicator,
     pub(crate) gpu: Gpu,
     pub(crate) group: Group,
-    pub(crate) layout: Layout,
-    pub(crate) kernels: Arc<Kernels>,
-    pub(crate) handle: CollectiveHandle,
+    /// The most blocks of a call, and the most bytes of scratch, as they were asked for.
+    pub(crate) slots: u32,
+    pub(crate) budget: u64,
     /// See [`Counters`].
     pub(crate) counters: Counters,
-    /// The scratch.
-    pub(crate) memory: DeviceBuffer,
-    /// See `CollectiveHandle`.
-    pub(crate) mismatch: PinnedBuffer<AtomicU32>,
     pub(crate) check_calls: bool,
-    pub(crate) channels: Vec<MemoryChannel>,
     pub(crate) owner: Owner,
-    /// Whether lines of 128 bytes arrive whole between all ranks.
-    pub(crate) lines: bool,
-    pub(crate) devices: Devices,
-    /// See [`Question`].
-    pub(crate) max_threads: u32,
+    pub(crate) reach: Reach,
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
@@ -53,20 +47,49 @@ pub(crate) struct Inner {
     pub(crate) order: Mutex<Order>,
 }
 
+/// How ranks reach each other.
+pub(crate) enum Reach {
+    /// Kernels write into each other's scratch.
+    Memory(Box<Mapped>),
+    Ports(Box<Ports>),
+}
+
+/// What a rank has that reaches the others' memory.
+pub(crate) struct Mapped {
+    pub(crate) layout: Layout,
+    pub(crate) kernels: Arc<Kernels>,
+    pub(crate) handle: CollectiveHandle,
+    /// The scratch.
+    pub(crate) memory: DeviceBuffer,
+    /// See `CollectiveHandle`.
+    pub(crate) mismatch: PinnedBuffer<AtomicU32>,
+    pub(crate) channels: Vec<MemoryChannel>,
+    /// Whether lines of 128 bytes arrive whole between all ranks.
+    pub(crate) lines: bool,
+    pub(crate) devices: Devices,
+    /// See [`Question`].
+    pub(crate) max_threads: u32,
+}
+
 /// Words of the device's own: an epoch for each block, the counts of messages, and what a barrier moves.
 pub(crate) struct Counters {
     pub(crate) buffer: DeviceBuffer,
-    pub(crate) messages: u64,
+    messages: u64,
     barrier: u64,
 }
 
 impl Counters {
-    pub(crate) fn new(gpu: &Gpu, layout: &Layout) -> Result<Self> {
-        let messages = 8 * u64::from(layout.slots);
-        let barrier = messages + 8 * layout.ranks * 2 * u64::from(LANES);
+    pub(crate) fn new(gpu: &Gpu, ranks: usize, slots: u32) -> Result<Self> {
+        let messages = 8 * u64::from(slots);
+        let ranks = ranks as u64;
+        let barrier = messages + 8 * ranks * 2 * u64::from(LANES);
         // Fresh memory is zero.
-        let buffer = gpu.allocate(barrier + 8 * (1 + layout.ranks))?;
+        let buffer = gpu.allocate(barrier + 8 * (1 + ranks))?;
         Ok(Self { buffer, messages, barrier })
+    }
+
+    pub(crate) fn messages(&self) -> DevicePtr {
+        self.buffer.ptr().add(self.messages)
     }
 }
 
@@ -88,11 +111,66 @@ impl Inner {
         plan(&all_gather, rank, ranks)
     }
 
-    pub(crate) fn args(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
-        KernelArgs::new()
-            .with_owner(self.owner.clone())
-            .keeping_each(buffers.iter().copied())
-            .with(self.handle)
+    /// What launches keep.
+    pub(crate) fn keeping(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
+        KernelArgs::new().with_owner(self.owner.clone()).keeping_each(buffers.iter().copied())
+    }
+
+    /// The semaphores through which it waits for others.
+    pub(crate) fn semaphores(&self) -> Box<dyn Iterator<Item = &Semaphore> + '_> {
+        match &self.reach {
+            Reach::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
+            Reach::Ports(ports) => Box::new(ports.semaphores()),
+        }
+    }
+
+    /// That the waits of complete calls got what they waited for.
+    pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
+        match &self.reach {
+            Reach::Memory(mapped) => {
+                mapped.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
+            }
+            Reach::Ports(ports) => ports.check_waits(),
+        }
+    }
+
+    /// Moves messages between pairs of ranks.
+    ///
+    /// # Safety
+    /// Their memory lives until the launch is complete, and the device reaches it.
+    pub(crate) unsafe fn move_messages(
+        &self,
+        messages: Batch,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let mapped = match &self.reach {
+            Reach::Memory(mapped) => mapped,
+            Reach::Ports(ports) => {
+                // SAFETY: the caller's promise.
+                return unsafe { ports.move_messages(self, messages, None, stream, buffers) };
+            }
+        };
+        let layout = &mapped.layout;
+        let call = CollectiveSends {
+            messages,
+            counts: self.counters.messages(),
+            signals: layout.message_signals,
+            places: layout.messages,
+            piece: layout.message_piece,
+            lanes: LANES,
+            reserved: 0,
+        };
+        let config = LaunchConfig::linear(mapped.handle.ranks * 2 * LANES, self.threads());
+        let args = self.keeping(buffers).with(mapped.handle).with(call);
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { mapped.kernels.messages.launch(stream, config, &args)? };
+        Ok(())
+    }
+
+    /// Of a block that moves messages.
+    pub(crate) fn threads(&self) -> u32 {
+        if self.gpu.platform() == Platform::Host { 32 } else { 512 }
     }
 
     /// # Safety
@@ -115,13 +193,20 @@ impl Inner {
             }
             return Ok(());
         }
-        let choice = self.choose(plan, ranks);
+        let mapped = match &self.reach {
+            Reach::Memory(mapped) => mapped,
+            Reach::Ports(ports) => {
+                // SAFETY: the caller's promise.
+                return unsafe { ports.exchange(self, plan, stream, buffers) };
+            }
+        };
+        let choice = self.choose(mapped, plan, ranks);
         let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
         let call = CollectiveCall {
             segments: plan.segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            piece: self.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
+            piece: mapped.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
             scale: scale.unwrap_or(0),
@@ -131,7 +216,7 @@ impl Inner {
             reserved: 0,
             signature,
         };
-        let args = self.args(buffers);
+        let args = self.keeping(buffers).with(mapped.handle);
         let args = if choice.way == Way::Direct {
             let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
             args.with_owner(owner).with(CollectiveDirectCall { call, places })
@@ -139,27 +224,27 @@ impl Inner {
             args.with(call)
         };
         let config = LaunchConfig::linear(choice.blocks, choice.threads);
-        let kernel = self.kernels.of(choice, words)?;
+        let kernel = mapped.kernels.of(choice, words)?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(stream, config, &args)? };
         Ok(())
     }
 
-    pub(crate) fn choose(&self, plan: &Plan, ranks: usize) -> Choice {
+    pub(crate) fn choose(&self, mapped: &Mapped, plan: &Plan, ranks: usize) -> Choice {
         if ranks == 1 {
             // Nothing travels; the kernel of packets has no limit then.
-            return Choice { way: Way::Packets, two_steps: false, blocks: self.layout.slots, threads: 256 };
+            return Choice { way: Way::Packets, two_steps: false, blocks: self.slots, threads: 256 };
         }
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
-        let fits = |way| most.is_some_and(|most| self.layout.fits(way, most, false));
+        let fits = |way| most.is_some_and(|most| mapped.layout.fits(way, most, false));
         // Between two ranks, two steps gain nothing.
         let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
         let possible = Possible {
             packets: fits(Way::Packets),
-            lines: self.lines && fits(Way::Lines),
+            lines: mapped.lines && fits(Way::Lines),
             packets_in_two_steps: false,
-            lines_in_two_steps: self.lines
-                && part.is_some_and(|part| self.layout.fits(Way::Lines, part, true)),
+            lines_in_two_steps: mapped.lines
+                && part.is_some_and(|part| mapped.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),
             direct: plan.op.is_none() && self.registrations.are_some(),
         };
@@ -174,9 +259,9 @@ impl Inner {
             bytes: most.unwrap_or(u64::MAX),
             ranks,
             possible,
-            max_blocks: self.layout.slots,
-            max_threads: self.max_threads,
-            devices: self.devices,
+            max_blocks: self.slots,
+            max_threads: mapped.max_threads,
+            devices: mapped.devices,
         };
         self.selector.choose(&question).mended(&question)
     }

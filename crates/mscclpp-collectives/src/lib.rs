@@ -19,16 +19,19 @@
 //! the headers `mscclpp/collective_device.hpp` and those that it includes.
 //!
 //! # Features
-//! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`].
+//! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`], of which `cuda-ipc` and
+//! `ethernet` are on by default, too.
 //!
 //! # What it does not do yet
-//! All ranks are on one host, and their devices reach each other's memory. It has been measured between two GPUs alone;
-//! [`Tuned`] says on what its choices rest.
+//! All ranks are on one host. Where their devices do not reach each other's memory, everything goes through
+//! [port channels](CollectivesBuilder::by_ports), slowly. It has been measured between two GPUs alone; [`Tuned`] says on what its
+//! choices rest. Registered memory and port channels have not run on GPUs yet.
 
 mod calls;
 mod collectives;
 mod data;
 mod error;
+mod group;
 mod handle;
 mod kernels;
 mod messages;
@@ -36,6 +39,7 @@ mod model;
 mod order;
 mod pending;
 mod plan;
+mod ports;
 mod register;
 mod request;
 mod rows;

@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Collectives, Error, Result,
+    calls::{Mapped, Reach},
     handle::{MAX_RANKS, Segment},
 };
 
@@ -137,19 +138,49 @@ impl Collectives {
         let inner = &*self.inner;
         let registrations = &inner.registrations;
         let _turn = registrations.turn.lock();
-        let own = self.can_register("register").and_then(|()| register());
+        let own = self.can_register("register").and_then(|()| match &inner.reach {
+            Reach::Memory(_) => register().map(Some),
+            Reach::Ports(_) => Ok(None),
+        });
         let own = inner.group.all_have("register", own)?;
         registrations.free_dropped(self)?;
+        let (at_peers, owners) = match (&own, &inner.reach) {
+            (Some(own), Reach::Memory(mapped)) => self.exchange_memory(own, mapped)?,
+            // Nobody writes into it.
+            _ => ([DevicePtr::NULL; MAX_RANKS], Vec::new()),
+        };
+        let mut list = registrations.list.write();
+        let memory = Arc::new(Memory {
+            id: list.next,
+            dropped: AtomicBool::new(false),
+            at,
+            len,
+            at_peers,
+            owner: Arc::new(owners.into_iter().chain(owner).collect::<Vec<_>>()),
+        });
+        list.next += 1;
+        list.all.push(memory.clone());
+        list.set_owner();
+        Ok(Registered { memory })
+    }
+
+    /// Where each peer has mapped this rank's memory; and what keeps theirs mapped here. All ranks call it.
+    fn exchange_memory(
+        &self,
+        own: &RegisteredMemory,
+        mapped: &Mapped,
+    ) -> Result<([DevicePtr; MAX_RANKS], Vec<Owner>)> {
+        let inner = &*self.inner;
         let peer = |r: usize| inner.group.ranks[r];
         for r in inner.group.others() {
-            inner.comm.send_memory(&own, peer(r), inner.tag)?;
+            inner.comm.send_memory(own, peer(r), inner.tag)?;
         }
         let theirs = inner.group.others().map(|r| inner.comm.recv_memory(peer(r), inner.tag)?.wait());
         let theirs = theirs.collect::<mscclpp::Result<Vec<_>>>()?;
         let channels = theirs
             .iter()
-            .zip(&inner.channels)
-            .map(|(theirs, channel)| Ok(MemoryChannel::new(channel.semaphore(), theirs, &own, None)?));
+            .zip(&mapped.channels)
+            .map(|(theirs, channel)| Ok(MemoryChannel::new(channel.semaphore(), theirs, own, None)?));
         // Everybody has mapped before anybody writes.
         let channels = inner.group.all_have("register", channels.collect::<Result<Vec<_>>>())?;
         // Where this rank finds everybody's memory.
@@ -161,22 +192,9 @@ impl Collectives {
         for (at, found) in at_peers.iter_mut().zip(inner.group.all_gather(&found)?) {
             *at = DevicePtr(found.get(self.rank()).copied().unwrap_or(0));
         }
-        let mut owners: Vec<Owner> =
+        let owners: Vec<Owner> =
             channels.iter().filter_map(|channel| KernelArgument::owner(&channel)).collect();
-        owners.extend(owner);
-        let mut list = registrations.list.write();
-        let memory = Arc::new(Memory {
-            id: list.next,
-            dropped: AtomicBool::new(false),
-            at,
-            len,
-            at_peers,
-            owner: Arc::new(owners),
-        });
-        list.next += 1;
-        list.all.push(memory.clone());
-        list.set_owner();
-        Ok(Registered { memory })
+        Ok((at_peers, owners))
     }
 
     /// Drops what was registered, on all ranks together, and frees what all of them have dropped. Every rank makes this call, in
@@ -260,7 +278,7 @@ impl List {
     }
 }
 
-fn overlap((a, a_bytes): (DevicePtr, u64), (b, b_bytes): (DevicePtr, u64)) -> bool {
+pub(crate) fn overlap((a, a_bytes): (DevicePtr, u64), (b, b_bytes): (DevicePtr, u64)) -> bool {
     a.0 < b.0.saturating_add(b_bytes) && b.0 < a.0.saturating_add(a_bytes) && a_bytes > 0 && b_bytes > 0
 }
 

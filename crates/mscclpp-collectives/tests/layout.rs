@@ -11,11 +11,11 @@ use std::mem::offset_of;
 use compare::{Fact, fact, offset, sizes};
 use handle::{
     CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
-    MESSAGES, Message, OUTPUTS, Output, RING, Segment, VECTORS,
+    MESSAGES, Message, OUTPUTS, Output, PortCall, RING, Segment, VECTORS,
 };
 
 fn main() {
-    compare::main("collective_device.hpp", facts);
+    compare::main("collective_ports_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {
@@ -26,6 +26,7 @@ fn facts() -> Vec<Fact> {
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
         .chain(sizes::<CollectiveRows>("CollectiveRows"))
         .chain(sizes::<Output>("CollectiveOutput"))
+        .chain(sizes::<PortCall>("CollectivePortCall"))
         .chain(sizes::<Segment>("CollectiveSegment"))
         .chain(sizes::<Message>("CollectiveMessage"))
         .collect();
@@ -44,6 +45,8 @@ fn facts() -> Vec<Fact> {
         "places" places, "piece" piece, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "byPackets" by_packets);
+    offsets!(PortCall, "CollectivePortCall": "messages" messages, "channels" channels, "scratch" scratch, "inbox" inbox,
+        "outbox" outbox, "piece" piece, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
     offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);

@@ -185,19 +185,28 @@ impl Case {
 
 /// All pairs, and random cases until they are `cases`, of up to `most` numbers.
 fn check(n_ranks: usize, cases: usize, most: u64) {
+    check_over(None, n_ranks, cases, most);
+}
+
+fn check_over(ports: Option<Transport>, n_ranks: usize, cases: usize, most: u64) {
     let seed = Random::new().word();
     let mut random = Random::with_seed(seed);
     let mut all = pairs::rows(&PARAMETERS, &mut random);
     while all.len() < cases {
         all.push(PARAMETERS.map(|values| random.below(values)).to_vec());
     }
-    check_all(n_ranks, seed, most, &all);
+    check_all(ports, n_ranks, seed, most, &all);
 }
 
-fn check_all(n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
+fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
     ranks(n_ranks, |comm, gpu| {
         let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
-        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        let mut builder = builder(comm, gpu).selector(told.clone());
+        if let Some(transport) = ports {
+            // Small pieces and parts.
+            builder = builder.by_ports(transport).scratch(128 << 10);
+        }
+        let collectives = builder.connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
         // Any collective fits into twice this.
@@ -268,6 +277,8 @@ fn check_all(n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
                 }
             }
         }
+        // Nobody leaves before all have seen what was sent.
+        comm.bootstrap().barrier().expect("all ranks");
     });
 }
 
@@ -294,4 +305,14 @@ fn three_ranks() {
 #[test]
 fn eight_ranks() {
     check(8, cases(150), 1500);
+}
+
+#[test]
+fn by_ports_over_cuda_ipc() {
+    check_over(Some(Transport::CUDA_IPC), 2, 0, 6000);
+}
+
+#[test]
+fn by_ports_over_ethernet() {
+    check_over(Some(Transport::ETHERNET), 3, 0, 6000);
 }

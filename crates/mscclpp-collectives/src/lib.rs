@@ -20,7 +20,8 @@
 //!
 //! # Features
 //! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`], of which `cuda-ipc` and
-//! `ethernet` are on by default, too.
+//! `ethernet` are on by default, too. `cudarc`: calls with `CudaSlice` and `CudaStream` of the crate cudarc
+//! (`Collectives::on_cudarc`), which is compiled and has not been run.
 //!
 //! # What it does not do yet
 //! All ranks are on one host. Where their devices do not reach each other's memory, everything goes through
@@ -36,6 +37,8 @@ mod handle;
 mod kernels;
 mod messages;
 mod model;
+#[cfg(feature = "cudarc")]
+mod of_cudarc;
 mod order;
 mod pending;
 mod plan;
@@ -54,6 +57,8 @@ pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::MAX_RANKS;
+#[cfg(feature = "cudarc")]
+pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;
 pub use register::Registered;
 pub use request::{Kind, ReduceOp, Request};

@@ -44,7 +44,8 @@ impl Order {
     /// The last call is in `stream`.
     pub(crate) fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
         if stream.is_capturing()? {
-            self.captured = Some(stream.clone());
+            // A foreign one may be gone at any time.
+            self.captured = (!stream.is_foreign()).then(|| stream.clone());
             return Ok(());
         }
         self.last = if stream.is_foreign() {
@@ -57,7 +58,7 @@ impl Order {
         Ok(())
     }
 
-    /// Whether a stream is being captured into which calls were put.
+    /// Whether a stream of this library's is being captured into which calls were put.
     pub(crate) fn is_in_capture(&self) -> Result<bool> {
         let last = match &self.last {
             Last::Stream(last) => Some(last),

@@ -105,7 +105,7 @@ impl Collectives {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory of another device, and while a stream is being captured into which calls were
-    /// put: register before the capture. [`Error::Below`] if the memory cannot be shared or mapped. If one rank fails, all do.
+    /// put: register before the capture. (Of streams that [other code made](mscclpp::Stream::from_raw) it is not known.) [`Error::Below`] if the memory cannot be shared or mapped. If one rank fails, all do.
     pub fn register(&self, buffer: &DeviceBuffer) -> Result<Registered> {
         self.register_with(buffer.ptr(), buffer.len(), buffer.owner(), || {
             self.expect_here([buffer])?;

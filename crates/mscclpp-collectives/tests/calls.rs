@@ -123,7 +123,17 @@ fn all_to_all_with_counts_of_any_kind() {
 /// Graphs are replayed in any order with eager calls of other sizes and ways, with fresh data each time.
 #[test]
 fn replays_and_eager_calls_take_turns() {
-    const ROUNDS: u64 = 150;
+    take_turns(150);
+}
+
+#[test]
+#[ignore = "takes minutes: ci/run.sh collectives"]
+fn a_hundred_thousand_replays() {
+    take_turns(200_000);
+}
+
+/// Half of the rounds are replays, on ranks that come late at random.
+fn take_turns(rounds: u64) {
     let seed = Random::new().word();
     ranks(2, |comm, gpu| {
         let told = Told::new(Choice { way: Way::Packets, two_steps: false, blocks: 1, threads: 32 });
@@ -131,8 +141,11 @@ fn replays_and_eager_calls_take_turns() {
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let mut random = Random::with_seed(seed);
         let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
-        let choices = [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Lines, 3)];
-        let buffers: Vec<_> = (0..4).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
+        // An all_reduce goes by pieces instead of directly, a broadcast does not.
+        let choices =
+            [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Lines, 3), (Way::Direct, 2)];
+        let buffers: Vec<_> = (0..5).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
+        let _registered = collectives.register(buffers[4].buffer()).expect("a registration");
         let graphs: Vec<Graph> = choices
             .iter()
             .zip(&buffers)
@@ -146,8 +159,8 @@ fn replays_and_eager_calls_take_turns() {
                 stream.end_capture().unwrap()
             })
             .collect();
-        for round in 0..ROUNDS {
-            let which = random.of(0..=3) as usize;
+        for round in 0..rounds {
+            let which = random.of(0..=4) as usize;
             let buffer = &buffers[which];
             let values = [random.of(0..=100) as f32, random.of(0..=100) as f32];
             buffer.write(&vec![values[rank]; buffer.len()]).unwrap();
@@ -159,7 +172,7 @@ fn replays_and_eager_calls_take_turns() {
                 unsafe { graphs[which].launch(&stream).unwrap() };
                 4.0
             } else {
-                let (way, blocks) = choices[random.of(0..=3) as usize];
+                let (way, blocks) = choices[random.of(0..=4) as usize];
                 told.tell(Choice { way, two_steps: false, blocks, threads: 32 });
                 collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
                 1.0

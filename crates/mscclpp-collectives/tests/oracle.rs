@@ -56,6 +56,12 @@ const KINDS: [Which; 9] = [
     Which::Gather,
     Which::Scatter,
 ];
+impl Which {
+    fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+}
+
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.0)];
 /// Ways, whether in two steps, and on which ranks memory is registered.
@@ -84,8 +90,8 @@ impl Who {
     }
 }
 
-/// How many numbers: none, one, few, and many of which there is an odd one.
-const COUNTS: usize = 4;
+/// How many numbers: none, one, few, many, and the most.
+const COUNTS: usize = 5;
 /// How many values the parameters of a case have: see [`Case::new`].
 const PARAMETERS: [usize; 8] = [KINDS.len(), DataType::ALL.len(), OPS.len(), WAYS.len(), COUNTS, 2, 2, 2];
 
@@ -101,7 +107,8 @@ impl Case {
         let count = match n[4] {
             few @ 0..=1 => few as u64,
             2 => random.of(2..=300),
-            _ => random.of(300..=most),
+            3 => random.of(300..=most),
+            _ => most,
         };
         let offset = |n: usize, random: &mut Random| if n == 0 { 0 } else { random.of(1..=9) };
         Self {
@@ -289,30 +296,71 @@ fn cases(n: usize) -> usize {
 
 #[test]
 fn one_rank() {
-    check(1, cases(500), 2000);
+    check(1, cases(500), 2003);
 }
 
 #[test]
 fn two_ranks() {
-    check(2, cases(800), 6000);
+    check(2, cases(800), 6007);
 }
 
 #[test]
 fn three_ranks() {
-    check(3, cases(500), 4000);
+    check(3, cases(500), 4001);
 }
 
 #[test]
 fn eight_ranks() {
-    check(8, cases(150), 1500);
+    check(8, cases(150), 1501);
 }
 
 #[test]
 fn by_ports_over_cuda_ipc() {
-    check_over(Some(Transport::CUDA_IPC), 2, 0, 6000);
+    check_over(Some(Transport::CUDA_IPC), 2, 0, 6007);
 }
 
 #[test]
 fn by_ports_over_ethernet() {
-    check_over(Some(Transport::ETHERNET), 3, 0, 6000);
+    check_over(Some(Transport::ETHERNET), 3, 0, 6007);
+}
+
+/// Every value of every parameter with every other. Of what moves, the operation is no parameter.
+fn product() -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for values in PARAMETERS {
+        all =
+            all.iter().flat_map(|row| (0..values).map(|value| [row.as_slice(), &[value]].concat())).collect();
+    }
+    all.retain(|row| row[2] == 0 || KINDS[row[0]].reduces());
+    all
+}
+
+#[test]
+#[ignore = "takes an hour: ci/run.sh collectives"]
+fn the_full_product() {
+    let seed = Random::new().word();
+    for (ranks, most) in [(1, 1001), (2, 1001), (3, 801), (8, 401)] {
+        check_all(None, ranks, seed, most, &product());
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: ci/run.sh collectives"]
+fn any_number_of_ranks() {
+    (1..=8).for_each(|ranks| check(ranks, 1000, 2003));
+}
+
+#[test]
+#[ignore = "takes minutes: ci/run.sh collectives"]
+fn large_counts() {
+    let seed = Random::new().word();
+    let numbers = [DataType::U8, DataType::F16, DataType::F64].map(|numbers| numbers as usize);
+    let cases: Vec<_> = product()
+        .into_iter()
+        .filter(|row| numbers.contains(&row[1]) && row[2] == 0 && row[4] == COUNTS - 1 && row[5..7] == [0, 1])
+        .collect();
+    for ranks in [2, 3] {
+        check_all(None, ranks, seed, (1 << 20) + 3, &cases);
+    }
+    check_all(Some(Transport::CUDA_IPC), 2, seed, (1 << 20) + 3, &cases);
 }

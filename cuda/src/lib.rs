@@ -31,6 +31,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
+    ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
         "mscclpp/collective_packets_device.hpp",
         include_str!("../include/mscclpp/collective_packets_device.hpp"),

@@ -13,7 +13,7 @@ use mscclpp::{
 use parking_lot::Mutex;
 
 use crate::{
-    DataType, Kind, ReduceOp, Request, Result, Selector, Way,
+    Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
     group::Group,
     handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
     kernels::{Kernels, Words},
@@ -24,6 +24,7 @@ use crate::{
     register::Registrations,
     scratch::{LANES, Layout},
     select::{Choice, Devices, Possible, Question, Shape},
+    signature::signature,
 };
 
 /// What a rank's collectives are made of.
@@ -40,6 +41,7 @@ pub(crate) struct Inner {
     pub(crate) owner: Owner,
     pub(crate) reach: Reach,
     pub(crate) selector: Arc<dyn Selector>,
+    pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
     pub(crate) registrations: Registrations,
@@ -113,7 +115,11 @@ impl Inner {
 
     /// What launches keep.
     pub(crate) fn keeping(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
-        KernelArgs::new().with_owner(self.owner.clone()).keeping_each(buffers.iter().copied())
+        self.keep(KernelArgs::new(), buffers)
+    }
+
+    fn keep(&self, args: KernelArgs, buffers: &[&DeviceBuffer]) -> KernelArgs {
+        args.with_owner(self.owner.clone()).keeping_each(buffers.iter().copied())
     }
 
     /// The semaphores through which it waits for others.
@@ -177,15 +183,13 @@ impl Inner {
     /// The plan's memory lives until the launch is complete, and the device reaches it.
     pub(crate) unsafe fn exchange(
         &self,
+        request: &Request<'_>,
         plan: &Plan,
-        signature: [u64; 2],
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let ranks = self.group.ranks.len();
-        let words = Words::of(plan.op, plan.data_type);
-        let scale = plan.op.and_then(|op| op.scale(plan.data_type));
-        if ranks == 1 && scale.is_none() {
+        if ranks == 1 && !matches!(plan.op, Some(ReduceOp::PreMulSum(_))) {
             let Segment { send, recv, recv_bytes, .. } = plan.segments[0];
             if send != recv && recv_bytes > 0 {
                 // SAFETY: the caller's promise.
@@ -200,10 +204,37 @@ impl Inner {
                 return unsafe { ports.exchange(self, plan, stream, buffers) };
             }
         };
-        let choice = self.choose(mapped, plan, ranks);
+        let question = self.question(mapped, plan, ranks);
+        let own = if ranks > 1 { self.own_launch(mapped, request, &question) } else { None };
+        if let Some((launch, choice)) = own {
+            let call = self.call(mapped, plan, choice, signature(request));
+            let args = self.keep(launch.args, buffers).with(mapped.handle).with(call);
+            let config = LaunchConfig::linear(choice.blocks, choice.threads);
+            // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
+            unsafe { launch.kernel.launch(stream, config, &args)? };
+            return Ok(());
+        }
+        let choice = self.choose(&question);
         let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
-        let call = CollectiveCall {
+        let call = self.call(mapped, plan, choice, signature(request));
+        let args = self.keeping(buffers).with(mapped.handle);
+        let args = if choice.way == Way::Direct {
+            let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
+            args.with_owner(owner).with(CollectiveDirectCall { call, places })
+        } else {
+            args.with(call)
+        };
+        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let kernel = mapped.kernels.of(choice, Words::of(plan.op, plan.data_type))?;
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { kernel.launch(stream, config, &args)? };
+        Ok(())
+    }
+
+    fn call(&self, mapped: &Mapped, plan: &Plan, choice: Choice, signature: [u64; 2]) -> CollectiveCall {
+        let scale = plan.op.and_then(|op| op.scale(plan.data_type));
+        CollectiveCall {
             segments: plan.segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
             piece: mapped.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
@@ -215,26 +246,18 @@ impl Inner {
             checked: self.check_calls.into(),
             reserved: 0,
             signature,
-        };
-        let args = self.keeping(buffers).with(mapped.handle);
-        let args = if choice.way == Way::Direct {
-            let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
-            args.with_owner(owner).with(CollectiveDirectCall { call, places })
-        } else {
-            args.with(call)
-        };
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
-        let kernel = mapped.kernels.of(choice, words)?;
-        // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(stream, config, &args)? };
-        Ok(())
+        }
     }
 
-    pub(crate) fn choose(&self, mapped: &Mapped, plan: &Plan, ranks: usize) -> Choice {
-        if ranks == 1 {
+    pub(crate) fn choose(&self, question: &Question) -> Choice {
+        if question.ranks == 1 {
             // Nothing travels; the kernel of packets has no limit then.
             return Choice { way: Way::Packets, two_steps: false, blocks: self.slots, threads: 256 };
         }
+        self.selector.choose(question).mended(question)
+    }
+
+    pub(crate) fn question(&self, mapped: &Mapped, plan: &Plan, ranks: usize) -> Question {
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
         let fits = |way| most.is_some_and(|most| mapped.layout.fits(way, most, false));
         // Between two ranks, two steps gain nothing.
@@ -253,7 +276,7 @@ impl Inner {
             (None, true) => Shape::Rooted,
             (None, false) => Shape::Exchange,
         };
-        let question = Question {
+        Question {
             shape,
             reduces: plan.op.is_some(),
             bytes: most.unwrap_or(u64::MAX),
@@ -262,7 +285,6 @@ impl Inner {
             max_blocks: self.slots,
             max_threads: mapped.max_threads,
             devices: mapped.devices,
-        };
-        self.selector.choose(&question).mended(&question)
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     messages::Messages,
     plan::Planned,
     select::Choice,
-    signature::{described, signature},
+    signature::described,
 };
 
 /// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of
@@ -144,7 +144,8 @@ impl Collectives {
             .scratch(inner.budget)
             .tag(inner.tag)
             .check_calls(inner.check_calls)
-            .shared_selector(inner.selector.clone());
+            .shared_selector(inner.selector.clone())
+            .shared_algorithms(inner.algorithms.clone());
         if let Reach::Ports(ports) = &inner.reach {
             builder = builder.by_ports(ports.transport());
         }
@@ -189,7 +190,7 @@ impl Collectives {
         for request in requests {
             match inner.planned(request)? {
                 Planned::Nothing => {}
-                Planned::Exchange(plan) => exchanges.push((plan, signature(request))),
+                Planned::Exchange(plan) => exchanges.push((request, plan)),
                 Planned::Message { receives, peer, memory, bytes } => {
                     messages.add(peer, receives, Message { memory, bytes });
                 }
@@ -199,9 +200,9 @@ impl Collectives {
 
         let mut order = inner.order.lock();
         order.before(&inner.gpu, stream)?;
-        for (plan, signature) in exchanges {
+        for (request, plan) in exchanges {
             // SAFETY: the caller's promise.
-            unsafe { inner.exchange(&plan, signature, stream, buffers)? };
+            unsafe { inner.exchange(request, &plan, stream, buffers)? };
         }
         for (from, to) in own {
             // SAFETY: the caller's promise.
@@ -215,8 +216,8 @@ impl Collectives {
     }
 
     /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor.
-    /// None if no kernel is needed, for messages between two ranks, and where all goes
-    /// [by ports](CollectivesBuilder::by_ports).
+    /// None if no kernel is needed, for messages between two ranks, for what an [`Algorithm`](crate::Algorithm) of the
+    /// program does, and where all goes [by ports](CollectivesBuilder::by_ports).
     ///
     /// # Errors
     /// As [`Collectives::enqueue`], for requests that can never be right.
@@ -224,7 +225,11 @@ impl Collectives {
         let inner = &*self.inner;
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
-                Some(inner.choose(mapped, &plan, self.n_ranks()))
+                let question = inner.question(mapped, &plan, self.n_ranks());
+                match inner.own_launch(mapped, request, &question) {
+                    None => Some(inner.choose(&question)),
+                    Some(_) => None,
+                }
             }
             _ => None,
         })

@@ -15,8 +15,8 @@
 //! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
 //! | [`all_reduce_rows`](Collectives::all_reduce_rows) | what a kernel of yours makes of the sums, in the same launch |
 //!
-//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know. The kernels are in
-//! the headers `mscclpp/collective_device.hpp` and those that it includes.
+//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know; a program may do some by
+//! kernels of its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those that it includes.
 //!
 //! # Features
 //! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`], of which `cuda-ipc` and
@@ -28,6 +28,7 @@
 //! [port channels](CollectivesBuilder::by_ports), slowly. It has been measured between two GPUs alone; [`Tuned`] says on what its
 //! choices rest. Registered memory and port channels have not run on GPUs yet.
 
+mod algorithm;
 mod calls;
 mod collectives;
 mod data;
@@ -53,6 +54,7 @@ mod signature;
 mod tables;
 mod typed;
 
+pub use algorithm::{Algorithm, Asked, Launch};
 pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};

@@ -10,7 +10,7 @@ use mscclpp::{
 use parking_lot::Mutex;
 
 use crate::{
-    Collectives, Error, Result, Selector, Tuned,
+    Algorithm, Collectives, Error, Result, Selector, Tuned,
     calls::{Counters, Inner, Mapped, Reach},
     group::Group,
     handle::CollectiveHandle,
@@ -52,6 +52,7 @@ pub struct CollectivesBuilder {
     check_calls: bool,
     ports: Option<Transport>,
     selector: Arc<dyn Selector>,
+    algorithms: Vec<Arc<dyn Algorithm>>,
 }
 
 impl CollectivesBuilder {
@@ -69,6 +70,7 @@ impl CollectivesBuilder {
             check_calls: false,
             ports: None,
             selector,
+            algorithms: Vec::new(),
         }
     }
 
@@ -146,6 +148,18 @@ impl CollectivesBuilder {
         self.shared_selector(Arc::new(selector))
     }
 
+    /// Has the collectives that `algorithm` has a plan for done by it. Of several, the first that has one does a call. All ranks
+    /// give the same, in the same order.
+    pub fn algorithm(mut self, algorithm: impl Algorithm + 'static) -> Self {
+        self.algorithms.push(Arc::new(algorithm));
+        self
+    }
+
+    pub(crate) fn shared_algorithms(mut self, algorithms: Vec<Arc<dyn Algorithm>>) -> Self {
+        self.algorithms = algorithms;
+        self
+    }
+
     pub(crate) fn shared_selector(mut self, selector: Arc<dyn Selector>) -> Self {
         self.selector = selector;
         self
@@ -203,6 +217,7 @@ impl CollectivesBuilder {
             ("scratch", scratch),
             ("platforms (1 is simulated)", on_host.into()),
             ("check_calls", self.check_calls.into()),
+            ("numbers of algorithms", self.algorithms.len() as u64),
             ("by_ports (1 is given)", self.ports.is_some().into()),
         ])?;
 
@@ -238,6 +253,7 @@ impl CollectivesBuilder {
             owner: Arc::new(kept),
             reach,
             selector: self.selector,
+            algorithms: self.algorithms,
             timeout: self.timeout,
             tag,
             registrations: Registrations::default(),

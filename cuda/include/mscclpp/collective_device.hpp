@@ -1,6 +1,7 @@
 // What the kernels of collectives are made of: an exchange, in which every rank sends to every other and takes what
 // comes, as it is or reduced, and the all_reduce in two steps. For kernels of yours there is `allReduceRows`, an
-// all_reduce with whatever follows it: see collective_rows_device.hpp.
+// all_reduce with whatever follows it: see collective_rows_device.hpp. To do a collective otherwise, see
+// collective_own_device.hpp.
 //
 // Ranks push. Each has scratch memory into which its peers write, so no memory of the user need be known to anybody
 // else. What a rank sends travels in one of three ways:

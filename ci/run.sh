@@ -167,7 +167,7 @@ step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstra
 
 # Collectives, bit by bit: every kind with every type, operation, way, count and place; 10^5 replays on ranks that come late.
 step_collectives() {
-    MSCCLPP_PLATFORM=host cargo test -p mscclpp-collectives --release --test oracle --test calls -- --ignored
+    MSCCLPP_PLATFORM=host cargo test -p mscclpp-collectives --release --test oracle --test replays -- --ignored
 }
 
 # Two minutes of small and large writes over Ethernet, byte by byte.

@@ -348,3 +348,9 @@ impl fmt::Debug for Collectives {
             .finish_non_exhaustive()
     }
 }
+
+/// Any thread may make calls.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Collectives>();
+};

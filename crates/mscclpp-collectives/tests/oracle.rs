@@ -354,10 +354,12 @@ fn any_number_of_ranks() {
 #[ignore = "takes minutes: ci/run.sh collectives"]
 fn large_counts() {
     let seed = Random::new().word();
-    let numbers = [DataType::U8, DataType::F16, DataType::F64].map(|numbers| numbers as usize);
+    let numbers = [DataType::U8, DataType::F16].map(|numbers| numbers as usize);
     let cases: Vec<_> = product()
         .into_iter()
-        .filter(|row| numbers.contains(&row[1]) && row[2] == 0 && row[4] == COUNTS - 1 && row[5..7] == [0, 1])
+        .filter(|row| {
+            numbers.contains(&row[1]) && row[2] == 0 && row[4] == COUNTS - 1 && row[5..] == [0, 1, 0]
+        })
         .collect();
     for ranks in [2, 3] {
         check_all(None, ranks, seed, (1 << 20) + 3, &cases);

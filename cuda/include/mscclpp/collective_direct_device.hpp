@@ -19,8 +19,8 @@
 //       In a call that is not `oneWay`, every rank waits for a signal of every other, as E2 wants it.
 //   D5. A sender puts no more than the place holds, even if ranks make calls that do not match. Launches keep what is
 //       registered, on both sides.
-//   D6. No wait is in a circle. Every kernel says its places before it waits for others. After that, a block waits in step
-//       k for what peers' blocks do in steps before k, as for the pieces of R2.
+//   D6. No wait is in a circle. Every kernel says its places before it waits for anything but what others do as they
+//       begin (E3). After that, a block waits in step k for what peers' blocks do in steps before k, as for the pieces of R2.
 
 #ifndef MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_

@@ -2,7 +2,7 @@
 //! reduction on the host gives, and touches nothing else.
 //!
 //! Every two values of every two parameters come about in each run, the rest is random. `the_full_product` has all
-//! of them; it takes long: `ci/run.sh collectives`.
+//! of them; it takes minutes: `ci/run.sh collectives`.
 
 mod support;
 
@@ -336,7 +336,7 @@ fn product() -> Vec<Vec<usize>> {
 }
 
 #[test]
-#[ignore = "takes an hour: ci/run.sh collectives"]
+#[ignore = "takes minutes: ci/run.sh collectives"]
 fn the_full_product() {
     let seed = Random::new().word();
     for (ranks, most) in [(1, 1001), (2, 1001), (3, 801), (8, 401)] {

@@ -249,6 +249,14 @@ impl Collectives {
         done
     }
 
+    /// Whether all calls that were made are complete, but for those in graphs. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the work in a stream failed.
+    pub fn is_idle(&self) -> Result<bool> {
+        self.inner.order.lock().is_complete()
+    }
+
     /// That the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
         self.check_mismatch()?;

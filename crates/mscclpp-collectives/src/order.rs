@@ -35,6 +35,16 @@ impl Order {
         Ok(())
     }
 
+    /// Whether the last call is complete.
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        Ok(match self {
+            Self::Nothing => true,
+            // It was complete before the capture could begin, or comes with the graph.
+            Self::Stream(last) => last.is_capturing()? || last.query()?,
+            Self::Event(event) => event.query()?,
+        })
+    }
+
     /// The last call is in `stream`.
     pub(crate) fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
         if stream.is_capturing()? {

@@ -1,0 +1,143 @@
+//! `ncclGroupStart` and `ncclGroupEnd`: what a thread calls in between is done at the end, together.
+
+use std::{cell::RefCell, sync::Arc};
+
+use crate::{
+    abi::{Code, Handle, Place},
+    calls::{self, Call},
+    comm::{self, Comm},
+    failure::Failure,
+    forming,
+};
+
+/// The group of a thread.
+#[derive(Default)]
+struct Group {
+    /// How many starts have no end yet.
+    depth: usize,
+    calls: Vec<Call>,
+    created: Vec<Created>,
+    /// The first call that failed.
+    failed: Option<Failure>,
+}
+
+/// A communicator for which the end of the group waits.
+struct Created {
+    place: Place<Handle>,
+    comm: Arc<Comm>,
+    handle: Handle,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// `ncclGroupStart`.
+pub(crate) fn start() {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+}
+
+/// `ncclGroupEnd`.
+///
+/// # Errors
+/// The first failure of the group. If a call has failed when it was made, none of the group's calls is put into a stream.
+pub(crate) fn end() -> Result<Code, Failure> {
+    let Some(group) = leave()? else { return Ok(Code::SUCCESS) };
+    let mut answer = Ok(Code::SUCCESS);
+    for Created { place, comm, handle } in group.created {
+        answer = first(answer, forming::created(place, &comm, handle));
+    }
+    if let Some(failed) = group.failed {
+        answer?;
+        return Err(failed);
+    }
+    first(answer, calls::submit(group.calls).map(Code::from))
+}
+
+/// `ncclGroupSimulateEnd`: ends the group, and gives back the calls that were not made.
+///
+/// # Errors
+/// [`Code::INVALID_USAGE`] where the group goes on outside; the first failure of the group.
+pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
+    let Some(group) = leave()? else { return Ok(Vec::new()) };
+    for Created { place, comm, handle } in group.created {
+        forming::created(place, &comm, handle)?;
+    }
+    group.failed.map_or(Ok(group.calls), Err)
+}
+
+/// The group, if this is its last end.
+fn leave() -> Result<Option<Group>, Failure> {
+    GROUP.with_borrow_mut(|group| {
+        group.depth = group
+            .depth
+            .checked_sub(1)
+            .ok_or_else(|| Failure::usage("a group ends that this thread has not started"))?;
+        Ok((group.depth == 0).then(|| std::mem::take(group)))
+    })
+}
+
+/// Failures go first, then what goes on.
+fn first(one: Result<Code, Failure>, other: Result<Code, Failure>) -> Result<Code, Failure> {
+    match (one?, other?) {
+        (Code::SUCCESS, other) => Ok(other),
+        (one, _) => Ok(one),
+    }
+}
+
+/// A call of a communicator: made at once, or at the end of the group.
+pub(crate) fn call(call: Call) -> Result<Code, Failure> {
+    if in_group(|group| group.depth > 0) {
+        in_group(|group| group.calls.push(call));
+        return Ok(Code::SUCCESS);
+    }
+    calls::submit(vec![call]).map(Code::from)
+}
+
+/// A call that failed when it was made: the group fails with it.
+pub(crate) fn failed(failure: &Failure) {
+    in_group(|group| {
+        if group.depth > 0 {
+            group.failed.get_or_insert_with(|| failure.clone());
+        }
+    });
+}
+
+/// A communicator that is being formed: its handle goes to its place. Waits for it at once, or at the end of the group.
+pub(crate) fn created(place: Place<Handle>, comm: Arc<Comm>) -> Result<Code, Failure> {
+    let handle = comm::add(&comm);
+    place.set(handle);
+    if in_group(|group| group.depth > 0) {
+        in_group(|group| group.created.push(Created { place, comm, handle }));
+        return Ok(Code::SUCCESS);
+    }
+    forming::created(place, &comm, handle)
+}
+
+fn in_group<T>(f: impl FnOnce(&mut Group) -> T) -> T {
+    GROUP.with_borrow_mut(f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_ends_as_often_as_it_starts() {
+        start();
+        start();
+        assert_eq!(end(), Ok(Code::SUCCESS));
+        assert_eq!(end(), Ok(Code::SUCCESS));
+        assert!(end().unwrap_err().text.contains("not started"));
+    }
+
+    #[test]
+    fn a_call_that_failed_fails_the_group_once() {
+        start();
+        failed(&Failure::argument("this"));
+        failed(&Failure::argument("that"));
+        assert_eq!(end().unwrap_err().text, "this");
+        start();
+        assert_eq!(end(), Ok(Code::SUCCESS));
+    }
+}

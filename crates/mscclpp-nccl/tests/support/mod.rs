@@ -1,0 +1,5 @@
+//! What the tests share.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub(crate) mod nccl;

@@ -13,7 +13,7 @@ use crate::{
     calls::{self, Arguments, What},
     comm::{self, Backend},
     ending,
-    failure::{self, Failure, answered},
+    failure::{self, Failure, answered, answered_anywhere},
     forming, group, id,
     memory::{self, Registration},
     simulation, split,
@@ -61,16 +61,11 @@ macro_rules! plain {
     (@one $(#[$doc:meta])* $name:ident ($($argument:ident: $type:ty),*) $result:ty $body:block) => {
         $(#[$doc])*
         #[unsafe(no_mangle)]
-        pub extern "C" fn $name($($argument: $type),*) -> $result $body
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result $body
     };
 }
 
 nccl! {
-    /// The version of NCCL whose interface this is.
-    fn ncclGetVersion/pncclGetVersion(version: *mut c_int) {
-        Place::at(version, "version").map(|place| place.set(VERSION))
-    }
-
     /// A new unique id, for all ranks of a communicator.
     fn ncclGetUniqueId/pncclGetUniqueId(uniqueId: *mut UniqueId) {
         let place = Place::at(uniqueId, "uniqueId")?;
@@ -325,6 +320,12 @@ nccl! {
 }
 
 plain! {
+    /// The version of NCCL whose interface this is. Programs ask for it before they fork.
+    fn ncclGetVersion/pncclGetVersion(version: *mut c_int) -> Code {
+        // SAFETY: NULL, or a place for a number, as NCCL asks for.
+        answered_anywhere("ncclGetVersion", || unsafe { Place::at(version, "version") }.map(|place| place.set(VERSION)))
+    }
+
     /// What a code means.
     fn ncclGetErrorString/pncclGetErrorString(result: Code) -> *const c_char {
         result.text().as_ptr()

@@ -130,6 +130,14 @@ pub(crate) fn answered<T: Into<Code>>(name: &str, body: impl FnOnce() -> Result<
         report::always(&format!("{name}: {error}"));
         return Code::INVALID_USAGE;
     }
+    answered_anywhere(name, body)
+}
+
+/// As [`answered`], for what needs nothing of the process.
+pub(crate) fn answered_anywhere<T: Into<Code>>(
+    name: &str,
+    body: impl FnOnce() -> Result<T, Failure>,
+) -> Code {
     let failure = match guarded(name, body) {
         Ok(answer) => {
             OWN.take();

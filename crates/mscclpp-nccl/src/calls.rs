@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{c_int, c_void},
+    slice,
     sync::Arc,
 };
 
@@ -130,6 +131,11 @@ pub(crate) fn submit(mut calls: Vec<Call>) -> Result<(), Failure> {
         answer = answer.and(submit_of(&comm, &own));
     }
     answer
+}
+
+/// Puts a call into its stream.
+pub(crate) fn submit_one(call: &Call) -> Result<(), Failure> {
+    submit_of(&call.comm, slice::from_ref(call))
 }
 
 fn submit_of(comm: &Comm, calls: &[Call]) -> Result<(), Failure> {

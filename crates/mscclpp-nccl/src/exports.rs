@@ -13,6 +13,7 @@ use crate::{
     calls::{self, Arguments, What},
     comm::{self, Backend},
     ending,
+    env::Env,
     failure::{self, Failure, answered, answered_anywhere},
     forming, group, id,
     memory::{self, Registration},
@@ -37,7 +38,7 @@ macro_rules! function {
 }
 pub(crate) use function;
 
-/// Functions under both names, and the list of all names.
+/// Functions under both names.
 macro_rules! nccl {
     ($($(#[$doc:meta])* fn $name:ident/$other:ident $arguments:tt $body:block)*) => {
         $(
@@ -69,7 +70,7 @@ nccl! {
     /// A new unique id, for all ranks of a communicator.
     fn ncclGetUniqueId/pncclGetUniqueId(uniqueId: *mut UniqueId) {
         let place = Place::at(uniqueId, "uniqueId")?;
-        id::create(crate::env::Env::of_process()?).map(|id| place.set(id))
+        id::create(Env::of_process()?).map(|id| place.set(id))
     }
 
     /// A communicator of this rank on the thread's device.

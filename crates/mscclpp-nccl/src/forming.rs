@@ -24,7 +24,7 @@ use crate::{
     hello::{self, Hello},
     id::{self, Spare},
     report,
-    statistics::Statistics,
+    statistics::{Statistics, ways},
 };
 
 /// How often a rank that forms looks whether it was aborted, or has met the others.
@@ -185,6 +185,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         return Ok(Err(failure));
     }
     let (least, most) = hello::blocks(&all);
+    let devices: Vec<[u8; 16]> = all.iter().map(|hello| hello.uuid).collect();
     let communicator = Communicator::with_context(bootstrap, Context::on(comm.gpu.platform()));
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
         .calls_at_once(env.calls_at_once)
@@ -204,7 +205,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         _spare: spare,
     };
     if report::is_info() {
-        report::info(&format!("{}", Formed { comm, ours: &ours, took: begun.elapsed() }));
+        report::info(&formed(comm, &ours, &devices, begun.elapsed()));
     }
     Ok(Ok(Backend::Ours(Box::new(ours))))
 }
@@ -221,19 +222,27 @@ impl Selector for AtLeast {
 }
 
 /// The line about a communicator.
-struct Formed<'a> {
-    comm: &'a Comm,
-    ours: &'a Ours,
-    took: Duration,
+fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> String {
+    let mebibytes = ours.collectives.device_bytes() >> 20;
+    let links: Vec<String> = devices.iter().enumerate().map(|(rank, uuid)| link(comm, rank, uuid)).collect();
+    format!(
+        "{}: on {}, {mebibytes} MiB of its memory, formed in {took:.1?}; {}; all_reduce by {}",
+        comm.name(),
+        comm.gpu,
+        links.join(", "),
+        ways(&ours.collectives)
+    )
 }
 
-impl std::fmt::Display for Formed<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { comm, ours, took } = self;
-        let mebibytes = ours.collectives.device_bytes() >> 20;
-        write!(f, "{}: on {}, {mebibytes} MiB of its memory, formed in {took:.1?}", comm.name(), comm.gpu)?;
-        write!(f, "; all_reduce by {}", crate::statistics::ways(&ours.collectives))
-    }
+/// How a rank's device is reached.
+fn link(comm: &Comm, rank: usize, uuid: &[u8; 16]) -> String {
+    let how = match comm.gpu.peer_access_by_uuid(uuid) {
+        _ if *uuid == comm.gpu.properties().uuid => "this device",
+        Ok(Some(access)) if access.native_atomics => "peer memory with atomics",
+        Ok(Some(_)) => "peer memory without atomics",
+        Ok(None) | Err(_) => "peer memory of a device that this process does not see",
+    };
+    format!("rank {rank} by {how}")
 }
 
 /// Waits for what was created, unless that goes on by itself: what a creating call answers.

@@ -91,7 +91,7 @@ pub(crate) fn call(call: Call) -> Result<Code, Failure> {
         in_group(|group| group.calls.push(call));
         return Ok(Code::SUCCESS);
     }
-    calls::submit(vec![call]).map(Code::from)
+    calls::submit_one(&call).map(Code::from)
 }
 
 /// A call that failed when it was made: the group fails with it.

@@ -1,0 +1,243 @@
+"""A client that loads libnccl.so.2 and calls it through ctypes, as vLLM's wrapper `pynccl` does: the same functions, with the same
+types, in the same order. One process for each rank.
+
+    by_ctypes.py LIBRARY RANKS
+
+With MSCCLPP_PLATFORM=host it runs on simulated devices, else on GPUs. It starts itself as the other ranks.
+"""
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+
+F32, SUM, AVG, MAX = 7, 0, 4, 2
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_byte * 128)]
+
+
+Result, Comm, Stream, Buffer, Window = ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
+Count, Int, Out = ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p
+
+FUNCTIONS = {
+    "ncclGetErrorString": (ctypes.c_char_p, [Result]),
+    "ncclGetLastError": (ctypes.c_char_p, [Comm]),
+    "ncclGetVersion": (Result, [ctypes.POINTER(Int)]),
+    "ncclGetUniqueId": (Result, [ctypes.POINTER(UniqueId)]),
+    "ncclCommInitRank": (Result, [ctypes.POINTER(Comm), Int, UniqueId, Int]),
+    "ncclAllReduce": (Result, [Buffer, Buffer, Count, Int, Int, Comm, Stream]),
+    "ncclReduce": (Result, [Buffer, Buffer, Count, Int, Int, Int, Comm, Stream]),
+    "ncclAllGather": (Result, [Buffer, Buffer, Count, Int, Comm, Stream]),
+    "ncclReduceScatter": (Result, [Buffer, Buffer, Count, Int, Int, Comm, Stream]),
+    "ncclSend": (Result, [Buffer, Count, Int, Int, Comm, Stream]),
+    "ncclRecv": (Result, [Buffer, Count, Int, Int, Comm, Stream]),
+    "ncclBroadcast": (Result, [Buffer, Buffer, Count, Int, Int, Comm, Stream]),
+    "ncclCommDestroy": (Result, [Comm]),
+    "ncclGroupStart": (Result, []),
+    "ncclGroupEnd": (Result, []),
+    "ncclCommWindowRegister": (Result, [Comm, Buffer, Count, ctypes.POINTER(Window), Int]),
+    "ncclCommWindowDeregister": (Result, [Comm, Window]),
+    # What the wrapper does not call, and this client needs.
+    "ncclMemAlloc": (Result, [ctypes.POINTER(Buffer), Count]),
+    "ncclMemFree": (Result, [Buffer]),
+}
+
+
+class Library:
+    """The functions; each raises what `ncclGetLastError` says if it does not succeed."""
+
+    def __init__(self, path):
+        self.library = ctypes.CDLL(path)
+        for name, (result, arguments) in FUNCTIONS.items():
+            function = getattr(self.library, name)
+            function.restype, function.argtypes = result, arguments
+
+    def __getattr__(self, name):
+        function = getattr(self.library, name)
+
+        def call(*arguments):
+            code = function(*arguments)
+            if FUNCTIONS[name][0] is Result and code != 0:
+                said = self.library.ncclGetErrorString(code), self.library.ncclGetLastError(None)
+                raise RuntimeError(f"{name}: {said}")
+            return code
+
+        return call
+
+
+class Simulated:
+    """Simulated devices: streams come from the library, and device memory is memory of the process."""
+
+    def __init__(self, library, rank):
+        self.library = library.library
+        self.check(self.library.mscclppHostSetDevice(rank))
+
+    @staticmethod
+    def check(code):
+        if code != 0:
+            raise RuntimeError(f"code {code}")
+
+    def stream(self):
+        stream = ctypes.c_void_p()
+        self.check(self.library.mscclppHostStreamCreate(ctypes.byref(stream)))
+        return stream
+
+    def synchronize(self, stream):
+        self.check(self.library.mscclppHostStreamSynchronize(stream))
+
+    def write(self, address, data):
+        ctypes.memmove(address, data, len(data))
+
+    def read(self, address, size):
+        return ctypes.string_at(address, size)
+
+
+class Gpus:
+    """GPUs, by the CUDA driver."""
+
+    def __init__(self, _library, rank):
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.call("cuInit", 0)
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuDeviceGet", ctypes.byref(device), rank)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
+
+    def call(self, name, *arguments):
+        code = getattr(self.cuda, name)(*arguments)
+        if code != 0:
+            raise RuntimeError(f"{name}: CUDA error {code}")
+
+    def stream(self):
+        stream = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        return stream
+
+    def synchronize(self, stream):
+        self.call("cuStreamSynchronize", stream)
+
+    def write(self, address, data):
+        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+
+    def read(self, address, size):
+        data = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return data.raw
+
+
+class Numbers:
+    """Floats in device memory that the library allocates."""
+
+    def __init__(self, library, devices, numbers):
+        self.devices, self.count, pointer = devices, len(numbers), ctypes.c_void_p()
+        library.ncclMemAlloc(ctypes.byref(pointer), 4 * self.count)
+        self.address, self.free = pointer.value, lambda: library.ncclMemFree(pointer)
+        devices.write(self.address, struct.pack(f"{self.count}f", *numbers))
+
+    def read(self):
+        return list(struct.unpack(f"{self.count}f", self.devices.read(self.address, 4 * self.count)))
+
+
+def run(path, rank, ranks, exchange):
+    library = Library(path)
+    version = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(version))
+    assert version.value == 22809, version
+    devices = (Simulated if os.environ.get("MSCCLPP_PLATFORM") == "host" else Gpus)(library, rank)
+
+    unique_id = UniqueId()
+    if rank == 0:
+        library.ncclGetUniqueId(ctypes.byref(unique_id))
+    ctypes.memmove(ctypes.byref(unique_id), exchange(bytes(unique_id)), 128)
+    comm = ctypes.c_void_p()
+    library.ncclCommInitRank(ctypes.byref(comm), ranks, unique_id, rank)
+    stream = devices.stream()
+
+    def numbers(values):
+        return Numbers(library, devices, values)
+
+    def expect(got, values):
+        devices.synchronize(stream)
+        assert got.read() == values, (got.read()[:4], values[:4])
+
+    total = float(sum(range(1, ranks + 1)))
+    send, recv = numbers([rank + 1.0] * 256), numbers([0.0] * 256)
+    library.ncclAllReduce(send.address, recv.address, 256, F32, SUM, comm, stream)
+    expect(recv, [total] * 256)
+    library.ncclAllReduce(send.address, recv.address, 256, F32, AVG, comm, stream)
+    expect(recv, [total / ranks] * 256)
+    library.ncclReduce(send.address, recv.address, 256, F32, MAX, 0, comm, stream)
+    if rank == 0:
+        expect(recv, [float(ranks)] * 256)
+    gathered = numbers([0.0] * 256 * ranks)
+    library.ncclAllGather(send.address, gathered.address, 256, F32, comm, stream)
+    expect(gathered, [r + 1.0 for r in range(ranks) for _ in range(256)])
+    library.ncclReduceScatter(gathered.address, recv.address, 256, F32, SUM, comm, stream)
+    expect(recv, [(rank + 1.0) * ranks] * 256)
+    library.ncclBroadcast(send.address, send.address, 256, F32, ranks - 1, comm, stream)
+    expect(send, [float(ranks)] * 256)
+
+    window = ctypes.c_void_p()
+    library.ncclCommWindowRegister(comm, send.address, 1024, ctypes.byref(window), 1)
+    library.ncclCommWindowDeregister(comm, window)
+
+    # A ring, in one group.
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    mine, theirs = numbers([float(rank)] * 5000), numbers([-1.0] * 5000)
+    library.ncclGroupStart()
+    library.ncclRecv(theirs.address, 5000, F32, before, comm, stream)
+    library.ncclSend(mine.address, 5000, F32, after, comm, stream)
+    library.ncclGroupEnd()
+    expect(theirs, [float(before)] * 5000)
+
+    # As vLLM scatters and gathers parts of different sizes: a group of broadcasts and of reductions.
+    sizes = [100 + 10 * r for r in range(ranks)]
+    starts = [sum(sizes[:r]) for r in range(ranks)]
+    part, parts = numbers([float(rank)] * sizes[rank]), numbers([0.0] * sum(sizes))
+    library.ncclGroupStart()
+    for root in range(ranks):
+        library.ncclBroadcast(part.address, parts.address + 4 * starts[root], sizes[root], F32, root, comm, stream)
+    library.ncclGroupEnd()
+    expect(parts, [float(r) for r in range(ranks) for _ in range(sizes[r])])
+    library.ncclGroupStart()
+    for root in range(ranks):
+        to = part.address
+        library.ncclReduce(parts.address + 4 * starts[root], to, sizes[root], F32, SUM, root, comm, stream)
+    library.ncclGroupEnd()
+    expect(part, [float(rank * ranks)] * sizes[rank])
+
+    library.ncclCommDestroy(comm)
+    for memory in (send, recv, gathered, mine, theirs, part, parts):
+        memory.free()
+
+
+def main():
+    path, ranks = sys.argv[1], int(sys.argv[2])
+    if len(sys.argv) > 3:
+        rank = int(sys.argv[3])
+        run(path, rank, ranks, lambda _: bytes.fromhex(sys.stdin.readline().strip()))
+        return
+    command = [sys.executable, *sys.argv]
+    others = [subprocess.Popen([*command, str(rank)], stdin=subprocess.PIPE) for rank in range(1, ranks)]
+    try:
+
+        def exchange(unique_id):
+            for other in others:
+                other.stdin.write(unique_id.hex().encode() + b"\n")
+                other.stdin.close()
+            return unique_id
+
+        run(path, 0, ranks, exchange)
+        codes = [other.wait(timeout=60) for other in others]
+        assert not any(codes), codes
+    finally:
+        for other in others:
+            other.kill()
+    print(f"{ranks} ranks: all as expected")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     env, fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitCode},
     sync::Arc,
     time::Duration,
@@ -85,8 +85,12 @@ fn python_has(module: &str) -> bool {
 }
 
 fn script(name: &str) -> Command {
+    // Where it was compiled, or in another copy of the repository.
+    let folders = [env!("CARGO_MANIFEST_DIR"), "crates/mscclpp-nccl", "."];
+    let scripts = folders.map(|folder| Path::new(folder).join("tests/clients").join(name));
+    let script = scripts.iter().find(|script| script.exists()).unwrap_or(&scripts[0]);
     let mut command = Command::new("python3");
-    command.arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name));
+    command.arg(script);
     command
 }
 
@@ -110,12 +114,17 @@ fn succeeds(command: &mut Command, limit: Duration) -> Result<String, Failed> {
 
 /// Two ranks get the same bits from both, as they add the same two numbers.
 fn torch() -> Result<(), Failed> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let [ours, theirs] = ["ours.json", "nccl.json"].map(|name| folder.join(name));
+    let file =
+        |name: &str| env::temp_dir().join(format!("mscclpp-losses-{}-{name}.json", std::process::id()));
+    let [ours, theirs] = ["ours", "nccl"].map(file);
     let said = succeeds(preloaded(script("by_torch.py").args(["2", "--results"]).arg(&ours)), TORCH)?;
     assert!(said.contains("mscclpp-nccl ["), "torch has not loaded this library: {said}");
     succeeds(script("by_torch.py").args(["2", "--results"]).arg(&theirs), TORCH)?;
-    let [ours, theirs] = [ours, theirs].map(|path| fs::read_to_string(path).expect("results"));
+    let [ours, theirs] = [ours, theirs].map(|path| {
+        let results = fs::read_to_string(&path).expect("results");
+        fs::remove_file(path).expect("a file of ours");
+        results
+    });
     assert_eq!(ours, theirs);
     Ok(())
 }

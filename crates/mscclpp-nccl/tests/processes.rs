@@ -381,9 +381,9 @@ fn a_forked_child_is_told(rank: usize) {
 fn lines() -> Result<(), Failed> {
     let quiet = || {
         let mut command = child::as_child(&["both_ranks", "0"]);
-        ["NCCL_DEBUG", "MSCCLPP_NCCL_DEBUG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG", "RUST_LOG"]
-            .iter()
-            .for_each(|name| drop(command.env_remove(name)));
+        for name in ["NCCL_DEBUG", "MSCCLPP_NCCL_DEBUG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG", "RUST_LOG"] {
+            command.env_remove(name);
+        }
         command
     };
     let mut command = quiet();

@@ -25,6 +25,8 @@ pub(crate) struct Env {
     pub(crate) check_calls: bool,
     /// `MSCCLPP_NCCL_CALLS_AT_ONCE`: for how many communicators' calls a device has room.
     pub(crate) calls_at_once: u32,
+    /// `MSCCLPP_NCCL_SCRATCH`: how many MiB of device memory a communicator takes.
+    pub(crate) scratch: Option<u32>,
     /// `NCCL_COMM_ID`: where rank 0 listens, in place of a unique id.
     pub(crate) address: Option<String>,
     /// `NCCL_COMM_BLOCKING`: whether calls block whose configuration says nothing.
@@ -85,6 +87,7 @@ impl Env {
             timeout: Duration::from_secs(seconds.into()),
             check_calls: reader.flag("MSCCLPP_NCCL_CHECK_CALLS")?.unwrap_or(false),
             calls_at_once: reader.number("MSCCLPP_NCCL_CALLS_AT_ONCE", 1..=32)?.unwrap_or(4),
+            scratch: reader.number("MSCCLPP_NCCL_SCRATCH", 1..=4096)?,
             address: reader.text("NCCL_COMM_ID")?,
             blocking: reader.flag("NCCL_COMM_BLOCKING")?.unwrap_or(true),
             interface: reader.text("NCCL_SOCKET_IFNAME")?.map(|text| Pattern::parse(&text)),

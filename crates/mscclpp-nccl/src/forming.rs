@@ -30,6 +30,9 @@ use crate::{
 /// How often a rank that forms looks whether it was aborted, or has met the others.
 const POLL: Duration = Duration::from_micros(500);
 
+/// What [`mscclpp_collectives::CollectivesBuilder::calls_at_once`] takes.
+const MOST_CALLS_AT_ONCE: u32 = 32;
+
 /// A job that ranks are joining, or have joined.
 pub(crate) enum Job {
     Forming(Box<Forming>),
@@ -188,8 +191,11 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let devices: Vec<[u8; 16]> = all.iter().map(|hello| hello.uuid).collect();
     let communicator = Communicator::with_context(bootstrap, Context::on(comm.gpu.platform()));
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
-        .calls_at_once(env.calls_at_once)
+        .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
         .check_calls(env.check_calls);
+    if let Some(mebibytes) = env.scratch {
+        builder = builder.scratch(u64::from(mebibytes) << 20);
+    }
     if let Some(most) = most {
         builder = builder.max_blocks(most);
     }

@@ -117,6 +117,13 @@ pub(crate) fn check_devices(all: &[Hello], rank: usize, gpu: &Gpu) -> Result<(),
     Ok(())
 }
 
+/// How many ranks share a device, at most. Their calls need room on it at the same time.
+pub(crate) fn sharing(all: &[Hello]) -> u32 {
+    let of = |uuid: &[u8; 16]| all.iter().filter(|other| other.uuid == *uuid).count();
+    let most = all.iter().map(|hello| of(&hello.uuid)).max();
+    most.and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
+}
+
 /// The fewest and the most blocks that are right for all.
 pub(crate) fn blocks(all: &[Hello]) -> (Option<u32>, Option<u32>) {
     let most = all.iter().filter_map(|hello| hello.max_blocks).min();
@@ -160,6 +167,12 @@ mod tests {
             uncovered(&[hello(0), Hello { p2p_disabled: true, ..hello(1) }], 2).unwrap().contains("rank 1")
         );
         assert!(uncovered(&vec![hello(0); 17], 17).unwrap().contains("17 ranks"));
+    }
+
+    #[test]
+    fn ranks_of_one_device_are_counted() {
+        assert_eq!(sharing(&[hello(0), hello(1), hello(0), hello(2)]), 2);
+        assert_eq!(sharing(&[hello(0)]), 1);
     }
 
     #[test]

@@ -11,8 +11,8 @@ pub(crate) enum Order {
     Nothing,
     /// All that is in this stream.
     Stream(Stream),
-    /// This event, recorded in a stream of others, which may be gone.
-    Event(Event),
+    /// This event, recorded in a stream of others. That one may be gone: it is only compared.
+    Event(Event, Stream),
 }
 
 impl Order {
@@ -20,7 +20,7 @@ impl Order {
     pub(crate) fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
         match self {
             Self::Nothing => {}
-            Self::Stream(last) if last.is(stream) => {}
+            Self::Stream(last) | Self::Event(_, last) if last.is(stream) => {}
             // A capture cannot wait for what is outside of it, nor others for what is inside.
             _ if stream.is_capturing()? => {}
             Self::Stream(last) => {
@@ -30,7 +30,7 @@ impl Order {
                     stream.wait_event(&event)?;
                 }
             }
-            Self::Event(event) => stream.wait_event(event)?,
+            Self::Event(event, _) => stream.wait_event(event)?,
         }
         Ok(())
     }
@@ -41,7 +41,7 @@ impl Order {
             Self::Nothing => true,
             // It was complete before the capture could begin, or comes with the graph.
             Self::Stream(last) => last.is_capturing()? || last.query()?,
-            Self::Event(event) => event.query()?,
+            Self::Event(event, _) => event.query()?,
         })
     }
 
@@ -51,9 +51,13 @@ impl Order {
             return Ok(());
         }
         *self = if stream.is_foreign() {
-            let event = gpu.event(false)?;
+            // Who waits for an event waits for what it was when the wait was submitted, so one is enough.
+            let event = match self {
+                Self::Event(event, _) => event.clone(),
+                _ => gpu.event(false)?,
+            };
             stream.record(&event)?;
-            Self::Event(event)
+            Self::Event(event, stream.clone())
         } else {
             Self::Stream(stream.clone())
         };

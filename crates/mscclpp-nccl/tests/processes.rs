@@ -36,7 +36,13 @@ fn main() -> ExitCode {
         role("what_vllm_calls", &[]),
         role("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
         role("a_process_that_never_destroys_ends", &[]),
-        role("an_abort_reaches_other_processes", &[]),
+        Trial::test("an_abort_reaches_other_processes", || {
+            let mut children = start("an_abort_reaches_other_processes", &[]);
+            children[1].expect("waiting");
+            children[0].tell("abort");
+            children.iter_mut().for_each(Child::expect_success);
+            Ok(())
+        }),
         Trial::test("a_rank_that_is_killed_is_named", killed),
         role("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
         role("many_communicators_leave_nothing_behind", &[]),
@@ -224,8 +230,11 @@ fn an_abort_reaches_other_processes(rank: usize) {
     let (nccl, rank) = (nccl(), join(rank));
     rank.assert_works();
     let numbers = Numbers::new(&[1f32; 64]);
-    if rank.rank == 1 {
+    if rank.rank == 0 {
+        assert_eq!(hear(), "abort");
+    } else {
         rank.all_reduce(&numbers);
+        say("waiting");
         // Its kernel waits for rank 0, which aborts instead.
         // SAFETY: a stream.
         let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };

@@ -142,6 +142,12 @@ impl Inner {
             // Nothing travels; the kernel of packets has no limit then.
             return Choice { way: Way::Packets, two_steps: false, blocks: self.layout.slots, threads: 256 };
         }
+        let question = self.question(plan, ranks);
+        self.selector.choose(&question).mended(&question)
+    }
+
+    /// What a selector is asked of a plan between several ranks.
+    pub(crate) fn question(&self, plan: &Plan, ranks: usize) -> Question {
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
         let fits = |way| most.is_some_and(|most| self.layout.fits(way, most, false));
         // Between two ranks, two steps gain nothing.
@@ -159,7 +165,7 @@ impl Inner {
             (None, true) => Shape::Rooted,
             (None, false) => Shape::Exchange,
         };
-        let question = Question {
+        Question {
             shape,
             reduces: plan.op.is_some(),
             bytes: most.unwrap_or(u64::MAX),
@@ -168,7 +174,6 @@ impl Inner {
             max_blocks: self.layout.slots,
             max_threads: self.max_threads,
             devices: self.devices,
-        };
-        self.selector.choose(&question).mended(&question)
+        }
     }
 }

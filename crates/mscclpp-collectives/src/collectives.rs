@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use mscclpp::{
@@ -16,6 +17,7 @@ use crate::{
     calls::Inner,
     handle::{CollectiveSends, LINE, Message},
     messages::Messages,
+    model,
     plan::Planned,
     scratch::LANES,
     select::{Choice, Devices},
@@ -229,6 +231,23 @@ impl Collectives {
         let inner = &*self.inner;
         Ok(match inner.planned(request)? {
             Planned::Exchange(plan) if self.n_ranks() > 1 => Some(inner.choose(&plan, self.n_ranks())),
+            _ => None,
+        })
+    }
+
+    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which ways are chosen where nothing
+    /// was measured: see [`Tuned`](crate::Tuned). None on simulated devices, for messages between two ranks, and where nothing travels.
+    ///
+    /// # Errors
+    /// As [`Collectives::choice`].
+    pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
+        let (inner, ranks) = (&*self.inner, self.n_ranks());
+        Ok(match inner.planned(request)? {
+            Planned::Exchange(plan) if ranks > 1 && inner.devices != Devices::Host => {
+                let choice = inner.choose(&plan, ranks);
+                let microseconds = model::time(&inner.question(&plan, ranks), choice.way, choice.two_steps);
+                Duration::try_from_secs_f64(microseconds * 1e-6).ok()
+            }
             _ => None,
         })
     }

@@ -147,29 +147,20 @@ impl<T> Place<T> {
         NonNull::new(pointer).map(Self).ok_or_else(|| Failure::argument(format!("`{name}` is NULL")))
     }
 
-    /// What is there.
-    ///
-    /// # Safety
-    /// It is a value of the type.
-    pub(crate) unsafe fn read(self) -> T {
-        // SAFETY: who made the place promised that it is valid, and the caller that there is a value.
-        unsafe { self.0.as_ptr().read_unaligned() }
-    }
-
     pub(crate) fn set(self, value: T) {
         // SAFETY: who made the place promised that it is valid for writes.
         unsafe { self.0.as_ptr().write(value) }
     }
 }
 
-/// The `count` numbers that C code gives at `pointer`.
+/// The `count` values that C code gives at `pointer`.
 ///
 /// # Safety
-/// `pointer` is null, or valid for reads of `count` numbers.
+/// `pointer` is null, or valid for reads of `count` values.
 ///
 /// # Errors
 /// If it is null, unless there are none, or `count` is negative; `name` is the argument's.
-pub(crate) unsafe fn numbers(pointer: *const c_int, count: c_int, name: &str) -> Result<Vec<c_int>, Failure> {
+pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str) -> Result<Vec<T>, Failure> {
     let count =
         usize::try_from(count).map_err(|_| Failure::argument(format!("{count} elements of `{name}`")))?;
     if count == 0 {
@@ -178,6 +169,6 @@ pub(crate) unsafe fn numbers(pointer: *const c_int, count: c_int, name: &str) ->
     if pointer.is_null() {
         return Err(Failure::argument(format!("`{name}` is NULL")));
     }
-    // SAFETY: it is not null, and the caller promised the numbers.
+    // SAFETY: it is not null, and the caller promised the values.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }

@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    abi::{Code, Config, Handle, Place, SimInfo, Team, UniqueId, VERSION, numbers},
+    abi::{Code, Config, Handle, Place, SimInfo, Team, UniqueId, VERSION, array},
     calls::{self, Arguments, What},
     comm::{self, Backend},
     ending,
@@ -89,10 +89,10 @@ nccl! {
     fn ncclCommInitRankScalable/pncclCommInitRankScalable(
         newcomm: *mut Handle, nranks: c_int, myrank: c_int, nId: c_int, commIds: *mut UniqueId, config: *mut Config,
     ) {
-        let id = if nId > 0 { Place::at(commIds, "commIds")?.read() } else {
-            return Err(Failure::argument(format!("`nId` is {nId}; one id is needed")));
-        };
-        forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, &id, myrank, config)
+        let ids = array(commIds, nId, "commIds")?;
+        let (id, others) = ids.split_first().ok_or_else(|| Failure::argument("`nId` is 0; one id is needed"))?;
+        id::forget_all_but(id, others);
+        forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, id, myrank, config)
     }
 
     /// Communicators of all ranks in this process, one for each device.
@@ -100,7 +100,7 @@ nccl! {
         let n = usize::try_from(ndev).ok().filter(|n| *n > 0);
         let n = n.ok_or_else(|| Failure::argument(format!("`ndev` is {ndev}")))?;
         let places = (0..n).map(|r| Place::at(comm.wrapping_add(r), "comm")).collect::<Result<Vec<_>, _>>()?;
-        let devices = if devlist.is_null() { None } else { Some(numbers(devlist, ndev, "devlist")?) };
+        let devices = if devlist.is_null() { None } else { Some(array(devlist, ndev, "devlist")?) };
         forming::init_all(&places, devices.as_deref())
     }
 
@@ -136,7 +136,7 @@ nccl! {
         comm: Handle, excludeRanksList: *mut c_int, excludeRanksCount: c_int, newcomm: *mut Handle,
         config: *mut Config, shrinkFlags: c_int,
     ) {
-        let excluded = numbers(excludeRanksList, excludeRanksCount, "excludeRanksList")?;
+        let excluded = array(excludeRanksList, excludeRanksCount, "excludeRanksList")?;
         split::shrink(comm, &excluded, Place::at(newcomm, "newcomm")?, config, shrinkFlags)
     }
 

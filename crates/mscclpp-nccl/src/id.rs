@@ -32,6 +32,15 @@ fn fresh(env: &Env) -> Result<mscclpp::UniqueId, Failure> {
     Ok(TcpBootstrap::create_unique_id_in(&settings)?)
 }
 
+/// Gives ids up that this process made and nobody will use, as `kept` is used in their place.
+pub(crate) fn forget_all_but(kept: &UniqueId, others: &[UniqueId]) {
+    // One that is of another process, or was used, is nothing to give up.
+    let others = others.iter().filter(|id| *id != kept);
+    for id in others.filter_map(|id| mscclpp::UniqueId::from_bytes(&id.0).ok()) {
+        TcpBootstrap::forget_unique_id(&id);
+    }
+}
+
 /// An id under which the other ranks of a communicator find this one should their job fail. It is given up when this is dropped.
 pub(crate) struct Spare(mscclpp::UniqueId);
 

@@ -281,6 +281,8 @@ fn a_simulated_group_does_nothing() {
             nccl.ok((nccl.ncclGroupSimulateEnd)(&raw mut info));
             rank.stream.synchronize();
             assert_eq!(to.read(), [0.0]);
+            // Nothing is predicted of simulated devices.
+            assert_eq!(info.estimated_time, -1.0);
             nccl.ok((nccl.ncclGroupStart)());
             info.magic = 0;
             nccl.fails(

@@ -1,6 +1,6 @@
 //! Lines for the user, on standard error, as `MSCCLPP_NCCL_DEBUG` or `NCCL_DEBUG` asks for.
 
-use std::{ffi::OsString, io::Write as _, process, sync::OnceLock};
+use std::{ffi::OsString, process, sync::OnceLock};
 
 use crate::env::Env;
 
@@ -56,11 +56,11 @@ pub(crate) fn once(text: &str) {
     WRITTEN.get_or_init(|| always(text));
 }
 
-/// A line that is written whatever the level is. Takes no lock.
+/// A line that is written whatever the level is. Takes no lock, which a forked child might find locked for ever.
 pub(crate) fn always(text: &str) {
     let line = format!("mscclpp-nccl [{}] {text}\n", process::id());
-    // Nobody reads standard error then, and there is nobody else to tell.
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    // SAFETY: the bytes live until it returns. If nobody reads standard error, there is nobody else to tell.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
 /// Says once which of NCCL's variables mean nothing here, and starts the log of the layers below.

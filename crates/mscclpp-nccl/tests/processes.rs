@@ -1,11 +1,11 @@
-//! Ranks that are processes, each with an environment of its own: how they come, go, die, and what variables do.
+//! Ranks that are processes: how they come, go and die.
 
 mod support;
 
 use std::{
     ffi::c_int,
     fs,
-    process::{Command, ExitCode},
+    process::ExitCode,
     ptr,
     time::{Duration, Instant},
 };
@@ -13,29 +13,28 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{
     Child, LIMIT, child,
-    child::{hear, say, this_program},
-    hex, in_fork, unhex, until,
+    child::{hear, say},
+    in_fork, until,
 };
-use support::nccl::{
-    Config, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, Stream, UniqueId, nccl, ranks,
+use support::{
+    job::{all_succeed, id, join, role, start},
+    nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, SUCCESS, nccl},
 };
 
-const N: usize = 2;
 const F32: c_int = 7;
 
 fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        let [name, rank] = role.as_slice() else { panic!("no role: {role:?}") };
-        run(name, rank.parse().expect("a number"));
+    if let Some((role, rank)) = role() {
+        run(&role, rank);
         return ExitCode::SUCCESS;
     }
-    let role = |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
+    let succeed = |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
         Trial::test(name, move || all_succeed(name, variables))
     };
     let trials = vec![
-        role("what_vllm_calls", &[]),
-        role("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
-        role("a_process_that_never_destroys_ends", &[]),
+        succeed("what_vllm_calls", &[]),
+        succeed("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
+        succeed("a_process_that_never_destroys_ends", &[]),
         Trial::test("an_abort_reaches_other_processes", || {
             let mut children = start("an_abort_reaches_other_processes", &[]);
             children[1].expect("waiting");
@@ -44,62 +43,13 @@ fn main() -> ExitCode {
             Ok(())
         }),
         Trial::test("a_rank_that_is_killed_is_named", killed),
-        role("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
-        role("many_communicators_leave_nothing_behind", &[]),
-        role("a_forked_child_is_told", &[]),
-        role(
-            "ranks_meet_at_an_address",
-            &[("NCCL_COMM_ID", "127.0.0.1:PORT"), ("NCCL_SOCKET_IFNAME", "=lo")],
-        ),
-        role("interfaces_are_named_as_for_nccl", &[("NCCL_SOCKET_IFNAME", "^eth,en,docker,br,wl,ib")]),
-        role("ranks_share_a_device_if_they_may", &[("MSCCLPP_NCCL_SAME_GPU", "1")]),
-        role("a_communicator_that_does_not_form_in_time_is_an_error", &[("MSCCLPP_NCCL_TIMEOUT", "1")]),
-        role("peers_whose_memory_must_not_be_reached_are_not_covered", &[("NCCL_P2P_DISABLE", "1")]),
-        role("ranks_of_several_hosts_are_not_covered", &[("MSCCLPP_HOSTID", "host RANK")]),
-        role("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
-        role("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
-        Trial::test("lines_say_what_there_is_and_what_was_called", lines),
+        succeed("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
+        succeed("many_communicators_leave_nothing_behind", &[]),
+        succeed("a_forked_child_is_told", &[]),
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(2));
     libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-/// The processes of a job. Rank 0's unique id goes to the others.
-fn start(role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
-    let port = mscclpp_test_support::reserve_port();
-    let command = |rank: usize| {
-        let mut command: Command = this_program();
-        for (name, value) in variables {
-            command.env(name, value.replace("PORT", &port.to_string()).replace("RANK", &rank.to_string()));
-        }
-        command
-    };
-    let mut children: Vec<Child> =
-        (0..N).map(|rank| Child::start_by(command(rank), &[role, &rank.to_string()])).collect();
-    let id = children[0].next_line();
-    children[1..].iter_mut().for_each(|child| child.tell(&id));
-    children
-}
-
-fn all_succeed(role: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
-    start(role, variables).iter_mut().for_each(Child::expect_success);
-    Ok(())
-}
-
-/// In a child: the job's unique id.
-fn id(rank: usize) -> UniqueId {
-    if rank == 0 {
-        let id = nccl().unique_id();
-        say(&hex(&id.0));
-        id
-    } else {
-        UniqueId(unhex(&hear()).try_into().expect("128 bytes"))
-    }
-}
-
-fn join(rank: usize) -> Rank {
-    Rank::join(rank, N, id(rank))
 }
 
 fn run(role: &str, rank: usize) {
@@ -130,60 +80,8 @@ fn run(role: &str, rank: usize) {
         "calls_that_do_not_match_are_named" => calls_that_do_not_match_are_named(rank),
         "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
         "a_forked_child_is_told" => a_forked_child_is_told(rank),
-        "ranks_share_a_device_if_they_may" => {
-            let (id, nccl) = (id(rank), nccl());
-            nccl.set_device(0);
-            let mut comm = ptr::null_mut();
-            // SAFETY: a place for a handle.
-            nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) });
-            let rank = Rank { rank, ranks: N, comm, stream: Stream::new() };
-            rank.assert_works();
-            rank.destroy();
-        }
-        "a_communicator_that_does_not_form_in_time_is_an_error" => {
-            // The other rank never comes.
-            let id = id(rank);
-            if rank == 0 {
-                refused(id, 0, REMOTE_ERROR, "rank");
-            }
-        }
-        "peers_whose_memory_must_not_be_reached_are_not_covered" => {
-            refused(id(rank), rank, INVALID_USAGE, "NCCL_P2P_DISABLE=1");
-        }
-        "ranks_of_several_hosts_are_not_covered" => {
-            refused(id(rank), rank, INVALID_USAGE, "several hosts");
-        }
-        "a_malformed_variable_is_named" => {
-            let (nccl, mut id) = (nccl(), UniqueId([0; 128]));
-            // SAFETY: a place for an id.
-            let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
-            nccl.fails(refused, INVALID_USAGE, "MSCCLPP_NCCL_TIMEOUT=\"soon\"");
-            if rank == 0 {
-                say("no id");
-            } else {
-                hear();
-            }
-        }
-        "both_ranks" => ranks(N, |rank| {
-            rank.assert_works();
-            rank.destroy();
-        }),
-        _ => {
-            let rank = join(rank);
-            rank.assert_works();
-            rank.destroy();
-        }
+        other => panic!("no role: {other}"),
     }
-}
-
-/// A communicator that cannot be made.
-fn refused(id: UniqueId, rank: usize, code: c_int, said: &str) {
-    let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
-    nccl.set_device(rank);
-    // SAFETY: a place for a handle.
-    let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) };
-    nccl.fails(refused, code, said);
-    assert!(comm.is_null());
 }
 
 /// The calls of vLLM's wrapper `pynccl`, in the order in which a worker makes them.
@@ -385,33 +283,4 @@ fn a_forked_child_is_told(rank: usize) {
     assert_eq!(said, format!("{INVALID_USAGE} {INVALID_USAGE} 22809"));
     rank.assert_works();
     rank.destroy();
-}
-
-fn lines() -> Result<(), Failed> {
-    let quiet = || {
-        let mut command = child::as_child(&["both_ranks", "0"]);
-        for name in ["NCCL_DEBUG", "MSCCLPP_NCCL_DEBUG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG", "RUST_LOG"] {
-            command.env_remove(name);
-        }
-        command
-    };
-    let mut command = quiet();
-    command.env("MSCCLPP_NCCL_DEBUG", "INFO").env("NCCL_ALGO", "Ring").env("NCCL_NVLS_ENABLE", "0");
-    let output = child::output_within(LIMIT, &mut command);
-    let text = String::from_utf8_lossy(&output.stderr);
-    println!("{text}");
-    assert!(output.status.success());
-    for said in [
-        "ignored: ",
-        "NCCL_ALGO",
-        "NCCL_NVLS_ENABLE",
-        "of rank 1 of 2: on host device 1",
-        "all_reduce by packets up to",
-        "of rank 0 of 2 was destroyed; 1 AllReduce of 400 bytes (",
-    ] {
-        assert!(text.contains(said), "{said:?} is not there");
-    }
-    let output = child::output_within(LIMIT, &mut quiet());
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    Ok(())
 }

@@ -3,7 +3,8 @@ types, in the same order. One process for each rank.
 
     by_ctypes.py LIBRARY RANKS
 
-With MSCCLPP_PLATFORM=host it runs on simulated devices, else on GPUs. It starts itself as the other ranks.
+With MSCCLPP_PLATFORM=host it runs on simulated devices, with `hip` on AMD GPUs, else on NVIDIA's. It starts itself as the other
+ranks.
 """
 
 import ctypes
@@ -41,6 +42,7 @@ FUNCTIONS = {
     "ncclCommWindowRegister": (Result, [Comm, Buffer, Count, ctypes.POINTER(Window), Int]),
     "ncclCommWindowDeregister": (Result, [Comm, Window]),
     # What the wrapper does not call, and this client needs.
+    "ncclCommInitAll": (Result, [ctypes.POINTER(Comm), Int, Out]),
     "ncclMemAlloc": (Result, [ctypes.POINTER(Buffer), Count]),
     "ncclMemFree": (Result, [Buffer]),
 }
@@ -80,6 +82,9 @@ class Simulated:
         if code != 0:
             raise RuntimeError(f"code {code}")
 
+    def current(self):
+        return None
+
     def stream(self):
         stream = ctypes.c_void_p()
         self.check(self.library.mscclppHostStreamCreate(ctypes.byref(stream)))
@@ -87,6 +92,13 @@ class Simulated:
 
     def synchronize(self, stream):
         self.check(self.library.mscclppHostStreamSynchronize(stream))
+
+    def capture(self, stream, calls):
+        graph = ctypes.c_void_p()
+        self.check(self.library.mscclppHostStreamBeginCapture(stream))
+        calls()
+        self.check(self.library.mscclppHostStreamEndCapture(stream, ctypes.byref(graph)))
+        return lambda: self.check(self.library.mscclppHostGraphLaunch(graph, stream))
 
     def write(self, address, data):
         ctypes.memmove(address, data, len(data))
@@ -111,6 +123,11 @@ class Gpus:
         if code != 0:
             raise RuntimeError(f"{name}: CUDA error {code}")
 
+    def current(self):
+        context = ctypes.c_void_p()
+        self.call("cuCtxGetCurrent", ctypes.byref(context))
+        return context.value
+
     def stream(self):
         stream = ctypes.c_void_p()
         self.call("cuStreamCreate", ctypes.byref(stream), 1)
@@ -119,12 +136,68 @@ class Gpus:
     def synchronize(self, stream):
         self.call("cuStreamSynchronize", stream)
 
+    def capture(self, stream, calls):
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuStreamBeginCapture_v2", stream, 1)
+        calls()
+        self.call("cuStreamEndCapture", stream, ctypes.byref(graph))
+        self.call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        return lambda: self.call("cuGraphLaunch", executable, stream)
+
     def write(self, address, data):
         self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
     def read(self, address, size):
         data = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return data.raw
+
+
+class Hip:
+    """AMD GPUs, by the HIP runtime."""
+
+    def __init__(self, _library, rank):
+        self.hip = ctypes.CDLL("libamdhip64.so.7")
+        self.call("hipSetDevice", rank)
+        self.copies = self.stream()
+
+    def call(self, name, *arguments):
+        code = getattr(self.hip, name)(*arguments)
+        if code != 0:
+            raise RuntimeError(f"{name}: HIP error {code}")
+
+    def current(self):
+        device = ctypes.c_int()
+        self.call("hipGetDevice", ctypes.byref(device))
+        return device.value
+
+    def stream(self):
+        stream = ctypes.c_void_p()
+        self.call("hipStreamCreateWithFlags", ctypes.byref(stream), 1)
+        return stream
+
+    def synchronize(self, stream):
+        self.call("hipStreamSynchronize", stream)
+
+    def capture(self, stream, calls):
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("hipStreamBeginCapture", stream, 1)
+        calls()
+        self.call("hipStreamEndCapture", stream, ctypes.byref(graph))
+        self.call("hipGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong(0))
+        return lambda: self.call("hipGraphLaunch", executable, stream)
+
+    def copy(self, to, from_, size):
+        self.call("hipMemcpyAsync", ctypes.c_void_p(to), ctypes.c_void_p(from_), ctypes.c_size_t(size), 4, self.copies)
+        self.synchronize(self.copies)
+
+    def write(self, address, data):
+        held = ctypes.create_string_buffer(data, len(data))
+        self.copy(address, ctypes.addressof(held), len(data))
+
+    def read(self, address, size):
+        data = ctypes.create_string_buffer(size)
+        self.copy(ctypes.addressof(data), address, size)
         return data.raw
 
 
@@ -141,12 +214,38 @@ class Numbers:
         return list(struct.unpack(f"{self.count}f", self.devices.read(self.address, 4 * self.count)))
 
 
+def platform():
+    return {"host": Simulated, "hip": Hip}.get(os.environ.get("MSCCLPP_PLATFORM"), Gpus)
+
+
+def of_one_thread(path, ranks):
+    """All ranks, made and called by this thread, whose device stays what it was."""
+    library, comms = Library(path), (Comm * ranks)()
+    library.ncclCommInitAll(comms, ranks, None)
+    parts = []
+    for rank in range(ranks):
+        devices = platform()(library, rank)
+        parts.append((devices, devices.stream(), Numbers(library, devices, [rank + 1.0] * 3000)))
+    before = devices.current()
+    for _ in range(2):
+        library.ncclGroupStart()
+        for comm, (_, stream, numbers) in zip(comms, parts):
+            library.ncclAllReduce(numbers.address, numbers.address, 3000, F32, SUM, comm, stream)
+        library.ncclGroupEnd()
+        assert devices.current() == before
+    for comm, (devices, stream, numbers) in zip(comms, parts):
+        devices.synchronize(stream)
+        assert numbers.read() == [float(sum(range(1, ranks + 1)) * ranks)] * 3000
+        library.ncclCommDestroy(comm)
+        numbers.free()
+
+
 def run(path, rank, ranks, exchange):
     library = Library(path)
     version = ctypes.c_int()
     library.ncclGetVersion(ctypes.byref(version))
     assert version.value == 22809, version
-    devices = (Simulated if os.environ.get("MSCCLPP_PLATFORM") == "host" else Gpus)(library, rank)
+    devices = platform()(library, rank)
 
     unique_id = UniqueId()
     if rank == 0:
@@ -180,6 +279,22 @@ def run(path, rank, ranks, exchange):
     library.ncclBroadcast(send.address, send.address, 256, F32, ranks - 1, comm, stream)
     expect(send, [float(ranks)] * 256)
 
+    # Two calls in a graph, and calls of another stream and of the default one between its replays.
+    captured, other = numbers([1.0] * 256), devices.stream()
+
+    def twice():
+        for _ in range(2):
+            library.ncclAllReduce(captured.address, captured.address, 256, F32, SUM, comm, stream)
+
+    replay = devices.capture(stream, twice)
+    for between in (stream, other, None, other):
+        devices.write(captured.address, struct.pack("256f", *[1.0] * 256))
+        replay()
+        expect(captured, [float(ranks * ranks)] * 256)
+        library.ncclAllReduce(captured.address, captured.address, 256, F32, SUM, comm, between)
+        devices.synchronize(between)
+        expect(captured, [float(ranks**3)] * 256)
+
     window = ctypes.c_void_p()
     library.ncclCommWindowRegister(comm, send.address, 1024, ctypes.byref(window), 1)
     library.ncclCommWindowDeregister(comm, window)
@@ -210,7 +325,7 @@ def run(path, rank, ranks, exchange):
     expect(part, [float(rank * ranks)] * sizes[rank])
 
     library.ncclCommDestroy(comm)
-    for memory in (send, recv, gathered, mine, theirs, part, parts):
+    for memory in (send, recv, gathered, captured, mine, theirs, part, parts):
         memory.free()
 
 
@@ -231,6 +346,7 @@ def main():
             return unique_id
 
         run(path, 0, ranks, exchange)
+        of_one_thread(path, ranks)
         codes = [other.wait(timeout=60) for other in others]
         assert not any(codes), codes
     finally:

@@ -139,10 +139,16 @@ pub(crate) fn submit_one(call: &Call) -> Result<(), Failure> {
 }
 
 fn submit_of(comm: &Comm, calls: &[Call]) -> Result<(), Failure> {
-    match comm.backend()? {
+    let submitted = match comm.backend()? {
         Backend::Handed(handed) => fallback::submit(handed, calls),
         Backend::Ours(ours) => submit_ours(comm, ours, calls),
+    };
+    if let Err(failure) = &submitted
+        && failure.code == Code::REMOTE_ERROR
+    {
+        comm.fail(failure);
     }
+    submitted
 }
 
 /// Calls of several streams go into the first of these, which comes after the others and before what follows in them.

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{Bootstrap, Communicator, Gpu, gpu::Abort};
+use mscclpp::{Bootstrap, Communicator, Gpu, errors::BootstrapError, gpu::Abort};
 use mscclpp_collectives::Collectives;
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -211,7 +211,11 @@ impl Comm {
                 Code::IN_PROGRESS
             };
         }
-        let lost = ours.comm.bootstrap().failure().map(Failure::from);
+        let lost = match ours.comm.bootstrap().failure() {
+            // Programs end by it, each rank in its own time: it is an error for who was waiting, or calls again.
+            None | Some(BootstrapError::Aborted { .. }) => None,
+            Some(lost) => Some(Failure::from(lost)),
+        };
         let failure = lost.or_else(|| Abort::check(&ours.collectives).err().map(Failure::from));
         let Some(failure) = failure else { return Code::SUCCESS };
         let code = failure.code;
@@ -300,6 +304,12 @@ pub(crate) fn of(handle: Handle) -> Result<Arc<Comm>, Failure> {
 /// As [`of`].
 pub(crate) fn remove(handle: Handle) -> Result<Arc<Comm>, Failure> {
     COMMS.write().remove(&(handle as usize)).ok_or_else(|| unknown(handle))
+}
+
+/// All of them, which are none any more: for the end of the process. None if another thread has the table for long.
+pub(crate) fn remove_all() -> Vec<Arc<Comm>> {
+    let comms = COMMS.try_write_for(Duration::from_millis(100));
+    comms.map(|mut comms| comms.drain().map(|(_, comm)| comm).collect()).unwrap_or_default()
 }
 
 fn unknown(handle: Handle) -> Failure {

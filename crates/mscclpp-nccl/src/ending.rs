@@ -1,14 +1,19 @@
 //! How communicators end.
 //!
 //! A rank that leaves ends the waits of others for it, and `ncclCommDestroy` waits for nobody. So a thread of its own keeps what is
-//! destroyed until all ranks have destroyed theirs; a process that ends waits a moment for these threads.
+//! destroyed until all ranks have destroyed theirs. A process that ends waits a moment for these threads, and then leaves all its
+//! jobs: a process that is gone without a word is lost, which is an error for the others.
 
 use std::{
-    sync::{Arc, Once},
+    sync::{
+        Arc, Once,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
+use mscclpp::errors::BootstrapError;
 use mscclpp_collectives::Collectives;
 use parking_lot::{Condvar, Mutex};
 
@@ -22,8 +27,11 @@ use crate::{
 
 /// How long a rank that is destroyed waits for its own calls, and then for the other ranks.
 const LINGER: Duration = Duration::from_secs(60);
-/// How long a process that ends waits for what it has destroyed.
+/// How long a process that ends waits for what it has destroyed, and then to say goodbye.
 const AT_EXIT: Duration = Duration::from_secs(5);
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How often who waits for other ranks looks whether the process ends.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long kernels of a communicator that was aborted may take to end. They take milliseconds, unless other work is in front.
 const KERNELS: Duration = Duration::from_secs(5);
 
@@ -54,7 +62,7 @@ fn wait_idle(collectives: &Collectives, timeout: Duration) -> Result<bool, Failu
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_micros(20);
     while !collectives.is_idle()? {
-        if Instant::now() >= deadline {
+        if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
             return Ok(false);
         }
         thread::sleep(pause);
@@ -123,29 +131,28 @@ pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Fai
     }
 }
 
-/// Leaves the job when all ranks do, so that no kernel of theirs loses this rank.
+/// Leaves the job when all ranks do, so that no kernel of theirs loses this rank. Who is not there in time, or was lost, is not
+/// waited for.
 fn leave_together(ours: &Ours) {
-    let idle = wait_idle(&ours.collectives, LINGER);
-    // Who is not there in time, or was lost, is not waited for.
-    if matches!(idle, Ok(true)) {
-        let _ = ours.comm.bootstrap().barrier_timeout(LINGER);
+    if !matches!(wait_idle(&ours.collectives, LINGER), Ok(true)) {
+        return;
+    }
+    let deadline = Instant::now() + LINGER;
+    // After a time-out the next call goes on with the same barrier.
+    while let Err(BootstrapError::Timeout { .. }) = ours.comm.bootstrap().barrier_timeout(LOOK) {
+        if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
+            return;
+        }
     }
 }
 
 /// How many threads have something to end.
 static ENDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+/// The process ends: nobody waits for other ranks any more.
+static EXITS: AtomicBool = AtomicBool::new(false);
 
 /// Drops a communicator on a thread of its own, after `first`.
 fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
-    static AT_END: Once = Once::new();
-    AT_END.call_once(|| {
-        // SAFETY: the function lives as long as the library, which is never unloaded (build.rs).
-        if unsafe { libc::atexit(wait_at_exit) } != 0 {
-            report::warn(
-                "the end of the process will not wait for communicators that were destroyed just before",
-            );
-        }
-    });
     *ENDING.0.lock() += 1;
     let end = move || {
         let ended = failure::guarded("ending a communicator", || {
@@ -171,12 +178,38 @@ fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
     }
 }
 
-/// Threads go on while functions of `atexit` run.
-extern "C" fn wait_at_exit() {
+/// Sees to it that the process leaves its jobs when it ends.
+pub(crate) fn leave_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function lives as long as the library, which is never unloaded (build.rs).
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            report::warn("when this process ends, it is lost for other ranks");
+        }
+    });
+}
+
+/// Other threads go on while functions of `atexit` run.
+extern "C" fn at_exit() {
     if !failure::is_used_here() {
         return;
     }
-    let deadline = Instant::now() + AT_EXIT;
-    let mut ending = ENDING.0.lock();
+    // A panic must not leave it, and has nobody to be told to.
+    let _ = failure::guarded("the end of the process", || {
+        wait_ended(AT_EXIT);
+        EXITS.store(true, Ordering::Relaxed);
+        for comm in comm::remove_all() {
+            comm.end("left by a process that ends");
+            in_background(comm, |_| ());
+        }
+        wait_ended(GOODBYE);
+        Ok(())
+    });
+}
+
+fn wait_ended(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    // A thread that exits in the middle of a call may have it.
+    let Some(mut ending) = ENDING.0.try_lock_until(deadline) else { return };
     while *ending > 0 && !ENDING.1.wait_until(&mut ending, deadline).timed_out() {}
 }

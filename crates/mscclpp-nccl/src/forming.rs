@@ -18,6 +18,7 @@ use crate::{
     abi::{Code, Config, Handle, Place, UniqueId},
     comm::{self, Backend, Comm, Ours},
     config::{self, Settings},
+    ending,
     env::Env,
     failure::{self, Failure, guarded},
     fallback, group,
@@ -101,6 +102,7 @@ pub(crate) fn init_all(places: &[Place<Handle>], devices: Option<&[c_int]>) -> R
 /// What every way to a communicator begins with.
 pub(crate) fn begin() -> Result<&'static Env, Failure> {
     failure::used_here();
+    ending::leave_at_exit();
     report::begin();
     Env::of_process()
 }

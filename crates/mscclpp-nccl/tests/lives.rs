@@ -179,6 +179,35 @@ fn an_abort_ends_the_kernels_of_the_others() {
 }
 
 #[test]
+fn an_abort_is_no_error_for_who_waits_for_nothing() {
+    let (done, aborted, looked) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+    ranks(2, |rank| {
+        let nccl = nccl();
+        rank.assert_works();
+        done.wait();
+        if rank.rank == 0 {
+            // SAFETY: a communicator.
+            nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+            aborted.wait();
+            looked.wait();
+            return;
+        }
+        aborted.wait();
+        assert_eq!(nccl.state(rank.comm), SUCCESS);
+        // But from the next call on, which the news reaches first or which waits in vain.
+        let numbers = Numbers::new(&[1f32; 64]);
+        // SAFETY: memory of this size, until the stream is synchronised.
+        unsafe { (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, rank.comm, rank.stream.0) };
+        until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
+        // SAFETY: a stream.
+        unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        looked.wait();
+        // SAFETY: a communicator.
+        nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+    });
+}
+
+#[test]
 fn an_abort_ends_forming() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     nccl.set_device(0);

@@ -34,7 +34,13 @@ fn main() -> ExitCode {
     let trials = vec![
         succeed("what_vllm_calls", &[]),
         succeed("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
-        succeed("a_process_that_never_destroys_ends", &[]),
+        Trial::test("a_process_that_never_destroys_ends_and_is_not_lost", || {
+            let mut children = start("never_destroys", &[]);
+            children[0].expect_success();
+            children[1].tell("it has ended");
+            children[1].expect_success();
+            Ok(())
+        }),
         Trial::test("an_abort_reaches_other_processes", || {
             let mut children = start("an_abort_reaches_other_processes", &[]);
             children[1].expect("waiting");
@@ -72,8 +78,21 @@ fn run(role: &str, rank: usize) {
             assert!(numbers.read().iter().all(|number| *number == 2.0));
             rank.destroy();
         }
-        "a_process_that_never_destroys_ends" => {
-            join(rank).assert_works();
+        "never_destroys" => {
+            let (nccl, rank) = (nccl(), join(rank));
+            rank.assert_works();
+            if rank.rank == 1 {
+                assert_eq!(hear(), "it has ended");
+                assert_eq!(nccl.state(rank.comm), SUCCESS);
+                let numbers = Numbers::new(&[1f32; 64]);
+                let (p, comm, stream) = (numbers.ptr(), rank.comm, rank.stream.0);
+                // SAFETY: memory of that size, until the stream is synchronised.
+                unsafe {
+                    (nccl.ncclAllReduce)(p, p, 64, F32, 0, comm, stream);
+                    assert_ne!((nccl.mscclppHostStreamSynchronize)(stream), SUCCESS);
+                }
+                until("the error", || nccl.state(comm) == REMOTE_ERROR);
+            }
         }
         "an_abort_reaches_other_processes" => an_abort_reaches_other_processes(rank),
         "killed" => is_killed(rank),

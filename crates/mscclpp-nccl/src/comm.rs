@@ -129,12 +129,18 @@ impl Comm {
 
     /// What became of forming it. Called once.
     pub(crate) fn set_outcome(&self, outcome: Result<Backend, Failure>) {
+        {
+            let _lock = self.changed.0.lock();
+            // Only who forms it sets it.
+            let _ = self.outcome.set(outcome);
+            self.changed.1.notify_all();
+        }
         // From here on only what was made has the job.
         *self.bootstrap.lock() = None;
-        let _lock = self.changed.0.lock();
-        // Only who forms it sets it.
-        let _ = self.outcome.set(outcome);
-        self.changed.1.notify_all();
+        // Pairs with the store in `abort`, which has found nothing made yet.
+        if self.was_aborted() {
+            self.abort();
+        }
     }
 
     /// What it is made of; nothing while it is being formed.

@@ -30,6 +30,8 @@ const LINGER: Duration = Duration::from_secs(60);
 /// How long a process that ends waits for what it has destroyed, and then to say goodbye.
 const AT_EXIT: Duration = Duration::from_secs(5);
 const GOODBYE: Duration = Duration::from_secs(2);
+/// How long a line about a communicator waits for the times of its last calls.
+const TIMES: Duration = Duration::from_secs(1);
 /// How often who waits for other ranks looks whether the process ends.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long kernels of a communicator that was aborted may take to end. They take milliseconds, unless other work is in front.
@@ -81,7 +83,7 @@ pub(crate) fn destroy(handle: Handle) -> Result<Code, Failure> {
         Some(Ok(Backend::Ours(ours))) => {
             comm.end("destroyed");
             if report::is_info() {
-                report::info(&format!("{} was destroyed; {}", comm.name(), ours.statistics.of(LINGER)));
+                report::info(&format!("{} was destroyed; {}", comm.name(), ours.statistics.of(TIMES)));
             }
             in_background(comm, leave_together);
             Ok(Code::SUCCESS)

@@ -91,7 +91,7 @@ nccl! {
     ) {
         let ids = array(commIds, nId, "commIds")?;
         let (id, others) = ids.split_first().ok_or_else(|| Failure::argument("`nId` is 0; one id is needed"))?;
-        id::forget_all_but(id, others);
+        others.iter().filter(|other| *other != id).for_each(id::forget);
         forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, id, myrank, config)
     }
 

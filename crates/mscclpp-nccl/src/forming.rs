@@ -68,8 +68,15 @@ pub(crate) unsafe fn init_rank(
 
 /// Begins to join the job of an id.
 pub(crate) fn join(rank: usize, ranks: usize, id: &UniqueId, env: &Env) -> Result<Job, Failure> {
+    let place = id::meeting_place(id)?;
+    if ranks == 1 {
+        // There is nobody to meet, also if another process made the id.
+        id::forget(id);
+        let alone = LocalBootstrap::group(1).pop();
+        return alone.map(|alone| Job::Met(Arc::new(alone))).ok_or_else(|| Failure::argument("no ranks"));
+    }
     let builder = id::settings(TcpBootstrap::builder(rank, ranks), env)?;
-    Ok(Job::Forming(Box::new(builder.start(id::meeting_place(id)?)?)))
+    Ok(Job::Forming(Box::new(builder.start(place)?)))
 }
 
 /// `ncclCommInitAll`: all ranks in this process, one on each of these devices.

@@ -32,11 +32,10 @@ fn fresh(env: &Env) -> Result<mscclpp::UniqueId, Failure> {
     Ok(TcpBootstrap::create_unique_id_in(&settings)?)
 }
 
-/// Gives ids up that this process made and nobody will use, as `kept` is used in their place.
-pub(crate) fn forget_all_but(kept: &UniqueId, others: &[UniqueId]) {
+/// Gives an id up that nobody will use.
+pub(crate) fn forget(id: &UniqueId) {
     // One that is of another process, or was used, is nothing to give up.
-    let others = others.iter().filter(|id| *id != kept);
-    for id in others.filter_map(|id| mscclpp::UniqueId::from_bytes(&id.0).ok()) {
+    if let Ok(id) = mscclpp::UniqueId::from_bytes(&id.0) {
         TcpBootstrap::forget_unique_id(&id);
     }
 }

@@ -129,14 +129,15 @@ impl Comm {
 
     /// What became of forming it. Called once.
     pub(crate) fn set_outcome(&self, outcome: Result<Backend, Failure>) {
+        // From here on only what was made has the job. If nothing was, this says goodbye, before the program hears of it and may end.
+        let job = self.bootstrap.lock().take();
+        drop(job);
         {
             let _lock = self.changed.0.lock();
             // Only who forms it sets it.
             let _ = self.outcome.set(outcome);
             self.changed.1.notify_all();
         }
-        // From here on only what was made has the job.
-        *self.bootstrap.lock() = None;
         // Pairs with the store in `abort`, which has found nothing made yet.
         if self.was_aborted() {
             self.abort();
@@ -263,7 +264,8 @@ impl Comm {
     /// Forming it has failed: the other ranks are told why. Blocks for about a second at most.
     pub(crate) fn give_up(&self, why: &str) {
         self.end_job(why);
-        *self.bootstrap.lock() = None;
+        let job = self.bootstrap.lock().take();
+        drop(job);
     }
 
     fn end_job(&self, why: &str) {

@@ -27,9 +27,10 @@ use crate::{
 
 /// How long a rank that is destroyed waits for its own calls, and then for the other ranks.
 const LINGER: Duration = Duration::from_secs(60);
-/// How long a process that ends waits for what it has destroyed, and then to say goodbye.
+/// How long a process that ends waits for other ranks to destroy what it has destroyed.
 const AT_EXIT: Duration = Duration::from_secs(5);
-const GOODBYE: Duration = Duration::from_secs(2);
+/// How long its goodbyes may take, which need nobody else: milliseconds, on a machine that is not busy.
+const GOODBYE: Duration = Duration::from_secs(10);
 /// How long a line about a communicator waits for the times of its last calls.
 const TIMES: Duration = Duration::from_secs(1);
 /// How often who waits for other ranks looks whether the process ends.

@@ -57,11 +57,7 @@ pub(crate) struct Call {
 /// What NCCL asks for: addresses are memory that the communicator's device reaches, of the size that follows from the call, which
 /// lives until the call is complete, or as long as the graph that captured it. The stream is one of that device.
 pub(crate) unsafe fn make(what: What, arguments: Arguments) -> Result<Code, Failure> {
-    let checked = checked(what, arguments);
-    if let Err(failure) = &checked {
-        group::failed(failure);
-    }
-    group::call(checked?)
+    group::call(group::noted(checked(what, arguments))?)
 }
 
 fn checked(what: What, arguments: Arguments) -> Result<Call, Failure> {

@@ -75,14 +75,14 @@ nccl! {
 
     /// A communicator of this rank on the thread's device.
     fn ncclCommInitRank/pncclCommInitRank(comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int) {
-        forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, std::ptr::null())
+        group::noted(forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, std::ptr::null()))
     }
 
     /// The same with a configuration.
     fn ncclCommInitRankConfig/pncclCommInitRankConfig(
         comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int, config: *mut Config,
     ) {
-        forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, config)
+        group::noted(forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, config))
     }
 
     /// The same with several ids, of which the first is enough.
@@ -92,7 +92,7 @@ nccl! {
         let ids = array(commIds, nId, "commIds")?;
         let (id, others) = ids.split_first().ok_or_else(|| Failure::argument("`nId` is 0; one id is needed"))?;
         others.iter().filter(|other| *other != id).for_each(id::forget);
-        forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, id, myrank, config)
+        group::noted(forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, id, myrank, config))
     }
 
     /// Communicators of all ranks in this process, one for each device.
@@ -128,7 +128,7 @@ nccl! {
     fn ncclCommSplit/pncclCommSplit(
         comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config,
     ) {
-        split::split(comm, color, key, Place::at(newcomm, "newcomm")?, config)
+        group::noted(split::split(comm, color, key, Place::at(newcomm, "newcomm")?, config))
     }
 
     /// A communicator without some of the ranks.
@@ -137,7 +137,7 @@ nccl! {
         config: *mut Config, shrinkFlags: c_int,
     ) {
         let excluded = array(excludeRanksList, excludeRanksCount, "excludeRanksList")?;
-        split::shrink(comm, &excluded, Place::at(newcomm, "newcomm")?, config, shrinkFlags)
+        group::noted(split::shrink(comm, &excluded, Place::at(newcomm, "newcomm")?, config, shrinkFlags))
     }
 
     /// Whether it is ready, goes on, or has failed.

@@ -43,15 +43,11 @@ pub(crate) fn start() {
 /// The first failure of the group. If a call has failed when it was made, none of the group's calls is put into a stream.
 pub(crate) fn end() -> Result<Code, Failure> {
     let Some(group) = leave()? else { return Ok(Code::SUCCESS) };
-    let mut answer = Ok(Code::SUCCESS);
-    for Created { place, comm, handle } in group.created {
-        answer = first(answer, forming::created(place, &comm, handle));
-    }
+    let created = wait_for(group.created, group.failed.is_some());
     if let Some(failed) = group.failed {
-        answer?;
         return Err(failed);
     }
-    first(answer, calls::submit(group.calls).map(Code::from))
+    first(created, calls::submit(group.calls).map(Code::from))
 }
 
 /// `ncclGroupSimulateEnd`: ends the group, and gives back the calls that were not made.
@@ -60,10 +56,22 @@ pub(crate) fn end() -> Result<Code, Failure> {
 /// [`Code::INVALID_USAGE`] where the group goes on outside; the first failure of the group.
 pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
     let Some(group) = leave()? else { return Ok(Vec::new()) };
-    for Created { place, comm, handle } in group.created {
-        forming::created(place, &comm, handle)?;
+    let created = wait_for(group.created, group.failed.is_some());
+    if let Some(failed) = group.failed {
+        return Err(failed);
     }
-    group.failed.map_or(Ok(group.calls), Err)
+    created.map(|_| group.calls)
+}
+
+/// Waits for what was created. If a rank of them may be missing, they are given up.
+fn wait_for(created: Vec<Created>, give_up: bool) -> Result<Code, Failure> {
+    if give_up {
+        created.iter().for_each(|created| created.comm.abort());
+    }
+    // All of them, whatever the first one says.
+    let answers =
+        created.into_iter().map(|Created { place, comm, handle }| forming::created(place, &comm, handle));
+    answers.fold(Ok(Code::SUCCESS), first)
 }
 
 /// The group, if this is its last end.
@@ -94,13 +102,16 @@ pub(crate) fn call(call: Call) -> Result<Code, Failure> {
     calls::submit_one(&call).map(Code::from)
 }
 
-/// A call that failed when it was made: the group fails with it.
-pub(crate) fn failed(failure: &Failure) {
-    in_group(|group| {
-        if group.depth > 0 {
-            group.failed.get_or_insert_with(|| failure.clone());
-        }
-    });
+/// If a call failed when it was made, the group fails with it.
+pub(crate) fn noted<T>(made: Result<T, Failure>) -> Result<T, Failure> {
+    if let Err(failure) = &made {
+        in_group(|group| {
+            if group.depth > 0 {
+                group.failed.get_or_insert_with(|| failure.clone());
+            }
+        });
+    }
+    made
 }
 
 /// A communicator that is being formed: its handle goes to its place. Waits for it at once, or at the end of the group.
@@ -134,8 +145,9 @@ mod tests {
     #[test]
     fn a_call_that_failed_fails_the_group_once() {
         start();
-        failed(&Failure::argument("this"));
-        failed(&Failure::argument("that"));
+        for text in ["this", "that"] {
+            let _ = noted::<()>(Err(Failure::argument(text)));
+        }
         assert_eq!(end().unwrap_err().text, "this");
         start();
         assert_eq!(end(), Ok(Code::SUCCESS));

@@ -80,6 +80,22 @@ fn one_thread_makes_all_ranks_in_a_group() {
 }
 
 #[test]
+fn a_group_in_which_a_rank_is_missing_ends_at_once() {
+    let (nccl, id) = (nccl(), nccl().unique_id());
+    let mut comms = [ptr::null_mut(); 2];
+    // SAFETY: places for handles, until the group ends.
+    unsafe {
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.set_device(0);
+        nccl.ok((nccl.ncclCommInitRank)(&raw mut comms[0], 2, id, 0));
+        let wrong = (nccl.ncclCommInitRank)(&raw mut comms[1], 2, id, 2);
+        nccl.fails(wrong, INVALID_ARGUMENT, "rank 2 of 2");
+        nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "rank 2 of 2");
+    }
+    assert!(comms.iter().all(|comm| comm.is_null()));
+}
+
+#[test]
 fn init_all_makes_all_ranks() {
     let nccl = nccl();
     let mut comms = [ptr::null_mut(); N];

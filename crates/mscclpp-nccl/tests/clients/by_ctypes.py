@@ -12,6 +12,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 
 F32, SUM, AVG, MAX = 7, 0, 4, 2
 
@@ -43,6 +44,8 @@ FUNCTIONS = {
     "ncclCommWindowDeregister": (Result, [Comm, Window]),
     # What the wrapper does not call, and this client needs.
     "ncclCommInitAll": (Result, [ctypes.POINTER(Comm), Int, Out]),
+    "ncclCommAbort": (Result, [Comm]),
+    "ncclCommGetAsyncError": (Result, [Comm, ctypes.POINTER(Result)]),
     "ncclMemAlloc": (Result, [ctypes.POINTER(Buffer), Count]),
     "ncclMemFree": (Result, [Buffer]),
 }
@@ -240,6 +243,40 @@ def of_one_thread(path, ranks):
         numbers.free()
 
 
+def communicator(library, rank, ranks, exchange):
+    unique_id, comm = UniqueId(), ctypes.c_void_p()
+    if rank == 0:
+        library.ncclGetUniqueId(ctypes.byref(unique_id))
+    ctypes.memmove(ctypes.byref(unique_id), bytes.fromhex(exchange(bytes(unique_id).hex())), 128)
+    library.ncclCommInitRank(ctypes.byref(comm), ranks, unique_id, rank)
+    return comm
+
+
+def an_abort_ends_the_kernels_of_others(library, devices, rank, ranks, exchange):
+    """Rank 0 aborts, while the kernels of all others wait for it."""
+    comm, stream = communicator(library, rank, ranks, exchange), devices.stream()
+    numbers = Numbers(library, devices, [1.0] * 256)
+    if rank > 0:
+        library.ncclAllReduce(numbers.address, numbers.address, 256, F32, SUM, comm, stream)
+        print("waiting", flush=True)
+    exchange("abort")
+    begun = time.monotonic()
+    if rank > 0:
+        try:
+            devices.synchronize(stream)
+        except RuntimeError:
+            # Simulated devices say here that a wait failed; GPUs do not know.
+            pass
+        state = ctypes.c_int(0)
+        while state.value == 0 and time.monotonic() - begun < 30:
+            library.ncclCommGetAsyncError(comm, ctypes.byref(state))
+        took = time.monotonic() - begun
+        assert state.value == 6, state
+        assert took < 5 or devices.__class__ is Simulated, f"the kernel went on for {took:.1f} s"
+    library.ncclCommAbort(comm)
+    numbers.free()
+
+
 def run(path, rank, ranks, exchange):
     library = Library(path)
     version = ctypes.c_int()
@@ -247,12 +284,7 @@ def run(path, rank, ranks, exchange):
     assert version.value == 22809, version
     devices = platform()(library, rank)
 
-    unique_id = UniqueId()
-    if rank == 0:
-        library.ncclGetUniqueId(ctypes.byref(unique_id))
-    ctypes.memmove(ctypes.byref(unique_id), exchange(bytes(unique_id)), 128)
-    comm = ctypes.c_void_p()
-    library.ncclCommInitRank(ctypes.byref(comm), ranks, unique_id, rank)
+    comm = communicator(library, rank, ranks, exchange)
     stream = devices.stream()
 
     def numbers(values):
@@ -325,6 +357,7 @@ def run(path, rank, ranks, exchange):
     expect(part, [float(rank * ranks)] * sizes[rank])
 
     library.ncclCommDestroy(comm)
+    an_abort_ends_the_kernels_of_others(library, devices, rank, ranks, exchange)
     for memory in (send, recv, gathered, captured, mine, theirs, part, parts):
         memory.free()
 
@@ -333,17 +366,21 @@ def main():
     path, ranks = sys.argv[1], int(sys.argv[2])
     if len(sys.argv) > 3:
         rank = int(sys.argv[3])
-        run(path, rank, ranks, lambda _: bytes.fromhex(sys.stdin.readline().strip()))
+        run(path, rank, ranks, lambda _: sys.stdin.readline().strip())
         return
     command = [sys.executable, *sys.argv]
-    others = [subprocess.Popen([*command, str(rank)], stdin=subprocess.PIPE) for rank in range(1, ranks)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    others = [subprocess.Popen([*command, str(rank)], **pipes) for rank in range(1, ranks)]
     try:
 
-        def exchange(unique_id):
+        def exchange(said):
+            """What rank 0 says to all: that it aborts, when they wait."""
+            if said == "abort":
+                assert all(other.stdout.readline() == "waiting\n" for other in others)
             for other in others:
-                other.stdin.write(unique_id.hex().encode() + b"\n")
-                other.stdin.close()
-            return unique_id
+                other.stdin.write(said + "\n")
+                other.stdin.flush()
+            return said
 
         run(path, 0, ranks, exchange)
         of_one_thread(path, ranks)

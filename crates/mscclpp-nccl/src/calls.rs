@@ -147,32 +147,40 @@ fn submit_of(comm: &Comm, calls: &[Call]) -> Result<(), Failure> {
     submitted
 }
 
-/// Calls of several streams go into the first of these, which comes after the others and before what follows in them.
 fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> {
+    // SAFETY: who called promised streams of the communicator's device.
+    let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
+    if let [Call { request: Some(request), arguments, .. }] = calls {
+        return enqueue(comm, ours, slice::from_ref(request), &open(arguments.stream)?);
+    }
     let mut handles: Vec<Handle> = Vec::new();
     for call in calls {
         if !handles.contains(&call.arguments.stream) {
             handles.push(call.arguments.stream);
         }
     }
-    // SAFETY: who called promised streams of the communicator's device.
-    let open = |handle: &Handle| unsafe { streams::of(&comm.gpu, *handle) };
-    let streams = handles.iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
+    let streams = handles.into_iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
+    let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
+    // Calls of several streams go into the first of these, which comes after the others and before what follows in them.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
     for other in others {
         let event = comm.gpu.event(false)?;
         other.record(&event)?;
         stream.wait_event(&event)?;
     }
-    let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
-    let timed = ours.statistics.begin(&comm.gpu, stream, &requests);
-    // SAFETY: who called promised this for each of them.
-    unsafe { ours.collectives.enqueue(&requests, stream)? };
-    ours.statistics.end(stream, timed);
+    enqueue(comm, ours, &requests, stream)?;
     if !others.is_empty() {
         let event = comm.gpu.event(false)?;
         stream.record(&event)?;
         others.iter().try_for_each(|other| other.wait_event(&event))?;
     }
+    Ok(())
+}
+
+fn enqueue(comm: &Comm, ours: &Ours, requests: &[Request<'_>], stream: &Stream) -> Result<(), Failure> {
+    let timed = ours.statistics.begin(&comm.gpu, stream, requests);
+    // SAFETY: who called promised what is asked for, of each call.
+    unsafe { ours.collectives.enqueue(requests, stream)? };
+    ours.statistics.end(stream, timed);
     Ok(())
 }

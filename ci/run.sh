@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz)
-LONG=(deny soak long_fuzz simulation)
+LONG=(deny soak long_fuzz simulation collectives)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -29,11 +29,17 @@ step_first_program() { bash ci/first-program.sh; }
 
 step_format() { cargo fmt --all --check; }
 
-step_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+step_clippy() {
+    cargo clippy --workspace --all-targets -- -D warnings
+    # Another crate's types, which nothing in the workspace turns on.
+    cargo clippy -p mscclpp-collectives --features cudarc --all-targets -- -D warnings
+}
 
 # The reference without warnings, and a book whose links lead somewhere and whose code is that of its sources.
 step_docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+    RUSTDOCFLAGS="-D warnings" cargo doc -p mscclpp-collectives --features cudarc --no-deps
+    cargo test -p mscclpp-collectives --features cudarc --doc on_cudarc
     # The facade shows items of inner crates, whose paths mean nothing to its users.
     if grep -rnoE '>crate::.{0,60}' "${CARGO_TARGET_DIR:-target}/doc/mscclpp"; then
         echo "write [\`Name\`](crate::Name) instead of [\`crate::Name\`]"
@@ -162,6 +168,11 @@ fuzz() {
 
 # Ten thousand jobs that are played, each with something else that goes wrong.
 step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 cargo test -p mscclpp-bootstrap --release --features simulation --test simulated; }
+
+# Collectives, bit by bit: every kind with every type, operation, way, count and place; 10^5 replays on ranks that come late.
+step_collectives() {
+    MSCCLPP_PLATFORM=host cargo test -p mscclpp-collectives --release --test oracle --test replays -- --ignored
+}
 
 # Two minutes of small and large writes over Ethernet, byte by byte.
 step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }

@@ -21,6 +21,8 @@ EXCHANGE_KERNELS(exchange_pieces, exchangePieces)
 REDUCING_KERNELS(all_reduce_lines, allReduceLines)
 REDUCING_KERNELS(all_reduce_pieces, allReducePieces)
 
+MSCCLPP_DIRECT_KERNEL(exchange_direct_move, false)
+
 // Messages between pairs of ranks.
 extern "C" __global__ void __launch_bounds__(1024)
     move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {

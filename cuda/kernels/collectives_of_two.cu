@@ -16,6 +16,8 @@ KERNELS(exchange_packets, exchangePackets)
 KERNELS(exchange_lines, exchangeLines)
 KERNELS(exchange_pieces, exchangePieces)
 
+MSCCLPP_DIRECT_KERNEL(exchange_direct_move, true)
+
 // Messages between pairs of ranks.
 extern "C" __global__ void __launch_bounds__(1024)
     move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {

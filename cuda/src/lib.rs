@@ -30,11 +30,14 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
+    ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
+    ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
         "mscclpp/collective_packets_device.hpp",
         include_str!("../include/mscclpp/collective_packets_device.hpp"),
     ),
     ("mscclpp/collective_pieces_device.hpp", include_str!("../include/mscclpp/collective_pieces_device.hpp")),
+    ("mscclpp/collective_ports_device.hpp", include_str!("../include/mscclpp/collective_ports_device.hpp")),
     (
         "mscclpp/collective_rows_block_device.hpp",
         include_str!("../include/mscclpp/collective_rows_block_device.hpp"),
@@ -148,9 +151,13 @@ pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_ch
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
 pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
 
-/// The kernels of collectives. All but `move_messages` take a `CollectiveHandle` and a `CollectiveCall` by value; that takes a
-/// `CollectiveHandle` and a `CollectiveSends`.
+/// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value, but for `move_messages` and
+/// `exchange_direct_move`: their second is a `CollectiveSends`, and a `CollectiveDirectCall`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
+
+/// The kernels of collectives between devices that do not reach each other's memory: `move_by_ports`, which takes a
+/// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.
+pub const COLLECTIVES_BY_PORTS: KernelSource<'static> = kernel!("collectives_by_ports");
 
 /// Those of [`COLLECTIVES`] that two ranks need, with less in them.
 pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");

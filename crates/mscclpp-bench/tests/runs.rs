@@ -165,6 +165,11 @@ fn collectives() -> Result<(), Failed> {
             ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
         assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
     }
+    let registered: &[&str] = &["--registered", "--ways", "direct", "--blocks", "2", "--threads", "64"];
+    for (workload, way) in [("all-gather", "direct 2x64"), ("all-reduce", "pieces 2x64")] {
+        let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
+        assert_eq!(variants(&report), [way; 4]);
+    }
     Ok(())
 }
 

@@ -6,20 +6,25 @@ use std::{
 };
 
 use mscclpp::{
-    Communicator, DeviceBuffer, Gpu, KernelArgs, LaunchConfig, MemoryChannel, Stream,
-    gpu::{Owner, PinnedBuffer},
+    Communicator, DeviceBuffer, DevicePtr, Gpu, KernelArgs, LaunchConfig, MemoryChannel, Platform, Semaphore,
+    Stream,
+    gpu::{Abort, Owner, PinnedBuffer},
 };
 use parking_lot::Mutex;
 
 use crate::{
-    DataType, Kind, ReduceOp, Request, Result, Selector, Way,
-    handle::{CollectiveCall, CollectiveHandle, Segment},
+    Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
+    group::Group,
+    handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
     kernels::{Kernels, Words},
+    messages::Batch,
     order::Order,
     plan::{Plan, Planned, TWO_STEPS_MIN, plan},
+    ports::Ports,
+    register::Registrations,
     scratch::{LANES, Layout},
     select::{Choice, Devices, Possible, Question, Shape},
-    setup::Group,
+    signature::signature,
 };
 
 /// What a rank's collectives are made of.
@@ -27,44 +32,66 @@ pub(crate) struct Inner {
     pub(crate) comm: Communicator,
     pub(crate) gpu: Gpu,
     pub(crate) group: Group,
+    /// The most blocks of a call, and the most bytes of scratch, as they were asked for.
+    pub(crate) slots: u32,
+    pub(crate) budget: u64,
+    /// See [`Counters`].
+    pub(crate) counters: Counters,
+    pub(crate) check_calls: bool,
+    pub(crate) owner: Owner,
+    pub(crate) reach: Reach,
+    pub(crate) selector: Arc<dyn Selector>,
+    pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) tag: u32,
+    pub(crate) registrations: Registrations,
+    /// Held while a call is put into its stream, so that calls have one order.
+    pub(crate) order: Mutex<Order>,
+}
+
+/// How ranks reach each other.
+pub(crate) enum Reach {
+    /// Kernels write into each other's scratch.
+    Memory(Box<Mapped>),
+    Ports(Box<Ports>),
+}
+
+/// What a rank has that reaches the others' memory.
+pub(crate) struct Mapped {
     pub(crate) layout: Layout,
     pub(crate) kernels: Arc<Kernels>,
     pub(crate) handle: CollectiveHandle,
-    /// See [`Counters`].
-    pub(crate) counters: Counters,
     /// The scratch.
     pub(crate) memory: DeviceBuffer,
     /// See `CollectiveHandle`.
     pub(crate) mismatch: PinnedBuffer<AtomicU32>,
-    pub(crate) check_calls: bool,
     pub(crate) channels: Vec<MemoryChannel>,
-    pub(crate) owner: Owner,
     /// Whether lines of 128 bytes arrive whole between all ranks.
     pub(crate) lines: bool,
     pub(crate) devices: Devices,
     /// See [`Question`].
     pub(crate) max_threads: u32,
-    pub(crate) selector: Arc<dyn Selector>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) tag: u32,
-    /// Held while a call is put into its stream, so that calls have one order.
-    pub(crate) order: Mutex<Order>,
 }
 
 /// Words of the device's own: an epoch for each block, the counts of messages, and what a barrier moves.
 pub(crate) struct Counters {
     pub(crate) buffer: DeviceBuffer,
-    pub(crate) messages: u64,
+    messages: u64,
     barrier: u64,
 }
 
 impl Counters {
-    pub(crate) fn new(gpu: &Gpu, layout: &Layout) -> Result<Self> {
-        let messages = 8 * u64::from(layout.slots);
-        let barrier = messages + 8 * layout.ranks * 2 * u64::from(LANES);
+    pub(crate) fn new(gpu: &Gpu, ranks: usize, slots: u32) -> Result<Self> {
+        let messages = 8 * u64::from(slots);
+        let ranks = ranks as u64;
+        let barrier = messages + 8 * ranks * 2 * u64::from(LANES);
         // Fresh memory is zero.
-        let buffer = gpu.allocate(barrier + 8 * (1 + layout.ranks))?;
+        let buffer = gpu.allocate(barrier + 8 * (1 + ranks))?;
         Ok(Self { buffer, messages, barrier })
+    }
+
+    pub(crate) fn messages(&self) -> DevicePtr {
+        self.buffer.ptr().add(self.messages)
     }
 }
 
@@ -86,26 +113,83 @@ impl Inner {
         plan(&all_gather, rank, ranks)
     }
 
-    pub(crate) fn args(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
-        KernelArgs::new()
-            .with_owner(self.owner.clone())
-            .keeping_each(buffers.iter().copied())
-            .with(self.handle)
+    /// What launches keep.
+    pub(crate) fn keeping(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
+        self.keep(KernelArgs::new(), buffers)
+    }
+
+    fn keep(&self, args: KernelArgs, buffers: &[&DeviceBuffer]) -> KernelArgs {
+        args.with_owner(self.owner.clone()).keeping_each(buffers.iter().copied())
+    }
+
+    /// The semaphores through which it waits for others.
+    pub(crate) fn semaphores(&self) -> Box<dyn Iterator<Item = &Semaphore> + '_> {
+        match &self.reach {
+            Reach::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
+            Reach::Ports(ports) => Box::new(ports.semaphores()),
+        }
+    }
+
+    /// That the waits of complete calls got what they waited for.
+    pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
+        match &self.reach {
+            Reach::Memory(mapped) => {
+                mapped.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
+            }
+            Reach::Ports(ports) => ports.check_waits(),
+        }
+    }
+
+    /// Moves messages between pairs of ranks.
+    ///
+    /// # Safety
+    /// Their memory lives until the launch is complete, and the device reaches it.
+    pub(crate) unsafe fn move_messages(
+        &self,
+        messages: Batch,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let mapped = match &self.reach {
+            Reach::Memory(mapped) => mapped,
+            Reach::Ports(ports) => {
+                // SAFETY: the caller's promise.
+                return unsafe { ports.move_messages(self, messages, None, stream, buffers) };
+            }
+        };
+        let layout = &mapped.layout;
+        let call = CollectiveSends {
+            messages,
+            counts: self.counters.messages(),
+            signals: layout.message_signals,
+            places: layout.messages,
+            piece: layout.message_piece,
+            lanes: LANES,
+            reserved: 0,
+        };
+        let config = LaunchConfig::linear(mapped.handle.ranks * 2 * LANES, self.threads());
+        let args = self.keeping(buffers).with(mapped.handle).with(call);
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { mapped.kernels.messages.launch(stream, config, &args)? };
+        Ok(())
+    }
+
+    /// Of a block that moves messages.
+    pub(crate) fn threads(&self) -> u32 {
+        if self.gpu.platform() == Platform::Host { 32 } else { 512 }
     }
 
     /// # Safety
     /// The plan's memory lives until the launch is complete, and the device reaches it.
     pub(crate) unsafe fn exchange(
         &self,
+        request: &Request<'_>,
         plan: &Plan,
-        signature: [u64; 2],
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let ranks = self.group.ranks.len();
-        let words = Words::of(plan.op, plan.data_type);
-        let scale = plan.op.and_then(|op| op.scale(plan.data_type));
-        if ranks == 1 && scale.is_none() {
+        if ranks == 1 && !matches!(plan.op, Some(ReduceOp::PreMulSum(_))) {
             let Segment { send, recv, recv_bytes, .. } = plan.segments[0];
             if send != recv && recv_bytes > 0 {
                 // SAFETY: the caller's promise.
@@ -113,13 +197,47 @@ impl Inner {
             }
             return Ok(());
         }
-        let choice = self.choose(plan, ranks);
+        let mapped = match &self.reach {
+            Reach::Memory(mapped) => mapped,
+            Reach::Ports(ports) => {
+                // SAFETY: the caller's promise.
+                return unsafe { ports.exchange(self, plan, stream, buffers) };
+            }
+        };
+        let question = self.question(mapped, plan, ranks);
+        let own = if ranks > 1 { self.own_launch(mapped, request, &question) } else { None };
+        if let Some((launch, choice)) = own {
+            let call = self.call(mapped, plan, choice, signature(request));
+            let args = self.keep(launch.args, buffers).with(mapped.handle).with(call);
+            let config = LaunchConfig::linear(choice.blocks, choice.threads);
+            // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
+            unsafe { launch.kernel.launch(stream, config, &args)? };
+            return Ok(());
+        }
+        let choice = self.choose(&question);
         let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
-        let call = CollectiveCall {
+        let call = self.call(mapped, plan, choice, signature(request));
+        let args = self.keeping(buffers).with(mapped.handle);
+        let args = if choice.way == Way::Direct {
+            let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
+            args.with_owner(owner).with(CollectiveDirectCall { call, places })
+        } else {
+            args.with(call)
+        };
+        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let kernel = mapped.kernels.of(choice, Words::of(plan.op, plan.data_type))?;
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { kernel.launch(stream, config, &args)? };
+        Ok(())
+    }
+
+    fn call(&self, mapped: &Mapped, plan: &Plan, choice: Choice, signature: [u64; 2]) -> CollectiveCall {
+        let scale = plan.op.and_then(|op| op.scale(plan.data_type));
+        CollectiveCall {
             segments: plan.segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            piece: self.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
+            piece: mapped.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
             scale: scale.unwrap_or(0),
@@ -128,37 +246,30 @@ impl Inner {
             checked: self.check_calls.into(),
             reserved: 0,
             signature,
-        };
-        let args = self.args(buffers).with(call);
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
-        let kernel = self.kernels.of(choice, words)?;
-        // SAFETY: these are its parameters; the caller answers for the memory.
-        unsafe { kernel.launch(stream, config, &args)? };
-        Ok(())
-    }
-
-    pub(crate) fn choose(&self, plan: &Plan, ranks: usize) -> Choice {
-        if ranks == 1 {
-            // Nothing travels; the kernel of packets has no limit then.
-            return Choice { way: Way::Packets, two_steps: false, blocks: self.layout.slots, threads: 256 };
         }
-        let question = self.question(plan, ranks);
-        self.selector.choose(&question).mended(&question)
     }
 
-    /// What a selector is asked of a plan between several ranks.
-    pub(crate) fn question(&self, plan: &Plan, ranks: usize) -> Question {
+    pub(crate) fn choose(&self, question: &Question) -> Choice {
+        if question.ranks == 1 {
+            // Nothing travels; the kernel of packets has no limit then.
+            return Choice { way: Way::Packets, two_steps: false, blocks: self.slots, threads: 256 };
+        }
+        self.selector.choose(question).mended(question)
+    }
+
+    pub(crate) fn question(&self, mapped: &Mapped, plan: &Plan, ranks: usize) -> Question {
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
-        let fits = |way| most.is_some_and(|most| self.layout.fits(way, most, false));
+        let fits = |way| most.is_some_and(|most| mapped.layout.fits(way, most, false));
         // Between two ranks, two steps gain nothing.
         let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
         let possible = Possible {
             packets: fits(Way::Packets),
-            lines: self.lines && fits(Way::Lines),
+            lines: mapped.lines && fits(Way::Lines),
             packets_in_two_steps: false,
-            lines_in_two_steps: self.lines
-                && part.is_some_and(|part| self.layout.fits(Way::Lines, part, true)),
+            lines_in_two_steps: mapped.lines
+                && part.is_some_and(|part| mapped.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),
+            direct: plan.op.is_none() && self.registrations.are_some(),
         };
         let shape = match (plan.whole, plan.one_way) {
             (Some(_), _) => Shape::AllReduce,
@@ -171,9 +282,9 @@ impl Inner {
             bytes: most.unwrap_or(u64::MAX),
             ranks,
             possible,
-            max_blocks: self.layout.slots,
-            max_threads: self.max_threads,
-            devices: self.devices,
+            max_blocks: self.slots,
+            max_threads: mapped.max_threads,
+            devices: mapped.devices,
         }
     }
 }

@@ -7,21 +7,20 @@ use std::{
 };
 
 use mscclpp::{
-    Communicator, DeviceBuffer, Gpu, LaunchConfig, Stream,
+    Communicator, DeviceBuffer, Gpu, Stream,
     errors::CoreError,
     gpu::{Abort, KernelWait},
 };
 
 use crate::{
     CollectivesBuilder, Error, Request, Result,
-    calls::Inner,
-    handle::{CollectiveSends, LINE, Message},
+    calls::{Inner, Reach},
+    handle::{LINE, Message},
     messages::Messages,
     model,
     plan::Planned,
-    scratch::LANES,
     select::{Choice, Devices},
-    signature::{described, signature},
+    signature::described,
 };
 
 /// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of
@@ -34,7 +33,8 @@ use crate::{
 /// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
 /// times, as long as all ranks replay the same.
 ///
-/// No memory need be registered. What a call is given lives until it is complete.
+/// No memory need be registered; [`Collectives::register`] makes large calls faster. What a call is given lives until it is
+/// complete.
 ///
 /// Bits do not depend on how a call was done: see [`ReduceOp`](crate::ReduceOp).
 ///
@@ -117,7 +117,11 @@ impl Collectives {
     /// How much device memory it takes on this device, in bytes.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        self.inner.layout.total + self.inner.counters.buffer.len()
+        let scratch = match &self.inner.reach {
+            Reach::Memory(mapped) => mapped.memory.len(),
+            Reach::Ports(ports) => ports.device_bytes(),
+        };
+        scratch + self.inner.counters.buffer.len()
     }
 
     /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with
@@ -138,11 +142,15 @@ impl Collectives {
         members.sort_by_key(|r| key(*r));
         let mut builder = Self::builder(&inner.comm, &inner.gpu)
             .ranks(members.iter().map(|r| inner.group.ranks[*r]))
-            .max_blocks(inner.layout.slots)
-            .scratch(inner.layout.budget)
+            .max_blocks(inner.slots)
+            .scratch(inner.budget)
             .tag(inner.tag)
             .check_calls(inner.check_calls)
-            .shared_selector(inner.selector.clone());
+            .shared_selector(inner.selector.clone())
+            .shared_algorithms(inner.algorithms.clone());
+        if let Reach::Ports(ports) = &inner.reach {
+            builder = builder.by_ports(ports.transport());
+        }
         if let Some(timeout) = inner.timeout {
             builder = builder.timeout(timeout);
         }
@@ -184,7 +192,7 @@ impl Collectives {
         for request in requests {
             match inner.planned(request)? {
                 Planned::Nothing => {}
-                Planned::Exchange(plan) => exchanges.push((plan, signature(request))),
+                Planned::Exchange(plan) => exchanges.push((request, plan)),
                 Planned::Message { receives, peer, memory, bytes } => {
                     messages.add(peer, receives, Message { memory, bytes });
                 }
@@ -194,43 +202,37 @@ impl Collectives {
 
         let mut order = inner.order.lock();
         order.before(&inner.gpu, stream)?;
-        for (plan, signature) in exchanges {
+        for (request, plan) in exchanges {
             // SAFETY: the caller's promise.
-            unsafe { inner.exchange(&plan, signature, stream, buffers)? };
+            unsafe { inner.exchange(request, &plan, stream, buffers)? };
         }
         for (from, to) in own {
             // SAFETY: the caller's promise.
             unsafe { stream.copy(to.memory, from.memory, from.bytes)? };
         }
         for batch in messages.batches(self.rank()) {
-            let layout = &inner.layout;
-            let call = CollectiveSends {
-                messages: batch,
-                counts: inner.counters.buffer.ptr().add(inner.counters.messages),
-                signals: layout.message_signals,
-                places: layout.messages,
-                piece: layout.message_piece,
-                lanes: LANES,
-                reserved: 0,
-            };
-            let blocks = inner.handle.ranks * 2 * LANES;
-            let threads = if inner.devices == Devices::Host { 32 } else { 512 };
-            let args = inner.args(buffers).with(call);
-            // SAFETY: these are its parameters; the caller answers for the memory.
-            unsafe { inner.kernels.messages.launch(stream, LaunchConfig::linear(blocks, threads), &args)? };
+            // SAFETY: the caller's promise.
+            unsafe { inner.move_messages(batch, stream, buffers)? };
         }
         order.after(&inner.gpu, stream)
     }
 
     /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor.
-    /// None if no kernel is needed, and for messages between two ranks.
+    /// None if no kernel is needed, for messages between two ranks, for what an [`Algorithm`](crate::Algorithm) of the
+    /// program does, and where all goes [by ports](CollectivesBuilder::by_ports).
     ///
     /// # Errors
     /// As [`Collectives::enqueue`], for requests that can never be right.
     pub fn choice(&self, request: &Request<'_>) -> Result<Option<Choice>> {
         let inner = &*self.inner;
-        Ok(match inner.planned(request)? {
-            Planned::Exchange(plan) if self.n_ranks() > 1 => Some(inner.choose(&plan, self.n_ranks())),
+        Ok(match (inner.planned(request)?, &inner.reach) {
+            (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
+                let question = inner.question(mapped, &plan, self.n_ranks());
+                match inner.own_launch(mapped, request, &question) {
+                    None => Some(inner.choose(&question)),
+                    Some(_) => None,
+                }
+            }
             _ => None,
         })
     }
@@ -242,10 +244,13 @@ impl Collectives {
     /// As [`Collectives::choice`].
     pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
         let (inner, ranks) = (&*self.inner, self.n_ranks());
-        Ok(match inner.planned(request)? {
-            Planned::Exchange(plan) if ranks > 1 && inner.devices != Devices::Host => {
-                let choice = inner.choose(&plan, ranks);
-                let microseconds = model::time(&inner.question(&plan, ranks), choice.way, choice.two_steps);
+        Ok(match (inner.planned(request)?, &inner.reach) {
+            (Planned::Exchange(plan), Reach::Memory(mapped))
+                if ranks > 1 && mapped.devices != Devices::Host =>
+            {
+                let question = inner.question(mapped, &plan, ranks);
+                let choice = inner.choose(&question);
+                let microseconds = model::time(&question, choice.way, choice.two_steps);
                 Duration::try_from_secs_f64(microseconds * 1e-6).ok()
             }
             _ => None,
@@ -279,33 +284,31 @@ impl Collectives {
     /// That the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
         self.check_mismatch()?;
-        self.inner
-            .channels
-            .iter()
-            .try_for_each(|channel| Abort::check(channel).map_err(|error| self.failed(error)))
+        self.inner.check_waits().map_err(|error| self.failed(error))
     }
 
     /// That no rank made another call.
     fn check_mismatch(&self) -> Result<()> {
         let inner = &*self.inner;
+        let Reach::Memory(mapped) = &inner.reach else { return Ok(()) };
         // Pairs with the kernel's release, in front of which it has seen the other's words.
-        let found = inner.mismatch.word(0)?.load(Ordering::Acquire);
+        let found = mapped.mismatch.word(0)?.load(Ordering::Acquire);
         let Some(other) = (found & 0xffff).checked_sub(1) else { return Ok(()) };
         let said = |of: u32| -> Result<String> {
             let mut words = [0u64; 2];
             let index = 2 * u64::from(of) + u64::from(found >> 16);
-            inner.memory.read_params(inner.layout.parts.checks + index * LINE, &mut words)?;
+            mapped.memory.read_params(mapped.layout.parts.checks + index * LINE, &mut words)?;
             Ok(described(words))
         };
         Err(Error::Mismatch {
             rank: inner.group.ranks[inner.group.rank],
             other: inner.group.ranks[other as usize],
-            ours: said(inner.handle.rank)?,
+            ours: said(mapped.handle.rank)?,
             theirs: said(other)?,
         })
     }
 
-    fn failed(&self, error: CoreError) -> Error {
+    fn failed(&self, error: impl Into<mscclpp::Error>) -> Error {
         let source = Box::new(self.inner.comm.explain(error));
         Error::Failed { rank: self.inner.comm.bootstrap().rank(), source }
     }
@@ -313,7 +316,7 @@ impl Collectives {
     /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
     /// block. Other ranks are not told; [`Communicator::abort`] tells them.
     pub fn abort(&self, reason: &str) {
-        self.inner.channels.iter().for_each(|channel| channel.semaphore().abort(reason));
+        self.inner.semaphores().for_each(|semaphore| semaphore.abort(reason));
     }
 
     /// That a call can be put into `stream`.
@@ -330,13 +333,13 @@ impl Collectives {
     }
 
     /// That no rank is lost, and nobody has aborted them. A rank that has left may have sent all that is still to come.
-    fn check_usable(&self) -> Result<()> {
+    pub(crate) fn check_usable(&self) -> Result<()> {
         self.check_mismatch()?;
-        for channel in &self.inner.channels {
-            match channel.semaphore().failure() {
+        for semaphore in self.inner.semaphores() {
+            match semaphore.failure() {
                 None => {}
                 Some(CoreError::PeerClosed { .. }) => {
-                    Abort::check(channel).map_err(|error| self.failed(error))?;
+                    self.inner.check_waits().map_err(|error| self.failed(error))?;
                 }
                 Some(failure) => return Err(self.failed(failure)),
             }
@@ -375,3 +378,9 @@ impl fmt::Debug for Collectives {
             .finish_non_exhaustive()
     }
 }
+
+/// Any thread may make calls.
+const _: fn() = || {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Collectives>();
+};

@@ -31,8 +31,25 @@ pub(crate) struct CollectiveHandle {
     pub(crate) parts: Parts,
 }
 
+impl CollectiveHandle {
+    /// Without any peer's memory.
+    pub(crate) fn of(rank: usize, ranks: usize) -> Self {
+        Self {
+            scratch: [DevicePtr::NULL; MAX_RANKS],
+            status: [DevicePtr::NULL; MAX_RANKS],
+            epochs: DevicePtr::NULL,
+            rank: u32::try_from(rank).unwrap_or_default(),
+            ranks: u32::try_from(ranks).unwrap_or_default(),
+            slots: 0,
+            reserved: 0,
+            mismatch: DevicePtr::NULL,
+            parts: Parts::default(),
+        }
+    }
+}
+
 /// Where the parts of the scratch are: the last members of `CollectiveHandle`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, KernelParam)]
 #[repr(C)]
 pub(crate) struct Parts {
     pub(crate) begun: u64,
@@ -76,6 +93,14 @@ pub(crate) struct CollectiveCall {
     pub(crate) checked: u32,
     pub(crate) reserved: u32,
     pub(crate) signature: [u64; 2],
+}
+
+/// `CollectiveDirectCall`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveDirectCall {
+    pub(crate) call: CollectiveCall,
+    pub(crate) places: [DevicePtr; MAX_RANKS],
 }
 
 /// `CollectiveOutput`.
@@ -131,4 +156,21 @@ pub(crate) struct CollectiveSends {
     pub(crate) piece: u64,
     pub(crate) lanes: u32,
     pub(crate) reserved: u32,
+}
+
+/// `CollectivePortCall`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct PortCall {
+    pub(crate) messages: [[[Message; MESSAGES]; 2]; MAX_RANKS],
+    pub(crate) channels: DevicePtr,
+    pub(crate) scratch: DevicePtr,
+    pub(crate) inbox: u64,
+    pub(crate) outbox: u64,
+    pub(crate) piece: u64,
+    pub(crate) rank: u32,
+    pub(crate) ranks: u32,
+    pub(crate) data_type: u32,
+    pub(crate) scaled: u32,
+    pub(crate) scale: u64,
 }

@@ -11,6 +11,8 @@ use crate::{DataType, Error, ReduceOp, Result, Way, select::Choice};
 pub(crate) struct Kernels {
     /// By [`Form`] and [`Words`]. Two ranks have none in two steps.
     forms: [[Option<Kernel>; 5]; 5],
+    /// For registered memory.
+    direct: Kernel,
     pub(crate) messages: Kernel,
 }
 
@@ -82,7 +84,8 @@ impl Kernels {
                 }
             }
         }
-        Ok(Self { forms, messages: module.kernel("move_messages")? })
+        let direct = module.kernel("exchange_direct_move")?;
+        Ok(Self { forms, direct, messages: module.kernel("move_messages")? })
     }
 
     pub(crate) fn of(&self, choice: Choice, words: Words) -> Result<&Kernel> {
@@ -92,6 +95,7 @@ impl Kernels {
             (Way::Lines, true) => Form::AllReduceLines,
             (Way::Pieces, false) => Form::ExchangePieces,
             (Way::Pieces, true) => Form::AllReducePieces,
+            (Way::Direct, _) => return Ok(&self.direct),
         };
         let kernel = self.forms[form as usize][words as usize].as_ref();
         kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {choice:?}")))

@@ -15,27 +15,36 @@
 //! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
 //! | [`all_reduce_rows`](Collectives::all_reduce_rows) | what a kernel of yours makes of the sums, in the same launch |
 //!
-//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know. The kernels are in
-//! the headers `mscclpp/collective_device.hpp` and those that it includes.
+//! How each is done is chosen by a [`Selector`], from the size alone and what else all ranks know; a program may do some by
+//! kernels of its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those that it includes.
 //!
 //! # Features
-//! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`].
+//! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`], of which `cuda-ipc` and
+//! `ethernet` are on by default, too. `cudarc`: calls with `CudaSlice` and `CudaStream` of the crate cudarc
+//! (`Collectives::on_cudarc`), which is compiled and has not been run.
 //!
 //! # What it does not do yet
-//! All ranks are on one host, and their devices reach each other's memory. It has been measured between two GPUs alone;
-//! [`Tuned`] says on what its choices rest.
+//! All ranks are on one host. Where their devices do not reach each other's memory, everything goes through
+//! [port channels](CollectivesBuilder::by_ports), slowly. It has been measured between two GPUs alone; [`Tuned`] says on what its
+//! choices rest. Registered memory and port channels have not run on GPUs yet.
 
+mod algorithm;
 mod calls;
 mod collectives;
 mod data;
 mod error;
+mod group;
 mod handle;
 mod kernels;
 mod messages;
 mod model;
+#[cfg(feature = "cudarc")]
+mod of_cudarc;
 mod order;
 mod pending;
 mod plan;
+mod ports;
+mod register;
 mod request;
 mod rows;
 mod scratch;
@@ -45,11 +54,15 @@ mod signature;
 mod tables;
 mod typed;
 
+pub use algorithm::{Algorithm, Asked, Launch};
 pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::MAX_RANKS;
+#[cfg(feature = "cudarc")]
+pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;
+pub use register::Registered;
 pub use request::{Kind, ReduceOp, Request};
 pub use rows::Rows;
 pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Tuned, Way};

@@ -4,7 +4,7 @@ use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, LaunchConfig, Stream}
 
 use crate::{
     Collectives, DataType, DeviceSlice, Element, Error, Result, Way,
-    calls::Inner,
+    calls::{Inner, Mapped, Reach},
     handle::{CollectiveCall, CollectiveRows, MAX_RANKS, OUTPUTS, Output, Segment, VECTORS},
     select::{Choice, Possible, Question, Shape, blocks_with_room},
     signature::rows_signature,
@@ -179,7 +179,8 @@ impl Collectives {
     /// point lives until the call is complete, or as long as the graph, and is not changed meanwhile but by the kernel.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for memory or a stream of another device, and rows that do not fit into the scratch.
+    /// [`Error::InvalidArgument`] for memory or a stream of another device, rows that do not fit into the scratch, and where
+    /// all goes [by ports](crate::CollectivesBuilder::by_ports).
     /// Others as for [`Collectives::enqueue`].
     ///
     /// ```
@@ -253,11 +254,12 @@ impl Collectives {
         let inner = &*self.inner;
         self.check_callable(stream)?;
         self.expect_here(&rows.buffers)?;
+        let mapped = inner.mapped()?;
         let Some(choice) = inner.choose_rows(rows)? else { return Ok(()) };
         let args = args
             .with_owner(inner.owner.clone())
             .keeping_each(&rows.buffers)
-            .with(inner.handle)
+            .with(mapped.handle)
             .with(inner.rows_call(rows, choice));
         let config = LaunchConfig::linear(choice.blocks, choice.threads);
         let mut order = inner.order.lock();
@@ -277,7 +279,19 @@ impl Collectives {
 }
 
 impl Inner {
+    fn mapped(&self) -> Result<&Mapped> {
+        match &self.reach {
+            Reach::Memory(mapped) => Ok(mapped),
+            Reach::Ports(_) => Err(Error::InvalidArgument(
+                "all_reduce_rows by port channels; it needs devices that reach each other's memory. Call all_reduce, and \
+                 then a kernel that goes on"
+                    .into(),
+            )),
+        }
+    }
+
     fn choose_rows(&self, rows: &Rows) -> Result<Option<Choice>> {
+        let mapped = self.mapped()?;
         let ranks = self.group.ranks.len();
         if rows.rows == 0 {
             return Ok(None);
@@ -292,29 +306,30 @@ impl Inner {
             bytes: bytes.saturating_mul(rows.rows),
             ranks,
             possible: Possible {
-                packets: self.layout.fits_packets(bytes.saturating_mul(rows.rows)),
+                packets: mapped.layout.fits_packets(bytes.saturating_mul(rows.rows)),
                 lines: false,
                 packets_in_two_steps: two_steps
-                    && self.layout.fits_packets((bytes + result_bytes).saturating_mul(part)),
+                    && mapped.layout.fits_packets((bytes + result_bytes).saturating_mul(part)),
                 lines_in_two_steps: false,
                 pieces_in_two_steps: two_steps,
+                direct: false,
             },
-            max_blocks: self.layout.slots,
-            max_threads: self.max_threads,
-            devices: self.devices,
+            max_blocks: self.slots,
+            max_threads: mapped.max_threads,
+            devices: mapped.devices,
         };
         let mut choice = self.selector.choose(&question).mended(&question);
         let threads = (bytes / VECTOR).div_ceil(VECTORS).next_multiple_of(32);
         choice.threads = choice.threads.max(threads as u32);
-        choice.blocks = choice.blocks.min(blocks_with_room(self.max_threads, choice.threads).max(1));
+        choice.blocks = choice.blocks.min(blocks_with_room(mapped.max_threads, choice.threads).max(1));
         if choice.way == Way::Pieces {
             let piece = piece(bytes, result_bytes, choice);
-            let most = self.layout.blocks_of_pieces(piece, choice.two_steps);
+            let most = mapped.layout.blocks_of_pieces(piece, choice.two_steps);
             if most == 0 {
                 return Err(Error::InvalidArgument(format!(
                     "rows of {bytes} bytes, with results of {result_bytes}, do not fit into {} bytes of scratch; give \
                      CollectivesBuilder::scratch() more",
-                    self.layout.budget
+                    self.budget
                 )));
             }
             choice.blocks = choice.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));

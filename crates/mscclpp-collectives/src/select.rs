@@ -19,6 +19,9 @@ pub enum Way {
     Lines,
     /// Plain stores, and a signal behind each piece: for large messages.
     Pieces,
+    /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
+    /// is reduced: for large messages. What is not registered goes by pieces, with a little more to wait for.
+    Direct,
 }
 
 /// The shape of a collective: what ranks do with what the others send.
@@ -72,6 +75,9 @@ pub struct Possible {
     pub lines_in_two_steps: bool,
     /// As an `all_reduce` in two steps, by pieces.
     pub pieces_in_two_steps: bool,
+    /// Directly: nothing is reduced, and the ranks have registered memory. Whether that of a call is, a rank knows of itself
+    /// alone, so it is not said here.
+    pub direct: bool,
 }
 
 #[cfg(test)]
@@ -83,6 +89,7 @@ impl Possible {
         packets_in_two_steps: false,
         lines_in_two_steps: true,
         pieces_in_two_steps: true,
+        direct: false,
     };
 }
 
@@ -193,7 +200,14 @@ impl Selector for Tuned {
             way =
                 if possible.packets && !two_steps && bytes <= 256 * KIB { Way::Packets } else { Way::Pieces };
         }
-        Choice { way, two_steps, blocks, threads }
+        Choice { way: possible.large(way), two_steps, blocks, threads }
+    }
+}
+
+impl Possible {
+    /// Instead of pieces, directly, if that is possible. It is a rule, and was not measured.
+    pub(crate) fn large(self, way: Way) -> Way {
+        if way == Way::Pieces && self.direct { Way::Direct } else { way }
     }
 }
 
@@ -242,6 +256,7 @@ impl Choice {
             (Way::Lines, false) => possible.lines,
             (Way::Lines, true) => possible.lines_in_two_steps,
             (Way::Pieces, _) => true,
+            (Way::Direct, two_steps) => possible.direct && !two_steps,
         };
         if !can {
             self.way = Way::Pieces;
@@ -334,6 +349,21 @@ mod tests {
     }
 
     #[test]
+    fn registered_memory_takes_the_place_of_pieces() {
+        let possible = Possible { direct: true, pieces_in_two_steps: false, ..ALL };
+        let way = |bytes, ranks| {
+            let question = Question { shape: Shape::Exchange, ..question(bytes, ranks, possible) };
+            Tuned.choose(&question).mended(&question).way
+        };
+        for ranks in [2, 8] {
+            assert_eq!([way(1 << 10, ranks), way(1 << 30, ranks)], [Way::Packets, Way::Direct]);
+        }
+        // An all_reduce in two steps is not done so.
+        let asked = Choice { way: Way::Direct, two_steps: true, blocks: 1, threads: 32 };
+        assert_eq!(asked.mended(&question(1 << 20, 4, Possible { direct: true, ..ALL })).way, Way::Pieces);
+    }
+
+    #[test]
     fn what_cannot_be_is_mended() {
         let none = Possible {
             packets: false,
@@ -341,8 +371,9 @@ mod tests {
             packets_in_two_steps: false,
             lines_in_two_steps: false,
             pieces_in_two_steps: false,
+            direct: false,
         };
-        for way in [Way::Packets, Way::Lines, Way::Pieces] {
+        for way in [Way::Packets, Way::Lines, Way::Pieces, Way::Direct] {
             let asked = Choice { way, two_steps: true, blocks: 0, threads: 5000 };
             let mended = asked.mended(&question(1 << 20, 4, none));
             assert_eq!(mended, Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 1024 });

@@ -10,11 +10,14 @@ use mscclpp::{
 use parking_lot::Mutex;
 
 use crate::{
-    Collectives, Error, Result, Selector, Tuned,
-    calls::{Counters, Inner},
-    handle::{CollectiveHandle, MAX_RANKS},
+    Algorithm, Collectives, Error, Result, Selector, Tuned,
+    calls::{Counters, Inner, Mapped, Reach},
+    group::Group,
+    handle::CollectiveHandle,
     kernels::Kernels,
     pending::Pending,
+    ports::Ports,
+    register::Registrations,
     scratch::Layout,
     select::{Devices, LEAST_THREADS, Link},
 };
@@ -47,7 +50,9 @@ pub struct CollectivesBuilder {
     timeout: Option<Duration>,
     tag: u32,
     check_calls: bool,
+    ports: Option<Transport>,
     selector: Arc<dyn Selector>,
+    algorithms: Vec<Arc<dyn Algorithm>>,
 }
 
 impl CollectivesBuilder {
@@ -63,7 +68,9 @@ impl CollectivesBuilder {
             timeout: None,
             tag: TAG,
             check_calls: false,
+            ports: None,
             selector,
+            algorithms: Vec::new(),
         }
     }
 
@@ -115,6 +122,18 @@ impl CollectivesBuilder {
         self
     }
 
+    /// Makes everything go through port channels over `transport`: a proxy on the host moves the data, and no rank reaches the
+    /// others' memory. All ranks give a transport, or none.
+    ///
+    /// Without it, this is so over Ethernet where a device does not reach the memory of another (some machines with PCIe); a
+    /// line in the log says it. It is correct and slow: each rank sends all that it gives to all that take it. The selector is
+    /// not asked, memory that is registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
+    /// [`all_reduce_rows`](Collectives::all_reduce_rows). It has run on simulated devices alone, of one host.
+    pub fn by_ports(mut self, transport: Transport) -> Self {
+        self.ports = Some(transport);
+        self
+    }
+
     /// Makes ranks compare their calls before they make them, for finding mistakes: kind, count, type, operation and
     /// root. A rank that makes another call than the others fails with [`Error::Mismatch`], and so do they, in place
     /// of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages between two ranks
@@ -127,6 +146,18 @@ impl CollectivesBuilder {
     /// Chooses how collectives are done, in place of [`Tuned`]. It gives the same answers on all ranks.
     pub fn selector(self, selector: impl Selector + 'static) -> Self {
         self.shared_selector(Arc::new(selector))
+    }
+
+    /// Has the collectives that `algorithm` has a plan for done by it. Of several, the first that has one does a call. All ranks
+    /// give the same, in the same order.
+    pub fn algorithm(mut self, algorithm: impl Algorithm + 'static) -> Self {
+        self.algorithms.push(Arc::new(algorithm));
+        self
+    }
+
+    pub(crate) fn shared_algorithms(mut self, algorithms: Vec<Arc<dyn Algorithm>>) -> Self {
+        self.algorithms = algorithms;
+        self
     }
 
     pub(crate) fn shared_selector(mut self, selector: Arc<dyn Selector>) -> Self {
@@ -157,12 +188,13 @@ impl CollectivesBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
-    /// more than [`MAX_RANKS`]; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
-    /// things. [`Error::Below`] if devices do not reach each other's memory, or a rank is lost meanwhile. If one rank
+    /// more than [`MAX_RANKS`](crate::MAX_RANKS); for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
+    /// things. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
+    /// lost meanwhile. If one rank
     /// fails, the others wait for it until it leaves or aborts.
     pub fn connect(self) -> Result<Collectives> {
         let (comm, gpu, tag) = (&self.comm, &self.gpu, self.tag);
-        let group = Group::new(comm, self.ranks, tag)?;
+        let group = Group::new(comm, self.ranks.clone(), tag)?;
         let ranks = group.ranks.len();
         let on_host = gpu.platform() == Platform::Host;
         let slots = self.max_blocks.unwrap_or(match ranks {
@@ -178,7 +210,6 @@ impl CollectivesBuilder {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
         let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_HOST } else { SCRATCH });
-        let layout = Layout::new(ranks, slots, scratch)?;
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             ("max_blocks", slots.into()),
@@ -186,13 +217,86 @@ impl CollectivesBuilder {
             ("scratch", scratch),
             ("platforms (1 is simulated)", on_host.into()),
             ("check_calls", self.check_calls.into()),
+            ("numbers of algorithms", self.algorithms.len() as u64),
+            ("by_ports (1 is given)", self.ports.is_some().into()),
         ])?;
 
+        let counters = Counters::new(gpu, ranks, slots)?;
+        let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
+        let reach = match self.transport_of_ports(&group)? {
+            Some(_) if self.check_calls => {
+                return Err(Error::InvalidArgument(
+                    "check_calls(true) by port channels; it needs devices that reach each other's memory"
+                        .into(),
+                ));
+            }
+            Some(transport) => {
+                let ports = Ports::connect(comm, gpu, &group, (transport, tag), scratch)?;
+                kept.push(ports.owner());
+                Reach::Ports(Box::new(ports))
+            }
+            None => {
+                let layout = Layout::new(ranks, slots, scratch)?;
+                let mapped = Mapped::connect(comm, gpu, &group, tag, layout, &counters, calls_at_once)?;
+                kept.extend(mapped.owners());
+                Reach::Memory(Box::new(mapped))
+            }
+        };
+        Ok(Collectives::of(Inner {
+            comm: comm.clone(),
+            gpu: gpu.clone(),
+            group,
+            slots,
+            budget: scratch,
+            counters,
+            check_calls: self.check_calls,
+            owner: Arc::new(kept),
+            reach,
+            selector: self.selector,
+            algorithms: self.algorithms,
+            timeout: self.timeout,
+            tag,
+            registrations: Registrations::default(),
+            order: Mutex::default(),
+        }))
+    }
+
+    /// The transport of port channels, if all is to go through these.
+    fn transport_of_ports(&self, group: &Group) -> Result<Option<Transport>> {
+        if self.ports.is_some() || group.ranks.len() == 1 {
+            return Ok(self.ports.filter(|_| group.ranks.len() > 1));
+        }
+        let unreached = group.unreached(&self.gpu)?;
+        let all_reach = group.all(unreached.is_none())?;
+        let all_have_ethernet = group.all(self.comm.context().transports().has(Transport::ETHERNET))?;
+        // Without Ethernet, connecting says what is the matter.
+        if all_reach || !all_have_ethernet {
+            return Ok(None);
+        }
+        let rank = group.ranks[group.rank];
+        tracing::warn!(
+            target: "mscclpp::conn", rank, unreached = unreached.map(|r| group.ranks[r]),
+            "devices do not reach each other's memory: collectives go through port channels over Ethernet, which is slower"
+        );
+        Ok(Some(Transport::ETHERNET))
+    }
+}
+
+impl Mapped {
+    /// Gives every rank the scratch of every other.
+    fn connect(
+        comm: &Communicator,
+        gpu: &Gpu,
+        group: &Group,
+        tag: u32,
+        layout: Layout,
+        counters: &Counters,
+        calls_at_once: u32,
+    ) -> Result<Self> {
         // Before anybody waits on the device: to load a kernel may take until those that run are complete.
-        let kernels = Kernels::on(gpu, ranks)?;
+        let kernels = Kernels::on(gpu, group.ranks.len())?;
         // Fresh memory is zero.
         let memory = gpu.allocate(layout.total)?;
-        let counters = Counters::new(gpu, &layout)?;
         let mismatch = gpu.allocate_pinned_words(4)?;
         let registered = comm.register_buffer(&memory, Transport::CUDA_IPC)?;
         let peers: Vec<usize> = group.others().map(|r| group.ranks[r]).collect();
@@ -208,15 +312,11 @@ impl CollectivesBuilder {
         let lines = group.all(lines)?;
 
         let mut handle = CollectiveHandle {
-            scratch: [DevicePtr::NULL; MAX_RANKS],
-            status: [DevicePtr::NULL; MAX_RANKS],
             epochs: counters.buffer.ptr(),
-            rank: u32::try_from(group.rank).unwrap_or_default(),
-            ranks: u32::try_from(ranks).unwrap_or_default(),
-            slots,
-            reserved: 0,
+            slots: layout.slots,
             mismatch: mismatch.ptr(),
             parts: layout.parts,
+            ..CollectiveHandle::of(group.rank, group.ranks.len())
         };
         handle.scratch[group.rank] = memory.ptr();
         for (r, channel) in group.others().zip(&channels) {
@@ -224,13 +324,7 @@ impl CollectivesBuilder {
             handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
             handle.status[r] = DevicePtr::from_ptr(theirs.status);
         }
-        let mut kept: Vec<Owner> =
-            channels.iter().filter_map(|channel| KernelArgument::owner(&channel)).collect();
-        kept.extend(
-            [(&memory).owner(), (&counters.buffer).owner(), (&mismatch).owner()].into_iter().flatten(),
-        );
-        let owner: Owner = Arc::new(kept);
-        let (devices, max_threads) = if on_host {
+        let (devices, max_threads) = if gpu.platform() == Platform::Host {
             (Devices::Host, u32::MAX)
         } else {
             // Lines arrive whole over NVLink, and over nothing else.
@@ -239,114 +333,12 @@ impl CollectivesBuilder {
             let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / calls_at_once;
             (Devices::Gpus { capability, link }, threads.max(LEAST_THREADS))
         };
-        Ok(Collectives::of(Inner {
-            comm: comm.clone(),
-            gpu: gpu.clone(),
-            group,
-            layout,
-            kernels,
-            handle,
-            counters,
-            memory,
-            mismatch,
-            check_calls: self.check_calls,
-            channels,
-            owner,
-            lines,
-            devices,
-            max_threads,
-            selector: self.selector,
-            timeout: self.timeout,
-            tag,
-            order: Mutex::default(),
-        }))
-    }
-}
-
-/// The ranks that take part, and this one's number among them.
-#[derive(Debug, Clone)]
-pub(crate) struct Group {
-    comm: Communicator,
-    pub(crate) ranks: Vec<usize>,
-    pub(crate) rank: usize,
-    tag: u32,
-}
-
-impl Group {
-    fn new(comm: &Communicator, ranks: Option<Vec<usize>>, tag: u32) -> Result<Self> {
-        let (own, all) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
-        let ranks = ranks.unwrap_or_else(|| (0..all).collect());
-        let refused = |why: String| Err(Error::InvalidArgument(why));
-        if let Some(unknown) = ranks.iter().find(|rank| **rank >= all) {
-            return refused(format!("there is no rank {unknown} in a job of {all}"));
-        }
-        if let Some(twice) = ranks.iter().enumerate().find(|(i, rank)| ranks[..*i].contains(rank)) {
-            return refused(format!("rank {} is named twice in {ranks:?}", twice.1));
-        }
-        let Some(rank) = ranks.iter().position(|rank| *rank == own) else {
-            return refused(format!("rank {own} is not among the ranks {ranks:?} that it gives"));
-        };
-        if ranks.len() > MAX_RANKS {
-            return refused(format!("{} ranks; {MAX_RANKS} are the most on one host", ranks.len()));
-        }
-        Ok(Self { comm: comm.clone(), ranks, rank, tag })
+        Ok(Self { layout, kernels, handle, memory, mismatch, channels, lines, devices, max_threads })
     }
 
-    /// The numbers of the others in the group.
-    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (rank, ranks) = (self.rank, self.ranks.len());
-        (0..ranks).filter(move |r| *r != rank)
-    }
-
-    /// What every rank gives, in the order of the group. Blocks.
-    pub(crate) fn all_gather(&self, words: &[u64]) -> Result<Vec<Vec<u64>>> {
-        let bootstrap = self.comm.bootstrap();
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        for r in self.others() {
-            bootstrap.send(&bytes, self.ranks[r], self.tag)?;
-        }
-        let mut all = vec![words.to_vec(); self.ranks.len()];
-        for r in self.others() {
-            let bytes = bootstrap.recv(self.ranks[r], self.tag)?;
-            all[r] = bytes.chunks(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
-        }
-        Ok(all)
-    }
-
-    /// The lowest compute capability of the ranks' devices, if all have one, and the fewest multiprocessors.
-    fn least_device(&self, gpu: &Gpu) -> Result<(Option<(u32, u32)>, u32)> {
-        let properties = gpu.properties();
-        let (major, minor) = properties.compute_capability.unwrap_or_default();
-        let all =
-            self.all_gather(&[u64::from(major) << 32 | u64::from(minor), properties.multiprocessors.into()])?;
-        let least = |i: usize| all.iter().map(|words| words.get(i).copied().unwrap_or(0)).min().unwrap_or(0);
-        let (capability, multiprocessors) = (least(0), least(1));
-        let capability = (capability != 0).then_some(((capability >> 32) as u32, capability as u32));
-        Ok((capability, multiprocessors as u32))
-    }
-
-    /// That all ranks give the same.
-    fn agree(&self, values: &[(&'static str, u64)]) -> Result<()> {
-        let ours: Vec<u64> = values.iter().map(|(_, value)| *value).collect();
-        for (r, theirs) in self.all_gather(&ours)?.into_iter().enumerate() {
-            for (i, (what, ours)) in values.iter().enumerate() {
-                let theirs = theirs.get(i);
-                if theirs != Some(ours) {
-                    return Err(Error::Differ {
-                        rank: self.ranks[self.rank],
-                        other: self.ranks[r],
-                        what,
-                        ours: ours.to_string(),
-                        theirs: theirs.map_or_else(|| "none".to_owned(), ToString::to_string),
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it holds for all ranks. Nobody returns before all have called.
-    fn all(&self, holds: bool) -> Result<bool> {
-        Ok(self.all_gather(&[holds.into()])?.iter().all(|words| words == &[1]))
+    /// What launches keep.
+    fn owners(&self) -> Vec<Owner> {
+        let channels = self.channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
+        channels.chain((&self.memory).owner()).chain((&self.mismatch).owner()).collect()
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
+use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
     Choice, Collectives, DataType, DeviceSlice, Error, Kind, ReduceOp, Request, Transfer, Way,
 };
@@ -117,73 +117,6 @@ fn all_to_all_with_counts_of_any_kind() {
             collectives.synchronize(&stream).unwrap();
             assert!(recv.read().unwrap() == received, "rank {rank}, {counts:?}");
         }
-    });
-}
-
-/// Graphs are replayed in any order with eager calls of other sizes and ways, with fresh data each time.
-#[test]
-fn replays_and_eager_calls_take_turns() {
-    const ROUNDS: u64 = 150;
-    let seed = Random::new().word();
-    ranks(2, |comm, gpu| {
-        let told = Told::new(Choice { way: Way::Packets, two_steps: false, blocks: 1, threads: 32 });
-        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
-        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
-        let mut random = Random::with_seed(seed);
-        let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
-        let choices = [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Lines, 3)];
-        let buffers: Vec<_> = (0..4).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
-        let graphs: Vec<Graph> = choices
-            .iter()
-            .zip(&buffers)
-            .map(|((way, blocks), buffer)| {
-                told.tell(Choice { way: *way, two_steps: false, blocks: *blocks, threads: 64 });
-                stream.begin_capture().unwrap();
-                for _ in 0..3 {
-                    collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
-                }
-                collectives.broadcast(buffer, 1, &stream).unwrap();
-                stream.end_capture().unwrap()
-            })
-            .collect();
-        for round in 0..ROUNDS {
-            let which = random.of(0..=3) as usize;
-            let buffer = &buffers[which];
-            let values = [random.of(0..=100) as f32, random.of(0..=100) as f32];
-            buffer.write(&vec![values[rank]; buffer.len()]).unwrap();
-            if own.of(0..=3) == 0 {
-                std::thread::sleep(Duration::from_micros(own.of(0..=2000)));
-            }
-            let times = if random.of(0..=1) == 0 {
-                // SAFETY: what was captured keeps its memory.
-                unsafe { graphs[which].launch(&stream).unwrap() };
-                4.0
-            } else {
-                let (way, blocks) = choices[random.of(0..=3) as usize];
-                told.tell(Choice { way, two_steps: false, blocks, threads: 32 });
-                collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
-                1.0
-            };
-            collectives.synchronize(&stream).unwrap();
-            let sum = (values[0] + values[1]) * times;
-            let found = buffer.read().unwrap();
-            let wrong = found.iter().position(|value| *value != sum);
-            assert_eq!(wrong, None, "round {round}: {:?} instead of {sum}", wrong.map(|at| found[at]));
-        }
-    });
-}
-
-#[test]
-fn calls_of_two_streams_are_done_in_their_order() {
-    ranks(2, |comm, gpu| {
-        let collectives = builder(comm, gpu).connect().expect("collectives");
-        let streams = [gpu.stream().unwrap(), gpu.stream().unwrap()];
-        let numbers = slice(gpu, &[1u64; 5000]);
-        for i in 0..20 {
-            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &streams[i % 2]).unwrap();
-        }
-        streams.iter().for_each(|stream| collectives.synchronize(stream).unwrap());
-        assert!(numbers.read().unwrap().iter().all(|number| *number == 1 << 20));
     });
 }
 

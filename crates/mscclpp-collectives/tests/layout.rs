@@ -10,21 +10,23 @@ use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
 use handle::{
-    CollectiveCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message,
-    OUTPUTS, Output, RING, Segment, VECTORS,
+    CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
+    MESSAGES, Message, OUTPUTS, Output, PortCall, RING, Segment, VECTORS,
 };
 
 fn main() {
-    compare::main("collective_device.hpp", facts);
+    compare::main("collective_ports_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {
     let mut facts: Vec<Fact> = sizes::<CollectiveHandle>("CollectiveHandle")
         .into_iter()
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
+        .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
         .chain(sizes::<CollectiveRows>("CollectiveRows"))
         .chain(sizes::<Output>("CollectiveOutput"))
+        .chain(sizes::<PortCall>("CollectivePortCall"))
         .chain(sizes::<Segment>("CollectiveSegment"))
         .chain(sizes::<Message>("CollectiveMessage"))
         .collect();
@@ -38,10 +40,13 @@ fn facts() -> Vec<Fact> {
         "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
+    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "piece" piece, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "byPackets" by_packets);
+    offsets!(PortCall, "CollectivePortCall": "messages" messages, "channels" channels, "scratch" scratch, "inbox" inbox,
+        "outbox" outbox, "piece" piece, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
     offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);

@@ -1,12 +1,15 @@
-//! Every collective, over types, operations, counts, offsets, roots and ways, gives bit for bit what a reduction on
-//! the host gives, and touches nothing else.
+//! Every collective, over types, operations, counts, offsets, roots, ways and registered memory, gives bit for bit what a
+//! reduction on the host gives, and touches nothing else.
+//!
+//! Every two values of every two parameters come about in each run, the rest is random. `the_full_product` has all
+//! of them; it takes long: `ci/run.sh collectives`.
 
 mod support;
 
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Choice, DataType, Kind, ReduceOp, Request, Way};
 use mscclpp_test_support::Random;
-use support::{Told, builder, platform, ranks, reference};
+use support::{Told, builder, pairs, platform, ranks, reference};
 
 /// What memory holds before.
 const POISON: u8 = 0xa5;
@@ -24,6 +27,7 @@ struct Case {
     /// In numbers.
     offsets: [u64; 2],
     in_place: bool,
+    registered: Who,
     choice: Choice,
     seed: u64,
 }
@@ -52,41 +56,71 @@ const KINDS: [Which; 9] = [
     Which::Gather,
     Which::Scatter,
 ];
+impl Which {
+    fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+}
+
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.0)];
-const WAYS: [(Way, bool); 5] = [
-    (Way::Packets, false),
-    (Way::Lines, false),
-    (Way::Pieces, false),
-    (Way::Lines, true),
-    (Way::Pieces, true),
+/// Ways, whether in two steps, and on which ranks memory is registered.
+const WAYS: [(Way, bool, Who); 8] = [
+    (Way::Packets, false, Who::Nobody),
+    (Way::Lines, false, Who::All),
+    (Way::Pieces, false, Who::Some),
+    (Way::Lines, true, Who::Nobody),
+    (Way::Pieces, true, Who::All),
+    (Way::Direct, false, Who::All),
+    (Way::Direct, false, Who::Some),
+    (Way::Direct, false, Who::Nobody),
 ];
 
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Who {
+    Nobody,
+    /// Those of odd numbers.
+    Some,
+    All,
+}
+
+impl Who {
+    fn has(self, rank: usize) -> bool {
+        self == Self::All || (self == Self::Some && rank % 2 == 1)
+    }
+}
+
+/// How many numbers: none, one, few, many, and the most.
+const COUNTS: usize = 5;
+/// How many values the parameters of a case have: see [`Case::new`].
+const PARAMETERS: [usize; 8] = [KINDS.len(), DataType::ALL.len(), OPS.len(), WAYS.len(), COUNTS, 2, 2, 2];
+
 impl Case {
-    /// The n-th of many: kinds, types, operations and ways take turns, at paces without a common divisor, so that all
-    /// pairs come about; the rest is random.
-    fn new(n: usize, ranks: usize, most: u64, random: &mut Random) -> Self {
-        let op = match OPS[n % OPS.len()] {
+    /// Of the n-th value of each parameter; the rest is random.
+    fn new(n: &[usize], ranks: usize, most: u64, random: &mut Random) -> Self {
+        let op = match OPS[n[2]] {
             // The factor of rank 0; see `factor`.
             ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(random.of(1..=5) as f64),
             op => op,
         };
-        let (way, two_steps) = WAYS[n / 2 % WAYS.len()];
-        let count = match random.of(0..=9) {
-            0 => 0,
-            1 => 1,
-            2..=5 => random.of(2..=300),
-            _ => random.of(300..=most),
+        let (way, two_steps, registered) = WAYS[n[3]];
+        let count = match n[4] {
+            few @ 0..=1 => few as u64,
+            2 => random.of(2..=300),
+            3 => random.of(300..=most),
+            _ => most,
         };
+        let offset = |n: usize, random: &mut Random| if n == 0 { 0 } else { random.of(1..=9) };
         Self {
-            kind: KINDS[n % KINDS.len()],
-            data_type: DataType::ALL[n / 3 % DataType::ALL.len()],
+            kind: KINDS[n[0]],
+            data_type: DataType::ALL[n[1]],
             op,
             count,
             counts: (0..ranks).map(|_| random.of(0..=count)).collect(),
             root: random.of(0..=ranks as u64 - 1) as usize,
-            offsets: [random.of(0..=9) * random.of(0..=1), random.of(0..=9) * random.of(0..=1)],
-            in_place: random.of(0..=2) == 0,
+            offsets: [offset(n[5], random), offset(n[6], random)],
+            in_place: n[7] == 1,
+            registered,
             choice: Choice {
                 way,
                 two_steps,
@@ -156,19 +190,41 @@ impl Case {
     }
 }
 
+/// All pairs, and random cases until they are `cases`, of up to `most` numbers.
 fn check(n_ranks: usize, cases: usize, most: u64) {
+    check_over(None, n_ranks, cases, most);
+}
+
+fn check_over(ports: Option<Transport>, n_ranks: usize, cases: usize, most: u64) {
     let seed = Random::new().word();
+    let mut random = Random::with_seed(seed);
+    let mut all = pairs::rows(&PARAMETERS, &mut random);
+    while all.len() < cases {
+        all.push(PARAMETERS.map(|values| random.below(values)).to_vec());
+    }
+    check_all(ports, n_ranks, seed, most, &all);
+}
+
+fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
     ranks(n_ranks, |comm, gpu| {
         let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
-        let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+        let mut builder = builder(comm, gpu).selector(told.clone());
+        if let Some(transport) = ports {
+            // Small pieces and parts.
+            builder = builder.by_ports(transport).scratch(128 << 10);
+        }
+        let collectives = builder.connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
         // Any collective fits into twice this.
         let bytes = 2 * MARGIN + 16 * 8 + 8 * most * n_ranks as u64;
-        let [send, recv] = [(); 2].map(|()| gpu.allocate(bytes).expect("memory"));
+        let [plain, shared] = [(); 2].map(|()| [(); 2].map(|()| gpu.allocate(bytes).expect("memory")));
+        let _registered =
+            shared.each_ref().map(|memory| collectives.register(memory).expect("a registration"));
         let mut random = Random::with_seed(seed);
-        for n in 0..cases {
-            let case = Case::new(n, n_ranks, most, &mut random);
+        for (n, parameters) in cases.iter().enumerate() {
+            let case = Case::new(parameters, n_ranks, most, &mut random);
+            let [send, recv] = if case.registered.has(rank) { &shared } else { &plain };
             told.tell(case.choice);
             let size = case.data_type.size();
             let all: Vec<_> = (0..n_ranks).map(|rank| case.data(rank, n_ranks)).collect();
@@ -178,25 +234,23 @@ fn check(n_ranks: usize, cases: usize, most: u64) {
             let [send_at, recv_at] = case.offsets.map(|offset| MARGIN + offset * size);
             // Where the memory of a call in place is.
             let (source, source_at) = match (case.in_place, case.kind) {
-                (true, Which::AllGather) => (&recv, recv_at + rank as u64 * case.count * size),
-                (true, Which::AllGatherV) => {
-                    (&recv, recv_at + case.counts[..rank].iter().sum::<u64>() * size)
-                }
+                (true, Which::AllGather) => (recv, recv_at + rank as u64 * case.count * size),
+                (true, Which::AllGatherV) => (recv, recv_at + case.counts[..rank].iter().sum::<u64>() * size),
                 (true, Which::Gather) if rank == case.root => {
-                    (&recv, recv_at + rank as u64 * case.count * size)
+                    (recv, recv_at + rank as u64 * case.count * size)
                 }
-                (false, _) | (true, Which::Scatter | Which::Gather) => (&send, send_at),
-                (true, _) => (&recv, recv_at),
+                (false, _) | (true, Which::Scatter | Which::Gather) => (send, send_at),
+                (true, _) => (recv, recv_at),
             };
             let (target, target_at) = match (case.in_place, case.kind) {
                 (true, Which::Scatter) if rank == case.root => {
-                    (&send, send_at + rank as u64 * case.count * size)
+                    (send, send_at + rank as u64 * case.count * size)
                 }
-                (true, Which::ReduceScatter) => (&recv, recv_at + rank as u64 * case.count * size),
-                _ => (&recv, recv_at),
+                (true, Which::ReduceScatter) => (recv, recv_at + rank as u64 * case.count * size),
+                _ => (recv, recv_at),
             };
             let mut expected = [vec![POISON; bytes as usize], vec![POISON; bytes as usize]];
-            let index = |buffer: &DeviceBuffer| usize::from(std::ptr::eq(buffer, &raw const recv));
+            let index = |buffer: &DeviceBuffer| usize::from(std::ptr::eq(buffer, recv));
             let mut put = |buffer: &DeviceBuffer, at: u64, data: &[u8]| {
                 expected[index(buffer)][at as usize..at as usize + data.len()].copy_from_slice(data);
             };
@@ -215,7 +269,7 @@ fn check(n_ranks: usize, cases: usize, most: u64) {
             // SAFETY: the buffers have room for every case.
             unsafe { collectives.enqueue(&[request], &stream).expect("a call") };
             collectives.synchronize(&stream).unwrap_or_else(|error| panic!("case {n}, {case:?}: {error:?}"));
-            for (buffer, expected) in [&send, &recv].into_iter().zip(&expected) {
+            for (buffer, expected) in [send, recv].into_iter().zip(&expected) {
                 let mut found = vec![0; bytes as usize];
                 buffer.read(0, &mut found).expect("a read");
                 // Numbers begin at a multiple of their size, as the margins and the offsets do.
@@ -230,6 +284,8 @@ fn check(n_ranks: usize, cases: usize, most: u64) {
                 }
             }
         }
+        // Nobody leaves before all have seen what was sent.
+        comm.bootstrap().barrier().expect("all ranks");
     });
 }
 
@@ -240,20 +296,73 @@ fn cases(n: usize) -> usize {
 
 #[test]
 fn one_rank() {
-    check(1, cases(500), 2000);
+    check(1, cases(500), 2003);
 }
 
 #[test]
 fn two_ranks() {
-    check(2, cases(800), 6000);
+    check(2, cases(800), 6007);
 }
 
 #[test]
 fn three_ranks() {
-    check(3, cases(500), 4000);
+    check(3, cases(500), 4001);
 }
 
 #[test]
 fn eight_ranks() {
-    check(8, cases(150), 1500);
+    check(8, cases(150), 1501);
+}
+
+#[test]
+fn by_ports_over_cuda_ipc() {
+    check_over(Some(Transport::CUDA_IPC), 2, 0, 6007);
+}
+
+#[test]
+fn by_ports_over_ethernet() {
+    check_over(Some(Transport::ETHERNET), 3, 0, 6007);
+}
+
+/// Every value of every parameter with every other. Of what moves, the operation is no parameter.
+fn product() -> Vec<Vec<usize>> {
+    let mut all = vec![Vec::new()];
+    for values in PARAMETERS {
+        all =
+            all.iter().flat_map(|row| (0..values).map(|value| [row.as_slice(), &[value]].concat())).collect();
+    }
+    all.retain(|row| row[2] == 0 || KINDS[row[0]].reduces());
+    all
+}
+
+#[test]
+#[ignore = "takes an hour: ci/run.sh collectives"]
+fn the_full_product() {
+    let seed = Random::new().word();
+    for (ranks, most) in [(1, 1001), (2, 1001), (3, 801), (8, 401)] {
+        check_all(None, ranks, seed, most, &product());
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: ci/run.sh collectives"]
+fn any_number_of_ranks() {
+    (1..=8).for_each(|ranks| check(ranks, 1000, 2003));
+}
+
+#[test]
+#[ignore = "takes minutes: ci/run.sh collectives"]
+fn large_counts() {
+    let seed = Random::new().word();
+    let numbers = [DataType::U8, DataType::F16].map(|numbers| numbers as usize);
+    let cases: Vec<_> = product()
+        .into_iter()
+        .filter(|row| {
+            numbers.contains(&row[1]) && row[2] == 0 && row[4] == COUNTS - 1 && row[5..] == [0, 1, 0]
+        })
+        .collect();
+    for ranks in [2, 3] {
+        check_all(None, ranks, seed, (1 << 20) + 3, &cases);
+    }
+    check_all(Some(Transport::CUDA_IPC), 2, seed, (1 << 20) + 3, &cases);
 }

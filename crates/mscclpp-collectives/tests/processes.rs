@@ -13,7 +13,7 @@ use std::{
 
 use children::{Children, Role, all_succeed, run_if_child, say};
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{Gpu, LaunchConfig, Module, Platform, gpu::KernelArgs, gpu::KernelSource};
+use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
 use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
 pub(crate) use mscclpp_test_support::LIMIT;
 use mscclpp_test_support::Random;
@@ -28,15 +28,17 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         Trial::test("ranks_that_are_processes_reduce", || all_succeed("reduce", N)),
-        Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", killed),
+        Trial::test("ranks_that_are_processes_reduce_by_ports", || all_succeed("ports", N)),
+        Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", || killed("replays")),
+        Trial::test("a_rank_that_is_killed_is_named_by_all_by_ports", || killed("ports")),
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-fn killed() -> Result<(), Failed> {
-    let mut children = Children::form(&format!("killed-replays-{VICTIM}"), N);
+fn killed(role: &str) -> Result<(), Failed> {
+    let mut children = Children::form(&format!("killed-{role}-{VICTIM}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
     thread::sleep(Duration::from_millis(Random::new().of(0..=300)));
     let at = Instant::now();
@@ -55,7 +57,11 @@ fn child(role: &Role) {
 fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
     let comm = role.communicator()?;
     let gpu = comm.context().gpu(device_of(role.rank))?;
-    let collectives = builder(&comm, &gpu).connect()?;
+    let mut builder = builder(&comm, &gpu);
+    if role.name.contains("ports") {
+        builder = builder.by_ports(Transport::ETHERNET).scratch(256 << 10);
+    }
+    let collectives = builder.connect()?;
     let stream = gpu.stream()?;
     let numbers = DeviceSlice::<u64>::new(&gpu.allocate(40_000)?)?;
     stream.begin_capture()?;

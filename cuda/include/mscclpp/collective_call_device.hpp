@@ -40,7 +40,8 @@ struct CollectiveHandle {
   // LL128; pieces. The last three are twice as large as stands here: one half for calls of even numbers, one for odd
   // ones.
   uint64_t begun;
-  // Two lines of each rank, for calls of even and of odd numbers: what it says of its call, if calls are `checked`.
+  // Two lines of each rank, for calls of even and of odd numbers: what it says of its call, if calls are `checked`, and of
+  // the places of its receive memory, if that is registered.
   uint64_t checks;
   uint64_t signals;
   uint64_t packets, packetBytes;

@@ -1,6 +1,7 @@
 // What the kernels of collectives are made of: an exchange, in which every rank sends to every other and takes what
 // comes, as it is or reduced, and the all_reduce in two steps. For kernels of yours there is `allReduceRows`, an
-// all_reduce with whatever follows it: see collective_rows_device.hpp.
+// all_reduce with whatever follows it: see collective_rows_device.hpp. To do a collective otherwise, see
+// collective_own_device.hpp.
 //
 // Ranks push. Each has scratch memory into which its peers write, so no memory of the user need be known to anybody
 // else. What a rank sends travels in one of three ways:
@@ -8,6 +9,9 @@
 //   LL16    packets of 8 bytes and two flags, for small messages: they are valid by themselves
 //   LL128   lines of 120 bytes and a flag, where the link keeps lines whole
 //   pieces  plain stores of 16 bytes and a signal for each piece, for large messages
+//
+// Memory that the ranks have registered together is written by the peers themselves, if nothing is reduced: D1 to D6 in
+// collective_direct_device.hpp.
 //
 // Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device
 // memory, so that a graph can be replayed: a word for each block that a call may have (its slot). A block reads its
@@ -38,6 +42,7 @@
 #ifndef MSCCLPP_COLLECTIVE_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DEVICE_HPP_
 
+#include "mscclpp/collective_direct_device.hpp"
 #include "mscclpp/collective_packets_device.hpp"
 #include "mscclpp/collective_pieces_device.hpp"
 #include "mscclpp/collective_rows_device.hpp"

@@ -54,6 +54,9 @@ pub(crate) struct Options {
     /// For how many calls at the same time a device is to have room; with 1, a call may take all of it.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
     calls_at_once: u32,
+    /// Registers the memory of the library's calls, so that peers write into it.
+    #[arg(long)]
+    registered: bool,
     /// How many calls a graph has.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
@@ -81,6 +84,8 @@ enum AskedWay {
     Lines,
     /// Plain stores, with a signal behind each piece.
     Pieces,
+    /// Plain stores into registered memory.
+    Direct,
 }
 
 impl AskedWay {
@@ -89,6 +94,7 @@ impl AskedWay {
             Self::Packets => Way::Packets,
             Self::Lines => Way::Lines,
             Self::Pieces => Way::Pieces,
+            Self::Direct => Way::Direct,
         }
     }
 }
@@ -171,6 +177,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let collectives = builder.selector(chooser).connect()?;
+        let _registered = options.registered.then(|| collectives.register(&memory)).transpose()?;
         let bench = Bench {
             what,
             options,
@@ -272,6 +279,7 @@ impl Bench<'_> {
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
             && self.asked.way.is_none()
+            && !options.registered
             && (numbers, place) == (Numbers::F16, Place::Out);
         let known = if is_known { what.known(bytes) } else { (None, None) };
         let times = measured[0];

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod pairs;
 pub(crate) mod reference;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

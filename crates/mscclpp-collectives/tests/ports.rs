@@ -1,0 +1,183 @@
+//! Collectives by port channels alone, as between devices that do not reach each other's memory.
+
+mod support;
+
+use std::{thread, time::Duration};
+
+use mscclpp::{Communicator, ErrorKind, Gpu, KernelArgs, KernelSource, Module, Transport};
+use mscclpp_collectives::{Collectives, CollectivesBuilder, ReduceOp, Rows, Transfer};
+use mscclpp_test_support::Random;
+use support::{builder, ranks, slice, zeros};
+
+/// Ranks that leave before the others have seen all that was sent are a failure for these.
+fn leave(comm: &Communicator) {
+    comm.bootstrap().barrier().expect("all ranks");
+}
+
+/// Messages are many pieces, and what is reduced many parts.
+fn by_ports(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
+    builder(comm, gpu).by_ports(Transport::ETHERNET).scratch(256 << 10)
+}
+
+fn connected(comm: &Communicator, gpu: &Gpu) -> Collectives {
+    by_ports(comm, gpu).connect().expect("collectives")
+}
+
+#[test]
+fn replays_and_eager_calls_take_turns() {
+    const LEN: usize = 40_000;
+    let seed = Random::new().word();
+    ranks(3, |comm, gpu| {
+        let collectives = connected(comm, gpu);
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let numbers = zeros::<u64>(gpu, LEN);
+        stream.begin_capture().unwrap();
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        collectives.broadcast(&numbers, 1, &stream).unwrap();
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Max, &stream).unwrap();
+        let graph = stream.end_capture().unwrap();
+        let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
+        for round in 0..12 {
+            let values = [random.of(0..=1000), random.of(0..=1000), random.of(0..=1000)];
+            numbers.write(&vec![values[rank]; LEN]).unwrap();
+            thread::sleep(Duration::from_micros(own.of(0..=2000)));
+            if random.of(0..=1) == 0 {
+                // SAFETY: what was captured keeps its memory.
+                unsafe { graph.launch(&stream).unwrap() };
+            } else {
+                collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+            }
+            collectives.synchronize(&stream).unwrap();
+            let sum: u64 = values.iter().sum();
+            assert!(numbers.read().unwrap().iter().all(|number| *number == sum), "round {round}");
+        }
+        leave(comm);
+    });
+}
+
+/// Messages of single ranks in both directions at once, with a call of all before and behind.
+#[test]
+fn messages_and_barriers_go_by_ports_too() {
+    ranks(3, |comm, gpu| {
+        let collectives = connected(comm, gpu);
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
+        for (round, len) in [1, 30_000, 3, 100_000].into_iter().enumerate() {
+            let message = |from: usize| vec![(10 * from + round) as u32; len];
+            let (sent, got) = (slice(gpu, &message(rank)), zeros::<u32>(gpu, len));
+            collectives.barrier(&stream).unwrap();
+            let transfers = [
+                Transfer::Send { numbers: &sent, peer: next },
+                Transfer::Recv { numbers: &got, peer: before },
+            ];
+            collectives.exchange(&transfers, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            assert!(got.read().unwrap() == message(before), "round {round}");
+        }
+        // Only two ranks call.
+        let word = slice(gpu, &[rank as u64]);
+        match rank {
+            0 => collectives.send(&word, 2, &stream).unwrap(),
+            2 => collectives.recv(&word, 0, &stream).unwrap(),
+            _ => {}
+        }
+        collectives.synchronize(&stream).unwrap();
+        assert_eq!(word.read().unwrap(), [[0, 1, 0][rank]]);
+        leave(comm);
+    });
+}
+
+/// A group is by ports, too; two communicators do not disturb each other; and what is registered changes nothing.
+#[test]
+fn groups_and_communicators_do_not_disturb_each_other() {
+    ranks(3, |comm, gpu| {
+        let all = connected(comm, gpu);
+        let direct = builder(comm, gpu).tag(7).connect().expect("collectives");
+        let rank = all.rank();
+        let pair = all.split((rank != 1).then_some(5), 0).expect("a group");
+        let streams = [(); 3].map(|()| gpu.stream().unwrap());
+        let data = [(); 3].map(|()| slice(gpu, &[1u32 + rank as u32; 7000]));
+        let registered = all.register(data[0].buffer()).expect("a registration");
+        for _ in 0..3 {
+            all.all_reduce(&data[0], &data[0], ReduceOp::Max, &streams[0]).unwrap();
+            direct.all_reduce(&data[1], &data[1], ReduceOp::Min, &streams[1]).unwrap();
+            if let Some(pair) = &pair {
+                pair.all_reduce(&data[2], &data[2], ReduceOp::Sum, &streams[2]).unwrap();
+            }
+        }
+        streams.iter().for_each(|stream| all.synchronize(stream).unwrap());
+        let found = data.each_ref().map(|slice| slice.read().unwrap()[6999]);
+        assert_eq!(found, [3, 1, [16, 2, 16][rank]]);
+        all.deregister(registered).expect("it is registered");
+    });
+}
+
+#[test]
+fn what_needs_the_others_memory_is_refused() {
+    ranks(2, |comm, gpu| {
+        let refused = |error: mscclpp_collectives::Error, text: &str| {
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error:?}");
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        let checked = by_ports(comm, gpu).check_calls(true).connect();
+        refused(checked.expect_err("it cannot be"), "check_calls(true) by port channels");
+        let small = by_ports(comm, gpu).scratch(1 << 10).connect();
+        refused(small.expect_err("it cannot be"), "too few for 2 ranks and port channels");
+        if comm.bootstrap().rank() == 0 {
+            refused(by_ports(comm, gpu).connect().expect_err("they differ"), "different by_ports");
+        } else {
+            let direct = builder(comm, gpu).scratch(256 << 10);
+            refused(direct.connect().expect_err("they differ"), "different by_ports");
+        }
+        let collectives = connected(comm, gpu);
+        let stream = gpu.stream().expect("a stream");
+        let numbers = zeros::<f32>(gpu, 64);
+        let source = KernelSource::new("none.cu", r#"extern "C" __global__ void none() {}"#);
+        let kernel = Module::load(gpu, &source).and_then(|module| module.kernel("none")).expect("a kernel");
+        let rows = Rows::new(&numbers, 64).unwrap();
+        // SAFETY: it is refused.
+        let rows = unsafe { collectives.all_reduce_rows(&rows, &kernel, KernelArgs::new(), &stream) };
+        refused(rows.expect_err("it cannot be"), "all_reduce_rows by port channels");
+        // All of it left no trace.
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        leave(comm);
+    });
+}
+
+#[test]
+fn an_abort_ends_waits() {
+    ranks(2, |comm, gpu| {
+        let collectives = connected(comm, gpu);
+        let stream = gpu.stream().expect("a stream");
+        let numbers = zeros::<f64>(gpu, 1000);
+        if collectives.rank() == 0 {
+            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+            collectives.abort("enough");
+            let error = collectives.synchronize(&stream).expect_err("it was aborted");
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
+            let error = collectives.barrier(&stream).expect_err("it was aborted");
+            assert!(format!("{error:?}").contains("enough"), "{error:?}");
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+/// The service of the port channels lives as long as the graphs.
+#[test]
+fn graphs_outlive_their_collectives() {
+    ranks(2, |comm, gpu| {
+        let collectives = connected(comm, gpu);
+        let stream = gpu.stream().expect("a stream");
+        let numbers = slice(gpu, &[3u32; 50_000]);
+        stream.begin_capture().unwrap();
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        let graph = stream.end_capture().unwrap();
+        drop(collectives);
+        // SAFETY: what was captured keeps its memory.
+        unsafe { graph.launch(&stream).unwrap() };
+        stream.synchronize().unwrap();
+        assert!(numbers.read().unwrap().iter().all(|number| *number == 6));
+        leave(comm);
+    });
+}

@@ -1,0 +1,173 @@
+// Exchanges that move, by plain stores into the receive memory of the peers, where that is registered: nothing is copied
+// out of the scratch. For the library's own use.
+//
+// A rank that takes something says where each peer finds the place for it: its kernel's first block stores the address at
+// which the peer has mapped the place, the size of the place, and behind these, with release, the number of the call. The
+// peer reads that number with acquire before it puts anything. A place without an address is none: then the message goes
+// through a ring of the scratch, with credits (R2). So each pair of ranks decides by what the receiver says, and whether
+// memory is registered, aligned or in place on one rank need not be known to the others before.
+//
+//   D1. Nobody writes into a rank's receive memory before its kernel for this call has begun: only that kernel says where
+//       the place is. So what came before in its stream is complete, and has neither to be read nor written any more.
+//   D2. A place is named only if no part of it is memory that this rank's kernel sends from, or copies from. (The host
+//       compares the addresses. What of a call in place overlaps goes through the ring.)
+//   D3. A block of the sender signals behind its last piece for a peer, with release behind a barrier of the block. The
+//       peer's block of the same number waits for that, with acquire, before it ends. So when the receiver's kernel is
+//       complete, all is there, and nobody writes into its memory any more.
+//   D4. What a rank says lies in one of two lines, by the parity of the call's number. It is written for call e behind
+//       what makes the scratch of e - 2 free (E2, E3), and so when the peer has ended e - 2 and does not read it any more.
+//       In a call that is not `oneWay`, every rank waits for a signal of every other, as E2 wants it.
+//   D5. A sender puts no more than the place holds, even if ranks make calls that do not match. Launches keep what is
+//       registered, on both sides.
+//   D6. No wait is in a circle. Every kernel says its places before it waits for others. After that, a block waits in step
+//       k for what peers' blocks do in steps before k, as for the pieces of R2.
+
+#ifndef MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
+
+#include "mscclpp/collective_pieces_device.hpp"
+
+namespace mscclpp {
+
+// One call. For each rank from which this one takes something: the address at which that rank finds segments[p].recv of
+// this one, a multiple of 16, or null.
+struct CollectiveDirectCall {
+  CollectiveCall call;
+  uint8_t* places[CollectiveMaxRanks];
+};
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+// What ranks say of their places: three words of a rank's line for checks, behind those of a check.
+struct DirectPlaces {
+  const CollectiveBlock& b;
+  const CollectiveDirectCall& direct;
+
+  MSCCLPP_DEVICE_INLINE uint64_t* words(uint32_t at, uint32_t of) const {
+    const uint64_t line = 2 * of + (b.epoch & 1);
+    return reinterpret_cast<uint64_t*>(b.comm.scratch[at] + b.comm.checks + line * CollectiveLine) + 4;
+  }
+  // Says where this rank's places are. All threads of a block call it.
+  MSCCLPP_DEVICE_INLINE void say() const {
+    const uint32_t p = b.thread;
+    if (!isFirstBlock() || p >= b.ranks || p == b.rank || b.call.segments[p].recvBytes == 0) return;
+    uint64_t* const theirs = words(p, b.rank);
+    store8(theirs, reinterpret_cast<uint64_t>(direct.places[p]));
+    store8(theirs + 1, b.call.segments[p].recvBytes);
+    detail::store<MemoryOrder::Release, MemoryScope::System>(theirs + 2, b.epoch);
+  }
+  // By thread p, in front of a barrier. Returns whether peer p has said it.
+  MSCCLPP_DEVICE_INLINE bool wait(uint32_t p) const {
+    return waitForWord(words(b.rank, p) + 2, b.epoch, b.comm.status[p]);
+  }
+  // What peer p has said: the place, null if there is none, and how many bytes of it are behind `offset`.
+  MSCCLPP_DEVICE_INLINE uint8_t* of(uint32_t p) const { return reinterpret_cast<uint8_t*>(load8(words(b.rank, p))); }
+  MSCCLPP_DEVICE_INLINE uint64_t room(uint32_t p, uint64_t offset) const {
+    const uint64_t bytes = load8(words(b.rank, p) + 1);
+    return bytes > offset ? bytes - offset : 0;
+  }
+};
+
+// Blocks have at least as many threads as there are ranks.
+template <bool OfTwo = false>
+MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct) {
+  const CollectiveCall& call = direct.call;
+  CollectiveBlock b(comm, call, OfTwo);
+  if (!b.begin()) return;
+  const DirectPlaces places{b, direct};
+  places.say();
+  b.countOthers();
+  const Pieces pieces(b);
+  const auto sends = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
+  const auto takes = [&](uint32_t r) { return pieces.count(call.segments[r].recvBytes); };
+  const auto takesByRing = [&](uint32_t r) { return direct.places[r] == nullptr ? takes(r) : 0; };
+  const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
+  // Thread r, for rank r; then every thread knows what r has said.
+  bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.wait(b.thread));
+
+  // Piece k goes to every peer that has not got all of them.
+  const auto put = [&](uint64_t k) {
+    bool mustSignal = false;
+    for (uint32_t n = 1; n < b.ranks; ++n) {
+      const uint32_t p = b.peer(n);
+      if (k >= sends(p)) continue;
+      const CollectiveSegment ours = call.segments[p];
+      const uint64_t at = pieces.offset(k);
+      const uint32_t bytes = pieces.length(ours.sendBytes, k);
+      // Into the place, whose end is exact, or into the ring, which may be written up to a multiple of 16.
+      uint8_t* const place = places.of(p);
+      const uint64_t room = place == nullptr ? pieces.piece : places.room(p, at);
+      const uint32_t due = room < bytes ? static_cast<uint32_t>(room) : bytes;
+      uint8_t* const to = place == nullptr ? pieces.place(Pieces::First, p, b.rank, k) : place + at;
+      copyPart(to, ours.send + at, due, place == nullptr ? due + 16 : due, due, b.thread, b.threads, AsItIs());
+      mustSignal = mustSignal || place == nullptr || k + 1 == sends(p);
+    }
+    if (!mustSignal) return;
+    pieces.signalAll(Pieces::First, k, [&](uint32_t r) {
+      return k < sends(r) && (places.of(r) == nullptr || k + 1 == sends(r));
+    });
+  };
+  // The pieces k that come through rings. Returns whether they came.
+  const auto take = [&](uint64_t k) {
+    if (!pieces.waitForAll(Pieces::First, k, [&](uint32_t r) { return k < takesByRing(r); })) return false;
+    for (uint32_t n = 1; n < b.ranks; ++n) {
+      const uint32_t p = b.peer(n);
+      const CollectiveSegment theirs = call.segments[p];
+      if (k < takesByRing(p)) {
+        pieces.take(theirs.recv + pieces.offset(k), pieces.place(Pieces::First, b.rank, p, k),
+                    pieces.length(theirs.recvBytes, k));
+      }
+    }
+    pieces.signalAll(Pieces::Credits, k, [&](uint32_t r) { return k < takesByRing(r); });
+    return true;
+  };
+
+  const CollectiveSegment own = call.segments[b.rank];
+  const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
+  uint64_t most = copies, mostByRing = 0, mostTaken = 0;
+  for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
+    const uint32_t p = b.peer(n);
+    if (sends(p) > most) most = sends(p);
+    if (sends(p) > mostByRing && places.of(p) == nullptr) mostByRing = sends(p);
+    if (takesByRing(p) > mostTaken) mostTaken = takesByRing(p);
+  }
+  if (mostTaken > most) most = mostTaken;
+  for (uint64_t k = 0; k < most && !failed; ++k) {
+    if (k >= CollectivePieces && k < mostByRing) {
+      const uint64_t last = k - CollectivePieces;
+      failed = !pieces.waitForAll(Pieces::Credits, last, [&](uint32_t r) {
+        return k < sends(r) && places.of(r) == nullptr;
+      });
+      if (failed) break;
+    }
+    put(k);
+    if (k < copies) {
+      const uint64_t at = pieces.offset(k);
+      copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+    }
+    if (k > 0 && k - 1 < mostTaken) failed = !take(k - 1);
+  }
+  if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);
+  // D3. The number of the last piece is another for each thread.
+  const uint64_t arriving = isPeer(b.thread) && direct.places[b.thread] != nullptr ? takes(b.thread) : 0;
+  if (!failed) failed = !pieces.waitForAll(Pieces::First, arriving - 1, [&](uint32_t) { return arriving > 0; });
+  b.end(failed);
+}
+
+// The kernel NAME of such calls.
+#define MSCCLPP_DIRECT_KERNEL(NAME, OF_TWO)                                                              \
+  extern "C" __global__ void __launch_bounds__(1024)                                                    \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                  \
+           const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveDirectCall call) {                            \
+    mscclpp::detail::exchangeDirectly<OF_TWO>(comm, call);                                              \
+  }
+
+}  // namespace detail
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_

@@ -1,0 +1,87 @@
+// Collectives by kernels of yours, in place of the library's: see `Algorithm` in mscclpp-collectives. Such a kernel has its
+// own parameters first, and behind them two that the library gives it, and calls `ownCollective` once, by all threads:
+//
+//   extern "C" __global__ void __launch_bounds__(1024)
+//       mine(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,
+//            const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveCall call) {
+//     mscclpp::ownCollective(comm, call, [&](const mscclpp::OwnCall& own) { ... return true; });
+//   }
+//
+// It keeps the rules of collective_device.hpp if it writes to nothing of the peers but `own.scratch(peer)`, and, in a call
+// that is not `oneWay`, waits for a signal of every peer. Where it is `oneWay`, nothing need be waited for.
+
+#ifndef MSCCLPP_COLLECTIVE_OWN_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_OWN_DEVICE_HPP_
+
+#include "mscclpp/collective_pieces_device.hpp"
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace mscclpp {
+
+// A call, as a block of the kernel sees it.
+class OwnCall {
+ public:
+  MSCCLPP_DEVICE_INLINE explicit OwnCall(const detail::CollectiveBlock& b) : b_(b), pieces_(b) {}
+
+  MSCCLPP_DEVICE_INLINE uint32_t rank() const { return b_.rank; }
+  MSCCLPP_DEVICE_INLINE uint32_t ranks() const { return b_.ranks; }
+  MSCCLPP_DEVICE_INLINE const CollectiveCall& call() const { return b_.call; }
+  // The number of the calling thread among those of all blocks, and how many these are.
+  MSCCLPP_DEVICE_INLINE uint64_t thread() const { return b_.threadOfCall(); }
+  MSCCLPP_DEVICE_INLINE uint64_t threads() const { return b_.threadsOfCall(); }
+  // What this rank sends to rank r and takes from it, and what becomes of the own numbers.
+  MSCCLPP_DEVICE_INLINE const CollectiveSegment& segment(uint32_t r) const { return b_.call.segments[r]; }
+
+  // Memory at rank r for this call, at a multiple of 16: peers may write to it from the beginning of the call, and rank r
+  // reads it until the end. What is in it before is of no use.
+  MSCCLPP_DEVICE_INLINE uint8_t* scratch(uint32_t r) const {
+    return b_.comm.scratch[r] + b_.comm.pieces + b_.half(b_.comm.pieceBytes);
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t scratchBytes() const { return b_.comm.pieceBytes; }
+
+  // Signals the block of the same number on every peer: what the threads of this block have stored before is seen behind
+  // its wait. Signals of a call are numbered from 0 on, up to 2^24, and given in that order. All threads of a block call it.
+  MSCCLPP_DEVICE_INLINE void signalAll(uint64_t number) const {
+    pieces_.signalAll(detail::Pieces::First, number, [](uint32_t) { return true; });
+  }
+  // Waits for that signal of every peer. Returns whether they came; if not, the kernel returns false, too. All threads of a
+  // block call it.
+  MSCCLPP_DEVICE_INLINE bool waitForAll(uint64_t number) const {
+    return pieces_.waitForAll(detail::Pieces::First, number, [](uint32_t) { return true; });
+  }
+
+  // Word i of 8 bytes of a message of so many bytes, at any address; the last may be less than whole.
+  MSCCLPP_DEVICE_INLINE static uint64_t word(const uint8_t* message, uint64_t bytes, uint64_t i) {
+    return detail::messageWord(message, bytes, i);
+  }
+  MSCCLPP_DEVICE_INLINE static void storeWord(uint8_t* message, uint64_t bytes, uint64_t i, uint64_t word) {
+    detail::storeMessageWord(message, bytes, i, word);
+  }
+  // A word of this rank's numbers as it is sent: multiplied, if the call says so.
+  MSCCLPP_DEVICE_INLINE uint64_t sent(uint64_t word) const { return detail::ReduceAnyWords::sent(b_.call, word); }
+  // The words of all ranks, in their order, reduced as the call says, with the bits of all other ways.
+  MSCCLPP_DEVICE_INLINE uint64_t reduced(const uint64_t* words) const {
+    return detail::reduceAny(words, b_.ranks, b_.call.type, b_.call.op);
+  }
+
+ private:
+  const detail::CollectiveBlock& b_;
+  const detail::Pieces pieces_;
+};
+
+// Does a call by `body(own)`, which all threads of all blocks call, and which returns whether all waits came, alike in all
+// threads of a block.
+template <class Body>
+MSCCLPP_DEVICE_INLINE void ownCollective(const CollectiveHandle& comm, const CollectiveCall& call, Body body) {
+  detail::CollectiveBlock b(comm, call, false);
+  if (!b.begin()) return;
+  b.countOthers();
+  b.end(!body(OwnCall(b)));
+}
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+#endif  // MSCCLPP_COLLECTIVE_OWN_DEVICE_HPP_

@@ -254,7 +254,8 @@ fn link(comm: &Comm, rank: usize, uuid: &[u8; 16]) -> String {
     let how = match comm.gpu.peer_access_by_uuid(uuid) {
         _ if *uuid == comm.gpu.properties().uuid => "this device",
         Ok(Some(access)) if access.native_atomics => "peer memory with atomics",
-        Ok(Some(_)) => "peer memory without atomics",
+        Ok(Some(access)) if access.reachable => "peer memory without atomics",
+        Ok(Some(_)) => "no peer memory",
         Ok(None) | Err(_) => "peer memory of a device that this process does not see",
     };
     format!("rank {rank} by {how}")

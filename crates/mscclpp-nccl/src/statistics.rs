@@ -152,8 +152,10 @@ pub(crate) fn ways(collectives: &Collectives) -> String {
             _ => ways.push((way, bits)),
         }
     }
-    if ways.is_empty() {
-        return "a copy".to_owned();
+    match (ways.is_empty(), collectives.n_ranks()) {
+        (true, 1) => return "a copy".to_owned(),
+        (true, _) => return "port channels, which are slow".to_owned(),
+        (false, _) => {}
     }
     let ways = ways.iter().map(|(way, bits)| format!("{way} up to {}", size(*bits)));
     ways.collect::<Vec<_>>().join(", ")

@@ -52,6 +52,10 @@ tree mscclpp --no-default-features | refuse "mscclpp without features" 'mscclpp-
 tree mscclpp --no-default-features --features hip | refuse "mscclpp for HIP alone" 'cudarc'
 tree mscclpp | sed -n '/^cudarc$/p' | grep -q . || { echo "mscclpp with its defaults should have cudarc" >&2; exit 1; }
 
+tree mscclpp-nccl | refuse "mscclpp-nccl" 'mscclpp-(bench|python|conformance|test-support|fake-hip)'
+users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert mscclpp-nccl --prefix none | sed "/^mscclpp-nccl /d")
+[ -z "$users" ] || { echo "nothing may depend on mscclpp-nccl; it is used by: $users" >&2; exit 1; }
+
 # Only tests take what tests share.
 for shared in mscclpp-test-support mscclpp-conformance; do
   users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert "$shared" --prefix none | sed "/^$shared /d")

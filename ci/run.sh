@@ -92,6 +92,10 @@ step_hip() {
     # All of one build. The fake finds other processes by their number.
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp \
         --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
+    # In place of NCCL, with streams of a runtime that other code made.
+    cargo build --quiet -p mscclpp-nccl --features hip
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
+        timeout 300 python3 crates/mscclpp-nccl/tests/clients/by_ctypes.py "$target/debug/libnccl.so" 3
 }
 
 # All tests of the two crates that know HIP, and some of those above them.

@@ -2,8 +2,9 @@
 //!
 //! `target/dist/files/` (`target/dist` is also where cargo builds this profile) gets the binaries, stripped, as
 //! `KIND-PACKAGE-NAME`; `cache`, the PTX of the kernels that tests and benchmarks launch, for `MSCCLPP_CACHE_DIR`, so that
-//! CUDA needs no compiler there; and a `manifest` with one line for each: kind (`test`, `example` or `bin`), package, name and
-//! file, separated by tabs. The unit tests of a library are the test `lib`, those of a program `bin-NAME`.
+//! CUDA needs no compiler there; and a `manifest` with one line for each: kind (`test`, `example`, `bin` or `lib`), package, name and
+//! file, separated by tabs. The unit tests of a library are the test `lib`, those of a program `bin-NAME`. A `lib` is one that tests
+//! load, by the name that cargo gave it: `libnccl.so`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,22 +43,23 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
 pub(crate) fn build(packages: &[String], which: &[&str]) -> Result<BTreeSet<Binary>, Error> {
     let mut binaries = build_programs(packages)?;
     let tests = compile(packages, &[&["test", "--no-run"], which].concat())?;
-    binaries.extend(tests.into_iter().filter(|b| b.kind == Kind::Test));
+    binaries.extend(tests.into_iter().filter(|b| matches!(b.kind, Kind::Test | Kind::Library)));
     Ok(binaries)
 }
 
 /// As [`build`], without the tests.
 pub(crate) fn build_programs(packages: &[String]) -> Result<BTreeSet<Binary>, Error> {
     let programs = compile(packages, &["build", "--examples", "--bins"])?;
-    Ok(programs.into_iter().filter(|b| b.kind != Kind::Test).collect())
+    Ok(programs.into_iter().filter(|b| matches!(b.kind, Kind::Example | Kind::Bin)).collect())
 }
 
-/// What an executable is for.
+/// What a file is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Test,
     Example,
     Bin,
+    Library,
 }
 
 impl Kind {
@@ -66,11 +68,12 @@ impl Kind {
             Kind::Test => "test",
             Kind::Example => "example",
             Kind::Bin => "bin",
+            Kind::Library => "lib",
         }
     }
 }
 
-/// An executable that cargo built.
+/// An executable that cargo built, or a library that is loaded.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Binary {
     pub(crate) kind: Kind,
@@ -86,11 +89,17 @@ impl Binary {
         &self.name
     }
 
-    /// Reads one of cargo's messages; `None` if it is not about an executable to distribute.
+    /// Reads one of cargo's messages; `None` if it is not about a file to distribute.
     fn from_message(message: &Value) -> Option<Self> {
-        let path = PathBuf::from(message["executable"].as_str()?);
         let target = &message["target"];
         let target_name = target["name"].as_str()?.to_owned();
+        let package = package_name(message["package_id"].as_str()?).to_owned();
+        let Some(path) = message["executable"].as_str().map(PathBuf::from) else {
+            let is_loaded = target["kind"].as_array()?.iter().any(|kind| kind == "cdylib");
+            let files = message["filenames"].as_array()?.iter().filter_map(|file| file.as_str());
+            let path = PathBuf::from(files.filter(|_| is_loaded).find(|file| file.ends_with(".so"))?);
+            return Some(Self { kind: Kind::Library, package, name: target_name, path });
+        };
         let target_kind = target["kind"][0].as_str()?;
         let is_test = message["profile"]["test"].as_bool()?;
         let (kind, name) = match (is_test, target_kind) {
@@ -101,12 +110,14 @@ impl Binary {
             (false, "bin") => (Kind::Bin, target_name),
             (false, _) => return None,
         };
-        let package = package_name(message["package_id"].as_str()?).to_owned();
         Some(Self { kind, package, name, path })
     }
 
-    /// Its name among those of all packages: `KIND-PACKAGE-NAME`.
+    /// Its name among those of all packages: `KIND-PACKAGE-NAME`, and of a library as it is.
     pub(crate) fn file_name(&self) -> String {
+        if self.kind == Kind::Library {
+            return format!("lib{}.so", self.name);
+        }
         format!("{}-{}-{}", self.kind.name(), self.package, self.name)
     }
 }
@@ -174,6 +185,20 @@ mod tests {
             "executable": null,
         });
         assert!(Binary::from_message(&message).is_none());
+    }
+
+    #[test]
+    fn a_library_that_is_loaded_keeps_its_name() {
+        let message = serde_json::json!({
+            "package_id": "path+file:///repo/crates/mscclpp-nccl#0.1.0",
+            "target": { "kind": ["cdylib", "rlib"], "name": "nccl" },
+            "profile": { "test": false },
+            "filenames": ["/repo/target/dist/deps/libnccl.rlib", "/repo/target/dist/deps/libnccl.so"],
+            "executable": null,
+        });
+        let library = Binary::from_message(&message).unwrap();
+        assert_eq!(library.file_name(), "libnccl.so");
+        assert_eq!(library.path, PathBuf::from("/repo/target/dist/deps/libnccl.so"));
     }
 
     #[test]

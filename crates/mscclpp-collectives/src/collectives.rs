@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use mscclpp::{
@@ -16,8 +17,9 @@ use crate::{
     calls::{Inner, Reach},
     handle::{LINE, Message},
     messages::Messages,
+    model,
     plan::Planned,
-    select::Choice,
+    select::{Choice, Devices},
     signature::described,
 };
 
@@ -235,6 +237,26 @@ impl Collectives {
         })
     }
 
+    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which ways are chosen where nothing
+    /// was measured: see [`Tuned`](crate::Tuned). None on simulated devices, for messages between two ranks, and where nothing travels.
+    ///
+    /// # Errors
+    /// As [`Collectives::choice`].
+    pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
+        let (inner, ranks) = (&*self.inner, self.n_ranks());
+        Ok(match (inner.planned(request)?, &inner.reach) {
+            (Planned::Exchange(plan), Reach::Memory(mapped))
+                if ranks > 1 && mapped.devices != Devices::Host =>
+            {
+                let question = inner.question(mapped, &plan, ranks);
+                let choice = inner.choose(&question);
+                let microseconds = model::time(&question, choice.way, choice.two_steps);
+                Duration::try_from_secs_f64(microseconds * 1e-6).ok()
+            }
+            _ => None,
+        })
+    }
+
     /// Waits until all work of `stream` is complete, and says what became of its collectives. With
     /// [`CollectivesBuilder::timeout`], it aborts them after that time.
     ///
@@ -249,6 +271,14 @@ impl Collectives {
         // What failed is known here better than below.
         self.check_waits()?;
         done
+    }
+
+    /// Whether all calls that were made are complete, but for those in graphs. Does not block.
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the work in a stream failed.
+    pub fn is_idle(&self) -> Result<bool> {
+        self.inner.order.lock().is_complete()
     }
 
     /// That the waits of complete calls got what they waited for. A rank that is done may have left.

@@ -51,7 +51,7 @@ pub(crate) fn choose(question: &Question) -> Choice {
 }
 
 /// In microseconds.
-fn time(question: &Question, way: Way, two_steps: bool) -> f64 {
+pub(crate) fn time(question: &Question, way: Way, two_steps: bool) -> f64 {
     let (start, on_the_link) = match way {
         Way::Packets => (HOP, 2.0),
         Way::Lines => (HOP + LINES, 128.0 / 120.0),

@@ -17,8 +17,8 @@ enum Last {
     Nothing,
     /// All that is in this stream.
     Stream(Stream),
-    /// This event, recorded in a stream of others, which may be gone.
-    Event(Event),
+    /// This event, recorded in a stream of others. That one may be gone: it is only compared.
+    Event(Event, Stream),
 }
 
 impl Order {
@@ -26,7 +26,7 @@ impl Order {
     pub(crate) fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
         match &self.last {
             Last::Nothing => {}
-            Last::Stream(last) if last.is(stream) => {}
+            Last::Stream(last) | Last::Event(_, last) if last.is(stream) => {}
             // A capture cannot wait for what is outside of it, nor others for what is inside.
             _ if stream.is_capturing()? => {}
             Last::Stream(last) => {
@@ -36,9 +36,19 @@ impl Order {
                     stream.wait_event(&event)?;
                 }
             }
-            Last::Event(event) => stream.wait_event(event)?,
+            Last::Event(event, _) => stream.wait_event(event)?,
         }
         Ok(())
+    }
+
+    /// Whether the last call is complete.
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        Ok(match &self.last {
+            Last::Nothing => true,
+            // It was complete before the capture could begin, or comes with the graph.
+            Last::Stream(last) => last.is_capturing()? || last.query()?,
+            Last::Event(event, _) => event.query()?,
+        })
     }
 
     /// The last call is in `stream`.
@@ -49,9 +59,13 @@ impl Order {
             return Ok(());
         }
         self.last = if stream.is_foreign() {
-            let event = gpu.event(false)?;
+            // Who waits for an event waits for what it was when the wait was submitted, so one is enough.
+            let event = match &self.last {
+                Last::Event(event, _) => event.clone(),
+                _ => gpu.event(false)?,
+            };
             stream.record(&event)?;
-            Last::Event(event)
+            Last::Event(event, stream.clone())
         } else {
             Last::Stream(stream.clone())
         };

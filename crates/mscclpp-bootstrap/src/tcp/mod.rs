@@ -80,7 +80,8 @@ impl TcpBootstrap {
     /// Makes the identity of a new job, in the process that will be rank 0, and begins to listen for its ranks.
     ///
     /// The environment variables `MSCCLPP_SOCKET_IFNAME` and `MSCCLPP_SOCKET_FAMILY` choose the addresses; see
-    /// [`Env`]. The listening socket is kept until rank 0 takes it over or the process ends; an id serves one job.
+    /// [`Env`]. The listening socket is kept until rank 0 takes it over, [`forget_unique_id`](Self::forget_unique_id) is called, or
+    /// the process ends; an id serves one job.
     pub fn create_unique_id() -> Result<UniqueId> {
         Self::create_unique_id_in(&Env::read()?)
     }
@@ -88,6 +89,20 @@ impl TcpBootstrap {
     /// [`create_unique_id`](Self::create_unique_id) with an environment given by the caller.
     pub fn create_unique_id_in(env: &Env) -> Result<UniqueId> {
         published::create(env)
+    }
+
+    /// Stops listening for the ranks of an id that this process made and that no rank 0 has taken over; whether it did. Ranks
+    /// that come with it later miss rank 0.
+    ///
+    /// ```
+    /// # use mscclpp_bootstrap::TcpBootstrap;
+    /// let id = TcpBootstrap::create_unique_id()?;
+    /// assert!(TcpBootstrap::forget_unique_id(&id));
+    /// assert!(!TcpBootstrap::forget_unique_id(&id));
+    /// # Ok::<(), mscclpp_bootstrap::Error>(())
+    /// ```
+    pub fn forget_unique_id(id: &UniqueId) -> bool {
+        published::take(id).is_some()
     }
 
     /// Joins a job of `n_ranks` ranks as `rank`; returns when all ranks are connected, or with an error within

@@ -1,0 +1,174 @@
+//! The types of NCCL's header `nccl.h`, version 2.28, and pointers that come from C.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    ptr::NonNull,
+};
+
+use crate::failure::Failure;
+
+/// `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and what else is a pointer to something unknown.
+pub type Handle = *mut c_void;
+
+/// `NCCL_VERSION_CODE`.
+pub(crate) const VERSION: c_int = 22_809;
+/// `NCCL_CONFIG_UNDEF_INT`.
+pub(crate) const UNDEFINED: c_int = c_int::MIN;
+
+/// `ncclResult_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Code(pub c_int);
+
+impl Code {
+    /// `ncclSuccess`
+    pub const SUCCESS: Self = Self(0);
+    /// `ncclUnhandledCudaError`
+    pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
+    /// `ncclSystemError`
+    pub const SYSTEM_ERROR: Self = Self(2);
+    /// `ncclInternalError`
+    pub const INTERNAL_ERROR: Self = Self(3);
+    /// `ncclInvalidArgument`
+    pub const INVALID_ARGUMENT: Self = Self(4);
+    /// `ncclInvalidUsage`
+    pub const INVALID_USAGE: Self = Self(5);
+    /// `ncclRemoteError`
+    pub const REMOTE_ERROR: Self = Self(6);
+    /// `ncclInProgress`
+    pub const IN_PROGRESS: Self = Self(7);
+
+    /// What `ncclGetErrorString` says.
+    pub(crate) fn text(self) -> &'static CStr {
+        match self {
+            Self::SUCCESS => c"no error",
+            Self::UNHANDLED_CUDA_ERROR => {
+                c"a call of the GPU's driver failed (ncclGetLastError and MSCCLPP_NCCL_DEBUG=WARN say which)"
+            }
+            Self::SYSTEM_ERROR => {
+                c"a call of the operating system failed, or the network (ncclGetLastError says which)"
+            }
+            Self::INTERNAL_ERROR => c"internal error: a defect in mscclpp-nccl, please report it",
+            Self::INVALID_ARGUMENT => c"invalid argument (ncclGetLastError says which)",
+            Self::INVALID_USAGE => c"invalid usage, or not covered (ncclGetLastError says what)",
+            Self::REMOTE_ERROR => {
+                c"another rank was lost, gave up or did not come (ncclGetLastError says which)"
+            }
+            Self::IN_PROGRESS => c"the operation goes on; poll ncclCommGetAsyncError",
+            _ => c"unknown result code",
+        }
+    }
+}
+
+impl From<()> for Code {
+    fn from((): ()) -> Self {
+        Self::SUCCESS
+    }
+}
+
+/// `ncclUniqueId`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct UniqueId(pub [u8; 128]);
+
+/// `ncclConfig_t`. Older headers have the first of these fields alone; `size` says how many.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct Config {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub blocking: c_int,
+    pub cga_cluster_size: c_int,
+    pub min_ctas: c_int,
+    pub max_ctas: c_int,
+    pub net_name: *const c_char,
+    pub split_share: c_int,
+    pub traffic_class: c_int,
+    pub comm_name: *const c_char,
+    pub collnet_enable: c_int,
+    pub cta_policy: c_int,
+    pub shrink_share: c_int,
+    pub nvls_ctas: c_int,
+    pub n_channels_per_net_peer: c_int,
+    pub nvlink_centric_sched: c_int,
+}
+
+impl Config {
+    /// `magic` in `NCCL_CONFIG_INITIALIZER`.
+    pub(crate) const MAGIC: c_uint = 0xcafe_beef;
+}
+
+/// `ncclSimInfo_t`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct SimInfo {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub estimated_time: f32,
+}
+
+impl SimInfo {
+    /// `magic` in `NCCL_SIM_INFO_INITIALIZER`.
+    pub(crate) const MAGIC: c_uint = 0x7468_5283;
+}
+
+/// `ncclTeam_t`: the ranks `rank + i * stride` of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[allow(missing_docs, reason = "NCCL's documentation has them")]
+pub struct Team {
+    pub n_ranks: c_int,
+    pub rank: c_int,
+    pub stride: c_int,
+}
+
+/// Where the caller wants a result. It is not null.
+pub(crate) struct Place<T>(NonNull<T>);
+
+impl<T> Clone for Place<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Place<T> {}
+
+impl<T> Place<T> {
+    /// # Safety
+    /// `pointer` is null, or valid for writes of a `T` as long as the place is used.
+    ///
+    /// # Errors
+    /// If it is null; `name` is the argument's.
+    pub(crate) unsafe fn at(pointer: *mut T, name: &str) -> Result<Self, Failure> {
+        NonNull::new(pointer).map(Self).ok_or_else(|| Failure::argument(format!("`{name}` is NULL")))
+    }
+
+    pub(crate) fn set(self, value: T) {
+        // SAFETY: who made the place promised that it is valid for writes.
+        unsafe { self.0.as_ptr().write(value) }
+    }
+}
+
+/// The `count` values that C code gives at `pointer`.
+///
+/// # Safety
+/// `pointer` is null, or valid for reads of `count` values.
+///
+/// # Errors
+/// If it is null, unless there are none, or `count` is negative; `name` is the argument's.
+pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str) -> Result<Vec<T>, Failure> {
+    let count =
+        usize::try_from(count).map_err(|_| Failure::argument(format!("{count} elements of `{name}`")))?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if pointer.is_null() {
+        return Err(Failure::argument(format!("`{name}` is NULL")));
+    }
+    // SAFETY: it is not null, and the caller promised the values.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
+}

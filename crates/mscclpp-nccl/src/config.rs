@@ -1,0 +1,192 @@
+//! `ncclConfig_t`: how a communicator is to be, in structs of old and new headers.
+
+use std::{
+    ffi::{CStr, c_int},
+    mem::{offset_of, size_of},
+    ptr,
+};
+
+use crate::{
+    abi::{Config, UNDEFINED},
+    env::Env,
+    failure::Failure,
+};
+
+/// How a communicator is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Whether calls that other ranks have part in wait for them.
+    pub(crate) blocking: bool,
+    /// The fewest and the most blocks of a call.
+    pub(crate) min_blocks: Option<u32>,
+    pub(crate) max_blocks: Option<u32>,
+    /// Its name in messages.
+    pub(crate) name: Option<String>,
+}
+
+impl Settings {
+    /// Those of the environment, for who gives no configuration.
+    pub(crate) fn of(env: &Env) -> Self {
+        Self { blocking: env.blocking, min_blocks: env.min_ctas, max_blocks: env.max_ctas, name: None }
+    }
+}
+
+/// Reads a configuration; what it leaves open is as in `usual`.
+///
+/// # Safety
+/// `config` is null, or points to as many bytes as its first field says.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) for one that was not initialised, or with values that are not
+/// allowed.
+pub(crate) unsafe fn read(config: *const Config, usual: &Settings, env: &Env) -> Result<Settings, Failure> {
+    if config.is_null() {
+        return Ok(usual.clone());
+    }
+    // SAFETY: the size is the first field, which the caller promises.
+    let size = unsafe { (&raw const (*config).size).read_unaligned() };
+    let least = offset_of!(Config, blocking) + size_of::<c_int>();
+    if !(least..=1 << 16).contains(&size) {
+        return Err(Failure::argument(format!(
+            "the size in ncclConfig_t is {size}; initialise it with NCCL_CONFIG_INITIALIZER"
+        )));
+    }
+    let mut given = UNSET;
+    // SAFETY: the caller promises `size` bytes, and no more than there is room for are copied, of plain fields.
+    unsafe {
+        ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast(), size.min(size_of::<Config>()));
+    }
+    if given.magic != Config::MAGIC {
+        return Err(Failure::argument(format!(
+            "the mark in ncclConfig_t is {:#x}; initialise it with NCCL_CONFIG_INITIALIZER",
+            given.magic
+        )));
+    }
+    // SAFETY: the caller promises a configuration, whose name is a text.
+    let name = unsafe { text(given.comm_name) };
+    settings(&given, name, usual, env)
+}
+
+const UNSET: Config = Config {
+    size: 0,
+    magic: 0,
+    version: 0,
+    blocking: UNDEFINED,
+    cga_cluster_size: UNDEFINED,
+    min_ctas: UNDEFINED,
+    max_ctas: UNDEFINED,
+    net_name: ptr::null(),
+    split_share: UNDEFINED,
+    traffic_class: UNDEFINED,
+    comm_name: ptr::null(),
+    collnet_enable: UNDEFINED,
+    cta_policy: UNDEFINED,
+    shrink_share: UNDEFINED,
+    nvls_ctas: UNDEFINED,
+    n_channels_per_net_peer: UNDEFINED,
+    nvlink_centric_sched: UNDEFINED,
+};
+
+/// # Safety
+/// `pointer` is null or a text.
+unsafe fn text(pointer: *const std::ffi::c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
+}
+
+fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -> Result<Settings, Failure> {
+    let checked = |field: &str, value: c_int, least: c_int, most: c_int| match value {
+        UNDEFINED => Ok(None),
+        value if (least..=most).contains(&value) => Ok(Some(value)),
+        value => Err(Failure::argument(format!(
+            "{field} is {value} in ncclConfig_t; {least} to {most} are allowed"
+        ))),
+    };
+    let blocking = checked("blocking", given.blocking, 0, 1)?.map(|blocking| blocking == 1);
+    checked("cgaClusterSize", given.cga_cluster_size, 0, 8)?;
+    checked("splitShare", given.split_share, 0, 1)?;
+    checked("shrinkShare", given.shrink_share, 0, 1)?;
+    checked("collnetEnable", given.collnet_enable, 0, 1)?;
+    checked("CTAPolicy", given.cta_policy, 0, 2)?;
+    let [least, most] = [
+        checked("minCTAs", given.min_ctas, 1, c_int::MAX)?,
+        checked("maxCTAs", given.max_ctas, 1, c_int::MAX)?,
+    ]
+    .map(|blocks| blocks.map(c_int::unsigned_abs));
+    if let (Some(least), Some(most)) = (least, most)
+        && least > most
+    {
+        return Err(Failure::argument(format!("minCTAs is {least} and maxCTAs {most} in ncclConfig_t")));
+    }
+    Ok(Settings {
+        blocking: blocking.unwrap_or(usual.blocking),
+        // The environment goes before the program, as for NCCL.
+        min_blocks: env.min_ctas.or(least).or(usual.min_blocks),
+        max_blocks: env.max_ctas.or(most).or(usual.max_blocks),
+        name: name.or_else(|| usual.name.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usual() -> Settings {
+        Settings { blocking: true, min_blocks: None, max_blocks: None, name: None }
+    }
+
+    fn initial() -> Config {
+        Config { size: size_of::<Config>(), magic: Config::MAGIC, version: 22_809, ..UNSET }
+    }
+
+    fn given(config: &Config) -> Result<Settings, Failure> {
+        let env = Env::of_process().unwrap();
+        // SAFETY: a configuration of this size.
+        unsafe { read(config, &usual(), env) }
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_usual() {
+        assert_eq!(given(&initial()).unwrap(), usual());
+        let settings =
+            given(&Config { blocking: 0, max_ctas: 8, comm_name: c"tp".as_ptr(), ..initial() }).unwrap();
+        let name = Some("tp".to_owned());
+        assert_eq!(settings, Settings { blocking: false, max_blocks: Some(8), name, ..usual() });
+    }
+
+    #[test]
+    fn a_struct_of_an_older_header_ends_earlier() {
+        // That of 2.17 ends with netName; behind it is memory of others.
+        let size = offset_of!(Config, split_share);
+        let old = Config {
+            size,
+            version: 21_700,
+            blocking: 0,
+            split_share: 77,
+            comm_name: ptr::dangling(),
+            ..initial()
+        };
+        assert_eq!(given(&old).unwrap(), Settings { blocking: false, ..usual() });
+    }
+
+    #[test]
+    fn one_of_a_newer_header_is_longer() {
+        let longer: [Config; 2] = [Config { size: 2 * size_of::<Config>(), ..initial() }; 2];
+        assert_eq!(given(&longer[0]).unwrap(), usual());
+    }
+
+    #[test]
+    fn what_was_not_initialised_and_what_is_not_allowed_is_named() {
+        for (config, said) in [
+            (Config { size: 0, ..initial() }, "the size in ncclConfig_t is 0"),
+            (Config { magic: 1, ..initial() }, "the mark in ncclConfig_t is 0x1"),
+            (Config { blocking: 2, ..initial() }, "blocking is 2"),
+            (Config { min_ctas: 4, max_ctas: 2, ..initial() }, "minCTAs is 4 and maxCTAs 2"),
+            (Config { max_ctas: 0, ..initial() }, "maxCTAs is 0"),
+            (Config { split_share: -1, ..initial() }, "splitShare is -1"),
+        ] {
+            let text = given(&config).unwrap_err().text;
+            assert!(text.contains(said), "{text}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! How communicators end.
+//!
+//! A rank that leaves ends the waits of others for it, and `ncclCommDestroy` waits for nobody. So a thread of its own keeps what is
+//! destroyed until all ranks have destroyed theirs. A process that ends waits a moment for these threads, and then leaves all its
+//! jobs: a process that is gone without a word is lost, which is an error for the others.
+
+use std::{
+    sync::{
+        Arc, Once,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp::errors::BootstrapError;
+use mscclpp_collectives::Collectives;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    abi::{Code, Handle},
+    comm::{self, Backend, Comm, Ours},
+    env::Env,
+    failure::{self, Failure},
+    report,
+};
+
+/// How long a rank that is destroyed waits for its own calls, and then for the other ranks.
+const LINGER: Duration = Duration::from_secs(60);
+/// How long a process that ends waits for other ranks to destroy what it has destroyed.
+const AT_EXIT: Duration = Duration::from_secs(5);
+/// How long its goodbyes may take, which need nobody else: milliseconds, on a machine that is not busy.
+const GOODBYE: Duration = Duration::from_secs(10);
+/// How long a line about a communicator waits for the times of its last calls.
+const TIMES: Duration = Duration::from_secs(1);
+/// How often who waits for other ranks looks whether the process ends.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long kernels of a communicator that was aborted may take to end. They take milliseconds, unless other work is in front.
+const KERNELS: Duration = Duration::from_secs(5);
+
+/// `ncclCommFinalize`: no more calls; waits for those that were made, if the communicator blocks.
+pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
+    let comm = comm::of(handle)?;
+    match comm.backend()? {
+        Backend::Handed(handed) => handed.finalize(),
+        Backend::Ours(ours) => {
+            comm.end("finalized");
+            if !comm.settings.blocking {
+                return Ok(Code::IN_PROGRESS);
+            }
+            let timeout = Env::of_process()?.timeout;
+            if wait_idle(&ours.collectives, timeout)? {
+                return Ok(Code::SUCCESS);
+            }
+            Err(Failure::new(
+                Code::REMOTE_ERROR,
+                format!("calls of {} do not end within {timeout:?}", comm.name()),
+            ))
+        }
+    }
+}
+
+/// Whether the calls become complete in time. They end early if a rank is lost.
+fn wait_idle(collectives: &Collectives, timeout: Duration) -> Result<bool, Failure> {
+    let deadline = Instant::now() + timeout;
+    let mut pause = Duration::from_micros(20);
+    while !collectives.is_idle()? {
+        if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        thread::sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(5));
+    }
+    Ok(true)
+}
+
+/// `ncclCommDestroy`. Waits for no other rank.
+pub(crate) fn destroy(handle: Handle) -> Result<Code, Failure> {
+    let comm = comm::remove(handle)?;
+    match comm.outcome() {
+        None => abort_now(&comm),
+        Some(Err(_)) => Ok(Code::SUCCESS),
+        Some(Ok(Backend::Handed(handed))) => handed.destroy(),
+        Some(Ok(Backend::Ours(ours))) => {
+            comm.end("destroyed");
+            if report::is_info() {
+                report::info(&format!("{} was destroyed; {}", comm.name(), ours.statistics.of(TIMES)));
+            }
+            in_background(comm, leave_together);
+            Ok(Code::SUCCESS)
+        }
+    }
+}
+
+/// `ncclCommAbort`.
+pub(crate) fn abort(handle: Handle) -> Result<Code, Failure> {
+    abort_now(&comm::remove(handle)?)
+}
+
+fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
+    comm.end("aborted");
+    comm.abort();
+    match comm.outcome() {
+        Some(Ok(Backend::Handed(handed))) => handed.abort(),
+        Some(Ok(Backend::Ours(ours))) => {
+            // What failed in their streams is of no interest any more.
+            let ended = wait_idle(&ours.collectives, KERNELS).unwrap_or(true);
+            in_background(Arc::clone(comm), |_| ());
+            if ended {
+                return Ok(Code::SUCCESS);
+            }
+            let text = format!("kernels of {} still wait behind other work of their stream", comm.name());
+            Err(Failure::new(Code::REMOTE_ERROR, text))
+        }
+        Some(Err(_)) | None => Ok(Code::SUCCESS),
+    }
+}
+
+/// `ncclCommRevoke`: ends the calls under way, of this rank alone. The communicator can then be split, shrunk and destroyed.
+pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Failure> {
+    if flags != 0 {
+        return Err(Failure::argument(format!("`revokeFlags` is {flags}; 0 is known")));
+    }
+    let comm = comm::of(handle)?;
+    match comm.backend()? {
+        Backend::Handed(_) => {
+            Err(Failure::usage("not covered: ncclCommRevoke of a communicator that NCCL has"))
+        }
+        Backend::Ours(ours) => {
+            comm.end("revoked");
+            ours.collectives.abort("ncclCommRevoke was called");
+            Ok(Code::SUCCESS)
+        }
+    }
+}
+
+/// Leaves the job when all ranks do, so that no kernel of theirs loses this rank. Who is not there in time, or was lost, is not
+/// waited for.
+fn leave_together(ours: &Ours) {
+    if !matches!(wait_idle(&ours.collectives, LINGER), Ok(true)) {
+        return;
+    }
+    let deadline = Instant::now() + LINGER;
+    // After a time-out the next call goes on with the same barrier.
+    while let Err(BootstrapError::Timeout { .. }) = ours.comm.bootstrap().barrier_timeout(LOOK) {
+        if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// How many threads have something to end.
+static ENDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+/// The process ends: nobody waits for other ranks any more.
+static EXITS: AtomicBool = AtomicBool::new(false);
+
+/// Drops a communicator on a thread of its own, after `first`.
+fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
+    *ENDING.0.lock() += 1;
+    let end = move || {
+        let ended = failure::guarded("ending a communicator", || {
+            if let Some(Ok(Backend::Ours(ours))) = comm.outcome() {
+                first(ours);
+            }
+            drop(comm);
+            Ok(())
+        });
+        if let Err(failure) = ended {
+            report::warn(&failure.text);
+        }
+        *ENDING.0.lock() -= 1;
+        ENDING.1.notify_all();
+    };
+    let thread = thread::Builder::new().name("mscclpp-nccl-end".to_owned()).spawn(end);
+    if let Err(error) = thread {
+        // The closure is gone, and with it the communicator, at once.
+        *ENDING.0.lock() -= 1;
+        report::warn(&format!(
+            "a communicator was ended without waiting for other ranks: starting a thread: {error}"
+        ));
+    }
+}
+
+/// Sees to it that the process leaves its jobs when it ends.
+pub(crate) fn leave_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function lives as long as the library, which is never unloaded (build.rs).
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            report::warn("when this process ends, it is lost for other ranks");
+        }
+    });
+}
+
+/// Other threads go on while functions of `atexit` run.
+extern "C" fn at_exit() {
+    if !failure::is_used_here() {
+        return;
+    }
+    // A panic must not leave it, and has nobody to be told to.
+    let _ = failure::guarded("the end of the process", || {
+        wait_ended(AT_EXIT);
+        EXITS.store(true, Ordering::Relaxed);
+        for comm in comm::remove_all() {
+            comm.end("left by a process that ends");
+            in_background(comm, |_| ());
+        }
+        wait_ended(GOODBYE);
+        Ok(())
+    });
+}
+
+fn wait_ended(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    // A thread that exits in the middle of a call may have it.
+    let Some(mut ending) = ENDING.0.try_lock_until(deadline) else { return };
+    while *ending > 0 && !ENDING.1.wait_until(&mut ending, deadline).timed_out() {}
+}

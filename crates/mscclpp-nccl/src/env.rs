@@ -1,0 +1,181 @@
+//! The environment variables of this crate, read in one place. `docs/src/environment.md` has them in a table.
+
+use std::{ffi::OsString, path::PathBuf, sync::OnceLock, time::Duration};
+
+use mscclpp::bootstrap::Family;
+
+use crate::{
+    failure::Failure,
+    interface::Pattern,
+    report::{self, Level},
+};
+
+/// What the environment says. A variable that is not set, or empty, is not there.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Env {
+    /// `MSCCLPP_NCCL_DEBUG`, else `NCCL_DEBUG`: which lines are written.
+    pub(crate) level: Level,
+    /// `MSCCLPP_NCCL_FALLBACK`: the NCCL that gets what is not covered.
+    pub(crate) fallback: Option<PathBuf>,
+    /// `MSCCLPP_NCCL_SAME_GPU`: whether two ranks may be on one GPU.
+    pub(crate) same_gpu: bool,
+    /// `MSCCLPP_NCCL_TIMEOUT`: how long a communicator may take to form.
+    pub(crate) timeout: Duration,
+    /// `MSCCLPP_NCCL_CHECK_CALLS`: whether ranks compare their calls.
+    pub(crate) check_calls: bool,
+    /// `MSCCLPP_NCCL_CALLS_AT_ONCE`: for how many communicators' calls a device has room.
+    pub(crate) calls_at_once: u32,
+    /// `MSCCLPP_NCCL_SCRATCH`: how many MiB of device memory a communicator takes.
+    pub(crate) scratch: Option<u32>,
+    /// `NCCL_COMM_ID`: where rank 0 listens, in place of a unique id.
+    pub(crate) address: Option<String>,
+    /// `NCCL_COMM_BLOCKING`: whether calls block whose configuration says nothing.
+    pub(crate) blocking: bool,
+    /// `NCCL_SOCKET_IFNAME`: which network interfaces.
+    pub(crate) interface: Option<Pattern>,
+    /// `NCCL_SOCKET_FAMILY`: which version of IP.
+    pub(crate) family: Option<Family>,
+    /// `NCCL_HOSTID`: processes with the same are on one host.
+    pub(crate) host_id: Option<String>,
+    /// `NCCL_MIN_CTAS` and `NCCL_MAX_CTAS`: how many blocks a call has.
+    pub(crate) min_ctas: Option<u32>,
+    pub(crate) max_ctas: Option<u32>,
+    /// `NCCL_P2P_DISABLE`: whether devices must not reach each other's memory.
+    pub(crate) p2p_disabled: bool,
+}
+
+/// Those of NCCL's variables that mean something here.
+const OF_NCCL: [&str; 9] = [
+    "NCCL_DEBUG",
+    "NCCL_COMM_ID",
+    "NCCL_COMM_BLOCKING",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_FAMILY",
+    "NCCL_HOSTID",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_P2P_DISABLE",
+];
+
+impl Env {
+    /// The process's, read when it is first asked for, as NCCL does.
+    ///
+    /// # Errors
+    /// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE) for a malformed value.
+    pub(crate) fn of_process() -> Result<&'static Self, Failure> {
+        static ENV: OnceLock<Result<Env, Failure>> = OnceLock::new();
+        let env = ENV.get_or_init(|| Self::from_lookup(std::env::var_os));
+        env.as_ref().map_err(Clone::clone)
+    }
+
+    /// The names of NCCL's variables that are set and have no meaning here.
+    pub(crate) fn ignored() -> Vec<String> {
+        let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        let mut ignored: Vec<String> =
+            set.filter(|name| name.starts_with("NCCL_") && !OF_NCCL.contains(&name.as_str())).collect();
+        ignored.sort();
+        ignored
+    }
+
+    fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, Failure> {
+        let reader = Reader(&lookup);
+        let seconds = reader.number("MSCCLPP_NCCL_TIMEOUT", 1..=31_536_000)?.unwrap_or(1800);
+        Ok(Self {
+            level: report::level(&lookup),
+            fallback: lookup("MSCCLPP_NCCL_FALLBACK").filter(|path| !path.is_empty()).map(PathBuf::from),
+            same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
+            timeout: Duration::from_secs(seconds.into()),
+            check_calls: reader.flag("MSCCLPP_NCCL_CHECK_CALLS")?.unwrap_or(false),
+            calls_at_once: reader.number("MSCCLPP_NCCL_CALLS_AT_ONCE", 1..=32)?.unwrap_or(4),
+            scratch: reader.number("MSCCLPP_NCCL_SCRATCH", 1..=4096)?,
+            address: reader.text("NCCL_COMM_ID")?,
+            blocking: reader.flag("NCCL_COMM_BLOCKING")?.unwrap_or(true),
+            interface: reader.text("NCCL_SOCKET_IFNAME")?.map(|text| Pattern::parse(&text)),
+            family: match reader.text("NCCL_SOCKET_FAMILY")?.as_deref() {
+                None => None,
+                Some("AF_INET") => Some(Family::V4),
+                Some("AF_INET6") => Some(Family::V6),
+                Some(other) => return Err(bad("NCCL_SOCKET_FAMILY", other, "AF_INET or AF_INET6")),
+            },
+            host_id: reader.text("NCCL_HOSTID")?,
+            min_ctas: reader.number("NCCL_MIN_CTAS", 1..=64)?,
+            max_ctas: reader.number("NCCL_MAX_CTAS", 1..=64)?,
+            p2p_disabled: reader.flag("NCCL_P2P_DISABLE")?.unwrap_or(false),
+        })
+    }
+}
+
+struct Reader<'a>(&'a dyn Fn(&'static str) -> Option<OsString>);
+
+impl Reader<'_> {
+    fn text(&self, name: &'static str) -> Result<Option<String>, Failure> {
+        let Some(value) = (self.0)(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+        match value.into_string() {
+            Ok(text) => Ok(Some(text)),
+            Err(value) => Err(bad(name, &value.to_string_lossy(), "a text in UTF-8")),
+        }
+    }
+
+    fn flag(&self, name: &'static str) -> Result<Option<bool>, Failure> {
+        match self.text(name)?.as_deref() {
+            None => Ok(None),
+            Some("0" | "false") => Ok(Some(false)),
+            Some("1" | "true") => Ok(Some(true)),
+            Some(other) => Err(bad(name, other, "0, 1, false or true")),
+        }
+    }
+
+    fn number(
+        &self,
+        name: &'static str,
+        allowed: std::ops::RangeInclusive<u32>,
+    ) -> Result<Option<u32>, Failure> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if allowed.contains(&number) => Ok(Some(number)),
+            _ => Err(bad(name, &text, &format!("a number from {} to {}", allowed.start(), allowed.end()))),
+        }
+    }
+}
+
+fn bad(name: &str, value: &str, allowed: &str) -> Failure {
+    Failure::usage(format!("{name}={value:?} is not valid: {allowed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &'static str, value: &'static str) -> Result<Env, Failure> {
+        Env::from_lookup(move |asked| (asked == name).then(|| value.into()))
+    }
+
+    #[test]
+    fn what_is_not_set_has_its_default() {
+        let env = Env::from_lookup(|_| None).unwrap();
+        assert!(env.blocking && !env.same_gpu && !env.check_calls && !env.p2p_disabled);
+        assert_eq!(env.timeout, Duration::from_secs(1800));
+        assert_eq!(env, Env::from_lookup(|_| Some(OsString::new())).unwrap(), "empty counts as not set");
+    }
+
+    #[test]
+    fn values_mean_what_they_mean_to_nccl() {
+        assert!(!env("NCCL_COMM_BLOCKING", "0").unwrap().blocking);
+        assert_eq!(env("NCCL_MAX_CTAS", "16").unwrap().max_ctas, Some(16));
+        assert_eq!(env("NCCL_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
+        assert_eq!(env("NCCL_COMM_ID", "10.0.0.1:4000").unwrap().address.as_deref(), Some("10.0.0.1:4000"));
+    }
+
+    #[test]
+    fn a_malformed_value_is_named_with_what_is_allowed() {
+        for (name, value, allowed) in [
+            ("MSCCLPP_NCCL_TIMEOUT", "0", "from 1 to"),
+            ("MSCCLPP_NCCL_SAME_GPU", "yes", "0, 1, false or true"),
+            ("NCCL_SOCKET_FAMILY", "ipv4", "AF_INET6"),
+            ("NCCL_MIN_CTAS", "many", "from 1 to 64"),
+        ] {
+            let text = env(name, value).unwrap_err().text;
+            assert!(text.contains(name) && text.contains(value) && text.contains(allowed), "{text}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What ranks tell each other when they have met, and what follows from it.
+
+use mscclpp::Gpu;
+use mscclpp_collectives::MAX_RANKS;
+
+use crate::{abi::UniqueId, failure::Failure};
+
+/// What a rank says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// The device's.
+    pub(crate) uuid: [u8; 16],
+    /// Whether its devices must not reach those of others.
+    pub(crate) p2p_disabled: bool,
+    /// Whether it may share its device.
+    pub(crate) same_gpu: bool,
+    /// Whether it has an NCCL to hand over to.
+    pub(crate) fallback: bool,
+    /// The fewest and the most blocks of a call.
+    pub(crate) min_blocks: Option<u32>,
+    pub(crate) max_blocks: Option<u32>,
+    /// An id under which the others find this rank should the job fail.
+    pub(crate) spare: Option<UniqueId>,
+}
+
+impl PartialEq for UniqueId {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for UniqueId {}
+
+impl std::fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UniqueId(hidden, it has a key)")
+    }
+}
+
+/// How it begins; the last byte is the version.
+const MARK: [u8; 4] = *b"MSN\x01";
+const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 128;
+
+impl Hello {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = MARK.to_vec();
+        let flags = [self.p2p_disabled, self.same_gpu, self.fallback, self.spare.is_some()];
+        bytes.push(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+        bytes.extend(self.uuid);
+        bytes.extend(self.min_blocks.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.max_blocks.unwrap_or(0).to_le_bytes());
+        bytes.extend(self.spare.map_or([0; 128], |id| id.0));
+        bytes
+    }
+
+    /// # Errors
+    /// For bytes that [`Hello::to_bytes`] of this version did not make.
+    pub(crate) fn parse(rank: usize, bytes: &[u8]) -> Result<Self, Failure> {
+        let wrong = || {
+            Failure::usage(format!(
+                "rank {rank} introduced itself with {} bytes that are no greeting of this version; all ranks load the same \
+                 library",
+                bytes.len()
+            ))
+        };
+        let bytes: &[u8; SIZE] = bytes.try_into().map_err(|_| wrong())?;
+        if bytes[..4] != MARK {
+            return Err(wrong());
+        }
+        let flag = |bit: u8| bytes[4] >> bit & 1 == 1;
+        let number = |at: usize| {
+            let number = u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+            (number != 0).then_some(number)
+        };
+        Ok(Self {
+            uuid: std::array::from_fn(|i| bytes[5 + i]),
+            p2p_disabled: flag(0),
+            same_gpu: flag(1),
+            fallback: flag(2),
+            min_blocks: number(21),
+            max_blocks: number(25),
+            spare: flag(3).then(|| UniqueId(std::array::from_fn(|i| bytes[29 + i]))),
+        })
+    }
+}
+
+/// Why the collectives of this library cannot have these ranks, if so. All ranks come to the same answer.
+pub(crate) fn uncovered(all: &[Hello], on_this_host: usize) -> Option<String> {
+    if let Some(rank) = all.iter().position(|hello| hello.p2p_disabled) {
+        return Some(format!("rank {rank} has NCCL_P2P_DISABLE=1, and data goes by peer memory alone"));
+    }
+    if all.len() > MAX_RANKS {
+        return Some(format!("there are {} ranks; {MAX_RANKS} are the most", all.len()));
+    }
+    if on_this_host < all.len() {
+        return Some("the ranks are on several hosts, and the collectives are those of one".to_owned());
+    }
+    None
+}
+
+/// That no two ranks are on one device, unless both say that they may be.
+///
+/// # Errors
+/// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE), as of NCCL.
+pub(crate) fn check_devices(all: &[Hello], rank: usize, gpu: &Gpu) -> Result<(), Failure> {
+    for (b, second) in all.iter().enumerate() {
+        for (a, first) in all[..b].iter().enumerate() {
+            if first.uuid == second.uuid && !(first.same_gpu && second.same_gpu) {
+                let own = if rank == a || rank == b { format!(", {gpu}") } else { String::new() };
+                return Err(Failure::usage(format!(
+                    "ranks {a} and {b} are on the same device{own}: give each rank its own (cudaSetDevice before the \
+                     communicator is made), or set MSCCLPP_NCCL_SAME_GPU=1"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How many ranks share a device, at most. Their calls need room on it at the same time.
+pub(crate) fn sharing(all: &[Hello]) -> u32 {
+    let of = |uuid: &[u8; 16]| all.iter().filter(|other| other.uuid == *uuid).count();
+    let most = all.iter().map(|hello| of(&hello.uuid)).max();
+    most.and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
+}
+
+/// The fewest and the most blocks that are right for all.
+pub(crate) fn blocks(all: &[Hello]) -> (Option<u32>, Option<u32>) {
+    let most = all.iter().filter_map(|hello| hello.max_blocks).min();
+    let least = all.iter().filter_map(|hello| hello.min_blocks).max();
+    (least.map(|least| most.map_or(least, |most| least.min(most))), most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(device: u8) -> Hello {
+        Hello {
+            uuid: [device; 16],
+            p2p_disabled: false,
+            same_gpu: false,
+            fallback: true,
+            min_blocks: None,
+            max_blocks: Some(7),
+            spare: Some(UniqueId([9; 128])),
+        }
+    }
+
+    #[test]
+    fn a_greeting_arrives_as_it_was_sent() {
+        for hello in [hello(3), Hello { spare: None, same_gpu: true, min_blocks: Some(1), ..hello(4) }] {
+            let bytes = hello.to_bytes();
+            assert_eq!(Hello::parse(1, &bytes).unwrap(), hello);
+            for wrong in [&bytes[1..], &bytes[..bytes.len() - 1], &[]] {
+                assert!(Hello::parse(1, wrong).unwrap_err().text.contains("rank 1"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_covered_has_a_reason() {
+        let two = [hello(0), hello(1)];
+        assert_eq!(uncovered(&two, 2), None);
+        assert!(uncovered(&two, 1).unwrap().contains("several hosts"));
+        assert!(
+            uncovered(&[hello(0), Hello { p2p_disabled: true, ..hello(1) }], 2).unwrap().contains("rank 1")
+        );
+        assert!(uncovered(&vec![hello(0); 17], 17).unwrap().contains("17 ranks"));
+    }
+
+    #[test]
+    fn ranks_of_one_device_are_counted() {
+        assert_eq!(sharing(&[hello(0), hello(1), hello(0), hello(2)]), 2);
+        assert_eq!(sharing(&[hello(0)]), 1);
+    }
+
+    #[test]
+    fn blocks_are_right_for_all() {
+        let of = |min_blocks, max_blocks| Hello { min_blocks, max_blocks, ..hello(0) };
+        assert_eq!(blocks(&[of(None, Some(8)), of(Some(2), Some(4))]), (Some(2), Some(4)));
+        assert_eq!(blocks(&[of(Some(16), None), of(None, Some(4))]), (Some(4), Some(4)));
+        assert_eq!(blocks(&[of(None, None)]), (None, None));
+    }
+}

@@ -1,0 +1,134 @@
+//! Unique ids: 128 bytes that travel by any means, from one process to all ranks.
+
+use mscclpp::{
+    TcpBootstrap,
+    bootstrap::{Env as BootstrapEnv, MeetingPlace, TcpBootstrapBuilder},
+};
+
+use crate::{abi::UniqueId, env::Env, failure::Failure, interface::Pattern};
+
+/// How an id begins that has the address of `NCCL_COMM_ID` in place of a key: text up to the first zero.
+const ADDRESS: &[u8; 8] = b"MSNCaddr";
+
+/// Makes an id. Rank 0 is a rank of this process, unless `NCCL_COMM_ID` says where it listens.
+pub(crate) fn create(env: &Env) -> Result<UniqueId, Failure> {
+    if let Some(address) = &env.address {
+        return of_address(address);
+    }
+    own(env)
+}
+
+/// Makes an id of this process's own, whatever `NCCL_COMM_ID` says.
+pub(crate) fn own(env: &Env) -> Result<UniqueId, Failure> {
+    Ok(UniqueId(fresh(env)?.to_bytes()))
+}
+
+fn fresh(env: &Env) -> Result<mscclpp::UniqueId, Failure> {
+    let mut settings = BootstrapEnv::read()?;
+    if settings.interface.is_none() {
+        settings.interface = env.interface.as_ref().map(Pattern::interface).transpose()?;
+    }
+    settings.family = settings.family.or(env.family);
+    Ok(TcpBootstrap::create_unique_id_in(&settings)?)
+}
+
+/// Gives an id up that nobody will use.
+pub(crate) fn forget(id: &UniqueId) {
+    // One that is of another process, or was used, is nothing to give up.
+    if let Ok(id) = mscclpp::UniqueId::from_bytes(&id.0) {
+        TcpBootstrap::forget_unique_id(&id);
+    }
+}
+
+/// An id under which the other ranks of a communicator find this one should their job fail. It is given up when this is dropped.
+pub(crate) struct Spare(mscclpp::UniqueId);
+
+impl Spare {
+    pub(crate) fn create(env: &Env) -> Result<Self, Failure> {
+        fresh(env).map(Self)
+    }
+
+    pub(crate) fn id(&self) -> UniqueId {
+        UniqueId(self.0.to_bytes())
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // It is gone already if this rank was found by it.
+        TcpBootstrap::forget_unique_id(&self.0);
+    }
+}
+
+fn of_address(address: &str) -> Result<UniqueId, Failure> {
+    let mut bytes = [0; 128];
+    let room = bytes.len() - ADDRESS.len() - 1;
+    if address.len() > room {
+        return Err(Failure::usage(format!("NCCL_COMM_ID has {} bytes; {room} are the most", address.len())));
+    }
+    let (mark, rest) = bytes.split_at_mut(ADDRESS.len());
+    mark.copy_from_slice(ADDRESS);
+    rest[..address.len()].copy_from_slice(address.as_bytes());
+    Ok(UniqueId(bytes))
+}
+
+/// Where the ranks with this id meet.
+///
+/// # Errors
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) for bytes that are no id of this library.
+pub(crate) fn meeting_place(id: &UniqueId) -> Result<MeetingPlace, Failure> {
+    if let Some(address) = id.0.strip_prefix(ADDRESS) {
+        let text: Vec<u8> = address.iter().copied().take_while(|byte| *byte != 0).collect();
+        return match String::from_utf8(text) {
+            Ok(address) => Ok(MeetingPlace::Address(address)),
+            Err(_) => {
+                Err(Failure::argument("the address in the unique id is not UTF-8: it was damaged on the way"))
+            }
+        };
+    }
+    match mscclpp::UniqueId::from_bytes(&id.0) {
+        Ok(id) => Ok(MeetingPlace::Id(id)),
+        Err(error) => Err(Failure::argument(format!(
+            "{error}; ids come from ncclGetUniqueId of this library, which all ranks load, and travel whole"
+        ))),
+    }
+}
+
+/// What the environment says of the network, for who joins.
+pub(crate) fn settings(builder: TcpBootstrapBuilder, env: &Env) -> Result<TcpBootstrapBuilder, Failure> {
+    let own = BootstrapEnv::read()?;
+    let mut builder = builder.timeout(env.timeout);
+    if let (None, Some(pattern)) = (&own.interface, &env.interface) {
+        builder = builder.interface(pattern.interface()?);
+    }
+    if let (None, Some(family)) = (own.family, env.family) {
+        builder = builder.family(family);
+    }
+    if let (None, Some(host)) = (&own.host_id, &env.host_id) {
+        builder = builder.host_id(host.as_str());
+    }
+    Ok(builder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_travels_as_an_id() {
+        let id = of_address("eth0:10.0.0.1:4000").unwrap();
+        assert_eq!(meeting_place(&id).unwrap(), MeetingPlace::Address("eth0:10.0.0.1:4000".to_owned()));
+        assert!(of_address(&"x".repeat(120)).unwrap_err().text.contains("119 are the most"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_id_are_an_error() {
+        for id in [UniqueId([0; 128]), UniqueId([7; 128])] {
+            let text = meeting_place(&id).unwrap_err().text;
+            assert!(text.contains("ncclGetUniqueId"), "{text}");
+        }
+        let mut damaged = of_address("a").unwrap();
+        damaged.0[8] = 0xff;
+        assert!(meeting_place(&damaged).unwrap_err().text.contains("UTF-8"));
+    }
+}

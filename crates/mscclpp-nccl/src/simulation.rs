@@ -1,0 +1,55 @@
+//! `ncclGroupSimulateEnd`.
+
+use std::{
+    mem::{offset_of, size_of},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    abi::{Code, SimInfo},
+    calls::Call,
+    comm::{Backend, Comm},
+    failure::Failure,
+    group,
+};
+
+/// Ends a group without its calls, and says how many microseconds they would take: those of one communicator one after the other, and
+/// of several at the same time. It is a prediction; what nothing is predicted of, as on simulated devices, stays undefined, as NCCL's
+/// initialiser has it.
+///
+/// # Safety
+/// `info` is null, or points to as many bytes as its first field says.
+pub(crate) unsafe fn end(info: *mut SimInfo) -> Result<Code, Failure> {
+    if !info.is_null() {
+        // SAFETY: the caller's promise; the struct of every version begins with size and mark.
+        let (size, magic) = unsafe {
+            ((&raw const (*info).size).read_unaligned(), (&raw const (*info).magic).read_unaligned())
+        };
+        if magic != SimInfo::MAGIC || size < offset_of!(SimInfo, estimated_time) + size_of::<f32>() {
+            return Err(Failure::argument(
+                "ncclSimInfo_t was not initialised with NCCL_SIM_INFO_INITIALIZER",
+            ));
+        }
+    }
+    let calls = group::end_without_calls()?;
+    if let (Some(time), false) = (time(&calls), info.is_null()) {
+        // SAFETY: the struct has the field, as was just seen.
+        unsafe { (&raw mut (*info).estimated_time).write_unaligned(time.as_secs_f32() * 1e6) };
+    }
+    Ok(Code::SUCCESS)
+}
+
+/// The longest of the communicators' times.
+fn time(calls: &[Call]) -> Option<Duration> {
+    let mut of_comms: Vec<(&Arc<Comm>, Duration)> = Vec::new();
+    for call in calls {
+        let Ok(Backend::Ours(ours)) = call.comm.backend() else { return None };
+        let time = ours.collectives.prediction(call.request.as_ref()?).ok().flatten()?;
+        match of_comms.iter_mut().find(|(comm, _)| Arc::ptr_eq(comm, &call.comm)) {
+            Some((_, sum)) => *sum += time,
+            None => of_comms.push((&call.comm, time)),
+        }
+    }
+    of_comms.into_iter().map(|(_, time)| time).max()
+}

@@ -1,0 +1,223 @@
+//! Communicators of some of another one's ranks: `ncclCommSplit` and `ncclCommShrink`.
+//!
+//! Each becomes a job of its own, with an id that its first rank makes. So it outlives the one that it came from, and an abort
+//! of one says nothing to the other.
+
+use std::{
+    ffi::c_int,
+    ptr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use crate::{
+    abi::{Code, Config, Handle, Place, UniqueId},
+    comm::{Backend, Comm, Ours},
+    config,
+    env::Env,
+    failure::Failure,
+    fallback,
+    forming::{self, Outcome},
+    group, id,
+};
+
+/// The tags of the messages: these, and the number of the split or the shrinking.
+const SPLITS: u32 = 0x6e00_0000;
+const SHRINKINGS: u32 = 0x6f00_0000;
+const NUMBERS: u32 = 0x00ff_ffff;
+
+/// `NCCL_SPLIT_NOCOLOR`.
+const NO_COLOR: c_int = -1;
+
+/// `ncclCommSplit`.
+///
+/// # Safety
+/// As [`config::read`].
+pub(crate) unsafe fn split(
+    parent: Handle,
+    color: c_int,
+    key: c_int,
+    place: Place<Handle>,
+    config: *const Config,
+) -> Result<Code, Failure> {
+    let parent = crate::comm::of(parent)?;
+    let env = forming::begin()?;
+    if color < NO_COLOR {
+        return Err(Failure::argument(format!(
+            "`color` is {color}; colors are counted from 0, and -1 is none"
+        )));
+    }
+    // SAFETY: the caller's promise.
+    let settings = unsafe { config::read(config, &parent.settings, env)? };
+    if let Backend::Handed(_) = parent.formed()? {
+        return fallback::split(&parent, color, key, place, settings);
+    }
+    let tag = SPLITS | parent.splits.fetch_add(1, Ordering::Relaxed) & NUMBERS;
+    let child = Comm::new(parent.gpu.clone(), settings);
+    let splitting = Splitting::of(&parent);
+    if color == NO_COLOR {
+        place.set(ptr::null_mut());
+        // Its seat stays empty, and nobody gets its handle.
+        forming::in_background(&child, splitting, move |_, splitting| {
+            let told =
+                ours(&splitting.0).and_then(|ours| gather(ours, tag, color, key, env.timeout).map(drop));
+            Err(splitting.failed(told.err().unwrap_or_else(|| Failure::usage("it has no color"))))
+        })?;
+        return Ok(Code::SUCCESS);
+    }
+    forming::in_background(&child, splitting, move |child, splitting| {
+        let parent = &splitting.0;
+        let members = ours(parent).and_then(|ours| {
+            let all = gather(ours, tag, color, key, env.timeout)?;
+            let mut members: Vec<usize> = (0..all.len()).filter(|r| all[*r].0 == color).collect();
+            members.sort_by_key(|r| all[*r].1);
+            Ok(members)
+        });
+        let members = members.map_err(|failure| splitting.failed(failure))?;
+        of_members(parent, child, &members, tag, env).map_err(|failure| splitting.failed(failure))
+    })?;
+    group::created(place, child)
+}
+
+/// A split of a communicator that goes on.
+struct Splitting(Arc<Comm>);
+
+impl Splitting {
+    fn of(parent: &Arc<Comm>) -> Self {
+        parent.splitting.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(parent))
+    }
+
+    /// The parent says it too: a rank without a color has nothing else to ask.
+    fn failed(&self, failure: Failure) -> Failure {
+        if failure.code != Code::INVALID_USAGE {
+            self.0.fail(&failure);
+        }
+        failure
+    }
+}
+
+impl Drop for Splitting {
+    fn drop(&mut self) {
+        self.0.splitting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn ours(comm: &Comm) -> Result<&Ours, Failure> {
+    match comm.formed()? {
+        Backend::Ours(ours) => Ok(ours),
+        Backend::Handed(_) => Err(Failure::usage("not covered: a communicator that NCCL has")),
+    }
+}
+
+/// Color and key of all ranks.
+fn gather(
+    ours: &Ours,
+    tag: u32,
+    color: c_int,
+    key: c_int,
+    timeout: Duration,
+) -> Result<Vec<(c_int, c_int)>, Failure> {
+    let bootstrap = ours.comm.bootstrap();
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.n_ranks());
+    let mut bytes = color.to_le_bytes().to_vec();
+    bytes.extend(key.to_le_bytes());
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        bootstrap.send(&bytes, peer, tag)?;
+    }
+    let mut all = vec![(color, key); ranks];
+    for peer in (0..ranks).filter(|peer| *peer != rank) {
+        let bytes = bootstrap.recv_timeout(peer, tag, timeout)?;
+        let bytes: [u8; 8] = bytes.as_slice().try_into().map_err(|_| unexpected(peer, bytes.len()))?;
+        let number = |at: usize| c_int::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        all[peer] = (number(0), number(4));
+    }
+    Ok(all)
+}
+
+fn unexpected(peer: usize, bytes: usize) -> Failure {
+    Failure::usage(format!(
+        "rank {peer} sent {bytes} bytes where its part of a split was due; all ranks make the same calls"
+    ))
+}
+
+/// Forms the communicator of these ranks of `parent`, of which this is one.
+fn of_members(parent: &Comm, child: &Comm, members: &[usize], tag: u32, env: &'static Env) -> Outcome {
+    let bootstrap = ours(parent)?.comm.bootstrap();
+    let own = bootstrap.rank();
+    let seat = seat(members, own)?;
+    child.sit(seat, members.len());
+    let id = if seat == 0 {
+        let id = id::own(env)?;
+        for peer in &members[1..] {
+            bootstrap.send(&id.0, *peer, tag)?;
+        }
+        id
+    } else {
+        let bytes = bootstrap.recv_timeout(members[0], tag, env.timeout)?;
+        UniqueId(bytes.as_slice().try_into().map_err(|_| unexpected(members[0], bytes.len()))?)
+    };
+    let job = forming::join(seat, members.len(), &id, env)?;
+    forming::form(child, job, env)
+}
+
+fn seat(members: &[usize], own: usize) -> Result<usize, Failure> {
+    let seat = members.iter().position(|rank| *rank == own);
+    seat.ok_or_else(|| Failure::argument(format!("rank {own} is not among the ranks {members:?}")))
+}
+
+/// `ncclCommShrink`.
+///
+/// # Safety
+/// As [`config::read`].
+pub(crate) unsafe fn shrink(
+    parent: Handle,
+    excluded: &[c_int],
+    place: Place<Handle>,
+    config: *const Config,
+    flags: c_int,
+) -> Result<Code, Failure> {
+    let parent = crate::comm::of(parent)?;
+    let env = forming::begin()?;
+    let abort = match flags {
+        0 => false,
+        1 => true,
+        other => return Err(Failure::argument(format!("`shrinkFlags` is {other}; 0 and 1 are known"))),
+    };
+    // SAFETY: the caller's promise.
+    let settings = unsafe { config::read(config, &parent.settings, env)? };
+    let ours = ours(&parent)?;
+    let (rank, ranks) = parent.seat()?;
+    let mut members: Vec<usize> = (0..ranks).collect();
+    for excluded in excluded {
+        match usize::try_from(*excluded) {
+            Ok(excluded) if excluded < ranks => members.retain(|rank| *rank != excluded),
+            _ => {
+                return Err(Failure::argument(format!(
+                    "there is no rank {excluded} to exclude, of {ranks} ranks"
+                )));
+            }
+        }
+    }
+    if excluded.is_empty() {
+        return Err(Failure::argument("`excludeRanksCount` is 0: nothing is to be shrunk"));
+    }
+    let seat = seat(&members, rank)?;
+    let child = Comm::new(parent.gpu.clone(), settings);
+    if abort {
+        // The job may have failed. So the ranks that are left meet where the first of them has been listening all the time.
+        ours.collectives.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
+        let id = ours.spares.get(members[0]).copied().flatten();
+        let id = id.ok_or_else(|| Failure::usage("a communicator of one rank cannot be shrunk"))?;
+        child.sit(seat, members.len());
+        let job = forming::join(seat, members.len(), &id, env)?;
+        forming::in_background(&child, (), move |child, ()| forming::form(child, job, env))?;
+    } else {
+        let tag = SHRINKINGS | parent.shrinkings.fetch_add(1, Ordering::Relaxed) & NUMBERS;
+        let splitting = Splitting::of(&parent);
+        forming::in_background(&child, splitting, move |child, splitting| {
+            of_members(&splitting.0, child, &members, tag, env).map_err(|failure| splitting.failed(failure))
+        })?;
+    }
+    group::created(place, child)
+}

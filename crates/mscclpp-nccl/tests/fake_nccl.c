@@ -1,0 +1,68 @@
+/* A library with the functions of NCCL that are called, for the test of what is handed over to NCCL: its calls do something that
+   tells who did it. No GPU is needed. */
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct { char internal[128]; } Id;
+typedef struct { int ranks, rank, grouped; } Comm;
+
+int ncclGetVersion(int* version) { *version = 22899; return 0; }
+int ncclGetUniqueId(Id* id) { memset(id, 7, sizeof *id); return 0; }
+
+int ncclCommInitRank(Comm** comm, int ranks, Id id, int rank) {
+  for (int i = 0; i < 128; ++i)
+    if (id.internal[i] != 7) return 4;
+  *comm = malloc(sizeof **comm);
+  **comm = (Comm){ranks, rank, 0};
+  return 0;
+}
+
+int ncclCommSplit(Comm* comm, int color, int key, Comm** made, void* config) {
+  (void)key; (void)config;
+  *made = NULL;
+  if (color < 0) return 0;
+  *made = malloc(sizeof **made);
+  **made = (Comm){1, 0, 0};
+  return comm->ranks > 0 ? 0 : 4;
+}
+
+int ncclCommCount(Comm* comm, int* count) { *count = comm->ranks; return 0; }
+int ncclCommUserRank(Comm* comm, int* rank) { *rank = comm->rank; return 0; }
+int ncclCommFinalize(Comm* comm) { (void)comm; return 0; }
+int ncclCommDestroy(Comm* comm) { free(comm); return 0; }
+int ncclCommAbort(Comm* comm) { free(comm); return 0; }
+int ncclCommGetAsyncError(Comm* comm, int* error) { (void)comm; *error = 0; return 0; }
+const char* ncclGetLastError(Comm* comm) { (void)comm; return "the fake says so"; }
+
+int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residence, Comm* comm) {
+  (void)scalar; (void)type; (void)residence; (void)comm;
+  *op = 77;
+  return 0;
+}
+int ncclRedOpDestroy(int op, Comm* comm) { (void)comm; return op == 77 ? 0 : 4; }
+
+static int depth;
+int ncclGroupStart(void) { ++depth; return 0; }
+int ncclGroupEnd(void) { --depth; return 0; }
+
+/* Each call writes a number of its own, as a float, and refuses others' types and calls outside of a group. */
+static int says(void* to, int type, float number) {
+  if (type != 7) return 4;
+  if (depth == 0) return 3;
+  *(float*)to = number;
+  return 0;
+}
+
+#define UNUSED (void)from, (void)n, (void)c, (void)s
+int ncclAllReduce(const void* from, void* to, size_t n, int t, int op, Comm* c, void* s) { UNUSED; (void)op; return says(to, t, 1); }
+int ncclReduce(const void* from, void* to, size_t n, int t, int op, int root, Comm* c, void* s) { UNUSED; (void)op; return says(to, t, 2 + root); }
+int ncclReduceScatter(const void* from, void* to, size_t n, int t, int op, Comm* c, void* s) { UNUSED; (void)op; return says(to, t, 4); }
+int ncclAllGather(const void* from, void* to, size_t n, int t, Comm* c, void* s) { UNUSED; return says(to, t, 5); }
+int ncclAlltoAll(const void* from, void* to, size_t n, int t, Comm* c, void* s) { UNUSED; return says(to, t, 6); }
+int ncclBroadcast(const void* from, void* to, size_t n, int t, int root, Comm* c, void* s) { UNUSED; return says(to, t, 7 + root); }
+int ncclGather(const void* from, void* to, size_t n, int t, int root, Comm* c, void* s) { UNUSED; return says(to, t, 9 + root); }
+int ncclScatter(const void* from, void* to, size_t n, int t, int root, Comm* c, void* s) { UNUSED; return says(to, t, 11 + root); }
+int ncclSend(const void* from, size_t n, int t, int peer, Comm* c, void* s) { UNUSED; (void)peer; return t == 7 ? 0 : 4; }
+int ncclRecv(void* to, size_t n, int t, int peer, Comm* c, void* s) { (void)n; (void)c; (void)s; return says(to, t, 13 + peer); }

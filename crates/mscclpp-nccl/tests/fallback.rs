@@ -1,0 +1,163 @@
+//! What is not covered goes to NCCL: here, to a library that stands in for it (`fake_nccl.c`).
+
+mod support;
+
+use std::{
+    ffi::c_int,
+    path::PathBuf,
+    process::{Command, ExitCode},
+    ptr,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_test_support::{
+    Child, child,
+    child::{hear, say},
+    hex, unhex,
+};
+use support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, UniqueId, nccl};
+
+const N: usize = 2;
+const F32: c_int = 7;
+
+fn main() -> ExitCode {
+    if let Some(role) = child::role() {
+        let [name, rank] = role.as_slice() else { panic!("no role: {role:?}") };
+        run(name, rank.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    let fake = has_fake();
+    let trials = vec![
+        trial(
+            "ranks_of_several_hosts_go_to_nccl",
+            fake,
+            |_| fake_path(),
+            |said| {
+                assert!(
+                    said.contains(
+                        "goes to NCCL 22899 (MSCCLPP_NCCL_FALLBACK): the ranks are on several hosts"
+                    ),
+                    "{said}"
+                );
+            },
+        ),
+        trial(
+            "all_ranks_need_an_nccl",
+            fake,
+            |rank| if rank == 0 { fake_path() } else { PathBuf::new() },
+            |_| (),
+        ),
+        trial("an_nccl_that_is_not_there_is_named", fake, |_| "/nowhere/libnccl.so.2".into(), |_| ()),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn fake_path() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libfake_nccl.so")
+}
+
+/// Compiles the library, if there is a C compiler.
+fn has_fake() -> bool {
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nccl.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .arg(fake_path())
+        .arg(source)
+        .status();
+    built.is_ok_and(|status| status.success())
+}
+
+fn trial(name: &'static str, has_fake: bool, path: fn(usize) -> PathBuf, check: fn(&str)) -> Trial {
+    Trial::test(name, move || -> Result<(), Failed> {
+        let log = fake_path().with_file_name(format!("{name}.log"));
+        let command = |rank: usize| {
+            let mut command = child::this_program();
+            let file = std::fs::File::create(log.with_extension(rank.to_string())).expect("a file");
+            command
+                .env("MSCCLPP_HOSTID", format!("host {rank}"))
+                .env("MSCCLPP_NCCL_FALLBACK", path(rank))
+                .stderr(file);
+            command
+        };
+        let mut children: Vec<Child> =
+            (0..N).map(|rank| Child::start_by(command(rank), &[name, &rank.to_string()])).collect();
+        let id = children[0].next_line();
+        children[1].tell(&id);
+        children.iter_mut().for_each(Child::expect_success);
+        for rank in 0..N {
+            check(&std::fs::read_to_string(log.with_extension(rank.to_string())).expect("what it said"));
+        }
+        Ok(())
+    })
+    .with_ignored_flag(!has_fake)
+}
+
+fn run(name: &str, rank: usize) {
+    let nccl = nccl();
+    let id = if rank == 0 {
+        let id = nccl.unique_id();
+        say(&hex(&id.0));
+        id
+    } else {
+        UniqueId(unhex(&hear()).try_into().expect("128 bytes"))
+    };
+    match name {
+        "ranks_of_several_hosts_go_to_nccl" => every_call_goes_to_nccl(&Rank::join(rank, N, id)),
+        other => {
+            nccl.set_device(rank);
+            let mut comm = ptr::null_mut();
+            // SAFETY: a place for a handle.
+            let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) };
+            if other == "all_ranks_need_an_nccl" {
+                nccl.fails(refused, INVALID_USAGE, "rank 1 has none");
+            } else {
+                // Rank 0 says so first; what the other one hears is that rank 0 gave up.
+                assert_ne!(refused, SUCCESS);
+                assert!(nccl.last_error(comm).contains("/nowhere/libnccl.so.2"), "{}", nccl.last_error(comm));
+            }
+        }
+    }
+}
+
+fn every_call_goes_to_nccl(rank: &Rank) {
+    let (nccl, comm, stream) = (nccl(), rank.comm, rank.stream.0);
+    let (from, to) = (Numbers::new(&[0f32; 4]), Numbers::new(&[0f32; 4]));
+    let (p, q) = (from.ptr(), to.ptr());
+    let says = |code: c_int, number: f32| {
+        nccl.ok(code);
+        assert_eq!(to.read()[0], number);
+    };
+    // SAFETY: memory of this size, which the fake writes at once.
+    unsafe {
+        says((nccl.ncclAllReduce)(p, q, 4, F32, 0, comm, stream), 1.0);
+        says((nccl.ncclReduce)(p, q, 4, F32, 0, 1, comm, stream), 3.0);
+        says((nccl.ncclReduceScatter)(p, q, 4, F32, 0, comm, stream), 4.0);
+        says((nccl.ncclAllGather)(p, q, 4, F32, comm, stream), 5.0);
+        says((nccl.ncclAlltoAll)(p, q, 4, F32, comm, stream), 6.0);
+        says((nccl.ncclBroadcast)(p, q, 4, F32, 1, comm, stream), 8.0);
+        says((nccl.ncclBcast)(q, 4, F32, 0, comm, stream), 7.0);
+        says((nccl.ncclGather)(p, q, 4, F32, 1, comm, stream), 10.0);
+        says((nccl.ncclScatter)(p, q, 4, F32, 1, comm, stream), 12.0);
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.ok((nccl.ncclSend)(p, 4, F32, 1, comm, stream));
+        nccl.ok((nccl.ncclRecv)(q, 4, F32, 1, comm, stream));
+        says((nccl.ncclGroupEnd)(), 14.0);
+        nccl.fails((nccl.ncclAllReduce)(p, q, 4, 3, 0, comm, stream), INVALID_ARGUMENT, "the fake says so");
+
+        let (mut op, mut factor, mut window) = (0, 2f32, ptr::null_mut());
+        nccl.ok((nccl.ncclRedOpCreatePreMulSum)(&raw mut op, (&raw mut factor).cast(), F32, 1, comm));
+        assert_eq!(op, 77);
+        nccl.ok((nccl.ncclRedOpDestroy)(op, comm));
+        let refused = (nccl.ncclCommWindowRegister)(comm, p, 16, &raw mut window, 0);
+        nccl.fails(refused, INVALID_USAGE, "not covered");
+        assert_eq!(nccl.state(comm), SUCCESS);
+
+        let (mut split, mut count) = (ptr::null_mut(), 0);
+        nccl.ok((nccl.ncclCommSplit)(comm, rank.rank as c_int, 0, &raw mut split, ptr::null_mut()));
+        nccl.ok((nccl.ncclCommCount)(split, &raw mut count));
+        assert_eq!(count, 1);
+        nccl.ok((nccl.ncclCommAbort)(split));
+        nccl.ok((nccl.ncclCommFinalize)(comm));
+        nccl.ok((nccl.ncclCommDestroy)(comm));
+    }
+}

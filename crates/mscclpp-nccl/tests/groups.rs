@@ -1,0 +1,314 @@
+//! Groups: one thread that has several ranks, sends and receives in any order, failures.
+
+mod support;
+
+use std::{ffi::c_int, ptr};
+
+use support::nccl::{
+    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, SUCCESS, SimInfo, Stream, nccl,
+    ranks,
+};
+
+const N: usize = 3;
+const F32: c_int = 7;
+
+/// All ranks of a communicator, made by one thread.
+struct All {
+    comms: [Handle; N],
+    streams: [Stream; N],
+    numbers: [Numbers<f32>; N],
+}
+
+impl All {
+    fn with(comms: [Handle; N]) -> Self {
+        let nccl = nccl();
+        let on = |device| {
+            nccl.set_device(device);
+            (Stream::new(), Numbers::new(&[1.0 + device as f32; 3000]))
+        };
+        let mut parts = (0..N).map(on);
+        let mut next = || parts.next().expect("a part of each rank");
+        let ((s0, n0), (s1, n1), (s2, n2)) = (next(), next(), next());
+        Self { comms, streams: [s0, s1, s2], numbers: [n0, n1, n2] }
+    }
+
+    /// Calls of all ranks in one group, twice.
+    fn assert_works(&self) {
+        let nccl = nccl();
+        // SAFETY: memory of the devices, until the streams are synchronised.
+        unsafe {
+            nccl.ok((nccl.ncclGroupStart)());
+            for _ in 0..2 {
+                for ((comm, stream), numbers) in self.comms.iter().zip(&self.streams).zip(&self.numbers) {
+                    let p = numbers.ptr();
+                    nccl.ok((nccl.ncclAllReduce)(p, p, 3000, F32, 0, *comm, stream.0));
+                }
+            }
+            nccl.ok((nccl.ncclGroupEnd)());
+        }
+        for (stream, numbers) in self.streams.iter().zip(&self.numbers) {
+            stream.synchronize();
+            assert_eq!(numbers.read(), [18.0; 3000]);
+        }
+    }
+
+    fn destroy(self) {
+        // One after the other, by one thread: none of them waits for the others.
+        for comm in self.comms {
+            // SAFETY: a communicator.
+            nccl().ok(unsafe { (nccl().ncclCommDestroy)(comm) });
+        }
+    }
+}
+
+#[test]
+fn one_thread_makes_all_ranks_in_a_group() {
+    let (nccl, id) = (nccl(), nccl().unique_id());
+    let mut comms = [ptr::null_mut(); N];
+    // SAFETY: places for handles, until the group ends.
+    unsafe {
+        nccl.ok((nccl.ncclGroupStart)());
+        for (rank, comm) in comms.iter_mut().enumerate() {
+            nccl.set_device(rank);
+            nccl.ok((nccl.ncclCommInitRank)(comm, N as c_int, id, rank as c_int));
+        }
+        nccl.ok((nccl.ncclGroupEnd)());
+    }
+    let all = All::with(comms);
+    all.assert_works();
+    all.destroy();
+}
+
+#[test]
+fn a_group_in_which_a_rank_is_missing_ends_at_once() {
+    let (nccl, id) = (nccl(), nccl().unique_id());
+    let mut comms = [ptr::null_mut(); 2];
+    // SAFETY: places for handles, until the group ends.
+    unsafe {
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.set_device(0);
+        nccl.ok((nccl.ncclCommInitRank)(&raw mut comms[0], 2, id, 0));
+        let wrong = (nccl.ncclCommInitRank)(&raw mut comms[1], 2, id, 2);
+        nccl.fails(wrong, INVALID_ARGUMENT, "rank 2 of 2");
+        nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "rank 2 of 2");
+    }
+    assert!(comms.iter().all(|comm| comm.is_null()));
+}
+
+#[test]
+fn init_all_makes_all_ranks() {
+    let nccl = nccl();
+    let mut comms = [ptr::null_mut(); N];
+    // SAFETY: places for handles.
+    nccl.ok(unsafe { (nccl.ncclCommInitAll)(comms.as_mut_ptr(), N as c_int, ptr::null()) });
+    let all = All::with(comms);
+    all.assert_works();
+    for (rank, comm) in all.comms.iter().enumerate() {
+        let (mut device, mut user_rank, mut count) = (-1, -1, -1);
+        // SAFETY: places for numbers.
+        unsafe {
+            nccl.ok((nccl.ncclCommCuDevice)(*comm, &raw mut device));
+            nccl.ok((nccl.ncclCommUserRank)(*comm, &raw mut user_rank));
+            nccl.ok((nccl.ncclCommCount)(*comm, &raw mut count));
+        }
+        assert_eq!([device, user_rank, count], [rank as c_int, rank as c_int, N as c_int]);
+    }
+    all.destroy();
+}
+
+#[test]
+fn init_all_takes_the_devices_that_are_named() {
+    let nccl = nccl();
+    let mut comms = [ptr::null_mut(); 2];
+    // SAFETY: places for handles, and two numbers.
+    nccl.ok(unsafe { (nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, [5, 3].as_ptr()) });
+    let mut device = -1;
+    // SAFETY: a place for a number.
+    nccl.ok(unsafe { (nccl.ncclCommCuDevice)(comms[1], &raw mut device) });
+    assert_eq!(device, 3);
+    for comm in comms {
+        // SAFETY: a communicator.
+        nccl.ok(unsafe { (nccl.ncclCommDestroy)(comm) });
+    }
+    // SAFETY: as above.
+    let refused = unsafe { (nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, [4, 4].as_ptr()) };
+    nccl.fails(refused, INVALID_USAGE, "ranks 0 and 1 are on the same device");
+    assert!(comms.iter().all(|comm| comm.is_null()));
+}
+
+#[test]
+fn a_communicator_that_does_not_block_is_polled() {
+    let (nccl, id) = (nccl(), nccl().unique_id());
+    let mut comms = [ptr::null_mut(); N];
+    let mut config = Config::NOT_BLOCKING;
+    for (rank, comm) in comms.iter_mut().enumerate() {
+        nccl.set_device(rank);
+        // SAFETY: a place for a handle, and a configuration.
+        let code =
+            unsafe { (nccl.ncclCommInitRankConfig)(comm, N as c_int, id, rank as c_int, &raw mut config) };
+        assert_eq!(code, IN_PROGRESS);
+        assert!(!comm.is_null());
+        if rank == 0 {
+            assert_eq!(nccl.state(*comm), IN_PROGRESS, "the others are not there yet");
+            let numbers = Numbers::new(&[0f32]);
+            // SAFETY: memory of this size.
+            let early = unsafe { (nccl.ncclBcast)(numbers.ptr(), 1, F32, 0, *comm, ptr::null_mut()) };
+            nccl.fails(early, INVALID_USAGE, "still being formed");
+        }
+    }
+    for comm in comms {
+        mscclpp_test_support::until("a communicator", || nccl.state(comm) != IN_PROGRESS);
+        assert_eq!(nccl.state(comm), SUCCESS);
+    }
+    let all = All::with(comms);
+    all.assert_works();
+    for comm in all.comms {
+        // SAFETY: a communicator.
+        assert_eq!(unsafe { (nccl.ncclCommFinalize)(comm) }, IN_PROGRESS);
+        mscclpp_test_support::until("its end", || nccl.state(comm) == SUCCESS);
+    }
+    all.destroy();
+}
+
+#[test]
+fn sends_and_receives_are_given_in_any_order() {
+    ranks(N, |rank| {
+        let nccl = nccl();
+        let own: Vec<f32> = (0..N).map(|peer| (10 * rank.rank + peer) as f32).collect();
+        // Two messages for each rank, this one too, the second of which is long.
+        let short = Numbers::new(&own);
+        let long = Numbers::new(&own.iter().flat_map(|number| vec![*number; 40_000]).collect::<Vec<_>>());
+        let (got, got_long) = (Numbers::new(&[0f32; N]), Numbers::new(&[0f32; N * 40_000]));
+        let (comm, stream) = (rank.comm, rank.stream.0);
+        let recv = |peer: usize| {
+            // SAFETY: memory of this size, until the stream is synchronised; so in all tests here.
+            unsafe {
+                nccl.ok((nccl.ncclRecv)(got.at(peer), 1, F32, peer as c_int, comm, stream));
+                nccl.ok((nccl.ncclRecv)(
+                    got_long.at(peer * 40_000),
+                    40_000,
+                    F32,
+                    peer as c_int,
+                    comm,
+                    stream,
+                ));
+            }
+        };
+        let send = |peer: usize| {
+            // SAFETY: as above.
+            unsafe {
+                nccl.ok((nccl.ncclSend)(short.at(peer), 1, F32, peer as c_int, comm, stream));
+                nccl.ok((nccl.ncclSend)(long.at(peer * 40_000), 40_000, F32, peer as c_int, comm, stream));
+            }
+        };
+        for order in 0..3 {
+            got.write(&[0.0; N]);
+            // SAFETY: they take nothing.
+            nccl.ok(unsafe { (nccl.ncclGroupStart)() });
+            match order {
+                0 => (0..N).for_each(|peer| (send(peer), recv(peer)).0),
+                1 => {
+                    (0..N).rev().for_each(recv);
+                    (0..N).for_each(send);
+                }
+                _ => (0..N).for_each(|i| {
+                    recv((rank.rank + i) % N);
+                    send((rank.rank + N - i) % N);
+                }),
+            }
+            // SAFETY: as above.
+            nccl.ok(unsafe { (nccl.ncclGroupEnd)() });
+            rank.stream.synchronize();
+            let expected: Vec<f32> = (0..N).map(|peer| (10 * peer + rank.rank) as f32).collect();
+            assert_eq!(got.read(), expected, "order {order}");
+            let long: Vec<f32> = expected.iter().flat_map(|number| vec![*number; 40_000]).collect();
+            assert!(got_long.read() == long, "order {order}");
+        }
+        rank.destroy();
+    });
+}
+
+#[test]
+fn a_group_has_calls_of_several_streams_and_communicators() {
+    let (nccl, second) = (nccl(), nccl().unique_id());
+    ranks(2, |rank| {
+        let other = support::nccl::Rank::join(rank.rank, 2, second);
+        let numbers: [_; 4] = std::array::from_fn(|i| Numbers::new(&vec![1.0 + i as f32; 2000]));
+        let pairs = [
+            (rank.comm, rank.stream.0),
+            (other.comm, other.stream.0),
+            (rank.comm, other.stream.0),
+            (other.comm, rank.stream.0),
+        ];
+        // SAFETY: as above.
+        unsafe {
+            nccl.ok((nccl.ncclGroupStart)());
+            nccl.ok((nccl.ncclGroupStart)());
+            for ((comm, stream), numbers) in pairs.iter().zip(&numbers) {
+                nccl.ok((nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 2000, F32, 0, *comm, *stream));
+            }
+            nccl.ok((nccl.ncclGroupEnd)());
+            nccl.ok((nccl.ncclGroupEnd)());
+        }
+        // Each stream alone comes after all calls of the communicators that have one in it.
+        rank.stream.synchronize();
+        other.stream.synchronize();
+        for (i, numbers) in numbers.iter().enumerate() {
+            assert_eq!(numbers.read(), [2.0 + 2.0 * i as f32; 2000]);
+        }
+        other.destroy();
+        rank.destroy();
+    });
+}
+
+#[test]
+fn a_group_with_a_wrong_call_does_nothing() {
+    ranks(1, |rank| {
+        let nccl = nccl();
+        let (from, to) = (Numbers::new(&[5f32]), Numbers::new(&[0f32]));
+        // SAFETY: as above.
+        unsafe {
+            nccl.ok((nccl.ncclGroupStart)());
+            nccl.ok((nccl.ncclAllReduce)(from.ptr(), to.ptr(), 1, F32, 0, rank.comm, rank.stream.0));
+            let wrong = (nccl.ncclAllReduce)(from.ptr(), to.ptr(), 1, 99, 0, rank.comm, rank.stream.0);
+            nccl.fails(wrong, INVALID_ARGUMENT, "99");
+            nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "99");
+        }
+        rank.stream.synchronize();
+        assert_eq!(to.read(), [0.0]);
+        // SAFETY: it takes nothing.
+        nccl.fails(unsafe { (nccl.ncclGroupEnd)() }, INVALID_USAGE, "has not started");
+        rank.assert_works();
+        rank.destroy();
+    });
+}
+
+#[test]
+fn a_simulated_group_does_nothing() {
+    ranks(1, |rank| {
+        let nccl = nccl();
+        let (from, to) = (Numbers::new(&[5f32]), Numbers::new(&[0f32]));
+        let mut info =
+            SimInfo { size: size_of::<SimInfo>(), magic: 0x7468_5283, version: 22_809, estimated_time: -1.0 };
+        // SAFETY: as above.
+        unsafe {
+            nccl.ok((nccl.ncclGroupStart)());
+            nccl.ok((nccl.ncclAllReduce)(from.ptr(), to.ptr(), 1, F32, 0, rank.comm, rank.stream.0));
+            nccl.ok((nccl.ncclGroupSimulateEnd)(&raw mut info));
+            rank.stream.synchronize();
+            assert_eq!(to.read(), [0.0]);
+            // Nothing is predicted of simulated devices.
+            assert_eq!(info.estimated_time, -1.0);
+            nccl.ok((nccl.ncclGroupStart)());
+            info.magic = 0;
+            nccl.fails(
+                (nccl.ncclGroupSimulateEnd)(&raw mut info),
+                INVALID_ARGUMENT,
+                "NCCL_SIM_INFO_INITIALIZER",
+            );
+            nccl.ok((nccl.ncclGroupEnd)());
+        }
+        rank.assert_works();
+        rank.destroy();
+    });
+}

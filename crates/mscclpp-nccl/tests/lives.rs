@@ -1,0 +1,329 @@
+//! How communicators begin, split, shrink and end, by ranks that are threads of one process.
+
+mod support;
+
+use std::{
+    ffi::c_int,
+    ptr,
+    sync::Barrier,
+    time::{Duration, Instant},
+};
+
+use mscclpp_test_support::until;
+use support::nccl::{
+    Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS,
+    Stream, UniqueId, nccl, ranks,
+};
+
+const F32: c_int = 7;
+
+/// A split of a communicator, which the rank then has beside it.
+fn split(rank: &Rank, color: c_int, key: c_int) -> Option<Rank> {
+    let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
+    // SAFETY: a communicator, and a place for a handle.
+    nccl.ok(unsafe { (nccl.ncclCommSplit)(rank.comm, color, key, &raw mut comm, ptr::null_mut()) });
+    (!comm.is_null()).then(|| of(comm))
+}
+
+fn of(comm: Handle) -> Rank {
+    let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
+    // SAFETY: a communicator, and places for numbers.
+    unsafe {
+        nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
+        nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
+    }
+    Rank { rank: rank as usize, ranks: ranks as usize, comm, stream: Stream::new() }
+}
+
+#[test]
+fn splits_have_the_order_of_their_keys_and_outlive_their_parent() {
+    ranks(4, |rank| {
+        // Two halves, the second the other way round; and one rank alone.
+        let half =
+            split(&rank, (rank.rank / 2) as c_int, if rank.rank < 2 { 0 } else { -(rank.rank as c_int) });
+        let half = half.expect("each rank has a color");
+        assert_eq!((half.rank, half.ranks), ([0, 1, 1, 0][rank.rank], 2));
+        let alone = split(&rank, if rank.rank == 3 { 7 } else { -1 }, 0);
+        assert_eq!(alone.is_some(), rank.rank == 3);
+        rank.assert_works();
+        rank.destroy();
+        half.assert_works();
+        half.destroy();
+        if let Some(alone) = alone {
+            assert_eq!(alone.ranks, 1);
+            alone.assert_works();
+            alone.destroy();
+        }
+    });
+}
+
+#[test]
+fn a_split_that_does_not_block_is_polled_at_its_parent() {
+    ranks(2, |rank| {
+        let (nccl, mut comm, mut config) = (nccl(), ptr::null_mut(), Config::NOT_BLOCKING);
+        // SAFETY: a communicator, a place for a handle, and a configuration.
+        let code = unsafe { (nccl.ncclCommSplit)(rank.comm, 0, 0, &raw mut comm, &raw mut config) };
+        assert_eq!(code, IN_PROGRESS);
+        until("the parent", || nccl.state(rank.comm) != IN_PROGRESS);
+        assert_eq!((nccl.state(rank.comm), nccl.state(comm)), (SUCCESS, SUCCESS));
+        let child = of(comm);
+        child.assert_works();
+        child.destroy();
+        rank.destroy();
+    });
+}
+
+#[test]
+fn one_thread_splits_all_its_ranks_in_a_group() {
+    let nccl = nccl();
+    let (mut comms, mut children) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
+    // SAFETY: places for handles, until the group ends.
+    unsafe {
+        nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, ptr::null()));
+        nccl.ok((nccl.ncclGroupStart)());
+        for (comm, child) in comms.iter().zip(&mut children) {
+            nccl.ok((nccl.ncclCommSplit)(*comm, 0, 0, child, ptr::null_mut()));
+        }
+        nccl.ok((nccl.ncclGroupEnd)());
+        for comm in comms.into_iter().chain(children) {
+            nccl.ok((nccl.ncclCommDestroy)(comm));
+        }
+    }
+}
+
+fn shrink(rank: &Rank, excluded: &mut [c_int], flags: c_int) -> Rank {
+    let (nccl, mut comm) = (nccl(), ptr::null_mut());
+    let n = excluded.len() as c_int;
+    // SAFETY: a communicator, numbers, and a place for a handle.
+    nccl.ok(unsafe {
+        (nccl.ncclCommShrink)(rank.comm, excluded.as_mut_ptr(), n, &raw mut comm, ptr::null_mut(), flags)
+    });
+    of(comm)
+}
+
+#[test]
+fn a_shrunk_communicator_has_the_ranks_that_are_left() {
+    ranks(3, |rank| {
+        let shrunk = (rank.rank != 1).then(|| shrink(&rank, &mut [1], 0));
+        if let Some(shrunk) = shrunk {
+            assert_eq!((shrunk.rank, shrunk.ranks), (rank.rank / 2, 2));
+            shrunk.assert_works();
+            shrunk.destroy();
+        }
+        // The parent goes on, also with the one that was excluded.
+        rank.assert_works();
+        rank.destroy();
+    });
+}
+
+#[test]
+fn ranks_that_lost_one_go_on_without_it() {
+    let done = Barrier::new(3);
+    ranks(3, |rank| {
+        let nccl = nccl();
+        rank.assert_works();
+        done.wait();
+        if rank.rank == 0 {
+            // SAFETY: a communicator.
+            nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+            return;
+        }
+        // They wait for the one that is gone.
+        let numbers = Numbers::new(&[1f32; 64]);
+        // SAFETY: memory of this size, until the stream is synchronised.
+        unsafe { (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, rank.comm, rank.stream.0) };
+        until("the loss", || nccl.state(rank.comm) == REMOTE_ERROR);
+        let shrunk = shrink(&rank, &mut [0], 1);
+        assert_eq!((shrunk.rank, shrunk.ranks), (rank.rank - 1, 2));
+        shrunk.assert_works();
+        shrunk.destroy();
+        // SAFETY: a communicator.
+        nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+    });
+}
+
+#[test]
+fn an_abort_ends_the_kernels_of_the_others() {
+    let waiting = Barrier::new(3);
+    ranks(3, |rank| {
+        let nccl = nccl();
+        let numbers = Numbers::new(&[1f32; 64]);
+        rank.assert_works();
+        if rank.rank == 2 {
+            waiting.wait();
+            // SAFETY: a communicator.
+            nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+            return;
+        }
+        rank.all_reduce(&numbers);
+        waiting.wait();
+        let begun = Instant::now();
+        // Their kernels wait for rank 2; it returns when they have ended.
+        // SAFETY: a stream.
+        let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        assert_ne!(code, SUCCESS);
+        // 5 s are promised; machines may be busy.
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+        until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
+        assert!(
+            nccl.last_error(rank.comm).contains("ncclCommAbort was called"),
+            "{}",
+            nccl.last_error(rank.comm)
+        );
+        // SAFETY: memory of this size.
+        let refused = unsafe { (nccl.ncclBcast)(numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0) };
+        assert_eq!(refused, REMOTE_ERROR);
+        // SAFETY: a communicator.
+        nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+    });
+}
+
+#[test]
+fn an_abort_is_no_error_for_who_waits_for_nothing() {
+    let (done, aborted, looked) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+    ranks(2, |rank| {
+        let nccl = nccl();
+        rank.assert_works();
+        done.wait();
+        if rank.rank == 0 {
+            // SAFETY: a communicator.
+            nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+            aborted.wait();
+            looked.wait();
+            return;
+        }
+        aborted.wait();
+        assert_eq!(nccl.state(rank.comm), SUCCESS);
+        // But from the next call on, which the news reaches first or which waits in vain.
+        let numbers = Numbers::new(&[1f32; 64]);
+        // SAFETY: memory of this size, until the stream is synchronised.
+        unsafe { (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, rank.comm, rank.stream.0) };
+        until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
+        // SAFETY: a stream.
+        unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        looked.wait();
+        // SAFETY: a communicator.
+        nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+    });
+}
+
+#[test]
+fn an_abort_ends_forming() {
+    let (nccl, id) = (nccl(), nccl().unique_id());
+    nccl.set_device(0);
+    let (mut comm, mut config) = (ptr::null_mut(), Config::NOT_BLOCKING);
+    // SAFETY: a place for a handle, and a configuration. The other rank never comes.
+    let code = unsafe { (nccl.ncclCommInitRankConfig)(&raw mut comm, 2, id, 0, &raw mut config) };
+    assert_eq!(code, IN_PROGRESS);
+    // SAFETY: a communicator.
+    nccl.ok(unsafe { (nccl.ncclCommAbort)(comm) });
+    // SAFETY: what is none any more.
+    nccl.fails(unsafe { (nccl.ncclCommAbort)(comm) }, INVALID_ARGUMENT, "it was destroyed");
+}
+
+#[test]
+fn a_finalized_communicator_takes_no_calls() {
+    ranks(2, |rank| {
+        let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 64]));
+        rank.all_reduce(&numbers);
+        // SAFETY: a communicator, and memory of this size.
+        unsafe {
+            nccl.ok((nccl.ncclCommFinalize)(rank.comm));
+            assert_eq!(numbers.read(), [2.0; 64], "it has waited for the call");
+            assert_eq!(nccl.state(rank.comm), SUCCESS);
+            let refused = (nccl.ncclBcast)(numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0);
+            nccl.fails(refused, INVALID_USAGE, "finalized");
+        }
+        rank.destroy();
+    });
+}
+
+#[test]
+fn a_revoked_communicator_is_shrunk() {
+    ranks(2, |rank| {
+        let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 64]));
+        if rank.rank == 0 {
+            rank.all_reduce(&numbers);
+        }
+        // SAFETY: a communicator, and memory of this size.
+        unsafe {
+            nccl.fails((nccl.ncclCommRevoke)(rank.comm, 1), INVALID_ARGUMENT, "`revokeFlags` is 1");
+            nccl.ok((nccl.ncclCommRevoke)(rank.comm, 0));
+            until("its end", || nccl.state(rank.comm) == SUCCESS);
+            let refused = (nccl.ncclBcast)(numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0);
+            nccl.fails(refused, INVALID_USAGE, "revoked");
+        }
+        let again = split(&rank, 0, 0).expect("a color");
+        again.assert_works();
+        again.destroy();
+        rank.destroy();
+    });
+}
+
+#[test]
+fn two_ranks_on_one_device_are_an_error_that_says_so() {
+    let id = nccl().unique_id();
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            scope.spawn(move || {
+                let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
+                nccl.set_device(4);
+                // SAFETY: a place for a handle.
+                let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, 2, id, rank) };
+                nccl.fails(refused, INVALID_USAGE, "MSCCLPP_NCCL_SAME_GPU=1");
+                assert!(comm.is_null());
+            });
+        }
+    });
+}
+
+#[test]
+fn wrong_ids_and_ranks_are_named() {
+    let (nccl, id, mut comm) = (nccl(), nccl().unique_id(), ptr::null_mut());
+    let mut config = Config { magic: 7, ..Config::INITIAL };
+    // SAFETY: a place for a handle, and what is refused.
+    unsafe {
+        let mut init = |n, id, rank| (nccl.ncclCommInitRank)(&raw mut comm, n, id, rank);
+        nccl.fails(init(2, UniqueId([0; 128]), 0), INVALID_ARGUMENT, "ncclGetUniqueId");
+        nccl.fails(init(2, id, 2), INVALID_ARGUMENT, "rank 2 of 2");
+        nccl.fails(init(-1, id, 0), INVALID_ARGUMENT, "rank 0 of -1");
+        let null = (nccl.ncclCommInitRank)(ptr::null_mut(), 1, id, 0);
+        nccl.fails(null, INVALID_ARGUMENT, "`comm` is NULL");
+        let config = (nccl.ncclCommInitRankConfig)(&raw mut comm, 1, id, 0, &raw mut config);
+        nccl.fails(config, INVALID_ARGUMENT, "NCCL_CONFIG_INITIALIZER");
+        let none = (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 0, ptr::null_mut(), ptr::null_mut());
+        nccl.fails(none, INVALID_ARGUMENT, "`nId` is 0");
+    }
+    // The id is still good.
+    let mut ids = [id, id];
+    // SAFETY: a place for a handle, and two ids.
+    nccl.ok(unsafe {
+        (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 2, ids.as_mut_ptr(), ptr::null_mut())
+    });
+    of(comm).destroy();
+}
+
+#[test]
+fn what_is_registered_is_taken_back_once() {
+    ranks(2, |rank| {
+        let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 1024]));
+        let (mut handle, mut window) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: memory of this size, and places for handles.
+        unsafe {
+            nccl.ok((nccl.ncclCommRegister)(rank.comm, numbers.ptr(), 4096, &raw mut handle));
+            nccl.ok((nccl.ncclCommWindowRegister)(rank.comm, numbers.ptr(), 4096, &raw mut window, 1));
+            let flags = (nccl.ncclCommWindowRegister)(rank.comm, numbers.ptr(), 4096, &raw mut window, 6);
+            nccl.fails(flags, INVALID_ARGUMENT, "`winFlags` is 0x6");
+            rank.assert_works();
+            nccl.ok((nccl.ncclCommDeregister)(rank.comm, handle));
+            nccl.fails((nccl.ncclCommDeregister)(rank.comm, handle), INVALID_ARGUMENT, "is not registered");
+            nccl.ok((nccl.ncclCommWindowDeregister)(rank.comm, window));
+            nccl.fails(
+                (nccl.ncclCommWindowDeregister)(rank.comm, window),
+                INVALID_ARGUMENT,
+                "is not registered",
+            );
+        }
+        rank.destroy();
+    });
+}

@@ -1,0 +1,306 @@
+//! Ranks that are processes: how they come, go and die.
+
+mod support;
+
+use std::{
+    ffi::c_int,
+    fs,
+    process::ExitCode,
+    ptr,
+    time::{Duration, Instant},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_test_support::{
+    Child, LIMIT, child,
+    child::{hear, say},
+    in_fork, until,
+};
+use support::{
+    job::{all_succeed, id, join, role, start},
+    nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, SUCCESS, nccl},
+};
+
+const F32: c_int = 7;
+
+fn main() -> ExitCode {
+    if let Some((role, rank)) = role() {
+        run(&role, rank);
+        return ExitCode::SUCCESS;
+    }
+    let succeed = |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
+        Trial::test(name, move || all_succeed(name, variables))
+    };
+    let trials = vec![
+        succeed("what_vllm_calls", &[]),
+        succeed("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
+        Trial::test("a_process_that_never_destroys_ends_and_is_not_lost", || {
+            let mut children = start("never_destroys", &[]);
+            children[0].expect_success();
+            children[1].tell("it has ended");
+            children[1].expect_success();
+            Ok(())
+        }),
+        Trial::test("an_abort_reaches_other_processes", || {
+            let mut children = start("an_abort_reaches_other_processes", &[]);
+            children[1].expect("waiting");
+            children[0].tell("abort");
+            children.iter_mut().for_each(Child::expect_success);
+            Ok(())
+        }),
+        Trial::test("a_rank_that_is_killed_is_named", killed),
+        succeed("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
+        succeed("many_communicators_leave_nothing_behind", &[]),
+        succeed("a_forked_child_is_told", &[]),
+    ];
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(2));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn run(role: &str, rank: usize) {
+    match role {
+        "what_vllm_calls" => what_vllm_calls(rank),
+        "a_rank_that_has_destroyed_its_communicator_may_end_at_once" => {
+            let rank = join(rank);
+            for _ in 0..20 {
+                rank.assert_works();
+            }
+            let numbers = Numbers::new(&vec![1f32; 1 << 18]);
+            rank.all_reduce(&numbers);
+            if rank.rank == 0 {
+                rank.stream.synchronize();
+                rank.destroy();
+                // The other one's kernel may still be running.
+                std::process::exit(0);
+            }
+            rank.stream.synchronize();
+            assert!(numbers.read().iter().all(|number| *number == 2.0));
+            rank.destroy();
+        }
+        "never_destroys" => {
+            let (nccl, rank) = (nccl(), join(rank));
+            rank.assert_works();
+            if rank.rank == 1 {
+                assert_eq!(hear(), "it has ended");
+                assert_eq!(nccl.state(rank.comm), SUCCESS);
+                let numbers = Numbers::new(&[1f32; 64]);
+                let (p, comm, stream) = (numbers.ptr(), rank.comm, rank.stream.0);
+                // SAFETY: memory of that size, until the stream is synchronised.
+                unsafe {
+                    // It is refused, or waits in vain.
+                    let called = (nccl.ncclAllReduce)(p, p, 64, F32, 0, comm, stream);
+                    assert!(called == REMOTE_ERROR || (nccl.mscclppHostStreamSynchronize)(stream) != SUCCESS);
+                }
+                until("the error", || nccl.state(comm) == REMOTE_ERROR);
+            }
+        }
+        "an_abort_reaches_other_processes" => an_abort_reaches_other_processes(rank),
+        "killed" => is_killed(rank),
+        "calls_that_do_not_match_are_named" => calls_that_do_not_match_are_named(rank),
+        "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
+        "a_forked_child_is_told" => a_forked_child_is_told(rank),
+        other => panic!("no role: {other}"),
+    }
+}
+
+/// The calls of vLLM's wrapper `pynccl`, in the order in which a worker makes them.
+fn what_vllm_calls(rank: usize) {
+    let (nccl, mut version) = (nccl(), 0);
+    // SAFETY: memory of the device, until the stream is synchronised; places for numbers and handles.
+    unsafe {
+        nccl.ok((nccl.ncclGetVersion)(&raw mut version));
+        let rank = join(rank);
+        let (comm, stream, peer) = (rank.comm, rank.stream.0, 1 - rank.rank as c_int);
+        // A first call, to warm up.
+        let one = Numbers::new(&[1f32]);
+        rank.all_reduce(&one);
+        rank.stream.synchronize();
+        let (send, recv) = (Numbers::new(&[rank.rank as f32; 8]), Numbers::new(&[0f32; 16]));
+        nccl.ok((nccl.ncclAllReduce)(send.ptr(), recv.ptr(), 8, F32, 0, comm, stream));
+        nccl.ok((nccl.ncclAllGather)(send.ptr(), recv.ptr(), 8, F32, comm, stream));
+        nccl.ok((nccl.ncclReduceScatter)(recv.ptr(), send.ptr(), 8, F32, 0, comm, stream));
+        rank.stream.synchronize();
+        assert_eq!(send.read(), [2.0 * rank.rank as f32; 8]);
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.ok((nccl.ncclSend)(send.ptr(), 8, F32, peer, comm, stream));
+        nccl.ok((nccl.ncclRecv)(recv.ptr(), 8, F32, peer, comm, stream));
+        nccl.ok((nccl.ncclGroupEnd)());
+        rank.stream.synchronize();
+        assert_eq!(recv.read()[..8], [2.0 * peer as f32; 8]);
+        // Not in a group: one sends, the other receives.
+        if rank.rank == 0 {
+            nccl.ok((nccl.ncclSend)(recv.ptr(), 16, F32, 1, comm, stream));
+        } else {
+            nccl.ok((nccl.ncclRecv)(recv.ptr(), 16, F32, 0, comm, stream));
+        }
+        nccl.ok((nccl.ncclBroadcast)(send.ptr(), send.ptr(), 8, F32, 1, comm, stream));
+        let mut window = ptr::null_mut();
+        nccl.ok((nccl.ncclCommWindowRegister)(comm, send.ptr(), 32, &raw mut window, 1));
+        nccl.ok((nccl.ncclCommWindowDeregister)(comm, window));
+        rank.stream.synchronize();
+        assert_eq!(send.read(), [2.0; 8]);
+        rank.destroy();
+    }
+}
+
+fn an_abort_reaches_other_processes(rank: usize) {
+    let (nccl, rank) = (nccl(), join(rank));
+    rank.assert_works();
+    let numbers = Numbers::new(&[1f32; 64]);
+    if rank.rank == 0 {
+        assert_eq!(hear(), "abort");
+    } else {
+        rank.all_reduce(&numbers);
+        say("waiting");
+        // Its kernel waits for rank 0, which aborts instead.
+        // SAFETY: a stream.
+        let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        assert_ne!(code, SUCCESS);
+        until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
+    }
+    // SAFETY: a communicator.
+    nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+}
+
+fn killed() -> Result<(), Failed> {
+    let mut children = start("killed", &[]);
+    children.iter().for_each(|child| child.expect("ready"));
+    children[0].kill();
+    children[1].expect_success();
+    Ok(())
+}
+
+fn is_killed(rank: usize) {
+    let (nccl, rank) = (nccl(), join(rank));
+    rank.assert_works();
+    let numbers = Numbers::new(&[1f32; 64]);
+    if rank.rank == 1 {
+        rank.all_reduce(&numbers);
+    }
+    say("ready");
+    if rank.rank == 0 {
+        child::await_end();
+        return;
+    }
+    let begun = Instant::now();
+    // SAFETY: a stream.
+    let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+    assert_ne!(code, SUCCESS);
+    until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
+    // 5 s are promised; machines may be busy.
+    assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
+    let said = nccl.last_error(rank.comm);
+    assert!(said.contains("rank 0"), "{said}");
+    // SAFETY: a communicator.
+    nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
+}
+
+fn calls_that_do_not_match_are_named(rank: usize) {
+    let (nccl, rank) = (nccl(), join(rank));
+    rank.assert_works();
+    let numbers = Numbers::new(&[1f32; 64]);
+    let count = 32 * (1 + rank.rank);
+    // SAFETY: memory of that size, until the stream is synchronised.
+    unsafe {
+        nccl.ok((nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), count, F32, 0, rank.comm, rank.stream.0));
+        // On which of the two ranks it fails is not said.
+        let _ = (nccl.mscclppHostStreamSynchronize)(rank.stream.0);
+    }
+    until("the error", || nccl.state(rank.comm) != SUCCESS);
+    let said = nccl.last_error(rank.comm);
+    assert!(said.contains("of 32 F32") && said.contains("of 64 F32"), "{said}");
+    // SAFETY: a communicator.
+    nccl.ok(unsafe { (nccl.ncclCommDestroy)(rank.comm) });
+}
+
+/// Descriptors, threads and shared mappings of this process.
+fn held() -> [usize; 3] {
+    let entries = |path| fs::read_dir(path).expect("procfs").count();
+    let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
+    let mappings = maps.lines().filter(|line| line.contains("memfd:mscclpp")).count();
+    [entries("/proc/self/fd"), entries("/proc/self/task"), mappings]
+}
+
+fn many_communicators_leave_nothing_behind(rank: usize) {
+    const ROUNDS: usize = 25;
+    let first = id(rank);
+    if rank > 0 {
+        return;
+    }
+    let nccl = nccl();
+    let round = || {
+        let mut comms = [ptr::null_mut(); 3];
+        // SAFETY: places for handles; communicators.
+        unsafe {
+            // By ids, with splits and a parent that goes first; and one that is aborted while it forms.
+            let id = nccl.unique_id();
+            nccl.ok((nccl.ncclGroupStart)());
+            for (r, comm) in comms[..2].iter_mut().enumerate() {
+                nccl.set_device(r);
+                nccl.ok((nccl.ncclCommInitRank)(comm, 2, id, r as c_int));
+            }
+            nccl.ok((nccl.ncclGroupEnd)());
+            let mut children = [ptr::null_mut(); 2];
+            nccl.ok((nccl.ncclGroupStart)());
+            for (comm, child) in comms.iter().zip(&mut children) {
+                nccl.ok((nccl.ncclCommSplit)(*comm, 0, 0, child, ptr::null_mut()));
+            }
+            nccl.ok((nccl.ncclGroupEnd)());
+            let (id, mut config) = (nccl.unique_id(), Config::NOT_BLOCKING);
+            (nccl.ncclCommInitRankConfig)(&raw mut comms[2], 2, id, 0, &raw mut config);
+            nccl.ok((nccl.ncclCommAbort)(comms[2]));
+            for comm in comms[..2].iter().chain(&children) {
+                nccl.ok((nccl.ncclCommDestroy)(*comm));
+            }
+        }
+    };
+    let settled = || {
+        let mut last = held();
+        until("nothing to come and go", || {
+            std::thread::sleep(Duration::from_millis(200));
+            let now = held();
+            let same = now == last;
+            last = now;
+            same
+        });
+        last
+    };
+    let _unused = first;
+    round();
+    let before = settled();
+    (0..ROUNDS).for_each(|_| round());
+    let mut after = settled();
+    // What was destroyed last may take a while on a busy machine.
+    mscclpp_test_support::within(LIMIT, || {
+        after = settled();
+        after.iter().zip(before).all(|(after, before)| *after < before + ROUNDS / 2)
+    });
+    let grown: Vec<_> =
+        after.iter().zip(before).map(|(after, before)| after.saturating_sub(before)).collect();
+    assert!(
+        grown.iter().all(|grown| *grown < ROUNDS / 2),
+        "{before:?} before, {after:?} after {ROUNDS} rounds"
+    );
+}
+
+fn a_forked_child_is_told(rank: usize) {
+    let (nccl, rank) = (nccl(), join(rank));
+    rank.assert_works();
+    let numbers = Numbers::new(&[1f32]);
+    let said = in_fork(LIMIT, || {
+        // SAFETY: it is refused.
+        let call = unsafe {
+            (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0)
+        };
+        // SAFETY: as above.
+        let destroy = unsafe { (nccl.ncclCommDestroy)(rank.comm) };
+        let mut version = 0;
+        // SAFETY: a place for a number.
+        unsafe { (nccl.ncclGetVersion)(&raw mut version) };
+        format!("{call} {destroy} {version}")
+    });
+    assert_eq!(said, format!("{INVALID_USAGE} {INVALID_USAGE} 22809"));
+    rank.assert_works();
+    rank.destroy();
+}

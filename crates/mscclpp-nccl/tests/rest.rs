@@ -1,0 +1,86 @@
+//! The functions that are not about calls and communicators, and those that are not covered.
+
+mod support;
+
+use std::{
+    ffi::{CStr, c_int},
+    ptr,
+};
+
+use support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Team, nccl, ranks};
+
+#[test]
+fn the_version_is_that_of_the_interface() {
+    let (nccl, mut version) = (nccl(), 0);
+    // SAFETY: a place for a number.
+    unsafe {
+        nccl.ok((nccl.ncclGetVersion)(&raw mut version));
+        nccl.fails((nccl.ncclGetVersion)(ptr::null_mut()), INVALID_ARGUMENT, "`version` is NULL");
+    }
+    assert_eq!(version, 22_809);
+}
+
+#[test]
+fn every_code_has_a_text() {
+    let nccl = nccl();
+    // SAFETY: texts that are never gone.
+    let text =
+        |code: c_int| unsafe { CStr::from_ptr((nccl.ncclGetErrorString)(code)) }.to_str().expect("UTF-8");
+    let texts: std::collections::BTreeSet<_> = (0..=7).map(text).collect();
+    assert_eq!(texts.len(), 8);
+    assert_eq!([text(8), text(-1)], ["unknown result code"; 2]);
+}
+
+#[test]
+fn memory_is_zero_and_is_freed_once() {
+    let (nccl, mut memory) = (nccl(), ptr::null_mut());
+    nccl.set_device(0);
+    // SAFETY: a place for an address; memory of this size, until it is freed.
+    unsafe {
+        nccl.ok((nccl.ncclMemAlloc)(&raw mut memory, 4096));
+        assert!(std::slice::from_raw_parts(memory.cast::<u8>(), 4096).iter().all(|byte| *byte == 0));
+        nccl.ok((nccl.ncclMemFree)(memory));
+        nccl.fails((nccl.ncclMemFree)(memory), INVALID_ARGUMENT, "ncclMemAlloc did not give");
+        nccl.ok((nccl.ncclMemFree)(ptr::null_mut()));
+        nccl.ok((nccl.ncclMemAlloc)(&raw mut memory, 0));
+    }
+    assert!(memory.is_null());
+}
+
+#[test]
+fn teams_are_all_ranks_and_this_one() {
+    ranks(2, |rank| {
+        let (nccl, r) = (nccl(), rank.rank as c_int);
+        // SAFETY: a communicator.
+        unsafe {
+            let all = (nccl.ncclTeamWorld)(rank.comm);
+            assert_eq!(all, Team(2, r, 1));
+            assert_eq!((nccl.ncclTeamLsa)(rank.comm), all);
+            let rail = (nccl.ncclTeamRail)(rank.comm);
+            assert_eq!(rail, Team(1, 0, 2));
+            assert_eq!((nccl.ncclTeamRankToWorld)(rank.comm, all, 1), 1);
+            assert_eq!((nccl.ncclTeamRankToLsa)(rank.comm, rail, 0), r);
+            assert_eq!((nccl.ncclTeamRankToWorld)(rank.comm, all, 2), -1);
+            assert_eq!((nccl.ncclTeamWorld)(ptr::null_mut()), Team(0, -1, 0));
+        }
+        rank.destroy();
+    });
+}
+
+#[test]
+fn what_is_not_covered_says_so() {
+    let nccl = nccl();
+    let (null, team) = (ptr::null_mut(), Team(1, 0, 1));
+    // SAFETY: they look at nothing.
+    unsafe {
+        let refused = |code| nccl.fails(code, INVALID_USAGE, "not covered");
+        refused((nccl.ncclDevCommCreate)(null, null, null));
+        refused((nccl.ncclDevCommDestroy)(null, null));
+        refused((nccl.ncclLsaBarrierCreateRequirement)(team, 1, null, null));
+        refused((nccl.ncclGinBarrierCreateRequirement)(null, team, 1, null, null));
+        refused((nccl.ncclLLA2ACreateRequirement)(1, 1, null, null));
+        assert_eq!((nccl.ncclLLA2ACalcSlots)(1, 1), 0);
+        nccl.fails(INVALID_USAGE, INVALID_USAGE, "ncclLLA2ACalcSlots: not covered");
+        (nccl.ncclResetDebugInit)();
+    }
+}

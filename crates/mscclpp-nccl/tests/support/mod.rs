@@ -1,0 +1,6 @@
+//! What the tests share.
+
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
+pub(crate) mod job;
+pub(crate) mod nccl;

@@ -1,0 +1,381 @@
+//! The library as programs see it: loaded by its file, functions looked up by their names.
+
+#![allow(non_snake_case, reason = "the names are NCCL's")]
+
+use std::{
+    env,
+    ffi::{CStr, c_char, c_int, c_uint, c_void},
+    path::{Path, PathBuf},
+    ptr,
+    sync::LazyLock,
+};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+pub(crate) type Handle = *mut c_void;
+
+pub(crate) const SUCCESS: c_int = 0;
+pub(crate) const INVALID_ARGUMENT: c_int = 4;
+pub(crate) const INVALID_USAGE: c_int = 5;
+pub(crate) const REMOTE_ERROR: c_int = 6;
+pub(crate) const IN_PROGRESS: c_int = 7;
+
+pub(crate) const UNDEFINED: c_int = c_int::MIN;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct UniqueId(pub(crate) [u8; 128]);
+
+/// `ncclConfig_t` of 2.28.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Config {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) blocking: c_int,
+    pub(crate) cga_cluster_size: c_int,
+    pub(crate) min_ctas: c_int,
+    pub(crate) max_ctas: c_int,
+    pub(crate) net_name: *const c_char,
+    pub(crate) split_share: c_int,
+    pub(crate) traffic_class: c_int,
+    pub(crate) comm_name: *const c_char,
+    pub(crate) rest: [c_int; 6],
+}
+
+impl Config {
+    pub(crate) const INITIAL: Self = Self {
+        size: size_of::<Self>(),
+        magic: 0xcafe_beef,
+        version: 22_809,
+        blocking: UNDEFINED,
+        cga_cluster_size: UNDEFINED,
+        min_ctas: UNDEFINED,
+        max_ctas: UNDEFINED,
+        net_name: ptr::null(),
+        split_share: UNDEFINED,
+        traffic_class: UNDEFINED,
+        comm_name: ptr::null(),
+        rest: [UNDEFINED; 6],
+    };
+
+    pub(crate) const NOT_BLOCKING: Self = Self { blocking: 0, ..Self::INITIAL };
+}
+
+#[repr(C)]
+pub(crate) struct SimInfo {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) estimated_time: f32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Team(pub(crate) c_int, pub(crate) c_int, pub(crate) c_int);
+
+macro_rules! functions {
+    ($($name:ident: fn($($type:ty),*) -> $result:ty;)*) => {
+        pub(crate) struct Nccl {
+            library: Library,
+            $(pub(crate) $name: unsafe extern "C" fn($($type),*) -> $result,)*
+        }
+
+        impl Nccl {
+            fn load(path: &Path) -> Self {
+                // SAFETY: the library of this package, which does nothing when it is loaded.
+                let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+                    .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                // SAFETY: these are the types of NCCL's header and of `host.rs`.
+                unsafe {
+                    Self {
+                        $($name: *library.get(concat!(stringify!($name), "\0").as_bytes()).expect(stringify!($name)),)*
+                        library,
+                    }
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    ncclGetVersion: fn(*mut c_int) -> c_int;
+    ncclGetUniqueId: fn(*mut UniqueId) -> c_int;
+    ncclCommInitRank: fn(*mut Handle, c_int, UniqueId, c_int) -> c_int;
+    ncclCommInitRankConfig: fn(*mut Handle, c_int, UniqueId, c_int, *mut Config) -> c_int;
+    ncclCommInitRankScalable: fn(*mut Handle, c_int, c_int, c_int, *mut UniqueId, *mut Config) -> c_int;
+    ncclCommInitAll: fn(*mut Handle, c_int, *const c_int) -> c_int;
+    ncclCommFinalize: fn(Handle) -> c_int;
+    ncclCommDestroy: fn(Handle) -> c_int;
+    ncclCommAbort: fn(Handle) -> c_int;
+    ncclCommRevoke: fn(Handle, c_int) -> c_int;
+    ncclCommSplit: fn(Handle, c_int, c_int, *mut Handle, *mut Config) -> c_int;
+    ncclCommShrink: fn(Handle, *mut c_int, c_int, *mut Handle, *mut Config, c_int) -> c_int;
+    ncclCommGetAsyncError: fn(Handle, *mut c_int) -> c_int;
+    ncclCommCount: fn(Handle, *mut c_int) -> c_int;
+    ncclCommCuDevice: fn(Handle, *mut c_int) -> c_int;
+    ncclCommUserRank: fn(Handle, *mut c_int) -> c_int;
+    ncclGetErrorString: fn(c_int) -> *const c_char;
+    ncclGetLastError: fn(Handle) -> *const c_char;
+    ncclMemAlloc: fn(*mut *mut c_void, usize) -> c_int;
+    ncclMemFree: fn(*mut c_void) -> c_int;
+    ncclCommRegister: fn(Handle, *mut c_void, usize, *mut Handle) -> c_int;
+    ncclCommDeregister: fn(Handle, Handle) -> c_int;
+    ncclCommWindowRegister: fn(Handle, *mut c_void, usize, *mut Handle, c_int) -> c_int;
+    ncclCommWindowDeregister: fn(Handle, Handle) -> c_int;
+    ncclRedOpCreatePreMulSum: fn(*mut c_int, *mut c_void, c_int, c_int, Handle) -> c_int;
+    ncclRedOpDestroy: fn(c_int, Handle) -> c_int;
+    ncclAllReduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclReduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, Handle, Handle) -> c_int;
+    ncclReduceScatter: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclAllGather: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle) -> c_int;
+    ncclAlltoAll: fn(*const c_void, *mut c_void, usize, c_int, Handle, Handle) -> c_int;
+    ncclBroadcast: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclBcast: fn(*mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclGather: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclScatter: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclSend: fn(*const c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclRecv: fn(*mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    ncclGroupStart: fn() -> c_int;
+    ncclGroupEnd: fn() -> c_int;
+    ncclGroupSimulateEnd: fn(*mut SimInfo) -> c_int;
+    ncclTeamWorld: fn(Handle) -> Team;
+    ncclTeamLsa: fn(Handle) -> Team;
+    ncclTeamRail: fn(Handle) -> Team;
+    ncclTeamRankToWorld: fn(Handle, Team, c_int) -> c_int;
+    ncclTeamRankToLsa: fn(Handle, Team, c_int) -> c_int;
+    ncclLLA2ACalcSlots: fn(c_int, c_int) -> c_int;
+    ncclDevCommCreate: fn(Handle, *const c_void, *mut c_void) -> c_int;
+    ncclDevCommDestroy: fn(Handle, *const c_void) -> c_int;
+    ncclLsaBarrierCreateRequirement: fn(Team, c_int, *mut c_void, *mut c_void) -> c_int;
+    ncclGinBarrierCreateRequirement: fn(Handle, Team, c_int, *mut c_void, *mut c_void) -> c_int;
+    ncclLLA2ACreateRequirement: fn(c_int, c_int, *mut c_void, *mut c_void) -> c_int;
+    ncclResetDebugInit: fn() -> ();
+    pncclAllReduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
+    mscclppHostSetDevice: fn(c_int) -> c_int;
+    mscclppHostStreamCreate: fn(*mut Handle) -> c_int;
+    mscclppHostStreamDestroy: fn(Handle) -> c_int;
+    mscclppHostStreamSynchronize: fn(Handle) -> c_int;
+    mscclppHostStreamQuery: fn(Handle) -> c_int;
+    mscclppHostStreamBeginCapture: fn(Handle) -> c_int;
+    mscclppHostStreamEndCapture: fn(Handle, *mut Handle) -> c_int;
+    mscclppHostGraphLaunch: fn(Handle, Handle) -> c_int;
+    mscclppHostGraphDestroy: fn(Handle) -> c_int;
+}
+
+/// The library that this package has built: beside the test program.
+pub(crate) fn path() -> PathBuf {
+    let program = env::current_exe().expect("the path of this program");
+    let folder = program.parent().expect("a folder");
+    let beside = [folder.join("libnccl.so"), folder.join("libnccl.so.2")];
+    beside
+        .into_iter()
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("no libnccl.so in {}", folder.display()))
+}
+
+/// The library, on simulated devices.
+pub(crate) fn nccl() -> &'static Nccl {
+    static NCCL: LazyLock<Nccl> = LazyLock::new(|| {
+        // SAFETY: the library, which reads it, is loaded later, and nothing else in these tests asks the C library for variables.
+        unsafe { env::set_var("MSCCLPP_PLATFORM", "host") };
+        Nccl::load(&path())
+    });
+    &NCCL
+}
+
+// SAFETY: functions, and a library that stays loaded.
+unsafe impl Sync for Nccl {}
+// SAFETY: as above.
+unsafe impl Send for Nccl {}
+
+impl Nccl {
+    pub(crate) fn has(&self, name: &str) -> bool {
+        // SAFETY: it is not called.
+        unsafe { self.library.get::<*const c_void>(name.as_bytes()) }.is_ok()
+    }
+
+    /// What `ncclGetLastError` says.
+    pub(crate) fn last_error(&self, comm: Handle) -> String {
+        // SAFETY: a communicator or NULL; the text is valid until this thread asks again.
+        unsafe { CStr::from_ptr((self.ncclGetLastError)(comm)) }.to_string_lossy().into_owned()
+    }
+
+    /// # Panics
+    /// If a call did not succeed: with what it said.
+    #[track_caller]
+    pub(crate) fn ok(&self, code: c_int) {
+        assert_eq!(code, SUCCESS, "{}", self.last_error(ptr::null_mut()));
+    }
+
+    /// That a call failed like this.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: c_int, expected: c_int, said: &str) {
+        let text = self.last_error(ptr::null_mut());
+        assert_eq!(code, expected, "{text}");
+        assert!(text.contains(said), "{text:?} does not say {said:?}");
+    }
+
+    pub(crate) fn unique_id(&self) -> UniqueId {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: it writes the id.
+        self.ok(unsafe { (self.ncclGetUniqueId)(&raw mut id) });
+        id
+    }
+
+    pub(crate) fn set_device(&self, device: usize) {
+        // SAFETY: a number.
+        self.ok(unsafe { (self.mscclppHostSetDevice)(device as c_int) });
+    }
+
+    pub(crate) fn state(&self, comm: Handle) -> c_int {
+        let mut state = -1;
+        // SAFETY: it writes a code.
+        self.ok(unsafe { (self.ncclCommGetAsyncError)(comm, &raw mut state) });
+        state
+    }
+}
+
+/// Memory of the thread's device that holds numbers.
+pub(crate) struct Numbers<T> {
+    address: *mut T,
+    len: usize,
+}
+
+// SAFETY: memory of the process, which the test orders its uses of.
+unsafe impl<T> Send for Numbers<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Numbers<T> {}
+
+impl<T: Copy> Numbers<T> {
+    pub(crate) fn new(numbers: &[T]) -> Self {
+        let mut address = ptr::null_mut();
+        let nccl = nccl();
+        // SAFETY: it writes an address.
+        nccl.ok(unsafe { (nccl.ncclMemAlloc)(&raw mut address, size_of_val(numbers).max(1)) });
+        let address = address.cast::<T>();
+        // SAFETY: memory of this size, which nothing uses yet.
+        unsafe { ptr::copy_nonoverlapping(numbers.as_ptr(), address, numbers.len()) };
+        Self { address, len: numbers.len() }
+    }
+
+    pub(crate) fn at(&self, index: usize) -> *mut c_void {
+        assert!(index <= self.len);
+        self.address.wrapping_add(index).cast()
+    }
+
+    pub(crate) fn ptr(&self) -> *mut c_void {
+        self.address.cast()
+    }
+
+    /// The numbers, when the stream has come so far.
+    pub(crate) fn read(&self) -> Vec<T> {
+        // SAFETY: memory of this size, which nothing writes any more.
+        (0..self.len).map(|i| unsafe { self.address.add(i).read_volatile() }).collect()
+    }
+
+    pub(crate) fn write(&self, numbers: &[T]) {
+        assert_eq!(numbers.len(), self.len);
+        // SAFETY: memory of this size, which nothing uses now.
+        numbers
+            .iter()
+            .enumerate()
+            .for_each(|(i, number)| unsafe { self.address.add(i).write_volatile(*number) });
+    }
+}
+
+impl<T> Drop for Numbers<T> {
+    fn drop(&mut self) {
+        let nccl = nccl();
+        // SAFETY: `ncclMemAlloc` gave it.
+        nccl.ok(unsafe { (nccl.ncclMemFree)(self.address.cast()) });
+    }
+}
+
+/// A stream of the thread's device.
+pub(crate) struct Stream(pub(crate) Handle);
+
+impl Stream {
+    pub(crate) fn new() -> Self {
+        let mut stream = ptr::null_mut();
+        let nccl = nccl();
+        // SAFETY: it writes a handle.
+        nccl.ok(unsafe { (nccl.mscclppHostStreamCreate)(&raw mut stream) });
+        Self(stream)
+    }
+
+    pub(crate) fn synchronize(&self) {
+        let nccl = nccl();
+        // SAFETY: a stream.
+        nccl.ok(unsafe { (nccl.mscclppHostStreamSynchronize)(self.0) });
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: a stream.
+        unsafe { (nccl().mscclppHostStreamDestroy)(self.0) };
+    }
+}
+
+/// A communicator of a rank, and what its thread has.
+pub(crate) struct Rank {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) comm: Handle,
+    pub(crate) stream: Stream,
+}
+
+impl Rank {
+    /// Joins; the thread's device is the one with the rank's number.
+    pub(crate) fn join(rank: usize, ranks: usize, id: UniqueId) -> Self {
+        let nccl = nccl();
+        nccl.set_device(rank);
+        let mut comm = ptr::null_mut();
+        // SAFETY: it writes a handle.
+        nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, ranks as c_int, id, rank as c_int) });
+        Self { rank, ranks, comm, stream: Stream::new() }
+    }
+
+    pub(crate) fn all_reduce(&self, numbers: &Numbers<f32>) {
+        let nccl = nccl();
+        // SAFETY: memory of the device, that lives until the stream is synchronised.
+        nccl.ok(unsafe {
+            (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), numbers.len, 7, 0, self.comm, self.stream.0)
+        });
+    }
+
+    /// That the communicator sums up.
+    pub(crate) fn assert_works(&self) {
+        let numbers = Numbers::new(&[1.0f32 + self.rank as f32; 100]);
+        self.all_reduce(&numbers);
+        self.stream.synchronize();
+        let sum = (self.ranks * (self.ranks + 1) / 2) as f32;
+        assert_eq!(numbers.read(), [sum; 100]);
+    }
+
+    pub(crate) fn destroy(self) {
+        let nccl = nccl();
+        // SAFETY: a communicator.
+        nccl.ok(unsafe { (nccl.ncclCommDestroy)(self.comm) });
+    }
+}
+
+/// Runs `n` ranks as threads of this process.
+pub(crate) fn ranks(n: usize, rank: impl Fn(Rank) + Sync) {
+    let id = nccl().unique_id();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..n)
+            .map(|r| {
+                scope.spawn({
+                    let rank = &rank;
+                    move || rank(Rank::join(r, n, id))
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+}

@@ -1,0 +1,120 @@
+//! What the environment's variables do, each in processes of its own.
+
+mod support;
+
+use std::{ffi::c_int, process::ExitCode, ptr};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_test_support::{
+    LIMIT, child,
+    child::{hear, say},
+};
+use support::{
+    job::{N, all_succeed, id, join, refused, role},
+    nccl::{INVALID_USAGE, REMOTE_ERROR, Rank, Stream, UniqueId, nccl, ranks},
+};
+
+fn main() -> ExitCode {
+    if let Some((role, rank)) = role() {
+        run(&role, rank);
+        return ExitCode::SUCCESS;
+    }
+    let succeed = |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
+        Trial::test(name, move || all_succeed(name, variables))
+    };
+    let trials = vec![
+        succeed(
+            "ranks_meet_at_an_address",
+            &[("NCCL_COMM_ID", "127.0.0.1:PORT"), ("NCCL_SOCKET_IFNAME", "=lo")],
+        ),
+        succeed("interfaces_are_named_as_for_nccl", &[("NCCL_SOCKET_IFNAME", "^eth,en,docker,br,wl,ib")]),
+        succeed("ranks_share_a_device_if_they_may", &[("MSCCLPP_NCCL_SAME_GPU", "1")]),
+        succeed("a_communicator_that_does_not_form_in_time_is_an_error", &[("MSCCLPP_NCCL_TIMEOUT", "1")]),
+        succeed("peers_whose_memory_must_not_be_reached_are_not_covered", &[("NCCL_P2P_DISABLE", "1")]),
+        succeed("ranks_of_several_hosts_are_not_covered", &[("MSCCLPP_HOSTID", "host RANK")]),
+        succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_HOST_PEER_ACCESS", "none")]),
+        succeed("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
+        succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
+        Trial::test("lines_say_what_there_is_and_what_was_called", lines),
+    ];
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(2));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn run(role: &str, rank: usize) {
+    match role {
+        "ranks_share_a_device_if_they_may" => {
+            let (id, nccl) = (id(rank), nccl());
+            nccl.set_device(0);
+            let mut comm = ptr::null_mut();
+            // SAFETY: a place for a handle.
+            nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) });
+            let rank = Rank { rank, ranks: N, comm, stream: Stream::new() };
+            rank.assert_works();
+            rank.destroy();
+        }
+        "a_communicator_that_does_not_form_in_time_is_an_error" => {
+            // The other rank never comes.
+            let id = id(rank);
+            if rank == 0 {
+                refused(id, 0, REMOTE_ERROR, "rank");
+            }
+        }
+        "peers_whose_memory_must_not_be_reached_are_not_covered" => {
+            refused(id(rank), rank, INVALID_USAGE, "NCCL_P2P_DISABLE=1");
+        }
+        "ranks_of_several_hosts_are_not_covered" => {
+            refused(id(rank), rank, INVALID_USAGE, "several hosts");
+        }
+        "a_malformed_variable_is_named" => {
+            let (nccl, mut id) = (nccl(), UniqueId([0; 128]));
+            // SAFETY: a place for an id.
+            let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
+            nccl.fails(refused, INVALID_USAGE, "MSCCLPP_NCCL_TIMEOUT=\"soon\"");
+            if rank == 0 {
+                say("no id");
+            } else {
+                hear();
+            }
+        }
+        "both_ranks" => ranks(N, |rank| {
+            rank.assert_works();
+            rank.destroy();
+        }),
+        _ => {
+            let rank = join(rank);
+            rank.assert_works();
+            rank.destroy();
+        }
+    }
+}
+
+fn lines() -> Result<(), Failed> {
+    let quiet = || {
+        let mut command = child::as_child(&["both_ranks", "0"]);
+        for name in ["NCCL_DEBUG", "MSCCLPP_NCCL_DEBUG", "MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG", "RUST_LOG"] {
+            command.env_remove(name);
+        }
+        command
+    };
+    let mut command = quiet();
+    command.env("MSCCLPP_NCCL_DEBUG", "INFO").env("NCCL_ALGO", "Ring").env("NCCL_NVLS_ENABLE", "0");
+    let output = child::output_within(LIMIT, &mut command);
+    let text = String::from_utf8_lossy(&output.stderr);
+    println!("{text}");
+    assert!(output.status.success());
+    for said in [
+        "ignored: ",
+        "NCCL_ALGO",
+        "NCCL_NVLS_ENABLE",
+        "of rank 1 of 2: on host device 1",
+        "all_reduce by packets up to",
+        "of rank 0 of 2 was destroyed; 1 AllReduce of 400 bytes (",
+    ] {
+        assert!(text.contains(said), "{said:?} is not there");
+    }
+    let output = child::output_within(LIMIT, &mut quiet());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    Ok(())
+}

@@ -60,6 +60,7 @@ mod probe;
 mod properties;
 mod retired;
 mod stream;
+pub mod testing;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;

@@ -1,0 +1,234 @@
+//! The detector's side of a block that runs.
+
+use std::{
+    cell::Cell,
+    collections::{HashMap, HashSet},
+    ops::Range,
+    sync::Arc,
+};
+
+use super::{
+    clock::{Clock, joined},
+    launches::Launch,
+    record::{How, Record},
+    report::{self, Found, Why, Would},
+    shadow,
+    sites::Met,
+    thread::{Known, meet_at_block_barrier, meet_at_warp_barrier},
+};
+use crate::host::ranges::{self, Whereabouts};
+
+/// What lies at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// Memory of a device, pinned memory, or a variable.
+    Memory,
+    /// `__shared__` memory of this block.
+    Shared,
+    /// Nothing that threads share.
+    Own,
+    /// Behind the end of memory that begins there and has so many bytes.
+    Beyond(usize, u64),
+}
+
+/// A block's threads, and what they have met.
+pub(in super::super) struct Block {
+    pub(super) threads: Vec<Known>,
+    pub(super) launch: Arc<Launch>,
+    pub(super) met: Met,
+    /// What each BulkBarrier has got.
+    pub(super) barriers: HashMap<usize, Arc<Clock>>,
+    /// This block's `__shared__` variables.
+    shared: Vec<Range<usize>>,
+    /// The places of memory that were asked for last, with the changes of memory at that time.
+    known: Cell<[(usize, usize, Place); 4]>,
+    next: Cell<usize>,
+    changes: Cell<u64>,
+    /// Words that nearly ordered something.
+    woulds: Vec<Would>,
+    found: HashSet<(u32, u32)>,
+}
+
+/// How many are remembered.
+const WOULDS: usize = 16;
+
+/// What `__shared__` memory is filled with before a block runs, 8 bytes at a time: no kernel writes this by chance.
+pub(super) const POISON: u64 = 0xb7d5_1f93_ec3a_6785;
+
+const NOWHERE: (usize, usize, Place) = (0, 0, Place::Own);
+
+impl Block {
+    /// Of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this thread.
+    ///
+    /// # Safety
+    /// They are this thread's alone, and nobody uses them yet.
+    pub(in super::super) unsafe fn new(
+        launch: &Arc<Launch>,
+        index: [u32; 3],
+        threads: usize,
+        shared: Vec<Range<usize>>,
+    ) -> Self {
+        for range in &shared {
+            shadow::forget(range.start, range.len());
+            for word in range.clone().step_by(8).filter(|word| word.is_multiple_of(8) && word + 8 <= range.end) {
+                // SAFETY: the caller's promise; aligned, and within the variable.
+                unsafe { (word as *mut u64).write(POISON) };
+            }
+        }
+        let number = launch.block(index);
+        Self {
+            threads: (0..threads).map(|thread| Known::new(launch, number, thread, &launch.start)).collect(),
+            launch: Arc::clone(launch),
+            met: Met::default(),
+            barriers: HashMap::new(),
+            shared,
+            known: Cell::new([NOWHERE; 4]),
+            next: Cell::new(0),
+            changes: Cell::new(0),
+            woulds: Vec::new(),
+            found: HashSet::new(),
+        }
+    }
+
+    pub(in super::super) fn meet(&mut self, came: impl Fn(usize) -> bool) {
+        meet_at_block_barrier(&mut self.threads, came);
+    }
+
+    /// Threads of one warp have met, by their numbers in the block.
+    pub(in super::super) fn meet_in_warp(&mut self, warp: Range<usize>, came: impl Fn(usize) -> bool) {
+        meet_at_warp_barrier(&mut self.threads[warp], came);
+    }
+
+    /// What is at `bytes` bytes.
+    pub(super) fn place(&self, address: usize, bytes: usize) -> Place {
+        let changes = ranges::changes();
+        let mut known = self.known.get();
+        if changes == self.changes.get() {
+            let inside = |(begin, end, _): &(usize, usize, Place)| *begin <= address && address + bytes <= *end;
+            if let Some((.., place)) = known.iter().find(|range| inside(range)) {
+                return *place;
+            }
+        } else {
+            known = [NOWHERE; 4];
+            self.changes.set(changes);
+        }
+        let (range, place) = self.look_up(address, bytes);
+        if !matches!(place, Place::Beyond(..)) {
+            let next = self.next.get();
+            known[next] = (range.start, range.end, place);
+            self.known.set(known);
+            self.next.set((next + 1) % known.len());
+        }
+        place
+    }
+
+    fn look_up(&self, address: usize, bytes: usize) -> (Range<usize>, Place) {
+        if let Some(shared) = self.shared.iter().find(|range| range.contains(&address)) {
+            return (shared.clone(), Place::Shared);
+        }
+        match ranges::whereabouts(address) {
+            Whereabouts::In(range) if address + bytes <= range.end => (range, Place::Memory),
+            Whereabouts::In(range) => {
+                let size = range.len() as u64;
+                (range.clone(), Place::Beyond(range.start, size))
+            }
+            Whereabouts::Behind(begin, size) => (address..address, Place::Beyond(begin, size)),
+            Whereabouts::Between(range) if self.shared.iter().any(|shared| overlap(shared, &range)) => {
+                // Only this address: variables of the block lie there too.
+                (address..address + bytes, Place::Own)
+            }
+            Whereabouts::Between(range) => (range, Place::Own),
+        }
+    }
+
+    /// A race with `earlier` was found.
+    pub(super) fn race(&mut self, number: usize, earlier: Option<Record>, later: Record, address: usize) {
+        let pair = (earlier.map_or(0, |earlier| earlier.site), later.site);
+        if !self.found.insert(pair) {
+            return;
+        }
+        let would = earlier.and_then(|earlier| self.would(number, &earlier, later.site));
+        let memory = match self.shared.iter().find(|range| range.contains(&address)) {
+            Some(range) => format!(
+                "shared memory of a block of kernel {}, offset {} of a variable of {} bytes",
+                self.launch.kernel,
+                address - range.start,
+                range.len()
+            ),
+            None => report::memory(address),
+        };
+        self.launch.found(Found { earlier, later, memory, would });
+    }
+
+    /// What nearly ordered `earlier` in front of what the thread does.
+    fn would(&self, number: usize, earlier: &Record, site: u32) -> Option<Would> {
+        if let Some(release) = self.threads[number].would_have_known(earlier) {
+            let load = self.woulds.iter().rev().find(|would| would.store.key() == release.by.key());
+            let load = load.map_or(site, |would| would.load);
+            return Some(Would { why: Why::Load, store: release.by, load });
+        }
+        let comes_before = |would: &&Would| {
+            let store = &would.store;
+            let own = earlier.key() == store.key() && earlier.clock <= store.clock;
+            let by_barrier = earlier.block == store.block && earlier.phase() < store.phase();
+            earlier.block != 0 && !earlier.is_async() && (own || by_barrier)
+        };
+        self.woulds.iter().rev().find(comes_before).copied()
+    }
+
+    /// Takes note of a word that would have ordered what came before its store.
+    pub(super) fn nearly(&mut self, why: Why, store: Record, load: u32) {
+        let same = |there: &Would| there.store.site == store.site && there.load == load && there.why == why;
+        self.woulds.retain(|there| !same(there));
+        if self.woulds.len() == WOULDS {
+            self.woulds.remove(0);
+        }
+        self.woulds.push(Would { why, store, load });
+    }
+
+    /// An ordinary access of a thread, of memory that is there.
+    pub(super) fn access(&mut self, number: usize, site: u32, address: usize, bytes: usize, how: How) {
+        let record = self.threads[number].record(site, how);
+        let mut races = Vec::new();
+        let thread = &self.threads[number];
+        shadow::by_page(address, bytes, |at, bytes| {
+            let is_before = |earlier: &Record| thread.is_behind(earlier);
+            shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier| races.push((earlier, at)));
+        });
+        for (earlier, at) in races {
+            self.race(number, Some(earlier), record, at);
+        }
+    }
+
+    /// A read of `__shared__` memory: whether anybody has written it.
+    pub(super) fn look_for_poison(&mut self, number: usize, site: u32, address: usize, bytes: usize) {
+        let first = address & !7;
+        for word in (first..address + bytes).step_by(8) {
+            let inside = self.shared.iter().any(|range| range.start <= word && word + 8 <= range.end);
+            // SAFETY: aligned, and within a variable of this thread.
+            if !inside || unsafe { (word as *const u64).read_volatile() } != POISON {
+                continue;
+            }
+            let mut held = shadow::hold(word);
+            let is_written = held.page(word).records(word).iter().any(|record| record.how.is_write());
+            drop(held);
+            if !is_written {
+                let record = self.threads[number].record(site, How::default());
+                self.race(number, None, record, word);
+                return;
+            }
+        }
+    }
+
+    /// Adds what a thread knows to what a BulkBarrier has got.
+    pub(super) fn arrive(&mut self, barrier: usize, clock: &Arc<Clock>) {
+        let there = self.barriers.entry(barrier).or_default();
+        *there = joined(there, clock);
+    }
+
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+

@@ -131,6 +131,9 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
     let result = unsafe { run_threads(&raw mut block) };
+    if let Some(races) = &mut block.races {
+        races.end();
+    }
     for thread in &mut block.threads {
         if let Some(body) = &mut thread.body {
             // SAFETY: invariant 2.

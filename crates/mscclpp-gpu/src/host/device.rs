@@ -113,21 +113,21 @@ impl DeviceBackend for HostDevice {
     }
 
     unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
-        races::host_accesses(true, false, dst, bytes.len() as u64)?;
+        races::host_writes(false, dst, bytes.len() as u64)?;
         // SAFETY: the caller promises live memory; kernels access it with atomics (invariant 2).
         unsafe { access::write(dst, bytes) };
         Ok(())
     }
 
     unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
-        races::host_accesses(false, false, src, bytes.len() as u64)?;
+        races::host_reads(src, bytes.len() as u64);
         // SAFETY: as in `write`.
         unsafe { access::read(src, bytes) };
         Ok(())
     }
 
     unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()> {
-        races::host_accesses(true, true, dst, len)?;
+        races::host_writes(true, dst, len)?;
         // SAFETY: as in `write`.
         unsafe { access::fill(dst, len, value) };
         Ok(())

@@ -4,7 +4,10 @@ use std::{
     cell::Cell,
     collections::{HashMap, HashSet},
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 use super::{
@@ -47,6 +50,19 @@ pub(in super::super) struct Block {
     /// Words that nearly ordered something.
     woulds: Vec<Would>,
     found: HashSet<(u32, u32)>,
+    undecided: Vec<Undecided>,
+}
+
+/// Two plain writes to the same bytes, unordered, of which the second is about to be made. They race unless both write the
+/// same: that many threads set one flag is so common that it is let pass.
+struct Undecided {
+    number: usize,
+    earlier: Record,
+    later: Record,
+    address: usize,
+    common: u8,
+    /// What was there before it.
+    value: u64,
 }
 
 /// How many are remembered.
@@ -87,15 +103,18 @@ impl Block {
             changes: Cell::new(0),
             woulds: Vec::new(),
             found: HashSet::new(),
+            undecided: Vec::new(),
         }
     }
 
     pub(in super::super) fn meet(&mut self, came: impl Fn(usize) -> bool) {
+        self.decide_those(|_| true);
         meet_at_block_barrier(&mut self.threads, came);
     }
 
     /// Threads of one warp have met, by their numbers in the block.
     pub(in super::super) fn meet_in_warp(&mut self, warp: Range<usize>, came: impl Fn(usize) -> bool) {
+        self.decide_those(|undecided| warp.contains(&undecided.number));
         meet_at_warp_barrier(&mut self.threads[warp], came);
     }
 
@@ -133,11 +152,14 @@ impl Block {
                 (range.clone(), Place::Beyond(range.start, size))
             }
             Whereabouts::Behind(begin, size) => (address..address, Place::Beyond(begin, size)),
-            Whereabouts::Between(range) if self.shared.iter().any(|shared| overlap(shared, &range)) => {
-                // Only this address: variables of the block lie there too.
-                (address..address + bytes, Place::Own)
+            Whereabouts::Between(range) => {
+                // Up to the block's own variables, which may lie there too.
+                let before = self.shared.iter().map(|shared| shared.end).filter(|end| *end <= address).max();
+                let behind = self.shared.iter().map(|shared| shared.start).filter(|start| *start > address).min();
+                let start = before.map_or(range.start, |end| end.max(range.start));
+                let end = behind.map_or(range.end, |start| start.min(range.end));
+                (start..end, Place::Own)
             }
-            Whereabouts::Between(range) => (range, Place::Own),
         }
     }
 
@@ -193,11 +215,44 @@ impl Block {
         let thread = &self.threads[number];
         shadow::by_page(address, bytes, |at, bytes| {
             let is_before = |earlier: &Record| thread.is_behind(earlier);
-            shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier| races.push((earlier, at)));
+            shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier, at, common| {
+                races.push((earlier, at, common));
+            });
         });
-        for (earlier, at) in races {
-            self.race(number, Some(earlier), record, at);
+        for (earlier, at, common) in races {
+            if !earlier.how.is_strong() && earlier.how.is_write() && how.is_write() && !earlier.is_async() {
+                // SAFETY: aligned, and in memory that is accessed now.
+                let value = unsafe { value(at, common) };
+                self.undecided.push(Undecided { number, earlier, later: record, address: at, common, value });
+            } else {
+                self.race(number, Some(earlier), record, at);
+            }
         }
+    }
+
+    /// Decides about what the thread has written meanwhile.
+    pub(super) fn decide(&mut self, number: usize) {
+        if !self.undecided.is_empty() {
+            self.decide_those(|undecided| undecided.number == number);
+        }
+    }
+
+    fn decide_those(&mut self, which: impl Fn(&Undecided) -> bool) {
+        let (now, later) = std::mem::take(&mut self.undecided).into_iter().partition(which);
+        self.undecided = later;
+        let now: Vec<Undecided> = now;
+        for undecided in now {
+            let Undecided { number, earlier, later, address, common, value: before } = undecided;
+            // SAFETY: memory that the thread has just written.
+            if unsafe { value(address, common) } != before {
+                self.race(number, Some(earlier), later, address);
+            }
+        }
+    }
+
+    /// All its threads have ended, or the block is given up.
+    pub(in super::super) fn end(&mut self) {
+        self.decide_those(|_| true);
     }
 
     /// A read of `__shared__` memory: whether anybody has written it.
@@ -228,7 +283,16 @@ impl Block {
 
 }
 
-fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
-    a.start < b.end && b.start < a.end
+/// Those of the 8 bytes that are in the mask; the others are 0.
+///
+/// # Safety
+/// They are memory of the process, which others access with atomics only or not at all meanwhile.
+unsafe fn value(address: usize, mask: u8) -> u64 {
+    let byte = |at: usize| {
+        // SAFETY: the caller's promise.
+        let byte = unsafe { AtomicU8::from_ptr((address + at) as *mut u8) }.load(Ordering::Relaxed);
+        u64::from(byte) << (8 * at)
+    };
+    (0..8).filter(|at| mask >> at & 1 != 0).map(byte).sum()
 }
 

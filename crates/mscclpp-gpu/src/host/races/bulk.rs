@@ -104,7 +104,7 @@ fn note(block: &mut Block, number: usize, space: Space, address: usize, bytes: u
                 known.copy_is_behind(space, earlier)
             }
         };
-        shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier| races.push((earlier, at)));
+        shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier, at, _| races.push((earlier, at)));
     });
     for (earlier, at) in races {
         block.race(number, Some(earlier), record, at);

@@ -43,6 +43,7 @@ unsafe extern "C" fn enter(thread: *mut Thread, place: usize) {
 unsafe extern "C" fn leave(thread: *mut Thread) {
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
+    block.decide(number);
     block.threads[number].node = block.met.caller(block.threads[number].node);
 }
 
@@ -63,6 +64,7 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
     }
     // SAFETY: the caller's promise.
     let (block, number) = unsafe { of(thread) };
+    block.decide(number);
     let memory = block.place(address, bytes);
     match memory {
         Place::Own => {}
@@ -91,6 +93,7 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
 unsafe extern "C" fn fence(thread: *mut Thread, how: u32) {
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
+    block.decide(number);
     block.threads[number].fence(scope(how));
 }
 
@@ -130,6 +133,7 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
     }
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
+    block.decide(number);
     match block.place(address, what.bytes as usize) {
         // SAFETY: as above.
         Place::Own => unsafe { perform(address, what) },
@@ -187,7 +191,7 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     }
     let mut races = Vec::new();
     let thread = &block.threads[number];
-    page.access(address, bytes, record, |earlier| thread.is_behind(earlier), |earlier| races.push(earlier));
+    page.access(address, bytes, record, |earlier| thread.is_behind(earlier), |earlier, _, _| races.push(earlier));
     let mut to_host = Vec::new();
     if meaning.writes {
         to_host = leave_in_word(block, number, page, address, &meaning, &record, || {

@@ -48,9 +48,7 @@ impl Clock {
             && self.all >= other.all
             && has(&self.streams, &other.streams)
             && has(&self.blocks, &other.blocks)
-            && other.threads.iter().all(|(key, time)| {
-                get(&self.threads, *key).is_some_and(|own| own >= *time) || self.knows_by_barrier(*key, *time)
-            })
+            && covers(&self.threads, &other.threads, |key, time| self.knows_by_barrier(key, time))
     }
 
     fn knows_by_barrier(&self, key: u64, time: u64) -> bool {
@@ -79,6 +77,11 @@ impl Clock {
 
     pub(super) fn learn_thread(&mut self, key: u64, time: u64) {
         merge(&mut self.threads, &[(key, time)]);
+    }
+
+    /// Of several threads, in the order of their keys.
+    pub(super) fn learn_threads(&mut self, times: &[(u64, u64)]) {
+        merge(&mut self.threads, times);
     }
 
     /// How many blocks and threads it names.
@@ -115,7 +118,20 @@ fn get<K: Ord + Copy, V: Copy>(entries: &[(K, V)], key: K) -> Option<V> {
 }
 
 fn has<K: Ord + Copy, V: Ord + Copy>(entries: &[(K, V)], others: &[(K, V)]) -> bool {
-    others.iter().all(|(key, value)| get(entries, *key).is_some_and(|own| own >= *value))
+    covers(entries, others, |_, _| false)
+}
+
+/// Whether `entries` have at least the value of each of the others, or that is known `otherwise`. Both are sorted.
+fn covers<K: Ord + Copy, V: Ord + Copy>(
+    entries: &[(K, V)],
+    others: &[(K, V)],
+    otherwise: impl Fn(K, V) -> bool,
+) -> bool {
+    let mut entries = entries.iter().peekable();
+    others.iter().all(|(key, value)| {
+        while entries.next_if(|entry| entry.0 < *key).is_some() {}
+        entries.peek().is_some_and(|entry| entry.0 == *key && entry.1 >= *value) || otherwise(*key, *value)
+    })
 }
 
 /// Takes the larger value of each key. Both are sorted.

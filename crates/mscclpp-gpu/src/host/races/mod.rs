@@ -30,7 +30,7 @@ use std::sync::OnceLock;
 pub(super) use block::Block as RacesOfBlock;
 pub(super) use calls::CALLS;
 pub(super) use launches::Launch as LaunchInOrder;
-pub(super) use order::{Order, Point, host_accesses};
+pub(super) use order::{Order, Point, host_reads, host_writes};
 pub use report::{Race, RaceAccess};
 pub(super) use sites::add_library;
 

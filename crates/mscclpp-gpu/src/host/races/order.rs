@@ -182,33 +182,29 @@ impl State {
     }
 }
 
-/// The host itself reads or writes memory of a device. What it reads of a word that a kernel has released to, it acquires.
+/// The host itself reads memory of a device. What it reads of a word that a kernel has released to, it acquires. The read is
+/// no access that could race: programs poll like that, while a kernel runs.
+pub(in super::super) fn host_reads(at: DevicePtr, bytes: u64) {
+    if super::is_on() && how(at, bytes, false).is_strong() {
+        acquire(at);
+    }
+}
+
+/// The host itself writes or fills memory of a device.
 ///
 /// # Errors
 /// The race, if there is one.
-pub(in super::super) fn host_accesses(
-    is_write: bool,
-    is_fill: bool,
-    at: DevicePtr,
-    bytes: u64,
-) -> Result<()> {
+pub(in super::super) fn host_writes(is_fill: bool, at: DevicePtr, bytes: u64) -> Result<()> {
     if !super::is_on() {
         return Ok(());
     }
-    let site = match (is_write, is_fill) {
-        (false, _) => HostSite::Read,
-        (true, false) => HostSite::Write,
-        (true, true) => HostSite::Fill,
-    };
-    let how = how(at, bytes, is_write);
-    if how.is_strong() && !is_write {
-        acquire(at);
-    }
+    let site = if is_fill { HostSite::Fill } else { HostSite::Write };
+    let how = how(at, bytes, true);
     let mut host = HOST.lock();
     let (clock, record) = (Arc::clone(host.clock.get_or_insert_default()), host.record(site, how));
     drop(host);
     let found = range(at, bytes, record, &clock);
-    if how.is_strong() && is_write {
+    if how.is_strong() {
         release(at, &record);
     }
     failed(site, &found)
@@ -240,7 +236,7 @@ fn publish(dst: DevicePtr, value: u64, record: Record, clock: &Arc<Clock>, write
     let mut held = hold(at);
     let page = held.page(at);
     write();
-    page.access(at, 8, record, |earlier| clock.covers(earlier), |_| {});
+    page.access(at, 8, record, |earlier| clock.covers(earlier), |_, _, _| {});
     let word = page.words.entry(offset(at) as u16).or_default();
     word.begin_anew(&record);
     word.release(Release { clock: Arc::clone(clock), by: record });
@@ -279,7 +275,7 @@ fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<report
     by_page(at, bytes, |at, bytes| {
         let mut held = hold(at);
         let is_before = |earlier: &Record| clock.covers(earlier);
-        held.page(at).access(at, bytes, record, is_before, |earlier| {
+        held.page(at).access(at, bytes, record, is_before, |earlier, at, _| {
             // One of each place is enough.
             if !found.iter().any(|there| there.earlier.is_some_and(|there| there.site == earlier.site)) {
                 let memory = report::memory(at);

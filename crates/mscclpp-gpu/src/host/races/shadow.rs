@@ -64,14 +64,15 @@ impl Held {
 
 impl Page {
     /// Takes note of an access to bytes that all lie in this page. Gives `race` each earlier access that it may not be
-    /// unordered with; `is_before` says which are ordered before it.
+    /// unordered with, the address of the 8 bytes, and which of them both accessed; `is_before` says which are ordered before
+    /// it.
     pub(super) fn access(
         &mut self,
         address: usize,
         bytes: usize,
         record: Record,
         is_before: impl Fn(&Record) -> bool,
-        mut race: impl FnMut(Record),
+        mut race: impl FnMut(Record, usize, u8),
     ) {
         if record.how.is_write() && !record.how.is_strong() && !self.words.is_empty() {
             let (from, to) = (offset(address), offset(address) + bytes);
@@ -80,6 +81,7 @@ impl Page {
         if bytes == PAGE
             && let Cells::Same(cell) = &mut self.cells
         {
+            let mut race = |earlier, common| race(earlier, address, common);
             note(cell, Record { bytes: !0, ..record }, &is_before, &mut race);
             return;
         }
@@ -87,8 +89,9 @@ impl Page {
         while at < address + bytes {
             let end = ((at / GRANULE + 1) * GRANULE).min(address + bytes);
             let mask = (!0u8 >> (GRANULE - (end - at))) << (at % GRANULE);
-            let cells = self.each();
-            note(&mut cells[offset(at) / GRANULE], Record { bytes: mask, ..record }, &is_before, &mut race);
+            let cell = &mut self.each()[offset(at) / GRANULE];
+            let mut race = |earlier, common| race(earlier, at & !(GRANULE - 1), common);
+            note(cell, Record { bytes: mask, ..record }, &is_before, &mut race);
             at = end;
         }
         if bytes == PAGE && record.how.is_write() {
@@ -136,7 +139,7 @@ fn note(
     cell: &mut Cell,
     record: Record,
     is_before: &impl Fn(&Record) -> bool,
-    race: &mut impl FnMut(Record),
+    race: &mut impl FnMut(Record, u8),
 ) {
     if cell.last() == Some(&record) {
         return;
@@ -150,7 +153,7 @@ fn note(
         }
         let before = earlier.is_of_same(&record) || is_before(&earlier);
         if !before && earlier.excludes(&record) {
-            race(earlier);
+            race(earlier, earlier.bytes & record.bytes);
         }
         let is_as_strict = earlier.how.is_strong() || !record.how.is_strong();
         let is_replaced = record.how.is_write() || (!earlier.how.is_write() && before && is_as_strict);
@@ -238,7 +241,7 @@ mod tests {
     fn races(page: &mut Page, address: usize, bytes: usize, record: Record, known: &[u16]) -> Vec<u16> {
         let mut found = Vec::new();
         let is_before = |earlier: &Record| known.contains(&earlier.thread);
-        page.access(address, bytes, record, is_before, |earlier| found.push(earlier.thread));
+        page.access(address, bytes, record, is_before, |earlier, _, _| found.push(earlier.thread));
         found
     }
 

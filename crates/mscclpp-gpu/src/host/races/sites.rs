@@ -45,8 +45,7 @@ static SITES: Mutex<Numbers> = Mutex::new(Numbers { first: 32, places: Vec::new(
 /// What the host does itself, in place of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostSite {
-    Read = 1,
-    Write,
+    Write = 1,
     Fill,
     Copy,
     StreamFill,
@@ -60,9 +59,8 @@ impl HostSite {
     }
 
     fn name(site: u32) -> &'static str {
-        const NAMES: [&str; 8] = [
+        const NAMES: [&str; 7] = [
             "the host",
-            "DeviceBuffer::read",
             "DeviceBuffer::write",
             "DeviceBuffer::fill",
             "Stream::copy",

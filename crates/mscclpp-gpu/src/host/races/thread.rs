@@ -34,6 +34,8 @@ pub(super) struct Known {
     /// What it has read without acquiring it, which a fence behind would make up for.
     pending: Vec<(usize, Release)>,
     pending_all: u32,
+    /// From how many names on its clock is looked through.
+    many: usize,
     /// The functions that it is in: see [`super::sites`].
     pub(super) node: u32,
     /// Bulk copies so far, and how many of them each group ends with that it has not waited for.
@@ -44,7 +46,7 @@ pub(super) struct Known {
 /// How many reads without acquire are remembered.
 const PENDING: usize = 16;
 
-/// From how many names on a clock is looked through for those of launches that have ended.
+/// From how many names on a clock is looked through for those of launches that have ended, at first.
 const MANY: usize = 64;
 
 impl Known {
@@ -61,6 +63,7 @@ impl Known {
             fences: [None, None, None],
             pending: Vec::new(),
             pending_all: 0,
+            many: MANY,
             node: 0,
             copies: 0,
             groups: Vec::new(),
@@ -116,8 +119,9 @@ impl Known {
 
     pub(super) fn learn(&mut self, clock: &Arc<Clock>) {
         self.clock = joined(&self.clock, clock);
-        if self.clock.len() > MANY {
+        if self.clock.len() > self.many {
             super::launches::forget_ended(&mut self.clock);
+            self.many = MANY.max(2 * self.clock.len());
         }
     }
 
@@ -233,8 +237,7 @@ pub(super) fn meet_at_warp_barrier(threads: &mut [Known], came: impl Fn(usize) -
         own.push((record.key(), record.clock));
     }
     let Some((mut all, proxies)) = all.zip(proxies) else { return };
-    let clock = Arc::make_mut(&mut all);
-    own.iter().for_each(|(key, time)| clock.learn_thread(*key, *time));
+    Arc::make_mut(&mut all).learn_threads(&own);
     for (_, thread) in threads.iter_mut().enumerate().filter(|(lane, _)| came(*lane)) {
         thread.clock = Arc::clone(&all);
         thread.proxies.clone_from(&proxies);

@@ -60,10 +60,10 @@ mod probe;
 mod properties;
 mod retired;
 mod stream;
-pub mod testing;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
+pub mod testing;
 mod tokens;
 mod waits;
 

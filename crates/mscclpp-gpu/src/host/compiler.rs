@@ -41,7 +41,9 @@ const CHECKED: &str = "runs nothing when loaded";
 const TRACE: &str = "-fsanitize-coverage=trace-pc";
 
 /// What is added for the race detector: a call at each access (races.cpp), and the lines of the source.
-const RACES: [&str; 4] = ["-fsanitize=thread", "-g1", "-gz=none", "-DMSCCLPP_HOST_RACES"];
+const RACES: [&str; 4] = ["-fsanitize=thread", "-g1", "-gz=none", DEFINED];
+/// Tells the headers so.
+const DEFINED: &str = "-DMSCCLPP_HOST_RACES";
 /// Tells volatile accesses apart, for each compiler.
 const VOLATILE: [&[&str]; 2] =
     [&["--param=tsan-distinguish-volatile=1"], &["-mllvm", "-tsan-distinguish-volatile=1"]];
@@ -173,9 +175,13 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     write(&folder.join(file), source.cuda())?;
 
     let run = |arguments: &[&OsStr]| compiler.run(folder, source.name(), arguments);
-    let preprocess =
-        ["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp"].map(OsStr::new);
-    let preprocessed = run(&[&preprocess[..], &["-I", "include"].map(OsStr::new), &[file]].concat())?;
+    let mut preprocess =
+        vec!["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp", "-I", "include"];
+    if races::is_on() {
+        preprocess.push(DEFINED);
+    }
+    let preprocess: Vec<&OsStr> = preprocess.iter().map(OsStr::new).collect();
+    let preprocessed = run(&[&preprocess[..], &[file]].concat())?;
     let preprocessed = String::from_utf8_lossy(&preprocessed.stdout);
     let rewritten = rewrite(&preprocessed, "include/")
         .map_err(|log| Error::Compile { name: source.name().to_owned(), log })?;

@@ -63,9 +63,11 @@ const SANITIZERS: [(&[u8], &[u8]); 2] =
 /// Why the object cannot be read, in words.
 pub(super) fn drop_sanitizers(object: &mut [u8]) -> Result<(), String> {
     let names = {
-        let elf = Elf::parse(&*object).map_err(|error| format!("the compiler's object cannot be read: {error}"))?;
+        let elf =
+            Elf::parse(&*object).map_err(|error| format!("the compiler's object cannot be read: {error}"))?;
         let names = elf.elf_header().shstrndx(Endianness::default(), &*object);
-        let index = names.map_err(|error| format!("the compiler's object has no names of sections: {error}"))?;
+        let index =
+            names.map_err(|error| format!("the compiler's object has no names of sections: {error}"))?;
         let section = elf.section_by_index(SectionIndex(index as usize)).ok();
         section.and_then(|section| section.file_range())
     };

@@ -62,7 +62,9 @@ impl Launch {
     pub(super) fn run(&self, order: &Order) -> Result<()> {
         let races = order.launches(&self.kernel().name, self.config);
         let result = self.run_blocks(races.as_ref());
-        order.launch_ended();
+        if let Some(races) = &races {
+            order.launch_ended(races);
+        }
         match races.and_then(|races| races.problem()) {
             Some(problem) if result.is_ok() => Err(self.failed(problem)),
             _ => result,

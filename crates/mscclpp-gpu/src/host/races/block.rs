@@ -86,7 +86,9 @@ impl Block {
     ) -> Self {
         for range in &shared {
             shadow::forget(range.start, range.len());
-            for word in range.clone().step_by(8).filter(|word| word.is_multiple_of(8) && word + 8 <= range.end) {
+            for word in
+                range.clone().step_by(8).filter(|word| word.is_multiple_of(8) && word + 8 <= range.end)
+            {
                 // SAFETY: the caller's promise; aligned, and within the variable.
                 unsafe { (word as *mut u64).write(POISON) };
             }
@@ -123,7 +125,8 @@ impl Block {
         let changes = ranges::changes();
         let mut known = self.known.get();
         if changes == self.changes.get() {
-            let inside = |(begin, end, _): &(usize, usize, Place)| *begin <= address && address + bytes <= *end;
+            let inside =
+                |(begin, end, _): &(usize, usize, Place)| *begin <= address && address + bytes <= *end;
             if let Some((.., place)) = known.iter().find(|range| inside(range)) {
                 return *place;
             }
@@ -155,7 +158,8 @@ impl Block {
             Whereabouts::Between(range) => {
                 // Up to the block's own variables, which may lie there too.
                 let before = self.shared.iter().map(|shared| shared.end).filter(|end| *end <= address).max();
-                let behind = self.shared.iter().map(|shared| shared.start).filter(|start| *start > address).min();
+                let behind =
+                    self.shared.iter().map(|shared| shared.start).filter(|start| *start > address).min();
                 let start = before.map_or(range.start, |end| end.max(range.start));
                 let end = behind.map_or(range.end, |start| start.min(range.end));
                 (start..end, Place::Own)
@@ -187,25 +191,30 @@ impl Block {
         if let Some(release) = self.threads[number].would_have_known(earlier) {
             let load = self.woulds.iter().rev().find(|would| would.store.key() == release.by.key());
             let load = load.map_or(site, |would| would.load);
-            return Some(Would { why: Why::Load, store: release.by, load });
+            return Some(Would { why: Why::Load, clock: None, store: release.by, load });
         }
+        let tells = |would: &&Would| would.clock.as_ref().is_some_and(|clock| clock.covers(earlier));
         let comes_before = |would: &&Would| {
+            if would.clock.is_some() {
+                return false;
+            }
             let store = &would.store;
             let own = earlier.key() == store.key() && earlier.clock <= store.clock;
             let by_barrier = earlier.block == store.block && earlier.phase() < store.phase();
             earlier.block != 0 && !earlier.is_async() && (own || by_barrier)
         };
-        self.woulds.iter().rev().find(comes_before).copied()
+        let mut woulds = self.woulds.iter().rev();
+        woulds.clone().find(tells).or_else(|| woulds.find(comes_before)).cloned()
     }
 
     /// Takes note of a word that would have ordered what came before its store.
-    pub(super) fn nearly(&mut self, why: Why, store: Record, load: u32) {
+    pub(super) fn nearly(&mut self, why: Why, clock: Option<&Arc<Clock>>, store: Record, load: u32) {
         let same = |there: &Would| there.store.site == store.site && there.load == load && there.why == why;
         self.woulds.retain(|there| !same(there));
         if self.woulds.len() == WOULDS {
             self.woulds.remove(0);
         }
-        self.woulds.push(Would { why, store, load });
+        self.woulds.push(Would { why, clock: clock.cloned(), store, load });
     }
 
     /// An ordinary access of a thread, of memory that is there.
@@ -253,6 +262,13 @@ impl Block {
     /// All its threads have ended, or the block is given up.
     pub(in super::super) fn end(&mut self) {
         self.decide_those(|_| true);
+        let mut last = None;
+        for thread in &self.threads {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, &thread.clock)) {
+                self.launch.learn(&thread.clock);
+            }
+            last = Some(&thread.clock);
+        }
     }
 
     /// A read of `__shared__` memory: whether anybody has written it.
@@ -280,7 +296,6 @@ impl Block {
         let there = self.barriers.entry(barrier).or_default();
         *there = joined(there, clock);
     }
-
 }
 
 /// Those of the 8 bytes that are in the mask; the others are 0.
@@ -295,4 +310,3 @@ unsafe fn value(address: usize, mask: u8) -> u64 {
     };
     (0..8).filter(|at| mask >> at & 1 != 0).map(byte).sum()
 }
-

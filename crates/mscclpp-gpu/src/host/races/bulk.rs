@@ -104,7 +104,9 @@ fn note(block: &mut Block, number: usize, space: Space, address: usize, bytes: u
                 known.copy_is_behind(space, earlier)
             }
         };
-        shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier, at, _| races.push((earlier, at)));
+        shadow::hold(at)
+            .page(at)
+            .access(at, bytes, record, is_before, |earlier, at, _| races.push((earlier, at)));
     });
     for (earlier, at) in races {
         block.race(number, Some(earlier), record, at);
@@ -120,7 +122,10 @@ fn wait(block: &mut Block, number: usize, left: u64, is_complete: bool) {
     let mut clock = Clock::default();
     clock.learn_thread(Record { thread: own.thread | Record::ASYNC_READ, ..own }.key(), u64::from(copies));
     if is_complete {
-        clock.learn_thread(Record { thread: own.thread | Record::ASYNC_WRITE, ..own }.key(), u64::from(copies));
+        clock.learn_thread(
+            Record { thread: own.thread | Record::ASYNC_WRITE, ..own }.key(),
+            u64::from(copies),
+        );
     }
     known.clock = joined(&known.clock, &Arc::new(clock));
     if is_complete {

@@ -191,7 +191,13 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     }
     let mut races = Vec::new();
     let thread = &block.threads[number];
-    page.access(address, bytes, record, |earlier| thread.is_behind(earlier), |earlier, _, _| races.push(earlier));
+    page.access(
+        address,
+        bytes,
+        record,
+        |earlier| thread.is_behind(earlier),
+        |earlier, _, _| races.push(earlier),
+    );
     let mut to_host = Vec::new();
     if meaning.writes {
         to_host = leave_in_word(block, number, page, address, &meaning, &record, || {
@@ -242,31 +248,28 @@ fn see(
             block.threads[number].learn(&host);
         }
     }
-    let mut released = false;
     if let Some(word) = word {
         if is_unknown {
             word.releases.clear();
         }
         for release in &word.releases {
-            released |= by_kernel.is_some_and(|writer| writer.key() == release.by.key());
             // The load is one of its scope, whatever it is that the release wrote.
             let load = Record { how: How::strong(false, record.how.scope()), ..*record };
             if load.is_one_for(&release.by) || load.is_of_same(&release.by) {
                 block.threads[number].see(address & !7, release, meaning.acquires);
                 if !meaning.acquires {
-                    block.nearly(Why::Load, release.by, record.site);
+                    block.nearly(Why::Load, Some(&release.clock), release.by, record.site);
                 }
             } else {
-                block.nearly(Why::Scope, release.by, record.site);
+                block.nearly(Why::Scope, Some(&release.clock), release.by, record.site);
             }
         }
         word.value = Some(before);
     } else if meaning.acquires {
         page.words.entry(key).or_default().value = Some(before);
     }
-    let relaxed = by_kernel.filter(|writer| writer.how.is_strong() && writer.key() != record.key());
-    if let Some(writer) = relaxed.filter(|_| !released) {
-        block.nearly(Why::Store, writer, record.site);
+    if let Some(writer) = by_kernel.filter(|writer| writer.block != 0 && writer.how.is_strong()) {
+        block.nearly(Why::Store, None, writer, record.site);
     }
 }
 
@@ -342,4 +345,3 @@ unsafe fn perform(address: usize, what: &Atomic) -> u64 {
         _ => perform!(AtomicU64, u64),
     }
 }
-

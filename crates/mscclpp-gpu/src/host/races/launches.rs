@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    clock::Clock,
+    clock::{Clock, joined},
     record::DEVICE_SHIFT,
     report::{self, Found},
 };
@@ -27,6 +27,8 @@ pub(in super::super) struct Launch {
     first_block: u32,
     /// What its stream knew when it began.
     pub(super) start: Arc<Clock>,
+    /// What its threads knew when they ended.
+    end: Mutex<Arc<Clock>>,
     /// What its threads have found, and nobody has put into words yet.
     found: Mutex<Vec<Found>>,
     problems: Mutex<Vec<String>>,
@@ -47,8 +49,9 @@ impl Launch {
         let first_block = NEXT.fetch_add(blocks, Ordering::Relaxed);
         let kernel = kernel.to_owned();
         let (found, problems) = (Mutex::default(), Mutex::default());
+        let end = Mutex::new(Arc::clone(&start));
         let launch =
-            Arc::new(Self { kernel, config, stream, sequence, first_block, start, found, problems });
+            Arc::new(Self { kernel, config, stream, sequence, first_block, start, end, found, problems });
         LAUNCHES.lock().insert(first_block, Arc::clone(&launch));
         launch
     }
@@ -68,6 +71,17 @@ impl Launch {
         let index = |number: u32, [x, y, _]: [u32; 3]| [number % x, number / x % y, number / x / y];
         let block = index(block - self.first_block, self.config.grid);
         format!("block {block:?}, thread {:?}", index(number as u32, self.config.block))
+    }
+
+    /// One of its threads has ended, and knew this.
+    pub(super) fn learn(&self, clock: &Arc<Clock>) {
+        let mut end = self.end.lock();
+        *end = joined(&end, clock);
+    }
+
+    /// What its threads knew when they ended.
+    pub(super) fn end(&self) -> Arc<Clock> {
+        Arc::clone(&self.end.lock())
     }
 
     /// One of its threads has found a race.

@@ -163,10 +163,15 @@ impl Order {
         Some(Launch::begin(kernel, config, (state.stream, state.sequence), Arc::clone(&state.clock)))
     }
 
-    /// The launch that began last has ended.
-    pub(in super::super) fn launch_ended(&self) {
+    /// The launch that began last has ended: what comes next knows what its threads have learned.
+    pub(in super::super) fn launch_ended(&self, launch: &Launch) {
         if let Some(state) = &self.0 {
-            state.lock().done();
+            let mut state = state.lock();
+            state.clock = joined(&state.clock, &launch.end());
+            state.done();
+            if state.clock.len() > 256 {
+                launches::forget_ended(&mut state.clock);
+            }
         }
     }
 }
@@ -293,4 +298,3 @@ fn failed(site: HostSite, found: &[report::Found]) -> Result<()> {
     }
     Err(Error::KernelFailed { kernel: site.text().to_owned(), message: problems.join("\n") })
 }
-

@@ -1,10 +1,11 @@
 //! Races in words: who did what, where, to which memory, and what would have ordered it.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use parking_lot::Mutex;
 
 use super::{
+    clock::Clock,
     launches,
     record::{Record, Scope},
     sites::Lines,
@@ -22,9 +23,11 @@ pub(super) struct Found {
 }
 
 /// Something that would have ordered two accesses.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Would {
     pub(super) why: Why,
+    /// What it would have told the later thread; None for all that the thread of the store had done before.
+    pub(super) clock: Option<Arc<Clock>>,
     /// The store to a word behind the earlier access.
     pub(super) store: Record,
     /// Where the word was read in front of the later access.
@@ -125,7 +128,8 @@ pub(super) fn add(found: &Found) -> String {
 fn race(found: &Found) -> Race {
     let hint = match &found.earlier {
         Some(earlier) => hint(earlier, &found.later, found.would.as_ref()),
-        None => "a GPU has any bytes there: write it first, and put a barrier between if another thread does".to_owned(),
+        None => "a GPU has any bytes there: write it first, and put a barrier between if another thread does"
+            .to_owned(),
     };
     Race {
         earlier: found.earlier.as_ref().map(access),
@@ -169,7 +173,8 @@ fn who(record: &Record) -> String {
 /// What would have ordered the two.
 fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
     if let Some(would) = would {
-        let (store, load) = (Lines::of(would.store.site).text(would.store.site), Lines::of(would.load).text(would.load));
+        let (store, load) =
+            (Lines::of(would.store.site).text(would.store.site), Lines::of(would.load).text(would.load));
         return match would.why {
             Why::Store => format!(
                 "the store at {store} comes between them, and releases nothing: make it a release (signal() rather than \
@@ -217,11 +222,12 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
 pub(super) fn memory(address: usize) -> String {
     match ranges::at(address) {
         Some((begin, bytes)) => {
-            let owner = crate::host::owner_of_memory(begin)
-                .map_or_else(|| "pinned memory or a variable".to_owned(), |device| format!("memory of device {device}"));
+            let owner = crate::host::owner_of_memory(begin).map_or_else(
+                || "pinned memory or a variable".to_owned(),
+                |device| format!("memory of device {device}"),
+            );
             format!("{owner} at {begin:#x} ({bytes} bytes), offset {}", address - begin)
         }
         None => format!("memory at {address:#x}"),
     }
 }
-

@@ -262,7 +262,10 @@ mod tests {
             assert!(races(&mut page, 0x2000, 8, record(thread, false), &[]).is_empty());
         }
         assert_eq!(races(&mut page, 0x2000, 8, record(9, true), &[1, 3]), [2]);
-        assert!(races(&mut page, 0x2000, 8, record(4, false), &[9]).is_empty(), "the write replaced the reads");
+        assert!(
+            races(&mut page, 0x2000, 8, record(4, false), &[9]).is_empty(),
+            "the write replaced the reads"
+        );
     }
 
     #[test]

@@ -1,11 +1,6 @@
 //! Places in the code: where an access is, and through which calls the thread came there.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    hash::BuildHasherDefault,
-    sync::Arc,
-};
+use std::{collections::HashMap, fmt, hash::BuildHasherDefault, sync::Arc};
 
 use addr2line::{Context, gimli};
 use object::{Object, ObjectSection, read::elf::ElfFile64};

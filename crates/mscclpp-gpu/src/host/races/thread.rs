@@ -88,8 +88,7 @@ impl Known {
     /// Whether the access is ordered in front of what this thread does now.
     pub(super) fn is_behind(&self, earlier: &Record) -> bool {
         // Behind a barrier which that thread has reached later.
-        let by_barrier =
-            earlier.block == self.block && !earlier.is_async() && earlier.phase() < self.phase;
+        let by_barrier = earlier.block == self.block && !earlier.is_async() && earlier.phase() < self.phase;
         by_barrier || self.clock.covers(earlier)
     }
 
@@ -103,9 +102,7 @@ impl Known {
     pub(super) fn copy_is_behind(&self, space: Space, earlier: &Record) -> bool {
         let known = self.is_behind(earlier) || self.is(earlier);
         known
-            && (earlier.is_async()
-                || !earlier.how.is_write()
-                || self.proxies[space as usize].covers(earlier))
+            && (earlier.is_async() || !earlier.how.is_write() || self.proxies[space as usize].covers(earlier))
     }
 
     /// What the thread knows now, itself included. What it does later is not in it.
@@ -178,7 +175,8 @@ impl Known {
     /// What a store at `scope` releases that does not release by itself, because of fences in front of it.
     pub(super) fn released_by_fences(&self, by: &Record) -> Vec<Release> {
         const SCOPES: [Scope; 3] = [Scope::Block, Scope::Device, Scope::System];
-        let fences = self.fences.iter().zip(SCOPES).filter_map(|(fence, scope)| Some((fence.as_ref()?, scope)));
+        let fences =
+            self.fences.iter().zip(SCOPES).filter_map(|(fence, scope)| Some((fence.as_ref()?, scope)));
         fences
             .map(|(clock, scope)| {
                 let how = How::strong(true, scope.min(by.how.scope()));

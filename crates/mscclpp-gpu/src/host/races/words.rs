@@ -90,8 +90,14 @@ mod tests {
 
     fn release(thread: u16, scope: Scope) -> Release {
         let mut clock = Clock::default();
-        let by =
-            Record { block: 1, stream: 1, stamp: 1, thread, how: How::strong(true, scope), ..Record::default() };
+        let by = Record {
+            block: 1,
+            stream: 1,
+            stamp: 1,
+            thread,
+            how: How::strong(true, scope),
+            ..Record::default()
+        };
         clock.learn_thread(by.key(), u64::from(thread));
         Release { clock: Arc::new(clock), by }
     }

@@ -42,10 +42,12 @@ impl Op {
                 // SAFETY: as above.
                 unsafe { access::fill(*dst, *bytes, *value) };
             }
-            // SAFETY: as above, and submitting compared the alignment. That all earlier work is visible with the value
-            // holds because it was done by this thread, or by threads which it joined (`Launch::run`).
             Self::WriteU64 { dst, value } => {
-                order.publishes(*dst, *value, || unsafe { access::store_behind(*dst, *value) });
+                order.publishes(*dst, *value, || {
+                    // SAFETY: as above, and submitting compared the alignment. That all earlier work is visible with the
+                    // value holds because it was done by this thread, or by threads which it joined (`Launch::run`).
+                    unsafe { access::store_behind(*dst, *value) };
+                });
             }
             Self::Launch(launch) => launch.run(order)?,
             Self::Graph(ops) => ops.iter().try_for_each(|op| op.run(order))?,

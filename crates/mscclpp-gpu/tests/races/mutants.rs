@@ -140,7 +140,7 @@ fn found(mutant: &Mutant) -> Result<(), Failed> {
         });
         has_all && report.contains(mutant.hint)
     };
-    if reports.iter().any(|report| fits(&report)) {
+    if reports.iter().any(fits) {
         return Ok(());
     }
     Err(format!("no race of {places:?} with {:?}, but: {said}", mutant.hint).into())

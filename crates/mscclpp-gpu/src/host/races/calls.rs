@@ -180,6 +180,7 @@ impl Meaning {
 unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> u64 {
     let bytes = what.bytes as usize;
     let at = address & !7;
+    tell_host(block, number, address, what);
     let mut held = shadow::hold(address);
     let page = held.page(address);
     // SAFETY: the caller's promise.
@@ -198,15 +199,13 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
         |earlier| thread.is_behind(earlier),
         |earlier, _, _| races.push(earlier),
     );
-    let mut to_host = Vec::new();
     if meaning.writes {
-        to_host = leave_in_word(block, number, page, address, &meaning, &record, || {
+        leave_in_word(block, number, page, address, &meaning, &record, || {
             // SAFETY: the caller's promise; held, so it is what this access left.
             unsafe { perform(address, &Atomic { operation: operation::LOAD, ..*what }) }
         });
     }
     drop(held);
-    to_host.iter().for_each(|release| host_learns(&release.clock));
     for earlier in races {
         block.race(number, Some(earlier), record, at);
     }
@@ -273,7 +272,24 @@ fn see(
     }
 }
 
-/// The thread has written a word: what it releases. Returns what is released to the host.
+/// The thread is about to write a word. If that is in memory of this process alone, the host may read it by an access that is
+/// not seen, as soon as it is written: it knows from now on what is released with it.
+fn tell_host(block: &mut Block, number: usize, address: usize, what: &Atomic) {
+    if what.operation == operation::LOAD || scope(what.how) != Scope::System || ranges::is_shared(address) {
+        return;
+    }
+    let thread = &mut block.threads[number];
+    if matches!(what.how & 0xf, 3 | 4) {
+        host_learns(&thread.release());
+        return;
+    }
+    let record = thread.record(0, How::strong(true, Scope::System));
+    let releases = thread.released_by_fences(&record);
+    let to_system = releases.iter().filter(|release| release.by.how.scope() == Scope::System);
+    to_system.for_each(|release| host_learns(&release.clock));
+}
+
+/// The thread has written a word: what it releases.
 fn leave_in_word(
     block: &mut Block,
     number: usize,
@@ -282,7 +298,7 @@ fn leave_in_word(
     meaning: &Meaning,
     record: &Record,
     value: impl FnOnce() -> u64,
-) -> Vec<Release> {
+) {
     let thread = &mut block.threads[number];
     let mut releases = Vec::new();
     if meaning.releases {
@@ -298,15 +314,9 @@ fn leave_in_word(
     }
     if !releases.is_empty() || page.words.contains_key(&key) {
         let word = page.words.entry(key).or_default();
-        releases.iter().cloned().for_each(|release| word.release(release));
+        releases.into_iter().for_each(|release| word.release(release));
         word.value = Some(value());
     }
-    releases.retain(|release| release.by.how.scope() == Scope::System);
-    // What the host reads it reads by atomic accesses that are not seen.
-    if releases.is_empty() || ranges::is_shared(address) {
-        return Vec::new();
-    }
-    releases
 }
 
 /// Does the access itself.

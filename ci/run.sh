@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme first_program format clippy docs kernels headers hip verbs layers python rdma loom fuzz simulation)
+STEPS=(readme first_program format clippy docs kernels headers races hip verbs layers python rdma loom fuzz simulation)
 LONG=(deny soak long_fuzz long_simulation collectives)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
@@ -60,6 +60,14 @@ step_headers() {
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --help > /dev/null 2>&1 || install_packages python3-venv
     bash ci/headers.sh
+}
+
+# The race detector finds its mutants, and nothing in these kernels of the repository.
+step_races() {
+    command -v c++ > /dev/null || install_packages g++
+    cargo test -p mscclpp-gpu --test races
+    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test -p mscclpp --test kernels --test kernels_on_host --test mesh
+    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test -p mscclpp --test packets flags_change
 }
 
 # The types of libibverbs are what rdma-core's headers give, and what the installed header and the crate rdma-sys say. That

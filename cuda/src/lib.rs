@@ -112,6 +112,8 @@ pub const HOST_HEADERS: &[(&str, &str)] = &[
     ("mscclpp_host/memory.hpp", include_str!("../host/mscclpp_host/memory.hpp")),
     ("mscclpp_host/narrow.hpp", include_str!("../host/mscclpp_host/narrow.hpp")),
     ("mscclpp_host/narrow_types.inl", include_str!("../host/mscclpp_host/narrow_types.inl")),
+    ("mscclpp_host/races.cpp", include_str!("../host/mscclpp_host/races.cpp")),
+    ("mscclpp_host/races.hpp", include_str!("../host/mscclpp_host/races.hpp")),
     ("mscclpp_host/runtime.hpp", include_str!("../host/mscclpp_host/runtime.hpp")),
     ("mscclpp_host/trace.cpp", include_str!("../host/mscclpp_host/trace.cpp")),
     ("mscclpp_host/vector_types.hpp", include_str!("../host/mscclpp_host/vector_types.hpp")),

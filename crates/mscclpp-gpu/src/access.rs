@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::DevicePtr;
+use crate::{DevicePtr, host::races};
 
 const WORD: usize = size_of::<u64>();
 
@@ -103,6 +103,15 @@ pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
 /// # Safety
 /// As [`write()`] for 8 bytes; `dst` is 8-byte aligned.
 pub unsafe fn publish(dst: DevicePtr, value: u64) {
+    // SAFETY: the caller's promise.
+    races::publish(dst, value, || unsafe { store_behind(dst, value) });
+}
+
+/// The store of [`publish`] alone.
+///
+/// # Safety
+/// As [`publish`].
+pub(crate) unsafe fn store_behind(dst: DevicePtr, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { word(dst.as_mut_ptr(), 0).store(value, Ordering::Release) };
 }

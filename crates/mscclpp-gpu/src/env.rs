@@ -25,6 +25,16 @@ pub(crate) fn host_peer_access() -> Result<bool> {
     Ok(parsed("MSCCLPP_HOST_PEER_ACCESS", access, "all or none")?.unwrap_or(true))
 }
 
+/// `MSCCLPP_HOST_RACES`: whether the Host platform looks for races of kernels, `1` or `0` (default).
+pub(crate) fn host_races() -> Result<bool> {
+    let on = |value: &str| match value {
+        "1" => Some(true),
+        "0" => Some(false),
+        _ => None,
+    };
+    Ok(parsed("MSCCLPP_HOST_RACES", on, "1 or 0")?.unwrap_or(false))
+}
+
 /// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and what they are usually called.
 pub(crate) fn cxx_compilers() -> Vec<OsString> {
     match read("MSCCLPP_CXX") {

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! # Environment
-//! `MSCCLPP_PLATFORM`, `MSCCLPP_HOST_DEVICES`, `MSCCLPP_HOST_PEER_ACCESS`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and
+//! `MSCCLPP_PLATFORM`, `MSCCLPP_HOST_DEVICES`, `MSCCLPP_HOST_PEER_ACCESS`, `MSCCLPP_HOST_RACES`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and
 //! `MSCCLPP_NVRTC_SO` are read. The book's page "Environment variables" (`docs/src/environment.md`) says what they mean.
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
@@ -63,6 +63,7 @@ mod stream;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
 pub mod test_support;
+pub mod testing;
 mod tokens;
 mod waits;
 

@@ -190,6 +190,11 @@ pub mod gpu {
     };
 }
 
+/// What tests of kernels ask simulated devices.
+pub mod testing {
+    pub use mscclpp_gpu::testing::{Race, RaceAccess, races};
+}
+
 /// The errors of the layers below, which [`Error`] wraps.
 pub mod errors {
     pub use mscclpp_bootstrap::Error as BootstrapError;

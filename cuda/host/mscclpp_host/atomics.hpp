@@ -1,11 +1,13 @@
 // CUDA's atomic functions, of each scope. In CUDA they order nothing; here they are sequentially consistent, which a
-// kernel cannot tell from that. The scopes are one: all memory is the process's.
+// kernel cannot tell from that. The scopes are one: all memory is the process's. The race detector is told the order and
+// the scope that CUDA has.
 //
 // Each of them lets other threads run now and then, because kernels wait by calling them in a loop.
 
 #ifndef MSCCLPP_HOST_ATOMICS_HPP_
 #define MSCCLPP_HOST_ATOMICS_HPP_
 
+#include "mscclpp_host/races.hpp"
 #include "mscclpp_host/runtime.hpp"
 
 namespace mscclpp_host {
@@ -28,15 +30,16 @@ struct WordOf<8> {
 
 // What each of them begins with.
 template <class T>
-void beginAtomic(T* address) {
+void beginAtomic(T* address, Scope scope) {
   step(64);
   check(address, sizeof(T), 1);
+  nextAccess(Order::Relaxed, scope);
 }
 
-// Replaces the object by what `next` makes of it. Returns what was there.
+// Replaces the object by what `next` makes of it, in that order and scope. Returns what was there.
 template <class T, class Next>
-T update(T* address, Next next) {
-  beginAtomic(address);
+T update(T* address, Next next, Scope scope, Order order = Order::Relaxed) {
+  beginAtomic(address, scope);
   typedef typename WordOf<sizeof(T)>::type Word;
   Word* const word = reinterpret_cast<Word*>(address);
   Word before = __atomic_load_n(word, __ATOMIC_RELAXED);
@@ -46,77 +49,84 @@ T update(T* address, Next next) {
     const T changed = next(value);
     Word after;
     __builtin_memcpy(&after, &changed, sizeof(T));
+    nextAccess(order, scope);
     if (__atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return value;
   }
 }
 
 // What the functions below do, for the types that they have.
 template <class T>
-T compareAndSwap(T* address, T expected, T desired) {
-  beginAtomic(address);
+T compareAndSwap(T* address, T expected, T desired, Scope scope) {
+  beginAtomic(address, scope);
   __atomic_compare_exchange_n(address, &expected, desired, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return expected;
 }
 template <class T>
-T exchange(T* address, T value) {
-  beginAtomic(address);
+T exchange(T* address, T value, Scope scope) {
+  beginAtomic(address, scope);
   T before;
   __atomic_exchange(address, &value, &before, __ATOMIC_SEQ_CST);
   return before;
 }
 template <class T>
-T add(T* address, T value) {
-  beginAtomic(address);
+T add(T* address, T value, Scope scope) {
+  beginAtomic(address, scope);
   return __atomic_fetch_add(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
-T addFloating(T* address, T value) {
-  return update(address, [value](T now) { return now + value; });
+T addFloating(T* address, T value, Scope scope) {
+  return update(address, [value](T now) { return now + value; }, scope);
 }
 template <class T>
-T subtract(T* address, T value) {
-  beginAtomic(address);
+T subtract(T* address, T value, Scope scope) {
+  beginAtomic(address, scope);
   return __atomic_fetch_sub(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
-T bitAnd(T* address, T value) {
-  beginAtomic(address);
+T bitAnd(T* address, T value, Scope scope) {
+  beginAtomic(address, scope);
   return __atomic_fetch_and(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
-T bitOr(T* address, T value) {
-  beginAtomic(address);
+T bitOr(T* address, T value, Scope scope) {
+  beginAtomic(address, scope);
   return __atomic_fetch_or(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
-T bitXor(T* address, T value) {
-  beginAtomic(address);
+T bitXor(T* address, T value, Scope scope) {
+  beginAtomic(address, scope);
   return __atomic_fetch_xor(address, value, __ATOMIC_SEQ_CST);
 }
 template <class T>
-T minimum(T* address, T value) {
-  return update(address, [value](T now) { return value < now ? value : now; });
+T minimum(T* address, T value, Scope scope) {
+  return update(address, [value](T now) { return value < now ? value : now; }, scope);
 }
 template <class T>
-T maximum(T* address, T value) {
-  return update(address, [value](T now) { return now < value ? value : now; });
+T maximum(T* address, T value, Scope scope) {
+  return update(address, [value](T now) { return now < value ? value : now; }, scope);
 }
 // Counts up to `last`, and then from 0 again.
-inline unsigned int increment(unsigned int* address, unsigned int last) {
-  return update(address, [last](unsigned int now) { return now >= last ? 0 : now + 1; });
+inline unsigned int increment(unsigned int* address, unsigned int last, Scope scope) {
+  return update(address, [last](unsigned int now) { return now >= last ? 0 : now + 1; }, scope);
 }
 // Counts down to 0, and then from `last` again; also if the number is above `last`.
-inline unsigned int decrement(unsigned int* address, unsigned int last) {
-  return update(address, [last](unsigned int now) { return now == 0 || now > last ? last : now - 1; });
+inline unsigned int decrement(unsigned int* address, unsigned int last, Scope scope) {
+  return update(address, [last](unsigned int now) { return now == 0 || now > last ? last : now - 1; }, scope);
 }
 
 }  // namespace mscclpp_host
 
 // Defines NAME for a type, in the scopes of the device, a block and the system.
 #define MSCCLPP_HOST_ATOMIC(NAME, TYPE, FUNCTION)                                                        \
-  inline TYPE NAME(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }         \
-  inline TYPE NAME##_block(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); } \
-  inline TYPE NAME##_system(TYPE* address, TYPE value) { return mscclpp_host::FUNCTION(address, value); }
+  inline TYPE NAME(TYPE* address, TYPE value) {                                                          \
+    return mscclpp_host::FUNCTION(address, value, mscclpp_host::Scope::Device);                          \
+  }                                                                                                      \
+  inline TYPE NAME##_block(TYPE* address, TYPE value) {                                                  \
+    return mscclpp_host::FUNCTION(address, value, mscclpp_host::Scope::Block);                           \
+  }                                                                                                      \
+  inline TYPE NAME##_system(TYPE* address, TYPE value) {                                                 \
+    return mscclpp_host::FUNCTION(address, value, mscclpp_host::Scope::System);                          \
+  }
 #define MSCCLPP_HOST_ATOMIC_INTEGERS(NAME, FUNCTION) \
   MSCCLPP_HOST_ATOMIC(NAME, int, FUNCTION)           \
   MSCCLPP_HOST_ATOMIC(NAME, unsigned int, FUNCTION)  \
@@ -141,15 +151,15 @@ MSCCLPP_HOST_ATOMIC(atomicDec, unsigned int, decrement)
 
 #undef MSCCLPP_HOST_ATOMIC_INTEGERS
 
-#define MSCCLPP_HOST_ATOMIC_CAS(TYPE)                                        \
-  inline TYPE atomicCAS(TYPE* address, TYPE expected, TYPE desired) {        \
-    return mscclpp_host::compareAndSwap(address, expected, desired);         \
-  }                                                                          \
-  inline TYPE atomicCAS_block(TYPE* address, TYPE expected, TYPE desired) {  \
-    return mscclpp_host::compareAndSwap(address, expected, desired);         \
-  }                                                                          \
-  inline TYPE atomicCAS_system(TYPE* address, TYPE expected, TYPE desired) { \
-    return mscclpp_host::compareAndSwap(address, expected, desired);         \
+#define MSCCLPP_HOST_ATOMIC_CAS(TYPE)                                                               \
+  inline TYPE atomicCAS(TYPE* address, TYPE expected, TYPE desired) {                               \
+    return mscclpp_host::compareAndSwap(address, expected, desired, mscclpp_host::Scope::Device);   \
+  }                                                                                                 \
+  inline TYPE atomicCAS_block(TYPE* address, TYPE expected, TYPE desired) {                         \
+    return mscclpp_host::compareAndSwap(address, expected, desired, mscclpp_host::Scope::Block);    \
+  }                                                                                                 \
+  inline TYPE atomicCAS_system(TYPE* address, TYPE expected, TYPE desired) {                        \
+    return mscclpp_host::compareAndSwap(address, expected, desired, mscclpp_host::Scope::System);   \
   }
 MSCCLPP_HOST_ATOMIC_CAS(int)
 MSCCLPP_HOST_ATOMIC_CAS(unsigned int)

@@ -5,6 +5,7 @@
 #ifndef MSCCLPP_HOST_MEMORY_HPP_
 #define MSCCLPP_HOST_MEMORY_HPP_
 
+#include "mscclpp_host/races.hpp"
 #include "mscclpp_host/runtime.hpp"
 #include "mscclpp_host/vector_types.hpp"
 
@@ -104,8 +105,14 @@ MSCCLPP_HOST_STORE(__stwt)
 #undef MSCCLPP_HOST_STORE
 
 // Fences. The memory is the process's, and so each of them orders for everyone.
-inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+namespace mscclpp_host {
+inline void fence(Scope scope) {
+  nextAccess(Order::AcquireRelease, scope);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+}  // namespace mscclpp_host
+inline void __threadfence() { mscclpp_host::fence(mscclpp_host::Scope::Device); }
+inline void __threadfence_block() { mscclpp_host::fence(mscclpp_host::Scope::Block); }
+inline void __threadfence_system() { mscclpp_host::fence(mscclpp_host::Scope::System); }
 
 #endif  // MSCCLPP_HOST_MEMORY_HPP_

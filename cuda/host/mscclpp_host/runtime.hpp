@@ -47,6 +47,39 @@ struct Runtime {
   void (*findRange)(Thread*, uintptr_t address, uint64_t bytes, uint32_t isStore);
   // Fails the kernel.
   void (*trap)(Thread*, const char* message);
+  // Null without the race detector.
+  const struct Races* races;
+};
+
+// A call of a bulk copy; see races.hpp.
+struct BulkCopy {
+  uint32_t what;
+  uint64_t bytes;
+  uintptr_t dst;
+  uintptr_t src;
+  uintptr_t barrier;
+};
+
+// What the race detector is told, with the place in the code. Kernels that are compiled for it call these (races.cpp).
+struct Races {
+  // A read (0) or a write (1), or the same of something volatile (2, 3).
+  void (*access)(Thread*, uintptr_t place, uintptr_t address, uint64_t bytes, uint32_t kind);
+  // Does an atomic access and returns what was there before.
+  uint64_t (*atomic)(Thread*, uintptr_t place, uintptr_t address, const struct Atomic*);
+  void (*fence)(Thread*, uint32_t how);
+  // Of a function that is not inlined.
+  void (*enter)(Thread*, uintptr_t place);
+  void (*leave)(Thread*);
+  void (*bulk)(Thread*, uintptr_t place, const BulkCopy*);
+};
+
+// An atomic access: which, of how many bytes, in which order and scope, with what.
+struct Atomic {
+  uint32_t operation;
+  uint32_t bytes;
+  uint32_t how;
+  uint64_t value;
+  uint64_t expected;
 };
 
 // Memory that an access was found to be in.
@@ -75,6 +108,8 @@ struct Thread {
   uint3 gridSize;
   uint32_t lane;
   uint32_t threadsOfWarp;
+  // How the next access is meant, for the race detector; see races.hpp.
+  uint32_t access;
 };
 
 constexpr uintptr_t StackBytes = 128 << 10;
@@ -142,6 +177,7 @@ inline int __syncthreads_and(int value) {
   return static_cast<uint32_t>(came) == static_cast<uint32_t>(came >> 32);
 }
 
+#include "mscclpp_host/races.hpp"
 #include "mscclpp_host/warp.hpp"
 
 // Standing here rather than above: they need what is above.

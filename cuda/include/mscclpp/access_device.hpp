@@ -120,28 +120,38 @@ namespace detail {
 
 #if defined(MSCCLPP_DEVICE_HOST)
 // The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two
-// accesses.
+// accesses. For the race detector they are weak, as on a GPU.
+MSCCLPP_DEVICE_INLINE void nextIsWeak() {
+  mscclpp_host::nextAccess(mscclpp_host::Order::Weak, mscclpp_host::Scope::Block);
+}
 template <class T>
 MSCCLPP_DEVICE_INLINE T loadAligned(const void* address) {
   mscclpp_host::check(address, sizeof(T), 0);
+  nextIsWeak();
   return __atomic_load_n(static_cast<const T*>(address), __ATOMIC_RELAXED);
 }
 template <>
 MSCCLPP_DEVICE_INLINE Bytes16 loadAligned(const void* address) {
   mscclpp_host::check(address, 16, 0);
   const uint64_t* const words = static_cast<const uint64_t*>(address);
-  return {__atomic_load_n(words, __ATOMIC_RELAXED), __atomic_load_n(words + 1, __ATOMIC_RELAXED)};
+  nextIsWeak();
+  const uint64_t low = __atomic_load_n(words, __ATOMIC_RELAXED);
+  nextIsWeak();
+  return {low, __atomic_load_n(words + 1, __ATOMIC_RELAXED)};
 }
 template <class T>
 MSCCLPP_DEVICE_INLINE void storeAligned(void* address, T value) {
   mscclpp_host::check(address, sizeof(T), 1);
+  nextIsWeak();
   __atomic_store_n(static_cast<T*>(address), value, __ATOMIC_RELAXED);
 }
 template <>
 MSCCLPP_DEVICE_INLINE void storeAligned(void* address, Bytes16 value) {
   mscclpp_host::check(address, 16, 1);
   uint64_t* const words = static_cast<uint64_t*>(address);
+  nextIsWeak();
   __atomic_store_n(words, value.low, __ATOMIC_RELAXED);
+  nextIsWeak();
   __atomic_store_n(words + 1, value.high, __ATOMIC_RELAXED);
 }
 #else

@@ -116,7 +116,7 @@ MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
 template <MemoryOrder O, MemoryScope S, class T>
 MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
   mscclpp_host::check(word, sizeof(T), 1);
-  return mscclpp_host::update(word, [value](T now) -> T { return now + value; });
+  return mscclpp_host::update(word, [value](T now) -> T { return now + value; }, hostScope(S), hostOrder(O));
 }
 #endif
 

@@ -213,7 +213,7 @@ MSCCLPP_BULK_RED_INTEGER(long long, "s", "64")
 // started. The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
 namespace detail {
 
-MSCCLPP_DEVICE_INLINE void bulkFenceAll() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+MSCCLPP_DEVICE_INLINE void bulkFenceAll() { mscclpp_host::tellBulk(mscclpp_host::Bulk::FenceAll); }
 
 // Fails the kernel unless the addresses and the size are those of a bulk copy, and the ranges memory that it may touch.
 MSCCLPP_DEVICE_INLINE void checkBulk(const void* dst, const void* src, uint32_t bytes) {
@@ -229,6 +229,7 @@ MSCCLPP_DEVICE_INLINE void checkBulk(const void* dst, const void* src, uint32_t 
 
 MSCCLPP_DEVICE_INLINE void copyBulk(void* dst, const void* src, uint32_t bytes) {
   checkBulk(dst, src, bytes);
+  const mscclpp_host::Silence silence;
   for (uint32_t i = 0; i < bytes; i += 16) {
     store16(static_cast<uint8_t*>(dst) + i, load16(static_cast<const uint8_t*>(src) + i));
   }
@@ -236,7 +237,7 @@ MSCCLPP_DEVICE_INLINE void copyBulk(void* dst, const void* src, uint32_t bytes) 
 
 }  // namespace detail
 
-MSCCLPP_DEVICE_INLINE void bulkFence() {}
+MSCCLPP_DEVICE_INLINE void bulkFence() { mscclpp_host::tellBulk(mscclpp_host::Bulk::Fence); }
 
 struct alignas(8) BulkBarrier {
   // What a phase needs, and what this one still lacks. 8 bytes, as on a GPU.
@@ -245,31 +246,48 @@ struct alignas(8) BulkBarrier {
   int64_t bytes_ : 23;
   uint64_t phase_ : 1;
 
-  MSCCLPP_DEVICE_INLINE void init(uint32_t arriveCount = 1) { relaxedInit(arriveCount); }
+  // The race detector is told what a thread does with the barrier, and not how it is made.
+  MSCCLPP_DEVICE_INLINE void init(uint32_t arriveCount = 1) {
+    relaxedInit(arriveCount);
+    bulkFence();
+  }
   MSCCLPP_DEVICE_INLINE void relaxedInit(uint32_t arriveCount = 1) {
+    mscclpp_host::tellBulk(mscclpp_host::Bulk::Init, nullptr, nullptr, 0, this);
+    const mscclpp_host::Silence silence;
     arrivals_ = missing_ = arriveCount;
     bytes_ = 0;
     phase_ = 0;
   }
-  MSCCLPP_DEVICE_INLINE void invalidate() { arrivals_ = missing_ = 0; }
-  MSCCLPP_DEVICE_INLINE void expect(uint32_t bytes) { add(bytes); }
-  MSCCLPP_DEVICE_INLINE void arrive() {
-    if (missing_ == 0) mscclpp_host::trap("more arrivals at a BulkBarrier than its init said, or none was made");
-    missing_ = missing_ - 1;
-    add(0);
+  MSCCLPP_DEVICE_INLINE void invalidate() {
+    mscclpp_host::tellBulk(mscclpp_host::Bulk::Init, nullptr, nullptr, 0, this);
+    const mscclpp_host::Silence silence;
+    arrivals_ = missing_ = 0;
   }
+  MSCCLPP_DEVICE_INLINE void expect(uint32_t bytes) { add(bytes); }
+  MSCCLPP_DEVICE_INLINE void arrive() { arriveAndExpect(0); }
   MSCCLPP_DEVICE_INLINE void arriveAndExpect(uint32_t bytes) {
+    mscclpp_host::tellBulk(mscclpp_host::Bulk::Arrive, nullptr, nullptr, 0, this);
+    const mscclpp_host::Silence silence;
+    if (missing_ == 0) mscclpp_host::trap("more arrivals at a BulkBarrier than its init said, or none was made");
     bytes_ = bytes_ + static_cast<int64_t>(bytes);
-    arrive();
+    missing_ = missing_ - 1;
+    settle();
   }
   // Bytes that are expected, or, if negative, have come.
   MSCCLPP_DEVICE_INLINE void add(int64_t bytes) {
+    const mscclpp_host::Silence silence;
     bytes_ = bytes_ + bytes;
-    if (missing_ != 0 || bytes_ != 0) return;
-    missing_ = arrivals_;
-    phase_ = phase_ ^ 1;
+    settle();
   }
-  MSCCLPP_DEVICE_INLINE bool poll(uint32_t phase) const { return phase_ != (phase & 1); }
+  MSCCLPP_DEVICE_INLINE bool poll(uint32_t phase) const {
+    bool over = false;
+    {
+      const mscclpp_host::Silence silence;
+      over = phase_ != (phase & 1);
+    }
+    if (over) mscclpp_host::tellBulk(mscclpp_host::Bulk::Complete, nullptr, nullptr, 0, this);
+    return over;
+  }
   template <class Phase>
   MSCCLPP_DEVICE_INLINE bool wait(Phase& phase, int64_t maxSpinCount = -1) const {
     const uint32_t parity = static_cast<uint32_t>(phase);
@@ -277,20 +295,34 @@ struct alignas(8) BulkBarrier {
     phase ^= 1;
     return true;
   }
+
+ private:
+  // Ends the phase when nothing of it is missing.
+  MSCCLPP_DEVICE_INLINE void settle() {
+    if (missing_ != 0 || bytes_ != 0) return;
+    missing_ = arrivals_;
+    phase_ = phase_ ^ 1;
+  }
 };
 
 MSCCLPP_DEVICE_INLINE void bulkLoad(void* dstShared, const void* srcGlobal, uint32_t bytes, BulkBarrier& barrier) {
+  mscclpp_host::tellBulk(mscclpp_host::Bulk::Load, dstShared, srcGlobal, bytes, &barrier);
   detail::copyBulk(dstShared, srcGlobal, bytes);
   barrier.add(-static_cast<int64_t>(bytes));
 }
 MSCCLPP_DEVICE_INLINE void bulkStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
+  mscclpp_host::tellBulk(mscclpp_host::Bulk::Store, dstGlobal, srcShared, bytes);
   detail::copyBulk(dstGlobal, srcShared, bytes);
 }
-MSCCLPP_DEVICE_INLINE void bulkStoreCommit() {}
+MSCCLPP_DEVICE_INLINE void bulkStoreCommit() { mscclpp_host::tellBulk(mscclpp_host::Bulk::Commit); }
 template <int PendingGroups = 0>
-MSCCLPP_DEVICE_INLINE void bulkStoreWait() {}
+MSCCLPP_DEVICE_INLINE void bulkStoreWait() {
+  mscclpp_host::tellBulk(mscclpp_host::Bulk::Wait, nullptr, nullptr, PendingGroups);
+}
 template <int PendingGroups = 0>
-MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {}
+MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {
+  mscclpp_host::tellBulk(mscclpp_host::Bulk::WaitSource, nullptr, nullptr, PendingGroups);
+}
 
 template <class T, BulkRedOp Op = BulkRedOp::Add>
 MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
@@ -298,19 +330,24 @@ MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShare
   constexpr bool IsHalf = detail::isSame<T, __half> || detail::isSame<T, __nv_bfloat16>;
   static_assert(Op == BulkRedOp::Add || !IsWide, "a GPU adds floats, and does nothing else with them here");
   static_assert(Op <= BulkRedOp::Max || !IsHalf, "a GPU adds 16-bit floats, and takes their minimum and maximum");
+  mscclpp_host::tellBulk(mscclpp_host::Bulk::ReduceStore, dstGlobal, srcShared, bytes);
   detail::checkBulk(dstGlobal, srcShared, bytes);
+  const mscclpp_host::Silence silence;
   T* const target = static_cast<T*>(dstGlobal);
   const T* const source = static_cast<const T*>(srcShared);
   for (uint32_t i = 0; i < bytes / sizeof(T); ++i) {
     const T value = source[i];
-    mscclpp_host::update(target + i, [value](T there) -> T {
-      if constexpr (Op == BulkRedOp::Add) return there + value;
-      if constexpr (Op == BulkRedOp::Min) return value < there ? value : there;
-      if constexpr (Op == BulkRedOp::Max) return there < value ? value : there;
-      if constexpr (Op == BulkRedOp::And) return there & value;
-      if constexpr (Op == BulkRedOp::Or) return there | value;
-      if constexpr (Op == BulkRedOp::Xor) return there ^ value;
-    });
+    mscclpp_host::update(
+        target + i,
+        [value](T there) -> T {
+          if constexpr (Op == BulkRedOp::Add) return there + value;
+          if constexpr (Op == BulkRedOp::Min) return value < there ? value : there;
+          if constexpr (Op == BulkRedOp::Max) return there < value ? value : there;
+          if constexpr (Op == BulkRedOp::And) return there & value;
+          if constexpr (Op == BulkRedOp::Or) return there | value;
+          if constexpr (Op == BulkRedOp::Xor) return there ^ value;
+        },
+        mscclpp_host::Scope::Device);
   }
 }
 

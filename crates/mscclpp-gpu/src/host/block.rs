@@ -13,17 +13,19 @@
 mod barriers;
 mod calls;
 
-use std::{ffi::c_void, thread, time::Duration};
+use std::{ffi::c_void, sync::Arc, thread, time::Duration};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use mscclpp_os::waiting::Backoff;
 
 use super::{
     abi::{Range, STACK_BYTES, Thread, WARP, Warp},
+    races::{LaunchInOrder, RacesOfBlock},
     ranges,
     stacks::{Stacks, ThreadStack},
 };
 use crate::LaunchConfig;
+pub(super) use calls::fail;
 use calls::{CallContext, RUNTIME};
 
 /// Branches in a thread's turn. Enough that copies are hardly slowed down, and about 10 us for a loop that waits.
@@ -39,6 +41,10 @@ pub(super) struct Work<'a> {
     /// Memory of the module beside its variables, to be read or written: where it begins, and its size. The byte may be
     /// behind its end.
     pub(super) module_range: &'a dyn Fn(usize, bool) -> Option<(usize, u64)>,
+    /// For the race detector, if it is on.
+    pub(super) races: Option<&'a Arc<LaunchInOrder>>,
+    /// This block's `__shared__` variables.
+    pub(super) shared_variables: &'a dyn Fn() -> Vec<std::ops::Range<usize>>,
     /// Whether the launch has failed elsewhere, so that there is nothing to wait for.
     pub(super) is_over: &'a dyn Fn() -> bool,
 }
@@ -95,6 +101,7 @@ pub(super) struct Block<'a> {
     /// Of the turns.
     round: u64,
     failure: Option<String>,
+    races: Option<Box<RacesOfBlock>>,
 }
 
 /// Runs the block to its end.
@@ -117,9 +124,16 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
         at_barrier: 0,
         round: 0,
         failure: None,
+        // SAFETY: the block has not begun, so nobody uses its variables.
+        races: work.races.map(|launch| unsafe {
+            Box::new(RacesOfBlock::new(launch, work.index, threads, (work.shared_variables)()))
+        }),
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
     let result = unsafe { run_threads(&raw mut block) };
+    if let Some(races) = &mut block.races {
+        races.end();
+    }
     for thread in &mut block.threads {
         if let Some(body) = &mut thread.body {
             // SAFETY: invariant 2.
@@ -251,7 +265,10 @@ impl Block<'_> {
             grid_size: self.work.config.grid,
             lane: lane as u32,
             threads_of_warp: (self.threads.len() - (number - lane)).min(WARP) as u32,
+            access: 0,
             context: std::ptr::null(),
+            races: self.races.as_mut().map_or(std::ptr::null_mut(), |races| &raw mut **races),
+            number,
         };
         // SAFETY: the stack is free, so nobody else uses its memory, and it lives as long as the block.
         let (memory, at) = unsafe {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    initialisers,
+    initialisers, races,
     rewrite::{DYNAMIC_SHARED, Rewritten, rewrite},
 };
 use crate::{Error, KernelSource, Result, cache, env};
@@ -39,6 +39,14 @@ const LINK: [&str; 5] = ["-shared", "-nostartfiles", "-Wl,-Bsymbolic", "-Wl,--as
 const CHECKED: &str = "runs nothing when loaded";
 /// A call at each branch, at which threads take turns (runtime.hpp).
 const TRACE: &str = "-fsanitize-coverage=trace-pc";
+
+/// What is added for the race detector: a call at each access (races.cpp), and the lines of the source.
+const RACES: [&str; 4] = ["-fsanitize=thread", "-g1", "-gz=none", DEFINED];
+/// Tells the headers so.
+const DEFINED: &str = "-DMSCCLPP_HOST_RACES";
+/// Tells volatile accesses apart, for each compiler.
+const VOLATILE: [&[&str]; 2] =
+    [&["--param=tsan-distinguish-volatile=1"], &["-mllvm", "-tsan-distinguish-volatile=1"]];
 
 /// A C++ compiler that runs.
 struct Compiler {
@@ -83,6 +91,9 @@ fn made_from(source: &KernelSource<'_>) -> String {
     let mut parts = vec![std::env::consts::ARCH, CHECKED, TRACE, source.cuda()];
     parts.extend(OPTIONS);
     parts.extend(LINK);
+    if races::is_on() {
+        parts.extend(RACES);
+    }
     for (name, text) in headers(source) {
         parts.extend([name, text]);
     }
@@ -164,23 +175,41 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     write(&folder.join(file), source.cuda())?;
 
     let run = |arguments: &[&OsStr]| compiler.run(folder, source.name(), arguments);
-    let preprocess =
-        ["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp"].map(OsStr::new);
-    let preprocessed = run(&[&preprocess[..], &["-I", "include"].map(OsStr::new), &[file]].concat())?;
+    let mut preprocess =
+        vec!["-E", "-x", "c++", "-std=c++17", "-include", "mscclpp_host/runtime.hpp", "-I", "include"];
+    if races::is_on() {
+        preprocess.push(DEFINED);
+    }
+    let preprocess: Vec<&OsStr> = preprocess.iter().map(OsStr::new).collect();
+    let preprocessed = run(&[&preprocess[..], &[file]].concat())?;
     let preprocessed = String::from_utf8_lossy(&preprocessed.stdout);
     let rewritten = rewrite(&preprocessed, "include/")
         .map_err(|log| Error::Compile { name: source.name().to_owned(), log })?;
-    write(&folder.join("unit.cpp"), &unit(&rewritten))?;
+    write(&folder.join("unit.cpp"), unit(&rewritten))?;
 
     let options =
         OPTIONS.iter().filter(|option| !(compiler.is_clang && **option == GNU_UNIQUE)).map(OsStr::new);
     let options: Vec<_> = options.collect();
-    let unit = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new);
+    let mut unit: Vec<&OsStr> = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new).into();
+    let mut link = vec!["-I", "include", "include/mscclpp_host/trace.cpp", "unit.o", "-o", "kernels.so"];
+    // Lines are those of files by the names that their texts have.
+    let names = format!("-fdebug-prefix-map={}=.", folder.display().to_string().trim_end_matches('/'));
+    if races::is_on() {
+        unit.extend(RACES.map(OsStr::new));
+        unit.extend(VOLATILE[usize::from(compiler.is_clang)].iter().map(OsStr::new));
+        unit.push(OsStr::new(&names));
+        link.push("include/mscclpp_host/races.cpp");
+    }
     run(&[&options[..], &unit[..]].concat())?;
     let refused = |log| Error::Compile { name: source.name().to_owned(), log };
-    initialisers::refuse(&read(&folder.join("unit.o"))?).map_err(refused)?;
-    let link = ["-I", "include", "include/mscclpp_host/trace.cpp", "unit.o", "-o", "kernels.so"];
-    run(&[&options[..], &link.map(OsStr::new), &LINK.map(OsStr::new)].concat())?;
+    let mut object = read(&folder.join("unit.o"))?;
+    if races::is_on() {
+        initialisers::drop_sanitizers(&mut object).map_err(refused)?;
+        write(&folder.join("unit.o"), &object)?;
+    }
+    initialisers::refuse(&object).map_err(refused)?;
+    let link: Vec<&OsStr> = link.iter().map(OsStr::new).collect();
+    run(&[&options[..], &link, &LINK.map(OsStr::new)].concat())?;
     let library = read(&folder.join("kernels.so"))?;
     // Again, for what else was linked: a header of the user's may have taken the place of one of these.
     initialisers::refuse(&library).map_err(refused)?;
@@ -250,7 +279,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).map_err(|e| Error::system(format!("reading {}", path.display()), e))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let failed = |e| Error::system(format!("writing {}", path.display()), e);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(failed)?;

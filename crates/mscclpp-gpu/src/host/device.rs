@@ -11,6 +11,7 @@ use super::{
     memory::{self, Heap},
     module::HostModule,
     queue::Queue,
+    races,
     stream::HostStream,
 };
 use crate::{
@@ -69,7 +70,7 @@ impl HostDevice {
     }
 
     fn start_stream(&self) -> Result<Arc<HostStream>> {
-        let stream = HostStream::start(Arc::clone(&self.failed))?;
+        let stream = HostStream::start(self.properties.id, Arc::clone(&self.failed))?;
         let mut queues = self.queues.lock();
         queues.retain(|queue| queue.strong_count() > 0);
         queues.push(Arc::downgrade(stream.queue()));
@@ -112,18 +113,21 @@ impl DeviceBackend for HostDevice {
     }
 
     unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()> {
+        races::host_writes(false, dst, bytes.len() as u64)?;
         // SAFETY: the caller promises live memory; kernels access it with atomics (invariant 2).
         unsafe { access::write(dst, bytes) };
         Ok(())
     }
 
     unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        races::host_reads(src, bytes.len() as u64);
         // SAFETY: as in `write`.
         unsafe { access::read(src, bytes) };
         Ok(())
     }
 
     unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()> {
+        races::host_writes(true, dst, len)?;
         // SAFETY: as in `write`.
         unsafe { access::fill(dst, len, value) };
         Ok(())

@@ -10,7 +10,7 @@ use object::{
     Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
     SymbolFlags, SymbolKind,
     elf::STT_GNU_IFUNC,
-    read::elf::{ElfFile64, ElfSection64, ElfSymbol64},
+    read::elf::{ElfFile64, ElfSection64, ElfSymbol64, FileHeader as _},
 };
 
 /// Sections whose content the loader runs, or that name libraries to load; also with a dot and a number behind.
@@ -50,6 +50,35 @@ pub(super) fn refuse(object: &[u8]) -> Result<(), String> {
         "{functions} would run when the module is loaded or unloaded; as on a GPU, no code of a module does, and \
          {variables} must be initialised by a constant: give it its value in a kernel, or by Module::set_symbol"
     ))
+}
+
+/// The lists in which compilers put what would begin the thread sanitizer, each with a name as long as it.
+const SANITIZERS: [(&[u8], &[u8]); 2] =
+    [(b".init_array.00099\0", b".not_called.00099\0"), (b".init_array.0\0", b".not_called.0\0")];
+
+/// Takes the call that would begin the thread sanitizer out of an object that is compiled for the race detector: its list
+/// becomes a section that nobody looks at.
+///
+/// # Errors
+/// Why the object cannot be read, in words.
+pub(super) fn drop_sanitizers(object: &mut [u8]) -> Result<(), String> {
+    let names = {
+        let elf =
+            Elf::parse(&*object).map_err(|error| format!("the compiler's object cannot be read: {error}"))?;
+        let names = elf.elf_header().shstrndx(Endianness::default(), &*object);
+        let index =
+            names.map_err(|error| format!("the compiler's object has no names of sections: {error}"))?;
+        let section = elf.section_by_index(SectionIndex(index as usize)).ok();
+        section.and_then(|section| section.file_range())
+    };
+    let Some((start, size)) = names else { return Ok(()) };
+    let table = &mut object[start as usize..(start + size) as usize];
+    for (list, other) in SANITIZERS {
+        while let Some(at) = table.windows(list.len()).position(|name| name == list) {
+            table[at..at + list.len()].copy_from_slice(other);
+        }
+    }
+    Ok(())
 }
 
 fn chooses(symbol: &Symbol<'_, '_>) -> bool {

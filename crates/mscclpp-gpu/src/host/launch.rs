@@ -13,6 +13,7 @@ use super::{
     block,
     compiler::SHARED_BYTES,
     library::{Kernel, Library},
+    races::{LaunchInOrder, Order},
 };
 use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
@@ -58,7 +59,19 @@ impl Launch {
 
     /// Runs all blocks and returns when they are done: their threads start after, and end before, anything else that
     /// the calling thread does.
-    pub(super) fn run(&self) -> Result<()> {
+    pub(super) fn run(&self, order: &Order) -> Result<()> {
+        let races = order.launches(&self.kernel().name, self.config);
+        let result = self.run_blocks(races.as_ref());
+        if let Some(races) = &races {
+            order.launch_ended(races);
+        }
+        match races.and_then(|races| races.problem()) {
+            Some(problem) if result.is_ok() => Err(self.failed(problem)),
+            _ => result,
+        }
+    }
+
+    fn run_blocks(&self, races: Option<&Arc<LaunchInOrder>>) -> Result<()> {
         let [x, y, z] = self.config.grid.map(u64::from);
         // At most 2^31 * 2^16 * 2^16: `check`.
         let blocks = x * y * z;
@@ -70,7 +83,7 @@ impl Launch {
                 && let index = next.fetch_add(1, Ordering::Relaxed)
                 && index < blocks
             {
-                if let Err(error) = self.run_block(index, &failure) {
+                if let Err(error) = self.run_block(index, &failure, races) {
                     let _only_the_first_counts = failure.set(error);
                 }
             }
@@ -97,7 +110,12 @@ impl Launch {
         failure.get().cloned().map_or(Ok(()), Err)
     }
 
-    fn run_block(&self, index: u64, failure: &OnceLock<Error>) -> Result<()> {
+    fn run_block(
+        &self,
+        index: u64,
+        failure: &OnceLock<Error>,
+        races: Option<&Arc<LaunchInOrder>>,
+    ) -> Result<()> {
         let [x, y, _] = self.config.grid.map(u64::from);
         let arguments: Vec<*mut c_void> =
             self.args.values().iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
@@ -109,6 +127,8 @@ impl Launch {
             module_range: &|address, is_store| {
                 self.library.range(address, is_store, self.config.shared_bytes)
             },
+            races,
+            shared_variables: &|| self.library.shared_variables(self.config.shared_bytes),
             is_over: &|| failure.get().is_some(),
         };
         // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.

@@ -5,6 +5,7 @@ use std::{
     ffi::{CStr, c_int, c_void},
     fs::File,
     io::Write,
+    mem,
     ops::Range,
     os::fd::AsRawFd,
 };
@@ -13,7 +14,7 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, read::elf::ElfFile64};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{abi, ranges::Known, rewrite::DYNAMIC_SHARED};
+use super::{abi, races, ranges::Known, rewrite::DYNAMIC_SHARED};
 use crate::{DevicePtr, Error, KernelParameter, Result};
 
 /// One load of a library, with variables of its own. Unloaded when dropped.
@@ -29,8 +30,9 @@ pub(super) struct Library {
     /// Dropped in front of the library: kernels may touch its variables until then.
     _known: Vec<Known>,
     _handle: Handle,
-    /// Open as long as it is loaded: its number is in the name by which the loader knows the library.
-    _copy: File,
+    /// Open as long as it is loaded: its number is in the name by which the loader knows the library. None if that is for
+    /// ever.
+    _copy: Option<File>,
 }
 
 /// A kernel, valid as long as its library.
@@ -46,6 +48,7 @@ struct Variable {
     size: u64,
 }
 
+#[derive(Clone, Copy)]
 struct Shared {
     offset: usize,
     /// None for the dynamic part, of which each launch says how large it is.
@@ -54,6 +57,9 @@ struct Shared {
 
 /// The table that `compiler.rs` puts at the end of each source.
 const TABLE: &[u8] = b"mscclpp_host_table\0";
+
+/// A function of libraries that are compiled for the race detector.
+const TOUCH: &[u8] = b"mscclpp_host_touch_shared\0";
 
 impl Library {
     /// Loads a copy of `bytes`, which is what `compiler.rs` made of a source.
@@ -96,6 +102,16 @@ impl Library {
                 })
             })
             .collect();
+        let copy = if races::is_on() {
+            races::add_library(base, bytes);
+            // Places in it are named in reports, also when it is no longer used.
+            // SAFETY: as above; it is loaded already.
+            mem::forget(unsafe { Handle::open(Some(&path), RTLD_NOW | RTLD_LOCAL) });
+            mem::forget(copy);
+            None
+        } else {
+            Some(copy)
+        };
         // SAFETY: the library is loaded, and the table ends with a null.
         let kernels = unsafe { read_table(table) };
         Ok(Self {
@@ -130,14 +146,36 @@ impl Library {
         if let Some(constants) = self.constants.iter().find(|range| !is_store && range.contains(&address)) {
             return Some((constants.start, constants.len() as u64));
         }
-        let mut search = Search { segment: self.base, found: None };
-        // SAFETY: the callback has the type that is asked for, and gets this search.
-        unsafe { libc::dl_iterate_phdr(Some(find_thread_locals), (&raw mut search).cast()) };
-        let (begin, bytes) = search.found?;
+        let (begin, bytes) = self.thread_locals()?;
         let offset = address.checked_sub(begin).filter(|offset| (*offset as u64) < bytes)?;
         let before = self.shared.iter().filter(|shared| shared.offset <= offset);
         let Shared { offset, size } = before.max_by_key(|shared| shared.offset)?;
         Some((begin + offset, size.unwrap_or(u64::from(shared_bytes))))
+    }
+
+    /// The calling thread's copy of the `__shared__` variables, if it has one yet.
+    fn thread_locals(&self) -> Option<(usize, u64)> {
+        let mut search = Search { segment: self.base, found: None };
+        // SAFETY: the callback has the type that is asked for, and gets this search.
+        unsafe { libc::dl_iterate_phdr(Some(find_thread_locals), (&raw mut search).cast()) };
+        search.found
+    }
+
+    /// Each of the `__shared__` variables in the calling thread's copy, which is made now.
+    pub(super) fn shared_variables(&self, shared_bytes: u32) -> Vec<Range<usize>> {
+        // SAFETY: a function with that name has this type (`races.cpp`). It writes a variable of its own, and so the thread gets
+        // its copy of all.
+        unsafe {
+            if let Ok(touch) = self._handle.get::<unsafe extern "C" fn()>(TOUCH) {
+                touch();
+            }
+        }
+        let Some((begin, _)) = self.thread_locals() else { return Vec::new() };
+        let range = |shared: &Shared| {
+            let start = begin + shared.offset;
+            start..start + shared.size.unwrap_or(u64::from(shared_bytes)) as usize
+        };
+        self.shared.iter().map(range).filter(|range| !range.is_empty()).collect()
     }
 }
 
@@ -163,12 +201,21 @@ fn constants(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Range<
 
 fn shared(elf: &ElfFile64<'_, object::Endianness>) -> Vec<Shared> {
     elf.symbols()
-        .filter(|symbol| symbol.kind() == SymbolKind::Tls)
+        .filter(|symbol| symbol.kind() == SymbolKind::Tls && !is_made_by_compiler(symbol.name_bytes()))
         .map(|symbol| {
             let is_dynamic = symbol.name().is_ok_and(|name| name == DYNAMIC_SHARED);
             Shared { offset: symbol.address() as usize, size: (!is_dynamic).then_some(symbol.size()) }
         })
         .collect()
+}
+
+/// Whether a thread-local variable is none of the source: those that say whether others have been made, and the one of
+/// [`TOUCH`].
+fn is_made_by_compiler(name: object::Result<&[u8]>) -> bool {
+    let is = |name: &[u8]| {
+        name.starts_with(b"_ZGV") || name == b"__tls_guard" || name.starts_with(b"mscclpp_host_touched")
+    };
+    name.is_ok_and(is)
 }
 
 /// What is added to the addresses of the file.

@@ -28,6 +28,7 @@ mod mapping;
 mod memory;
 mod module;
 mod queue;
+pub(crate) mod races;
 mod ranges;
 mod rewrite;
 mod stacks;
@@ -86,10 +87,16 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
+/// The device that has allocated the memory at an address.
+fn owner_of_memory(address: usize) -> Option<usize> {
+    DEVICES.get()?.iter().position(|device| device.owns(DevicePtr(address as u64)))
+}
+
 fn devices() -> Result<&'static [Arc<HostDevice>]> {
     if let Some(devices) = DEVICES.get() {
         return Ok(devices);
     }
     let (count, reach_peers) = (env::host_devices()?, env::host_peer_access()?);
+    env::host_races()?;
     Ok(DEVICES.get_or_init(|| HostDevice::all(count, reach_peers)))
 }

@@ -8,7 +8,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::launch::Launch;
+use super::{
+    launch::Launch,
+    races::{Order, Point},
+};
 use crate::{
     DevicePtr, Error, Owner, Result, access,
     failed::{self, Failed, Untold},
@@ -27,19 +30,29 @@ pub(super) enum Op {
 }
 
 impl Op {
-    fn run(&self) -> Result<()> {
+    fn run(&self, order: &Order) -> Result<()> {
         match self {
-            // SAFETY: whoever submitted it promised valid ranges until now ([`crate::Stream::copy`]).
-            Self::Copy { dst, src, bytes } => unsafe { access::copy(*dst, *src, *bytes) },
-            // SAFETY: as above.
-            Self::Fill { dst, bytes, value } => unsafe { access::fill(*dst, *bytes, *value) },
-            // SAFETY: as above, and submitting compared the alignment. That all earlier work is visible with the value
-            // holds because it was done by this thread, or by threads which it joined (`Launch::run`).
-            Self::WriteU64 { dst, value } => unsafe { access::publish(*dst, *value) },
-            Self::Launch(launch) => launch.run()?,
-            Self::Graph(ops) => ops.iter().try_for_each(Self::run)?,
-            Self::Record(mark) => mark.reach(Ok(Instant::now())),
-            Self::Wait(mark) => mark.wait()?,
+            Self::Copy { dst, src, bytes } => {
+                order.copies(*dst, *src, *bytes)?;
+                // SAFETY: whoever submitted it promised valid ranges until now ([`crate::Stream::copy`]).
+                unsafe { access::copy(*dst, *src, *bytes) };
+            }
+            Self::Fill { dst, bytes, value } => {
+                order.fills(*dst, *bytes)?;
+                // SAFETY: as above.
+                unsafe { access::fill(*dst, *bytes, *value) };
+            }
+            Self::WriteU64 { dst, value } => {
+                order.publishes(*dst, *value, || {
+                    // SAFETY: as above, and submitting compared the alignment. That all earlier work is visible with the
+                    // value holds because it was done by this thread, or by threads which it joined (`Launch::run`).
+                    unsafe { access::store_behind(*dst, *value) };
+                });
+            }
+            Self::Launch(launch) => launch.run(order)?,
+            Self::Graph(ops) => ops.iter().try_for_each(|op| op.run(order))?,
+            Self::Record(mark) => mark.reach(Ok(Instant::now()), order.point()),
+            Self::Wait(mark) => order.join(&mark.wait()?),
         }
         Ok(())
     }
@@ -56,7 +69,7 @@ impl Op {
     /// What is left to do in a stream that has failed: nobody may wait for a mark for ever.
     fn skip(&self, error: &Error) {
         if let Self::Record(mark) = self {
-            mark.reach(Err(error.clone()));
+            mark.reach(Err(error.clone()), Point::default());
         }
     }
 }
@@ -64,30 +77,33 @@ impl Op {
 /// One recorded point: when the stream got there, or the error it had by then.
 #[derive(Default)]
 pub(super) struct Mark {
-    reached: Mutex<Option<Result<Instant>>>,
+    reached: Mutex<Option<(Result<Instant>, Point)>>,
     changed: Condvar,
 }
 
 impl Mark {
-    pub(super) fn reach(&self, time: Result<Instant>) {
-        *self.reached.lock() = Some(time);
+    pub(super) fn reach(&self, time: Result<Instant>, point: Point) {
+        *self.reached.lock() = Some((time, point));
         self.changed.notify_all();
     }
 
     /// Blocks until it is reached. It is recorded already, and a stream always gets to the end of its queue unless a
     /// kernel in it never ends, so this waits exactly as long as that kernel does.
-    pub(super) fn wait(&self) -> Result<()> {
+    pub(super) fn wait(&self) -> Result<Point> {
         let mut reached = self.reached.lock();
         loop {
             match &*reached {
-                Some(time) => return time.clone().map(drop),
+                Some((time, point)) => return time.clone().map(|_| point.clone()),
                 None => self.changed.wait(&mut reached),
             }
         }
     }
 
+    /// When it was reached; the host knows that then.
     pub(super) fn get(&self) -> Option<Result<Instant>> {
-        self.reached.lock().clone()
+        let (time, point) = self.reached.lock().clone()?;
+        point.is_known_to_host();
+        Some(time)
     }
 }
 
@@ -97,11 +113,13 @@ pub(super) struct Queue {
     state: Mutex<State>,
     submitted: Condvar,
     completed: Condvar,
+    order: Order,
 }
 
 #[derive(Default)]
 struct State {
-    pending: VecDeque<Op>,
+    /// With what the host knew when it submitted them.
+    pending: VecDeque<(Op, Point)>,
     /// What the worker does now.
     running: Option<Op>,
     submitted: u64,
@@ -125,7 +143,7 @@ pub(super) type CaptureToken = Weak<()>;
 
 impl State {
     fn enqueue(&mut self, op: Op) {
-        self.pending.push_back(op);
+        self.pending.push_back((op, Point::of_host()));
         self.submitted += 1;
     }
 
@@ -150,6 +168,11 @@ impl State {
 }
 
 impl Queue {
+    /// Of a stream of the device.
+    pub(super) fn new(device: usize) -> Self {
+        Self { order: Order::new(device), ..Self::default() }
+    }
+
     pub(super) fn submit(&self, op: Op) -> Result<()> {
         let mut state = self.state.lock();
         state.check()?;
@@ -179,7 +202,11 @@ impl Queue {
         let mut state = self.state.lock();
         state.refuse_capture("query")?;
         state.check()?;
-        Ok(state.completed == state.submitted)
+        let is_complete = state.completed == state.submitted;
+        if is_complete {
+            self.order.point().is_known_to_host();
+        }
+        Ok(is_complete)
     }
 
     /// What launches keep that are not complete.
@@ -187,7 +214,8 @@ impl Queue {
         let state = self.state.lock();
         let mut owners = Vec::new();
         let mut add = |owner: &Owner| owners.push(owner.clone());
-        state.running.iter().chain(&state.pending).for_each(|op| op.each_owner(&mut add));
+        let pending = state.pending.iter().map(|(op, _)| op);
+        state.running.iter().chain(pending).for_each(|op| op.each_owner(&mut add));
         owners
     }
 
@@ -207,6 +235,7 @@ impl Queue {
         while state.completed < target {
             self.completed.wait(&mut state);
         }
+        self.order.point().is_known_to_host();
         state.check()
     }
 
@@ -247,7 +276,7 @@ impl Queue {
     pub(super) fn work(&self, failed_of_device: &Mutex<Untold>) {
         let mut state = self.state.lock();
         loop {
-            let Some(op) = state.pending.pop_front() else {
+            let Some((op, point)) = state.pending.pop_front() else {
                 if state.closed {
                     break;
                 }
@@ -262,7 +291,10 @@ impl Queue {
                     op.skip(&error);
                     Ok(())
                 }
-                None => op.run(),
+                None => {
+                    self.order.join(&point);
+                    op.run(&self.order)
+                }
             };
             // With both goes what they kept alive, before anyone can see that it is complete.
             state = self.state.lock();

@@ -6,15 +6,19 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use parking_lot::RwLock;
 
+use super::races;
 use crate::{DevicePtr, Error, Result};
 
 static RANGES: RwLock<BTreeMap<usize, Extent>> = RwLock::new(BTreeMap::new());
 static EPOCH: AtomicU64 = AtomicU64::new(0);
+/// Additions and removals.
+static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy)]
 struct Extent {
@@ -42,14 +46,20 @@ impl Known {
     }
 
     fn add(begin: usize, extent: Extent) -> Self {
+        races::forget(begin, extent.bytes as usize);
         RANGES.write().insert(begin, extent);
+        CHANGES.fetch_add(1, Ordering::Release);
         Self { begin }
     }
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
-        RANGES.write().remove(&self.begin);
+        let removed = RANGES.write().remove(&self.begin);
+        if let Some(extent) = removed {
+            races::forget(self.begin, extent.bytes as usize);
+        }
+        CHANGES.fetch_add(1, Ordering::Release);
         EPOCH.fetch_add(1, Ordering::Release);
     }
 }
@@ -68,6 +78,38 @@ fn before(address: usize) -> Option<(usize, Extent)> {
 pub(super) fn at(address: usize) -> Option<(usize, u64)> {
     let (begin, extent) = before(address)?;
     ((address - begin) as u64).lt(&extent.bytes).then_some((begin, extent.bytes))
+}
+
+/// What lies at an address.
+pub(super) enum Whereabouts {
+    /// Memory that kernels may touch.
+    In(Range<usize>),
+    /// The guard behind memory that begins there and has so many bytes.
+    Behind(usize, u64),
+    /// Nothing that is known, in all of the range.
+    Between(Range<usize>),
+}
+
+pub(super) fn whereabouts(address: usize) -> Whereabouts {
+    let ranges = RANGES.read();
+    let before = ranges.range(..=address).next_back();
+    let start = match before {
+        Some((begin, extent)) if ((address - begin) as u64) < extent.bytes => {
+            return Whereabouts::In(*begin..begin + extent.bytes as usize);
+        }
+        Some((begin, extent)) if ((address - begin) as u64) < extent.reserved => {
+            return Whereabouts::Behind(*begin, extent.bytes);
+        }
+        Some((begin, extent)) => begin + extent.reserved.max(extent.bytes) as usize,
+        None => 0,
+    };
+    let end = ranges.range(address..).next().map_or(usize::MAX, |(begin, _)| *begin);
+    Whereabouts::Between(start..end)
+}
+
+/// A number that changes whenever memory comes or goes.
+pub(super) fn changes() -> u64 {
+    CHANGES.load(Ordering::Acquire)
 }
 
 /// Gives `each` the mappings that other processes have too, guards included; whether there are any. Waits for no other thread: in

@@ -26,8 +26,8 @@ pub(super) struct HostStream {
 }
 
 impl HostStream {
-    pub(super) fn start(failed_of_device: Arc<Mutex<Untold>>) -> Result<Self> {
-        let queue = Arc::new(Queue::default());
+    pub(super) fn start(device: usize, failed_of_device: Arc<Mutex<Untold>>) -> Result<Self> {
+        let queue = Arc::new(Queue::new(device));
         let worker = thread::Builder::new()
             .name("mscclpp-host-stream".to_owned())
             .spawn({

@@ -36,6 +36,10 @@ impl Block<'_> {
         let at = |value| Status::AtBlockBarrier { value };
         let values = self.threads.iter().filter(|thread| thread.status == at(true)).count() as u64;
         let answer = (self.at_barrier as u64) << 32 | values;
+        if let Some(races) = &mut self.races {
+            let threads = &self.threads;
+            races.meet(|number| matches!(threads[number].status, Status::AtBlockBarrier { .. }));
+        }
         for thread in self.threads.iter_mut().filter(|thread| [at(false), at(true)].contains(&thread.status))
         {
             thread.status = Status::Ready;
@@ -58,6 +62,9 @@ impl Block<'_> {
         let came = lanes(&|status| status == Status::AtWarpBarrier { mask });
         if came != mask & lanes(&|status| status != Status::Ended) {
             return;
+        }
+        if let Some(races) = &mut self.races {
+            races.meet_in_warp(warp * WARP..end, |lane| came >> lane & 1 != 0);
         }
         for thread in threads.iter_mut().filter(|thread| thread.status == Status::AtWarpBarrier { mask }) {
             thread.status = Status::Ready;

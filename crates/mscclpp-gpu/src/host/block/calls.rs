@@ -10,6 +10,7 @@ use corosensei::Yielder;
 use super::{
     super::{
         abi::{Range, Runtime, STACK_BYTES, Thread},
+        races::CALLS,
         ranges,
     },
     Block, Turn,
@@ -23,7 +24,7 @@ pub(super) struct CallContext {
 }
 
 pub(super) static RUNTIME: Runtime =
-    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap };
+    Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap, races: Some(&CALLS) };
 
 /// The context of the thread that calls.
 ///
@@ -119,7 +120,7 @@ unsafe extern "C" fn trap(thread: *mut Thread, message: *const c_char) {
 ///
 /// # Safety
 /// Called by the running coroutine, with its own thread.
-unsafe fn fail(thread: *mut Thread, problem: String) {
+pub(in super::super) unsafe fn fail(thread: *mut Thread, problem: String) {
     // SAFETY: the caller's promise.
     let context = unsafe { context(thread) };
     {

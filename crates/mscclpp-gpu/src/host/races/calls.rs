@@ -1,0 +1,357 @@
+//! What instrumented kernels call for each access, fence and call of a function; see `races.cpp` and `races.hpp` among the
+//! headers of the Host platform.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use super::{
+    block::{Block, Place},
+    bulk,
+    order::{host_learns, of_host},
+    record::{How, Record, Scope},
+    report::Why,
+    shadow::{self, Page, offset},
+    sites,
+    words::Release,
+};
+use crate::host::{
+    abi::{Atomic, Races, Thread},
+    block::fail,
+    ranges,
+};
+
+pub(in super::super) static CALLS: Races = Races { access, atomic, fence, enter, leave, bulk: bulk::call };
+
+/// The bits of `Thread::access` in `races.hpp`.
+const SILENT: u32 = 1 << 9;
+
+/// The thread's block, and its number there.
+///
+/// # Safety
+/// Called by the running coroutine with its own thread. The reference ends before the coroutine is suspended.
+pub(super) unsafe fn of<'a>(thread: *mut Thread) -> (&'a mut Block, usize) {
+    // SAFETY: the caller's promise: the block's threads take turns, so nobody else has it.
+    unsafe { (&mut *(*thread).races, (*thread).number) }
+}
+
+unsafe extern "C" fn enter(thread: *mut Thread, place: usize) {
+    // SAFETY: called by the running coroutine.
+    let (block, number) = unsafe { of(thread) };
+    let node = block.threads[number].node;
+    block.threads[number].node = block.met.node(node, place);
+}
+
+unsafe extern "C" fn leave(thread: *mut Thread) {
+    // SAFETY: called by the running coroutine.
+    let (block, number) = unsafe { of(thread) };
+    block.decide(number);
+    block.threads[number].node = block.met.caller(block.threads[number].node);
+}
+
+unsafe extern "C" fn access(thread: *mut Thread, place: usize, address: usize, bytes: u64, kind: u32) {
+    let (is_write, is_volatile) = (kind & 1 != 0, kind & 2 != 0);
+    let how = if is_volatile { How::strong(is_write, Scope::System) } else { How::plain(is_write) };
+    // SAFETY: called by the running coroutine.
+    unsafe { ordinary(thread, place, address, bytes as usize, how) };
+}
+
+/// An access that orders nothing.
+///
+/// # Safety
+/// Called by the running coroutine.
+unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usize, how: How) {
+    if bytes == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let (block, number) = unsafe { of(thread) };
+    block.decide(number);
+    let memory = block.place(address, bytes);
+    match memory {
+        Place::Own => {}
+        Place::Memory | Place::Shared => {
+            let site = block.met.site(block.threads[number].node, place);
+            if memory == Place::Shared && !how.is_write() {
+                block.look_for_poison(number, site, address, bytes);
+            }
+            block.access(number, site, address, bytes, how);
+        }
+        Place::Beyond(begin, size) => {
+            let kind = if how.is_write() { "writing" } else { "reading" };
+            let site = block.met.site(block.threads[number].node, place);
+            let line = sites::Lines::of(site).text(site);
+            let problem = format!(
+                "{kind} {bytes} bytes at {address:#x} at {line}, offset {} of the memory at {begin:#x}, which has {size} \
+                 bytes",
+                address - begin
+            );
+            // SAFETY: the caller's promise; nothing of the block is referred to any more.
+            unsafe { fail(thread, problem) };
+        }
+    }
+}
+
+unsafe extern "C" fn fence(thread: *mut Thread, how: u32) {
+    // SAFETY: called by the running coroutine.
+    let (block, number) = unsafe { of(thread) };
+    block.decide(number);
+    block.threads[number].fence(scope(how));
+}
+
+fn scope(how: u32) -> Scope {
+    match how >> 4 & 3 {
+        0 => Scope::Block,
+        1 => Scope::Device,
+        _ => Scope::System,
+    }
+}
+
+/// The operations of `races.cpp`.
+mod operation {
+    pub(super) const LOAD: u32 = 0;
+    pub(super) const STORE: u32 = 1;
+    pub(super) const EXCHANGE: u32 = 2;
+    pub(super) const ADD: u32 = 3;
+    pub(super) const SUB: u32 = 4;
+    pub(super) const AND: u32 = 5;
+    pub(super) const OR: u32 = 6;
+    pub(super) const XOR: u32 = 7;
+    pub(super) const NAND: u32 = 8;
+}
+
+unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, what: *const Atomic) -> u64 {
+    // SAFETY: kernels pass one that lives.
+    let what = unsafe { &*what };
+    let is_weak = what.how & 0xf == 0;
+    let is_store = what.operation != operation::LOAD;
+    if what.how & SILENT == 0 && is_weak {
+        // SAFETY: called by the running coroutine.
+        unsafe { ordinary(thread, place, address, what.bytes as usize, How::plain(is_store)) };
+    }
+    if what.how & SILENT != 0 || is_weak {
+        // SAFETY: kernels pass the address of a word of theirs.
+        return unsafe { perform(address, what) };
+    }
+    // SAFETY: called by the running coroutine.
+    let (block, number) = unsafe { of(thread) };
+    block.decide(number);
+    match block.place(address, what.bytes as usize) {
+        // SAFETY: as above.
+        Place::Own => unsafe { perform(address, what) },
+        Place::Memory | Place::Shared => {
+            let site = block.met.site(block.threads[number].node, place);
+            // SAFETY: as above.
+            unsafe { ordered(block, number, site, address, what) }
+        }
+        // SAFETY: as in `ordinary`, which fails the kernel.
+        Place::Beyond(..) => unsafe {
+            ordinary(thread, place, address, what.bytes as usize, How::plain(is_store));
+            0
+        },
+    }
+}
+
+/// What a strong access of a word means.
+struct Meaning {
+    reads: bool,
+    writes: bool,
+    acquires: bool,
+    releases: bool,
+    is_update: bool,
+}
+
+impl Meaning {
+    fn of(what: &Atomic, before: u64) -> Self {
+        let order = what.how & 0xf;
+        let is_update = !matches!(what.operation, operation::LOAD | operation::STORE);
+        // A comparison that fails only reads.
+        let swaps = what.operation <= operation::NAND || before == what.expected;
+        let writes = what.operation != operation::LOAD && swaps;
+        let reads = what.operation != operation::STORE;
+        let (acquires, releases) = (matches!(order, 2 | 4) && reads, matches!(order, 3 | 4) && writes);
+        Self { reads, writes, acquires, releases, is_update }
+    }
+}
+
+/// An atomic access that may carry order. The word is held meanwhile, so that who reads a value gets what was released
+/// with it.
+///
+/// # Safety
+/// The address is that of a word of memory that is there.
+unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> u64 {
+    let bytes = what.bytes as usize;
+    let at = address & !7;
+    tell_host(block, number, address, what);
+    let mut held = shadow::hold(address);
+    let page = held.page(address);
+    // SAFETY: the caller's promise.
+    let before = unsafe { perform(address, what) };
+    let meaning = Meaning::of(what, before);
+    let record = block.threads[number].record(site, How::strong(meaning.writes, scope(what.how)));
+    if meaning.reads {
+        see(block, number, page, address, before, &meaning, &record);
+    }
+    let mut races = Vec::new();
+    let thread = &block.threads[number];
+    page.access(
+        address,
+        bytes,
+        record,
+        |earlier| thread.is_behind(earlier),
+        |earlier, _, _| races.push(earlier),
+    );
+    if meaning.writes {
+        leave_in_word(block, number, page, address, &meaning, &record, || {
+            // SAFETY: the caller's promise; held, so it is what this access left.
+            unsafe { perform(address, &Atomic { operation: operation::LOAD, ..*what }) }
+        });
+    }
+    drop(held);
+    for earlier in races {
+        block.race(number, Some(earlier), record, at);
+    }
+    before
+}
+
+/// The thread has read `before` from a word.
+fn see(
+    block: &mut Block,
+    number: usize,
+    page: &mut Page,
+    address: usize,
+    before: u64,
+    meaning: &Meaning,
+    record: &Record,
+) {
+    let key = offset(address & !7) as u16;
+    let by_kernel = page.records_but(address, record).find(|other| other.how.is_write()).copied();
+    let word = page.words.get_mut(&key);
+    let known = word.as_ref().and_then(|word| word.value);
+    let is_unknown = match (known, by_kernel) {
+        (Some(value), _) => value != before,
+        (None, Some(writer)) if writer.block != 0 => false,
+        (None, _) => before != 0,
+    };
+    if meaning.acquires {
+        block.threads[number].acquire_earlier(address & !7);
+    }
+    if is_unknown {
+        if ranges::is_shared(address) {
+            if meaning.acquires {
+                block.threads[number].learn_everything();
+            } else {
+                block.threads[number].see_unknown();
+            }
+        } else if meaning.acquires {
+            // Memory of this process: a thread of the host has written it.
+            let host = of_host();
+            block.threads[number].learn(&host);
+        }
+    }
+    if let Some(word) = word {
+        if is_unknown {
+            word.releases.clear();
+        }
+        for release in &word.releases {
+            // The load is one of its scope, whatever it is that the release wrote.
+            let load = Record { how: How::strong(false, record.how.scope()), ..*record };
+            if load.is_one_for(&release.by) || load.is_of_same(&release.by) {
+                block.threads[number].see(address & !7, release, meaning.acquires);
+                if !meaning.acquires {
+                    block.nearly(Why::Load, Some(&release.clock), release.by, record.site);
+                }
+            } else {
+                block.nearly(Why::Scope, Some(&release.clock), release.by, record.site);
+            }
+        }
+        word.value = Some(before);
+    } else if meaning.acquires {
+        page.words.entry(key).or_default().value = Some(before);
+    }
+    if let Some(writer) = by_kernel.filter(|writer| writer.block != 0 && writer.how.is_strong()) {
+        block.nearly(Why::Store, None, writer, record.site);
+    }
+}
+
+/// The thread is about to write a word. If that is in memory of this process alone, the host may read it by an access that is
+/// not seen, as soon as it is written: it knows from now on what is released with it.
+fn tell_host(block: &mut Block, number: usize, address: usize, what: &Atomic) {
+    if what.operation == operation::LOAD || scope(what.how) != Scope::System || ranges::is_shared(address) {
+        return;
+    }
+    let thread = &mut block.threads[number];
+    if matches!(what.how & 0xf, 3 | 4) {
+        host_learns(&thread.release());
+        return;
+    }
+    let record = thread.record(0, How::strong(true, Scope::System));
+    let releases = thread.released_by_fences(&record);
+    let to_system = releases.iter().filter(|release| release.by.how.scope() == Scope::System);
+    to_system.for_each(|release| host_learns(&release.clock));
+}
+
+/// The thread has written a word: what it releases.
+fn leave_in_word(
+    block: &mut Block,
+    number: usize,
+    page: &mut Page,
+    address: usize,
+    meaning: &Meaning,
+    record: &Record,
+    value: impl FnOnce() -> u64,
+) {
+    let thread = &mut block.threads[number];
+    let mut releases = Vec::new();
+    if meaning.releases {
+        releases.push(Release { clock: thread.release(), by: *record });
+    } else {
+        releases.extend(thread.released_by_fences(record));
+    }
+    let key = offset(address & !7) as u16;
+    if let Some(word) = page.words.get_mut(&key)
+        && !meaning.is_update
+    {
+        word.begin_anew(record);
+    }
+    if !releases.is_empty() || page.words.contains_key(&key) {
+        let word = page.words.entry(key).or_default();
+        releases.into_iter().for_each(|release| word.release(release));
+        word.value = Some(value());
+    }
+}
+
+/// Does the access itself.
+///
+/// # Safety
+/// The address is that of a word of so many bytes, which others access with atomics only.
+unsafe fn perform(address: usize, what: &Atomic) -> u64 {
+    macro_rules! perform {
+        ($word:ty, $integer:ty) => {{
+            // SAFETY: the caller's promise.
+            let word = unsafe { <$word>::from_ptr(address as *mut $integer) };
+            let (value, order) = (what.value as $integer, Ordering::SeqCst);
+            u64::from(match what.operation {
+                operation::LOAD => word.load(order),
+                operation::STORE => {
+                    word.store(value, order);
+                    0
+                }
+                operation::EXCHANGE => word.swap(value, order),
+                operation::ADD => word.fetch_add(value, order),
+                operation::SUB => word.fetch_sub(value, order),
+                operation::AND => word.fetch_and(value, order),
+                operation::OR => word.fetch_or(value, order),
+                operation::XOR => word.fetch_xor(value, order),
+                operation::NAND => word.fetch_nand(value, order),
+                _ => match word.compare_exchange(what.expected as $integer, value, order, order) {
+                    Ok(before) | Err(before) => before,
+                },
+            })
+        }};
+    }
+    match what.bytes {
+        1 => perform!(AtomicU8, u8),
+        2 => perform!(AtomicU16, u16),
+        4 => perform!(AtomicU32, u32),
+        _ => perform!(AtomicU64, u64),
+    }
+}

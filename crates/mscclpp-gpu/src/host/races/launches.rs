@@ -1,0 +1,126 @@
+//! The launches that ran, and which blocks are theirs.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    clock::{Clock, joined},
+    record::DEVICE_SHIFT,
+    report::{self, Found},
+};
+use crate::LaunchConfig;
+
+/// A launch of a kernel.
+pub(in super::super) struct Launch {
+    pub(super) kernel: String,
+    pub(super) config: LaunchConfig,
+    /// The operation of a stream that it is.
+    pub(super) stream: u32,
+    pub(super) sequence: u32,
+    first_block: u32,
+    /// What its stream knew when it began.
+    pub(super) start: Arc<Clock>,
+    /// What its threads knew when they ended.
+    end: Mutex<Arc<Clock>>,
+    /// What its threads have found, and nobody has put into words yet.
+    found: Mutex<Vec<Found>>,
+    problems: Mutex<Vec<String>>,
+}
+
+static LAUNCHES: Mutex<BTreeMap<u32, Arc<Launch>>> = Mutex::new(BTreeMap::new());
+
+impl Launch {
+    pub(super) fn begin(
+        kernel: &str,
+        config: LaunchConfig,
+        (stream, sequence): (u32, u32),
+        start: Arc<Clock>,
+    ) -> Arc<Self> {
+        // 0 is no block.
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let blocks = config.grid.iter().product::<u32>();
+        let first_block = NEXT.fetch_add(blocks, Ordering::Relaxed);
+        let kernel = kernel.to_owned();
+        let (found, problems) = (Mutex::default(), Mutex::default());
+        let end = Mutex::new(Arc::clone(&start));
+        let launch =
+            Arc::new(Self { kernel, config, stream, sequence, first_block, start, end, found, problems });
+        LAUNCHES.lock().insert(first_block, Arc::clone(&launch));
+        launch
+    }
+
+    /// The number of the block with this place in the grid.
+    pub(super) fn block(&self, [x, y, z]: [u32; 3]) -> u32 {
+        let [width, height, _] = self.config.grid;
+        self.first_block + (z * height + y) * width + x
+    }
+
+    pub(super) fn device(&self) -> u32 {
+        self.stream >> DEVICE_SHIFT
+    }
+
+    /// The place of a block in the grid, and of a thread in it.
+    pub(super) fn place(&self, block: u32, number: usize) -> String {
+        let index = |number: u32, [x, y, _]: [u32; 3]| [number % x, number / x % y, number / x / y];
+        let block = index(block - self.first_block, self.config.grid);
+        format!("block {block:?}, thread {:?}", index(number as u32, self.config.block))
+    }
+
+    /// One of its threads has ended, and knew this.
+    pub(super) fn learn(&self, clock: &Arc<Clock>) {
+        let mut end = self.end.lock();
+        *end = joined(&end, clock);
+    }
+
+    /// What its threads knew when they ended.
+    pub(super) fn end(&self) -> Arc<Clock> {
+        Arc::clone(&self.end.lock())
+    }
+
+    /// One of its threads has found a race.
+    pub(super) fn found(&self, found: Found) {
+        self.found.lock().push(found);
+    }
+
+    /// What is wrong with it, if something is: each race that its threads have found until now.
+    pub(in super::super) fn problem(&self) -> Option<String> {
+        // Words take stack, of which threads of kernels have little: they are found here.
+        let found = std::mem::take(&mut *self.found.lock());
+        let mut problems = self.problems.lock();
+        for text in found.iter().map(report::add) {
+            if !problems.contains(&text) {
+                problems.push(text);
+            }
+        }
+        (!problems.is_empty()).then(|| problems.join("\n"))
+    }
+}
+
+/// Puts all into words that was found until now.
+pub(super) fn settle() {
+    let launches: Vec<Arc<Launch>> = LAUNCHES.lock().values().cloned().collect();
+    for launch in launches {
+        launch.problem();
+    }
+}
+
+/// The launch of a block.
+pub(super) fn of_block(block: u32) -> Option<Arc<Launch>> {
+    let launches = LAUNCHES.lock();
+    launches.range(..=block).next_back().map(|(_, launch)| Arc::clone(launch))
+}
+
+/// Names no blocks any more whose launch the clock knows to have ended.
+pub(super) fn forget_ended(clock: &mut Arc<Clock>) {
+    let launches = LAUNCHES.lock();
+    Arc::make_mut(clock).forget_ended(|block| {
+        launches.range(..=block).next_back().map(|(_, launch)| (launch.stream, launch.sequence))
+    });
+}

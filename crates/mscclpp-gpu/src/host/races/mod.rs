@@ -1,0 +1,58 @@
+//! The race detector for kernels of the Host platform (`MSCCLPP_HOST_RACES=1`).
+//!
+//! Kernels are compiled with the compiler's own instrumentation (`-fsanitize=thread`), which calls a function for every
+//! access. The detector keeps what every thread knows to have happened before (`clock`, `thread`), and of every byte who
+//! accessed it last (`shadow`, `record`). Two accesses to a byte race if one of them writes, they are not atomic for each other, and
+//! neither is known to the other's thread. What is known follows PTX's memory model and not the CPU: a release and an acquire
+//! of a word (`words`), each with its scope; fences; barriers of blocks and warps; the order of streams and of the host
+//! (`order`); what bulk copies are ordered by (`bulk`). See docs/design/races.md.
+//!
+//! # Invariants
+//! 1. What cannot be seen counts as order: a report is never made because something was not understood.
+//! 2. No lock of a page is held when a coroutine is suspended, a kernel fails, or a report is put into words.
+//! 3. Without the variable nothing of this runs, but for tests of `Option`s and of [`is_on`].
+
+mod block;
+mod bulk;
+mod calls;
+mod clock;
+mod launches;
+mod order;
+mod record;
+mod report;
+mod shadow;
+mod sites;
+mod thread;
+mod words;
+
+use std::sync::OnceLock;
+
+pub(super) use block::Block as RacesOfBlock;
+pub(super) use calls::CALLS;
+pub(super) use launches::Launch as LaunchInOrder;
+pub(super) use order::{Order, Point, host_reads, host_writes};
+pub use report::{Race, RaceAccess};
+pub(super) use sites::add_library;
+
+/// Whether the detector is on. Read once; a malformed value counts as off here, and is an error where devices are opened.
+pub(crate) fn is_on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| crate::env::host_races().unwrap_or(false))
+}
+
+/// Memory comes or goes: nothing is known of it.
+pub(super) fn forget(address: usize, bytes: usize) {
+    if is_on() {
+        shadow::forget(address, bytes);
+    }
+}
+
+/// All races that were found until now, each pair of lines once.
+pub(crate) fn races() -> Vec<Race> {
+    report::all()
+}
+
+/// A transport writes a word with release, by `write`.
+pub(crate) fn publish(dst: crate::DevicePtr, value: u64, write: impl FnOnce()) {
+    if is_on() { order::transport_publishes(dst, value, write) } else { write() }
+}

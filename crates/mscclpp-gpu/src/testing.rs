@@ -1,0 +1,19 @@
+//! What tests of kernels ask the Host platform.
+
+pub use crate::host::races::{Race, RaceAccess};
+
+/// The races that the Host platform has found in this process until now, each pair of lines once; none unless
+/// `MSCCLPP_HOST_RACES=1` is set.
+///
+/// A kernel with a race fails with the same text when it ends, and so its stream does. This is for tests that look at all of
+/// them, also at those of kernels that still run.
+///
+/// ```
+/// for race in mscclpp_gpu::testing::races() {
+///     eprintln!("{race}");
+/// }
+/// ```
+#[must_use]
+pub fn races() -> Vec<Race> {
+    crate::host::races::races()
+}

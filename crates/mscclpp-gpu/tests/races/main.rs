@@ -1,0 +1,17 @@
+//! The race detector of the Host platform: kernels without races run as ever, and each of their mutants is found, with its
+//! lines. It is switched on here, for all that this program does.
+
+mod mutants;
+mod outside;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    // SAFETY: this is the only thread, and nothing has read the environment.
+    unsafe { std::env::set_var("MSCCLPP_HOST_RACES", "1") };
+    let mut trials: Vec<Trial> = mutants::trials();
+    trials.extend(outside::trials());
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -1,0 +1,140 @@
+//! What the host and streams do beside kernels, accesses past the end of memory, and the list of all that was found.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use mscclpp_gpu::{
+    DeviceBuffer, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream, testing,
+};
+
+use super::mutants::message;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+const SOURCE: &str = "extern \"C\" __global__ void fill(int* data, int count, int value) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) data[i] = value;
+}
+";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("streams_are_in_no_order_without_an_event", streams_are_in_no_order_without_an_event),
+        Trial::test("copies_are_ordered_by_their_stream_alone", copies_are_ordered_by_their_stream_alone),
+        Trial::test("a_graph_is_in_the_order_of_its_stream", a_graph_is_in_the_order_of_its_stream),
+        Trial::test("a_plain_access_past_the_end_is_found", a_plain_access_past_the_end_is_found),
+        Trial::test("freed_memory_leaves_nothing_behind", freed_memory_leaves_nothing_behind),
+        Trial::test("each_pair_of_lines_is_listed_once", each_pair_of_lines_is_listed_once),
+    ]
+}
+
+fn fill(gpu: &Gpu, source: &str, stream: &Stream, memory: &DeviceBuffer, count: i32, value: i32) {
+    let kernel = Module::load(gpu, &KernelSource::new(source, SOURCE)).unwrap().kernel("fill").unwrap();
+    let args = KernelArgs::new().with(memory.ptr()).with(count).with(value);
+    // SAFETY: the kernel's arguments; callers keep the memory until the work is complete.
+    unsafe { kernel.launch(stream, LaunchConfig::linear(1, 64), &args).unwrap() };
+}
+
+fn gpu() -> (Gpu, DeviceBuffer, [Stream; 2]) {
+    let gpu = Platform::Host.gpu(2).unwrap();
+    let streams = [(); 2].map(|()| gpu.stream().unwrap());
+    (gpu.clone(), gpu.allocate(1000).unwrap(), streams)
+}
+
+/// Whatever the timing was.
+fn streams_are_in_no_order_without_an_event() -> Result<(), Failed> {
+    let (gpu, memory, [first, second]) = gpu();
+    fill(&gpu, "with_event.cu", &first, &memory, 250, 1);
+    let event = gpu.event(false).unwrap();
+    first.record(&event).unwrap();
+    second.wait_event(&event).unwrap();
+    fill(&gpu, "with_event.cu", &second, &memory, 250, 2);
+    assert_eq!(message(second.synchronize_timeout(LIMIT)), None);
+
+    fill(&gpu, "without_event.cu", &first, &memory, 250, 3);
+    fill(&gpu, "without_event.cu", &second, &memory, 250, 4);
+    let said: Vec<_> = [&first, &second]
+        .into_iter()
+        .filter_map(|stream| message(stream.synchronize_timeout(LIMIT)))
+        .collect();
+    assert!(
+        said.iter().any(|said| said.contains("without_event.cu:2") && said.contains("two streams")),
+        "{said:?}"
+    );
+    Ok(())
+}
+
+fn copies_are_ordered_by_their_stream_alone() -> Result<(), Failed> {
+    let (gpu, memory, [first, second]) = gpu();
+    let target = gpu.allocate(1000).unwrap();
+    fill(&gpu, "copied.cu", &first, &memory, 250, 1);
+    // SAFETY: both live until the work is complete.
+    unsafe { first.copy(target.ptr(), memory.ptr(), 1000).unwrap() };
+    assert_eq!(message(first.synchronize_timeout(LIMIT)), None);
+    fill(&gpu, "copied.cu", &first, &memory, 250, 2);
+    // SAFETY: as above.
+    unsafe { second.copy(target.ptr(), memory.ptr(), 1000).unwrap() };
+    let said: Vec<_> = [&first, &second]
+        .into_iter()
+        .filter_map(|stream| message(stream.synchronize_timeout(LIMIT)))
+        .collect();
+    assert!(
+        said.iter().any(|said| said.contains("Stream::copy") && said.contains("copied.cu:2")),
+        "{said:?}"
+    );
+    Ok(())
+}
+
+fn a_graph_is_in_the_order_of_its_stream() -> Result<(), Failed> {
+    let (gpu, memory, [stream, _]) = gpu();
+    stream.begin_capture().unwrap();
+    fill(&gpu, "captured.cu", &stream, &memory, 250, 1);
+    fill(&gpu, "captured.cu", &stream, &memory, 200, 2);
+    let graph = stream.end_capture().unwrap();
+    for _ in 0..2 {
+        // SAFETY: the memory lives until the work is complete.
+        unsafe { graph.launch(&stream).unwrap() };
+    }
+    assert_eq!(message(stream.synchronize_timeout(LIMIT)), None);
+    Ok(())
+}
+
+/// The rest of the last page is there for the processor.
+fn a_plain_access_past_the_end_is_found() -> Result<(), Failed> {
+    let (gpu, memory, [stream, _]) = gpu();
+    fill(&gpu, "past.cu", &stream, &memory, 251, 1);
+    let said = message(stream.synchronize_timeout(LIMIT)).expect("one number too many");
+    assert!(
+        said.contains("past.cu:2") && said.contains("offset 1000") && said.contains("1000 bytes"),
+        "{said}"
+    );
+    Ok(())
+}
+
+fn freed_memory_leaves_nothing_behind() -> Result<(), Failed> {
+    for value in 0..20 {
+        // Likely where the one before was.
+        let (gpu, memory, [stream, _]) = gpu();
+        fill(&gpu, "freed.cu", &stream, &memory, 250, value);
+        assert_eq!(message(stream.synchronize_timeout(LIMIT)), None);
+    }
+    Ok(())
+}
+
+fn each_pair_of_lines_is_listed_once() -> Result<(), Failed> {
+    for _ in 0..3 {
+        let (gpu, memory, [first, second]) = gpu();
+        fill(&gpu, "listed.cu", &first, &memory, 250, 3);
+        fill(&gpu, "listed.cu", &second, &memory, 250, 4);
+        for stream in [first, second] {
+            let _one_of_them_fails = stream.synchronize_timeout(LIMIT);
+        }
+    }
+    let races = testing::races();
+    let listed: Vec<_> = races.iter().filter(|race| race.later.place == "listed.cu:2").collect();
+    let [race] = listed.as_slice() else { panic!("{listed:?}") };
+    let earlier = race.earlier.as_ref().expect("two writes");
+    assert_eq!((earlier.what.as_str(), race.later.what.as_str()), ("write", "write"));
+    assert!(race.later.who.contains("kernel fill on device 2, block [0, 0, 0], thread ["), "{race}");
+    assert!(race.memory.contains("memory of device 2") && race.memory.contains("1000 bytes"), "{race}");
+    Ok(())
+}

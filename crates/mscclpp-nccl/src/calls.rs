@@ -71,7 +71,7 @@ fn checked(what: What, arguments: Arguments) -> Result<Call, Failure> {
 
 fn request(comm: &Comm, what: What, arguments: &Arguments) -> Result<Request<'static>, Failure> {
     let data_type = data_type(arguments.data_type)?;
-    let (_, ranks) = comm.seat()?;
+    let (_, ranks) = comm.position()?;
     let op = |op| comm.operators.of(op, data_type);
     let rank = |name: &str, rank: c_int| match usize::try_from(rank) {
         Ok(rank) if rank < ranks => Ok(rank),

@@ -27,7 +27,7 @@ use crate::{
 /// A communicator of one rank.
 pub(crate) struct Comm {
     /// Its rank and how many there are: of a split, not known at once.
-    seat: OnceLock<(usize, usize)>,
+    position: OnceLock<(usize, usize)>,
     pub(crate) gpu: Gpu,
     pub(crate) settings: Settings,
     pub(crate) operators: Operators,
@@ -69,10 +69,10 @@ pub(crate) struct Ours {
 }
 
 impl Comm {
-    /// One that is to be formed. Who forms it gives it its [seat](Comm::sit).
+    /// One that is to be formed. Who forms it gives it its [position](Comm::set_position).
     pub(crate) fn new(gpu: Gpu, settings: Settings) -> Arc<Self> {
         Arc::new(Self {
-            seat: OnceLock::new(),
+            position: OnceLock::new(),
             gpu,
             settings,
             operators: Operators::default(),
@@ -90,25 +90,27 @@ impl Comm {
     }
 
     /// It is that of `rank` among so many.
-    pub(crate) fn sit(&self, rank: usize, ranks: usize) {
+    pub(crate) fn set_position(&self, rank: usize, ranks: usize) {
         // Called once, by who forms it.
-        let _ = self.seat.set((rank, ranks));
+        let _ = self.position.set((rank, ranks));
     }
 
     /// Its rank, and how many ranks there are.
     ///
     /// # Errors
     /// While a split is being formed.
-    pub(crate) fn seat(&self) -> Result<(usize, usize), Failure> {
-        self.seat.get().copied().ok_or_else(|| self.unformed())
+    pub(crate) fn position(&self) -> Result<(usize, usize), Failure> {
+        self.position.get().copied().ok_or_else(|| self.unformed())
     }
 
     /// Its name in messages.
     pub(crate) fn name(&self) -> String {
         let name = self.settings.name.as_ref().map_or_else(String::new, |name| format!(" {name:?}"));
-        let seat =
-            self.seat.get().map_or_else(String::new, |(rank, ranks)| format!(" of rank {rank} of {ranks}"));
-        format!("the communicator{name}{seat}")
+        let position = self
+            .position
+            .get()
+            .map_or_else(String::new, |(rank, ranks)| format!(" of rank {rank} of {ranks}"));
+        format!("the communicator{name}{position}")
     }
 
     fn unformed(&self) -> Failure {

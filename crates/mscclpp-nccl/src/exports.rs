@@ -149,7 +149,7 @@ nccl! {
     /// How many ranks there are.
     fn ncclCommCount/pncclCommCount(comm: Handle, count: *mut c_int) {
         let place = Place::at(count, "count")?;
-        comm::of(comm)?.seat().map(|(_, ranks)| place.set(comm::as_int(ranks)))
+        comm::of(comm)?.position().map(|(_, ranks)| place.set(comm::as_int(ranks)))
     }
 
     /// The number of its device in this process.
@@ -161,7 +161,7 @@ nccl! {
     /// The number of this rank.
     fn ncclCommUserRank/pncclCommUserRank(comm: Handle, rank: *mut c_int) {
         let place = Place::at(rank, "rank")?;
-        comm::of(comm)?.seat().map(|(rank, _)| place.set(comm::as_int(rank)))
+        comm::of(comm)?.position().map(|(rank, _)| place.set(comm::as_int(rank)))
     }
 
     /// Memory of the thread's device, all zero.

@@ -125,7 +125,7 @@ impl Nccl {
 /// Hands a communicator over that is being formed. Blocks until all its ranks have done so.
 pub(crate) fn hand_over(comm: &Comm, bootstrap: &dyn Bootstrap, why: &str) -> Result<Handed, Failure> {
     let nccl = nccl()?;
-    let (rank, ranks) = comm.seat()?;
+    let (rank, ranks) = comm.position()?;
     let mut id = UniqueId([0; 128]);
     if rank == 0 {
         // SAFETY: it writes the id.
@@ -202,8 +202,8 @@ pub(crate) fn split(
         };
         parent.gpu.make_current()?;
         let Some(made) = handed.split(color, key)? else { return Err(Failure::usage("it has no color")) };
-        let (rank, ranks) = made.seat()?;
-        child.sit(rank, ranks);
+        let (rank, ranks) = made.position()?;
+        child.set_position(rank, ranks);
         Ok(Ok(Backend::Handed(made)))
     })?;
     if color < 0 {
@@ -226,7 +226,7 @@ impl Handed {
         Ok((!comm.is_null()).then_some(Self { nccl: self.nccl, comm }))
     }
 
-    fn seat(&self) -> Result<(usize, usize), Failure> {
+    fn position(&self) -> Result<(usize, usize), Failure> {
         let (mut rank, mut ranks) = (0, 0);
         // SAFETY: the communicator is NCCL's; it writes a number.
         self.check("ncclCommUserRank", unsafe { (self.nccl.user_rank)(self.comm, &raw mut rank) })?;

@@ -98,8 +98,8 @@ pub(crate) fn init_all(places: &[Place<Handle>], devices: Option<&[c_int]>) -> R
         LocalBootstrap::group(gpus.len()).into_iter().zip(gpus.iter().zip(places))
     {
         let comm = Comm::new(gpu.clone(), Settings { blocking: true, ..Settings::of(env) });
-        let seat = (bootstrap.rank(), gpus.len());
-        let started = start(comm, seat, Job::Met(Arc::new(bootstrap)), env);
+        let position = (bootstrap.rank(), gpus.len());
+        let started = start(comm, position, Job::Met(Arc::new(bootstrap)), env);
         answer = answer.and(started.and_then(|comm| group::created(*place, comm)));
     }
     let ended = group::end();
@@ -115,8 +115,13 @@ pub(crate) fn begin() -> Result<&'static Env, Failure> {
 }
 
 /// Starts the thread that forms a communicator.
-fn start(comm: Arc<Comm>, seat: (usize, usize), job: Job, env: &'static Env) -> Result<Arc<Comm>, Failure> {
-    comm.sit(seat.0, seat.1);
+fn start(
+    comm: Arc<Comm>,
+    position: (usize, usize),
+    job: Job,
+    env: &'static Env,
+) -> Result<Arc<Comm>, Failure> {
+    comm.set_position(position.0, position.1);
     in_background(&comm, (), move |comm, ()| form(comm, job, env))?;
     Ok(comm)
 }
@@ -170,7 +175,7 @@ fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
 /// From a job to collectives, or to NCCL's.
 pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let begun = Instant::now();
-    let (rank, ranks) = comm.seat()?;
+    let (rank, ranks) = comm.position()?;
     let bootstrap = meet(comm, job)?;
     let spare = (ranks > 1).then(|| Spare::create(env)).transpose()?;
     let hello = Hello {

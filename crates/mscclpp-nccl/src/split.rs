@@ -57,7 +57,7 @@ pub(crate) unsafe fn split(
     let splitting = Splitting::of(&parent);
     if color == NO_COLOR {
         place.set(ptr::null_mut());
-        // Its seat stays empty, and nobody gets its handle.
+        // Its position stays empty, and nobody gets its handle.
         forming::in_background(&child, splitting, move |_, splitting| {
             let told =
                 ours(&splitting.0).and_then(|ours| gather(ours, tag, color, key, env.timeout).map(drop));
@@ -145,9 +145,9 @@ fn unexpected(peer: usize, bytes: usize) -> Failure {
 fn of_members(parent: &Comm, child: &Comm, members: &[usize], tag: u32, env: &'static Env) -> Outcome {
     let bootstrap = ours(parent)?.comm.bootstrap();
     let own = bootstrap.rank();
-    let seat = seat(members, own)?;
-    child.sit(seat, members.len());
-    let id = if seat == 0 {
+    let position = position(members, own)?;
+    child.set_position(position, members.len());
+    let id = if position == 0 {
         let id = id::own(env)?;
         for peer in &members[1..] {
             bootstrap.send(&id.0, *peer, tag)?;
@@ -157,13 +157,13 @@ fn of_members(parent: &Comm, child: &Comm, members: &[usize], tag: u32, env: &'s
         let bytes = bootstrap.recv_timeout(members[0], tag, env.timeout)?;
         UniqueId(bytes.as_slice().try_into().map_err(|_| unexpected(members[0], bytes.len()))?)
     };
-    let job = forming::join(seat, members.len(), &id, env)?;
+    let job = forming::join(position, members.len(), &id, env)?;
     forming::form(child, job, env)
 }
 
-fn seat(members: &[usize], own: usize) -> Result<usize, Failure> {
-    let seat = members.iter().position(|rank| *rank == own);
-    seat.ok_or_else(|| Failure::argument(format!("rank {own} is not among the ranks {members:?}")))
+fn position(members: &[usize], own: usize) -> Result<usize, Failure> {
+    let position = members.iter().position(|rank| *rank == own);
+    position.ok_or_else(|| Failure::argument(format!("rank {own} is not among the ranks {members:?}")))
 }
 
 /// `ncclCommShrink`.
@@ -187,7 +187,7 @@ pub(crate) unsafe fn shrink(
     // SAFETY: the caller's promise.
     let settings = unsafe { config::read(config, &parent.settings, env)? };
     let ours = ours(&parent)?;
-    let (rank, ranks) = parent.seat()?;
+    let (rank, ranks) = parent.position()?;
     let mut members: Vec<usize> = (0..ranks).collect();
     for excluded in excluded {
         match usize::try_from(*excluded) {
@@ -202,15 +202,15 @@ pub(crate) unsafe fn shrink(
     if excluded.is_empty() {
         return Err(Failure::argument("`excludeRanksCount` is 0: nothing is to be shrunk"));
     }
-    let seat = seat(&members, rank)?;
+    let position = position(&members, rank)?;
     let child = Comm::new(parent.gpu.clone(), settings);
     if abort {
         // The job may have failed. So the ranks that are left meet where the first of them has been listening all the time.
         ours.collectives.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         let id = ours.spares.get(members[0]).copied().flatten();
         let id = id.ok_or_else(|| Failure::usage("a communicator of one rank cannot be shrunk"))?;
-        child.sit(seat, members.len());
-        let job = forming::join(seat, members.len(), &id, env)?;
+        child.set_position(position, members.len());
+        let job = forming::join(position, members.len(), &id, env)?;
         forming::in_background(&child, (), move |child, ()| forming::form(child, job, env))?;
     } else {
         let tag = SHRINKINGS | parent.shrinkings.fetch_add(1, Ordering::Relaxed) & NUMBERS;

@@ -14,7 +14,7 @@ const RANKS: usize = 4;
 /// The ranks of a job over TCP, which this thread forms alone.
 fn job() -> Vec<Communicator> {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
-    let start = |rank| TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(PATIENCE).start(&id);
+    let start = |rank| TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(PATIENCE).start(id);
     let forming: Vec<_> = (0..RANKS).map(|rank| start(rank).unwrap()).collect();
     let communicator = |bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(platform()));
     forming.into_iter().map(|rank| communicator(rank.wait().unwrap())).collect()

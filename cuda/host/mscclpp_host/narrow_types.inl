@@ -258,12 +258,12 @@ struct Accessible<NARROW2> {
   static constexpr bool value = true;
 };
 
-inline NARROW addNarrow(NARROW* address, NARROW value) {
-  return update(address, [value](NARROW now) { return __hadd(now, value); });
+inline NARROW addNarrow(NARROW* address, NARROW value, Scope scope) {
+  return update(address, [value](NARROW now) { return __hadd(now, value); }, scope);
 }
 // Both at once, while CUDA promises only that each of them is atomic.
-inline NARROW2 addNarrow(NARROW2* address, NARROW2 value) {
-  return update(address, [value](NARROW2 now) { return __hadd2(now, value); });
+inline NARROW2 addNarrow(NARROW2* address, NARROW2 value, Scope scope) {
+  return update(address, [value](NARROW2 now) { return __hadd2(now, value); }, scope);
 }
 
 }  // namespace mscclpp_host

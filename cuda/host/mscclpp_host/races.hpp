@@ -2,10 +2,11 @@
 // atomic accesses and fences, which a CPU does not have, and what bulk copies do. Without the detector all of this is
 // nothing.
 
+// In front of the guard: it includes this one, in the middle.
+#include "mscclpp_host/runtime.hpp"
+
 #ifndef MSCCLPP_HOST_RACES_HPP_
 #define MSCCLPP_HOST_RACES_HPP_
-
-#include "mscclpp_host/runtime.hpp"
 
 namespace mscclpp_host {
 

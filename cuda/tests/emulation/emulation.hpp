@@ -255,7 +255,7 @@ class Turns {
     std::_Exit(1);
   }
 
-  static constexpr mscclpp_host::Runtime table = {pause, pause, blockBarrier, warpBarrier, findRange, trap};
+  static constexpr mscclpp_host::Runtime table = {pause, pause, blockBarrier, warpBarrier, findRange, trap, nullptr};
   static constexpr uint64_t epoch = 0;
 
   // ---- barriers

@@ -22,6 +22,7 @@ ONLY_CUDA = [
     "crates/mscclpp-gpu/tests/builtins/",
     "crates/mscclpp-gpu/tests/kernels.cu",
     "crates/mscclpp-gpu/tests/overruns.cu",
+    "crates/mscclpp-gpu/tests/races/",
     "tests/kernels/plain.cu",
 ]
 

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     ffi::{CStr, c_char},
+    thread::{self, ThreadId},
 };
 
 use parking_lot::Mutex;
@@ -20,13 +21,18 @@ struct Failure {
     /// How many calls of it succeed before.
     calls_before: u64,
     code: u32,
+    /// The thread whose calls count, if not those of all.
+    thread: Option<ThreadId>,
 }
 
 /// Notes a call of `name`. The code that it is to fail with, if it is.
 pub(crate) fn count(name: &'static str) -> Option<u32> {
     *CALLS.lock().get_or_insert_default().entry(name).or_default() += 1;
     let mut failures = FAILURES.lock();
-    let index = failures.iter().position(|planned| planned.name == name)?;
+    let here = thread::current().id();
+    let is_meant =
+        |planned: &Failure| planned.name == name && planned.thread.is_none_or(|thread| thread == here);
+    let index = failures.iter().position(is_meant)?;
     if failures[index].calls_before > 0 {
         failures[index].calls_before -= 1;
         return None;
@@ -34,15 +40,17 @@ pub(crate) fn count(name: &'static str) -> Option<u32> {
     Some(failures.remove(index).code)
 }
 
-/// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls of it that succeed.
+/// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls of it that succeed: of the calling
+/// thread, if `here`, else of any.
 ///
 /// # Safety
 /// `name` is NUL-terminated.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fakeHipFail(name: *const c_char, calls_before: u64, code: u32) {
+unsafe extern "C" fn fakeHipFail(name: *const c_char, calls_before: u64, code: u32, here: bool) {
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-    FAILURES.lock().push(Failure { name, calls_before, code });
+    let thread = here.then(|| thread::current().id());
+    FAILURES.lock().push(Failure { name, calls_before, code, thread });
 }
 
 /// Whether a failure that was asked for is still to come.

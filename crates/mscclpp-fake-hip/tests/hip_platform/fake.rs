@@ -106,13 +106,13 @@ impl Fake {
         unsafe { self.library.get(name.as_bytes()) }.expect("a function of the fake")
     }
 
-    /// The next call of `entry` fails.
-    pub(crate) fn fail(&self, entry: &str, code: u32) {
+    /// The next call of `entry` fails: of this thread, if `here`.
+    pub(crate) fn fail(&self, entry: &str, code: u32, here: bool) {
         let entry = CString::new(entry).expect("a name");
         // SAFETY: the type is that of the fake's function; the name is NUL-terminated.
         unsafe {
-            let fail = self.function::<unsafe extern "C" fn(*const c_char, u64, u32)>("fakeHipFail");
-            fail(entry.as_ptr(), 0, code);
+            let fail = self.function::<unsafe extern "C" fn(*const c_char, u64, u32, bool)>("fakeHipFail");
+            fail(entry.as_ptr(), 0, code, here);
         }
     }
 

@@ -203,7 +203,8 @@ fn fails(entry: &str, when: &str, outcome: &str) {
     let theirs = scenario::Exporter::start();
     let plan = |stage| {
         if when == stage {
-            fake.fail(entry, CODE);
+            // What other threads do meanwhile, such as to free memory, gives no error here.
+            fake.fail(entry, CODE, outcome == "Error");
         }
     };
     plan("opening");
@@ -261,7 +262,7 @@ fn compiles_what_is_wrong() {
     let Err(Error::Compile { name, log }) = Module::load(&gpu, &source) else { panic!("it compiles") };
     assert!(name == "wrong.cu" && log.contains("nonsense"), "{name}: {log}");
     for entry in ["hiprtcGetProgramLogSize", "hiprtcGetProgramLog"] {
-        fake.fail(entry, CODE);
+        fake.fail(entry, CODE, false);
         let error = Module::load(&gpu, &source).expect_err("it compiles");
         assert!(matches!(&error, Error::System { operation, .. } if operation == entry), "{error:?}");
     }
@@ -275,11 +276,11 @@ fn gives_pinned_memory_back() {
         let error = gpu.allocate_pinned(64).map(|_: PinnedBuffer| ()).expect_err("it was to fail");
         assert!(error.to_string().contains(entry), "{error}");
     };
-    fake.fail("hipHostGetDevicePointer", CODE);
+    fake.fail("hipHostGetDevicePointer", CODE, false);
     fails("hipHostGetDevicePointer");
     assert_eq!(fake.existing().pinned, 0, "what has no address on the device is freed");
-    fake.fail("hipHostGetDevicePointer", CODE);
-    fake.fail("hipHostFree", CODE);
+    fake.fail("hipHostGetDevicePointer", CODE, false);
+    fake.fail("hipHostFree", CODE, false);
     // The failure that matters is the first.
     fails("hipHostGetDevicePointer");
     assert_eq!(fake.existing().pinned, 1);

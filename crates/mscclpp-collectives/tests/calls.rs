@@ -13,7 +13,7 @@ use mscclpp_collectives::{
     Choice, Collectives, DataType, DeviceSlice, Error, Kind, ReduceOp, Request, Transfer, Way,
 };
 use mscclpp_test_support::{LIMIT, Random};
-use support::{Told, builder, ranks, slice, zeros};
+use support::{Told, abort_ends_waits, builder, ranks, slice, zeros};
 
 #[test]
 fn typed_calls_do_what_they_say() {
@@ -326,17 +326,7 @@ fn an_abort_ends_waits() {
         for (way, blocks) in [(Way::Packets, 1), (Way::Lines, 2), (Way::Pieces, 3)] {
             let told = Told::new(Choice { way, two_steps: false, blocks, threads: 64 });
             let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
-            let stream = gpu.stream().expect("a stream");
-            let numbers = zeros::<f64>(gpu, 1000);
-            if collectives.rank() == 0 {
-                collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-                collectives.abort("enough");
-                let error = collectives.synchronize(&stream).expect_err("it was aborted");
-                assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
-                let error = collectives.barrier(&stream).expect_err("it was aborted");
-                assert!(format!("{error:?}").contains("enough"), "{error:?}");
-            }
-            comm.bootstrap().barrier().unwrap();
+            abort_ends_waits(comm, gpu, &collectives);
         }
     });
 }

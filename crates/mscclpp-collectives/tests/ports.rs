@@ -7,7 +7,7 @@ use std::{thread, time::Duration};
 use mscclpp::{Communicator, ErrorKind, Gpu, KernelArgs, KernelSource, Module, Transport};
 use mscclpp_collectives::{Collectives, CollectivesBuilder, ReduceOp, Rows, Transfer};
 use mscclpp_test_support::Random;
-use support::{builder, ranks, slice, zeros};
+use support::{abort_ends_waits, builder, ranks, slice, zeros};
 
 /// Ranks that leave before the others have seen all that was sent are a failure for these.
 fn leave(comm: &Communicator) {
@@ -149,17 +149,7 @@ fn what_needs_the_others_memory_is_refused() {
 fn an_abort_ends_waits() {
     ranks(2, |comm, gpu| {
         let collectives = connected(comm, gpu);
-        let stream = gpu.stream().expect("a stream");
-        let numbers = zeros::<f64>(gpu, 1000);
-        if collectives.rank() == 0 {
-            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-            collectives.abort("enough");
-            let error = collectives.synchronize(&stream).expect_err("it was aborted");
-            assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
-            let error = collectives.barrier(&stream).expect_err("it was aborted");
-            assert!(format!("{error:?}").contains("enough"), "{error:?}");
-        }
-        comm.bootstrap().barrier().unwrap();
+        abort_ends_waits(comm, gpu, &collectives);
     });
 }
 

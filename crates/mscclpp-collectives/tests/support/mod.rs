@@ -7,9 +7,9 @@ pub(crate) mod reference;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mscclpp::prelude::*;
+use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
-    Choice, Collectives, CollectivesBuilder, DeviceSlice, Element, Question, Selector,
+    Choice, Collectives, CollectivesBuilder, DeviceSlice, Element, Question, ReduceOp, Selector,
 };
 
 /// GPUs where there are some, else simulated devices.
@@ -98,4 +98,19 @@ pub(crate) fn slice<T: Element>(gpu: &Gpu, numbers: &[T]) -> DeviceSlice<T> {
 
 pub(crate) fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
     slice(gpu, &vec![T::zeroed(); len])
+}
+
+/// Rank 0 waits for a call that the others do not make, until it aborts. All ranks call it.
+pub(crate) fn abort_ends_waits(comm: &Communicator, gpu: &Gpu, collectives: &Collectives) {
+    let stream = gpu.stream().expect("a stream");
+    let numbers = zeros::<f64>(gpu, 1000);
+    if collectives.rank() == 0 {
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        collectives.abort("enough");
+        let error = collectives.synchronize(&stream).expect_err("it was aborted");
+        assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
+        let error = collectives.barrier(&stream).expect_err("it was aborted");
+        assert!(format!("{error:?}").contains("enough"), "{error:?}");
+    }
+    comm.bootstrap().barrier().unwrap();
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         let ok = warm_up.ok && jobs.iter().all(|job| job.ok);
         let goal = match n {
             64 => Some(0.5),
-            1024 => Some(10.0),
+            1024 => Some(1.2),
             _ => None,
         };
         let phases: [Phase; 4] = [

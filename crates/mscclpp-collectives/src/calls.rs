@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
+    crowd::Counted,
     group::Group,
     handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
     kernels::{Kernels, Words},
@@ -45,6 +46,9 @@ pub(crate) struct Inner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
     pub(crate) registrations: Registrations,
+    /// It is one of those on its device.
+    #[expect(dead_code, reason = "it counts while it lives")]
+    pub(crate) counted: Counted,
     /// Held while a call is put into its stream, so that calls have one order.
     pub(crate) order: Mutex<Order>,
 }
@@ -73,7 +77,8 @@ pub(crate) struct Mapped {
     pub(crate) max_threads: u32,
 }
 
-/// Words of the device's own: an epoch for each block, the counts of messages, and what a barrier moves.
+/// Words of the device's own: an epoch for each block and whether a call runs (see `CollectiveHandle`), the counts of
+/// messages, and what a barrier moves.
 pub(crate) struct Counters {
     pub(crate) buffer: DeviceBuffer,
     messages: u64,
@@ -82,7 +87,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(gpu: &Gpu, ranks: usize, slots: u32) -> Result<Self> {
-        let messages = 8 * u64::from(slots);
+        let messages = 8 * (u64::from(slots) + 1);
         let ranks = ranks as u64;
         let barrier = messages + 8 * ranks * 2 * u64::from(LANES);
         // Fresh memory is zero.

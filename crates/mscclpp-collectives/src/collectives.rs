@@ -15,7 +15,7 @@ use mscclpp::{
 use crate::{
     CollectivesBuilder, Error, Request, Result,
     calls::{Inner, Reach},
-    handle::{LINE, Message},
+    handle::{LINE, Message, OVERLAP},
     messages::Messages,
     model,
     plan::Planned,
@@ -287,12 +287,15 @@ impl Collectives {
         self.inner.check_waits().map_err(|error| self.failed(error))
     }
 
-    /// That no rank made another call.
+    /// That no rank made another call, and no two calls ran at the same time.
     fn check_mismatch(&self) -> Result<()> {
         let inner = &*self.inner;
         let Reach::Memory(mapped) = &inner.reach else { return Ok(()) };
         // Pairs with the kernel's release, in front of which it has seen the other's words.
         let found = mapped.mismatch.word(0)?.load(Ordering::Acquire);
+        if found == OVERLAP {
+            return Err(Error::Overlap { rank: inner.group.ranks[inner.group.rank] });
+        }
         let Some(other) = (found & 0xffff).checked_sub(1) else { return Ok(()) };
         let said = |of: u32| -> Result<String> {
             let mut words = [0u64; 2];

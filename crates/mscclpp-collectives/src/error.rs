@@ -40,6 +40,17 @@ pub enum Error {
         /// The other's.
         theirs: String,
     },
+    /// Two calls of these collectives ran at the same time, which only graphs can do: replays of one or of two that are put
+    /// into different streams. Found with [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls)
+    /// alone. These collectives cannot be used any more.
+    #[error(
+        "two collectives of rank {rank} ran at the same time; replay the graphs in one stream, let an event order them, or \
+         give each graph collectives of its own"
+    )]
+    Overlap {
+        /// This rank.
+        rank: usize,
+    },
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These
     /// collectives cannot be used any more.
     #[error(
@@ -61,7 +72,9 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::InvalidArgument(_) | Self::Differ { .. } | Self::Mismatch { .. } => ErrorKind::InvalidUsage,
+            Self::InvalidArgument(_) | Self::Differ { .. } | Self::Mismatch { .. } | Self::Overlap { .. } => {
+                ErrorKind::InvalidUsage
+            }
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
         }

@@ -9,6 +9,8 @@ pub const MAX_RANKS: usize = 16;
 pub(crate) const RING: u64 = 4;
 /// `CollectiveLine`.
 pub(crate) const LINE: u64 = 128;
+/// `CollectiveOverlap`.
+pub(crate) const OVERLAP: u32 = 0xffff;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
 /// `CollectiveMaxOutputs`.

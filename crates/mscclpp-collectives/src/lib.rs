@@ -31,6 +31,7 @@
 mod algorithm;
 mod calls;
 mod collectives;
+mod crowd;
 mod data;
 mod error;
 mod group;

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::{
     Algorithm, Collectives, Error, Result, Selector, Tuned,
     calls::{Counters, Inner, Mapped, Reach},
+    crowd::Counted,
     group::Group,
     handle::CollectiveHandle,
     kernels::Kernels,
@@ -138,6 +139,10 @@ impl CollectivesBuilder {
     /// root. A rank that makes another call than the others fails with [`Error::Mismatch`], and so do they, in place
     /// of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages between two ranks
     /// are not compared. All ranks give the same.
+    ///
+    /// It also finds two calls of these collectives that run at the same time, as replays of graphs on two streams do
+    /// ([`Error::Overlap`]), and says in the log if this process has more communicators on the device than
+    /// [`calls_at_once`](Self::calls_at_once) gives room.
     pub fn check_calls(mut self, check: bool) -> Self {
         self.check_calls = check;
         self
@@ -221,6 +226,14 @@ impl CollectivesBuilder {
             ("by_ports (1 is given)", self.ports.is_some().into()),
         ])?;
 
+        let (counted, communicators) = Counted::on(gpu);
+        if self.check_calls && communicators > calls_at_once && !on_host {
+            tracing::warn!(
+                target: "mscclpp::conn", rank = group.ranks[group.rank], communicators, calls_at_once,
+                "{gpu} has room for the calls of {calls_at_once} of {communicators} communicators at the same time: more of them on \
+                 different streams may wait for each other for ever; order them, or set up all with calls_at_once({communicators})"
+            );
+        }
         let counters = Counters::new(gpu, ranks, slots)?;
         let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
         let reach = match self.transport_of_ports(&group)? {
@@ -257,6 +270,7 @@ impl CollectivesBuilder {
             timeout: self.timeout,
             tag,
             registrations: Registrations::default(),
+            counted,
             order: Mutex::default(),
         }))
     }

@@ -369,3 +369,37 @@ fn a_rank_that_aborts_the_job_is_named_by_all() {
         }
     });
 }
+
+/// Replays on two streams, which nothing orders: the first waits for the other rank when the second begins.
+#[test]
+fn replays_that_overlap_are_named() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+        let streams = [0, 1].map(|_| gpu.stream().expect("a stream"));
+        let numbers = zeros::<f32>(gpu, 300);
+        let graphs = streams.each_ref().map(|stream| {
+            stream.begin_capture().unwrap();
+            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, stream).unwrap();
+            stream.end_capture().unwrap()
+        });
+        // In order they are right.
+        for graph in &graphs {
+            // SAFETY: what was captured keeps its memory.
+            unsafe { graph.launch(&streams[0]).unwrap() };
+        }
+        collectives.synchronize(&streams[0]).unwrap();
+        comm.bootstrap().barrier().unwrap();
+        if collectives.rank() == 0 {
+            for (graph, stream) in graphs.iter().zip(&streams) {
+                // SAFETY: as above.
+                unsafe { graph.launch(stream).unwrap() };
+            }
+            let found = streams.each_ref().map(|stream| collectives.synchronize(stream));
+            let errors: Vec<Error> = found.into_iter().filter_map(Result::err).collect();
+            assert!(errors.iter().any(|error| matches!(error, Error::Overlap { rank: 0 })), "{errors:?}");
+            let again = collectives.barrier(&streams[0]).expect_err("it stays so");
+            assert!(again.to_string().contains("two collectives of rank 0 ran at the same time"), "{again}");
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}

@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use compare::{Fact, fact, offset, sizes};
 use handle::{
     CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
-    MESSAGES, Message, OUTPUTS, Output, PortCall, RING, Segment, VECTORS,
+    MESSAGES, Message, OUTPUTS, OVERLAP, Output, PortCall, RING, Segment, VECTORS,
 };
 
 fn main() {
@@ -54,6 +54,7 @@ fn facts() -> Vec<Fact> {
         fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
         fact("pieces", "mscclpp::CollectivePieces", RING as usize),
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
+        fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),

@@ -18,6 +18,9 @@ enum CollectiveLimits : uint32_t {
   CollectiveLine = 128,
 };
 
+// That two calls of a communicator ran at the same time: see CollectiveHandle.
+constexpr uint32_t CollectiveOverlap = 0xffff;
+
 // A communicator's part that is the same for all calls. Offsets count from the start of a rank's scratch, and are the
 // same on all ranks.
 struct CollectiveHandle {
@@ -25,15 +28,16 @@ struct CollectiveHandle {
   uint8_t* scratch[CollectiveMaxRanks];
   // For each rank, the words through which waits for it are aborted: see StatusWord. That of this rank is null.
   uint32_t* status[CollectiveMaxRanks];
-  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. In this device's memory.
+  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. Behind these, whether a call runs: for
+  // those that are `checked`. In this device's memory.
   uint64_t* epochs;
   uint32_t rank;
   uint32_t ranks;
   // How many blocks a call has at most.
   uint32_t slots;
   uint32_t reserved;
-  // Where this device says that a rank made another call than this one did: 0, or the rank plus 1, in the lower half, and in
-  // the higher the parity of the call's number. Pinned host memory.
+  // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
+  // 1 that made another call than this one did, and in the higher the parity of the call's number. Pinned host memory.
   uint32_t* mismatch;
   // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of
   // pieces, of each rank for each block, for each of two steps, and behind these those of credits; packets; lines of
@@ -256,13 +260,25 @@ struct CollectiveStart {
       // The reads of all calls before are complete: see E1.
       detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, epoch);
     }
-    if (call.checked && isFirstBlock() && !isSameCall()) return false;
+    if (call.checked && isFirstBlock() && !(isAlone() && isSameCall())) return false;
     if (!afterOneWay) return true;
     bool failed = false;
     if (isPeer) {
       const uint64_t* const word =
           reinterpret_cast<const uint64_t*>(comm.scratch[comm.rank] + comm.begun + thread * CollectiveLine);
       failed = !waitForWord(word, epoch - 1, comm.status[thread]);
+    }
+    return !blockAny(failed);
+  }
+
+  // Marks the communicator as one whose call runs. If it was marked, says so: calls of one stream come after each other,
+  // but graphs that are replayed on two streams need not. `CollectiveBlock::end` takes the mark away, by the block that
+  // has set it, so what is found is always true, but not all is found: another block may still run.
+  MSCCLPP_DEVICE_INLINE bool isAlone() const {
+    bool failed = false;
+    if (threadOfBlock() == 0) {
+      failed = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + comm.slots, uint64_t{1}) != 0;
+      if (failed) giveUp(CollectiveOverlap);
     }
     return !blockAny(failed);
   }
@@ -287,16 +303,15 @@ struct CollectiveStart {
         failed = !waitForWord(theirs + 2, epoch, comm.status[thread]);
         if (!failed && (load8(theirs) != call.signature[0] || load8(theirs + 1) != call.signature[1])) {
           failed = true;
-          giveUp(thread);
+          giveUp((thread + 1) | static_cast<uint32_t>(epoch & 1) << 16);
         }
       }
     }
     return !blockAny(failed);
   }
 
-  // Says that rank `other` made another call, and ends all waits of this rank.
-  MSCCLPP_DEVICE_INLINE void giveUp(uint32_t other) const {
-    const uint32_t what = (other + 1) | static_cast<uint32_t>(epoch & 1) << 16;
+  // Says what is wrong (see CollectiveHandle::mismatch), and ends all waits of this rank.
+  MSCCLPP_DEVICE_INLINE void giveUp(uint32_t what) const {
     detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
     for (uint32_t r = 0; r < comm.ranks; ++r) {
       if (r != comm.rank) {
@@ -365,7 +380,12 @@ struct CollectiveBlock {
   // Counts on in this block's slot, unless a thread has given up. All threads call it last.
   MSCCLPP_DEVICE_INLINE void end(bool failed) const {
     if (blockAny(failed)) return;
-    if (thread == 0) store8(comm.epochs + block, slotAfter());
+    if (thread != 0) return;
+    // See CollectiveStart::isAlone.
+    if (call.checked && block == 0) {
+      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + comm.slots, uint64_t{0});
+    }
+    store8(comm.epochs + block, slotAfter());
   }
 
   // What the word of this rank and that of the only other one make together.

@@ -244,6 +244,17 @@ impl Tuned {
 }
 
 impl Choice {
+    /// How many threads a block has if there are `blocks`: fewer blocks have more, so that as many threads work together.
+    #[must_use]
+    pub fn threads_in(&self, blocks: u32) -> u32 {
+        let blocks = blocks.max(1);
+        if blocks >= self.blocks {
+            return self.threads;
+        }
+        let threads = u64::from(self.threads) * u64::from(self.blocks) / u64::from(blocks);
+        (threads.next_power_of_two() as u32).min(1024).max(self.threads)
+    }
+
     /// What can be done of it.
     pub(crate) fn mended(mut self, question: &Question) -> Self {
         let possible = question.possible;
@@ -261,7 +272,9 @@ impl Choice {
         if !can {
             self.way = Way::Pieces;
         }
-        self.blocks = self.blocks.clamp(1, question.max_blocks);
+        let blocks = self.blocks.clamp(1, question.max_blocks);
+        self.threads = self.threads_in(blocks);
+        self.blocks = blocks;
         let most_threads = 1 << question.max_threads.clamp(32, 1024).ilog2();
         self.threads = self.threads.next_multiple_of(32).clamp(32, most_threads);
         let room = |threads| blocks_with_room(question.max_threads, threads);
@@ -380,7 +393,7 @@ mod tests {
         }
         let asked = Choice { way: Way::Lines, two_steps: true, blocks: 1000, threads: 33 };
         let mended = asked.mended(&question(1 << 20, 4, ALL));
-        assert_eq!(mended, Choice { way: Way::Lines, two_steps: true, blocks: 64, threads: 64 });
+        assert_eq!(mended, Choice { way: Way::Lines, two_steps: true, blocks: 64, threads: 1024 });
         let within = |max_threads, blocks, threads| {
             let asked = Choice { way: Way::Pieces, two_steps: false, blocks, threads };
             let question = Question { max_blocks: 256, max_threads, ..question(1 << 20, 2, ALL) };
@@ -396,5 +409,15 @@ mod tests {
         assert_eq!(within(132 * 512, 80, 608), (66, 608));
         assert_eq!(within(132 * 512, 8, 1024), (8, 1024));
         assert_eq!(Tuned.choose(&question(1 << 20, 2, none)).way, Way::Pieces);
+    }
+
+    #[test]
+    fn fewer_blocks_have_more_threads() {
+        let of = |blocks, threads| Choice { way: Way::Pieces, two_steps: false, blocks, threads };
+        assert_eq!(of(256, 256).threads_in(256), 256);
+        assert_eq!(of(256, 256).threads_in(300), 256);
+        assert_eq!(of(256, 256).threads_in(100), 1024);
+        assert_eq!(of(256, 256).threads_in(1), 1024);
+        assert_eq!(of(4, 32).threads_in(2), 64);
     }
 }

@@ -167,12 +167,13 @@ fn registrations_are_dropped_in_any_order() {
     });
 }
 
+/// Of a message that is too large for packets and lines.
 fn way_of(collectives: &Collectives) -> Way {
     let request = Request {
         kind: Kind::AllGather,
         send: mscclpp::DevicePtr(16),
         recv: mscclpp::DevicePtr(16),
-        count: 1 << 20,
+        count: 1 << 28,
         data_type: mscclpp_collectives::DataType::U8,
     };
     collectives.choice(&request).expect("a choice").expect("a kernel").way

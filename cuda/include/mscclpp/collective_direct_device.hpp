@@ -84,6 +84,17 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const auto takes = [&](uint32_t r) { return pieces.count(call.segments[r].recvBytes); };
   const auto takesByRing = [&](uint32_t r) { return direct.places[r] == nullptr ? takes(r) : 0; };
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
+  // The own segment's piece k. Half of the blocks begin with one, and stay one ahead: so some always put while others copy, and
+  // do not all leave the link alone at the same time. It also fills the wait for the places.
+  const CollectiveSegment own = call.segments[b.rank];
+  const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
+  const auto copyOwn = [&](uint64_t k) {
+    if (k >= copies) return;
+    const uint64_t at = pieces.offset(k);
+    copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+  };
+  const uint64_t ahead = b.block % 2;
+  if (ahead != 0) copyOwn(0);
   // Thread r, for rank r; then every thread knows what r has said.
   bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.wait(b.thread));
 
@@ -124,8 +135,6 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     return true;
   };
 
-  const CollectiveSegment own = call.segments[b.rank];
-  const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
   uint64_t most = copies, mostByRing = 0, mostTaken = 0;
   for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
     const uint32_t p = b.peer(n);
@@ -143,10 +152,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       if (failed) break;
     }
     put(k);
-    if (k < copies) {
-      const uint64_t at = pieces.offset(k);
-      copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
-    }
+    copyOwn(k + ahead);
     if (k > 0 && k - 1 < mostTaken) failed = !take(k - 1);
   }
   if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);

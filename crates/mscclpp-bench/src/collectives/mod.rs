@@ -23,7 +23,7 @@ pub(crate) use self::{
     numbers::Numbers,
     task::{Place, Task},
     tune::{Options as TuneOptions, tune},
-    turns::Side,
+    turns::{Side, Submit},
     what::What,
 };
 use crate::{
@@ -60,6 +60,9 @@ pub(crate) struct Options {
     /// How many calls a graph has.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
+    /// Makes each call by itself, in place of graphs: then rows have what a call takes on the host, if that is longer.
+    #[arg(long)]
+    eager: bool,
     /// The type of the numbers.
     #[arg(long, value_enum, default_value_t)]
     dtype: Numbers,
@@ -138,7 +141,7 @@ impl Selector for Chooser {
         let (tuned, asked) = (Tuned.choose(question), self.asked);
         let way = asked.way.map_or(tuned.way, AskedWay::way);
         let blocks = asked.blocks.unwrap_or(tuned.blocks);
-        let threads = asked.threads.unwrap_or(tuned.threads);
+        let threads = asked.threads.unwrap_or_else(|| tuned.threads_in(blocks));
         Choice { way, blocks, threads, ..tuned }
     }
 }
@@ -197,15 +200,16 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         pair.ranks.meet()?;
     }
     drop(progress);
+    let timed = match options.eager {
+        true => "calls one after the other".to_owned(),
+        false => format!("graphs of {} calls", options.calls),
+    };
     let mut notes = vec![
         format!(
             "sums and moves of random {}; sizes, algorithm and bus bandwidth as in nccl-tests",
             crate::call::name_of(&options.dtype)
         ),
-        format!(
-            "graphs of {} calls, timed by the device's events; the result compared for each time",
-            options.calls
-        ),
+        format!("{timed}, timed by the device's events; the result compared for each time"),
     ];
     if predicted.load(Ordering::Relaxed) {
         notes.push(
@@ -251,7 +255,7 @@ impl Bench<'_> {
         let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
         task.load(memory)?;
         let replays = measuring.rounds(pair, bytes).div_ceil(options.calls);
-        let calls = Calls { of_a_graph: options.calls, replays };
+        let calls = Calls { of_a_graph: options.calls, replays, are_eager: options.eager };
         let stopwatch = Stopwatch::of_others(pair, self.limit, |reason| {
             self.collectives.abort(reason);
             if let Some((comm, _)) = self.nccl {
@@ -301,11 +305,31 @@ impl Bench<'_> {
 pub(crate) struct Calls {
     pub(crate) of_a_graph: u32,
     pub(crate) replays: u32,
+    /// Whether each is made by itself, without graphs.
+    pub(crate) are_eager: bool,
 }
 
 impl Calls {
     pub(crate) fn rounds(self) -> u32 {
         self.of_a_graph * self.replays
+    }
+
+    /// What submits all of them, of which `call` makes one.
+    pub(crate) fn submit<'a>(
+        self,
+        call: impl Fn(&Stream) -> Result<()> + 'a,
+        stream: &Stream,
+    ) -> Result<Submit<'a>> {
+        if self.are_eager {
+            return Ok(Box::new(move |stream| (0..self.rounds()).try_for_each(|_| call(stream))));
+        }
+        stream.begin_capture()?;
+        let captured = (0..self.of_a_graph).try_for_each(|_| call(stream));
+        let graph = stream.end_capture();
+        captured?;
+        let graph = graph?;
+        // SAFETY: the memory that was captured outlives the side, and who times the calls waits for them.
+        Ok(Box::new(move |stream| Ok((0..self.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)))
     }
 }
 
@@ -318,23 +342,14 @@ fn ours<'a>(
     stream: &Stream,
 ) -> Result<Side<'a>> {
     let request = task.request(memory.ptr());
-    let requests = vec![request; calls.of_a_graph as usize];
-    stream.begin_capture()?;
     // SAFETY: the memory outlives the side, and who times the calls waits for them.
-    let captured = unsafe { collectives.enqueue(&requests, stream) };
-    let graph = stream.end_capture();
-    captured?;
-    let graph = graph?;
+    let call = move |stream: &Stream| Ok(unsafe { collectives.enqueue(&[request], stream) }?);
     Ok(Side {
         name: "the library".to_owned(),
         memory,
-        calls: Box::new(move |stream| {
-            // SAFETY: as above.
-            Ok((0..calls.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)
-        }),
+        calls: calls.submit(call, stream)?,
         are_queued: true,
-        // SAFETY: as above.
-        call: Box::new(move |stream| Ok(unsafe { collectives.enqueue(&[request], stream) }?)),
+        call: Box::new(call),
         like: Box::new(|found, expected| found == expected),
     })
 }

@@ -234,7 +234,8 @@ impl Tuner<'_> {
         task.load(memory)?;
         let most = if pair.gpu.platform() == Platform::Host { 1 } else { MOST_ROUNDS };
         let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, most) as u32);
-        let calls = Calls { of_a_graph: options.calls, replays: rounds.div_ceil(options.calls) };
+        let replays = rounds.div_ceil(options.calls);
+        let calls = Calls { of_a_graph: options.calls, replays, are_eager: false };
         let limit = Duration::from_secs(options.limit.into());
         let stopwatch = Stopwatch::of_others(pair, limit, |reason| self.collectives.abort(reason))?;
 

@@ -9,7 +9,7 @@ use crate::{
 };
 
 type Like<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
-type Submit<'a> = Box<dyn Fn(&Stream) -> Result<()> + 'a>;
+pub(crate) type Submit<'a> = Box<dyn Fn(&Stream) -> Result<()> + 'a>;
 
 /// One that carries out the task: this library, or another.
 pub(crate) struct Side<'a> {

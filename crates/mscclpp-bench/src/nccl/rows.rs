@@ -1,6 +1,6 @@
 //! NCCL's side of a row.
 
-use mscclpp::{DevicePtr, Platform};
+use mscclpp::{DevicePtr, Platform, Stream};
 
 use super::Comm;
 use crate::{
@@ -26,41 +26,30 @@ impl Comm<'_> {
     ) -> Result<Side<'a>> {
         let (request, what, limit, numbers) = (task.request(base), task.what, self.limit, task.numbers);
         let watched = format!("{name} ({})", what.name());
-        let call = {
+        // SAFETY: the memory outlives the side, and who times the calls waits for them.
+        let call = move |stream: &Stream| unsafe { self.call(what, &request, stream) };
+        let one = {
             let watched = watched.clone();
-            move |stream: &mscclpp::Stream| {
-                // SAFETY: the memory outlives the side, and who times the calls waits for them.
-                within(limit, &watched, || unsafe { self.call(what, &request, stream) })
-            }
+            move |stream: &Stream| within(limit, &watched, || call(stream))
         };
         // The first call connects the ranks, which no capture may contain.
-        stopwatch.time_of_waits(&call)?;
-        // Not queued before the other rank begins: on simulated devices calls wait, and on GPUs NCCL's graphs fill the
-        // driver's queue, where a launch then waits for kernels that wait for the other rank.
-        let side = |calls| Side {
+        stopwatch.time_of_waits(&one)?;
+        let stream = stopwatch.stream();
+        let are_eager = calls.are_eager || stream.gpu().platform() == Platform::Host;
+        let submit = within(limit, &watched, || Calls { are_eager, ..calls }.submit(call, stream))?;
+        Ok(Side {
             name: name.to_owned(),
             memory,
-            calls,
+            // To watch takes time; replays need it not.
+            calls: Box::new(move |stream| match are_eager {
+                true => within(limit, &watched, || submit(stream)),
+                false => submit(stream),
+            }),
+            // Not queued before the other rank begins: on simulated devices calls wait, and on GPUs NCCL's graphs fill the
+            // driver's queue, where a launch then waits for kernels that wait for the other rank.
             are_queued: false,
-            call: Box::new(call.clone()),
+            call: Box::new(one),
             like: Box::new(move |found, expected| numbers.are_near(found, expected)),
-        };
-        let stream = stopwatch.stream();
-        if stream.gpu().platform() == Platform::Host {
-            let call = call.clone();
-            return Ok(side(Box::new(move |stream| (0..calls.rounds()).try_for_each(|_| call(stream)))));
-        }
-        stream.begin_capture()?;
-        let captured = within(limit, &watched, || {
-            // SAFETY: as above.
-            (0..calls.of_a_graph).try_for_each(|_| unsafe { self.call(what, &request, stream) })
-        });
-        let graph = stream.end_capture();
-        captured?;
-        let graph = graph?;
-        Ok(side(Box::new(move |stream| {
-            // SAFETY: as above.
-            Ok((0..calls.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)
-        })))
+        })
     }
 }

@@ -120,6 +120,7 @@ class Gpus:
         self.call("cuDeviceGet", ctypes.byref(device), rank)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
+        self.context = context
 
     def call(self, name, *arguments):
         code = getattr(self.cuda, name)(*arguments)
@@ -151,6 +152,8 @@ class Gpus:
         self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
     def read(self, address, size):
+        # Memory of the library's is read by its own device alone.
+        self.call("cuCtxSetCurrent", self.context)
         data = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return data.raw

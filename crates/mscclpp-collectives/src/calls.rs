@@ -220,6 +220,12 @@ impl Inner {
             return Ok(());
         }
         let choice = self.choose(&question);
+        if choice.way == Way::Engines
+            && let Some(places) = self.registrations.engines(plan, self.group.rank, ranks)
+        {
+            // SAFETY: the caller's promise.
+            return unsafe { self.by_engines(mapped, request, plan, &places, stream, buffers) };
+        }
         let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
         let call = self.call(mapped, plan, choice, signature(request));
@@ -237,7 +243,13 @@ impl Inner {
         Ok(())
     }
 
-    fn call(&self, mapped: &Mapped, plan: &Plan, choice: Choice, signature: [u64; 2]) -> CollectiveCall {
+    pub(crate) fn call(
+        &self,
+        mapped: &Mapped,
+        plan: &Plan,
+        choice: Choice,
+        signature: [u64; 2],
+    ) -> CollectiveCall {
         let scale = plan.op.and_then(|op| op.scale(plan.data_type));
         CollectiveCall {
             segments: plan.segments,
@@ -275,6 +287,7 @@ impl Inner {
                 && part.is_some_and(|part| mapped.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),
             direct: plan.op.is_none() && self.registrations.are_some(),
+            engines: self.registrations.engines(plan, self.group.rank, ranks).is_some(),
         };
         let shape = match (plan.whole, plan.one_way) {
             (Some(_), _) => Shape::AllReduce,

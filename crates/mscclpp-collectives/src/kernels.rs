@@ -96,6 +96,9 @@ impl Kernels {
             (Way::Pieces, false) => Form::ExchangePieces,
             (Way::Pieces, true) => Form::AllReducePieces,
             (Way::Direct, _) => return Ok(&self.direct),
+            (Way::Engines, _) => {
+                return Err(Error::InvalidArgument("the copy engines need no kernel".to_owned()));
+            }
         };
         let kernel = self.forms[form as usize][words as usize].as_ref();
         kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {choice:?}")))

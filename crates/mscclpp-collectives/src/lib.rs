@@ -33,6 +33,7 @@ mod calls;
 mod collectives;
 mod crowd;
 mod data;
+mod engines;
 mod error;
 mod group;
 mod handle;

@@ -47,7 +47,7 @@ pub(crate) fn choose(question: &Question) -> Choice {
     // No more than fill the link, and none that has next to nothing to do.
     let fill = ((bandwidth(question.devices) / of_a_block) as u64).clamp(8, 256).next_power_of_two();
     let blocks = (sent(question, two_steps) / WORTH_A_BLOCK).clamp(1, fill).next_power_of_two() as u32;
-    Choice { way: possible.large(way), two_steps, blocks, threads }
+    Choice { way: possible.large(way, question.bytes), two_steps, blocks, threads }
 }
 
 /// In microseconds.
@@ -56,6 +56,7 @@ pub(crate) fn time(question: &Question, way: Way, two_steps: bool) -> f64 {
         Way::Packets => (HOP, 2.0),
         Way::Lines => (HOP + LINES, 128.0 / 120.0),
         Way::Pieces | Way::Direct => (HOP + PIECES, 1.0),
+        Way::Engines => (2.0 * HOP + PIECES, 1.0),
     };
     let starts = if two_steps { 2.0 } else { 1.0 };
     starts * start + sent(question, two_steps) as f64 * on_the_link / (bandwidth(question.devices) * 1e3)
@@ -155,6 +156,7 @@ mod tests {
                 lines_in_two_steps: is(2),
                 pieces_in_two_steps: is(3),
                 direct: false,
+                engines: false,
             };
             for ranks in [2, 8] {
                 for shift in [0, 10, 20, 30, 63] {

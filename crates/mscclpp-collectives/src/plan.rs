@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) one_way: bool,
     /// The message of an `all_reduce`, which may be done in two steps.
     pub(crate) whole: Option<Whole>,
+    /// Whether what a rank sends to a peer lies there as its own part lies here: at the same offset of the receive memory.
+    pub(crate) same_offsets: bool,
 }
 
 /// A message that all ranks send to all.
@@ -189,7 +191,9 @@ pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<P
     if most_bytes == Some(0) {
         return Ok(Planned::Nothing);
     }
-    Ok(Planned::Exchange(Box::new(Plan { segments, op: reduced, data_type, most_bytes, one_way, whole })))
+    let same_offsets = matches!(kind, Kind::AllGather | Kind::AllToAll);
+    let plan = Plan { segments, op: reduced, data_type, most_bytes, one_way, whole, same_offsets };
+    Ok(Planned::Exchange(Box::new(plan)))
 }
 
 impl Plan {

@@ -313,6 +313,7 @@ impl Inner {
                 lines_in_two_steps: false,
                 pieces_in_two_steps: two_steps,
                 direct: false,
+                engines: false,
             },
             max_blocks: self.slots,
             max_threads: mapped.max_threads,

@@ -22,6 +22,10 @@ pub enum Way {
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
     /// is reduced: for large messages. What is not registered goes by pieces, with a little more to wait for.
     Direct,
+    /// The copy engines, into the receive memory itself, where that is
+    /// [symmetric](crate::Collectives::register_symmetric): for the largest messages. It takes no multiprocessors, but for
+    /// two short barriers.
+    Engines,
 }
 
 /// The shape of a collective: what ranks do with what the others send.
@@ -78,6 +82,8 @@ pub struct Possible {
     /// Directly: nothing is reduced, and the ranks have registered memory. Whether that of a call is, a rank knows of itself
     /// alone, so it is not said here.
     pub direct: bool,
+    /// By the copy engines: the call is an `all_gather` or an `all_to_all` into memory that is registered as symmetric.
+    pub engines: bool,
 }
 
 #[cfg(test)]
@@ -90,6 +96,7 @@ impl Possible {
         lines_in_two_steps: true,
         pieces_in_two_steps: true,
         direct: false,
+        engines: false,
     };
 }
 
@@ -200,14 +207,21 @@ impl Selector for Tuned {
             way =
                 if possible.packets && !two_steps && bytes <= 256 * KIB { Way::Packets } else { Way::Pieces };
         }
-        Choice { way: possible.large(way), two_steps, blocks, threads }
+        Choice { way: possible.large(way, bytes), two_steps, blocks, threads }
     }
 }
 
+/// From how many bytes to a peer on the engines are worth their two barriers: measured between two GPUs over NVLink.
+const ENGINES_MIN: u64 = 24 * MIB;
+
 impl Possible {
-    /// Instead of pieces, directly, if that is possible. It is a rule, and was not measured.
-    pub(crate) fn large(self, way: Way) -> Way {
-        if way == Way::Pieces && self.direct { Way::Direct } else { way }
+    /// Instead of pieces, by the copy engines or directly, if that is possible.
+    pub(crate) fn large(self, way: Way, bytes: u64) -> Way {
+        match way {
+            Way::Pieces if self.engines && bytes >= ENGINES_MIN => Way::Engines,
+            Way::Pieces if self.direct => Way::Direct,
+            way => way,
+        }
     }
 }
 
@@ -268,6 +282,7 @@ impl Choice {
             (Way::Lines, true) => possible.lines_in_two_steps,
             (Way::Pieces, _) => true,
             (Way::Direct, two_steps) => possible.direct && !two_steps,
+            (Way::Engines, two_steps) => possible.engines && !two_steps,
         };
         if !can {
             self.way = Way::Pieces;
@@ -385,8 +400,9 @@ mod tests {
             lines_in_two_steps: false,
             pieces_in_two_steps: false,
             direct: false,
+            engines: false,
         };
-        for way in [Way::Packets, Way::Lines, Way::Pieces, Way::Direct] {
+        for way in [Way::Packets, Way::Lines, Way::Pieces, Way::Direct, Way::Engines] {
             let asked = Choice { way, two_steps: true, blocks: 0, threads: 5000 };
             let mended = asked.mended(&question(1 << 20, 4, none));
             assert_eq!(mended, Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 1024 });

@@ -57,6 +57,9 @@ pub(crate) struct Options {
     /// Registers the memory of the library's calls, so that peers write into it.
     #[arg(long)]
     registered: bool,
+    /// As --registered, as memory that is symmetric, so that copy engines write into it.
+    #[arg(long)]
+    symmetric: bool,
     /// How many calls a graph has.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
@@ -89,6 +92,8 @@ enum AskedWay {
     Pieces,
     /// Plain stores into registered memory.
     Direct,
+    /// Copy engines, into symmetric memory.
+    Engines,
 }
 
 impl AskedWay {
@@ -98,6 +103,7 @@ impl AskedWay {
             Self::Lines => Way::Lines,
             Self::Pieces => Way::Pieces,
             Self::Direct => Way::Direct,
+            Self::Engines => Way::Engines,
         }
     }
 }
@@ -180,7 +186,11 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let collectives = builder.selector(chooser).connect()?;
-        let _registered = options.registered.then(|| collectives.register(&memory)).transpose()?;
+        let _registered = match (options.symmetric, options.registered) {
+            (true, _) => Some(collectives.register_symmetric(&memory)?),
+            (false, true) => Some(collectives.register(&memory)?),
+            (false, false) => None,
+        };
         let bench = Bench {
             what,
             options,
@@ -283,7 +293,7 @@ impl Bench<'_> {
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
             && self.asked.way.is_none()
-            && !options.registered
+            && !(options.registered || options.symmetric)
             && (numbers, place) == (Numbers::F16, Place::Out);
         let known = if is_known { what.known(bytes) } else { (None, None) };
         let times = measured[0];

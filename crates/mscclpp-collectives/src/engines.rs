@@ -1,0 +1,98 @@
+//! All-gathers and all-to-alls by the copy engines, into memory that is registered as symmetric. They reach more of the link than
+//! kernels do, and leave the multiprocessors to others.
+//!
+//! A call is a barrier between all ranks, copies, and another barrier, in one stream.
+//!
+//! - C1. A rank's copies begin when every rank's first barrier runs. So what came before in the peers' streams is complete, and
+//!   their receive memory has neither to be read nor written any more.
+//! - C2. The second barrier comes behind the copies, in each rank's stream. So when it is complete on a rank, all that the others
+//!   send it is there, and nobody writes into its memory any more.
+//! - C3. Where a peer's place is, this rank knows by the promise of [`Collectives::register_symmetric`](crate::Collectives::register_symmetric).
+//!   No part of it is memory that the call sends from, but for the own part of an all_gather, into which nobody else writes.
+//!
+//! The own part is copied beside the others, in a stream that is forked from the call's and joined with it again. Simulated
+//! devices capture one stream at a time: there it is copied before the others.
+
+use mscclpp::{DeviceBuffer, DevicePtr, LaunchConfig, Stream, gpu::Owner};
+
+use crate::{
+    Kind, Request, Result,
+    calls::{Inner, Mapped},
+    handle::MAX_RANKS,
+    kernels::Words,
+    plan::{Plan, Planned},
+    signature::signature,
+};
+
+/// Where the copies go.
+pub(crate) struct Places {
+    /// Where this rank's part lies at each peer.
+    pub(crate) at_peers: [DevicePtr; MAX_RANKS],
+    /// For the copy of the own part, if it has a stream of its own.
+    pub(crate) aside: Option<Stream>,
+    /// What the call keeps.
+    pub(crate) owner: Owner,
+}
+
+impl Inner {
+    /// # Safety
+    /// As for [`Inner::exchange`].
+    pub(crate) unsafe fn by_engines(
+        &self,
+        mapped: &Mapped,
+        request: &Request<'_>,
+        plan: &Plan,
+        places: &Places,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let (rank, ranks) = (self.group.rank, self.group.ranks.len());
+        self.meet(mapped, request, places, stream, buffers)?;
+        let own = plan.segments[rank];
+        let aside = places.aside.as_ref().filter(|_| own.send != own.recv);
+        if let Some(aside) = aside {
+            let event = self.gpu.event(false)?;
+            stream.record(&event)?;
+            aside.wait_event(&event)?;
+        }
+        if own.send != own.recv {
+            // SAFETY: the caller's promise for this rank's memory, of which nobody writes into this part (C3).
+            unsafe { aside.unwrap_or(stream).copy(own.recv, own.send, own.recv_bytes)? };
+        }
+        // Each rank begins with another peer.
+        for p in (1..ranks).map(|n| (rank + n) % ranks) {
+            let segment = plan.segments[p];
+            // SAFETY: the caller's promise for what is sent; the place is in the peer's memory, which is mapped here as long as
+            // `places.owner` is kept, and free for this (C1).
+            unsafe { stream.copy(places.at_peers[p], segment.send, segment.send_bytes)? };
+        }
+        if let Some(aside) = aside {
+            let event = self.gpu.event(false)?;
+            aside.record(&event)?;
+            stream.wait_event(&event)?;
+        }
+        self.meet(mapped, request, places, stream, buffers)
+    }
+
+    /// A barrier, which keeps what the call needs until it is complete.
+    fn meet(
+        &self,
+        mapped: &Mapped,
+        request: &Request<'_>,
+        places: &Places,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let Planned::Exchange(plan) = self.planned(&Request { kind: Kind::Barrier, ..*request })? else {
+            return Ok(());
+        };
+        let choice = self.choose(&self.question(mapped, &plan, self.group.ranks.len()));
+        let call = self.call(mapped, &plan, choice, signature(request));
+        let args = self.keeping(buffers).with_owner(places.owner.clone()).with(mapped.handle).with(call);
+        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let kernel = mapped.kernels.of(choice, Words::Move)?;
+        // SAFETY: these are its parameters; what it moves is memory of this communicator's.
+        unsafe { kernel.launch(stream, config, &args)? };
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Memory that is registered as symmetric: copy engines bring what comes.
+
+mod support;
+
+use std::{thread, time::Duration};
+
+use mscclpp_collectives::{Choice, DeviceSlice, Kind, Request, Way};
+use mscclpp_test_support::Random;
+use support::{Told, builder, ranks, slice, zeros};
+
+const ENGINES: Choice = Choice { way: Way::Engines, two_steps: false, blocks: 2, threads: 64 };
+
+/// A word of rank `from` for rank `to`.
+fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
+    (i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24 ^ round << 28
+}
+
+fn part(from: usize, to: usize, len: usize, round: u32) -> impl Iterator<Item = u32> {
+    (0..len).map(move |i| word(from, to, i, round))
+}
+
+/// Eager calls and replays by turns, in and out of place, at any offset, on ranks that come late.
+#[test]
+fn what_the_engines_bring_is_right() {
+    const PART: usize = 7001;
+    let seed = Random::new().word();
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).selector(Told::new(ENGINES)).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ rank as u64));
+        let memory = zeros::<u32>(gpu, 3 * PART + 8);
+        let registered = collectives.register_symmetric(memory.buffer()).expect("a registration");
+        let send = zeros::<u32>(gpu, 3 * PART);
+        let captured = memory.slice(0..3 * PART).unwrap();
+        stream.begin_capture().unwrap();
+        collectives.all_to_all(&send, &captured, &stream).unwrap();
+        collectives.all_to_all(&send, &captured, &stream).unwrap();
+        let graph = stream.end_capture().unwrap();
+        for round in 0..12 {
+            let (kind, offset) = (random.of(0..=3), random.of(0..=8) as usize);
+            let recv = memory.slice(offset..offset + 3 * PART).unwrap();
+            memory.write(&[0; 3 * PART + 8]).unwrap();
+            let numbers: Vec<u32> = (0..3).flat_map(|to| part(rank, to, PART, round)).collect();
+            send.write(&numbers).unwrap();
+            let mine = &numbers[..PART];
+            thread::sleep(Duration::from_micros(own.of(0..=2000)));
+            let all_to_all: Vec<u32> = (0..3).flat_map(|from| part(from, rank, PART, round)).collect();
+            let gathered: Vec<u32> = (0..3).flat_map(|from| part(from, 0, PART, round)).collect();
+            let (found, expected): (&DeviceSlice<u32>, _) = match kind {
+                0 => {
+                    collectives.all_to_all(&send, &recv, &stream).unwrap();
+                    (&recv, all_to_all)
+                }
+                1 => {
+                    // SAFETY: what was captured keeps its memory.
+                    unsafe { graph.launch(&stream).unwrap() };
+                    (&captured, all_to_all)
+                }
+                2 => {
+                    collectives.all_gather(&send.slice(0..PART).unwrap(), &recv, &stream).unwrap();
+                    (&recv, gathered)
+                }
+                _ => {
+                    let own = recv.slice(rank * PART..(rank + 1) * PART).unwrap();
+                    own.write(mine).unwrap();
+                    collectives.all_gather(&own, &recv, &stream).unwrap();
+                    (&recv, gathered)
+                }
+            };
+            collectives.synchronize(&stream).unwrap();
+            assert!(found.read().unwrap() == expected, "round {round}, rank {rank}, kind {kind}, {offset}");
+        }
+        collectives.deregister(registered).expect("it is registered");
+        collectives.all_to_all(&send, &captured, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+    });
+}
+
+/// Only what the promise is about.
+#[test]
+fn other_calls_go_other_ways() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).selector(Told::new(ENGINES)).connect().expect("collectives");
+        let memory = zeros::<u8>(gpu, 4096 * (1 + collectives.rank()));
+        let _registered = collectives.register_symmetric(memory.buffer()).expect("a registration");
+        let base = memory.ptr();
+        let way = |kind, send: u64, recv: u64, count| {
+            let (send, recv) = (base.add(send), base.add(recv));
+            let data_type = mscclpp_collectives::DataType::U8;
+            let request = Request { kind, send, recv, count, data_type };
+            collectives.choice(&request).unwrap().unwrap().way
+        };
+        let own = 1000 * collectives.rank() as u64;
+        assert_eq!(way(Kind::AllGather, 3000, 0, 1000), Way::Engines);
+        assert_eq!(way(Kind::AllGather, own, 0, 1000), Way::Engines);
+        assert_eq!(way(Kind::AllToAll, 2000, 0, 1000), Way::Engines);
+        // Beyond the shortest, overlapping, and in place.
+        assert_eq!(way(Kind::AllGather, 0, 2097, 1000), Way::Pieces);
+        assert_eq!(way(Kind::AllGather, 500, 0, 1000), Way::Pieces);
+        assert_eq!(way(Kind::AllToAll, 0, 0, 1000), Way::Pieces);
+        assert_eq!(way(Kind::AllToAll, 1000, 0, 1000), Way::Pieces);
+        assert_eq!(way(Kind::Broadcast { root: 0 }, 0, 2000, 1000), Way::Pieces);
+    });
+}
+
+/// C1: what a rank does with its memory before its call is not disturbed.
+#[test]
+fn nobody_writes_into_memory_before_its_rank_calls() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).selector(Told::new(ENGINES)).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let numbers = zeros::<u64>(gpu, 4000);
+        let _registered = collectives.register_symmetric(numbers.buffer()).expect("a registration");
+        for round in 1..5 {
+            let send = slice(gpu, &[round; 2000]);
+            numbers.write(&[70; 4000]).unwrap();
+            if rank == 1 {
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(numbers.read().unwrap(), [70; 4000]);
+            }
+            collectives.all_gather(&send, &numbers, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            assert_eq!(numbers.read().unwrap(), [round; 4000]);
+        }
+    });
+}
+
+#[test]
+fn all_ranks_register_alike() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let memory = zeros::<u8>(gpu, 100);
+        let registered = match collectives.rank() {
+            0 => collectives.register(memory.buffer()),
+            _ => collectives.register_symmetric(memory.buffer()),
+        };
+        let error = registered.expect_err("they differ").to_string();
+        assert!(error.contains("as symmetric, and rank"), "{error}");
+        let _registered = collectives.register(memory.buffer()).expect("now they are alike");
+    });
+}

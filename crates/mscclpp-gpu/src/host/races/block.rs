@@ -12,7 +12,8 @@ use std::{
 
 use super::{
     clock::{Clock, joined},
-    launches::Launch,
+    freed,
+    launches::{self, Launch},
     record::{How, Record},
     report::{self, Found, Why, Would},
     shadow,
@@ -28,6 +29,8 @@ pub(super) enum Place {
     Memory,
     /// `__shared__` memory of this block.
     Shared,
+    /// Memory that was freed.
+    Freed,
     /// Nothing that threads share.
     Own,
     /// Behind the end of memory that begins there and has so many bytes.
@@ -47,6 +50,8 @@ pub(in super::super) struct Block {
     known: Cell<[(usize, usize, Place); 4]>,
     next: Cell<usize>,
     changes: Cell<u64>,
+    /// The launch whose word was read last.
+    seen: Option<Arc<Launch>>,
     /// Words that nearly ordered something.
     woulds: Vec<Would>,
     found: HashSet<(u32, u32)>,
@@ -103,6 +108,7 @@ impl Block {
             known: Cell::new([NOWHERE; 4]),
             next: Cell::new(0),
             changes: Cell::new(0),
+            seen: None,
             woulds: Vec::new(),
             found: HashSet::new(),
             undecided: Vec::new(),
@@ -135,7 +141,7 @@ impl Block {
             self.changes.set(changes);
         }
         let (range, place) = self.look_up(address, bytes);
-        if !matches!(place, Place::Beyond(..)) {
+        if !matches!(place, Place::Beyond(..) | Place::Freed) {
             let next = self.next.get();
             known[next] = (range.start, range.end, place);
             self.known.set(known);
@@ -155,7 +161,9 @@ impl Block {
                 (range.clone(), Place::Beyond(range.start, size))
             }
             Whereabouts::Behind(begin, size) => (address..address, Place::Beyond(begin, size)),
+            Whereabouts::Between(_) if freed::at(address).is_some() => (address..address, Place::Freed),
             Whereabouts::Between(range) => {
+                let range = freed::between(address, range);
                 // Up to the block's own variables, which may lie there too.
                 let before = self.shared.iter().map(|shared| shared.end).filter(|end| *end <= address).max();
                 let behind =
@@ -215,6 +223,19 @@ impl Block {
             self.woulds.remove(0);
         }
         self.woulds.push(Would { why, clock: clock.cloned(), store, load });
+    }
+
+    /// A thread has read what `writer`, for which its access is atomic, has written.
+    pub(super) fn see_launch_of(&mut self, number: usize, writer: &Record) {
+        if self.launch.has_block(writer.block) {
+            return;
+        }
+        if !self.seen.as_ref().is_some_and(|seen| seen.has_block(writer.block)) {
+            self.seen = launches::of_block(writer.block);
+        }
+        if let Some(seen) = &self.seen {
+            self.threads[number].learn_complete(&seen.start);
+        }
     }
 
     /// An ordinary access of a thread, of memory that is there.

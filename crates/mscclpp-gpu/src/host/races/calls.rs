@@ -75,15 +75,18 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
             }
             block.access(number, site, address, bytes, how);
         }
-        Place::Beyond(begin, size) => {
+        Place::Beyond(..) | Place::Freed => {
             let kind = if how.is_write() { "writing" } else { "reading" };
             let site = block.met.site(block.threads[number].node, place);
             let line = sites::Lines::of(site).text(site);
-            let problem = format!(
-                "{kind} {bytes} bytes at {address:#x} at {line}, offset {} of the memory at {begin:#x}, which has {size} \
-                 bytes",
-                address - begin
-            );
+            let what = match memory {
+                Place::Beyond(begin, size) => {
+                    format!("offset {} of the memory at {begin:#x}, which has {size} bytes", address - begin)
+                }
+                _ => "in memory that was freed: keep it until the stream is synchronised".to_owned(),
+            };
+            let problem = format!("{kind} {bytes} bytes at {address:#x} at {line}, {what}");
+            drop((line, what));
             // SAFETY: the caller's promise; nothing of the block is referred to any more.
             unsafe { fail(thread, problem) };
         }
@@ -143,7 +146,7 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
             unsafe { ordered(block, number, site, address, what) }
         }
         // SAFETY: as in `ordinary`, which fails the kernel.
-        Place::Beyond(..) => unsafe {
+        Place::Beyond(..) | Place::Freed => unsafe {
             ordinary(thread, place, address, what.bytes as usize, How::plain(is_store));
             0
         },
@@ -268,6 +271,10 @@ fn see(
         page.words.entry(key).or_default().value = Some(before);
     }
     if let Some(writer) = by_kernel.filter(|writer| writer.block != 0 && writer.how.is_strong()) {
+        let load = Record { how: How::strong(false, record.how.scope()), ..*record };
+        if load.is_one_for(&writer) {
+            block.see_launch_of(number, &writer);
+        }
         block.nearly(Why::Store, None, writer, record.site);
     }
 }

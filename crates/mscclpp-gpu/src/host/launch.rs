@@ -66,8 +66,12 @@ impl Launch {
             order.launch_ended(races);
         }
         match races.and_then(|races| races.problem()) {
-            Some(problem) if result.is_ok() => Err(self.failed(problem)),
-            _ => result,
+            Some(problem) => Err(match result {
+                Err(Error::KernelFailed { message, .. }) => self.failed(format!("{message}\n{problem}")),
+                Err(error) => error,
+                Ok(()) => self.failed(problem),
+            }),
+            None => result,
         }
     }
 

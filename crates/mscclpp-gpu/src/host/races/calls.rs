@@ -7,6 +7,7 @@ use super::{
     block::{Block, Place},
     bulk,
     order::{host_learns, of_host},
+    packets,
     record::{How, Record, Scope},
     report::Why,
     shadow::{self, Page, offset},
@@ -23,6 +24,7 @@ pub(in super::super) static CALLS: Races = Races { access, atomic, fence, enter,
 
 /// The bits of `Thread::access` in `races.hpp`.
 const SILENT: u32 = 1 << 9;
+const PACKET: u32 = 1 << 10;
 
 /// The thread's block, and its number there.
 ///
@@ -143,7 +145,13 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
         Place::Memory | Place::Shared => {
             let site = block.met.site(block.threads[number].node, place);
             // SAFETY: as above.
-            unsafe { ordered(block, number, site, address, what) }
+            let before = unsafe { ordered(block, number, site, address, what) };
+            if before.is_none() {
+                let problem = "a packet that it polls for was overwritten before it was read".to_owned();
+                // SAFETY: called by the running coroutine; nothing of the block is referred to any more.
+                unsafe { fail(thread, problem) };
+            }
+            before.unwrap_or_default()
         }
         // SAFETY: as in `ordinary`, which fails the kernel.
         Place::Beyond(..) | Place::Freed => unsafe {
@@ -176,11 +184,11 @@ impl Meaning {
 }
 
 /// An atomic access that may carry order. The word is held meanwhile, so that who reads a value gets what was released
-/// with it.
+/// with it. Returns what was there before, or None if that is a packet in place of one that nobody has read.
 ///
 /// # Safety
 /// The address is that of a word of memory that is there.
-unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> u64 {
+unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> Option<u64> {
     let bytes = what.bytes as usize;
     let at = address & !7;
     tell_host(block, number, address, what);
@@ -189,7 +197,11 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     // SAFETY: the caller's promise.
     let before = unsafe { perform(address, what) };
     let meaning = Meaning::of(what, before);
-    let record = block.threads[number].record(site, How::strong(meaning.writes, scope(what.how)));
+    let how = How::strong(meaning.writes, scope(what.how));
+    let is_packet = what.how & PACKET != 0;
+    let how = if is_packet { how.of_packet() } else { how };
+    let record = block.threads[number].record(site, how);
+    let lost = if is_packet { packets::accessed(page, address, bytes, &record) } else { None };
     if meaning.reads {
         see(block, number, page, address, before, &meaning, &record);
     }
@@ -212,7 +224,11 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     for earlier in races {
         block.race(number, Some(earlier), record, at);
     }
-    before
+    if let Some((packet, other)) = lost {
+        block.race(number, Some(packet), other, at);
+        return None;
+    }
+    Some(before)
 }
 
 /// The thread has read `before` from a word.

@@ -19,6 +19,7 @@ mod clock;
 mod freed;
 mod launches;
 mod order;
+mod packets;
 mod record;
 mod report;
 mod shadow;

@@ -18,9 +18,13 @@ use super::{
     report::{self, Found, Why, Would},
     shadow,
     sites::Met,
+    stores::{self, Stores},
     thread::{Known, meet_at_block_barrier, meet_at_warp_barrier},
 };
-use crate::host::ranges::{self, Whereabouts};
+use crate::host::{
+    ranges::{self, Whereabouts},
+    schedule::Random,
+};
 
 /// What lies at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +60,8 @@ pub(in super::super) struct Block {
     woulds: Vec<Would>,
     found: HashSet<(u32, u32)>,
     undecided: Vec<Undecided>,
+    /// What each thread holds back, if a seed makes the schedule.
+    stores: Vec<Stores>,
 }
 
 /// Two plain writes to the same bytes, unordered, of which the second is about to be made. They race unless both write the
@@ -79,7 +85,8 @@ pub(super) const POISON: u64 = 0xb7d5_1f93_ec3a_6785;
 const NOWHERE: (usize, usize, Place) = (0, 0, Place::Own);
 
 impl Block {
-    /// Of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this thread.
+    /// Of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this thread; `random` decides
+    /// which stores are held back.
     ///
     /// # Safety
     /// They are this thread's alone, and nobody uses them yet.
@@ -88,6 +95,7 @@ impl Block {
         index: [u32; 3],
         threads: usize,
         shared: Vec<Range<usize>>,
+        random: Option<Random>,
     ) -> Self {
         for range in &shared {
             shadow::forget(range.start, range.len());
@@ -112,6 +120,9 @@ impl Block {
             woulds: Vec::new(),
             found: HashSet::new(),
             undecided: Vec::new(),
+            stores: random.map_or_else(Vec::new, |mut random| {
+                (0..threads).map(|_| Stores::new(random.split())).collect()
+            }),
         }
     }
 
@@ -124,6 +135,35 @@ impl Block {
     pub(in super::super) fn meet_in_warp(&mut self, warp: Range<usize>, came: impl Fn(usize) -> bool) {
         self.decide_those(|undecided| warp.contains(&undecided.number));
         meet_at_warp_barrier(&mut self.threads[warp], came);
+    }
+
+    /// The thread ends its turn. `meets`: others may learn what it did.
+    pub(in super::super) fn gives_way(&mut self, number: usize, meets: bool) {
+        if meets {
+            self.put_all(number);
+        } else if !self.stores.is_empty() {
+            self.decide(number);
+            self.stores[number].put_some();
+        }
+    }
+
+    /// Others may learn what the thread did: nothing of it is held back.
+    pub(super) fn put_all(&mut self, number: usize) {
+        if !self.stores.is_empty() {
+            self.decide(number);
+            self.stores[number].put_all();
+        }
+    }
+
+    /// The thread is about to access memory of the platform. A plain write may be held back.
+    pub(super) fn comes_to(&mut self, number: usize, address: usize, bytes: usize, is_plain_write: bool) {
+        if let Some(stores) = self.stores.get_mut(number) {
+            stores.settle();
+            stores.put_those_at(address, bytes);
+            if is_plain_write {
+                stores.begin(address, bytes);
+            }
+        }
     }
 
     /// What is at `bytes` bytes.
@@ -251,6 +291,10 @@ impl Block {
         });
         for (earlier, at, common) in races {
             if !earlier.how.is_strong() && earlier.how.is_write() && how.is_write() && !earlier.is_async() {
+                if !self.stores.is_empty() && stores::held_at(at) {
+                    // What the other one has written is not there, so nobody knows whether it is the same.
+                    continue;
+                }
                 // SAFETY: aligned, and in memory that is accessed now.
                 let value = unsafe { value(at, common) };
                 self.undecided.push(Undecided { number, earlier, later: record, address: at, common, value });
@@ -282,6 +326,9 @@ impl Block {
 
     /// All its threads have ended, or the block is given up.
     pub(in super::super) fn end(&mut self) {
+        for number in 0..self.stores.len() {
+            self.put_all(number);
+        }
         self.decide_those(|_| true);
         let mut last = None;
         for thread in &self.threads {

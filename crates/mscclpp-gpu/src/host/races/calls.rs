@@ -17,7 +17,7 @@ use super::{
 use crate::host::{
     abi::{Atomic, Races, Thread},
     block::fail,
-    ranges,
+    ranges, schedule,
 };
 
 pub(in super::super) static CALLS: Races = Races { access, atomic, fence, enter, leave, bulk: bulk::call };
@@ -53,7 +53,26 @@ unsafe extern "C" fn access(thread: *mut Thread, place: usize, address: usize, b
     let (is_write, is_volatile) = (kind & 1 != 0, kind & 2 != 0);
     let how = if is_volatile { How::strong(is_write, Scope::System) } else { How::plain(is_write) };
     // SAFETY: called by the running coroutine.
+    unsafe { may_give_way(thread) };
+    // SAFETY: called by the running coroutine.
     unsafe { ordinary(thread, place, address, bytes as usize, how) };
+}
+
+/// If a seed makes the schedule, a turn may end in front of any access.
+///
+/// # Safety
+/// Called by the running coroutine.
+unsafe fn may_give_way(thread: *mut Thread) {
+    if schedule::seed().is_none() {
+        return;
+    }
+    // SAFETY: the caller's promise. Nothing of the thread or its block is referred to.
+    unsafe {
+        (*thread).steps_left -= 1;
+        if (*thread).steps_left <= 0 {
+            ((*(*thread).runtime).give_way)(thread);
+        }
+    }
 }
 
 /// An access that orders nothing.
@@ -75,6 +94,7 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
             if memory == Place::Shared && !how.is_write() {
                 block.look_for_poison(number, site, address, bytes);
             }
+            block.comes_to(number, address, bytes, how.is_write() && !how.is_strong());
             block.access(number, site, address, bytes, how);
         }
         Place::Beyond(..) | Place::Freed => {
@@ -99,6 +119,7 @@ unsafe extern "C" fn fence(thread: *mut Thread, how: u32) {
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
     block.decide(number);
+    block.put_all(number);
     block.threads[number].fence(scope(how));
 }
 
@@ -128,6 +149,10 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
     let what = unsafe { &*what };
     let is_weak = what.how & 0xf == 0;
     let is_store = what.operation != operation::LOAD;
+    if what.how & SILENT == 0 {
+        // SAFETY: called by the running coroutine.
+        unsafe { may_give_way(thread) };
+    }
     if what.how & SILENT == 0 && is_weak {
         // SAFETY: called by the running coroutine.
         unsafe { ordinary(thread, place, address, what.bytes as usize, How::plain(is_store)) };
@@ -144,6 +169,10 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
         Place::Own => unsafe { perform(address, what) },
         Place::Memory | Place::Shared => {
             let site = block.met.site(block.threads[number].node, place);
+            if matches!(what.how & 0xf, 3 | 4) {
+                block.put_all(number);
+            }
+            block.comes_to(number, address, what.bytes as usize, false);
             // SAFETY: as above.
             let before = unsafe { ordered(block, number, site, address, what) };
             if before.is_none() {

@@ -74,6 +74,11 @@ impl Launch {
         self.first_block + (z * height + y) * width + x
     }
 
+    /// Its device, and which of its stream's operations it is.
+    pub(in super::super) fn place_in_stream(&self) -> (u32, u32) {
+        (self.device(), self.sequence)
+    }
+
     /// Whether the block is one of its own.
     pub(super) fn has_block(&self, block: u32) -> bool {
         let blocks = self.config.grid.iter().product::<u32>();

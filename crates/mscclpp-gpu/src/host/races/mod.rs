@@ -24,6 +24,7 @@ mod record;
 mod report;
 mod shadow;
 mod sites;
+mod stores;
 mod thread;
 mod words;
 

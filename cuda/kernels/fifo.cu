@@ -25,7 +25,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const uint64_t position = fifo.push(ProxyTrigger{number, mixed(number)}, maxSpin);
     if (position == FifoDeviceHandle::Failed ||
         (syncEvery != 0 && (i + 1) % syncEvery == 0 && !(fifo.sync(position, maxSpin) && fifo.poll(position)))) {
-      *failed = static_cast<unsigned int>(thread) + 1;
+      // Of several threads any may be the one.
+      atomicExch(failed, static_cast<unsigned int>(thread) + 1);
       return;
     }
   }

@@ -35,6 +35,11 @@ pub(crate) fn host_races() -> Result<bool> {
     Ok(parsed("MSCCLPP_HOST_RACES", on, "1 or 0")?.unwrap_or(false))
 }
 
+/// `MSCCLPP_HOST_SCHEDULE`: the seed by which the Host platform schedules the threads of kernels; unset or empty means "as ever".
+pub(crate) fn host_schedule() -> Result<Option<u64>> {
+    parsed("MSCCLPP_HOST_SCHEDULE", |value| value.parse().ok(), "a seed, a number from 0 on")
+}
+
 /// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and what they are usually called.
 pub(crate) fn cxx_compilers() -> Vec<OsString> {
     match read("MSCCLPP_CXX") {

@@ -46,8 +46,9 @@ uint32_t meant(int order) {
 uint32_t takeMeaning(Thread* thread, int order) {
   const uint32_t said = thread->access;
   if ((said & mscclpp_host::AccessIsSilent) != 0) return said;
-  thread->access = 0;
-  return said != 0 ? said : meant(order);
+  const uint32_t packet = said & mscclpp_host::AccessIsPacket;
+  thread->access = packet;
+  return (said & mscclpp_host::AccessIsSet) != 0 ? said : meant(order) | packet;
 }
 
 template <class T>

@@ -30,7 +30,7 @@ enum class Bulk : uint32_t {
 };
 
 // In Thread::access.
-enum AccessBits : uint32_t { AccessScopeShift = 4, AccessIsSet = 1u << 8, AccessIsSilent = 1u << 9 };
+enum AccessBits : uint32_t { AccessScopeShift = 4, AccessIsSet = 1u << 8, AccessIsSilent = 1u << 9, AccessIsPacket = 1u << 10 };
 
 #if defined(MSCCLPP_HOST_RACES)
 
@@ -38,8 +38,15 @@ enum AccessBits : uint32_t { AccessScopeShift = 4, AccessIsSet = 1u << 8, Access
 inline void nextAccess(Order order, Scope scope) {
   Thread* const thread = self();
   if ((thread->access & AccessIsSilent) != 0) return;
-  thread->access = AccessIsSet | static_cast<uint32_t>(order) | static_cast<uint32_t>(scope) << AccessScopeShift;
+  thread->access = AccessIsSet | (thread->access & AccessIsPacket) | static_cast<uint32_t>(order) |
+                   static_cast<uint32_t>(scope) << AccessScopeShift;
 }
+
+// While it lives, the thread's accesses are those of packets, of which each is to be read before the next one takes its place.
+struct AsPacket {
+  AsPacket() { self()->access |= AccessIsPacket; }
+  ~AsPacket() { self()->access &= ~AccessIsPacket; }
+};
 
 // While it lives, the thread's accesses are not looked at. The thread keeps its turn meanwhile.
 struct Silence {
@@ -65,6 +72,9 @@ inline __attribute__((always_inline)) void tellBulk(Bulk what, const void* dst =
 #else
 
 inline void nextAccess(Order, Scope) {}
+struct AsPacket {
+  AsPacket() {}
+};
 struct Silence {
   Silence() {}
 };

@@ -119,6 +119,8 @@ MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
 namespace detail {
 
 #if defined(MSCCLPP_DEVICE_HOST)
+using mscclpp_host::AsPacket;
+
 // The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two
 // accesses. For the race detector they are weak, as on a GPU.
 MSCCLPP_DEVICE_INLINE void nextIsWeak() {
@@ -248,6 +250,13 @@ MSCCLPP_DEVICE_INLINE void write(void* memory, uint64_t index, const T& value) {
   detail::checkObject(element, true);
   *element = value;
 }
+
+#if !defined(MSCCLPP_DEVICE_HOST)
+namespace detail {
+// On simulated devices it tells the race detector that what is accessed while it lives is a packet.
+struct AsPacket {};
+}  // namespace detail
+#endif
 
 }  // namespace mscclpp
 

@@ -21,12 +21,14 @@ struct Packets {
       : first(static_cast<uint32_t>(epoch)), second(first + static_cast<uint32_t>(epoch >> 32) * 0x9e3779b9u) {}
 
   MSCCLPP_DEVICE_INLINE void put(uint8_t* at, uint64_t word) const {
+    [[maybe_unused]] const detail::AsPacket asPacket;
     storePair(at, Bytes16{(word & 0xffffffffu) | static_cast<uint64_t>(first) << 32,
                           word >> 32 | static_cast<uint64_t>(second) << 32});
   }
   MSCCLPP_DEVICE_INLINE bool take(const uint8_t* at, uint64_t& word, uint32_t* status) const {
     Bytes16 packet;
     const auto came = [&] {
+      [[maybe_unused]] const detail::AsPacket asPacket;
       packet = loadPair(at);
       return packet.low >> 32 == first && packet.high >> 32 == second;
     };

@@ -124,10 +124,12 @@ MSCCLPP_PACKET alignas(8) LL8Packet {
   MSCCLPP_DEVICE_INLINE static bool carries(Wire wire, uint32_t flag) { return wire >> 32 == flag; }
   template <MemorySpace P = MemorySpace::Global>
   MSCCLPP_DEVICE_INLINE static Wire load(const LL8Packet* packet) {
+    [[maybe_unused]] const detail::AsPacket asPacket;
     return detail::load<MemoryOrder::Relaxed, MemoryScope::System, P>(reinterpret_cast<const uint64_t*>(packet));
   }
   template <MemorySpace P = MemorySpace::Global>
   MSCCLPP_DEVICE_INLINE static void store(LL8Packet* packet, Wire wire) {
+    [[maybe_unused]] const detail::AsPacket asPacket;
     detail::store<MemoryOrder::Relaxed, MemoryScope::System, P>(reinterpret_cast<uint64_t*>(packet), wire);
   }
 
@@ -172,10 +174,12 @@ MSCCLPP_PACKET alignas(16) LL16Packet {
   }
   template <MemorySpace P = MemorySpace::Global>
   MSCCLPP_DEVICE_INLINE static Wire load(const LL16Packet* packet) {
+    [[maybe_unused]] const detail::AsPacket asPacket;
     return loadPair<P>(packet);
   }
   template <MemorySpace P = MemorySpace::Global>
   MSCCLPP_DEVICE_INLINE static void store(LL16Packet* packet, Wire wire) {
+    [[maybe_unused]] const detail::AsPacket asPacket;
     storePair<P>(packet, wire);
   }
 

@@ -22,6 +22,7 @@ use super::{
     abi::{Range, STACK_BYTES, Thread, WARP, Warp},
     races::{LaunchInOrder, RacesOfBlock},
     ranges,
+    schedule::{Random, Schedule},
     stacks::{Stacks, ThreadStack},
 };
 use crate::LaunchConfig;
@@ -43,6 +44,8 @@ pub(super) struct Work<'a> {
     pub(super) module_range: &'a dyn Fn(usize, bool) -> Option<(usize, u64)>,
     /// For the race detector, if it is on.
     pub(super) races: Option<&'a Arc<LaunchInOrder>>,
+    /// What a seed decides about the block.
+    pub(super) schedule: Option<Random>,
     /// This block's `__shared__` variables.
     pub(super) shared_variables: &'a dyn Fn() -> Vec<std::ops::Range<usize>>,
     /// Whether the launch has failed elsewhere, so that there is nothing to wait for.
@@ -88,6 +91,8 @@ struct ThreadState {
     answer: u64,
     /// It has no turn before this round.
     from_round: u64,
+    /// It comes from a barrier, so that its next turn is whole.
+    is_behind_barrier: bool,
 }
 
 pub(super) struct Block<'a> {
@@ -102,6 +107,7 @@ pub(super) struct Block<'a> {
     round: u64,
     failure: Option<String>,
     races: Option<Box<RacesOfBlock>>,
+    schedule: Option<Schedule>,
 }
 
 /// Runs the block to its end.
@@ -114,6 +120,8 @@ pub(super) struct Block<'a> {
 pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
     let threads = work.config.block.iter().product::<u32>() as usize;
     let stacks = Stacks::take(threads).map_err(|e| e.to_string())?;
+    let mut random = work.schedule.clone();
+    let of_races = random.as_mut().map(Random::split);
     let mut block = Block {
         work,
         stacks,
@@ -126,8 +134,9 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
         failure: None,
         // SAFETY: the block has not begun, so nobody uses its variables.
         races: work.races.map(|launch| unsafe {
-            Box::new(RacesOfBlock::new(launch, work.index, threads, (work.shared_variables)()))
+            Box::new(RacesOfBlock::new(launch, work.index, threads, (work.shared_variables)(), of_races))
         }),
+        schedule: random.map(Schedule::new),
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
     let result = unsafe { run_threads(&raw mut block) };
@@ -156,12 +165,17 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
             if (work.is_over)() {
                 return Ok(());
             }
-            let (mut ran, mut moved, mut had_turn) = (false, false, false);
-            for number in 0..threads {
+            let (mut moved, mut had_turn) = (false, false);
+            let round = (*block).schedule.as_mut().map(|schedule| schedule.round(threads));
+            let numbers = round.as_ref().map_or(0..threads, |round| 0..round.len());
+            // A warp that is left out of a round is not stuck.
+            let mut can_run = round.is_some() && (0..threads).any(|number| (*block).has_turn(number));
+            for at in numbers {
+                let number = round.as_ref().map_or(at, |round| round[at]);
                 if !(*block).has_turn(number) {
                     continue;
                 }
-                ran = true;
+                can_run = true;
                 match take_turn(block, number)? {
                     Some(Turn::Pause) => {}
                     Some(Turn::GiveWay) => had_turn = true,
@@ -169,7 +183,7 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
                     Some(Turn::Failed) => return Err((*block).failure.take().unwrap_or_default()),
                 }
             }
-            if !ran {
+            if !can_run {
                 return Err((*block).stuck());
             }
             (*block).round += 1;
@@ -212,8 +226,11 @@ impl Block<'_> {
             Some(body) => (body, thread.stack),
             None => self.begin(block, number)?,
         };
+        let is_whole = std::mem::take(&mut self.threads[number].is_behind_barrier);
+        let schedule = self.schedule.as_mut().filter(|_| !is_whole);
+        let steps = schedule.map_or(STEPS_PER_TURN, Schedule::steps);
         // SAFETY: the thread's own, on a stack that it has.
-        unsafe { (*self.stacks.thread(stack)).steps_left = STEPS_PER_TURN };
+        unsafe { (*self.stacks.thread(stack)).steps_left = steps };
         Ok((body, stack))
     }
 
@@ -241,6 +258,9 @@ impl Block<'_> {
             }
             CoroutineResult::Return(()) => {
                 self.threads[number].status = Status::Ended;
+                if let Some(races) = &mut self.races {
+                    races.gives_way(number, true);
+                }
                 self.free_stacks.push(stack);
                 self.live -= 1;
                 self.settle_after_end(number);

@@ -14,6 +14,7 @@ use super::{
     compiler::SHARED_BYTES,
     library::{Kernel, Library},
     races::{LaunchInOrder, Order},
+    schedule::{self, Random},
 };
 use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
@@ -66,8 +67,12 @@ impl Launch {
             order.launch_ended(races);
         }
         match races.and_then(|races| races.problem()) {
-            Some(problem) if result.is_ok() => Err(self.failed(problem)),
-            _ => result,
+            Some(problem) => Err(match result {
+                Err(Error::KernelFailed { message, .. }) => self.failed(format!("{message}\n{problem}")),
+                Err(error) => error,
+                Ok(()) => self.failed(problem),
+            }),
+            None => result,
         }
     }
 
@@ -119,6 +124,10 @@ impl Launch {
         let [x, y, _] = self.config.grid.map(u64::from);
         let arguments: Vec<*mut c_void> =
             self.args.values().iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
+        let schedule = schedule::seed().map(|seed| {
+            let place = races.map_or((0, 0), |launch| launch.place_in_stream());
+            Random::new(seed, &self.kernel().name, place, index)
+        });
         let work = block::Work {
             call: self.kernel().call,
             arguments: &arguments,
@@ -128,6 +137,7 @@ impl Launch {
                 self.library.range(address, is_store, self.config.shared_bytes)
             },
             races,
+            schedule,
             shared_variables: &|| self.library.shared_variables(self.config.shared_bytes),
             is_over: &|| failure.get().is_some(),
         };

@@ -2,7 +2,7 @@ use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::{forked, ranges::Known};
+use super::{forked, races, ranges::Known};
 use crate::{DevicePtr, Error, Result, backend::MemoryBackend};
 
 /// A readable and writable mapping with a guard behind it, unmapped when dropped.
@@ -80,6 +80,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // First: the address may be given to somebody else as soon as it is unmapped.
         self.known = None;
+        if races::retire(self.start.addr(), self.reserved) {
+            return;
+        }
         // SAFETY: made by `mmap` with this length and unmapped nowhere else. That nobody uses it any more is the
         // promise of everything unsafe that was done with its address.
         if let Err(error) = unsafe { munmap(self.start, self.reserved) } {

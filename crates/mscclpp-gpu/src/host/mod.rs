@@ -31,6 +31,7 @@ mod queue;
 pub(crate) mod races;
 mod ranges;
 mod rewrite;
+mod schedule;
 mod stacks;
 mod stream;
 
@@ -98,5 +99,8 @@ fn devices() -> Result<&'static [Arc<HostDevice>]> {
     }
     let (count, reach_peers) = (env::host_devices()?, env::host_peer_access()?);
     env::host_races()?;
+    if let Some(seed) = env::host_schedule()? {
+        tracing::info!(target: "mscclpp::gpu", seed, "kernels of simulated devices are scheduled by MSCCLPP_HOST_SCHEDULE");
+    }
     Ok(DEVICES.get_or_init(|| HostDevice::all(count, reach_peers)))
 }

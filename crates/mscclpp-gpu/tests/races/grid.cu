@@ -25,10 +25,10 @@ extern "C" __global__ void last(uint64_t* memory, uint64_t*, uint64_t* results, 
   for (int i = 0; i < gridDim.x; ++i) results[0] += memory[Data + i];  // @readOfLast
 }
 
-extern "C" __global__ void locked(uint64_t* memory, uint64_t*, uint64_t*, int) {
+extern "C" __global__ void locked(uint64_t* memory, uint64_t*, uint64_t*, int first) {
   if (threadIdx.x != 0) return;
   DeviceSemaphore* const turns = reinterpret_cast<DeviceSemaphore*>(memory + Lock);
-  if (blockIdx.x == 0) turns->set(1);
+  if (blockIdx.x == 0 && first == 0) turns->set(1);
   turns->acquire();
   memory[Data] += 1;  // @add
   turns->release();

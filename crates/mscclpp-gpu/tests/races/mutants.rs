@@ -14,6 +14,7 @@ const EXCHANGE: &str = include_str!("exchange.cu");
 const FLAGS: &str = include_str!("flags.cu");
 const GRID: &str = include_str!("grid.cu");
 const BULK: &str = include_str!("bulk.cu");
+const PACKETS: &str = include_str!("packets.cu");
 
 struct Mutant {
     name: &'static str,
@@ -86,6 +87,8 @@ const MUTANTS: &[Mutant] = &[
         change: ["bulkStoreCommit();", ""], lines: ["store", "again"], hint: "bulkStoreCommit" },
     Mutant { name: "a_bulk_load_is_not_waited_for", source: BULK, kernel: "load",
         change: ["barrier.wait(phase);", ""], lines: ["load", "useLoaded"], hint: "BulkBarrier" },
+    Mutant { name: "packets_have_one_place", source: PACKETS, kernel: "packets",
+        change: ["round % 2 * 64 + threadIdx.x", "threadIdx.x"], lines: ["put", "put"], hint: "overwritten before it was read" },
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -94,6 +97,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("flags.cu", FLAGS, &["flags", "fences", "epochs"]),
         ("grid.cu", GRID, &["blocks", "last", "locked", "threads", "warps", "unwritten"]),
         ("bulk.cu", BULK, &["store", "load"]),
+        ("packets.cu", PACKETS, &["packets"]),
     ];
     let clean = clean.into_iter().map(|(name, source, kernels)| {
         Trial::test(format!("nothing_is_found_in_{name}"), move || {

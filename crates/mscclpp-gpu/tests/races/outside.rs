@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         Trial::test("a_graph_is_in_the_order_of_its_stream", a_graph_is_in_the_order_of_its_stream),
         Trial::test("a_plain_access_past_the_end_is_found", a_plain_access_past_the_end_is_found),
         Trial::test("freed_memory_leaves_nothing_behind", freed_memory_leaves_nothing_behind),
+        Trial::test("a_kernel_that_uses_freed_memory_fails", a_kernel_that_uses_freed_memory_fails),
         Trial::test("each_pair_of_lines_is_listed_once", each_pair_of_lines_is_listed_once),
     ]
 }
@@ -117,6 +118,29 @@ fn freed_memory_leaves_nothing_behind() -> Result<(), Failed> {
         fill(&gpu, "freed.cu", &stream, &memory, 250, value);
         assert_eq!(message(stream.synchronize_timeout(LIMIT)), None);
     }
+    Ok(())
+}
+
+/// Whether it is freed before the kernel begins or while it runs.
+fn a_kernel_that_uses_freed_memory_fails() -> Result<(), Failed> {
+    const WAITS: &str = "extern \"C\" __global__ void wait(volatile int* flag, volatile int* data) {
+  while (*flag == 0) {
+  }
+  *data = 1;
+}
+";
+    let (gpu, memory, [stream, _]) = gpu();
+    let flag = gpu.allocate(4).unwrap();
+    let kernel = Module::load(&gpu, &KernelSource::new("waits.cu", WAITS)).unwrap().kernel("wait").unwrap();
+    let args = KernelArgs::new().with(flag.ptr()).with(memory.ptr());
+    for _ in 0..2 {
+        // SAFETY: the kernel's arguments. It uses freed memory, which fails it here.
+        unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap() };
+    }
+    drop(memory);
+    flag.write(0, &1u32.to_ne_bytes()).unwrap();
+    let said = message(stream.synchronize_timeout(LIMIT)).expect("the memory is gone");
+    assert!(said.contains("waits.cu:4") && said.contains("freed"), "{said}");
     Ok(())
 }
 

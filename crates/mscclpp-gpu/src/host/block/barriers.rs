@@ -5,6 +5,7 @@ use super::{Block, Status, WARP};
 impl Block<'_> {
     /// The thread waits at the block's barrier, to which it brings `value`.
     pub(super) fn wait_for_block(&mut self, number: usize, value: bool) {
+        self.comes_to_barrier(number);
         self.threads[number].status = Status::AtBlockBarrier { value };
         self.at_barrier += 1;
         self.settle_block();
@@ -12,9 +13,17 @@ impl Block<'_> {
 
     /// The thread waits for those of its warp in `mask`.
     pub(super) fn wait_for_warp(&mut self, number: usize, mask: u32) {
+        self.comes_to_barrier(number);
         let mask = mask | 1 << (number % WARP);
         self.threads[number].status = Status::AtWarpBarrier { mask };
         self.settle_warp(number / WARP, mask);
+    }
+
+    fn comes_to_barrier(&mut self, number: usize) {
+        if let Some(races) = &mut self.races {
+            races.gives_way(number, true);
+        }
+        self.threads[number].is_behind_barrier = true;
     }
 
     /// The thread has ended: those who wait at a barrier need not wait for it any more.

@@ -43,12 +43,29 @@ fn suspend(context: &CallContext, turn: Turn) {
 
 unsafe extern "C" fn pause(thread: *mut Thread) {
     // SAFETY: called by the running coroutine.
-    suspend(unsafe { context(thread) }, Turn::Pause);
+    unsafe { give_up(thread, Turn::Pause) };
 }
 
 unsafe extern "C" fn give_way(thread: *mut Thread) {
     // SAFETY: called by the running coroutine.
-    suspend(unsafe { context(thread) }, Turn::GiveWay);
+    unsafe { give_up(thread, Turn::GiveWay) };
+}
+
+/// The thread's turn ends, though it could go on.
+///
+/// # Safety
+/// Called by the running coroutine, with its own thread.
+unsafe fn give_up(thread: *mut Thread, turn: Turn) {
+    // SAFETY: the caller's promise.
+    let context = unsafe { context(thread) };
+    {
+        // SAFETY: invariant 1; the reference ends before the coroutine is suspended.
+        let block = unsafe { &mut *context.block };
+        if let Some(races) = &mut block.races {
+            races.gives_way(context.number, false);
+        }
+    }
+    suspend(context, turn);
 }
 
 unsafe extern "C" fn block_barrier(thread: *mut Thread, value: u32) -> u64 {

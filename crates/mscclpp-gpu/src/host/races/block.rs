@@ -12,14 +12,19 @@ use std::{
 
 use super::{
     clock::{Clock, joined},
-    launches::Launch,
+    freed,
+    launches::{self, Launch},
     record::{How, Record},
     report::{self, Found, Why, Would},
     shadow,
     sites::Met,
+    stores::{self, Stores},
     thread::{Known, meet_at_block_barrier, meet_at_warp_barrier},
 };
-use crate::host::ranges::{self, Whereabouts};
+use crate::host::{
+    ranges::{self, Whereabouts},
+    schedule::Random,
+};
 
 /// What lies at an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +33,8 @@ pub(super) enum Place {
     Memory,
     /// `__shared__` memory of this block.
     Shared,
+    /// Memory that was freed.
+    Freed,
     /// Nothing that threads share.
     Own,
     /// Behind the end of memory that begins there and has so many bytes.
@@ -47,10 +54,14 @@ pub(in super::super) struct Block {
     known: Cell<[(usize, usize, Place); 4]>,
     next: Cell<usize>,
     changes: Cell<u64>,
+    /// The launch whose word was read last.
+    seen: Option<Arc<Launch>>,
     /// Words that nearly ordered something.
     woulds: Vec<Would>,
     found: HashSet<(u32, u32)>,
     undecided: Vec<Undecided>,
+    /// What each thread holds back, if a seed makes the schedule.
+    stores: Vec<Stores>,
 }
 
 /// Two plain writes to the same bytes, unordered, of which the second is about to be made. They race unless both write the
@@ -74,7 +85,8 @@ pub(super) const POISON: u64 = 0xb7d5_1f93_ec3a_6785;
 const NOWHERE: (usize, usize, Place) = (0, 0, Place::Own);
 
 impl Block {
-    /// Of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this thread.
+    /// Of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this thread; `random` decides
+    /// which stores are held back.
     ///
     /// # Safety
     /// They are this thread's alone, and nobody uses them yet.
@@ -83,6 +95,7 @@ impl Block {
         index: [u32; 3],
         threads: usize,
         shared: Vec<Range<usize>>,
+        random: Option<Random>,
     ) -> Self {
         for range in &shared {
             shadow::forget(range.start, range.len());
@@ -103,9 +116,13 @@ impl Block {
             known: Cell::new([NOWHERE; 4]),
             next: Cell::new(0),
             changes: Cell::new(0),
+            seen: None,
             woulds: Vec::new(),
             found: HashSet::new(),
             undecided: Vec::new(),
+            stores: random.map_or_else(Vec::new, |mut random| {
+                (0..threads).map(|_| Stores::new(random.split())).collect()
+            }),
         }
     }
 
@@ -118,6 +135,35 @@ impl Block {
     pub(in super::super) fn meet_in_warp(&mut self, warp: Range<usize>, came: impl Fn(usize) -> bool) {
         self.decide_those(|undecided| warp.contains(&undecided.number));
         meet_at_warp_barrier(&mut self.threads[warp], came);
+    }
+
+    /// The thread ends its turn. `meets`: others may learn what it did.
+    pub(in super::super) fn gives_way(&mut self, number: usize, meets: bool) {
+        if meets {
+            self.put_all(number);
+        } else if !self.stores.is_empty() {
+            self.decide(number);
+            self.stores[number].put_some();
+        }
+    }
+
+    /// Others may learn what the thread did: nothing of it is held back.
+    pub(super) fn put_all(&mut self, number: usize) {
+        if !self.stores.is_empty() {
+            self.decide(number);
+            self.stores[number].put_all();
+        }
+    }
+
+    /// The thread is about to access memory of the platform. A plain write may be held back.
+    pub(super) fn comes_to(&mut self, number: usize, address: usize, bytes: usize, is_plain_write: bool) {
+        if let Some(stores) = self.stores.get_mut(number) {
+            stores.settle();
+            stores.put_those_at(address, bytes);
+            if is_plain_write {
+                stores.begin(address, bytes);
+            }
+        }
     }
 
     /// What is at `bytes` bytes.
@@ -135,7 +181,7 @@ impl Block {
             self.changes.set(changes);
         }
         let (range, place) = self.look_up(address, bytes);
-        if !matches!(place, Place::Beyond(..)) {
+        if !matches!(place, Place::Beyond(..) | Place::Freed) {
             let next = self.next.get();
             known[next] = (range.start, range.end, place);
             self.known.set(known);
@@ -155,7 +201,9 @@ impl Block {
                 (range.clone(), Place::Beyond(range.start, size))
             }
             Whereabouts::Behind(begin, size) => (address..address, Place::Beyond(begin, size)),
+            Whereabouts::Between(_) if freed::at(address).is_some() => (address..address, Place::Freed),
             Whereabouts::Between(range) => {
+                let range = freed::between(address, range);
                 // Up to the block's own variables, which may lie there too.
                 let before = self.shared.iter().map(|shared| shared.end).filter(|end| *end <= address).max();
                 let behind =
@@ -217,6 +265,19 @@ impl Block {
         self.woulds.push(Would { why, clock: clock.cloned(), store, load });
     }
 
+    /// A thread has read what `writer`, for which its access is atomic, has written.
+    pub(super) fn see_launch_of(&mut self, number: usize, writer: &Record) {
+        if self.launch.has_block(writer.block) {
+            return;
+        }
+        if !self.seen.as_ref().is_some_and(|seen| seen.has_block(writer.block)) {
+            self.seen = launches::of_block(writer.block);
+        }
+        if let Some(seen) = &self.seen {
+            self.threads[number].learn_complete(&seen.start);
+        }
+    }
+
     /// An ordinary access of a thread, of memory that is there.
     pub(super) fn access(&mut self, number: usize, site: u32, address: usize, bytes: usize, how: How) {
         let record = self.threads[number].record(site, how);
@@ -230,6 +291,10 @@ impl Block {
         });
         for (earlier, at, common) in races {
             if !earlier.how.is_strong() && earlier.how.is_write() && how.is_write() && !earlier.is_async() {
+                if !self.stores.is_empty() && stores::held_at(at) {
+                    // What the other one has written is not there, so nobody knows whether it is the same.
+                    continue;
+                }
                 // SAFETY: aligned, and in memory that is accessed now.
                 let value = unsafe { value(at, common) };
                 self.undecided.push(Undecided { number, earlier, later: record, address: at, common, value });
@@ -261,6 +326,9 @@ impl Block {
 
     /// All its threads have ended, or the block is given up.
     pub(in super::super) fn end(&mut self) {
+        for number in 0..self.stores.len() {
+            self.put_all(number);
+        }
         self.decide_those(|_| true);
         let mut last = None;
         for thread in &self.threads {

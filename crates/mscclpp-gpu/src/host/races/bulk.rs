@@ -31,6 +31,7 @@ mod what {
 pub(super) unsafe extern "C" fn call(thread: *mut Thread, place: usize, call: *const BulkCopy) {
     // SAFETY: called by the running coroutine, with a struct that lives.
     let ((block, number), call) = unsafe { (of(thread), &*call) };
+    block.put_all(number);
     let known = &mut block.threads[number];
     match call.what {
         what::LOAD | what::STORE | what::REDUCE_STORE => copy(block, number, place, call),

@@ -7,6 +7,7 @@ use super::{
     block::{Block, Place},
     bulk,
     order::{host_learns, of_host},
+    packets,
     record::{How, Record, Scope},
     report::Why,
     shadow::{self, Page, offset},
@@ -16,13 +17,14 @@ use super::{
 use crate::host::{
     abi::{Atomic, Races, Thread},
     block::fail,
-    ranges,
+    ranges, schedule,
 };
 
 pub(in super::super) static CALLS: Races = Races { access, atomic, fence, enter, leave, bulk: bulk::call };
 
 /// The bits of `Thread::access` in `races.hpp`.
 const SILENT: u32 = 1 << 9;
+const PACKET: u32 = 1 << 10;
 
 /// The thread's block, and its number there.
 ///
@@ -51,7 +53,26 @@ unsafe extern "C" fn access(thread: *mut Thread, place: usize, address: usize, b
     let (is_write, is_volatile) = (kind & 1 != 0, kind & 2 != 0);
     let how = if is_volatile { How::strong(is_write, Scope::System) } else { How::plain(is_write) };
     // SAFETY: called by the running coroutine.
+    unsafe { may_give_way(thread) };
+    // SAFETY: called by the running coroutine.
     unsafe { ordinary(thread, place, address, bytes as usize, how) };
+}
+
+/// If a seed makes the schedule, a turn may end in front of any access.
+///
+/// # Safety
+/// Called by the running coroutine.
+unsafe fn may_give_way(thread: *mut Thread) {
+    if schedule::seed().is_none() {
+        return;
+    }
+    // SAFETY: the caller's promise. Nothing of the thread or its block is referred to.
+    unsafe {
+        (*thread).steps_left -= 1;
+        if (*thread).steps_left <= 0 {
+            ((*(*thread).runtime).give_way)(thread);
+        }
+    }
 }
 
 /// An access that orders nothing.
@@ -73,17 +94,21 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
             if memory == Place::Shared && !how.is_write() {
                 block.look_for_poison(number, site, address, bytes);
             }
+            block.comes_to(number, address, bytes, how.is_write() && !how.is_strong());
             block.access(number, site, address, bytes, how);
         }
-        Place::Beyond(begin, size) => {
+        Place::Beyond(..) | Place::Freed => {
             let kind = if how.is_write() { "writing" } else { "reading" };
             let site = block.met.site(block.threads[number].node, place);
             let line = sites::Lines::of(site).text(site);
-            let problem = format!(
-                "{kind} {bytes} bytes at {address:#x} at {line}, offset {} of the memory at {begin:#x}, which has {size} \
-                 bytes",
-                address - begin
-            );
+            let what = match memory {
+                Place::Beyond(begin, size) => {
+                    format!("offset {} of the memory at {begin:#x}, which has {size} bytes", address - begin)
+                }
+                _ => "in memory that was freed: keep it until the stream is synchronised".to_owned(),
+            };
+            let problem = format!("{kind} {bytes} bytes at {address:#x} at {line}, {what}");
+            drop((line, what));
             // SAFETY: the caller's promise; nothing of the block is referred to any more.
             unsafe { fail(thread, problem) };
         }
@@ -94,6 +119,7 @@ unsafe extern "C" fn fence(thread: *mut Thread, how: u32) {
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
     block.decide(number);
+    block.put_all(number);
     block.threads[number].fence(scope(how));
 }
 
@@ -123,6 +149,10 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
     let what = unsafe { &*what };
     let is_weak = what.how & 0xf == 0;
     let is_store = what.operation != operation::LOAD;
+    if what.how & SILENT == 0 {
+        // SAFETY: called by the running coroutine.
+        unsafe { may_give_way(thread) };
+    }
     if what.how & SILENT == 0 && is_weak {
         // SAFETY: called by the running coroutine.
         unsafe { ordinary(thread, place, address, what.bytes as usize, How::plain(is_store)) };
@@ -139,11 +169,21 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
         Place::Own => unsafe { perform(address, what) },
         Place::Memory | Place::Shared => {
             let site = block.met.site(block.threads[number].node, place);
+            if matches!(what.how & 0xf, 3 | 4) {
+                block.put_all(number);
+            }
+            block.comes_to(number, address, what.bytes as usize, false);
             // SAFETY: as above.
-            unsafe { ordered(block, number, site, address, what) }
+            let before = unsafe { ordered(block, number, site, address, what) };
+            if before.is_none() {
+                let problem = "a packet that it polls for was overwritten before it was read".to_owned();
+                // SAFETY: called by the running coroutine; nothing of the block is referred to any more.
+                unsafe { fail(thread, problem) };
+            }
+            before.unwrap_or_default()
         }
         // SAFETY: as in `ordinary`, which fails the kernel.
-        Place::Beyond(..) => unsafe {
+        Place::Beyond(..) | Place::Freed => unsafe {
             ordinary(thread, place, address, what.bytes as usize, How::plain(is_store));
             0
         },
@@ -173,11 +213,11 @@ impl Meaning {
 }
 
 /// An atomic access that may carry order. The word is held meanwhile, so that who reads a value gets what was released
-/// with it.
+/// with it. Returns what was there before, or None if that is a packet in place of one that nobody has read.
 ///
 /// # Safety
 /// The address is that of a word of memory that is there.
-unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> u64 {
+unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> Option<u64> {
     let bytes = what.bytes as usize;
     let at = address & !7;
     tell_host(block, number, address, what);
@@ -186,7 +226,11 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     // SAFETY: the caller's promise.
     let before = unsafe { perform(address, what) };
     let meaning = Meaning::of(what, before);
-    let record = block.threads[number].record(site, How::strong(meaning.writes, scope(what.how)));
+    let how = How::strong(meaning.writes, scope(what.how));
+    let is_packet = what.how & PACKET != 0;
+    let how = if is_packet { how.of_packet() } else { how };
+    let record = block.threads[number].record(site, how);
+    let lost = if is_packet { packets::accessed(page, address, bytes, &record) } else { None };
     if meaning.reads {
         see(block, number, page, address, before, &meaning, &record);
     }
@@ -209,7 +253,11 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     for earlier in races {
         block.race(number, Some(earlier), record, at);
     }
-    before
+    if let Some((packet, other)) = lost {
+        block.race(number, Some(packet), other, at);
+        return None;
+    }
+    Some(before)
 }
 
 /// The thread has read `before` from a word.
@@ -268,6 +316,10 @@ fn see(
         page.words.entry(key).or_default().value = Some(before);
     }
     if let Some(writer) = by_kernel.filter(|writer| writer.block != 0 && writer.how.is_strong()) {
+        let load = Record { how: How::strong(false, record.how.scope()), ..*record };
+        if load.is_one_for(&writer) {
+            block.see_launch_of(number, &writer);
+        }
         block.nearly(Why::Store, None, writer, record.site);
     }
 }

@@ -17,6 +17,9 @@ pub(super) struct Clock {
     pub(super) all: u32,
     /// Of each stream, the operations up to this number.
     streams: Vec<(u32, u32)>,
+    /// Of each stream, the operations up to this number of which is known only that they are complete, so that what they read is
+    /// read: see [`Self::learn_complete`].
+    complete: Vec<(u32, u32)>,
     /// Of each block, the ordinary accesses of all threads up to this barrier.
     blocks: Vec<(u32, u32)>,
     /// Of each thread, the accesses up to this time of its own.
@@ -35,6 +38,11 @@ impl Clock {
         if get(&self.streams, record.stream).is_some_and(|sequence| sequence >= record.sequence) {
             return true;
         }
+        if !record.how.is_write()
+            && get(&self.complete, record.stream).is_some_and(|sequence| sequence >= record.sequence)
+        {
+            return true;
+        }
         let by_barrier = || {
             !record.is_async() && get(&self.blocks, record.block).is_some_and(|phase| phase > record.phase())
         };
@@ -47,8 +55,26 @@ impl Clock {
         self.host >= other.host
             && self.all >= other.all
             && has(&self.streams, &other.streams)
+            && self.knows_complete(&other.complete)
             && has(&self.blocks, &other.blocks)
             && covers(&self.threads, &other.threads, |key, time| self.knows_by_barrier(key, time))
+    }
+
+    fn knows_complete(&self, streams: &[(u32, u32)]) -> bool {
+        let otherwise = |stream, sequence| get(&self.streams, stream).is_some_and(|known| known >= sequence);
+        covers(&self.complete, streams, otherwise)
+    }
+
+    /// Whether [`Self::learn_complete`] would tell nothing new.
+    pub(super) fn knows_as_complete(&self, start: &Self) -> bool {
+        self.knows_complete(&start.streams) && self.knows_complete(&start.complete)
+    }
+
+    /// Learns that whatever a launch began behind is complete, from something that the launch wrote without release. What was
+    /// read there has been read, and cannot see what is written from now on; what was written there may not be seen yet.
+    pub(super) fn learn_complete(&mut self, start: &Self) {
+        merge(&mut self.complete, &start.streams);
+        merge(&mut self.complete, &start.complete);
     }
 
     fn knows_by_barrier(&self, key: u64, time: u64) -> bool {
@@ -61,6 +87,7 @@ impl Clock {
         self.host = self.host.max(other.host);
         self.all = self.all.max(other.all);
         merge(&mut self.streams, &other.streams);
+        merge(&mut self.complete, &other.complete);
         merge(&mut self.blocks, &other.blocks);
         merge(&mut self.threads, &other.threads);
     }
@@ -209,6 +236,18 @@ mod tests {
         assert!(clock.covers(&record(3, 1000, 50, 50)));
         clock.forget_ended(|block| (block == 3).then_some((1, 5)));
         assert_eq!(clock.len(), 1, "block 8 still runs");
+    }
+
+    #[test]
+    fn what_is_complete_covers_reads_alone() {
+        use super::super::record::How;
+        let (mut start, mut clock) = (Clock::default(), Clock::default());
+        start.learn_stream(1, 5);
+        clock.learn_complete(&start);
+        let write = Record { how: How::plain(true), ..record(3, 7, 0, 0) };
+        assert!(clock.covers(&record(3, 7, 0, 0)) && !clock.covers(&write));
+        assert!(!clock.covers(&Record { sequence: 6, ..record(3, 7, 0, 0) }), "a later launch");
+        assert!(clock.knows_as_complete(&start) && !clock.includes(&start) && start.includes(&clock));
     }
 
     #[test]

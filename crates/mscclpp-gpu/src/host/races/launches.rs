@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::{
     clock::{Clock, joined},
+    freed::Running,
     record::DEVICE_SHIFT,
     report::{self, Found},
 };
@@ -25,6 +26,7 @@ pub(in super::super) struct Launch {
     pub(super) stream: u32,
     pub(super) sequence: u32,
     first_block: u32,
+    running: Running,
     /// What its stream knew when it began.
     pub(super) start: Arc<Clock>,
     /// What its threads knew when they ended.
@@ -49,9 +51,19 @@ impl Launch {
         let first_block = NEXT.fetch_add(blocks, Ordering::Relaxed);
         let kernel = kernel.to_owned();
         let (found, problems) = (Mutex::default(), Mutex::default());
-        let end = Mutex::new(Arc::clone(&start));
-        let launch =
-            Arc::new(Self { kernel, config, stream, sequence, first_block, start, end, found, problems });
+        let (end, running) = (Mutex::new(Arc::clone(&start)), Running::begin());
+        let launch = Arc::new(Self {
+            kernel,
+            config,
+            stream,
+            sequence,
+            first_block,
+            running,
+            start,
+            end,
+            found,
+            problems,
+        });
         LAUNCHES.lock().insert(first_block, Arc::clone(&launch));
         launch
     }
@@ -60,6 +72,17 @@ impl Launch {
     pub(super) fn block(&self, [x, y, z]: [u32; 3]) -> u32 {
         let [width, height, _] = self.config.grid;
         self.first_block + (z * height + y) * width + x
+    }
+
+    /// Its device, and which of its stream's operations it is.
+    pub(in super::super) fn place_in_stream(&self) -> (u32, u32) {
+        (self.device(), self.sequence)
+    }
+
+    /// Whether the block is one of its own.
+    pub(super) fn has_block(&self, block: u32) -> bool {
+        let blocks = self.config.grid.iter().product::<u32>();
+        block.checked_sub(self.first_block).is_some_and(|number| number < blocks)
     }
 
     pub(super) fn device(&self) -> u32 {
@@ -79,8 +102,9 @@ impl Launch {
         *end = joined(&end, clock);
     }
 
-    /// What its threads knew when they ended.
+    /// All its threads have ended: what they knew.
     pub(super) fn end(&self) -> Arc<Clock> {
+        self.running.end();
         Arc::clone(&self.end.lock())
     }
 

@@ -16,12 +16,15 @@ mod block;
 mod bulk;
 mod calls;
 mod clock;
+mod freed;
 mod launches;
 mod order;
+mod packets;
 mod record;
 mod report;
 mod shadow;
 mod sites;
+mod stores;
 mod thread;
 mod words;
 
@@ -45,6 +48,14 @@ pub(super) fn forget(address: usize, bytes: usize) {
     if is_on() {
         shadow::forget(address, bytes);
     }
+}
+
+/// Takes a mapping that is to be unmapped, if the detector is on. Returns whether it did.
+pub(super) fn retire(address: usize, bytes: usize) -> bool {
+    if is_on() {
+        freed::retire(address..address + bytes);
+    }
+    is_on()
 }
 
 /// All races that were found until now, each pair of lines once.

@@ -42,6 +42,7 @@ impl How {
     const WRITE: u8 = 1;
     const STRONG: u8 = 2;
     const SCOPE: u8 = 2;
+    const PACKET: u8 = 16;
 
     pub(super) fn plain(is_write: bool) -> Self {
         Self(u8::from(is_write) * Self::WRITE)
@@ -50,6 +51,15 @@ impl How {
     /// Atomic, at a scope.
     pub(super) fn strong(is_write: bool, scope: Scope) -> Self {
         Self(Self::plain(is_write).0 | Self::STRONG | (scope as u8) << Self::SCOPE)
+    }
+
+    /// The same, of a packet: data and a flag in one access.
+    pub(super) fn of_packet(self) -> Self {
+        Self(self.0 | Self::PACKET)
+    }
+
+    pub(super) fn is_packet(self) -> bool {
+        self.0 & Self::PACKET != 0
     }
 
     pub(super) fn is_write(self) -> bool {

@@ -151,7 +151,12 @@ fn access(record: &Record) -> RaceAccess {
                 Scope::Device => "device",
                 Scope::System => "system",
             };
-            format!("atomic {} at {scope} scope", if is_write { "write" } else { "read" })
+            let what = if is_write { "write" } else { "read" };
+            if record.how.is_packet() {
+                format!("{what} of a packet")
+            } else {
+                format!("atomic {what} at {scope} scope")
+            }
         }
     };
     RaceAccess { what, who: who(record), place: Lines::of(record.site).text(record.site) }
@@ -172,6 +177,11 @@ fn who(record: &Record) -> String {
 
 /// What would have ordered the two.
 fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
+    if earlier.how.is_packet() && later.how.is_packet() {
+        return "a packet was overwritten before it was read: write to a place again when its reader has said that it has read it, \
+                as by a packet of its own, or to two places in turns"
+            .to_owned();
+    }
     if let Some(would) = would {
         let (store, load) =
             (Lines::of(would.store.site).text(would.store.site), Lines::of(would.load).text(would.load));

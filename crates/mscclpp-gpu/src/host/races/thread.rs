@@ -122,6 +122,13 @@ impl Known {
         }
     }
 
+    /// It has read, acquiring it or not, what a launch has written that began behind `start`.
+    pub(super) fn learn_complete(&mut self, start: &Clock) {
+        if !self.clock.knows_as_complete(start) {
+            Arc::make_mut(&mut self.clock).learn_complete(start);
+        }
+    }
+
     /// Learns of everything that was recorded until now.
     pub(super) fn learn_everything(&mut self) {
         Arc::make_mut(&mut self.clock).all = everything_until_now();

@@ -30,6 +30,8 @@ pub(super) struct Word {
     pub(super) releases: Vec<Release>,
     /// What the last access found or left there, if it was an atomic one.
     pub(super) value: Option<u64>,
+    /// A packet that nobody had read, and the one that took its place.
+    pub(super) lost: Option<(Record, Record)>,
 }
 
 /// More releases of one word than this are joined.

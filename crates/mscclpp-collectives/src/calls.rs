@@ -194,7 +194,7 @@ impl Inner {
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let ranks = self.group.ranks.len();
-        if ranks == 1 && !matches!(plan.op, Some(ReduceOp::PreMulSum(_))) {
+        if ranks == 1 && !plan.op.is_some_and(ReduceOp::scales) {
             let Segment { send, recv, recv_bytes, .. } = plan.segments[0];
             if send != recv && recv_bytes > 0 {
                 // SAFETY: the caller's promise.
@@ -250,15 +250,15 @@ impl Inner {
         choice: Choice,
         signature: [u64; 2],
     ) -> CollectiveCall {
-        let scale = plan.op.and_then(|op| op.scale(plan.data_type));
+        let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
         CollectiveCall {
             segments: plan.segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
             piece: mapped.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
-            scale: scale.unwrap_or(0),
-            scaled: scale.is_some().into(),
+            scale,
+            scaled,
             one_way: plan.one_way.into(),
             checked: self.check_calls.into(),
             reserved: 0,

@@ -166,12 +166,13 @@ impl Ports {
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
-        let scale = scaled.and_then(|plan| plan.op?.scale(plan.data_type));
+        let (scale, is_scaled) =
+            scaled.and_then(|plan| plan.op.map(|op| op.scale(plan.data_type))).unwrap_or((0, 0));
         let call = PortCall {
             messages,
             data_type: scaled.map_or(0, |plan| plan.data_type as u32),
-            scaled: scale.is_some().into(),
-            scale: scale.unwrap_or(0),
+            scaled: is_scaled,
+            scale,
             ..self.call
         };
         let config = LaunchConfig::linear(2 * call.ranks, inner.threads());
@@ -263,15 +264,15 @@ impl Ports {
         }
         segments[rank] =
             Segment { send: own.send.add(at), recv: own.recv.add(at), send_bytes: bytes, recv_bytes: bytes };
-        let scale = op.scale(plan.data_type);
+        let (scale, scaled) = op.scale(plan.data_type);
         let call = CollectiveCall {
             segments,
             most_bytes: 0,
             piece: 0,
             data_type: plan.data_type as u32,
             op: op.number(),
-            scale: scale.unwrap_or(0),
-            scaled: scale.is_some().into(),
+            scale,
+            scaled,
             one_way: 0,
             checked: 0,
             reserved: 0,

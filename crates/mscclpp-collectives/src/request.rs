@@ -26,13 +26,16 @@ pub enum ReduceOp {
     /// different factors. For floats of up to 32 bits the factor is rounded to an `f32`; for whole numbers its fraction
     /// is cut off.
     PreMulSum(f64),
+    /// As [`ReduceOp::PreMulSum`], by a factor in device memory: a number of the type, at any address, which the call reads as it
+    /// runs. For [`Collectives::enqueue`](crate::Collectives::enqueue) alone: other calls refuse it, as they could not be safe.
+    PreMulSumAt(DevicePtr),
 }
 
 impl ReduceOp {
     /// `ncclRedOp_t`.
     pub(crate) fn number(self) -> u32 {
         match self {
-            Self::Sum | Self::PreMulSum(_) => 0,
+            Self::Sum | Self::PreMulSum(_) | Self::PreMulSumAt(_) => 0,
             Self::Prod => 1,
             Self::Max => 2,
             Self::Min => 3,
@@ -40,9 +43,18 @@ impl ReduceOp {
         }
     }
 
-    /// The factor's bits, as the kernel wants them.
-    pub(crate) fn scale(self, data_type: DataType) -> Option<u64> {
-        let Self::PreMulSum(factor) = self else { return None };
+    /// Whether numbers are multiplied first.
+    pub(crate) fn scales(self) -> bool {
+        matches!(self, Self::PreMulSum(_) | Self::PreMulSumAt(_))
+    }
+
+    /// What the kernel wants to know of the factor: `scale` and `scaled` of a `CollectiveCall`.
+    pub(crate) fn scale(self, data_type: DataType) -> (u64, u32) {
+        let factor = match self {
+            Self::PreMulSum(factor) => factor,
+            Self::PreMulSumAt(at) => return (at.0, BY_MEMORY),
+            _ => return (0, 0),
+        };
         #[allow(
             clippy::cast_possible_truncation,
             reason = "what the type of the numbers can hold is documented"
@@ -53,9 +65,12 @@ impl ReduceOp {
             DataType::U64 | DataType::U32 | DataType::U16 | DataType::U8 if factor >= 0.0 => factor as u64,
             _ => (factor as i64).cast_unsigned(),
         };
-        Some(bits)
+        (bits, 1)
     }
 }
+
+/// `CollectiveScaledByMemory`.
+const BY_MEMORY: u32 = 2;
 
 /// Which collective, with what only it needs. Ranks are numbered as in their [`Collectives`](crate::Collectives).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -114,6 +129,16 @@ pub enum Kind<'a> {
         /// From whom.
         peer: usize,
     },
+}
+
+impl Kind<'_> {
+    /// How numbers are reduced, if they are.
+    pub(crate) fn op(&self) -> Option<ReduceOp> {
+        match *self {
+            Self::AllReduce(op) | Self::ReduceScatter(op) | Self::Reduce { op, .. } => Some(op),
+            _ => None,
+        }
+    }
 }
 
 /// A collective by addresses, for [`Collectives::enqueue`](crate::Collectives::enqueue).

@@ -64,7 +64,7 @@ pub(crate) fn described([what, count]: [u64; 2]) -> String {
 
 fn op_number(op: ReduceOp) -> u64 {
     match op {
-        ReduceOp::PreMulSum(_) => 5,
+        ReduceOp::PreMulSum(_) | ReduceOp::PreMulSumAt(_) => 5,
         op => op.number().into(),
     }
 }

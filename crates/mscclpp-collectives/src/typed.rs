@@ -263,6 +263,12 @@ impl Collectives {
 
     fn checked(&self, requests: &[Request<'_>], buffers: &[&DeviceBuffer], stream: &Stream) -> Result<()> {
         self.expect_here(buffers.iter().copied())?;
+        if requests.iter().any(|request| matches!(request.kind.op(), Some(ReduceOp::PreMulSumAt(_)))) {
+            return Err(Error::InvalidArgument(
+                "a factor in device memory, by its address alone: give it to enqueue(), which is unsafe"
+                    .to_owned(),
+            ));
+        }
         // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked,
         // and which the launches keep.
         unsafe { self.submit(requests, stream, buffers) }

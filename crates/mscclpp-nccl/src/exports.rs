@@ -15,9 +15,7 @@ use crate::{
     ending,
     env::Env,
     failure::{self, Failure, answered, answered_anywhere},
-    forming, group, id,
-    memory::{self, Registration},
-    simulation, split,
+    forming, group, id, memory, simulation, split,
     teams::{self, not_covered},
 };
 
@@ -176,24 +174,24 @@ nccl! {
 
     /// Accepted, and changes nothing: it is each rank's own, and ranks must choose alike.
     fn ncclCommRegister/pncclCommRegister(comm: Handle, buff: *mut c_void, _size: usize, handle: *mut Handle) {
-        memory::register(Registration::Buffer, comm, buff, Place::at(handle, "handle")?, 0)
+        memory::register(comm, buff, Place::at(handle, "handle")?)
     }
 
     /// Takes it back.
     fn ncclCommDeregister/pncclCommDeregister(comm: Handle, handle: Handle) {
-        memory::deregister(Registration::Buffer, comm, handle)
+        memory::deregister(comm, handle)
     }
 
-    /// Accepted. No way of a collective needs it yet.
+    /// Memory into which peers write.
     fn ncclCommWindowRegister/pncclCommWindowRegister(
-        comm: Handle, buff: *mut c_void, _size: usize, win: *mut Handle, winFlags: c_int,
+        comm: Handle, buff: *mut c_void, size: usize, win: *mut Handle, winFlags: c_int,
     ) {
-        memory::register(Registration::Window, comm, buff, Place::at(win, "win")?, winFlags)
+        memory::register_window(comm, (buff, size), Place::at(win, "win")?, winFlags)
     }
 
     /// Takes it back.
     fn ncclCommWindowDeregister/pncclCommWindowDeregister(comm: Handle, win: Handle) {
-        memory::deregister(Registration::Window, comm, win)
+        memory::deregister_window(comm, win)
     }
 
     /// An operation that multiplies this rank's numbers by a factor, and sums up.

@@ -1,6 +1,10 @@
 //! `ncclGroupStart` and `ncclGroupEnd`: what a thread calls in between is done at the end, together.
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
 
 use crate::{
     abi::{Code, Handle, Place},
@@ -17,6 +21,8 @@ struct Group {
     depth: usize,
     calls: Vec<Call>,
     created: Vec<Created>,
+    /// What ranks do together, each on a thread: this one may have several of them.
+    together: Vec<JoinHandle<Result<(), Failure>>>,
     /// The first call that failed.
     failed: Option<Failure>,
 }
@@ -44,10 +50,11 @@ pub(crate) fn start() {
 pub(crate) fn end() -> Result<Code, Failure> {
     let Some(group) = leave()? else { return Ok(Code::SUCCESS) };
     let created = wait_for(group.created, group.failed.is_some());
+    let done = join(group.together);
     if let Some(failed) = group.failed {
         return Err(failed);
     }
-    first(created, calls::submit(group.calls).map(Code::from))
+    first(first(created, done.map(Code::from)), calls::submit(group.calls).map(Code::from))
 }
 
 /// `ncclGroupSimulateEnd`: ends the group, and gives back the calls that were not made.
@@ -57,10 +64,11 @@ pub(crate) fn end() -> Result<Code, Failure> {
 pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
     let Some(group) = leave()? else { return Ok(Vec::new()) };
     let created = wait_for(group.created, group.failed.is_some());
+    let done = join(group.together);
     if let Some(failed) = group.failed {
         return Err(failed);
     }
-    created.map(|_| group.calls)
+    created.and(done.map(|()| group.calls))
 }
 
 /// Waits for what was created. If a rank of them may be missing, they are given up.
@@ -72,6 +80,30 @@ fn wait_for(created: Vec<Created>, give_up: bool) -> Result<Code, Failure> {
     let answers =
         created.into_iter().map(|Created { place, comm, handle }| forming::created(place, &comm, handle));
     answers.fold(Ok(Code::SUCCESS), first)
+}
+
+/// What all of them answer.
+fn join(together: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
+    // All of them, whatever the first one says.
+    let answers = together.into_iter().map(|thread| {
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(Failure::new(Code::INTERNAL_ERROR, "a thread of the group panicked")))
+    });
+    answers.fold(Ok(()), Result::and)
+}
+
+/// Does what waits for other ranks that do the same: at once, or until the end of the group.
+pub(crate) fn together(what: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<Code, Failure> {
+    if !in_group(|group| group.depth > 0) {
+        return what().map(Code::from);
+    }
+    let thread = thread::Builder::new().name("mscclpp-nccl-group".to_owned()).spawn(what);
+    let thread = thread.map_err(|error| {
+        Failure::new(Code::SYSTEM_ERROR, format!("no thread for a call of a group: {error}"))
+    })?;
+    in_group(|group| group.together.push(thread));
+    Ok(Code::SUCCESS)
 }
 
 /// The group, if this is its last end.

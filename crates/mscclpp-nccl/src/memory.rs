@@ -5,19 +5,20 @@ use std::{
     ffi::{c_int, c_void},
     ptr,
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use mscclpp::{DeviceBuffer, Platform};
+use mscclpp::{DeviceBuffer, DevicePtr, Platform};
+use mscclpp_collectives::Registered;
 use parking_lot::Mutex;
 
 use crate::{
     abi::{Code, Handle, Place},
-    comm::{self, Backend},
+    comm::{self, Backend, Comm},
     failure::Failure,
-    forming,
+    forming, group, report,
 };
 
 /// What `ncclMemAlloc` gave, by address.
@@ -47,41 +48,92 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), Failure> {
         .ok_or_else(|| Failure::argument(format!("`ptr` is {pointer:p}, which ncclMemAlloc did not give")))
 }
 
-/// What is registered with a communicator, by handle. It changes nothing: data goes through the collectives' own memory.
+/// What is registered with a communicator, by handle.
 #[derive(Default)]
 pub(crate) struct Registrations {
+    /// By `ncclCommRegister`. It changes nothing, as it is each rank's own, and ranks must choose alike.
     buffers: Mutex<Vec<usize>>,
-    windows: Mutex<Vec<usize>>,
+    /// By `ncclCommWindowRegister`, which all ranks call; without a registration where the memory cannot be shared.
+    windows: Mutex<HashMap<usize, Option<Registered>>>,
 }
 
-/// What is registered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Registration {
-    /// By `ncclCommRegister`, which is each rank's own.
-    Buffer,
-    /// By `ncclCommWindowRegister`, which all ranks call.
-    Window,
+/// `ncclCommRegister`.
+pub(crate) fn register(comm: Handle, buffer: *const c_void, place: Place<Handle>) -> Result<(), Failure> {
+    let comm = registering(comm, buffer)?;
+    let handle = next_handle();
+    comm.registrations.buffers.lock().push(handle);
+    place.set(ptr::without_provenance_mut(handle));
+    Ok(())
 }
 
-impl Registrations {
-    fn of(&self, which: Registration) -> &Mutex<Vec<usize>> {
-        match which {
-            Registration::Buffer => &self.buffers,
-            Registration::Window => &self.windows,
-        }
-    }
+/// `ncclCommDeregister`.
+pub(crate) fn deregister(comm: Handle, handle: Handle) -> Result<(), Failure> {
+    let comm = comm::of(comm)?;
+    let mut known = comm.registrations.buffers.lock();
+    let at = known.iter().position(|known| *known == handle.addr());
+    known.swap_remove(at.ok_or_else(|| unknown(&comm, handle))?);
+    Ok(())
 }
 
-/// `ncclCommRegister` and `ncclCommWindowRegister`.
-pub(crate) fn register(
-    which: Registration,
+/// `ncclCommWindowRegister`. Blocks until all ranks call it; in a group, its end does.
+///
+/// # Safety
+/// The bytes are memory of the communicator's device, until the window is taken back.
+pub(crate) unsafe fn register_window(
     comm: Handle,
-    buffer: *const c_void,
+    (buffer, bytes): (*const c_void, usize),
     place: Place<Handle>,
     flags: c_int,
 ) -> Result<Code, Failure> {
     /// `NCCL_WIN_COLL_SYMMETRIC`, the only flag there is.
     const SYMMETRIC: c_int = 1;
+    let comm = registering(comm, buffer)?;
+    if flags & !SYMMETRIC != 0 {
+        return Err(Failure::argument(format!("`winFlags` is {flags:#x}; 0 and 1 are known")));
+    }
+    let handle = next_handle();
+    comm.registrations.windows.lock().insert(handle, None);
+    place.set(ptr::without_provenance_mut(handle));
+    let memory = DevicePtr(buffer.expose_provenance() as u64);
+    group::together(move || {
+        let Backend::Ours(ours) = comm.backend()? else { return Ok(()) };
+        // SAFETY: the caller's promise.
+        let registered =
+            unsafe { ours.collectives.register_memory(memory, bytes as u64, flags & SYMMETRIC != 0) };
+        match registered {
+            Ok(registered) => {
+                if let Some(window) = comm.registrations.windows.lock().get_mut(&handle) {
+                    *window = Some(registered);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                if failure.code == Code::REMOTE_ERROR {
+                    comm.registrations.windows.lock().remove(&handle);
+                    return Err(failure);
+                }
+                // It is so on all ranks.
+                report::info(&format!(
+                    "{}: a window of {bytes} bytes changes nothing, as its memory cannot be shared: {}",
+                    comm.name(),
+                    failure.text
+                ));
+                Ok(())
+            }
+        }
+    })
+}
+
+/// `ncclCommWindowDeregister`.
+pub(crate) fn deregister_window(comm: Handle, window: Handle) -> Result<(), Failure> {
+    let comm = comm::of(comm)?;
+    let gone = comm.registrations.windows.lock().remove(&window.addr());
+    gone.map(drop).ok_or_else(|| unknown(&comm, window))
+}
+
+/// The communicator with which memory is registered.
+fn registering(comm: Handle, buffer: *const c_void) -> Result<Arc<Comm>, Failure> {
     let comm = comm::of(comm)?;
     if let Backend::Handed(_) = comm.backend()? {
         return Err(Failure::usage("not covered: memory of a communicator that NCCL has is not registered"));
@@ -89,23 +141,14 @@ pub(crate) fn register(
     if buffer.is_null() {
         return Err(Failure::argument("`buff` is NULL"));
     }
-    if flags & !SYMMETRIC != 0 {
-        return Err(Failure::argument(format!("`winFlags` is {flags:#x}; 0 and 1 are known")));
-    }
-    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
-    let handle = NEXT.fetch_add(0x10, Ordering::Relaxed);
-    comm.registrations.of(which).lock().push(handle);
-    place.set(ptr::without_provenance_mut(handle));
-    Ok(Code::SUCCESS)
+    Ok(comm)
 }
 
-/// `ncclCommDeregister` and `ncclCommWindowDeregister`.
-pub(crate) fn deregister(which: Registration, comm: Handle, handle: Handle) -> Result<(), Failure> {
-    let comm = comm::of(comm)?;
-    let mut known = comm.registrations.of(which).lock();
-    let Some(at) = known.iter().position(|known| *known == handle.addr()) else {
-        return Err(Failure::argument(format!("{handle:p} is not registered with {}", comm.name())));
-    };
-    known.swap_remove(at);
-    Ok(())
+fn next_handle() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+    NEXT.fetch_add(0x10, Ordering::Relaxed)
+}
+
+fn unknown(comm: &Comm, handle: Handle) -> Failure {
+    Failure::argument(format!("{handle:p} is not registered with {}", comm.name()))
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use half::{bf16, f16};
+use mscclpp::DevicePtr;
 use mscclpp_collectives::{DataType, ReduceOp};
 use parking_lot::Mutex;
 
@@ -16,7 +17,8 @@ use crate::{
 
 /// `ncclNumOps`: the first number of an operation that a program made.
 const FIRST: c_int = 5;
-/// `ncclScalarHostImmediate`.
+/// `ncclScalarDevice`, `ncclScalarHostImmediate`.
+const ON_DEVICE: c_int = 0;
 const ON_HOST: c_int = 1;
 
 /// The operations that were made for a communicator, by number.
@@ -25,7 +27,7 @@ pub(crate) struct Operators(Mutex<Vec<Option<Operator>>>);
 
 #[derive(Clone, Copy)]
 struct Operator {
-    factor: f64,
+    op: ReduceOp,
     data_type: DataType,
 }
 
@@ -33,7 +35,8 @@ impl Operators {
     /// `ncclRedOpCreatePreMulSum`: the number of a new operation.
     ///
     /// # Safety
-    /// `scalar` is null, or points to a number of the type.
+    /// `scalar` is null, or points to a number of the type, on the host or the device as `residence` says: there as long as calls
+    /// use the operation.
     pub(crate) unsafe fn create(
         &self,
         scalar: *const c_void,
@@ -41,17 +44,17 @@ impl Operators {
         residence: c_int,
     ) -> Result<c_int, Failure> {
         let data_type = data_type(number)?;
-        if residence != ON_HOST {
-            return Err(Failure::usage(
-                "not covered: a factor in device memory, which a kernel would read; give it in host memory \
-                 (ncclScalarHostImmediate)",
-            ));
-        }
         if scalar.is_null() {
             return Err(Failure::argument("`scalar` is NULL"));
         }
-        // SAFETY: it is not null, and the caller promised the number.
-        let operator = Operator { factor: unsafe { read(scalar, data_type) }, data_type };
+        let op = match residence {
+            // Each call reads it as it runs.
+            ON_DEVICE => ReduceOp::PreMulSumAt(DevicePtr(scalar.expose_provenance() as u64)),
+            // SAFETY: it is not null, and the caller promised the number.
+            ON_HOST => ReduceOp::PreMulSum(unsafe { read(scalar, data_type) }),
+            _ => return Err(Failure::argument(format!("`residence` is {residence}; 0 and 1 are known"))),
+        };
+        let operator = Operator { op, data_type };
         let mut operators = self.0.lock();
         let at = operators.iter().position(Option::is_none).unwrap_or(operators.len());
         match operators.get_mut(at) {
@@ -81,7 +84,7 @@ impl Operators {
                 operator.data_type
             )));
         }
-        Ok(ReduceOp::PreMulSum(operator.factor))
+        Ok(operator.op)
     }
 }
 
@@ -189,9 +192,14 @@ mod tests {
     }
 
     #[test]
-    fn a_factor_in_device_memory_is_not_covered() {
-        // SAFETY: it is not read.
-        let refused = unsafe { Operators::default().create(ptr::dangling(), 7, 0) };
-        assert!(refused.unwrap_err().text.starts_with("not covered"));
+    fn a_factor_in_device_memory_is_read_by_the_calls() {
+        let operators = Operators::default();
+        let scalar = ptr::without_provenance(4096);
+        // SAFETY: it is not read here.
+        let op = unsafe { operators.create(scalar, 7, ON_DEVICE) }.unwrap();
+        assert_eq!(operators.of(op, DataType::F32), Ok(ReduceOp::PreMulSumAt(DevicePtr(4096))));
+        // SAFETY: as above.
+        let refused = unsafe { operators.create(scalar, 7, 2) };
+        assert!(refused.unwrap_err().text.contains("`residence` is 2"));
     }
 }

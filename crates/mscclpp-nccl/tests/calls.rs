@@ -233,20 +233,18 @@ fn sums_of_numbers_that_are_multiplied_first() {
         let nccl = nccl();
         for (data_type, numbers) in types() {
             // 1 times 1, 1 times 2, 1 times 3.
-            let (mut op, mut factor) = (0, numbers[rank.rank + 1].clone());
-            // SAFETY: it writes a number, and reads one of the type.
-            nccl.ok(unsafe {
-                (nccl.ncclRedOpCreatePreMulSum)(
-                    &raw mut op,
-                    factor.as_mut_ptr().cast(),
-                    data_type,
-                    1,
-                    rank.comm,
-                )
-            });
-            assert_eq!(reduced(&rank, data_type, op, &numbers[1]), numbers[6], "type {data_type}");
-            // SAFETY: a number.
-            nccl.ok(unsafe { (nccl.ncclRedOpDestroy)(op, rank.comm) });
+            let mut on_host = numbers[rank.rank + 1].clone();
+            let on_device = Numbers::new(&on_host);
+            for (factor, residence) in [(on_device.ptr(), 0), (on_host.as_mut_ptr().cast(), 1)] {
+                let mut op = 0;
+                // SAFETY: it writes a number; the factor is one of the type, as long as the operation is used.
+                nccl.ok(unsafe {
+                    (nccl.ncclRedOpCreatePreMulSum)(&raw mut op, factor, data_type, residence, rank.comm)
+                });
+                assert_eq!(reduced(&rank, data_type, op, &numbers[1]), numbers[6], "type {data_type}");
+                // SAFETY: a number.
+                nccl.ok(unsafe { (nccl.ncclRedOpDestroy)(op, rank.comm) });
+            }
         }
         rank.destroy();
     });

@@ -79,6 +79,55 @@ fn one_thread_makes_all_ranks_in_a_group() {
     all.destroy();
 }
 
+/// Windows are made by all ranks together: here by one thread, at the end of its group.
+#[test]
+fn one_thread_registers_the_windows_of_all_ranks() {
+    const PART: usize = 40_000;
+    let nccl = nccl();
+    let mut comms = [ptr::null_mut(); N];
+    // SAFETY: places for handles.
+    unsafe { nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), N as c_int, ptr::null())) };
+    let all = All::with(comms);
+    let numbers: Vec<Numbers<f32>> = (0..N)
+        .map(|rank| {
+            nccl.set_device(rank);
+            Numbers::new(&vec![0.0; N * PART])
+        })
+        .collect();
+    for flags in [0, 1] {
+        let mut windows = [ptr::null_mut(); N];
+        // SAFETY: memory of the ranks' devices, until the streams are synchronised; places for handles.
+        unsafe {
+            nccl.ok((nccl.ncclGroupStart)());
+            for ((comm, numbers), window) in comms.iter().zip(&numbers).zip(&mut windows) {
+                nccl.ok((nccl.ncclCommWindowRegister)(*comm, numbers.ptr(), N * PART * 4, window, flags));
+            }
+            nccl.ok((nccl.ncclGroupEnd)());
+            for (rank, numbers) in numbers.iter().enumerate() {
+                let own = vec![rank as f32 + 1.0 + flags as f32; PART];
+                let others = vec![0.0; rank * PART];
+                let behind = vec![0.0; (N - 1 - rank) * PART];
+                numbers.write(&[others, own, behind].concat());
+            }
+            nccl.ok((nccl.ncclGroupStart)());
+            for (rank, (comm, numbers)) in comms.iter().zip(&numbers).enumerate() {
+                let (own, stream) = (numbers.at(rank * PART), all.streams[rank].0);
+                nccl.ok((nccl.ncclAllGather)(own, numbers.ptr(), PART, F32, *comm, stream));
+            }
+            nccl.ok((nccl.ncclGroupEnd)());
+            for (rank, numbers) in numbers.iter().enumerate() {
+                all.streams[rank].synchronize();
+                let expected = (0..N).flat_map(|from| vec![from as f32 + 1.0 + flags as f32; PART]);
+                assert!(numbers.read() == expected.collect::<Vec<_>>(), "rank {rank}, flags {flags}");
+            }
+            for (comm, window) in comms.iter().zip(windows) {
+                nccl.ok((nccl.ncclCommWindowDeregister)(*comm, window));
+            }
+        }
+    }
+    all.destroy();
+}
+
 #[test]
 fn a_group_in_which_a_rank_is_missing_ends_at_once() {
     let (nccl, id) = (nccl(), nccl().unique_id());

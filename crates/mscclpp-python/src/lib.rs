@@ -15,6 +15,7 @@ mod base_service;
 mod bootstrap;
 mod buffer;
 mod channel;
+mod collectives;
 mod communicator;
 mod config;
 mod connection;
@@ -38,6 +39,7 @@ mod raw;
 mod rendezvous;
 mod retired;
 mod semaphore;
+mod simulated;
 mod transport;
 mod uint;
 mod unique_id;
@@ -76,6 +78,7 @@ mod extension {
         base_service::PyBaseProxyService,
         bootstrap::{PyBootstrap, PyTcpBootstrap},
         buffer::{PyGranularity, PyRawGpuBuffer},
+        collectives::{PyCollectives, PyRegistered},
         communicator::{ConnectionFuture, MemoryFuture, PyCommunicator, SemaphoreFuture},
         config::{PyDevice, PyDeviceType, PyEndpointConfig},
         connection::{PyConnection, PyContext, PyEndpoint},

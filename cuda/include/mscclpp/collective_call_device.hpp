@@ -18,6 +18,9 @@ enum CollectiveLimits : uint32_t {
   CollectiveLine = 128,
 };
 
+// What `scaled` is besides 0 and 1.
+constexpr uint32_t CollectiveScaledByMemory = 2;
+
 // That two calls of a communicator ran at the same time: see CollectiveHandle.
 constexpr uint32_t CollectiveOverlap = 0xffff;
 
@@ -76,7 +79,7 @@ struct CollectiveCall {
   uint32_t type;
   uint32_t op;
   // What every number of this rank is multiplied by before it is sent, if `scaled`: a float, a double, or a whole
-  // number of 8 bytes.
+  // number of 8 bytes; or, with CollectiveScaledByMemory, the address of a number of the type.
   uint64_t scale;
   uint32_t scaled;
   // Whether some rank does not take something from every other.
@@ -194,10 +197,12 @@ MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks
 }
 
 // The numbers of a word, each multiplied by a factor of their type.
-MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t scale) {
+MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t scale, uint32_t scaled) {
   return withNumber(type, [=](auto number) {
     using N = decltype(number);
-    const typename N::Value by = bitsAs<typename N::Value>(static_cast<WordOf<typename N::Value>>(scale));
+    const typename N::Value by = scaled == CollectiveScaledByMemory
+                                     ? N::widen(loadAny(reinterpret_cast<const uint8_t*>(scale), N::Bytes))
+                                     : bitsAs<typename N::Value>(static_cast<WordOf<typename N::Value>>(scale));
     uint64_t result = 0;
 #pragma unroll 1
     for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
@@ -211,7 +216,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t
 struct ReduceAnyWords {
   static constexpr bool Reduces = true;
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall& call, uint64_t word) {
-    return call.scaled ? scaleAny(word, call.type, call.scale) : word;
+    return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word;
   }
   // Keeps the words until all are there.
   struct Fold {

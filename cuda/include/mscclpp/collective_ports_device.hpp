@@ -61,7 +61,7 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
   };
   const uint64_t theirs = call.inbox + ring(peer, call.rank);
   const uint64_t ours = receives ? call.inbox + ring(call.rank, peer) : call.outbox + ring(call.rank, peer);
-  const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale) : word; };
+  const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
 
   uint64_t c = 0;
   for (uint32_t m = 0; m < MessagesPerPeer; ++m) {

@@ -12,6 +12,7 @@ from typing import Any as _Any
 
 from . import _mscclpp, numa
 from ._buffer import GpuBuffer
+from ._collectives import Collectives
 from ._errors import BaseError, CudaError, CuError, Error, IbError, SysError
 from ._group import CommGroup
 from ._later import (
@@ -116,6 +117,7 @@ __all__ = [
     "BasePortChannel",
     "BaseProxyService",
     "Bootstrap",
+    "Collectives",
     "CommGroup",
     "Communicator",
     "Connection",

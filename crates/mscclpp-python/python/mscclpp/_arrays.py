@@ -94,3 +94,12 @@ def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
     for n in shape:
         count *= n
     return (view.data or 0) + view.byte_offset, count * (view.bits * view.lanes // 8)
+
+
+def of_dlpack(capsule: Any) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None]:
+    """The kind of a capsule's numbers, their bits, the shape, and strides in numbers if it has them."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    view = _View.from_address(pointer_of(capsule, b"dltensor"))
+    strides = tuple(view.strides[: view.ndim]) if view.strides else None
+    return view.code, view.bits * view.lanes, tuple(view.shape[: view.ndim]), strides

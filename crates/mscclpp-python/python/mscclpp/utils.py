@@ -91,7 +91,7 @@ class Kernel:
         Numbers of blocks and threads are one number, or up to three. `stream` is None for the default stream, a stream of
         CuPy or PyTorch, one that has `__cuda_stream__`, or a driver's handle.
         """
-        blocks, threads, handle = _three("nblocks", nblocks), _three("nthreads", nthreads), _handle(stream)
+        blocks, threads, handle = _three("nblocks", nblocks), _three("nthreads", nthreads), stream_handle(stream)
         keep, addresses = None, None
         if isinstance(params, (tuple, list)):
             if isinstance(params, tuple) and self._kernel.launch_again(params, blocks, threads, shared, handle):
@@ -190,7 +190,8 @@ def _three(argument: str, numbers: int | Sequence[int]) -> list[int]:
     return given + [1] * (3 - len(given))
 
 
-def _handle(stream: Any) -> int | None:
+def stream_handle(stream: Any) -> int | None:
+    """The driver's handle of a stream of any library; None for the default stream."""
     if hasattr(stream, "__cuda_stream__"):
         stream = stream.__cuda_stream__()[1]
     for attribute in ("ptr", "cuda_stream"):

@@ -1,0 +1,351 @@
+"""`Collectives`: operations of all ranks together, on arrays of any library."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+
+from . import _arrays, _mscclpp
+from ._arguments import expect
+from ._group import CommGroup
+from ._mscclpp import Communicator
+
+#: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor).
+Op = str | tuple[str, float]
+#: Kind, address of what is given, address of what is taken, count or counts, type, operation, root or peer.
+Request = tuple[str, int, int, Any, str, Op, int]
+
+_DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+
+
+class _Array(NamedTuple):
+    """What a call wants to know of an array."""
+
+    address: int
+    count: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Collectives:
+    """Collectives of the ranks of a job, each with a GPU: `all_reduce`, `all_gather` and so on.
+
+    All ranks make it together, of a `CommGroup`, a `Communicator`, a communicator of mpi4py or a group of PyTorch, and then
+    make the same calls in the same order. A call puts work into a stream, by default the current one of the library
+    that its array is of, and waits for nobody. It can be captured in a graph. Arrays (CuPy, PyTorch, NumPy on simulated devices, DLPack) are
+    contiguous, in C's order, and stay until the work is complete; on simulated devices they are kept until `synchronize()`.
+
+    `device` is the number of this rank's GPU, or else the current one. `synchronize()` gives up after `timeout`
+    seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call takes of a
+    device, `scratch` its memory in bytes, and `check_calls` finds calls that do not match.
+    """
+
+    #: The number of this rank, and how many there are.
+    rank: int
+    size: int
+    #: The number of its device, and whether that is simulated.
+    device: int
+    is_simulated: bool
+
+    def __init__(
+        self,
+        group: Any,
+        device: int | None = None,
+        *,
+        timeout: float | None = None,
+        max_blocks: int | None = None,
+        scratch: int | None = None,
+        calls_at_once: int | None = None,
+        check_calls: bool = False,
+    ) -> None:
+        if not isinstance(group, (CommGroup, Communicator)):
+            group = CommGroup(group) if hasattr(group, "Get_rank") else CommGroup(torch_group=group)
+        self._group = group
+        communicator = group.communicator if isinstance(group, CommGroup) else group
+        device = _mscclpp._current_gpu()[1] if device is None else device
+        self._take(
+            _mscclpp._Collectives(communicator, device, max_blocks, scratch, calls_at_once, timeout, check_calls)
+        )
+
+    def _take(self, made: _mscclpp._Collectives) -> None:
+        self._made = made
+        self.rank, self.size, self.device, self.is_simulated = made.rank, made.size, made.device, made.is_simulated
+        self._gathered: dict[int, list[Request]] | None = None
+        self._kept: list[Any] = []
+
+    @classmethod
+    def from_env(cls, device: int | None = None, **options: Any) -> Self:
+        """Those of the job that a launcher has started this process for: see `CommGroup.from_env()`."""
+        return cls(CommGroup.from_env(), device, **options)
+
+    def __repr__(self) -> str:
+        return f"<mscclpp.Collectives, rank {self.rank} of {self.size}, device {self.device}>"
+
+    def close(self) -> None:
+        """Let go of it. Another call then raises."""
+        self._made.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        self.close()
+
+    def all_reduce(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
+        """Reduce `x` of all ranks; every rank gets the result, in `out` or in `x` itself."""
+        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
+        return self._call("all_reduce", given, taken, given.count, op, 0, x, out, stream)
+
+    def reduce(self, x: Any, root: int, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
+        """Reduce `x` of all ranks; rank `root` gets the result, in `out` or in `x` itself."""
+        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
+        return self._call("reduce", given, taken, given.count, op, self._rank("root", root), x, out, stream)
+
+    def broadcast(self, x: Any, root: int, stream: Any = None) -> Any:
+        """Give every rank, in `x`, what rank `root` has there."""
+        array = self._look("x", x)
+        return self._call("broadcast", array, array, array.count, "sum", self._rank("root", root), x, x, stream)
+
+    def all_gather(self, x: Any, out: Any = None, stream: Any = None) -> Any:
+        """Give every rank `x` of all, behind each other: in `out`, or a new array with one more dimension in front."""
+        given, taken, out = self._pair(x, out, lambda array: (self.size, *array.shape))
+        return self._call("all_gather", given, taken, given.count, "sum", 0, x, out, stream)
+
+    def reduce_scatter(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
+        """Reduce `x` of all ranks, of which each rank gets its part, along the first dimension."""
+        given, taken, out = self._pair(x, out, self._part)
+        return self._call("reduce_scatter", given, taken, taken.count, op, 0, x, out, stream)
+
+    def all_to_all(self, x: Any, out: Any = None, stream: Any = None) -> Any:
+        """Give each rank its part of `x`, along the first dimension, and get one from each."""
+        given, taken, out = self._pair(x, out, lambda array: array.shape)
+        self._part(given)
+        return self._call("all_to_all", given, taken, given.count // self.size, "sum", 0, x, out, stream)
+
+    def gather(self, x: Any, root: int, out: Any = None, stream: Any = None) -> Any:
+        """Give rank `root` `x` of all, behind each other. Elsewhere `out` is not used, and None is returned."""
+        if self.rank == self._rank("root", root):
+            given, taken, out = self._pair(x, out, lambda array: (self.size, *array.shape))
+        else:
+            given = taken = self._look("x", x)
+            out = None
+        return self._call("gather", given, taken, given.count, "sum", root, x, out, stream)
+
+    def scatter(self, x: Any, root: int, out: Any, stream: Any = None) -> Any:
+        """Give each rank, in `out`, its part of what rank `root` has in `x`. Elsewhere `x` is not used."""
+        taken = given = self._look("out", out)
+        if self.rank == self._rank("root", root):
+            given = self._look("x", x)
+            self._expect_like(taken, given, "out", (given.count // self.size,))
+        return self._call("scatter", given, taken, taken.count, "sum", root, x, out, stream)
+
+    def send(self, x: Any, peer: int, stream: Any = None) -> None:
+        """Send `x` to a rank, which receives as much. In a `group()`, sends and receives go at the same time."""
+        array = self._look("x", x)
+        self._call("send", array, array, array.count, "sum", self._rank("peer", peer), x, None, stream)
+
+    def recv(self, x: Any, peer: int, stream: Any = None) -> Any:
+        """Receive what a rank sends, in `x`."""
+        array = self._look("x", x)
+        return self._call("recv", array, array, array.count, "sum", self._rank("peer", peer), x, x, stream)
+
+    def barrier(self, stream: Any = 0) -> None:
+        """Hold a stream until all ranks' have come here."""
+        self._put(("barrier", 0, 0, 0, "uint8", "sum", 0), _handle(stream))
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Make all calls in the block at its end, together. If it raises, none is made."""
+        if self._gathered is not None:
+            raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "a group() inside a group()")
+        self._gathered = {}
+        try:
+            yield
+            gathered = self._gathered
+        finally:
+            self._gathered = None
+        for stream, requests in gathered.items():
+            self._made.enqueue(requests, stream)
+
+    def enqueue(self, requests: list[Request], stream: int = 0) -> None:
+        """Put collectives into a stream, by addresses, together: for other libraries.
+
+        A request is a tuple of kind, address of what is given, address of what is taken, count, type, operation, and root or
+        peer. Kinds are the methods' names, and "all_gather_v", with a list of a count for each rank, and "all_to_all_v", with a pair of
+        lists. A count is in numbers: what each rank gives, for "reduce_scatter" and "scatter" what each gets, for "all_to_all"
+        what it gives to each. A type is one of NumPy's names, "bfloat16", "float8_e4m3fn" or "float8_e5m2".
+        """
+        self._made.enqueue(requests, stream)
+
+    def synchronize(self, stream: Any = 0) -> None:
+        """Wait until the work of a stream is complete. Raises with the rank's number if one was lost."""
+        self._made.synchronize(_handle(stream))
+        self._kept.clear()
+
+    def abort(self, reason: str = "aborted by the program") -> None:
+        """End the waits of all ranks' calls, for good."""
+        self._made.abort(reason)
+
+    def split(self, color: int | None, key: int = 0) -> Collectives | None:
+        """Collectives of the ranks that give the same color, in the order of their keys. All ranks call it."""
+        part = self._made.split(color, key)
+        if part is None:
+            return None
+        collectives = Collectives.__new__(type(self))
+        collectives._group = self._group
+        collectives._take(part)
+        return collectives
+
+    def register(self, x: Any, *, symmetric: bool = False) -> Registration:
+        """Let the other ranks write straight into `x` in large calls that move and do not reduce. All ranks call it, each with an array
+        of its own. `symmetric` promises that all ranks take what comes at the same offset of what they registered together; then
+        the copy engines do the largest."""
+        array = self._look("x", x)
+        size = _arrays.locate(x, "argument 'x'")[1]
+        return Registration(self._made, self._made.register(array.address, size, symmetric), x)
+
+    def _call(
+        self,
+        kind: str,
+        given: _Array,
+        taken: _Array,
+        count: int,
+        op: Op,
+        root: int,
+        x: Any,
+        out: Any,
+        stream: Any,
+    ) -> Any:
+        handle = self._current_stream(x if x is not None else out) if stream is None else _handle(stream)
+        self._put((kind, given.address, taken.address, count, given.dtype, op, root), handle)
+        if self.is_simulated:
+            self._kept.append((x, out))
+        return out
+
+    def _put(self, request: Request, stream: int) -> None:
+        if self._gathered is None:
+            self._made.enqueue([request], stream)
+        else:
+            self._gathered.setdefault(stream, []).append(request)
+
+    def _pair(self, x: Any, out: Any, shape: Any, in_place: bool = False) -> tuple[_Array, _Array, Any]:
+        """What is given, what is taken, and the array for that."""
+        given = self._look("x", x)
+        if out is None:
+            out = x if in_place else _new(x, shape(given))
+            return given, given if in_place else self._look("out", out), out
+        taken = self._look("out", out)
+        self._expect_like(taken, given, "out", shape(given))
+        return given, taken, out
+
+    def _part(self, array: _Array) -> tuple[int, ...]:
+        first, *rest = array.shape or (1,)
+        if first % self.size != 0:
+            raise ValueError(f"argument 'x': its first dimension, {first}, does not divide into {self.size} parts")
+        return (first // self.size, *rest)
+
+    def _expect_like(self, array: _Array, other: _Array, name: str, shape: Sequence[int]) -> None:
+        if array.dtype != other.dtype:
+            raise TypeError(f"argument '{name}': expected numbers of type {other.dtype}, got {array.dtype}")
+        if array.count != math.prod(shape):
+            raise ValueError(f"argument '{name}': expected {math.prod(shape)} numbers, got {array.count}")
+
+    def _rank(self, name: str, rank: int) -> int:
+        expect(name, rank, int)
+        if not 0 <= rank < self.size:
+            raise ValueError(f"argument '{name}': there are ranks 0 to {self.size - 1}, not {rank}")
+        return rank
+
+    def _look(self, name: str, x: Any) -> _Array:
+        """Where an array is, and what it has. It must be contiguous, and memory of this device."""
+        if _arrays.is_torch_tensor(x):
+            if not x.is_contiguous():
+                raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
+            self._expect_device(name, x.device.index if x.is_cuda else None)
+            return _Array(x.data_ptr(), x.numel(), str(x.dtype).removeprefix("torch."), tuple(x.shape))
+        interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
+        if interface is None:
+            return self._look_at_dlpack(name, x)
+        on_device = hasattr(x, "__cuda_array_interface__")
+        device = getattr(x, "device", None)
+        self._expect_device(name, getattr(device, "id", self.device) if on_device else None)
+        shape, strides = tuple(interface["shape"]), interface.get("strides")
+        dtype = str(x.dtype)
+        if strides is not None and not _is_contiguous(shape, strides, x.dtype.itemsize):
+            raise ValueError(f"argument '{name}': the array is not contiguous; give it ascontiguousarray()")
+        return _Array(int(interface["data"][0] or 0), math.prod(shape), dtype, shape)
+
+    def _look_at_dlpack(self, name: str, x: Any) -> _Array:
+        address, size = _arrays.locate(x, f"argument '{name}'")
+        kind, device = x.__dlpack_device__()
+        self._expect_device(name, int(device) if int(kind) != 1 else None)
+        code, bits, shape, strides = _arrays.of_dlpack(x.__dlpack__())
+        if strides is not None and not _is_contiguous(shape, strides, 1):
+            raise ValueError(f"argument '{name}': the array is not contiguous")
+        return _Array(address, size * 8 // bits, f"{_DLPACK.get(code, 'something')}{bits}", shape)
+
+    def _expect_device(self, name: str, device: int | None) -> None:
+        if self.is_simulated != (device is None) or (device is not None and device != self.device):
+            where = "on the host" if device is None else f"on device {device}"
+            here = (
+                f"simulated device {self.device}, whose arrays are NumPy's"
+                if self.is_simulated
+                else f"device {self.device}"
+            )
+            raise ValueError(f"argument '{name}': the array is {where}, and these collectives are those of {here}")
+
+    def _current_stream(self, x: Any) -> int:
+        if self.is_simulated:
+            return 0
+        if _arrays.is_torch_tensor(x):
+            return int(sys.modules["torch"].cuda.current_stream(self.device).cuda_stream)
+        cupy = sys.modules.get("cupy")
+        return int(cupy.cuda.get_current_stream().ptr) if cupy is not None else 0
+
+
+class Registration:
+    """What `Collectives.register` has registered, until it is closed, by all ranks together."""
+
+    def __init__(self, made: Any, registered: Any, kept: Any) -> None:
+        self._made, self._registered, self._kept = made, registered, kept
+
+    def close(self) -> None:
+        """Take it back. All ranks call it; it blocks until they do."""
+        self._made.deregister(self._registered)
+        self._kept = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: Any) -> None:
+        self.close()
+
+
+def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:
+    expected = size
+    for n, stride in zip(reversed(shape), reversed(strides)):
+        if n != 1 and stride != expected:
+            return 0 in shape
+        expected *= n
+    return True
+
+
+def _new(x: Any, shape: tuple[int, ...]) -> Any:
+    """An array of the library that `x` is of."""
+    if _arrays.is_torch_tensor(x):
+        return x.new_empty(shape)
+    library = sys.modules.get(type(x).__module__.partition(".")[0])
+    if library is None or not hasattr(library, "empty"):
+        raise TypeError(
+            f"argument 'out': give an array for the result, since one of {type(x).__name__} cannot be made here"
+        )
+    return library.empty(shape, x.dtype)
+
+
+def _handle(stream: Any) -> int:
+    from .utils import stream_handle
+
+    return stream_handle(stream) or 0

@@ -1,0 +1,317 @@
+//! The collectives of `mscclpp-collectives`, by addresses. What takes arrays is Python: `_collectives.py`.
+
+use std::time::Duration;
+
+use mscclpp::{Communicator, DeviceBuffer, DevicePtr, Gpu, Platform, Report, Stream};
+use mscclpp_collectives::{Collectives, DataType, Error, Kind, ReduceOp, Registered, Request};
+use parking_lot::Mutex;
+use pyo3::{prelude::*, types::PyTuple};
+
+use crate::{
+    communicator::PyCommunicator,
+    error::{self, OrRaise},
+    owned::{Owned, closable},
+    simulated, waiting,
+};
+
+/// Collectives of all ranks of a communicator.
+#[pyclass(name = "_Collectives", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyCollectives {
+    inner: Owned<Made>,
+}
+
+/// The collectives, and the communicator that they were made with.
+struct Made {
+    collectives: Collectives,
+    communicator: Communicator,
+    /// What calls work on in place of memory that simulated devices do not reach.
+    copies: Mutex<Vec<DeviceBuffer>>,
+}
+
+closable!(PyCollectives, inner);
+
+impl PyCollectives {
+    fn of(collectives: Collectives, communicator: Communicator) -> Self {
+        Self {
+            inner: Owned::that_may_wait(
+                "Collectives",
+                Made { collectives, communicator, copies: Mutex::default() },
+            ),
+        }
+    }
+}
+
+/// What is registered, until it is dropped or given to `_Collectives.deregister`.
+#[pyclass(name = "_Registered", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyRegistered(Mutex<Option<Registered>>);
+
+#[pymethods]
+impl PyCollectives {
+    /// All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "host".
+    #[new]
+    #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = false))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords")]
+    fn new(
+        py: Python<'_>,
+        communicator: &PyCommunicator,
+        device: usize,
+        max_blocks: Option<u32>,
+        scratch: Option<u64>,
+        calls_at_once: Option<u32>,
+        timeout_sec: Option<f64>,
+        check_calls: bool,
+    ) -> PyResult<Self> {
+        let communicator = communicator.waited()?;
+        let gpu = communicator.context().gpu(device).or_raise()?;
+        let mut builder = Collectives::builder(&communicator, &gpu).check_calls(check_calls);
+        if let Some(blocks) = max_blocks {
+            builder = builder.max_blocks(blocks);
+        }
+        if let Some(bytes) = scratch {
+            builder = builder.scratch(bytes);
+        }
+        if let Some(calls) = calls_at_once {
+            builder = builder.calls_at_once(calls);
+        }
+        if let Some(seconds) = timeout_sec {
+            let timeout = Duration::try_from_secs_f64(seconds);
+            builder = builder.timeout(timeout.map_err(|error| {
+                error::misuse(format!("argument 'timeout_sec': {seconds} is no time: {error}"))
+            })?);
+        }
+        let collectives = waited(py, move || builder.connect())?;
+        Ok(Self::of(collectives, communicator))
+    }
+
+    /// This rank's number.
+    #[getter]
+    fn rank(&self) -> PyResult<usize> {
+        Ok(self.inner.get()?.collectives.rank())
+    }
+
+    /// How many ranks there are.
+    #[getter]
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.inner.get()?.collectives.n_ranks())
+    }
+
+    /// The number of its device.
+    #[getter]
+    fn device(&self) -> PyResult<usize> {
+        Ok(self.inner.get()?.collectives.gpu().id())
+    }
+
+    /// Whether that is simulated.
+    #[getter]
+    fn is_simulated(&self) -> PyResult<bool> {
+        Ok(self.inner.get()?.collectives.gpu().platform() == Platform::Host)
+    }
+
+    /// Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
+    /// operation, and root or peer. It waits for no other rank. Messages between two ranks go together.
+    #[pyo3(signature = (requests, stream: "int"))]
+    fn enqueue(&self, py: Python<'_>, requests: Vec<Asked>, stream: usize) -> PyResult<()> {
+        let made = self.inner.get()?;
+        py.detach(|| {
+            let stream = stream_of(made.collectives.gpu(), stream)?;
+            let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
+            if made.collectives.gpu().platform() == Platform::Host {
+                // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
+                let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
+                made.copies.lock().extend(copies);
+                return Ok(());
+            }
+            // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
+            unsafe { made.collectives.enqueue(&requests, &stream) }
+        })
+        .map_err(raised)
+    }
+
+    /// Waits until all work of the stream is complete, for the time that was given at most, and raises what became of its
+    /// collectives.
+    #[pyo3(signature = (stream: "int"))]
+    fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
+        let made = self.inner.get()?;
+        waited(py, move || {
+            made.collectives.synchronize(&stream_of(made.collectives.gpu(), stream)?)?;
+            made.copies.lock().clear();
+            Ok(())
+        })
+    }
+
+    /// Ends the waits of this rank's calls, and those of all others.
+    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+        let made = self.inner.get()?;
+        py.detach(|| {
+            made.collectives.abort(reason);
+            made.communicator.abort(reason);
+        });
+        Ok(())
+    }
+
+    /// Collectives of those ranks that give the same color, in the order of their keys; None without one. All ranks call it.
+    #[pyo3(signature = (color, key))]
+    fn split(&self, py: Python<'_>, color: Option<u32>, key: i32) -> PyResult<Option<Self>> {
+        let made = self.inner.get()?;
+        let communicator = made.communicator.clone();
+        let part = waited(py, move || made.collectives.split(color, key))?;
+        Ok(part.map(|part| Self::of(part, communicator)))
+    }
+
+    /// Registers memory on all ranks together, which all call it.
+    fn register(&self, py: Python<'_>, address: u64, size: u64, symmetric: bool) -> PyResult<PyRegistered> {
+        let made = self.inner.get()?;
+        // SAFETY: the Python layer keeps the memory as long as it is registered.
+        let work = move || unsafe { made.collectives.register_memory(DevicePtr(address), size, symmetric) };
+        Ok(PyRegistered(Mutex::new(Some(waited(py, work)?))))
+    }
+
+    /// Takes it back, on all ranks together.
+    fn deregister(&self, py: Python<'_>, registered: &PyRegistered) -> PyResult<()> {
+        let made = self.inner.get()?;
+        let registered = registered.0.lock().take();
+        let registered = registered.ok_or_else(|| error::misuse("this memory is not registered any more"))?;
+        waited(py, move || made.collectives.deregister(registered))
+    }
+}
+
+/// A request, as Python gives it.
+pub(crate) struct Asked {
+    kind: What,
+    send: DevicePtr,
+    recv: DevicePtr,
+    count: u64,
+    data_type: DataType,
+}
+
+enum What {
+    Plain(Kind<'static>),
+    AllGatherV(Vec<u64>),
+    AllToAllV(Vec<u64>, Vec<u64>),
+}
+
+impl Asked {
+    fn request(&self) -> Request<'_> {
+        let kind = match &self.kind {
+            What::Plain(kind) => *kind,
+            What::AllGatherV(counts) => Kind::AllGatherV(counts),
+            What::AllToAllV(send, recv) => Kind::AllToAllV { send, recv },
+        };
+        Request { kind, send: self.send, recv: self.recv, count: self.count, data_type: self.data_type }
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let parts = given.cast::<PyTuple>()?;
+        let item = |at: usize| parts.get_item(at);
+        let kind = item(0)?;
+        let kind = kind.extract::<&str>()?;
+        let op = || operation(&item(5)?);
+        let root = || item(6)?.extract::<usize>();
+        let mut count = 0;
+        let what = match kind {
+            "all_gather_v" => What::AllGatherV(item(3)?.extract()?),
+            "all_to_all_v" => {
+                let (send, recv) = item(3)?.extract()?;
+                What::AllToAllV(send, recv)
+            }
+            _ => {
+                count = item(3)?.extract()?;
+                What::Plain(match kind {
+                    "all_reduce" => Kind::AllReduce(op()?),
+                    "all_gather" => Kind::AllGather,
+                    "reduce_scatter" => Kind::ReduceScatter(op()?),
+                    "all_to_all" => Kind::AllToAll,
+                    "broadcast" => Kind::Broadcast { root: root()? },
+                    "reduce" => Kind::Reduce { root: root()?, op: op()? },
+                    "gather" => Kind::Gather { root: root()? },
+                    "scatter" => Kind::Scatter { root: root()? },
+                    "barrier" => Kind::Barrier,
+                    "send" => Kind::Send { peer: root()? },
+                    "recv" => Kind::Recv { peer: root()? },
+                    _ => return Err(error::misuse(format!("there is no collective {kind:?}"))),
+                })
+            }
+        };
+        Ok(Self {
+            kind: what,
+            send: DevicePtr(item(1)?.extract()?),
+            recv: DevicePtr(item(2)?.extract()?),
+            count,
+            data_type: data_type(item(4)?.extract()?)?,
+        })
+    }
+}
+
+/// The type of a name, as NumPy and PyTorch have them.
+fn data_type(name: &str) -> PyResult<DataType> {
+    Ok(match name {
+        "float16" => DataType::F16,
+        "bfloat16" => DataType::Bf16,
+        "float32" => DataType::F32,
+        "float64" => DataType::F64,
+        "float8_e4m3fn" => DataType::F8E4m3,
+        "float8_e5m2" => DataType::F8E5m2,
+        "int8" => DataType::I8,
+        "uint8" => DataType::U8,
+        "int16" => DataType::I16,
+        "uint16" => DataType::U16,
+        "int32" => DataType::I32,
+        "uint32" => DataType::U32,
+        "int64" => DataType::I64,
+        "uint64" => DataType::U64,
+        _ => return Err(error::misuse(format!("there are no collectives of numbers of type {name}"))),
+    })
+}
+
+/// "sum" and so on, or ("premul_sum", factor).
+fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
+    if let Ok((name, factor)) = given.extract::<(String, f64)>() {
+        return match name.as_str() {
+            "premul_sum" => Ok(ReduceOp::PreMulSum(factor)),
+            _ => Err(error::misuse(format!("there is no operation {name:?} with a factor"))),
+        };
+    }
+    let name = given.extract::<&str>()?;
+    Ok(match name {
+        "sum" => ReduceOp::Sum,
+        "prod" => ReduceOp::Prod,
+        "max" => ReduceOp::Max,
+        "min" => ReduceOp::Min,
+        "avg" => ReduceOp::Avg,
+        _ => {
+            return Err(error::misuse(format!(
+                "there is no operation {name:?}; there are \"sum\", \"prod\", \"max\", \"min\", \"avg\", and (\"premul_sum\", factor)"
+            )));
+        }
+    })
+}
+
+/// A driver's stream; 0 is the default one.
+fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
+    if handle == 0 {
+        return Ok(gpu.default_stream()?);
+    }
+    if gpu.platform() == Platform::Host {
+        return Err(Error::InvalidArgument(format!(
+            "stream {handle:#x}: simulated devices have the stream 0 alone"
+        )));
+    }
+    // SAFETY: the program says that this is a stream of the device, which lives.
+    Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
+}
+
+/// Work that blocks, and whose wait Ctrl-C ends.
+fn waited<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> PyResult<T> {
+    waiting::wait(py, move || Ok::<_, mscclpp::Error>(work()))?.map_err(raised)
+}
+
+fn raised(error: Error) -> PyErr {
+    error::new(error.kind(), Report(&error).to_string())
+}

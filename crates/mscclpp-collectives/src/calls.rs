@@ -16,6 +16,7 @@ use crate::{
     Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
     group::Group,
     handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
+    hosts::Hosts,
     kernels::{Kernels, Words},
     messages::Batch,
     order::Order,
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
+    /// What the program calls this rank's host, if it does.
+    pub(crate) host: Option<String>,
     pub(crate) registrations: Registrations,
     /// Held while a call is put into its stream, so that calls have one order.
     pub(crate) order: Mutex<Order>,
@@ -54,6 +57,8 @@ pub(crate) enum Reach {
     /// Kernels write into each other's scratch.
     Memory(Box<Mapped>),
     Ports(Box<Ports>),
+    /// The ranks are on several hosts.
+    Hosts(Box<Hosts>),
 }
 
 /// What a rank has that reaches the others' memory.
@@ -93,6 +98,11 @@ impl Counters {
     pub(crate) fn messages(&self) -> DevicePtr {
         self.buffer.ptr().add(self.messages)
     }
+
+    /// A word to give, and behind it as many as there are ranks.
+    pub(crate) fn barrier(&self) -> DevicePtr {
+        self.buffer.ptr().add(self.barrier)
+    }
 }
 
 impl Inner {
@@ -102,7 +112,7 @@ impl Inner {
             return plan(request, rank, ranks);
         }
         // A word from each, into a word for each.
-        let words = self.counters.buffer.ptr().add(self.counters.barrier);
+        let words = self.counters.barrier();
         let all_gather = Request {
             kind: Kind::AllGather,
             send: words,
@@ -127,6 +137,7 @@ impl Inner {
         match &self.reach {
             Reach::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
             Reach::Ports(ports) => Box::new(ports.semaphores()),
+            Reach::Hosts(hosts) => Box::new(hosts.semaphores()),
         }
     }
 
@@ -137,6 +148,7 @@ impl Inner {
                 mapped.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
             }
             Reach::Ports(ports) => ports.check_waits(),
+            Reach::Hosts(hosts) => hosts.check_waits(),
         }
     }
 
@@ -156,6 +168,7 @@ impl Inner {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.move_messages(self, messages, None, stream, buffers) };
             }
+            Reach::Hosts(_) => unreachable!("hosts have messages of their own"),
         };
         let layout = &mapped.layout;
         let call = CollectiveSends {
@@ -179,11 +192,13 @@ impl Inner {
         if self.gpu.platform() == Platform::Host { 32 } else { 512 }
     }
 
+    /// `request` is what the plan is for; none for a step of something larger, which no [`Algorithm`] does.
+    ///
     /// # Safety
     /// The plan's memory lives until the launch is complete, and the device reaches it.
     pub(crate) unsafe fn exchange(
         &self,
-        request: &Request<'_>,
+        request: Option<&Request<'_>>,
         plan: &Plan,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -203,11 +218,13 @@ impl Inner {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.exchange(self, plan, stream, buffers) };
             }
+            Reach::Hosts(_) => unreachable!("hosts have steps of their own"),
         };
         let question = self.question(mapped, plan, ranks);
-        let own = if ranks > 1 { self.own_launch(mapped, request, &question) } else { None };
+        let signature = request.map_or([0; 2], signature);
+        let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(mapped, it, &question));
         if let Some((launch, choice)) = own {
-            let call = self.call(mapped, plan, choice, signature(request));
+            let call = self.call(mapped, plan, choice, signature);
             let args = self.keep(launch.args, buffers).with(mapped.handle).with(call);
             let config = LaunchConfig::linear(choice.blocks, choice.threads);
             // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
@@ -217,7 +234,7 @@ impl Inner {
         let choice = self.choose(&question);
         let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
-        let call = self.call(mapped, plan, choice, signature(request));
+        let call = self.call(mapped, plan, choice, signature);
         let args = self.keeping(buffers).with(mapped.handle);
         let args = if choice.way == Way::Direct {
             let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);

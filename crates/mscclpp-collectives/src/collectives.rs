@@ -120,6 +120,7 @@ impl Collectives {
         let scratch = match &self.inner.reach {
             Reach::Memory(mapped) => mapped.memory.len(),
             Reach::Ports(ports) => ports.device_bytes(),
+            Reach::Hosts(hosts) => hosts.device_bytes(),
         };
         scratch + self.inner.counters.buffer.len()
     }
@@ -148,8 +149,13 @@ impl Collectives {
             .check_calls(inner.check_calls)
             .shared_selector(inner.selector.clone())
             .shared_algorithms(inner.algorithms.clone());
-        if let Reach::Ports(ports) = &inner.reach {
-            builder = builder.by_ports(ports.transport());
+        match &inner.reach {
+            Reach::Memory(_) => {}
+            Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
+            Reach::Hosts(hosts) => builder = builder.between_hosts(hosts.transport()),
+        }
+        if let Some(host) = &inner.host {
+            builder = builder.host(host);
         }
         if let Some(timeout) = inner.timeout {
             builder = builder.timeout(timeout);
@@ -187,6 +193,10 @@ impl Collectives {
     ) -> Result<()> {
         let inner = &*self.inner;
         self.check_callable(stream)?;
+        if let Reach::Hosts(hosts) = &inner.reach {
+            // SAFETY: the caller's promise.
+            return unsafe { hosts.submit(inner, requests, stream, buffers) };
+        }
         let mut messages = Messages::new(self.n_ranks());
         let mut exchanges = Vec::with_capacity(requests.len());
         for request in requests {
@@ -204,7 +214,7 @@ impl Collectives {
         order.before(&inner.gpu, stream)?;
         for (request, plan) in exchanges {
             // SAFETY: the caller's promise.
-            unsafe { inner.exchange(request, &plan, stream, buffers)? };
+            unsafe { inner.exchange(Some(request), &plan, stream, buffers)? };
         }
         for (from, to) in own {
             // SAFETY: the caller's promise.
@@ -225,6 +235,9 @@ impl Collectives {
     /// As [`Collectives::enqueue`], for requests that can never be right.
     pub fn choice(&self, request: &Request<'_>) -> Result<Option<Choice>> {
         let inner = &*self.inner;
+        if let Reach::Hosts(hosts) = &inner.reach {
+            return hosts.check(inner, request).map(|()| None);
+        }
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
                 let question = inner.question(mapped, &plan, self.n_ranks());
@@ -244,6 +257,9 @@ impl Collectives {
     /// As [`Collectives::choice`].
     pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
         let (inner, ranks) = (&*self.inner, self.n_ranks());
+        if let Reach::Hosts(hosts) = &inner.reach {
+            return hosts.check(inner, request).map(|()| None);
+        }
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped))
                 if ranks > 1 && mapped.devices != Devices::Host =>

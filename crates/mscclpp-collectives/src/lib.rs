@@ -35,6 +35,7 @@ mod data;
 mod error;
 mod group;
 mod handle;
+mod hosts;
 mod kernels;
 mod messages;
 mod model;
@@ -58,7 +59,7 @@ pub use algorithm::{Algorithm, Asked, Launch};
 pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
-pub use handle::MAX_RANKS;
+pub use handle::{MAX_RANKS, MAX_RANKS_OF_HOSTS};
 #[cfg(feature = "cudarc")]
 pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;

@@ -14,6 +14,7 @@ use crate::{
     calls::{Counters, Inner, Mapped, Reach},
     group::Group,
     handle::CollectiveHandle,
+    hosts::{Hosts, Topology},
     kernels::Kernels,
     pending::Pending,
     ports::Ports,
@@ -51,6 +52,8 @@ pub struct CollectivesBuilder {
     tag: u32,
     check_calls: bool,
     ports: Option<Transport>,
+    between_hosts: Transport,
+    host: Option<String>,
     selector: Arc<dyn Selector>,
     algorithms: Vec<Arc<dyn Algorithm>>,
 }
@@ -69,6 +72,8 @@ impl CollectivesBuilder {
             tag: TAG,
             check_calls: false,
             ports: None,
+            between_hosts: Transport::ETHERNET,
+            host: None,
             selector,
             algorithms: Vec::new(),
         }
@@ -134,6 +139,26 @@ impl CollectivesBuilder {
         self
     }
 
+    /// The transport between ranks on different hosts: Ethernet if not given. A rank may give the adapter that is nearest to its
+    /// device, such as [`Transport::IB0`], and another rank another adapter; either all give adapters, or all Ethernet.
+    ///
+    /// Within a host, ranks reach each other's memory as ever. Between hosts, port channels move the data. The selector and
+    /// [algorithms](Self::algorithm) of the program are asked for what is done within a host, or not at all; memory that is
+    /// registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
+    /// [`all_reduce_rows`](Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again.
+    pub fn between_hosts(mut self, transport: Transport) -> Self {
+        self.between_hosts = transport;
+        self
+    }
+
+    /// What this rank's host is called. Ranks that give the same reach each other's memory, and others do not. If not given, it is
+    /// what makes processes one host for the library (`MSCCLPP_HOSTID`, else the boot id and the network namespace). A
+    /// machine whose devices are in two islands that do not reach each other is two hosts here.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.host = Some(name.into());
+        self
+    }
+
     /// Makes ranks compare their calls before they make them, for finding mistakes: kind, count, type, operation and
     /// root. A rank that makes another call than the others fails with [`Error::Mismatch`], and so do they, in place
     /// of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages between two ranks
@@ -188,7 +213,8 @@ impl CollectivesBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
-    /// more than [`MAX_RANKS`](crate::MAX_RANKS); for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
+    /// more than [`MAX_RANKS`](crate::MAX_RANKS) on one host or [`MAX_RANKS_OF_HOSTS`](crate::MAX_RANKS_OF_HOSTS) on
+    /// several; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
     /// things. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
     /// lost meanwhile. If one rank
     /// fails, the others wait for it until it leaves or aborts.
@@ -196,8 +222,10 @@ impl CollectivesBuilder {
         let (comm, gpu, tag) = (&self.comm, &self.gpu, self.tag);
         let group = Group::new(comm, self.ranks.clone(), tag)?;
         let ranks = group.ranks.len();
+        let topology = self.topology(&group)?;
+        let most = topology.as_ref().map_or(ranks, |topology| topology.locals().len());
         let on_host = gpu.platform() == Platform::Host;
-        let slots = self.max_blocks.unwrap_or(match ranks {
+        let slots = self.max_blocks.unwrap_or(match most {
             _ if on_host => MAX_BLOCKS_ON_HOST,
             ..=2 => MAX_BLOCKS_OF_TWO,
             _ => MAX_BLOCKS,
@@ -212,7 +240,8 @@ impl CollectivesBuilder {
         let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_HOST } else { SCRATCH });
         group.agree(&[
             ("numbers of ranks", ranks as u64),
-            ("max_blocks", slots.into()),
+            // The usual number depends on how many ranks a host has.
+            ("max_blocks", if topology.is_some() { self.max_blocks.unwrap_or(0) } else { slots }.into()),
             ("calls_at_once", calls_at_once.into()),
             ("scratch", scratch),
             ("platforms (1 is simulated)", on_host.into()),
@@ -223,24 +252,12 @@ impl CollectivesBuilder {
 
         let counters = Counters::new(gpu, ranks, slots)?;
         let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
-        let reach = match self.transport_of_ports(&group)? {
-            Some(_) if self.check_calls => {
-                return Err(Error::InvalidArgument(
-                    "check_calls(true) by port channels; it needs devices that reach each other's memory"
-                        .into(),
-                ));
-            }
-            Some(transport) => {
-                let ports = Ports::connect(comm, gpu, &group, (transport, tag), scratch)?;
-                kept.push(ports.owner());
-                Reach::Ports(Box::new(ports))
-            }
-            None => {
-                let layout = Layout::new(ranks, slots, scratch)?;
-                let mapped = Mapped::connect(comm, gpu, &group, tag, layout, &counters, calls_at_once)?;
-                kept.extend(mapped.owners());
-                Reach::Memory(Box::new(mapped))
-            }
+        let reach = if let Some(topology) = topology {
+            let hosts = self.connect_hosts(&group, topology, scratch)?;
+            kept.push(hosts.owner());
+            Reach::Hosts(Box::new(hosts))
+        } else {
+            self.reach_one_host(&group, (slots, scratch), &counters, &mut kept)?
         };
         Ok(Collectives::of(Inner {
             comm: comm.clone(),
@@ -256,9 +273,84 @@ impl CollectivesBuilder {
             algorithms: self.algorithms,
             timeout: self.timeout,
             tag,
+            host: self.host,
             registrations: Registrations::default(),
             order: Mutex::default(),
         }))
+    }
+
+    /// The hosts of the ranks, if there are several and not all goes through port channels.
+    fn topology(&self, group: &Group) -> Result<Option<Topology>> {
+        if group.ranks.len() == 1 {
+            return Ok(None);
+        }
+        let host = match &self.host {
+            Some(host) => host.clone(),
+            None => mscclpp::provider::host_id().map_err(mscclpp::Error::from)?,
+        };
+        let topology = Topology::of(group, &host)?;
+        if topology.hosts() == 1 || self.ports.is_some() {
+            group.check_size()?;
+            return Ok(None);
+        }
+        topology.check()?;
+        Ok(Some(topology))
+    }
+
+    /// Connects the ranks of this host, and then those of different ones.
+    fn connect_hosts(&self, group: &Group, topology: Topology, scratch: u64) -> Result<Hosts> {
+        if self.check_calls {
+            return Err(Error::InvalidArgument(
+                "check_calls(true) with ranks on several hosts; it compares calls of ranks on one".into(),
+            ));
+        }
+        let locals = topology.locals();
+        let local = match locals.len() {
+            1 => None,
+            _ => {
+                let ranks = locals.iter().map(|r| group.ranks[*r]);
+                let builder = Self { host: Some("one".into()), algorithms: Vec::new(), ..self.clone() };
+                Some(builder.ranks(ranks).connect()?)
+            }
+        };
+        Hosts::connect(
+            &self.comm,
+            &self.gpu,
+            group,
+            (topology, local),
+            (self.between_hosts, self.tag),
+            scratch,
+        )
+    }
+
+    /// As the devices of one host reach each other.
+    fn reach_one_host(
+        &self,
+        group: &Group,
+        (slots, scratch): (u32, u64),
+        counters: &Counters,
+        kept: &mut Vec<Owner>,
+    ) -> Result<Reach> {
+        let (comm, gpu, tag, ranks) = (&self.comm, &self.gpu, self.tag, group.ranks.len());
+        Ok(match self.transport_of_ports(group)? {
+            Some(_) if self.check_calls => {
+                return Err(Error::InvalidArgument(
+                    "check_calls(true) by port channels; it needs devices that reach each other's memory"
+                        .into(),
+                ));
+            }
+            Some(transport) => {
+                let ports = Ports::connect(comm, gpu, group, (transport, tag), scratch)?;
+                kept.push(ports.owner());
+                Reach::Ports(Box::new(ports))
+            }
+            None => {
+                let layout = Layout::new(ranks, slots, scratch)?;
+                let mapped = Mapped::connect(comm, gpu, group, tag, layout, counters, self.calls_at_once)?;
+                kept.extend(mapped.owners());
+                Reach::Memory(Box::new(mapped))
+            }
+        })
     }
 
     /// The transport of port channels, if all is to go through these.

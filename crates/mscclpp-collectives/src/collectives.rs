@@ -108,6 +108,15 @@ impl Collectives {
         self.inner.group.ranks.len()
     }
 
+    /// On how many hosts they are: 1 also where all goes [by ports](CollectivesBuilder::by_ports).
+    #[must_use]
+    pub fn n_hosts(&self) -> usize {
+        match &self.inner.reach {
+            Reach::Hosts(hosts) => hosts.count(),
+            Reach::Memory(_) | Reach::Ports(_) => 1,
+        }
+    }
+
     /// The device of this rank.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {

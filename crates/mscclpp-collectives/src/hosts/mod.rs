@@ -55,6 +55,10 @@ impl Hosts {
         Ok(Self { topology, local, links, beside: gpu.stream()? })
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.topology.hosts()
+    }
+
     pub(crate) fn transport(&self) -> Transport {
         self.links.transport
     }

@@ -161,7 +161,9 @@ impl Collectives {
         match &inner.reach {
             Reach::Memory(_) => {}
             Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
-            Reach::Hosts(hosts) => builder = builder.between_hosts(hosts.transport()),
+            Reach::Hosts(hosts) => {
+                builder = builder.between_hosts(hosts.transport()).hosts_model(hosts.model());
+            }
         }
         if let Some(host) = &inner.host {
             builder = builder.host(host);

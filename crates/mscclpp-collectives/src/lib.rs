@@ -60,6 +60,7 @@ pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::{MAX_RANKS, MAX_RANKS_OF_HOSTS};
+pub use hosts::{HostsModel, HostsPrediction, Pattern};
 #[cfg(feature = "cudarc")]
 pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;

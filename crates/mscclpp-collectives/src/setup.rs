@@ -14,7 +14,7 @@ use crate::{
     calls::{Counters, Inner, Mapped, Reach},
     group::Group,
     handle::CollectiveHandle,
-    hosts::{Hosts, Topology},
+    hosts::{Hosts, HostsModel, Topology},
     kernels::Kernels,
     pending::Pending,
     ports::Ports,
@@ -54,6 +54,7 @@ pub struct CollectivesBuilder {
     ports: Option<Transport>,
     between_hosts: Transport,
     host: Option<String>,
+    hosts_model: Option<HostsModel>,
     selector: Arc<dyn Selector>,
     algorithms: Vec<Arc<dyn Algorithm>>,
 }
@@ -74,6 +75,7 @@ impl CollectivesBuilder {
             ports: None,
             between_hosts: Transport::ETHERNET,
             host: None,
+            hosts_model: None,
             selector,
             algorithms: Vec::new(),
         }
@@ -148,6 +150,13 @@ impl CollectivesBuilder {
     /// [`all_reduce_rows`](Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again.
     pub fn between_hosts(mut self, transport: Transport) -> Self {
         self.between_hosts = transport;
+        self
+    }
+
+    /// The network between hosts, by which an `all_reduce` chooses how it goes: what the transport is taken for, if not given.
+    /// Numbers of hosts and ranks in it are not looked at. All ranks give the same.
+    pub fn hosts_model(mut self, model: HostsModel) -> Self {
+        self.hosts_model = Some(model);
         self
     }
 
@@ -313,14 +322,16 @@ impl CollectivesBuilder {
                 Some(builder.ranks(ranks).connect()?)
             }
         };
-        Hosts::connect(
-            &self.comm,
-            &self.gpu,
-            group,
-            (topology, local),
-            (self.between_hosts, self.tag),
-            scratch,
-        )
+        let model = self.hosts_model.unwrap_or_else(|| HostsModel::of(self.between_hosts));
+        let model = HostsModel { hosts: topology.hosts() as u32, ranks: topology.fewest() as u32, ..model };
+        model.predict(1)?;
+        group.agree(&[
+            ("hosts_model (latency)", model.latency.to_bits()),
+            ("hosts_model (message)", model.message.to_bits()),
+            ("hosts_model (bandwidth)", model.bandwidth.to_bits()),
+        ])?;
+        let network = (self.between_hosts, self.tag);
+        Hosts::connect(&self.comm, &self.gpu, group, (topology, local, model), network, scratch)
     }
 
     /// As the devices of one host reach each other.

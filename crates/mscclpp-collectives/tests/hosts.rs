@@ -6,7 +6,9 @@ mod support;
 use std::{thread, time::Duration};
 
 use mscclpp::{Communicator, ErrorKind, Gpu};
-use mscclpp_collectives::{Collectives, CollectivesBuilder, DataType, Kind, ReduceOp, Request, Transfer};
+use mscclpp_collectives::{
+    Collectives, CollectivesBuilder, DataType, HostsModel, Kind, ReduceOp, Request, Transfer,
+};
 use mscclpp_test_support::Random;
 use support::{abort_ends_waits, builder, ranks, reference, slice, zeros};
 
@@ -130,10 +132,14 @@ fn cases(ranks: usize, n: usize, most: u64) -> Vec<Case> {
 
 /// Plays cases of every kind between ranks on these hosts.
 fn check(hosts: &[u8], n: usize, most: u64) {
+    check_with(HostsModel::ETHERNET, hosts, n, most);
+}
+
+fn check_with(model: HostsModel, hosts: &[u8], n: usize, most: u64) {
     let all_hosts = by_host(hosts);
     let cases = cases(hosts.len(), n, most);
     ranks(hosts.len(), |comm, gpu| {
-        let collectives = connected(hosts, comm, gpu);
+        let collectives = on(hosts, comm, gpu).hosts_model(model).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let (rank, ranks) = (collectives.rank(), hosts.len());
         let bytes = 2 * MARGIN + 64 + 8 * most * ranks as u64;
@@ -221,6 +227,22 @@ fn three_and_four_hosts() {
     check(&[0, 1, 2], 40, 20_000);
     check(&[0, 0, 1, 1, 2, 2], 30, 9_000);
     check(&[0, 1, 2, 3], 30, 9_000);
+}
+
+/// Where messages take long, fewer are sent: the bits are the same.
+#[test]
+fn four_hosts_that_double_what_they_have() {
+    let model = HostsModel { message: 500.0, latency: 1.0, ..HostsModel::ETHERNET };
+    check_with(model, &[0, 1, 2, 3], 30, 9_000);
+    check_with(model, &[0, 1, 2, 3, 0, 1, 2, 3], 20, 9_000);
+}
+
+/// Where the network is slow, each rank reduces a share, also of small messages.
+#[test]
+fn three_hosts_that_share() {
+    let model = HostsModel { bandwidth: 0.0001, ..HostsModel::ETHERNET };
+    check_with(model, &[0, 1, 2], 40, 20_000);
+    check_with(model, &[0, 0, 1, 2, 1, 2], 30, 9_000);
 }
 
 #[test]

@@ -172,11 +172,13 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let mut progress =
         Progress::new(rows_of_a_size * sizes.count() * measuring.launches() * sides, !joining.reports());
     let mut rows = Vec::new();
+    let mut hosts = 1;
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let collectives = builder.selector(chooser).connect()?;
+        hosts = collectives.n_hosts();
         let _registered = options.registered.then(|| collectives.register(&memory)).transpose()?;
         let bench = Bench {
             what,
@@ -214,7 +216,8 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         );
     }
     notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
-    pair.report(Transport::CUDA_IPC, rows, notes)
+    let transport = if hosts > 1 { Transport::ETHERNET } else { Transport::CUDA_IPC };
+    pair.report(transport, rows, notes)
 }
 
 /// All that was asked for, in all combinations.
@@ -272,12 +275,14 @@ impl Bench<'_> {
         }
         let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
 
+        let hosts = self.collectives.n_hosts();
         let variant = choice.map_or_else(
-            || "copy".to_owned(),
+            || if hosts > 1 { format!("{hosts} hosts") } else { "copy".to_owned() },
             |choice| format!("{:?} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase(),
         );
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
+            && hosts == 1
             && self.asked.way.is_none()
             && !options.registered
             && (numbers, place) == (Numbers::F16, Place::Out);

@@ -1,6 +1,7 @@
 //! Collectives of ranks on several hosts: within a host through each other's memory, and between hosts through port
 //! channels. `docs/design/hosts.md` says why it is so.
 
+mod cost;
 mod links;
 mod moving;
 mod reducing;
@@ -20,6 +21,7 @@ use crate::{
     plan::{Planned, plan},
 };
 
+pub use cost::{HostsModel, HostsPrediction, Pattern};
 use links::{Links, Use};
 use steps::{Across, Maker, Step};
 pub(crate) use topology::Topology;
@@ -30,6 +32,7 @@ pub(crate) struct Hosts {
     /// The collectives of this host's ranks, if there are several.
     local: Option<Collectives>,
     links: Links,
+    model: HostsModel,
     /// For messages within the host, beside those to others.
     beside: Stream,
 }
@@ -47,16 +50,20 @@ impl Hosts {
         comm: &Communicator,
         gpu: &Gpu,
         group: &Group,
-        (topology, local): (Topology, Option<Collectives>),
+        (topology, local, model): (Topology, Option<Collectives>, HostsModel),
         (transport, tag): (Transport, u32),
         budget: u64,
     ) -> Result<Self> {
         let links = Links::connect(comm, gpu, group, &topology, (transport, tag), budget)?;
-        Ok(Self { topology, local, links, beside: gpu.stream()? })
+        Ok(Self { topology, local, links, model, beside: gpu.stream()? })
     }
 
     pub(crate) fn count(&self) -> usize {
         self.topology.hosts()
+    }
+
+    pub(crate) fn model(&self) -> HostsModel {
+        self.model
     }
 
     pub(crate) fn transport(&self) -> Transport {
@@ -129,7 +136,7 @@ impl Hosts {
 
     fn maker(&self) -> Maker<'_> {
         let Links { scratch, scratch_bytes, .. } = self.links;
-        Maker { topology: &self.topology, scratch, scratch_bytes }
+        Maker { topology: &self.topology, model: self.model, scratch, scratch_bytes }
     }
 
     /// # Safety

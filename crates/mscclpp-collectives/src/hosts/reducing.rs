@@ -5,6 +5,7 @@ use mscclpp::DevicePtr;
 
 use crate::{DataType, ReduceOp, Request, handle::Segment, plan::Plan};
 
+use super::Pattern;
 use super::steps::{Across, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_host};
 
 /// Which ranks of a host have a part of a message each: as many on every host.
@@ -114,15 +115,20 @@ impl Maker<'_> {
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
         let hosts = topology.hosts();
-        let whole = topology.even().is_some() && (bytes <= WHOLE_MAX || !self.has_peers() && hosts == 2);
-        if whole {
+        let pattern = if topology.even().is_some() { self.pattern(op, bytes) } else { Pattern::Shares };
+        if pattern != Pattern::Shares {
             let everywhere = Segment { send, recv, send_bytes: bytes, recv_bytes: bytes };
             let local = self.local(|_| everywhere, Some(within_a_host(op)), data_type, Some(bytes), false);
             let mine = if self.has_peers() { recv } else { send };
-            let source = |host| self.source(host, topology.index, (mine, bytes), (mine, bytes));
-            let reduce =
-                self.reduction((0..hosts).map(source).collect(), (recv, bytes), bytes, op, data_type);
-            return vec![local, reduce];
+            let mut steps = vec![local];
+            if pattern == Pattern::Doubling {
+                steps.extend(self.doubling((mine, recv, bytes), op, data_type));
+            } else {
+                let source = |host| self.source(host, topology.index, (mine, bytes), (mine, bytes));
+                let sources = (0..hosts).map(source).collect();
+                steps.push(self.reduction(sources, (recv, bytes), bytes, op, data_type));
+            }
+            return steps;
         }
         let rails = Rails { count: topology.fewest(), first: 0 };
         let mut steps = vec![self.to_owners(rails, (send, bytes), |begin| recv.add(begin), op, data_type)];
@@ -132,6 +138,46 @@ impl Maker<'_> {
             steps.extend(self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type));
         }
         steps.push(self.from_owners((rails.count, 0), recv, bytes, data_type));
+        steps
+    }
+
+    /// How an `all_reduce` goes, where all hosts have as many ranks: all ranks choose alike.
+    fn pattern(&self, op: ReduceOp, bytes: u64) -> Pattern {
+        let hosts = self.topology.hosts() as u64;
+        match self.model.predict(bytes).map(|it| it.pattern) {
+            // What is passed on must not be multiplied twice, and all of it must have room.
+            Ok(Pattern::Doubling)
+                if bytes.next_multiple_of(16) > self.scratch_bytes / hosts
+                    || !self.has_peers() && matches!(op, ReduceOp::PreMulSum(_)) =>
+            {
+                Pattern::Whole
+            }
+            Ok(pattern) => pattern,
+            Err(_) => Pattern::Shares,
+        }
+    }
+
+    /// Gathers the numbers of all hosts, twice as many in each step, and reduces them.
+    fn doubling(
+        &self,
+        (mine, recv, bytes): (DevicePtr, DevicePtr, u64),
+        op: ReduceOp,
+        data_type: DataType,
+    ) -> Vec<Step> {
+        let (hosts, host) = (self.topology.hosts(), self.topology.host);
+        let place = |of: usize| self.scratch.add(bytes.next_multiple_of(16) * of as u64);
+        let mut steps = vec![Step::Copy { to: place(host), from: mine, bytes }];
+        for round in 0..hosts.ilog2() {
+            let other = host ^ 1 << round;
+            // Both have so many, which begin at a multiple of their number.
+            let first = |of: usize| of >> round << round;
+            let size = bytes.next_multiple_of(16) << round;
+            let peer = self.topology.ranks(other)[self.topology.index];
+            let (send, recv) = (place(first(host)), place(first(other)));
+            steps.push(Step::moved(vec![Across { peer, send, recv, send_bytes: size, recv_bytes: size }]));
+        }
+        let sources = (0..hosts).map(|of| Source::Here(place(of))).collect();
+        steps.push(self.reduction(sources, (recv, bytes), bytes, op, data_type));
         steps
     }
 

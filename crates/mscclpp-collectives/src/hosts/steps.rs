@@ -11,7 +11,7 @@ use mscclpp::DevicePtr;
 
 use crate::{DataType, Kind, ReduceOp, Request, handle::Segment, plan::Plan};
 
-use super::topology::Topology;
+use super::{HostsModel, topology::Topology};
 
 /// What is sent to a rank on another host, and what is taken from it. The peer has the same with the sides exchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,6 +70,8 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Maker<'a> {
     pub(crate) topology: &'a Topology,
+    /// By which patterns are chosen.
+    pub(crate) model: HostsModel,
     /// Memory of this rank's own for what is neither the program's numbers nor the result.
     pub(crate) scratch: DevicePtr,
     /// How much of it, the same on all ranks: a multiple of 16.

@@ -291,6 +291,29 @@ fn replays_and_eager_calls_take_turns() {
     });
 }
 
+/// By chunks, whose steps overlap.
+#[test]
+fn large_messages_between_hosts() {
+    const LEN: usize = 1_300_003;
+    ranks(5, |comm, gpu| {
+        let collectives = on(&[0, 0, 1, 1, 1], comm, gpu).scratch(16 << 20).connect().expect("collectives");
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank() as u64);
+        let of = |rank: u64| (0..LEN as u64).map(move |i| i.wrapping_mul(rank + 7) ^ rank << 60);
+        let numbers = slice(gpu, &of(rank).collect::<Vec<_>>());
+        let sums = zeros::<u64>(gpu, LEN);
+        for _ in 0..2 {
+            collectives.all_reduce(&numbers, &sums, ReduceOp::Sum, &stream).unwrap();
+        }
+        collectives.synchronize(&stream).unwrap();
+        let mut all = (0..5).map(of).collect::<Vec<_>>();
+        for (i, found) in sums.read().unwrap().into_iter().enumerate() {
+            let sum = all.iter_mut().fold(0u64, |sum, of| sum.wrapping_add(of.next().expect("as many")));
+            assert_eq!(found, sum, "number {i}");
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
 /// A rank sends within its host and to another one in one call, and two that are asked for one after the other, of which each
 /// needs that both are under way at once.
 #[test]

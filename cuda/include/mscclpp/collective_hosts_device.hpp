@@ -197,49 +197,53 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   // As many for all hosts.
   const uint64_t pieces = laneOf(call.own).pieces(call.most);
   if (pieces == 0) return;
-  const auto peers = [&](auto use) {
-    for (uint32_t n = 0; n < call.count; ++n) {
-      if (isPeer(n)) use(laneOf(n));
-    }
-  };
+  // The last counts of all channels, and where the numbers of each host are. All is read before the first barrier, and counts
+  // are written behind the last one.
+  uint64_t before[AcrossTransfers];
+  const uint8_t* from[AcrossTransfers];
+  for (uint32_t n = 0; n < call.count; ++n) before[n] = isPeer(n) ? laneOf(n).counted() : 0;
   // One thread for each peer; returns whether none failed.
   const auto byThreads = [&](auto use) {
     bool failed = false;
     for (uint32_t n = thread; n < call.count; n += threads) {
-      if (isPeer(n) && !use(laneOf(n))) failed = true;
+      if (isPeer(n) && !use(laneOf(n), before[n])) failed = true;
     }
     return !blockAny(failed);
   };
-  // Nobody reads a count before it is written: that is behind the last barrier.
   for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
     if (j < pieces) {
-      peers([&](const AcrossLane& lane) { lane.load(j, lane.counted() + j); });
+      for (uint32_t n = 0; n < call.count; ++n) {
+        if (isPeer(n)) laneOf(n).load(j, before[n] + j);
+      }
       blockSync();
-      if (!byThreads([&](const AcrossLane& lane) { return lane.put(j, lane.counted() + j); })) return;
+      if (!byThreads([&](const AcrossLane& lane, uint64_t c) { return lane.put(j, c + j); })) return;
     }
     if (j < AcrossAhead) continue;
     const uint64_t taken = j - AcrossAhead;
-    if (!byThreads([](const AcrossLane& lane) { return lane.channel()->wait(); })) return;
+    if (!byThreads([](const AcrossLane& lane, uint64_t) { return lane.channel()->wait(); })) return;
     const AcrossLane here = laneOf(call.own);
     const uint32_t bytes = here.bytesOf(own.recvBytes, taken);
+    uint8_t* const to = own.recv + here.begin(taken);
+    for (uint32_t n = 0; n < call.count; ++n) {
+      from[n] = isPeer(n) ? laneOf(n).inPlace(before[n] + taken) : call.transfers[n].send + here.begin(taken);
+    }
 #pragma unroll 1
     for (uint32_t i = thread; i * 16 < bytes; i += threads) {
       Fold low, high;
 #pragma unroll 1
       for (uint32_t n = 0; n < call.count; ++n) {
-        const AcrossLane lane = laneOf(n);
-        Bytes16 v = isPeer(n) ? load16(lane.inPlace(lane.counted() + taken) + i * 16)
-                              : vectorOf(lane.transfer.send + here.begin(taken), bytes, i);
-        if (n == call.own) v = Bytes16{sent(v.low), sent(v.high)};
+        // A place may be read to its end.
+        Bytes16 v = vectorOf(from[n], isPeer(n) ? bytes + 16 : bytes, i);
+        if (call.scaled && n == call.own) v = Bytes16{sent(v.low), sent(v.high)};
         low.put(n, v.low);
         high.put(n, v.high);
       }
-      storeVectorOf(own.recv + here.begin(taken), bytes, i, Bytes16{low.result(call), high.result(call)});
+      storeVectorOf(to, bytes, i, Bytes16{low.result(call), high.result(call)});
     }
     blockSync();
   }
   for (uint32_t n = thread; n < call.count; n += threads) {
-    if (isPeer(n)) laneOf(n).count(laneOf(n).counted() + pieces);
+    if (isPeer(n)) laneOf(n).count(before[n] + pieces);
   }
 }
 

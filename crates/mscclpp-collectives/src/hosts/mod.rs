@@ -9,7 +9,7 @@ mod steps;
 mod topology;
 
 use mscclpp::{
-    Communicator, DeviceBuffer, DevicePtr, Gpu, Platform, Semaphore, Stream, Transport, gpu::Owner,
+    Communicator, DeviceBuffer, DevicePtr, Event, Gpu, Platform, Semaphore, Stream, Transport, gpu::Owner,
 };
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 
 pub use cost::{HostsModel, HostsPrediction, Pattern};
 use links::{Links, Use};
-use steps::{Across, Maker, Step};
+use steps::{Across, Chunk, Maker, Step};
 pub(crate) use topology::Topology;
 
 /// What a rank has whose peers are on several hosts.
@@ -164,9 +164,51 @@ impl Hosts {
                 Step::Reduce(reduction) => {
                     self.links.reduce(inner, &self.topology, reduction, stream, buffers)?;
                 }
+                Step::Chunks(chunks) => self.chunks(inner, chunks, stream, buffers)?,
             }
         }
         Ok(())
+    }
+
+    /// What is between hosts goes into the stream beside, in the order of the chunks, as far as it can be beside.
+    ///
+    /// # Safety
+    /// As for [`Hosts::submit`].
+    unsafe fn chunks(
+        &self,
+        inner: &Inner,
+        chunks: &[Chunk],
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let fork = self.local.is_some() && chunks.len() > 1 && can_fork(stream)?;
+        let beside = if fork { &self.beside } else { stream };
+        let all = |steps: &[Step], stream: &Stream| {
+            // SAFETY: the caller's promise.
+            steps
+                .iter()
+                .filter(|step| step.is_some())
+                .try_for_each(|step| unsafe { self.step(inner, step, stream, buffers) })
+        };
+        let one = std::slice::from_ref;
+        // The order of the host's steps is the same in either case: other ranks may not be able to, or not need to.
+        let mut last: Option<(Option<Event>, &Chunk)> = None;
+        let finish = |last: Option<(Option<Event>, &Chunk)>| {
+            let Some((done, chunk)) = last else { return Ok(()) };
+            done.iter().try_for_each(|done| stream.wait_event(done))?;
+            all(one(&chunk.after), stream)
+        };
+        for chunk in chunks {
+            all(one(&chunk.before), stream)?;
+            if fork {
+                after(inner, stream, beside)?;
+            }
+            all(&chunk.between, beside)?;
+            let done = fork.then(|| inner.gpu.event(false)).transpose()?;
+            done.iter().try_for_each(|done| beside.record(done))?;
+            finish(last.replace((done, chunk)))?;
+        }
+        finish(last)
     }
 
     /// Messages within the host and to others at the same time: a rank may wait for one of either kind only because another

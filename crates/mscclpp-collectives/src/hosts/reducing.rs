@@ -6,7 +6,11 @@ use mscclpp::DevicePtr;
 use crate::{DataType, ReduceOp, Request, handle::Segment, plan::Plan};
 
 use super::Pattern;
-use super::steps::{Across, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_host};
+use super::steps::{Across, Chunk, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_host};
+
+/// A large message goes by chunks of at least so many bytes, and so many at most.
+const CHUNK_MIN: u64 = 4 << 20;
+const CHUNKS_MAX: u64 = 8;
 
 /// Which ranks of a host have a part of a message each: as many on every host.
 #[derive(Clone, Copy)]
@@ -131,14 +135,20 @@ impl Maker<'_> {
             return steps;
         }
         let rails = Rails { count: topology.fewest(), first: 0 };
-        let mut steps = vec![self.to_owners(rails, (send, bytes), |begin| recv.add(begin), op, data_type)];
-        if let Some(n) = self.part_of(rails, topology.index) {
-            let (begin, size) = Self::part(bytes, rails.count, n);
-            let from = if self.has_peers() { recv } else { send };
-            steps.extend(self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type));
-        }
-        steps.push(self.from_owners((rails.count, 0), recv, bytes, data_type));
-        steps
+        let chunks = (bytes / CHUNK_MIN).clamp(1, CHUNKS_MAX) as usize;
+        let chunk = |n: usize| {
+            let (at, size) = Self::part(bytes, chunks, n);
+            let (send, recv) = (send.add(at), recv.add(at));
+            let before = self.to_owners(rails, (send, size), |begin| recv.add(begin), op, data_type);
+            let between = self.part_of(rails, topology.index).map(|n| {
+                let (begin, size) = Self::part(size, rails.count, n);
+                let from = if self.has_peers() { recv } else { send };
+                self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type)
+            });
+            let after = self.from_owners((rails.count, 0), recv, size, data_type);
+            Chunk { before, between: between.unwrap_or_default(), after }
+        };
+        vec![Step::Chunks((0..chunks).map(chunk).collect())]
     }
 
     /// How an `all_reduce` goes, where all hosts have as many ranks: all ranks choose alike.

@@ -64,6 +64,16 @@ pub(crate) enum Step {
         from: DevicePtr,
         bytes: u64,
     },
+    /// While what is between hosts is done for one, the host does what comes before for the next.
+    Chunks(Vec<Chunk>),
+}
+
+/// A part of a message: what the host does, what is done between hosts with that, and what the host does then.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Chunk {
+    pub(crate) before: Step,
+    pub(crate) between: Vec<Step>,
+    pub(crate) after: Step,
 }
 
 /// What steps are made from.
@@ -82,6 +92,17 @@ pub(crate) struct Maker<'a> {
 pub(crate) const WHOLE_MAX: u64 = 64 << 10;
 
 impl Step {
+    /// Whether there is something to do. All that share it know that.
+    pub(crate) fn is_some(&self) -> bool {
+        match self {
+            Self::Local(plan) => plan.most_bytes != Some(0),
+            Self::Move { moves, .. } => !moves.is_empty(),
+            Self::Reduce(reduction) => reduction.most > 0,
+            Self::Copy { to, from, bytes } => to != from && *bytes > 0,
+            Self::Chunks(_) => true,
+        }
+    }
+
     /// What is moved as it is.
     pub(crate) fn moved(moves: Vec<Across>) -> Self {
         Self::Move { moves, raw: None }
@@ -99,12 +120,7 @@ impl Maker<'_> {
             Kind::Broadcast { root } => self.broadcast(request, root, plan),
             _ => self.directly(plan),
         };
-        steps.retain(|step| match step {
-            Step::Local(_) => self.topology.locals().len() > 1,
-            Step::Move { moves, .. } => !moves.is_empty(),
-            Step::Reduce(reduction) => reduction.most > 0,
-            Step::Copy { to, from, bytes } => to != from && *bytes > 0,
-        });
+        steps.retain(Step::is_some);
         steps
     }
 

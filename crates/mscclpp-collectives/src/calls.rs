@@ -107,6 +107,10 @@ impl Counters {
 
 impl Inner {
     pub(crate) fn planned(&self, request: &Request<'_>) -> Result<Planned> {
+        if let Reach::Hosts(hosts) = &self.reach {
+            // Their calls are planned elsewhere; whether they can be is the same.
+            return hosts.check(self, request).map(|()| Planned::Nothing);
+        }
         let (rank, ranks) = (self.group.rank, self.group.ranks.len());
         if request.kind != Kind::Barrier {
             return plan(request, rank, ranks);

@@ -23,13 +23,13 @@ use crate::{
     signature::described,
 };
 
-/// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of
-/// one process or as processes. Clones are the same.
+/// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
+/// or on [several hosts](CollectivesBuilder::between_hosts). Clones are the same.
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
-/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream and
-/// returns: it never waits for other ranks. Results are there when the stream has come so far. Calls of different
-/// streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
+/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or
+/// a few with ranks on several hosts, and returns: it never waits for other ranks. Results are there when the stream has
+/// come so far. Calls of different streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
 /// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
 /// times, as long as all ranks replay the same.
 ///
@@ -106,15 +106,6 @@ impl Collectives {
     #[must_use]
     pub fn n_ranks(&self) -> usize {
         self.inner.group.ranks.len()
-    }
-
-    /// On how many hosts they are: 1 also where all goes [by ports](CollectivesBuilder::by_ports).
-    #[must_use]
-    pub fn n_hosts(&self) -> usize {
-        match &self.inner.reach {
-            Reach::Hosts(hosts) => hosts.count(),
-            Reach::Memory(_) | Reach::Ports(_) => 1,
-        }
     }
 
     /// The device of this rank.
@@ -246,9 +237,6 @@ impl Collectives {
     /// As [`Collectives::enqueue`], for requests that can never be right.
     pub fn choice(&self, request: &Request<'_>) -> Result<Option<Choice>> {
         let inner = &*self.inner;
-        if let Reach::Hosts(hosts) = &inner.reach {
-            return hosts.check(inner, request).map(|()| None);
-        }
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
                 let question = inner.question(mapped, &plan, self.n_ranks());
@@ -268,9 +256,6 @@ impl Collectives {
     /// As [`Collectives::choice`].
     pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
         let (inner, ranks) = (&*self.inner, self.n_ranks());
-        if let Reach::Hosts(hosts) = &inner.reach {
-            return hosts.check(inner, request).map(|()| None);
-        }
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped))
                 if ranks > 1 && mapped.devices != Devices::Host =>

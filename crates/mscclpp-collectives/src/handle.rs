@@ -5,7 +5,7 @@ use mscclpp::{DevicePtr, gpu::KernelParam};
 /// `CollectiveMaxRanks`: the most ranks on one host.
 #[allow(unreachable_pub, reason = "a test compiles this file as its own")]
 pub const MAX_RANKS: usize = 16;
-/// `AcrossTransfers`: the most ranks on several hosts.
+/// `AcrossTransfers`: the most ranks of collectives whose ranks are on several hosts.
 #[allow(unreachable_pub, reason = "a test compiles this file as its own")]
 pub const MAX_RANKS_OF_HOSTS: usize = 64;
 /// `AcrossPieces`.

@@ -14,7 +14,7 @@ use crate::{
     calls::{Counters, Inner, Mapped, Reach},
     group::Group,
     handle::CollectiveHandle,
-    hosts::{Hosts, HostsModel, Topology},
+    hosts::HostsModel,
     kernels::Kernels,
     pending::Pending,
     ports::Ports,
@@ -42,26 +42,25 @@ const TAG: u32 = 0x636f_6c6c;
 #[derive(Debug, Clone)]
 #[must_use = "nothing is set up before connect()"]
 pub struct CollectivesBuilder {
-    comm: Communicator,
-    gpu: Gpu,
-    ranks: Option<Vec<usize>>,
-    max_blocks: Option<u32>,
-    calls_at_once: u32,
-    scratch: Option<u64>,
-    timeout: Option<Duration>,
-    tag: u32,
-    check_calls: bool,
-    ports: Option<Transport>,
-    between_hosts: Transport,
-    host: Option<String>,
-    hosts_model: Option<HostsModel>,
-    selector: Arc<dyn Selector>,
-    algorithms: Vec<Arc<dyn Algorithm>>,
+    pub(crate) comm: Communicator,
+    pub(crate) gpu: Gpu,
+    pub(crate) ranks: Option<Vec<usize>>,
+    pub(crate) max_blocks: Option<u32>,
+    pub(crate) calls_at_once: u32,
+    pub(crate) scratch: Option<u64>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) tag: u32,
+    pub(crate) check_calls: bool,
+    pub(crate) ports: Option<Transport>,
+    pub(crate) between_hosts: Transport,
+    pub(crate) host: Option<String>,
+    pub(crate) hosts_model: Option<HostsModel>,
+    pub(crate) selector: Arc<dyn Selector>,
+    pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
 }
 
 impl CollectivesBuilder {
     pub(crate) fn new(comm: &Communicator, gpu: &Gpu) -> Self {
-        let selector = Arc::new(Tuned);
         Self {
             comm: comm.clone(),
             gpu: gpu.clone(),
@@ -76,7 +75,7 @@ impl CollectivesBuilder {
             between_hosts: Transport::ETHERNET,
             host: None,
             hosts_model: None,
-            selector,
+            selector: Arc::new(Tuned),
             algorithms: Vec::new(),
         }
     }
@@ -243,7 +242,7 @@ impl CollectivesBuilder {
             return Err(Error::InvalidArgument(format!("max_blocks({slots}); give 1 to 65536")));
         }
         let calls_at_once = self.calls_at_once;
-        if calls_at_once == 0 || calls_at_once > 32 {
+        if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
         let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_HOST } else { SCRATCH });
@@ -286,52 +285,6 @@ impl CollectivesBuilder {
             registrations: Registrations::default(),
             order: Mutex::default(),
         }))
-    }
-
-    /// The hosts of the ranks, if there are several and not all goes through port channels.
-    fn topology(&self, group: &Group) -> Result<Option<Topology>> {
-        if group.ranks.len() == 1 {
-            return Ok(None);
-        }
-        let host = match &self.host {
-            Some(host) => host.clone(),
-            None => mscclpp::provider::host_id().map_err(mscclpp::Error::from)?,
-        };
-        let topology = Topology::of(group, &host)?;
-        if topology.hosts() == 1 || self.ports.is_some() {
-            group.check_size()?;
-            return Ok(None);
-        }
-        topology.check()?;
-        Ok(Some(topology))
-    }
-
-    /// Connects the ranks of this host, and then those of different ones.
-    fn connect_hosts(&self, group: &Group, topology: Topology, scratch: u64) -> Result<Hosts> {
-        if self.check_calls {
-            return Err(Error::InvalidArgument(
-                "check_calls(true) with ranks on several hosts; it compares calls of ranks on one".into(),
-            ));
-        }
-        let locals = topology.locals();
-        let local = match locals.len() {
-            1 => None,
-            _ => {
-                let ranks = locals.iter().map(|r| group.ranks[*r]);
-                let builder = Self { host: Some("one".into()), algorithms: Vec::new(), ..self.clone() };
-                Some(builder.ranks(ranks).connect()?)
-            }
-        };
-        let model = self.hosts_model.unwrap_or_else(|| HostsModel::of(self.between_hosts));
-        let model = HostsModel { hosts: topology.hosts() as u32, ranks: topology.fewest() as u32, ..model };
-        model.predict(1)?;
-        group.agree(&[
-            ("hosts_model (latency)", model.latency.to_bits()),
-            ("hosts_model (message)", model.message.to_bits()),
-            ("hosts_model (bandwidth)", model.bandwidth.to_bits()),
-        ])?;
-        let network = (self.between_hosts, self.tag);
-        Hosts::connect(&self.comm, &self.gpu, group, (topology, local, model), network, scratch)
     }
 
     /// As the devices of one host reach each other.

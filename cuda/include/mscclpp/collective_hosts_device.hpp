@@ -151,6 +151,8 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
 // The words of all hosts, combined in their order, as numbers of a type that the kernel knows: sums that are not divided.
 template <uint32_t Type>
 struct SumAcross {
+  // How many vectors of a host a thread has under way at once.
+  static constexpr uint32_t Vectors = VectorsInFlight;
   WordFold<Number<Type>> fold;
   MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) {
     if (n == 0) {
@@ -180,11 +182,18 @@ MSCCLPP_DEVICE_NOINLINE uint64_t reduceAnyAcross(const uint64_t* words, uint32_t
   });
 }
 struct AnyAcross {
+  static constexpr uint32_t Vectors = 1;
   uint64_t words[AcrossTransfers];
   MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) { words[n] = word; }
   MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross& call) const {
     return reduceAnyAcross(words, call.count, call.type, call.op, call.divisor);
   }
+};
+
+// A number that the compiler knows.
+template <uint32_t N>
+struct AcrossVectors {
+  static constexpr uint32_t Value = N;
 };
 
 template <class Fold>
@@ -227,19 +236,37 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     for (uint32_t n = 0; n < call.count; ++n) {
       from[n] = isPeer(n) ? laneOf(n).inPlace(before[n] + taken) : call.transfers[n].send + here.begin(taken);
     }
-#pragma unroll 1
-    for (uint32_t i = thread; i * 16 < bytes; i += threads) {
-      Fold low, high;
+    // By `count` vectors, threads apart, from the i-th on: all those of a host are loaded before the next host's.
+    const auto vectors = [&](uint32_t i, auto count) {
+      constexpr uint32_t Count = decltype(count)::Value;
+      Fold low[Count], high[Count];
 #pragma unroll 1
       for (uint32_t n = 0; n < call.count; ++n) {
-        // A place may be read to its end.
-        Bytes16 v = vectorOf(from[n], isPeer(n) ? bytes + 16 : bytes, i);
-        if (call.scaled && n == call.own) v = Bytes16{sent(v.low), sent(v.high)};
-        low.put(n, v.low);
-        high.put(n, v.high);
+        Bytes16 v[Count];
+#pragma unroll
+        for (uint32_t u = 0; u < Count; ++u) {
+          // A place may be read to its end.
+          v[u] = vectorOf(from[n], isPeer(n) ? bytes + 16 : bytes, i + u * threads);
+          if (call.scaled && n == call.own) v[u] = Bytes16{sent(v[u].low), sent(v[u].high)};
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < Count; ++u) {
+          low[u].put(n, v[u].low);
+          high[u].put(n, v[u].high);
+        }
       }
-      storeVectorOf(to, bytes, i, Bytes16{low.result(call), high.result(call)});
+#pragma unroll
+      for (uint32_t u = 0; u < Count; ++u) {
+        storeVectorOf(to, bytes, i + u * threads, Bytes16{low[u].result(call), high[u].result(call)});
+      }
+    };
+    uint32_t i = thread;
+#pragma unroll 1
+    for (; (i + (Fold::Vectors - 1) * threads) * 16 < bytes; i += Fold::Vectors * threads) {
+      vectors(i, AcrossVectors<Fold::Vectors>());
     }
+#pragma unroll 1
+    for (; i * 16 < bytes; i += threads) vectors(i, AcrossVectors<1>());
     blockSync();
   }
   for (uint32_t n = thread; n < call.count; n += threads) {

@@ -2,6 +2,7 @@
 //! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as nccl-tests do.
 
 mod numbers;
+mod simulate;
 mod task;
 mod tune;
 mod turns;
@@ -72,6 +73,11 @@ pub(crate) struct Options {
     /// After so many seconds, a call that does not end is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
+    /// Prints what it takes between hosts by the library's model instead, and runs nothing: for so many hosts, or for 2, 4 and so on,
+    /// such as hosts=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the time of a
+    /// message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
+    #[arg(long, value_name = "HOSTS")]
+    simulate: Option<simulate::Asked>,
     #[command(flatten)]
     compare: Compare,
 }
@@ -144,6 +150,14 @@ impl Selector for Chooser {
 }
 
 fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    if let Some(asked) = &options.simulate {
+        if what != What::AllReduce {
+            return Err("--simulate is for all-reduce alone".into());
+        }
+        let default = Sizes { begin: 1 << 10, end: 1 << 30, factor: 32 };
+        let sizes = options.messages.sizes.or(default, options.dtype.size())?;
+        return simulate::simulate(asked, sizes).map(Some);
+    }
     // First, since it may change the environment.
     let library = options.compare.open()?;
     let on_host = Platform::detect_or_host()? == Platform::Host;

@@ -4,7 +4,9 @@
 mod cost;
 mod links;
 mod moving;
+mod patterns;
 mod reducing;
+mod setup;
 mod steps;
 mod topology;
 
@@ -14,7 +16,7 @@ use mscclpp::{
 
 use crate::{
     Collectives, DataType, Kind, ReduceOp, Request, Result,
-    calls::Inner,
+    calls::{Inner, Reach},
     group::Group,
     handle::{MAX_RANKS_OF_HOSTS, Message},
     messages::Messages,
@@ -24,7 +26,7 @@ use crate::{
 pub use cost::{HostsModel, HostsPrediction, Pattern};
 use links::{Links, Use};
 use steps::{Across, Chunk, Maker, Step};
-pub(crate) use topology::Topology;
+use topology::Topology;
 
 /// What a rank has whose peers are on several hosts.
 pub(crate) struct Hosts {
@@ -35,6 +37,17 @@ pub(crate) struct Hosts {
     model: HostsModel,
     /// For messages within the host, beside those to others.
     beside: Stream,
+}
+
+impl Collectives {
+    /// On how many hosts they are: 1 also where all goes [by ports](crate::CollectivesBuilder::by_ports).
+    #[must_use]
+    pub fn n_hosts(&self) -> usize {
+        match &self.inner.reach {
+            Reach::Hosts(hosts) => hosts.count(),
+            Reach::Memory(_) | Reach::Ports(_) => 1,
+        }
+    }
 }
 
 /// The messages of a call: to and from each rank, in the order in which they were given.

@@ -83,7 +83,7 @@ impl Maker<'_> {
                 Across { peer, send: DevicePtr::NULL, recv, send_bytes: 0, recv_bytes: size }
             });
             let take = take.into_iter().filter(|it| it.recv_bytes > 0).collect();
-            return vec![Step::moved(take), self.from_owners((count, first), recv, bytes, data_type)];
+            return vec![Step::moved(take), self.spread_parts((count, first), recv, bytes, data_type)];
         }
         let is_root = topology.locals()[topology.index] == root;
         let segment = |local: usize| match (is_root, topology.locals()[local] == root) {

@@ -14,19 +14,19 @@ const CHUNKS_MAX: u64 = 8;
 
 /// Which ranks of a host have a part of a message each: as many on every host.
 #[derive(Clone, Copy)]
-struct Rails {
-    count: usize,
+pub(super) struct Rails {
+    pub(super) count: usize,
     /// The number, on its host, of the rank that has the first part.
-    first: usize,
+    pub(super) first: usize,
 }
 
 impl Maker<'_> {
-    fn has_peers(&self) -> bool {
+    pub(super) fn has_peers(&self) -> bool {
         self.topology.locals().len() > 1
     }
 
     /// The rank of a host that has part `n`.
-    fn owner(&self, rails: Rails, host: usize, n: usize) -> usize {
+    pub(super) fn owner(&self, rails: Rails, host: usize, n: usize) -> usize {
         let ranks = self.topology.ranks(host);
         ranks[(rails.first + n) % ranks.len()]
     }
@@ -44,7 +44,7 @@ impl Maker<'_> {
     }
 
     /// This host reduces `bytes` bytes at `send`: each part comes to `to` of its begin, at who has it.
-    fn to_owners(
+    fn reduce_parts(
         &self,
         rails: Rails,
         (send, bytes): (DevicePtr, u64),
@@ -64,7 +64,7 @@ impl Maker<'_> {
     }
 
     /// Who has a part gives it to all ranks of this host; all have them where they belong, behind `base`.
-    pub(super) fn from_owners(
+    pub(super) fn spread_parts(
         &self,
         (count, first): (usize, usize),
         base: DevicePtr,
@@ -89,7 +89,7 @@ impl Maker<'_> {
     }
 
     /// The sources of a reduction: what `source` says of each host.
-    fn reduction(
+    pub(super) fn reduction(
         &self,
         sources: Vec<Source>,
         (recv, bytes): (DevicePtr, u64),
@@ -139,96 +139,30 @@ impl Maker<'_> {
         let chunk = |n: usize| {
             let (at, size) = Self::part(bytes, chunks, n);
             let (send, recv) = (send.add(at), recv.add(at));
-            let before = self.to_owners(rails, (send, size), |begin| recv.add(begin), op, data_type);
+            let before = self.reduce_parts(rails, (send, size), |begin| recv.add(begin), op, data_type);
             let between = self.part_of(rails, topology.index).map(|n| {
                 let (begin, size) = Self::part(size, rails.count, n);
                 let from = if self.has_peers() { recv } else { send };
                 self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type)
             });
-            let after = self.from_owners((rails.count, 0), recv, size, data_type);
+            let after = self.spread_parts((rails.count, 0), recv, size, data_type);
             Chunk { before, between: between.unwrap_or_default(), after }
         };
         vec![Step::Chunks((0..chunks).map(chunk).collect())]
     }
 
-    /// How an `all_reduce` goes, where all hosts have as many ranks: all ranks choose alike.
-    fn pattern(&self, op: ReduceOp, bytes: u64) -> Pattern {
-        let hosts = self.topology.hosts() as u64;
-        match self.model.predict(bytes).map(|it| it.pattern) {
-            // What is passed on must not be multiplied twice, and all of it must have room.
-            Ok(Pattern::Doubling)
-                if bytes.next_multiple_of(16) > self.scratch_bytes / hosts
-                    || !self.has_peers() && matches!(op, ReduceOp::PreMulSum(_)) =>
-            {
-                Pattern::Whole
-            }
-            Ok(pattern) => pattern,
-            Err(_) => Pattern::Shares,
-        }
-    }
-
-    /// Gathers the numbers of all hosts, twice as many in each step, and reduces them.
-    fn doubling(
-        &self,
-        (mine, recv, bytes): (DevicePtr, DevicePtr, u64),
-        op: ReduceOp,
-        data_type: DataType,
-    ) -> Vec<Step> {
-        let (hosts, host) = (self.topology.hosts(), self.topology.host);
-        let place = |of: usize| self.scratch.add(bytes.next_multiple_of(16) * of as u64);
-        let mut steps = vec![Step::Copy { to: place(host), from: mine, bytes }];
-        for round in 0..hosts.ilog2() {
-            let other = host ^ 1 << round;
-            // Both have so many, which begin at a multiple of their number.
-            let first = |of: usize| of >> round << round;
-            let size = bytes.next_multiple_of(16) << round;
-            let peer = self.topology.ranks(other)[self.topology.index];
-            let (send, recv) = (place(first(host)), place(first(other)));
-            steps.push(Step::moved(vec![Across { peer, send, recv, send_bytes: size, recv_bytes: size }]));
-        }
-        let sources = (0..hosts).map(|of| Source::Here(place(of))).collect();
-        steps.push(self.reduction(sources, (recv, bytes), bytes, op, data_type));
-        steps
-    }
-
     /// The source of a host whose rank of number `index` is sent `sent`; `here` if it is this host.
-    fn source(&self, host: usize, index: usize, sent: (DevicePtr, u64), here: (DevicePtr, u64)) -> Source {
+    pub(super) fn source(
+        &self,
+        host: usize,
+        index: usize,
+        sent: (DevicePtr, u64),
+        here: (DevicePtr, u64),
+    ) -> Source {
         if host == self.topology.host {
             return Source::Here(here.0);
         }
         Source::Peer { peer: self.topology.ranks(host)[index], send: sent.0, send_bytes: sent.1 }
-    }
-
-    /// Who has part `n` on each host makes the sums of it, and all of them get it: each reduces what comes, or a share of it
-    /// and then sends the result to the others.
-    fn across(
-        &self,
-        rails: Rails,
-        n: usize,
-        (from, to, bytes): (DevicePtr, DevicePtr, u64),
-        op: ReduceOp,
-        data_type: DataType,
-    ) -> Vec<Step> {
-        let (hosts, host) = (self.topology.hosts(), self.topology.host);
-        let index = |of: usize| self.topology.index_of(self.owner(rails, of, n));
-        if hosts == 2 {
-            let source = |of| self.source(of, index(of), (from, bytes), (from, bytes));
-            return vec![self.reduction((0..2).map(source).collect(), (to, bytes), bytes, op, data_type)];
-        }
-        let share = |of: usize| Self::part(bytes, hosts, of);
-        let (begin, size) = share(host);
-        let sources = (0..hosts).map(|of| {
-            let (theirs, their_size) = share(of);
-            self.source(of, index(of), (from.add(theirs), their_size), (from.add(begin), size))
-        });
-        let reduce = self.reduction(sources.collect(), (to.add(begin), size), share(0).1, op, data_type);
-        let moves = (0..hosts).filter(|of| *of != host).map(|of| {
-            let (theirs, recv_bytes) = share(of);
-            let peer = self.owner(rails, of, n);
-            Across { peer, send: to.add(begin), recv: to.add(theirs), send_bytes: size, recv_bytes }
-        });
-        let moves = moves.filter(|it| it.send_bytes > 0 || it.recv_bytes > 0);
-        vec![reduce, Step::moved(moves.collect())]
     }
 
     /// For each rank of each host, its host reduces, and so does a rank of each other host with the numbers of its own host;
@@ -364,7 +298,7 @@ impl Maker<'_> {
         while at < all {
             let bytes = chunk.min(all - at);
             let to = |begin: u64| if is_root { recv.add(at + begin) } else { self.scratch.add(begin) };
-            steps.push(self.to_owners(rails, (send.add(at), bytes), to, op, data_type));
+            steps.push(self.reduce_parts(rails, (send.add(at), bytes), to, op, data_type));
             if let Some(n) = mine {
                 let (begin, size) = Self::part(bytes, count, n);
                 let own = if self.has_peers() { to(begin) } else { send.add(at + begin) };

@@ -78,6 +78,9 @@ pub(crate) struct Options {
     /// message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
     #[arg(long, value_name = "HOSTS")]
     simulate: Option<simulate::Asked>,
+    /// The transport between the ranks if they are on different hosts: Ethernet, or IB0 to IB7.
+    #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
+    between_hosts: Transport,
     #[command(flatten)]
     compare: Compare,
 }
@@ -190,6 +193,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
+        let builder = builder.between_hosts(options.between_hosts);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let collectives = builder.selector(chooser).connect()?;
         hosts = collectives.n_hosts();
@@ -230,7 +234,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         );
     }
     notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
-    let transport = if hosts > 1 { Transport::ETHERNET } else { Transport::CUDA_IPC };
+    let transport = if hosts > 1 { options.between_hosts } else { Transport::CUDA_IPC };
     pair.report(transport, rows, notes)
 }
 

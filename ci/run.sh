@@ -203,6 +203,8 @@ step_rdma() {
     smoke=$(vm_script rdma-smoke.sh) ports=$(vm_script rdma-ports.sh) tests=$(vm_script rdma-tests.sh)
     twice cargo xtask rdma-vm -p mscclpp --hosts 2 \
         --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
+    twice cargo xtask rdma-vm -p mscclpp-bench --hosts 2 --memory 2048 \
+        --shell-command "$(vm_script rdma-hosts.sh)${nl}sh /tmp/rdma-hosts.sh"
     twice cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048 \
         --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
 }

@@ -31,6 +31,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
+    ("mscclpp/collective_hosts_device.hpp", include_str!("../include/mscclpp/collective_hosts_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
         "mscclpp/collective_packets_device.hpp",
@@ -160,6 +161,10 @@ pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 /// The kernels of collectives between devices that do not reach each other's memory: `move_by_ports`, which takes a
 /// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.
 pub const COLLECTIVES_BY_PORTS: KernelSource<'static> = kernel!("collectives_by_ports");
+
+/// The kernels of collectives between ranks on several hosts: `move_across` and `reduce_across_any`, `_f16_sum`, `_bf16_sum`
+/// and `_f32_sum`. Each takes a `CollectiveAcross` by value.
+pub const COLLECTIVES_OF_HOSTS: KernelSource<'static> = kernel!("collectives_of_hosts");
 
 /// Those of [`COLLECTIVES`] that two ranks need, with less in them.
 pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");

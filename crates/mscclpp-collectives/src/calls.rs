@@ -17,6 +17,7 @@ use crate::{
     crowd::Counted,
     group::Group,
     handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
+    hosts::Hosts,
     kernels::{Kernels, Words},
     messages::Batch,
     order::Order,
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tag: u32,
+    /// What the program calls this rank's host, if it does.
+    pub(crate) host: Option<String>,
     pub(crate) registrations: Registrations,
     /// It is one of those on its device.
     #[expect(dead_code, reason = "it counts while it lives")]
@@ -58,6 +61,8 @@ pub(crate) enum Reach {
     /// Kernels write into each other's scratch.
     Memory(Box<Mapped>),
     Ports(Box<Ports>),
+    /// The ranks are on several hosts.
+    Hosts(Box<Hosts>),
 }
 
 /// What a rank has that reaches the others' memory.
@@ -98,16 +103,25 @@ impl Counters {
     pub(crate) fn messages(&self) -> DevicePtr {
         self.buffer.ptr().add(self.messages)
     }
+
+    /// A word to give, and behind it as many as there are ranks.
+    pub(crate) fn barrier(&self) -> DevicePtr {
+        self.buffer.ptr().add(self.barrier)
+    }
 }
 
 impl Inner {
     pub(crate) fn planned(&self, request: &Request<'_>) -> Result<Planned> {
+        if let Reach::Hosts(hosts) = &self.reach {
+            // Their calls are planned elsewhere; whether they can be is the same.
+            return hosts.check(self, request).map(|()| Planned::Nothing);
+        }
         let (rank, ranks) = (self.group.rank, self.group.ranks.len());
         if request.kind != Kind::Barrier {
             return plan(request, rank, ranks);
         }
         // A word from each, into a word for each.
-        let words = self.counters.buffer.ptr().add(self.counters.barrier);
+        let words = self.counters.barrier();
         let all_gather = Request {
             kind: Kind::AllGather,
             send: words,
@@ -132,6 +146,7 @@ impl Inner {
         match &self.reach {
             Reach::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
             Reach::Ports(ports) => Box::new(ports.semaphores()),
+            Reach::Hosts(hosts) => Box::new(hosts.semaphores()),
         }
     }
 
@@ -142,6 +157,7 @@ impl Inner {
                 mapped.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
             }
             Reach::Ports(ports) => ports.check_waits(),
+            Reach::Hosts(hosts) => hosts.check_waits(),
         }
     }
 
@@ -161,6 +177,7 @@ impl Inner {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.move_messages(self, messages, None, stream, buffers) };
             }
+            Reach::Hosts(_) => unreachable!("hosts have messages of their own"),
         };
         let layout = &mapped.layout;
         let call = CollectiveSends {
@@ -184,11 +201,13 @@ impl Inner {
         if self.gpu.platform() == Platform::Host { 32 } else { 512 }
     }
 
+    /// `request` is what the plan is for; none for a step of something larger, which no [`Algorithm`] does.
+    ///
     /// # Safety
     /// The plan's memory lives until the launch is complete, and the device reaches it.
     pub(crate) unsafe fn exchange(
         &self,
-        request: &Request<'_>,
+        request: Option<&Request<'_>>,
         plan: &Plan,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -208,11 +227,13 @@ impl Inner {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.exchange(self, plan, stream, buffers) };
             }
+            Reach::Hosts(_) => unreachable!("hosts have steps of their own"),
         };
         let question = self.question(mapped, plan, ranks);
-        let own = if ranks > 1 { self.own_launch(mapped, request, &question) } else { None };
+        let signature = request.map_or([0; 2], signature);
+        let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(mapped, it, &question));
         if let Some((launch, choice)) = own {
-            let call = self.call(mapped, plan, choice, signature(request));
+            let call = self.call(mapped, plan, choice, signature);
             let args = self.keep(launch.args, buffers).with(mapped.handle).with(call);
             let config = LaunchConfig::linear(choice.blocks, choice.threads);
             // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
@@ -224,11 +245,11 @@ impl Inner {
             && let Some(places) = self.registrations.engines(plan, self.group.rank, ranks)
         {
             // SAFETY: the caller's promise.
-            return unsafe { self.by_engines(mapped, request, plan, &places, stream, buffers) };
+            return unsafe { self.by_engines(mapped, signature, plan, &places, stream, buffers) };
         }
         let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
-        let call = self.call(mapped, plan, choice, signature(request));
+        let call = self.call(mapped, plan, choice, signature);
         let args = self.keeping(buffers).with(mapped.handle);
         let args = if choice.way == Way::Direct {
             let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);

@@ -23,13 +23,13 @@ use crate::{
     signature::described,
 };
 
-/// The collectives of a rank with others on its host, each on a device of its own or several on one: as threads of
-/// one process or as processes. Clones are the same.
+/// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
+/// or on [several hosts](CollectivesBuilder::between_hosts). Clones are the same.
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
-/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream and
-/// returns: it never waits for other ranks. Results are there when the stream has come so far. Calls of different
-/// streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
+/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or
+/// a few with ranks on several hosts, and returns: it never waits for other ranks. Results are there when the stream has
+/// come so far. Calls of different streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
 /// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
 /// times, as long as all ranks replay the same.
 ///
@@ -120,6 +120,7 @@ impl Collectives {
         let scratch = match &self.inner.reach {
             Reach::Memory(mapped) => mapped.memory.len(),
             Reach::Ports(ports) => ports.device_bytes(),
+            Reach::Hosts(hosts) => hosts.device_bytes(),
         };
         scratch + self.inner.counters.buffer.len()
     }
@@ -148,8 +149,15 @@ impl Collectives {
             .check_calls(inner.check_calls)
             .shared_selector(inner.selector.clone())
             .shared_algorithms(inner.algorithms.clone());
-        if let Reach::Ports(ports) = &inner.reach {
-            builder = builder.by_ports(ports.transport());
+        match &inner.reach {
+            Reach::Memory(_) => {}
+            Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
+            Reach::Hosts(hosts) => {
+                builder = builder.between_hosts(hosts.transport()).hosts_model(hosts.model());
+            }
+        }
+        if let Some(host) = &inner.host {
+            builder = builder.host(host);
         }
         if let Some(timeout) = inner.timeout {
             builder = builder.timeout(timeout);
@@ -187,6 +195,10 @@ impl Collectives {
     ) -> Result<()> {
         let inner = &*self.inner;
         self.check_callable(stream)?;
+        if let Reach::Hosts(hosts) = &inner.reach {
+            // SAFETY: the caller's promise.
+            return unsafe { hosts.submit(inner, requests, stream, buffers) };
+        }
         let mut messages = Messages::new(self.n_ranks());
         let mut exchanges = Vec::with_capacity(requests.len());
         for request in requests {
@@ -204,7 +216,7 @@ impl Collectives {
         order.before(&inner.gpu, stream)?;
         for (request, plan) in exchanges {
             // SAFETY: the caller's promise.
-            unsafe { inner.exchange(request, &plan, stream, buffers)? };
+            unsafe { inner.exchange(Some(request), &plan, stream, buffers)? };
         }
         for (from, to) in own {
             // SAFETY: the caller's promise.

@@ -16,12 +16,11 @@
 use mscclpp::{DeviceBuffer, DevicePtr, LaunchConfig, Stream, gpu::Owner};
 
 use crate::{
-    Kind, Request, Result,
+    DataType, Kind, Request, Result,
     calls::{Inner, Mapped},
     handle::MAX_RANKS,
     kernels::Words,
     plan::{Plan, Planned},
-    signature::signature,
 };
 
 /// Where the copies go.
@@ -40,14 +39,14 @@ impl Inner {
     pub(crate) unsafe fn by_engines(
         &self,
         mapped: &Mapped,
-        request: &Request<'_>,
+        signature: [u64; 2],
         plan: &Plan,
         places: &Places,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let (rank, ranks) = (self.group.rank, self.group.ranks.len());
-        self.meet(mapped, request, places, stream, buffers)?;
+        self.meet(mapped, signature, places, stream, buffers)?;
         let own = plan.segments[rank];
         let aside = places.aside.as_ref().filter(|_| own.send != own.recv);
         if let Some(aside) = aside {
@@ -71,23 +70,23 @@ impl Inner {
             aside.record(&event)?;
             stream.wait_event(&event)?;
         }
-        self.meet(mapped, request, places, stream, buffers)
+        self.meet(mapped, signature, places, stream, buffers)
     }
 
     /// A barrier, which keeps what the call needs until it is complete.
     fn meet(
         &self,
         mapped: &Mapped,
-        request: &Request<'_>,
+        signature: [u64; 2],
         places: &Places,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
-        let Planned::Exchange(plan) = self.planned(&Request { kind: Kind::Barrier, ..*request })? else {
-            return Ok(());
-        };
+        let (kind, none, data_type) = (Kind::Barrier, DevicePtr::NULL, DataType::U8);
+        let barrier = self.planned(&Request { kind, send: none, recv: none, count: 0, data_type })?;
+        let Planned::Exchange(plan) = barrier else { return Ok(()) };
         let choice = self.choose(&self.question(mapped, &plan, self.group.ranks.len()));
-        let call = self.call(mapped, &plan, choice, signature(request));
+        let call = self.call(mapped, &plan, choice, signature);
         let args = self.keeping(buffers).with_owner(places.owner.clone()).with(mapped.handle).with(call);
         let config = LaunchConfig::linear(choice.blocks, choice.threads);
         let kernel = mapped.kernels.of(choice, Words::Move)?;

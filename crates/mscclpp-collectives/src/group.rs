@@ -27,10 +27,18 @@ impl Group {
         let Some(rank) = ranks.iter().position(|rank| *rank == own) else {
             return refused(format!("rank {own} is not among the ranks {ranks:?} that it gives"));
         };
-        if ranks.len() > MAX_RANKS {
-            return refused(format!("{} ranks; {MAX_RANKS} are the most on one host", ranks.len()));
-        }
         Ok(Self { comm: comm.clone(), ranks, rank, tag })
+    }
+
+    /// That they can all be on one host.
+    pub(crate) fn check_size(&self) -> Result<()> {
+        if self.ranks.len() > MAX_RANKS {
+            let ranks = self.ranks.len();
+            return Err(Error::InvalidArgument(format!(
+                "{ranks} ranks; {MAX_RANKS} are the most on one host"
+            )));
+        }
+        Ok(())
     }
 
     /// The numbers of the others in the group.

@@ -5,6 +5,11 @@ use mscclpp::{DevicePtr, gpu::KernelParam};
 /// `CollectiveMaxRanks`: the most ranks on one host.
 #[allow(unreachable_pub, reason = "a test compiles this file as its own")]
 pub const MAX_RANKS: usize = 16;
+/// `AcrossTransfers`: the most ranks of collectives whose ranks are on several hosts.
+#[allow(unreachable_pub, reason = "a test compiles this file as its own")]
+pub const MAX_RANKS_OF_HOSTS: usize = 64;
+/// `AcrossPieces`.
+pub(crate) const ACROSS_RING: u64 = 8;
 /// `CollectivePieces`.
 pub(crate) const RING: u64 = 4;
 /// `CollectiveLine`.
@@ -175,4 +180,54 @@ pub(crate) struct PortCall {
     pub(crate) data_type: u32,
     pub(crate) scaled: u32,
     pub(crate) scale: u64,
+}
+
+/// `AcrossTransfer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Transfer {
+    pub(crate) send: DevicePtr,
+    pub(crate) recv: DevicePtr,
+    pub(crate) send_bytes: u64,
+    pub(crate) recv_bytes: u64,
+    pub(crate) channel: u32,
+    pub(crate) ring: u32,
+    pub(crate) their_ring: u32,
+    pub(crate) piece: u32,
+}
+
+impl Transfer {
+    pub(crate) const NONE: Self = Self {
+        send: DevicePtr::NULL,
+        recv: DevicePtr::NULL,
+        send_bytes: 0,
+        recv_bytes: 0,
+        channel: u32::MAX,
+        ring: 0,
+        their_ring: 0,
+        piece: 16,
+    };
+}
+
+/// `CollectiveAcross`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveAcross {
+    pub(crate) transfers: [Transfer; MAX_RANKS_OF_HOSTS],
+    pub(crate) channels: DevicePtr,
+    pub(crate) counts: DevicePtr,
+    pub(crate) memory: DevicePtr,
+    pub(crate) inbox: u64,
+    pub(crate) outbox: u64,
+    pub(crate) place: u64,
+    pub(crate) most: u64,
+    pub(crate) count: u32,
+    pub(crate) lanes: u32,
+    pub(crate) own: u32,
+    pub(crate) data_type: u32,
+    pub(crate) op: u32,
+    pub(crate) divisor: u32,
+    pub(crate) scale: u64,
+    pub(crate) scaled: u32,
+    pub(crate) reserved: u32,
 }

@@ -1,4 +1,4 @@
-//! Collectives of the GPUs of one host: `all_reduce` and its like, over the channels of [`mscclpp`].
+//! Collectives of GPUs, on one host or several: `all_reduce` and its like, over the channels of [`mscclpp`].
 //!
 //! [`Collectives`] has them as methods on [`DeviceSlice`]s, and by addresses, for bindings: [`Collectives::enqueue`].
 //!
@@ -24,9 +24,10 @@
 //! (`Collectives::on_cudarc`), which is compiled and has not been run.
 //!
 //! # What it does not do yet
-//! All ranks are on one host. Where their devices do not reach each other's memory, everything goes through
-//! [port channels](CollectivesBuilder::by_ports), slowly. It has been measured between two GPUs alone; [`Tuned`] says on what its
-//! choices rest. Registered memory and port channels have not run on GPUs yet.
+//! Where the devices of a host do not reach each other's memory, everything there goes through
+//! [port channels](CollectivesBuilder::by_ports), slowly. [Between hosts](CollectivesBuilder::between_hosts) there are up to 64
+//! ranks, and some calls are for one host alone. It has been measured between two GPUs alone; [`Tuned`] says on what its choices
+//! rest. Registered memory and port channels have not run on GPUs yet.
 
 mod algorithm;
 mod calls;
@@ -37,6 +38,7 @@ mod engines;
 mod error;
 mod group;
 mod handle;
+mod hosts;
 mod kernels;
 mod messages;
 mod model;
@@ -60,7 +62,8 @@ pub use algorithm::{Algorithm, Asked, Launch};
 pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
-pub use handle::MAX_RANKS;
+pub use handle::{MAX_RANKS, MAX_RANKS_OF_HOSTS};
+pub use hosts::{HostsModel, HostsPrediction, Pattern};
 #[cfg(feature = "cudarc")]
 pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;

@@ -8,9 +8,11 @@ use crate::{
 };
 
 /// An exchange: see `CollectiveCall` in `collective_call_device.hpp`.
+///
+/// `N` is the most ranks that it has room for: those on one host, or those on several.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Plan {
-    pub(crate) segments: [Segment; MAX_RANKS],
+pub(crate) struct Plan<const N: usize = MAX_RANKS> {
+    pub(crate) segments: [Segment; N],
     /// How what comes is reduced, if it is.
     pub(crate) op: Option<ReduceOp>,
     pub(crate) data_type: DataType,
@@ -27,17 +29,17 @@ pub(crate) struct Plan {
 /// A message that all ranks send to all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Whole {
-    send: DevicePtr,
-    recv: DevicePtr,
-    bytes: u64,
+    pub(crate) send: DevicePtr,
+    pub(crate) recv: DevicePtr,
+    pub(crate) bytes: u64,
 }
 
 /// What a request comes to.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Planned {
+pub(crate) enum Planned<const N: usize = MAX_RANKS> {
     /// Nothing is moved.
     Nothing,
-    Exchange(Box<Plan>),
+    Exchange(Box<Plan<N>>),
     /// Messages between two ranks are gathered before they are sent.
     Message {
         receives: bool,
@@ -52,7 +54,7 @@ pub(crate) enum Planned {
 /// # Errors
 /// [`Error::InvalidArgument`] for ranks that do not exist, counts that are not as many as the ranks, and sizes beyond
 /// 2^62.
-pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<Planned> {
+pub(crate) fn plan<const N: usize>(request: &Request<'_>, rank: usize, ranks: usize) -> Result<Planned<N>> {
     let Request { kind, send, recv, count, data_type } = *request;
     let bytes = size_of_numbers(count, data_type)?;
     // The sum over all ranks must be representable, too.
@@ -63,7 +65,7 @@ pub(crate) fn plan(request: &Request<'_>, rank: usize, ranks: usize) -> Result<P
     };
     let others = || (0..ranks).filter(|p| *p != rank);
     let place = |base: DevicePtr, of: usize| base.add(bytes * of as u64);
-    let mut segments = [Segment::NONE; MAX_RANKS];
+    let mut segments = [Segment::NONE; N];
     let mut reduced = None;
     let mut one_way = false;
     let mut most_bytes = Some(bytes);
@@ -314,7 +316,7 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let refused = |kind, count| {
             let request = Request { kind, send: SEND, recv: RECV, count, data_type: DataType::F64 };
-            plan(&request, 0, 4).unwrap_err().to_string()
+            plan::<MAX_RANKS>(&request, 0, 4).unwrap_err().to_string()
         };
         assert!(refused(Kind::Broadcast { root: 4 }, 1).contains("from 4 of 4 ranks"));
         assert!(refused(Kind::Send { peer: 9 }, 1).contains("to 9 of 4 ranks"));
@@ -328,6 +330,7 @@ mod tests {
     #[test]
     fn nothing_is_nothing() {
         let request = |kind| Request { kind, send: SEND, recv: RECV, count: 0, data_type: DataType::I8 };
+        let plan = plan::<MAX_RANKS>;
         assert_eq!(plan(&request(Kind::AllGather), 0, 2).unwrap(), Planned::Nothing);
         assert_eq!(plan(&request(Kind::AllGatherV(&[0, 0])), 0, 2).unwrap(), Planned::Nothing);
         // Nobody but the two ranks knows it.

@@ -43,9 +43,15 @@ pub(crate) struct Ports {
 }
 
 /// Keeps the service, too, as long as kernels use it.
-struct Served {
+pub(crate) struct Served {
     owners: Vec<Owner>,
     _service: Arc<ProxyService>,
+}
+
+impl Served {
+    pub(crate) fn new(owners: Vec<Owner>, service: &Arc<ProxyService>) -> Self {
+        Self { owners, _service: service.clone() }
+    }
 }
 
 impl KernelObject for Served {
@@ -143,7 +149,7 @@ impl Ports {
     pub(crate) fn owner(&self) -> Owner {
         let channels = self.channels.iter().flatten().filter_map(|channel| KernelArgument::owner(&channel));
         let owners = channels.chain((&self.memory).owner()).chain((&self.handles).owner()).collect();
-        Arc::new(Served { owners, _service: self.service.clone() })
+        Arc::new(Served::new(owners, &self.service))
     }
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {

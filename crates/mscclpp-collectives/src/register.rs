@@ -179,7 +179,7 @@ impl Collectives {
         let _turn = registrations.turn.lock();
         let own = self.can_register("register").and_then(|()| match &inner.reach {
             Reach::Memory(_) => register().map(Some),
-            Reach::Ports(_) => Ok(None),
+            Reach::Ports(_) | Reach::Hosts(_) => Ok(None),
         });
         let own = inner.group.all_have("register", own)?;
         let all = inner.group.all_gather(&[symmetric.into(), len])?;

@@ -5,9 +5,12 @@ use mscclpp::DevicePtr;
 use crate::DataType;
 
 /// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first:
-/// their bits depend on nothing but the numbers.
+/// their bits depend on nothing but the numbers. With ranks on several hosts, each host's are made so, in the order of its
+/// ranks, and rounded to the type; then those of the hosts, in the order of their first ranks. So bits depend on which ranks are
+/// on which host, too, and on nothing else.
 ///
-/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once; `f32` and `f64` are combined in
+/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once (with several hosts once on each, and once in
+/// the end); `f32` and `f64` are combined in
 /// their own type. Sums and products of whole numbers wrap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]

@@ -15,6 +15,7 @@ use crate::{
     crowd::Counted,
     group::Group,
     handle::CollectiveHandle,
+    hosts::HostsModel,
     kernels::Kernels,
     pending::Pending,
     ports::Ports,
@@ -42,23 +43,25 @@ const TAG: u32 = 0x636f_6c6c;
 #[derive(Debug, Clone)]
 #[must_use = "nothing is set up before connect()"]
 pub struct CollectivesBuilder {
-    comm: Communicator,
-    gpu: Gpu,
-    ranks: Option<Vec<usize>>,
-    max_blocks: Option<u32>,
-    calls_at_once: u32,
-    scratch: Option<u64>,
-    timeout: Option<Duration>,
-    tag: u32,
-    check_calls: bool,
-    ports: Option<Transport>,
-    selector: Arc<dyn Selector>,
-    algorithms: Vec<Arc<dyn Algorithm>>,
+    pub(crate) comm: Communicator,
+    pub(crate) gpu: Gpu,
+    pub(crate) ranks: Option<Vec<usize>>,
+    pub(crate) max_blocks: Option<u32>,
+    pub(crate) calls_at_once: u32,
+    pub(crate) scratch: Option<u64>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) tag: u32,
+    pub(crate) check_calls: bool,
+    pub(crate) ports: Option<Transport>,
+    pub(crate) between_hosts: Transport,
+    pub(crate) host: Option<String>,
+    pub(crate) hosts_model: Option<HostsModel>,
+    pub(crate) selector: Arc<dyn Selector>,
+    pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
 }
 
 impl CollectivesBuilder {
     pub(crate) fn new(comm: &Communicator, gpu: &Gpu) -> Self {
-        let selector = Arc::new(Tuned);
         Self {
             comm: comm.clone(),
             gpu: gpu.clone(),
@@ -70,7 +73,10 @@ impl CollectivesBuilder {
             tag: TAG,
             check_calls: false,
             ports: None,
-            selector,
+            between_hosts: Transport::ETHERNET,
+            host: None,
+            hosts_model: None,
+            selector: Arc::new(Tuned),
             algorithms: Vec::new(),
         }
     }
@@ -135,6 +141,33 @@ impl CollectivesBuilder {
         self
     }
 
+    /// The transport between ranks on different hosts: Ethernet if not given. A rank may give the adapter that is nearest to its
+    /// device, such as [`Transport::IB0`], and another rank another adapter; either all give adapters, or all Ethernet.
+    ///
+    /// Within a host, ranks reach each other's memory as ever. Between hosts, port channels move the data. The selector and
+    /// [algorithms](Self::algorithm) of the program are asked for what is done within a host, or not at all; memory that is
+    /// registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
+    /// [`all_reduce_rows`](Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again.
+    pub fn between_hosts(mut self, transport: Transport) -> Self {
+        self.between_hosts = transport;
+        self
+    }
+
+    /// The network between hosts, by which an `all_reduce` chooses how it goes: what the transport is taken for, if not given.
+    /// Numbers of hosts and ranks in it are not looked at. All ranks give the same.
+    pub fn hosts_model(mut self, model: HostsModel) -> Self {
+        self.hosts_model = Some(model);
+        self
+    }
+
+    /// What this rank's host is called. Ranks that give the same reach each other's memory, and others do not. If not given, it is
+    /// what makes processes one host for the library (`MSCCLPP_HOSTID`, else the boot id and the network namespace). A
+    /// machine whose devices are in two islands that do not reach each other is two hosts here.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.host = Some(name.into());
+        self
+    }
+
     /// Makes ranks compare their calls before they make them, for finding mistakes: kind, count, type, operation and
     /// root. A rank that makes another call than the others fails with [`Error::Mismatch`], and so do they, in place
     /// of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages between two ranks
@@ -193,7 +226,8 @@ impl CollectivesBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
-    /// more than [`MAX_RANKS`](crate::MAX_RANKS); for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
+    /// more than [`MAX_RANKS`](crate::MAX_RANKS) on one host or [`MAX_RANKS_OF_HOSTS`](crate::MAX_RANKS_OF_HOSTS) on
+    /// several; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
     /// things. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
     /// lost meanwhile. If one rank
     /// fails, the others wait for it until it leaves or aborts.
@@ -201,8 +235,10 @@ impl CollectivesBuilder {
         let (comm, gpu, tag) = (&self.comm, &self.gpu, self.tag);
         let group = Group::new(comm, self.ranks.clone(), tag)?;
         let ranks = group.ranks.len();
+        let topology = self.topology(&group)?;
+        let most = topology.as_ref().map_or(ranks, |topology| topology.locals().len());
         let on_host = gpu.platform() == Platform::Host;
-        let slots = self.max_blocks.unwrap_or(match ranks {
+        let slots = self.max_blocks.unwrap_or(match most {
             _ if on_host => MAX_BLOCKS_ON_HOST,
             ..=2 => MAX_BLOCKS_OF_TWO,
             _ => MAX_BLOCKS,
@@ -211,13 +247,14 @@ impl CollectivesBuilder {
             return Err(Error::InvalidArgument(format!("max_blocks({slots}); give 1 to 65536")));
         }
         let calls_at_once = self.calls_at_once;
-        if calls_at_once == 0 || calls_at_once > 32 {
+        if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
         let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_HOST } else { SCRATCH });
         group.agree(&[
             ("numbers of ranks", ranks as u64),
-            ("max_blocks", slots.into()),
+            // The usual number depends on how many ranks a host has.
+            ("max_blocks", if topology.is_some() { self.max_blocks.unwrap_or(0) } else { slots }.into()),
             ("calls_at_once", calls_at_once.into()),
             ("scratch", scratch),
             ("platforms (1 is simulated)", on_host.into()),
@@ -236,24 +273,12 @@ impl CollectivesBuilder {
         }
         let counters = Counters::new(gpu, ranks, slots)?;
         let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
-        let reach = match self.transport_of_ports(&group)? {
-            Some(_) if self.check_calls => {
-                return Err(Error::InvalidArgument(
-                    "check_calls(true) by port channels; it needs devices that reach each other's memory"
-                        .into(),
-                ));
-            }
-            Some(transport) => {
-                let ports = Ports::connect(comm, gpu, &group, (transport, tag), scratch)?;
-                kept.push(ports.owner());
-                Reach::Ports(Box::new(ports))
-            }
-            None => {
-                let layout = Layout::new(ranks, slots, scratch)?;
-                let mapped = Mapped::connect(comm, gpu, &group, tag, layout, &counters, calls_at_once)?;
-                kept.extend(mapped.owners());
-                Reach::Memory(Box::new(mapped))
-            }
+        let reach = if let Some(topology) = topology {
+            let hosts = self.connect_hosts(&group, topology, scratch)?;
+            kept.push(hosts.owner());
+            Reach::Hosts(Box::new(hosts))
+        } else {
+            self.reach_one_host(&group, (slots, scratch), &counters, &mut kept)?
         };
         Ok(Collectives::of(Inner {
             comm: comm.clone(),
@@ -269,10 +294,41 @@ impl CollectivesBuilder {
             algorithms: self.algorithms,
             timeout: self.timeout,
             tag,
+            host: self.host,
             registrations: Registrations::default(),
             counted,
             order: Mutex::default(),
         }))
+    }
+
+    /// As the devices of one host reach each other.
+    fn reach_one_host(
+        &self,
+        group: &Group,
+        (slots, scratch): (u32, u64),
+        counters: &Counters,
+        kept: &mut Vec<Owner>,
+    ) -> Result<Reach> {
+        let (comm, gpu, tag, ranks) = (&self.comm, &self.gpu, self.tag, group.ranks.len());
+        Ok(match self.transport_of_ports(group)? {
+            Some(_) if self.check_calls => {
+                return Err(Error::InvalidArgument(
+                    "check_calls(true) by port channels; it needs devices that reach each other's memory"
+                        .into(),
+                ));
+            }
+            Some(transport) => {
+                let ports = Ports::connect(comm, gpu, group, (transport, tag), scratch)?;
+                kept.push(ports.owner());
+                Reach::Ports(Box::new(ports))
+            }
+            None => {
+                let layout = Layout::new(ranks, slots, scratch)?;
+                let mapped = Mapped::connect(comm, gpu, group, tag, layout, counters, self.calls_at_once)?;
+                kept.extend(mapped.owners());
+                Reach::Memory(Box::new(mapped))
+            }
+        })
     }
 
     /// The transport of port channels, if all is to go through these.

@@ -2,6 +2,7 @@
 //! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as nccl-tests do.
 
 mod numbers;
+mod simulate;
 mod task;
 mod tune;
 mod turns;
@@ -78,6 +79,14 @@ pub(crate) struct Options {
     /// After so many seconds, a call that does not end is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
+    /// Prints what it takes between hosts by the library's model instead, and runs nothing: for so many hosts, or for 2, 4 and so on,
+    /// such as hosts=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the time of a
+    /// message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
+    #[arg(long, value_name = "HOSTS")]
+    simulate: Option<simulate::Asked>,
+    /// The transport between the ranks if they are on different hosts: Ethernet, or IB0 to IB7.
+    #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
+    between_hosts: Transport,
     #[command(flatten)]
     compare: Compare,
 }
@@ -153,6 +162,14 @@ impl Selector for Chooser {
 }
 
 fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report>> {
+    if let Some(asked) = &options.simulate {
+        if what != What::AllReduce {
+            return Err("--simulate is for all-reduce alone".into());
+        }
+        let default = Sizes { begin: 1 << 10, end: 1 << 30, factor: 32 };
+        let sizes = options.messages.sizes.or(default, options.dtype.size())?;
+        return simulate::simulate(asked, sizes).map(Some);
+    }
     // First, since it may change the environment.
     let library = options.compare.open()?;
     let on_host = Platform::detect_or_host()? == Platform::Host;
@@ -181,11 +198,14 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let mut progress =
         Progress::new(rows_of_a_size * sizes.count() * measuring.launches() * sides, !joining.reports());
     let mut rows = Vec::new();
+    let mut hosts = 1;
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
+        let builder = builder.between_hosts(options.between_hosts);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let collectives = builder.selector(chooser).connect()?;
+        hosts = collectives.n_hosts();
         let _registered = match (options.symmetric, options.registered) {
             (true, _) => Some(collectives.register_symmetric(&memory)?),
             (false, true) => Some(collectives.register(&memory)?),
@@ -228,7 +248,8 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         );
     }
     notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
-    pair.report(Transport::CUDA_IPC, rows, notes)
+    let transport = if hosts > 1 { options.between_hosts } else { Transport::CUDA_IPC };
+    pair.report(transport, rows, notes)
 }
 
 /// All that was asked for, in all combinations.
@@ -286,12 +307,14 @@ impl Bench<'_> {
         }
         let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
 
+        let hosts = self.collectives.n_hosts();
         let variant = choice.map_or_else(
-            || "copy".to_owned(),
+            || if hosts > 1 { format!("{hosts} hosts") } else { "copy".to_owned() },
             |choice| format!("{:?} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase(),
         );
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
+            && hosts == 1
             && self.asked.way.is_none()
             && !(options.registered || options.symmetric)
             && (numbers, place) == (Numbers::F16, Place::Out);

@@ -13,6 +13,39 @@ enum Value {
 
 /// The numbers of all ranks, reduced: each is the bytes of as many numbers. `factors` are those of `PreMulSum`.
 pub(crate) fn reduced(data_type: DataType, op: ReduceOp, ranks: &[Vec<u8>], factors: &[f64]) -> Vec<u8> {
+    reduced_for(ranks.len(), data_type, op, ranks, factors)
+}
+
+/// The same, host by host, and then those of the hosts, in their order.
+pub(crate) fn reduced_by_hosts(
+    hosts: &[Vec<usize>],
+    data_type: DataType,
+    op: ReduceOp,
+    ranks: &[Vec<u8>],
+    factors: &[f64],
+) -> Vec<u8> {
+    if hosts.len() == 1 {
+        return reduced(data_type, op, ranks, factors);
+    }
+    let within = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
+    let of_host = |host: &Vec<usize>| {
+        let of = host.iter().map(|rank| ranks[*rank].clone()).collect::<Vec<_>>();
+        let factors = host.iter().map(|rank| factors[*rank]).collect::<Vec<_>>();
+        reduced(data_type, within, &of, &factors)
+    };
+    let of_hosts: Vec<_> = hosts.iter().map(of_host).collect();
+    let op = if matches!(op, ReduceOp::PreMulSum(_)) { ReduceOp::Sum } else { op };
+    reduced_for(ranks.len(), data_type, op, &of_hosts, &vec![1.0; hosts.len()])
+}
+
+/// What comes of `ranks`, averages divided by `divisor`.
+fn reduced_for(
+    divisor: usize,
+    data_type: DataType,
+    op: ReduceOp,
+    ranks: &[Vec<u8>],
+    factors: &[f64],
+) -> Vec<u8> {
     // Those of one rank stay as they are.
     if ranks.len() == 1 && !matches!(op, ReduceOp::PreMulSum(_)) {
         return ranks[0].clone();
@@ -28,7 +61,7 @@ pub(crate) fn reduced(data_type: DataType, op: ReduceOp, ranks: &[Vec<u8>], fact
             }
         });
         let all = numbers.reduce(|a, b| combined(op, a, b)).expect("a rank");
-        let all = if op == ReduceOp::Avg { divided(all, ranks.len()) } else { all };
+        let all = if op == ReduceOp::Avg { divided(all, divisor) } else { all };
         result.extend(encode(data_type, all));
     }
     result
@@ -190,21 +223,34 @@ pub(crate) fn received(
     factors: &[f64],
     rank: usize,
 ) -> Vec<u8> {
+    received_by_hosts(&[(0..sent.len()).collect()], kind, data_type, sent, factors, rank)
+}
+
+/// The same of ranks on these hosts.
+pub(crate) fn received_by_hosts(
+    hosts: &[Vec<usize>],
+    kind: &Kind<'_>,
+    data_type: DataType,
+    sent: &[Vec<u8>],
+    factors: &[f64],
+    rank: usize,
+) -> Vec<u8> {
+    let reduced = |op: ReduceOp, of: &[Vec<u8>]| reduced_by_hosts(hosts, data_type, op, of, factors);
     let ranks = sent.len();
     let part = |bytes: &[u8]| {
         let size = bytes.len() / ranks;
         bytes[rank * size..(rank + 1) * size].to_vec()
     };
     match kind {
-        Kind::AllReduce(op) => reduced(data_type, *op, sent, factors),
+        Kind::AllReduce(op) => reduced(*op, sent),
         Kind::ReduceScatter(op) => {
             let parts: Vec<_> = sent.iter().map(|bytes| part(bytes)).collect();
-            reduced(data_type, *op, &parts, factors)
+            reduced(*op, &parts)
         }
         Kind::AllGather | Kind::AllGatherV(_) => sent.concat(),
         Kind::AllToAll => sent.iter().flat_map(|bytes| part(bytes)).collect(),
         Kind::Broadcast { root } => sent[*root].clone(),
-        Kind::Reduce { root, op } if *root == rank => reduced(data_type, *op, sent, factors),
+        Kind::Reduce { root, op } if *root == rank => reduced(*op, sent),
         Kind::Gather { root } if *root == rank => sent.concat(),
         Kind::Scatter { root } => part(&sent[*root]),
         _ => Vec::new(),

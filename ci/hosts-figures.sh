@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Measures an all_reduce between two hosts that are one machine by two names: two processes, each with a GPU of its own (or a
+# simulated device), that reach each other by the network alone. With a NCCL, that too, by its socket transport.
+#
+# ci/hosts-figures.sh BENCH [NCCL] [-- OPTIONS OF all-reduce]
+#
+# BENCH is the program mscclpp-bench, NCCL a file of libnccl.so.2. It ends within ten minutes whatever happens.
+set -euo pipefail
+
+bench=$1
+shift
+compare=()
+if [ "${1:---}" != -- ]; then
+    compare=(--compare "$1")
+    shift
+fi
+[ "${1:-}" = -- ] && shift
+options=("$@")
+[ ${#options[@]} -gt 0 ] || options=(-b 1K -e 64M --repeats 5)
+
+address=127.0.0.1:$((20000 + RANDOM % 20000))
+export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_IB_DISABLE=1
+export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo} MSCCLPP_SOCKET_IFNAME=${MSCCLPP_SOCKET_IFNAME:-lo}
+
+rank() {
+    MSCCLPP_HOSTID="host $1" NCCL_HOSTID="host$1" timeout -k 10 "${LIMIT:-570}" "$bench" all-reduce \
+        --rank "$1" --gpu "$1" --address "$address" "${compare[@]}" "${options[@]}"
+}
+rank 1 >/dev/null &
+other=$!
+trap 'kill "$other" 2>/dev/null || true' EXIT
+rank 0
+wait "$other"
+trap - EXIT

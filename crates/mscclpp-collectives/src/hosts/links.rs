@@ -1,0 +1,313 @@
+//! The port channels to all ranks on other hosts, and the launches that use them: see `collective_hosts_device.hpp`.
+
+use std::sync::Arc;
+
+use mscclpp::{
+    Communicator, Device, DeviceBuffer, DevicePtr, EndpointConfig, Gpu, Kernel, LaunchConfig, Module,
+    Platform, PortChannel, PortChannelHandle, ProxyService, Semaphore, Stream, Transport,
+    errors::ProxyError,
+    gpu::{Abort, KernelArgument, Owner},
+};
+
+use crate::{
+    DataType, Error, ReduceOp, Result,
+    calls::Inner,
+    group::Group,
+    handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_HOSTS, Transfer},
+    kernels::Words,
+    ports::Served,
+};
+
+use super::{
+    steps::{Across, Reduction, Source},
+    topology::Topology,
+};
+
+/// Channels of a link: for collectives, and for messages of the rank with the lower number and of the other one.
+const CHANNELS: usize = 3;
+/// Rings of a link: the two channels for messages have one together, since each of them uses the other half of it.
+const RINGS: u64 = 2;
+/// The least and the most that a place holds, and the least that a message is cut into.
+const LEAST_PLACE: u64 = 1 << 10;
+const MOST_PLACE: u64 = 1 << 20;
+const LEAST_PIECE: u64 = 32 << 10;
+/// A piece in so many is the smallest that is worth its trigger.
+const PIECES_OF_A_LANE: u64 = 8;
+const LANES_ON_GPUS: u32 = 4;
+
+const HANDLE: u64 = size_of::<PortChannelHandle>() as u64;
+
+/// What goes over a link.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Use {
+    Collective,
+    /// A message of the own rank to the peer, or of the peer.
+    Message {
+        sent: bool,
+    },
+}
+
+/// What a rank has with those on other hosts.
+pub(crate) struct Links {
+    service: Arc<ProxyService>,
+    pub(crate) transport: Transport,
+    /// For each link, channel and lane.
+    channels: Vec<PortChannel>,
+    memory: DeviceBuffer,
+    handles: DeviceBuffer,
+    counts: DeviceBuffer,
+    move_across: Kernel,
+    /// By [`Words`], as far as these reduce.
+    reduce_across: [Kernel; 4],
+    /// Without transfers.
+    call: CollectiveAcross,
+    /// Memory for steps: see [`Maker`](super::steps::Maker).
+    pub(super) scratch: DevicePtr,
+    pub(super) scratch_bytes: u64,
+}
+
+impl Links {
+    /// Sets them up in `budget` bytes, together with the ranks on other hosts.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the budget is too small; those of connecting, and of the service.
+    pub(crate) fn connect(
+        comm: &Communicator,
+        gpu: &Gpu,
+        group: &Group,
+        topology: &Topology,
+        (transport, tag): (Transport, u32),
+        budget: u64,
+    ) -> Result<Self> {
+        // So many that all blocks of a launch fit on a device at once.
+        let most_lanes = if gpu.platform() == Platform::Host { 1 } else { LANES_ON_GPUS };
+        let lanes = (MAX_RANKS_OF_HOSTS as u32 / topology.most_links() as u32).clamp(1, most_lanes);
+        let remote = topology.remote();
+        let (place, scratch_bytes) = place_and_scratch(topology.most_links() as u64, lanes.into(), budget)?;
+        let rings = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
+        let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_OF_HOSTS)?;
+        let memory = gpu.allocate(2 * rings + scratch_bytes)?;
+        let channels = remote.len() * CHANNELS * lanes as usize;
+        let handles = gpu.allocate(channels as u64 * HANDLE)?;
+        // Fresh memory is zero.
+        let counts = gpu.allocate(8 * channels as u64)?;
+        let registered = comm.register_buffer(&memory, transport)?;
+        let config = EndpointConfig::new(transport, Device::gpu(gpu.id()));
+        let peers = remote.iter().map(|r| group.ranks[*r]);
+        let mesh = comm.mesh(config).peers(peers).tag(tag).memory(&registered);
+        let mesh = mesh.semaphores(CHANNELS * lanes as usize).connect()?;
+
+        let service = ProxyService::new(gpu).map_err(mscclpp::Error::from)?;
+        let src = service.add_memory(&registered).map_err(mscclpp::Error::from)?;
+        let mut all = Vec::with_capacity(channels);
+        for link in mesh.links() {
+            let of_link = || -> Result<Vec<PortChannel>, ProxyError> {
+                let dst = service.add_memory(&link.memories[0])?;
+                let channel = |semaphore| service.port_channel(service.add_semaphore(semaphore)?, dst, src);
+                link.semaphores.iter().map(channel).collect()
+            };
+            all.extend(of_link().map_err(mscclpp::Error::from)?);
+        }
+        for (i, channel) in all.iter().enumerate() {
+            handles.write_params(i as u64 * HANDLE, &[channel.device_handle()])?;
+        }
+        service.start_proxy(true).map_err(mscclpp::Error::from)?;
+        // Everybody can take what is put before anybody puts.
+        group.all(true)?;
+        let reduce = |words: &str| module.kernel(&format!("reduce_across_{words}"));
+        let call = CollectiveAcross {
+            transfers: [Transfer::NONE; MAX_RANKS_OF_HOSTS],
+            channels: handles.ptr(),
+            counts: counts.ptr(),
+            memory: memory.ptr(),
+            inbox: 0,
+            outbox: rings,
+            place,
+            most: 0,
+            count: 0,
+            lanes,
+            own: 0,
+            data_type: 0,
+            op: 0,
+            divisor: group.ranks.len() as u32,
+            scale: 0,
+            scaled: 0,
+            reserved: 0,
+        };
+        Ok(Self {
+            service: Arc::new(service),
+            transport,
+            channels: all,
+            scratch: memory.ptr().add(2 * rings),
+            scratch_bytes,
+            memory,
+            handles,
+            counts,
+            move_across: module.kernel("move_across")?,
+            reduce_across: [reduce("any")?, reduce("f16_sum")?, reduce("bf16_sum")?, reduce("f32_sum")?],
+            call,
+        })
+    }
+
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.memory.len() + self.handles.len() + self.counts.len()
+    }
+
+    /// What launches keep.
+    pub(crate) fn owner(&self) -> Owner {
+        let channels = self.channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
+        let buffers = [&self.memory, &self.handles, &self.counts];
+        let owners = channels.chain(buffers.iter().filter_map(KernelArgument::owner)).collect();
+        Arc::new(Served::new(owners, &self.service))
+    }
+
+    pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
+        self.channels.iter().map(PortChannel::semaphore)
+    }
+
+    pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
+        Ok(self.channels.iter().try_for_each(Abort::check)?)
+    }
+
+    fn transfer(&self, topology: &Topology, it: Across, of: Use) -> Transfer {
+        let Across { peer, send, recv, send_bytes, recv_bytes } = it;
+        let (here, there) = topology.link(peer).unwrap_or_default();
+        let own = topology.locals()[topology.index];
+        // The first of a link's channels for messages is that of the lower rank.
+        let (channel, ring) = match of {
+            Use::Collective => (0, 0),
+            Use::Message { sent } if sent == (own < peer) => (1, 1),
+            Use::Message { .. } => (2, 1),
+        };
+        Transfer {
+            send,
+            recv,
+            send_bytes,
+            recv_bytes,
+            channel: (here * CHANNELS + channel) as u32,
+            ring: (here as u64 * RINGS) as u32 + ring,
+            their_ring: (there as u64 * RINGS) as u32 + ring,
+            piece: self.piece(send_bytes.max(recv_bytes)),
+        }
+    }
+
+    /// The size of the pieces of a message: both sides know the same.
+    fn piece(&self, bytes: u64) -> u32 {
+        let even = bytes.div_ceil(PIECES_OF_A_LANE * u64::from(self.call.lanes)).next_multiple_of(16);
+        even.clamp(LEAST_PIECE.min(self.call.place), self.call.place) as u32
+    }
+
+    /// Sends and takes, over a channel each.
+    ///
+    /// # Safety
+    /// The memory lives until the launch is complete, and the device reaches it.
+    pub(super) unsafe fn exchange(
+        &self,
+        inner: &Inner,
+        topology: &Topology,
+        moves: &[(Across, Use)],
+        raw: Option<(ReduceOp, DataType)>,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let mut call = self.scaled(raw);
+        for (transfer, (across, of)) in call.transfers.iter_mut().zip(moves) {
+            *transfer = self.transfer(topology, *across, *of);
+            call.count += 1;
+        }
+        let config = LaunchConfig::linear(call.count * call.lanes, inner.threads());
+        // SAFETY: it is its parameter; the caller answers for the memory.
+        unsafe { self.move_across.launch(stream, config, &inner.keeping(buffers).with(call))? };
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Links::exchange`].
+    pub(super) unsafe fn reduce(
+        &self,
+        inner: &Inner,
+        topology: &Topology,
+        reduction: &Reduction,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let Reduction { ref sources, own, recv, bytes, most, op, data_type, raw } = *reduction;
+        let mut call = self.scaled(raw.then_some((op, data_type)));
+        let piece = self.piece(most);
+        for (n, (transfer, source)) in call.transfers.iter_mut().zip(sources).enumerate() {
+            *transfer = match *source {
+                Source::Here(send) => Transfer { send, piece, ..Transfer::NONE },
+                Source::Peer { peer, send, send_bytes } => {
+                    let across = Across { peer, send, recv: DevicePtr::NULL, send_bytes, recv_bytes: bytes };
+                    Transfer { piece, ..self.transfer(topology, across, Use::Collective) }
+                }
+            };
+            if n == own {
+                (transfer.recv, transfer.recv_bytes) = (recv, bytes);
+            }
+        }
+        (call.count, call.own, call.most) = (sources.len() as u32, own as u32, most);
+        (call.data_type, call.op) = (data_type as u32, op.number());
+        let kernel = match Words::of(Some(op), data_type) {
+            Words::F16Sum => &self.reduce_across[1],
+            Words::Bf16Sum => &self.reduce_across[2],
+            Words::F32Sum => &self.reduce_across[3],
+            Words::Any | Words::Move => &self.reduce_across[0],
+        };
+        let config = LaunchConfig::linear(call.lanes, inner.threads());
+        // SAFETY: it is its parameter; the caller answers for the memory.
+        unsafe { kernel.launch(stream, config, &inner.keeping(buffers).with(call))? };
+        Ok(())
+    }
+
+    /// A call that multiplies what is the program's.
+    fn scaled(&self, raw: Option<(ReduceOp, DataType)>) -> CollectiveAcross {
+        let (scale, scaled) = raw.map_or((0, 0), |(op, data_type)| op.scale(data_type));
+        CollectiveAcross {
+            data_type: raw.map_or(0, |(_, data_type)| data_type as u32),
+            scaled,
+            scale,
+            ..self.call
+        }
+    }
+}
+
+/// The bytes of a place, and of the memory for steps: three quarters of the budget are for rings, at both ends of each.
+fn place_and_scratch(links: u64, lanes: u64, budget: u64) -> Result<(u64, u64)> {
+    let places = 2 * links * RINGS * lanes * ACROSS_RING;
+    let place = (budget / 4 * 3 / places).min(MOST_PLACE) / 16 * 16;
+    let scratch = (budget - places * place).min(1 << 30) / 16 * 16;
+    if place >= LEAST_PLACE {
+        return Ok((place, scratch));
+    }
+    Err(Error::InvalidArgument(format!(
+        "{budget} bytes of scratch are too few for {links} ranks on other hosts; {} are enough",
+        places * LEAST_PLACE * 4 / 3 + 4
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_scratch_stay_in_the_budget() {
+        for links in [1, 2, 9, 56] {
+            for lanes in [1, 4] {
+                let least = 2 * links * RINGS * lanes * ACROSS_RING * LEAST_PLACE * 4 / 3 + 4;
+                for budget in [least, 16 << 20, 128 << 20, 4 << 30] {
+                    let Ok((place, scratch)) = place_and_scratch(links, lanes, budget) else {
+                        assert!(budget < least, "{links} {lanes} {budget}");
+                        continue;
+                    };
+                    let all = 2 * links * RINGS * lanes * ACROSS_RING * place + scratch;
+                    assert!(all <= budget && place.is_multiple_of(16) && scratch >= 16);
+                    // Offsets of port channels have 32 bits.
+                    assert!(all - scratch < 1 << 32);
+                }
+                let error = place_and_scratch(links, lanes, 4096).unwrap_err().to_string();
+                assert!(error.contains(&format!("{least} are enough")), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Collectives of ranks on several hosts: within a host through each other's memory, and between hosts through port
+//! channels. `docs/design/hosts.md` says why it is so.
+
+mod cost;
+mod links;
+mod moving;
+mod patterns;
+mod reducing;
+mod setup;
+mod steps;
+mod topology;
+
+use mscclpp::{
+    Communicator, DeviceBuffer, DevicePtr, Event, Gpu, Platform, Semaphore, Stream, Transport, gpu::Owner,
+};
+
+use crate::{
+    Collectives, DataType, Kind, ReduceOp, Request, Result,
+    calls::{Inner, Reach},
+    group::Group,
+    handle::{MAX_RANKS_OF_HOSTS, Message},
+    messages::Messages,
+    plan::{Planned, plan},
+};
+
+pub use cost::{HostsModel, HostsPrediction, Pattern};
+use links::{Links, Use};
+use steps::{Across, Chunk, Maker, Step};
+use topology::Topology;
+
+/// What a rank has whose peers are on several hosts.
+pub(crate) struct Hosts {
+    topology: Topology,
+    /// The collectives of this host's ranks, if there are several.
+    local: Option<Collectives>,
+    links: Links,
+    model: HostsModel,
+    /// For messages within the host, beside those to others.
+    beside: Stream,
+}
+
+impl Collectives {
+    /// On how many hosts they are: 1 also where all goes [by ports](crate::CollectivesBuilder::by_ports).
+    #[must_use]
+    pub fn n_hosts(&self) -> usize {
+        match &self.inner.reach {
+            Reach::Hosts(hosts) => hosts.count(),
+            Reach::Memory(_) | Reach::Ports(_) => 1,
+        }
+    }
+}
+
+/// The messages of a call: to and from each rank, in the order in which they were given.
+struct AllMessages {
+    local: Messages,
+    /// Of each rank, what it is sent and what it sends.
+    remote: Vec<[Vec<Message>; 2]>,
+}
+
+impl Hosts {
+    /// Connects the ranks of different hosts; those of this one have done so already.
+    pub(crate) fn connect(
+        comm: &Communicator,
+        gpu: &Gpu,
+        group: &Group,
+        (topology, local, model): (Topology, Option<Collectives>, HostsModel),
+        (transport, tag): (Transport, u32),
+        budget: u64,
+    ) -> Result<Self> {
+        let links = Links::connect(comm, gpu, group, &topology, (transport, tag), budget)?;
+        Ok(Self { topology, local, links, model, beside: gpu.stream()? })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.topology.hosts()
+    }
+
+    pub(crate) fn model(&self) -> HostsModel {
+        self.model
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        self.links.transport
+    }
+
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.local.as_ref().map_or(0, Collectives::device_bytes) + self.links.device_bytes()
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.links.owner()
+    }
+
+    pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
+        self.local.iter().flat_map(|local| local.inner.semaphores()).chain(self.links.semaphores())
+    }
+
+    pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
+        self.local.iter().try_for_each(|local| local.inner.check_waits())?;
+        self.links.check_waits()
+    }
+
+    /// Puts collectives into a stream: see [`Collectives::enqueue`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn submit(
+        &self,
+        inner: &Inner,
+        requests: &[Request<'_>],
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let (rank, ranks) = (inner.group.rank, inner.group.ranks.len());
+        let mut messages = AllMessages::new(&self.topology, ranks);
+        let mut steps = Vec::new();
+        for request in requests {
+            let request = if request.kind == Kind::Barrier { barrier(inner) } else { *request };
+            match plan::<MAX_RANKS_OF_HOSTS>(&request, rank, ranks)? {
+                Planned::Nothing => {}
+                Planned::Exchange(plan) => steps.extend(self.maker().steps(&request, &plan)),
+                Planned::Message { receives, peer, memory, bytes } => {
+                    messages.add(&self.topology, peer, receives, Message { memory, bytes });
+                }
+            }
+        }
+        let own = messages.local.own(self.topology.index)?;
+
+        let mut order = inner.order.lock();
+        order.before(&inner.gpu, stream)?;
+        for step in &steps {
+            // SAFETY: the caller's promise.
+            unsafe { self.step(inner, step, stream, buffers)? };
+        }
+        for (from, to) in own {
+            // SAFETY: the caller's promise.
+            unsafe { stream.copy(to.memory, from.memory, from.bytes)? };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.move_messages(inner, &messages, stream, buffers)? };
+        order.after(&inner.gpu, stream)
+    }
+
+    /// That a request can be right.
+    pub(crate) fn check(&self, inner: &Inner, request: &Request<'_>) -> Result<()> {
+        let request = if request.kind == Kind::Barrier { barrier(inner) } else { *request };
+        plan::<MAX_RANKS_OF_HOSTS>(&request, inner.group.rank, inner.group.ranks.len()).map(drop)
+    }
+
+    fn maker(&self) -> Maker<'_> {
+        let Links { scratch, scratch_bytes, .. } = self.links;
+        Maker { topology: &self.topology, model: self.model, scratch, scratch_bytes }
+    }
+
+    /// # Safety
+    /// As for [`Hosts::submit`].
+    unsafe fn step(
+        &self,
+        inner: &Inner,
+        step: &Step,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        // SAFETY: the caller's promise, for each of these.
+        unsafe {
+            match step {
+                Step::Copy { to, from, bytes } => stream.copy(*to, *from, *bytes)?,
+                Step::Local(plan) => {
+                    if let Some(local) = &self.local {
+                        local.inner.exchange(None, plan, stream, buffers)?;
+                    }
+                }
+                Step::Move { moves, raw } => {
+                    let moves: Vec<_> = moves.iter().map(|it| (*it, Use::Collective)).collect();
+                    self.links.exchange(inner, &self.topology, &moves, *raw, stream, buffers)?;
+                }
+                Step::Reduce(reduction) => {
+                    self.links.reduce(inner, &self.topology, reduction, stream, buffers)?;
+                }
+                Step::Chunks(chunks) => self.chunks(inner, chunks, stream, buffers)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What is between hosts goes into the stream beside, in the order of the chunks, as far as it can be beside.
+    ///
+    /// # Safety
+    /// As for [`Hosts::submit`].
+    unsafe fn chunks(
+        &self,
+        inner: &Inner,
+        chunks: &[Chunk],
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let fork = self.local.is_some() && chunks.len() > 1 && can_fork(stream)?;
+        let beside = if fork { &self.beside } else { stream };
+        let all = |steps: &[Step], stream: &Stream| {
+            // SAFETY: the caller's promise.
+            steps
+                .iter()
+                .filter(|step| step.is_some())
+                .try_for_each(|step| unsafe { self.step(inner, step, stream, buffers) })
+        };
+        let one = std::slice::from_ref;
+        // The order of the host's steps is the same in either case: other ranks may not be able to, or not need to.
+        let mut last: Option<(Option<Event>, &Chunk)> = None;
+        let finish = |last: Option<(Option<Event>, &Chunk)>| {
+            let Some((done, chunk)) = last else { return Ok(()) };
+            done.iter().try_for_each(|done| stream.wait_event(done))?;
+            all(one(&chunk.after), stream)
+        };
+        for chunk in chunks {
+            all(one(&chunk.before), stream)?;
+            if fork {
+                after(inner, stream, beside)?;
+            }
+            all(&chunk.between, beside)?;
+            let done = fork.then(|| inner.gpu.event(false)).transpose()?;
+            done.iter().try_for_each(|done| beside.record(done))?;
+            finish(last.replace((done, chunk)))?;
+        }
+        finish(last)
+    }
+
+    /// Messages within the host and to others at the same time: a rank may wait for one of either kind only because another
+    /// waits for one of the other kind.
+    ///
+    /// # Safety
+    /// As for [`Hosts::submit`].
+    unsafe fn move_messages(
+        &self,
+        inner: &Inner,
+        messages: &AllMessages,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let batches = messages.local.batches(self.topology.index);
+        let rounds = messages.rounds();
+        let Some(local) = self.local.as_ref().filter(|_| !batches.is_empty()) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.send_rounds(inner, rounds, stream, buffers) };
+        };
+        let fork = !rounds.is_empty() && can_fork(stream)?;
+        let beside = if fork { &self.beside } else { stream };
+        if fork {
+            after(inner, stream, beside)?;
+        }
+        for batch in batches {
+            // SAFETY: the caller's promise.
+            unsafe { local.inner.move_messages(batch, beside, buffers)? };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.send_rounds(inner, rounds, stream, buffers)? };
+        if fork { after(inner, beside, stream) } else { Ok(()) }
+    }
+
+    /// # Safety
+    /// As for [`Hosts::submit`].
+    unsafe fn send_rounds(
+        &self,
+        inner: &Inner,
+        rounds: Vec<Vec<(Across, Use)>>,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        for round in rounds {
+            // SAFETY: the caller's promise.
+            unsafe { self.links.exchange(inner, &self.topology, &round, None, stream, buffers)? };
+        }
+        Ok(())
+    }
+}
+
+/// Whether work of a call may go into another stream, too: simulated devices capture one stream alone.
+fn can_fork(stream: &Stream) -> Result<bool> {
+    Ok(stream.gpu().platform() != Platform::Host || !stream.is_capturing()?)
+}
+
+/// What comes into `later` comes after all that is in `earlier`.
+fn after(inner: &Inner, earlier: &Stream, later: &Stream) -> Result<()> {
+    let event = inner.gpu.event(false)?;
+    earlier.record(&event)?;
+    Ok(later.wait_event(&event)?)
+}
+
+/// A word of each, reduced.
+fn barrier(inner: &Inner) -> Request<'static> {
+    let words = inner.counters.barrier();
+    Request {
+        kind: Kind::AllReduce(ReduceOp::Sum),
+        send: words,
+        recv: words.add(8),
+        count: 1,
+        data_type: DataType::U64,
+    }
+}
+
+impl AllMessages {
+    fn new(topology: &Topology, ranks: usize) -> Self {
+        let remote = (0..ranks).map(|_| [Vec::new(), Vec::new()]).collect();
+        Self { local: Messages::new(topology.locals().len()), remote }
+    }
+
+    fn add(&mut self, topology: &Topology, peer: usize, receives: bool, message: Message) {
+        if topology.host_of(peer) == topology.host {
+            self.local.add(topology.index_of(peer), receives, message);
+        } else if message.bytes > 0 {
+            self.remote[peer][usize::from(receives)].push(message);
+        }
+    }
+
+    /// The launches for other hosts: the n-th message of two ranks in each direction is in the same on both sides.
+    fn rounds(&self) -> Vec<Vec<(Across, Use)>> {
+        let most = self.remote.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        // Two messages for each of so many peers fit into a launch. Who is in the lower part is so for all ranks.
+        let parts = |n: usize| [0, 1].map(|part| (n, part * MAX_RANKS_OF_HOSTS / 2));
+        let round = |(n, first): (usize, usize)| {
+            let peers = self.remote.iter().enumerate().skip(first).take(MAX_RANKS_OF_HOSTS / 2);
+            let of = peers.flat_map(|(peer, [sent, received])| {
+                let none = Across {
+                    peer,
+                    send: DevicePtr::NULL,
+                    recv: DevicePtr::NULL,
+                    send_bytes: 0,
+                    recv_bytes: 0,
+                };
+                let send = sent.get(n).map(|message| {
+                    let across = Across { send: message.memory, send_bytes: message.bytes, ..none };
+                    (across, Use::Message { sent: true })
+                });
+                let recv = received.get(n).map(|message| {
+                    let across = Across { recv: message.memory, recv_bytes: message.bytes, ..none };
+                    (across, Use::Message { sent: false })
+                });
+                [send, recv]
+            });
+            of.flatten().collect::<Vec<_>>()
+        };
+        (0..most).flat_map(parts).map(round).filter(|round| !round.is_empty()).collect()
+    }
+}

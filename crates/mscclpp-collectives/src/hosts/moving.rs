@@ -1,0 +1,116 @@
+//! Collectives that only move, across hosts: what all ranks of a host get comes to the host once, and its ranks give it to
+//! each other.
+
+use mscclpp::DevicePtr;
+
+use crate::{Request, handle::Segment, plan::Plan};
+
+use super::steps::{Across, Maker, Step, WHOLE_MAX};
+
+impl Maker<'_> {
+    /// Each rank sends to one rank of each host, which gives it to the others.
+    pub(super) fn all_gather<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
+        let Request { send, recv, data_type, .. } = *request;
+        let topology = self.topology;
+        let bytes = plan.most_bytes.unwrap_or(0);
+        if bytes <= WHOLE_MAX || (0..topology.hosts()).all(|host| topology.ranks(host).len() == 1) {
+            return self.directly(plan);
+        }
+        let (locals, index) = (topology.locals(), topology.index);
+        let of = |rank: usize| recv.add(bytes * rank as u64);
+        let mut moves: Vec<Across> = Vec::new();
+        let mut steps = vec![Step::Copy { to: of(locals[index]), from: send, bytes }];
+        let others = || (0..topology.hosts()).filter(|host| *host != topology.host);
+        for host in others() {
+            let theirs = topology.ranks(host);
+            let peer = theirs[index % theirs.len()];
+            moves.push(Across { peer, send, recv: DevicePtr::NULL, send_bytes: bytes, recv_bytes: 0 });
+            for peer in theirs.iter().skip(index).step_by(locals.len()).copied() {
+                match moves.iter_mut().find(|it| it.peer == peer) {
+                    Some(it) => (it.recv, it.recv_bytes) = (of(peer), bytes),
+                    None => moves.push(Across {
+                        peer,
+                        send: DevicePtr::NULL,
+                        recv: of(peer),
+                        send_bytes: 0,
+                        recv_bytes: bytes,
+                    }),
+                }
+            }
+        }
+        steps.push(Step::moved(moves));
+        let rounds = others().flat_map(|host| topology.ranks(host).chunks(locals.len()));
+        for ranks in std::iter::once(locals).chain(rounds) {
+            let mine = ranks.get(index).copied();
+            let segment = |local: usize| {
+                let mut segment = Segment::NONE;
+                if let Some(rank) = mine {
+                    (segment.send, segment.send_bytes) = (of(rank), bytes);
+                }
+                if let Some(rank) = ranks.get(local) {
+                    (segment.recv, segment.recv_bytes) = (of(*rank), bytes);
+                }
+                segment
+            };
+            let one_way = ranks.len() < locals.len();
+            steps.push(self.local(segment, None, data_type, Some(bytes), one_way));
+        }
+        steps
+    }
+
+    /// The root's host has it first; its ranks send parts to the other hosts, whose ranks give them to each other.
+    pub(super) fn broadcast<const N: usize>(
+        &self,
+        request: &Request<'_>,
+        root: usize,
+        plan: &Plan<N>,
+    ) -> Vec<Step> {
+        let Request { send, recv, data_type, .. } = *request;
+        let topology = self.topology;
+        let bytes = plan.most_bytes.unwrap_or(0);
+        let (root_host, first) = (topology.host_of(root), topology.index_of(root));
+        let count = if bytes <= WHOLE_MAX { 1 } else { topology.fewest() };
+        let ranks = topology.locals().len();
+        let mine = (0..count).find(|n| (first + n) % ranks == topology.index);
+        let owner = |host: usize, n: usize| {
+            let ranks = topology.ranks(host);
+            ranks[(first + n) % ranks.len()]
+        };
+        if topology.host != root_host {
+            let take = mine.map(|n| {
+                let (begin, size) = Self::part(bytes, count, n);
+                let (peer, recv) = (owner(root_host, n), recv.add(begin));
+                Across { peer, send: DevicePtr::NULL, recv, send_bytes: 0, recv_bytes: size }
+            });
+            let take = take.into_iter().filter(|it| it.recv_bytes > 0).collect();
+            return vec![Step::moved(take), self.spread_parts((count, first), recv, bytes, data_type)];
+        }
+        let is_root = topology.locals()[topology.index] == root;
+        let segment = |local: usize| match (is_root, topology.locals()[local] == root) {
+            // The own copy, and what others get.
+            (true, own) => Segment { send, recv, send_bytes: bytes, recv_bytes: if own { bytes } else { 0 } },
+            (false, true) => Segment { recv, recv_bytes: bytes, ..Segment::NONE },
+            (false, false) => Segment::NONE,
+        };
+        let local = self.local(segment, None, data_type, Some(bytes), true);
+        let give = mine.map(|n| {
+            let (begin, size) = Self::part(bytes, count, n);
+            let from = if is_root { send } else { recv };
+            let hosts = (0..topology.hosts()).filter(|host| *host != root_host && size > 0);
+            let moves = hosts.map(|host| Across {
+                peer: owner(host, n),
+                send: from.add(begin),
+                recv: DevicePtr::NULL,
+                send_bytes: size,
+                recv_bytes: 0,
+            });
+            moves.collect::<Vec<_>>()
+        });
+        let give = Step::moved(give.unwrap_or_default());
+        if ranks == 1 {
+            return vec![give, Step::Copy { to: recv, from: send, bytes }];
+        }
+        // Small messages are under way before the root's own host has them.
+        if count == 1 { vec![give, local] } else { vec![local, give] }
+    }
+}

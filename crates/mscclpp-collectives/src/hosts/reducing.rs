@@ -1,0 +1,341 @@
+//! Collectives that reduce, across hosts: each host reduces the numbers of its ranks, in their order, and the results of
+//! the hosts are reduced in the order of the hosts by whoever needs them. Sizes decide only who sends what to whom.
+
+use mscclpp::DevicePtr;
+
+use crate::{DataType, ReduceOp, Request, handle::Segment, plan::Plan};
+
+use super::Pattern;
+use super::steps::{Across, Chunk, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_host};
+
+/// A large message goes by chunks of at least so many bytes, and so many at most.
+const CHUNK_MIN: u64 = 4 << 20;
+const CHUNKS_MAX: u64 = 8;
+
+/// Which ranks of a host have a part of a message each: as many on every host.
+#[derive(Clone, Copy)]
+pub(super) struct Rails {
+    pub(super) count: usize,
+    /// The number, on its host, of the rank that has the first part.
+    pub(super) first: usize,
+}
+
+impl Maker<'_> {
+    pub(super) fn has_peers(&self) -> bool {
+        self.topology.locals().len() > 1
+    }
+
+    /// The rank of a host that has part `n`.
+    pub(super) fn owner(&self, rails: Rails, host: usize, n: usize) -> usize {
+        let ranks = self.topology.ranks(host);
+        ranks[(rails.first + n) % ranks.len()]
+    }
+
+    /// The part that a rank of this host has.
+    fn part_of(&self, rails: Rails, local: usize) -> Option<usize> {
+        let ranks = self.topology.locals().len();
+        (0..rails.count).find(|n| (rails.first + n) % ranks == local)
+    }
+
+    /// Whether every rank of this host has a part, and no part is empty: then each takes something from each other.
+    fn all_take(&self, rails: Rails, bytes: u64) -> bool {
+        let last = Self::part(bytes, rails.count, rails.count - 1).1;
+        rails.count == self.topology.locals().len() && last > 0
+    }
+
+    /// This host reduces `bytes` bytes at `send`: each part comes to `to` of its begin, at who has it.
+    fn reduce_parts(
+        &self,
+        rails: Rails,
+        (send, bytes): (DevicePtr, u64),
+        to: impl Fn(u64) -> DevicePtr,
+        op: ReduceOp,
+        data_type: DataType,
+    ) -> Step {
+        let part = |n: usize| Self::part(bytes, rails.count, n);
+        let segment = |local: usize| {
+            let Some((begin, size)) = self.part_of(rails, local).map(part) else { return Segment::NONE };
+            let own = local == self.topology.index;
+            let recv = if own { to(begin) } else { DevicePtr::NULL };
+            Segment { send: send.add(begin), recv, send_bytes: size, recv_bytes: if own { size } else { 0 } }
+        };
+        let one_way = !self.all_take(rails, bytes);
+        self.local(segment, Some(within_a_host(op)), data_type, Some(part(0).1), one_way)
+    }
+
+    /// Who has a part gives it to all ranks of this host; all have them where they belong, behind `base`.
+    pub(super) fn spread_parts(
+        &self,
+        (count, first): (usize, usize),
+        base: DevicePtr,
+        bytes: u64,
+        data_type: DataType,
+    ) -> Step {
+        let rails = Rails { count, first };
+        let of = |local: usize| self.part_of(rails, local).map(|n| Self::part(bytes, count, n));
+        let mine = of(self.topology.index);
+        let segment = |local: usize| {
+            let mut segment = Segment::NONE;
+            if let Some((begin, size)) = mine {
+                (segment.send, segment.send_bytes) = (base.add(begin), size);
+            }
+            if let Some((begin, size)) = of(local) {
+                (segment.recv, segment.recv_bytes) = (base.add(begin), size);
+            }
+            segment
+        };
+        let most = Self::part(bytes, count, 0).1;
+        self.local(segment, None, data_type, Some(most), !self.all_take(rails, bytes))
+    }
+
+    /// The sources of a reduction: what `source` says of each host.
+    pub(super) fn reduction(
+        &self,
+        sources: Vec<Source>,
+        (recv, bytes): (DevicePtr, u64),
+        most: u64,
+        op: ReduceOp,
+        data_type: DataType,
+    ) -> Step {
+        Step::Reduce(Box::new(Reduction {
+            sources,
+            own: self.topology.host,
+            recv,
+            bytes,
+            most,
+            op,
+            data_type,
+            raw: !self.has_peers(),
+        }))
+    }
+
+    pub(super) fn all_reduce<const N: usize>(
+        &self,
+        request: &Request<'_>,
+        op: ReduceOp,
+        plan: &Plan<N>,
+    ) -> Vec<Step> {
+        let Request { send, recv, data_type, .. } = *request;
+        let topology = self.topology;
+        let bytes = plan.most_bytes.unwrap_or(0);
+        let hosts = topology.hosts();
+        let pattern = if topology.even().is_some() { self.pattern(op, bytes) } else { Pattern::Shares };
+        if pattern != Pattern::Shares {
+            let everywhere = Segment { send, recv, send_bytes: bytes, recv_bytes: bytes };
+            let local = self.local(|_| everywhere, Some(within_a_host(op)), data_type, Some(bytes), false);
+            let mine = if self.has_peers() { recv } else { send };
+            let mut steps = vec![local];
+            if pattern == Pattern::Doubling {
+                steps.extend(self.doubling((mine, recv, bytes), op, data_type));
+            } else {
+                let source = |host| self.source(host, topology.index, (mine, bytes), (mine, bytes));
+                let sources = (0..hosts).map(source).collect();
+                steps.push(self.reduction(sources, (recv, bytes), bytes, op, data_type));
+            }
+            return steps;
+        }
+        let rails = Rails { count: topology.fewest(), first: 0 };
+        let chunks = (bytes / CHUNK_MIN).clamp(1, CHUNKS_MAX) as usize;
+        let chunk = |n: usize| {
+            let (at, size) = Self::part(bytes, chunks, n);
+            let (send, recv) = (send.add(at), recv.add(at));
+            let before = self.reduce_parts(rails, (send, size), |begin| recv.add(begin), op, data_type);
+            let between = self.part_of(rails, topology.index).map(|n| {
+                let (begin, size) = Self::part(size, rails.count, n);
+                let from = if self.has_peers() { recv } else { send };
+                self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type)
+            });
+            let after = self.spread_parts((rails.count, 0), recv, size, data_type);
+            Chunk { before, between: between.unwrap_or_default(), after }
+        };
+        vec![Step::Chunks((0..chunks).map(chunk).collect())]
+    }
+
+    /// The source of a host whose rank of number `index` is sent `sent`; `here` if it is this host.
+    pub(super) fn source(
+        &self,
+        host: usize,
+        index: usize,
+        sent: (DevicePtr, u64),
+        here: (DevicePtr, u64),
+    ) -> Source {
+        if host == self.topology.host {
+            return Source::Here(here.0);
+        }
+        Source::Peer { peer: self.topology.ranks(host)[index], send: sent.0, send_bytes: sent.1 }
+    }
+
+    /// For each rank of each host, its host reduces, and so does a rank of each other host with the numbers of its own host;
+    /// that one sends them.
+    pub(super) fn reduce_scatter<const N: usize>(
+        &self,
+        request: &Request<'_>,
+        op: ReduceOp,
+        plan: &Plan<N>,
+    ) -> Vec<Step> {
+        let Request { send, recv, data_type, .. } = *request;
+        let topology = self.topology;
+        let (hosts, host, index) = (topology.hosts(), topology.host, topology.index);
+        let ranks = topology.locals().len();
+        let bytes = plan.most_bytes.unwrap_or(0);
+        let of = |rank: usize| send.add(bytes * rank as u64);
+        let own_rank = topology.locals()[index];
+        // Results of this host for others, and what comes of others: a place for each, in the largest case of all ranks.
+        let most_sent = (0..hosts).map(|at| {
+            let here = topology.ranks(at).len();
+            (0..hosts).filter(|h| *h != at).map(|h| topology.ranks(h).len().div_ceil(here)).sum::<usize>()
+        });
+        let places = most_sent.max().unwrap_or(1) + hosts - 1;
+        let chunk = (self.scratch_bytes / places as u64 / 16 * 16).max(16);
+        let mut steps = Vec::new();
+        let mut at = 0;
+        while at < bytes {
+            let size = chunk.min(bytes - at);
+            let mut places = (0..).map(|n: u64| self.scratch.add(n * chunk));
+            let mut place = || places.next().unwrap_or(self.scratch);
+            let mut moves: Vec<Across> = Vec::new();
+            let mut sources =
+                vec![Source::Here(if self.has_peers() { recv.add(at) } else { of(own_rank).add(at) }); hosts];
+            for other in (0..hosts).filter(|other| *other != host) {
+                let theirs = topology.ranks(other);
+                for round in 0..theirs.len().div_ceil(ranks) {
+                    let dest = |local: usize| theirs.get(round * ranks + local).copied();
+                    let mine = dest(index);
+                    let to = match (self.has_peers(), mine) {
+                        (true, _) => place(),
+                        (false, Some(dest)) => of(dest).add(at),
+                        (false, None) => continue,
+                    };
+                    steps.push(self.for_ranks(dest, |rank| of(rank).add(at), (to, size), op, data_type));
+                    if let Some(peer) = mine {
+                        moves.push(Across {
+                            peer,
+                            send: to,
+                            recv: DevicePtr::NULL,
+                            send_bytes: size,
+                            recv_bytes: 0,
+                        });
+                    }
+                }
+                // What comes of that host, from who has this rank among those that it reduces for.
+                let peer = theirs[index % theirs.len()];
+                let to = place();
+                sources[other] = Source::Here(to);
+                match moves.iter_mut().find(|it| it.peer == peer) {
+                    Some(it) => (it.recv, it.recv_bytes) = (to, size),
+                    None => moves.push(Across {
+                        peer,
+                        send: DevicePtr::NULL,
+                        recv: to,
+                        send_bytes: 0,
+                        recv_bytes: size,
+                    }),
+                }
+            }
+            let locals = topology.locals();
+            steps.push(self.for_ranks(
+                |local| locals.get(local).copied(),
+                |rank| of(rank).add(at),
+                (recv.add(at), size),
+                op,
+                data_type,
+            ));
+            if topology.even().is_some() {
+                // Each rank sends to whom it takes from, so what comes is reduced where it comes.
+                for it in &moves {
+                    sources[topology.host_of(it.peer)] =
+                        Source::Peer { peer: it.peer, send: it.send, send_bytes: it.send_bytes };
+                }
+                moves.clear();
+            }
+            steps.push(Step::Move { moves, raw: (!self.has_peers()).then_some((op, data_type)) });
+            steps.push(self.reduction(sources, (recv.add(at), size), size, op, data_type));
+            at += size;
+        }
+        steps
+    }
+
+    /// This host reduces what is at `of` for the rank that `dest` says of each of its ranks, which gets it at `to`.
+    fn for_ranks(
+        &self,
+        dest: impl Fn(usize) -> Option<usize>,
+        of: impl Fn(usize) -> DevicePtr,
+        (to, size): (DevicePtr, u64),
+        op: ReduceOp,
+        data_type: DataType,
+    ) -> Step {
+        let ranks = self.topology.locals().len();
+        let segment = |local: usize| {
+            let Some(rank) = dest(local) else { return Segment::NONE };
+            let own = local == self.topology.index;
+            let (recv, recv_bytes) = if own { (to, size) } else { (DevicePtr::NULL, 0) };
+            Segment { send: of(rank), recv, send_bytes: size, recv_bytes }
+        };
+        let one_way = (0..ranks).any(|local| dest(local).is_none());
+        self.local(segment, Some(within_a_host(op)), data_type, Some(size), one_way)
+    }
+
+    /// Each host reduces parts, which its ranks send to their likes on the root's host; these give the sums to the root.
+    pub(super) fn reduce<const N: usize>(
+        &self,
+        request: &Request<'_>,
+        root: usize,
+        op: ReduceOp,
+        plan: &Plan<N>,
+    ) -> Vec<Step> {
+        let Request { send, recv, data_type, .. } = *request;
+        let topology = self.topology;
+        let all = plan.most_bytes.unwrap_or(0);
+        let root_host = topology.host_of(root);
+        let count = if all <= WHOLE_MAX { 1 } else { topology.fewest() };
+        let rails = Rails { count, first: topology.index_of(root) };
+        let mine = self.part_of(rails, topology.index);
+        let is_root = topology.locals()[topology.index] == root;
+        let mut steps = Vec::new();
+        let mut at = 0;
+        // A part is no larger than the scratch.
+        let chunk = (self.scratch_bytes / 16 * 16).max(16);
+        while at < all {
+            let bytes = chunk.min(all - at);
+            let to = |begin: u64| if is_root { recv.add(at + begin) } else { self.scratch.add(begin) };
+            steps.push(self.reduce_parts(rails, (send.add(at), bytes), to, op, data_type));
+            if let Some(n) = mine {
+                let (begin, size) = Self::part(bytes, count, n);
+                let own = if self.has_peers() { to(begin) } else { send.add(at + begin) };
+                if topology.host == root_host {
+                    let source = |host: usize| {
+                        let index = topology.index_of(self.owner(rails, host, n));
+                        self.source(host, index, (DevicePtr::NULL, 0), (own, size))
+                    };
+                    let sources = (0..topology.hosts()).map(source).collect();
+                    steps.push(self.reduction(sources, (to(begin), size), size, op, data_type));
+                } else {
+                    let peer = self.owner(rails, root_host, n);
+                    let across =
+                        Across { peer, send: own, recv: DevicePtr::NULL, send_bytes: size, recv_bytes: 0 };
+                    let moves = if size > 0 { vec![across] } else { Vec::new() };
+                    steps.push(Step::Move { moves, raw: (!self.has_peers()).then_some((op, data_type)) });
+                }
+            }
+            if topology.host == root_host && count > 1 {
+                let own = mine.map(|n| Self::part(bytes, count, n));
+                let segment = |local: usize| {
+                    let mut segment = Segment::NONE;
+                    if let (Some((begin, size)), true) = (own, topology.locals()[local] == root && !is_root) {
+                        (segment.send, segment.send_bytes) = (to(begin), size);
+                    }
+                    if let (Some(n), true, false) =
+                        (self.part_of(rails, local), is_root, local == topology.index)
+                    {
+                        let (begin, size) = Self::part(bytes, count, n);
+                        (segment.recv, segment.recv_bytes) = (to(begin), size);
+                    }
+                    segment
+                };
+                steps.push(self.local(segment, None, data_type, Some(Self::part(bytes, count, 0).1), true));
+            }
+            at += bytes;
+        }
+        steps
+    }
+}

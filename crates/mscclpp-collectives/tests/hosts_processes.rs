@@ -1,0 +1,161 @@
+//! Collectives whose ranks are processes on several hosts, two on each: of this machine with other names, and network
+//! namespaces with real packets between them. A host vanishes: all its processes are killed, or its interface is taken down.
+
+#[path = "../../mscclpp/tests/support/children.rs"]
+#[allow(dead_code, reason = "the tests of the facade use all of it")]
+mod children;
+#[path = "support/net.rs"]
+mod net;
+mod support;
+
+use std::{
+    process::{Command, ExitCode},
+    thread,
+    time::{Duration, Instant},
+};
+
+use children::{Children, Role, run_if_child, say, this_program};
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp::{Gpu, Transport};
+use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
+pub(crate) use mscclpp_test_support::LIMIT;
+use mscclpp_test_support::Random;
+use net::Net;
+use support::{builder, platform};
+
+/// Ranks of a host.
+const ON_EACH: usize = 2;
+/// How soon every rank must have noticed: ten times what is promised, for busy machines.
+const NOTICE: Duration = Duration::from_secs(50);
+
+fn main() -> ExitCode {
+    if let Some(code) = run_if_child(child) {
+        return code;
+    }
+    let possible = Net::new(2).map(drop);
+    if let Err(why) = &possible {
+        eprintln!("NOT TESTED: collectives between network namespaces: {why}");
+    }
+    let wired = |name: &str, test: fn() -> Result<(), Failed>| match &possible {
+        Ok(()) => Trial::test(name, test),
+        Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
+    };
+    let trials = vec![
+        Trial::test("ranks_of_two_hosts_reduce", || reduce(2, &Wires::None)),
+        Trial::test("a_host_whose_ranks_are_killed_is_named_by_all_others", || {
+            vanish(&Wires::None, |children, _| (2..4).for_each(|rank| children.kill(rank)))
+        }),
+        wired("two_hosts_with_a_wire_reduce", || reduce(2, &Wires::Of(Net::new(2)?))),
+        wired("four_hosts_with_a_switch_reduce", || reduce(4, &Wires::Of(Net::new(4)?))),
+        wired("a_host_whose_interface_is_taken_down_is_named_by_all_others", || {
+            vanish(&Wires::Of(Net::new(2)?), |_, wires| {
+                if let Wires::Of(net) = wires {
+                    net.cut(1);
+                }
+            })
+        }),
+    ];
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(1));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// What is between the hosts.
+enum Wires {
+    /// They are this machine, by other names.
+    None,
+    Of(Net),
+}
+
+impl Wires {
+    fn command(&self, rank: usize) -> Command {
+        let host = rank / ON_EACH;
+        let mut command = match self {
+            Self::None => this_program(),
+            Self::Of(net) => net.command(host, this_program().get_program()),
+        };
+        // A namespace does not make it another host by itself where this is set.
+        command.env("MSCCLPP_HOSTID", format!("host {host}"));
+        command
+    }
+}
+
+fn reduce(hosts: usize, wires: &Wires) -> Result<(), Failed> {
+    let ranks = ON_EACH * hosts;
+    let mut children = Children::start_as("reduce", ranks, |rank| wires.command(rank));
+    children.go();
+    (0..ranks).for_each(|rank| children.expect_success(rank));
+    Ok(())
+}
+
+fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), Failed> {
+    let ranks = 2 * ON_EACH;
+    let mut children = Children::start_as("vanish", ranks, |rank| wires.command(rank));
+    children.go();
+    (0..ranks).for_each(|rank| children.expect(rank, "ready"));
+    thread::sleep(Duration::from_millis(Random::new().of(0..=300)));
+    let at = Instant::now();
+    how(&mut children, wires);
+    for rank in 0..ON_EACH {
+        let said = children.next_line(rank);
+        let after = at.elapsed();
+        println!("rank {rank} after {after:?}: {said}");
+        let named = (ON_EACH..ranks).any(|gone| said.contains(&format!("rank {gone}")));
+        if !said.starts_with("error ") || !named || after > NOTICE {
+            return Err(format!("rank {rank} does not name a rank of the other host: {said}").into());
+        }
+    }
+    Ok(())
+}
+
+fn child(role: &Role) {
+    if role.name == "vanish" {
+        let error = replay(role, u64::MAX).expect_err("a job without one of its hosts");
+        say(&format!("error {error}"));
+    } else {
+        replay(role, 15).expect("collectives");
+    }
+}
+
+/// Replays a graph, with fresh numbers, until it fails or has been done so many times.
+fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
+    let comm = role.communicator()?;
+    let gpu = comm.context().gpu(device_of(role.rank))?;
+    let collectives = builder(&comm, &gpu).between_hosts(Transport::ETHERNET).scratch(4 << 20).connect()?;
+    let n = collectives.n_ranks() as u64;
+    assert_eq!(collectives.n_hosts() as u64, n / ON_EACH as u64);
+    let stream = gpu.stream()?;
+    let numbers = DeviceSlice::<u64>::new(&gpu.allocate(160_000)?)?;
+    stream.begin_capture()?;
+    let captured =
+        (0..3).try_for_each(|_| collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream));
+    let graph = stream.end_capture()?;
+    captured?;
+    if rounds == u64::MAX {
+        say("ready");
+    }
+    for round in 0..rounds {
+        // A slow host slows the others, and breaks nothing.
+        if rounds < u64::MAX && round % 5 == 4 && role.rank >= ON_EACH {
+            thread::sleep(Duration::from_millis(200));
+        }
+        numbers.write(&vec![round % 1000 * (1 + role.rank as u64); numbers.len()])?;
+        // SAFETY: the graph keeps what it uses.
+        unsafe { graph.launch(&stream)? };
+        collectives.synchronize(&stream)?;
+        let sum = round % 1000 * (n * (n + 1) / 2) * n * n;
+        assert!(numbers.read()?.iter().all(|number| *number == sum), "round {round}");
+    }
+    comm.bootstrap().barrier()?;
+    Ok(())
+}
+
+pub(crate) fn device_of(rank: usize) -> usize {
+    rank % platform().device_count().expect("devices")
+}
+
+/// That the device still exists for this process.
+pub(crate) fn assert_usable(id: usize) {
+    let gpu: Gpu = platform().gpu(id).expect("a device");
+    gpu.allocate(4096).expect("memory").fill(0, 4096, 1).expect("a fill");
+}

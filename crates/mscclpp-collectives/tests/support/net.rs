@@ -1,0 +1,70 @@
+//! Hosts with interfaces of their own, on one switch: network namespaces. Needs root and `ip`.
+
+use std::{
+    ffi::OsStr,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Gone when dropped.
+pub(crate) struct Net {
+    /// The switch, and behind it the hosts.
+    names: Vec<String>,
+}
+
+fn ip(arguments: &[&str]) -> Result<(), String> {
+    let said = match Command::new("ip").args(arguments).output() {
+        Ok(output) if output.status.success() => return Ok(()),
+        Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!("needs network namespaces: ip {}: {said}", arguments.join(" ")))
+}
+
+impl Net {
+    pub(crate) fn new(hosts: usize) -> Result<Self, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (id, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let net = Self { names: (0..=hosts).map(|n| format!("mch{id}-{number}-{n}")).collect() };
+        for name in &net.names {
+            ip(&["netns", "add", name])?;
+            ip(&["-n", name, "link", "set", "lo", "up"])?;
+        }
+        let switch = net.names[0].as_str();
+        ip(&["-n", switch, "link", "add", "switch", "type", "bridge"])?;
+        ip(&["-n", switch, "link", "set", "switch", "up"])?;
+        for (n, host) in net.names.iter().enumerate().skip(1) {
+            let port = format!("port{n}");
+            ip(&[
+                "link", "add", "wire", "netns", host, "type", "veth", "peer", "name", &port, "netns", switch,
+            ])?;
+            ip(&["-n", switch, "link", "set", &port, "master", "switch", "up"])?;
+            ip(&["-n", host, "addr", "add", &format!("10.77.0.{n}/24"), "dev", "wire"])?;
+            ip(&["-n", host, "link", "set", "wire", "up"])?;
+        }
+        Ok(net)
+    }
+
+    /// A program on one of the hosts.
+    pub(crate) fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[host + 1]]).arg(program);
+        command
+    }
+
+    /// Takes a host's only interface down.
+    pub(crate) fn cut(&self, host: usize) {
+        ip(&["-n", &self.names[host + 1], "link", "set", "wire", "down"]).expect("an interface taken down");
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for name in self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
+            if let Err(error) = ip(&["netns", "del", name]) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+// What ranks on different hosts send each other in a collective, through port channels. For the library's own use.
+//
+// Between two ranks there are channels, of which a launch uses one at most, and `lanes` lanes of each: a block has one lane.
+// A lane has a ring of AcrossPieces places in the receiver's memory, and as many in the sender's, from which it puts. What
+// goes over a channel in a launch goes by pieces, as many in one direction as in the other: where there are no more bytes, a
+// piece is a signal alone. Both sides know the larger of the two messages, so they count alike, over all launches, in device
+// memory: graphs can be replayed. Piece c is in place c modulo AcrossPieces of both rings.
+//
+//   H1. A block puts piece j of a launch when it has taken piece j - 1 - AcrossAhead, and takes piece j - AcrossAhead behind
+//       that. So if it has taken piece t, the peer had put t, and before that had taken t - 1 - AcrossAhead. Piece j is put
+//       into the place of piece j - 2 * (AcrossAhead + 1), which the peer has taken, and which has therefore left this side.
+//   H2. The same holds between launches: a launch takes as many pieces as it puts, so when it ends, all but the last
+//       AcrossAhead + 1 of its pieces are known to be taken, and the first that a later launch takes says that of all.
+//   H3. When a launch is complete, nothing that was put before is on its way to this rank over its channels. So no credits
+//       are needed that would come later than what they are for, and a rank that leaves owes nobody a signal.
+//   H4. A signal of a port channel comes behind the data that was put before it, and its wait acquires; the barrier of the
+//       block behind it passes that on.
+//
+// There are two kernels. In `moveAcross` each peer has blocks of its own, so that no rank waits for a peer that waits for
+// another. In `reduceAcross` a block has a lane of all peers: it takes a piece of each and reduces them in their order.
+
+#ifndef MSCCLPP_COLLECTIVE_HOSTS_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_HOSTS_DEVICE_HPP_
+
+#include "mscclpp/collective_device.hpp"
+#include "mscclpp/port_channel_device.hpp"
+
+namespace mscclpp {
+
+enum AcrossLimits : uint32_t {
+  // Places of a ring, and how many pieces are put before the first is taken.
+  AcrossPieces = 8,
+  AcrossAhead = 3,
+  // How many peers a launch has at most.
+  AcrossTransfers = 64,
+  // The channel of what stays here.
+  AcrossNoChannel = 0xffffffffu,
+};
+static_assert(AcrossPieces >= 2 * (AcrossAhead + 1), "H1");
+
+// What this rank sends over a channel, and what it takes.
+struct AcrossTransfer {
+  const uint8_t* send;
+  uint8_t* recv;
+  uint64_t sendBytes, recvBytes;
+  // The number of the channel here, or AcrossNoChannel; that of its ring here, and of the one at the peer.
+  uint32_t channel, ring, theirRing;
+  // Bytes of a piece, a multiple of 16, the same on both sides.
+  uint32_t piece;
+};
+
+// One launch. When reducing, the transfers are in the order in which they are combined, and each brings as many bytes as the
+// own one takes, whose number is `own`. It has no channel, and others need not have one: then the numbers are at `send`. The
+// result goes to the `recv` of the own one.
+struct CollectiveAcross {
+  AcrossTransfer transfers[AcrossTransfers];
+  // In this device's memory: a PortChannelDeviceHandle for each lane of each channel, and how many pieces it has had.
+  const void* channels;
+  uint64_t* counts;
+  // The memory with the rings, which the channels put from; where those that peers put into begin, and this rank's own.
+  uint8_t* memory;
+  uint64_t inbox, outbox;
+  // Bytes of a place, at least those of a piece.
+  uint64_t place;
+  // When reducing, the most that any rank sends to another in this step.
+  uint64_t most;
+  uint32_t count, lanes, own;
+  // ReduceType, ReduceOp; by what sums are divided if that is ReduceAvg.
+  uint32_t type, op, divisor;
+  // What this rank sends, and its own part, is multiplied by this first, as CollectiveCall says.
+  uint64_t scale;
+  uint32_t scaled, reserved;
+};
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+// A lane of a channel, in a launch.
+struct AcrossLane {
+  const CollectiveAcross& call;
+  const AcrossTransfer& transfer;
+  uint32_t lane, thread, threads;
+
+  MSCCLPP_DEVICE_INLINE uint64_t index() const { return static_cast<uint64_t>(transfer.channel) * call.lanes + lane; }
+  MSCCLPP_DEVICE_INLINE const PortChannelDeviceHandle* channel() const {
+    return static_cast<const PortChannelDeviceHandle*>(call.channels) + index();
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t counted() const { return load8(call.counts + index()); }
+  MSCCLPP_DEVICE_INLINE void count(uint64_t pieces) const { store8(call.counts + index(), pieces); }
+
+  // Where the place of piece c is in ring `ring`, from the beginning of all rings of its side.
+  MSCCLPP_DEVICE_INLINE uint64_t place(uint32_t ring, uint64_t c) const {
+    return ((static_cast<uint64_t>(ring) * call.lanes + lane) * AcrossPieces + c % AcrossPieces) * call.place;
+  }
+  MSCCLPP_DEVICE_INLINE uint8_t* inPlace(uint64_t c) const { return call.memory + call.inbox + place(transfer.ring, c); }
+
+  // How many pieces of a message of so many bytes this lane has.
+  MSCCLPP_DEVICE_INLINE uint64_t pieces(uint64_t bytes) const {
+    const uint64_t all = (bytes + transfer.piece - 1) / transfer.piece;
+    return all > lane ? (all - lane + call.lanes - 1) / call.lanes : 0;
+  }
+  // Where its piece j begins in a message, and how many bytes of it that has.
+  MSCCLPP_DEVICE_INLINE uint64_t begin(uint64_t j) const { return (j * call.lanes + lane) * transfer.piece; }
+  MSCCLPP_DEVICE_INLINE uint32_t bytesOf(uint64_t message, uint64_t j) const {
+    const uint64_t at = begin(j);
+    if (at >= message) return 0;
+    return static_cast<uint32_t>(message - at < transfer.piece ? message - at : transfer.piece);
+  }
+
+  // By all threads: brings piece j, the c-th, to where it is put from. A barrier comes behind it.
+  MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
+    const uint32_t bytes = bytesOf(transfer.sendBytes, j);
+    if (bytes == 0) return;
+    const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
+    putBytes(call.memory + call.outbox + place(transfer.ring, c), transfer.send + begin(j), bytes, thread, threads, sent);
+  }
+  // By one thread: sends it. Returns whether it could.
+  MSCCLPP_DEVICE_INLINE bool put(uint64_t j, uint64_t c) const {
+    const uint64_t bytes = bytesOf(transfer.sendBytes, j);
+    if (bytes == 0) return channel()->signal();
+    return channel()->putWithSignal(call.inbox + place(transfer.theirRing, c), call.outbox + place(transfer.ring, c), bytes);
+  }
+};
+
+MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
+  const uint32_t which = blockOfGrid() / call.lanes;
+  if (which >= call.count) return;
+  const AcrossTransfer& transfer = call.transfers[which];
+  const AcrossLane lane{call, transfer, blockOfGrid() % call.lanes, threadOfBlock(), threadsOfBlock()};
+  const uint64_t most = transfer.sendBytes > transfer.recvBytes ? transfer.sendBytes : transfer.recvBytes;
+  const uint64_t pieces = lane.pieces(most), before = lane.counted();
+  if (pieces == 0) return;
+  for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
+    if (j < pieces) {
+      lane.load(j, before + j);
+      blockSync();
+      if (blockAny(lane.thread == 0 && !lane.put(j, before + j))) return;
+    }
+    if (j < AcrossAhead) continue;
+    const uint64_t taken = j - AcrossAhead;
+    if (blockAny(lane.thread == 0 && !lane.channel()->wait())) return;
+    const uint32_t bytes = lane.bytesOf(transfer.recvBytes, taken);
+    if (bytes > 0) takeBytes(transfer.recv + lane.begin(taken), lane.inPlace(before + taken), bytes, lane.thread, lane.threads);
+    // The reads of all threads are complete before a later piece says so.
+    blockSync();
+  }
+  if (lane.thread == 0) lane.count(before + pieces);
+}
+
+// The words of all hosts, combined in their order, as numbers of a type that the kernel knows: sums that are not divided.
+template <uint32_t Type>
+struct SumAcross {
+  // How many vectors of a host a thread has under way at once.
+  static constexpr uint32_t Vectors = VectorsInFlight;
+  WordFold<Number<Type>> fold;
+  MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) {
+    if (n == 0) {
+      fold.first(word);
+    } else {
+      fold.next(ReduceSum, word);
+    }
+  }
+  MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross&) { return fold.result(ReduceSum, 1); }
+};
+
+// As the call says, one number after the other. A function of its own: it is much code.
+MSCCLPP_DEVICE_NOINLINE uint64_t reduceAnyAcross(const uint64_t* words, uint32_t count, uint32_t type, uint32_t op,
+                                                 uint32_t divisor) {
+  return withNumber(type, [=](auto number) {
+    using N = decltype(number);
+    uint64_t result = 0;
+#pragma unroll 1
+    for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
+      typename N::Value value = N::widen(words[0] >> bit);
+#pragma unroll 1
+      for (uint32_t n = 1; n < count; ++n) value = combineValues(op, value, N::widen(words[n] >> bit));
+      if (op == ReduceAvg) value = N::divide(value, divisor);
+      result |= N::narrow(value) << bit;
+    }
+    return result;
+  });
+}
+struct AnyAcross {
+  static constexpr uint32_t Vectors = 1;
+  uint64_t words[AcrossTransfers];
+  MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) { words[n] = word; }
+  MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross& call) const {
+    return reduceAnyAcross(words, call.count, call.type, call.op, call.divisor);
+  }
+};
+
+// A number that the compiler knows.
+template <uint32_t N>
+struct AcrossVectors {
+  static constexpr uint32_t Value = N;
+};
+
+template <class Fold>
+MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
+  const uint32_t laneOfGrid = blockOfGrid(), thread = threadOfBlock(), threads = threadsOfBlock();
+  const AcrossTransfer& own = call.transfers[call.own];
+  const auto laneOf = [&](uint32_t n) { return AcrossLane{call, call.transfers[n], laneOfGrid, thread, threads}; };
+  const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
+  const auto isPeer = [&](uint32_t n) { return call.transfers[n].channel != AcrossNoChannel; };
+  // As many for all hosts.
+  const uint64_t pieces = laneOf(call.own).pieces(call.most);
+  if (pieces == 0) return;
+  // The last counts of all channels, and where the numbers of each host are. All is read before the first barrier, and counts
+  // are written behind the last one.
+  uint64_t before[AcrossTransfers];
+  const uint8_t* from[AcrossTransfers];
+  for (uint32_t n = 0; n < call.count; ++n) before[n] = isPeer(n) ? laneOf(n).counted() : 0;
+  // One thread for each peer; returns whether none failed.
+  const auto byThreads = [&](auto use) {
+    bool failed = false;
+    for (uint32_t n = thread; n < call.count; n += threads) {
+      if (isPeer(n) && !use(laneOf(n), before[n])) failed = true;
+    }
+    return !blockAny(failed);
+  };
+  for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
+    if (j < pieces) {
+      for (uint32_t n = 0; n < call.count; ++n) {
+        if (isPeer(n)) laneOf(n).load(j, before[n] + j);
+      }
+      blockSync();
+      if (!byThreads([&](const AcrossLane& lane, uint64_t c) { return lane.put(j, c + j); })) return;
+    }
+    if (j < AcrossAhead) continue;
+    const uint64_t taken = j - AcrossAhead;
+    if (!byThreads([](const AcrossLane& lane, uint64_t) { return lane.channel()->wait(); })) return;
+    const AcrossLane here = laneOf(call.own);
+    const uint32_t bytes = here.bytesOf(own.recvBytes, taken);
+    uint8_t* const to = own.recv + here.begin(taken);
+    for (uint32_t n = 0; n < call.count; ++n) {
+      from[n] = isPeer(n) ? laneOf(n).inPlace(before[n] + taken) : call.transfers[n].send + here.begin(taken);
+    }
+    // By `count` vectors, threads apart, from the i-th on: all those of a host are loaded before the next host's.
+    const auto vectors = [&](uint32_t i, auto count) {
+      constexpr uint32_t Count = decltype(count)::Value;
+      Fold low[Count], high[Count];
+#pragma unroll 1
+      for (uint32_t n = 0; n < call.count; ++n) {
+        Bytes16 v[Count];
+#pragma unroll
+        for (uint32_t u = 0; u < Count; ++u) {
+          // A place may be read to its end.
+          v[u] = vectorOf(from[n], isPeer(n) ? bytes + 16 : bytes, i + u * threads);
+          if (call.scaled && n == call.own) v[u] = Bytes16{sent(v[u].low), sent(v[u].high)};
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < Count; ++u) {
+          low[u].put(n, v[u].low);
+          high[u].put(n, v[u].high);
+        }
+      }
+#pragma unroll
+      for (uint32_t u = 0; u < Count; ++u) {
+        storeVectorOf(to, bytes, i + u * threads, Bytes16{low[u].result(call), high[u].result(call)});
+      }
+    };
+    uint32_t i = thread;
+#pragma unroll 1
+    for (; (i + (Fold::Vectors - 1) * threads) * 16 < bytes; i += Fold::Vectors * threads) {
+      vectors(i, AcrossVectors<Fold::Vectors>());
+    }
+#pragma unroll 1
+    for (; i * 16 < bytes; i += threads) vectors(i, AcrossVectors<1>());
+    blockSync();
+  }
+  for (uint32_t n = thread; n < call.count; n += threads) {
+    if (isPeer(n)) laneOf(n).count(before[n] + pieces);
+  }
+}
+
+}  // namespace detail
+
+#define MSCCLPP_ACROSS_KERNEL(NAME, ...)                                                                       \
+  extern "C" __global__ void __launch_bounds__(512)                                                            \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveAcross call) {                                       \
+    __VA_ARGS__(call);                                                                                         \
+  }
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_COLLECTIVE_HOSTS_DEVICE_HPP_

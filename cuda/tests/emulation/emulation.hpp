@@ -17,7 +17,6 @@
 
 #pragma once
 
-#include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -161,6 +160,10 @@ class Stacks {
   static inline std::vector<Thread*> threads_;
 };
 
+// Lets other threads of the operating system run. A busy machine gives a thread that only looks, or yields, a whole slice of time
+// before the one that it waits for; one that has slept comes first.
+inline void rest() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+
 // Blocks of a grid, from block `first` on, whose threads take turns in one thread of the operating system.
 class Turns {
  public:
@@ -195,6 +198,7 @@ class Turns {
   // Each thread has its turn after the one before, until it waits or ends: what the threads of a warp do between two
   // barriers, they do one after the other.
   void inOrder() {
+    uint32_t idle = 0;
     while (left_ != 0) {
       bool ran = false, moved = false;
       for (Thread* thread : members_) {
@@ -204,7 +208,8 @@ class Turns {
         moved = moved || !thread->pauses;
       }
       CHECK(ran && "all threads wait at barriers, and not at the same");
-      if (!moved) sched_yield();
+      idle = moved ? 0 : idle + 1;
+      if (idle > 2) rest();
     }
   }
   // Before each access of the device API a random one goes on.

@@ -429,7 +429,10 @@ static void pushNumbered() {
   uint64_t next[3] = {};
   while (fifo.taken < 900) {
     ProxyTrigger trigger;
-    if (!fifo.take(trigger)) continue;
+    if (!fifo.take(trigger)) {
+      emulation::rest();
+      continue;
+    }
     CHECK(trigger.snd == mixed(trigger.fst) && next[trigger.fst >> 32]++ == (trigger.fst & ~0u));
   }
   kernel.join();
@@ -444,21 +447,24 @@ static void turns() {
   // The checker waits on the words that the sender signals, and answers by another channel's.
   PortChannelDeviceHandle sender = there.channel, checker = back.channel;
   std::swap(sender.semaphore_, checker.semaphore_);
+  // Both kernels need the proxies to their end: the sender waits for the checker's last answer.
+  std::atomic<int> done(0);
   std::thread send([&] {
     emulation::launch(1, 5, [&] {
       port_turns_send(sender, reinterpret_cast<uint64_t*>(there.source.at(0)), rounds, 0, &failed);
     });
+    ++done;
   });
-  std::atomic<bool> done(false);
   std::thread check([&] {
     emulation::launch(1, 3, [&] {
       port_turns_check(checker, reinterpret_cast<uint64_t*>(there.arrivals.at(0)), rounds, &mismatches, &checkFailed);
     });
-    done = true;
+    ++done;
   });
-  while (!done) {
+  while (done != 2) {
     there.proxy(true);
     back.proxy(true);
+    if (there.steps.empty() && back.steps.empty()) emulation::rest();
   }
   send.join();
   check.join();
@@ -477,7 +483,10 @@ static void flushAndOverwrite() {
     });
     done = true;
   });
-  while (!done) world.proxy(true);
+  while (!done) {
+    world.proxy(true);
+    if (world.steps.empty()) emulation::rest();
+  }
   kernel.join();
   CHECK(failed == 0);
   const uint64_t* const arrived = reinterpret_cast<uint64_t*>(world.arrivals.at(0));

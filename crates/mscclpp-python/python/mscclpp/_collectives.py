@@ -25,7 +25,7 @@ class _Array(NamedTuple):
     """What a call wants to know of an array."""
 
     address: int
-    count: int
+    length: int
     dtype: str
     shape: tuple[int, ...]
 
@@ -35,12 +35,13 @@ class Collectives:
 
     All ranks make it together, of a `CommGroup`, a `Communicator`, a communicator of mpi4py or a group of PyTorch, and then
     make the same calls in the same order. A call puts work into a stream, by default the current one of the library
-    that its array is of, and waits for nobody. It can be captured in a graph. Arrays (CuPy, PyTorch, NumPy on simulated devices, DLPack) are
-    contiguous, in C's order, and stay until the work is complete; on simulated devices they are kept until `synchronize()`.
+    that its array is of, and waits for nobody. It can be captured in a graph. Arrays (CuPy, PyTorch, DLPack, NumPy on
+    simulated devices) are contiguous, in C's order, and stay until the work is complete; on simulated devices they are kept until
+    `synchronize()`.
 
     `device` is the number of this rank's GPU, or else the current one. `synchronize()` gives up after `timeout`
-    seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call takes of a
-    device, `scratch` its memory in bytes, and `check_calls` finds calls that do not match.
+    seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call takes
+    of a device, `scratch` its memory in bytes, and `check_calls` finds calls that do not match.
     """
 
     #: The number of this rank, and how many there are.
@@ -97,33 +98,33 @@ class Collectives:
     def all_reduce(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; every rank gets the result, in `out` or in `x` itself."""
         given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
-        return self._call("all_reduce", given, taken, given.count, op, 0, x, out, stream)
+        return self._call("all_reduce", given, taken, given.length, op, 0, x, out, stream)
 
     def reduce(self, x: Any, root: int, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; rank `root` gets the result, in `out` or in `x` itself."""
         given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
-        return self._call("reduce", given, taken, given.count, op, self._rank("root", root), x, out, stream)
+        return self._call("reduce", given, taken, given.length, op, self._rank("root", root), x, out, stream)
 
     def broadcast(self, x: Any, root: int, stream: Any = None) -> Any:
         """Give every rank, in `x`, what rank `root` has there."""
         array = self._look("x", x)
-        return self._call("broadcast", array, array, array.count, "sum", self._rank("root", root), x, x, stream)
+        return self._call("broadcast", array, array, array.length, "sum", self._rank("root", root), x, x, stream)
 
     def all_gather(self, x: Any, out: Any = None, stream: Any = None) -> Any:
         """Give every rank `x` of all, behind each other: in `out`, or a new array with one more dimension in front."""
         given, taken, out = self._pair(x, out, lambda array: (self.size, *array.shape))
-        return self._call("all_gather", given, taken, given.count, "sum", 0, x, out, stream)
+        return self._call("all_gather", given, taken, given.length, "sum", 0, x, out, stream)
 
     def reduce_scatter(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks, of which each rank gets its part, along the first dimension."""
         given, taken, out = self._pair(x, out, self._part)
-        return self._call("reduce_scatter", given, taken, taken.count, op, 0, x, out, stream)
+        return self._call("reduce_scatter", given, taken, taken.length, op, 0, x, out, stream)
 
     def all_to_all(self, x: Any, out: Any = None, stream: Any = None) -> Any:
         """Give each rank its part of `x`, along the first dimension, and get one from each."""
         given, taken, out = self._pair(x, out, lambda array: array.shape)
         self._part(given)
-        return self._call("all_to_all", given, taken, given.count // self.size, "sum", 0, x, out, stream)
+        return self._call("all_to_all", given, taken, given.length // self.size, "sum", 0, x, out, stream)
 
     def gather(self, x: Any, root: int, out: Any = None, stream: Any = None) -> Any:
         """Give rank `root` `x` of all, behind each other. Elsewhere `out` is not used, and None is returned."""
@@ -132,25 +133,25 @@ class Collectives:
         else:
             given = taken = self._look("x", x)
             out = None
-        return self._call("gather", given, taken, given.count, "sum", root, x, out, stream)
+        return self._call("gather", given, taken, given.length, "sum", root, x, out, stream)
 
     def scatter(self, x: Any, root: int, out: Any, stream: Any = None) -> Any:
         """Give each rank, in `out`, its part of what rank `root` has in `x`. Elsewhere `x` is not used."""
         taken = given = self._look("out", out)
         if self.rank == self._rank("root", root):
             given = self._look("x", x)
-            self._expect_like(taken, given, "out", (given.count // self.size,))
-        return self._call("scatter", given, taken, taken.count, "sum", root, x, out, stream)
+            self._expect_like(taken, given, "out", (given.length // self.size,))
+        return self._call("scatter", given, taken, taken.length, "sum", root, x, out, stream)
 
     def send(self, x: Any, peer: int, stream: Any = None) -> None:
         """Send `x` to a rank, which receives as much. In a `group()`, sends and receives go at the same time."""
         array = self._look("x", x)
-        self._call("send", array, array, array.count, "sum", self._rank("peer", peer), x, None, stream)
+        self._call("send", array, array, array.length, "sum", self._rank("peer", peer), x, None, stream)
 
     def recv(self, x: Any, peer: int, stream: Any = None) -> Any:
         """Receive what a rank sends, in `x`."""
         array = self._look("x", x)
-        return self._call("recv", array, array, array.count, "sum", self._rank("peer", peer), x, x, stream)
+        return self._call("recv", array, array, array.length, "sum", self._rank("peer", peer), x, x, stream)
 
     def barrier(self, stream: Any = 0) -> None:
         """Hold a stream until all ranks' have come here."""
@@ -173,10 +174,10 @@ class Collectives:
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
         """Put collectives into a stream, by addresses, together: for other libraries.
 
-        A request is a tuple of kind, address of what is given, address of what is taken, count, type, operation, and root or
-        peer. Kinds are the methods' names, and "all_gather_v", with a list of a count for each rank, and "all_to_all_v", with a pair of
-        lists. A count is in numbers: what each rank gives, for "reduce_scatter" and "scatter" what each gets, for "all_to_all"
-        what it gives to each. A type is one of NumPy's names, "bfloat16", "float8_e4m3fn" or "float8_e5m2".
+        A request is a tuple of kind, address of what is given, address of what is taken, count, type, operation, and root
+        or peer. Kinds are the methods' names, and "all_gather_v", with a list of a count for each rank, and "all_to_all_v", with a
+        pair of lists. A count is in numbers: what each rank gives, for "reduce_scatter" and "scatter" what each gets, for
+        "all_to_all" what it gives to each. A type is one of NumPy's names, "bfloat16", "float8_e4m3fn" or "float8_e5m2".
         """
         self._made.enqueue(requests, stream)
 
@@ -200,9 +201,11 @@ class Collectives:
         return collectives
 
     def register(self, x: Any, *, symmetric: bool = False) -> Registration:
-        """Let the other ranks write straight into `x` in large calls that move and do not reduce. All ranks call it, each with an array
-        of its own. `symmetric` promises that all ranks take what comes at the same offset of what they registered together; then
-        the copy engines do the largest."""
+        """Let the other ranks write straight into `x` in large calls that move and do not reduce.
+
+        All ranks call it, each with an array of its own in device memory. `symmetric` promises that all ranks take what comes
+        at the same offset of what they registered together; then the copy engines do the largest.
+        """
         array = self._look("x", x)
         size = _arrays.locate(x, "argument 'x'")[1]
         return Registration(self._made, self._made.register(array.address, size, symmetric), x)
@@ -250,8 +253,8 @@ class Collectives:
     def _expect_like(self, array: _Array, other: _Array, name: str, shape: Sequence[int]) -> None:
         if array.dtype != other.dtype:
             raise TypeError(f"argument '{name}': expected numbers of type {other.dtype}, got {array.dtype}")
-        if array.count != math.prod(shape):
-            raise ValueError(f"argument '{name}': expected {math.prod(shape)} numbers, got {array.count}")
+        if array.length != math.prod(shape):
+            raise ValueError(f"argument '{name}': expected {math.prod(shape)} numbers, got {array.length}")
 
     def _rank(self, name: str, rank: int) -> int:
         expect(name, rank, int)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, DevicePtr, Gpu, Platform, Report, Stream};
+use mscclpp::{Communicator, DeviceBuffer, DevicePtr, Gpu, Platform, Report, Stream};
 use mscclpp_collectives::{Collectives, DataType, Error, Kind, ReduceOp, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyTuple};
@@ -11,7 +11,7 @@ use crate::{
     communicator::PyCommunicator,
     error::{self, OrRaise},
     owned::{Owned, closable},
-    waiting,
+    simulated, waiting,
 };
 
 /// Collectives of all ranks of a communicator.
@@ -24,13 +24,20 @@ pub(crate) struct PyCollectives {
 struct Made {
     collectives: Collectives,
     communicator: Communicator,
+    /// What calls work on in place of memory that simulated devices do not reach.
+    copies: Mutex<Vec<DeviceBuffer>>,
 }
 
 closable!(PyCollectives, inner);
 
 impl PyCollectives {
     fn of(collectives: Collectives, communicator: Communicator) -> Self {
-        Self { inner: Owned::that_may_wait("Collectives", Made { collectives, communicator }) }
+        Self {
+            inner: Owned::that_may_wait(
+                "Collectives",
+                Made { collectives, communicator, copies: Mutex::default() },
+            ),
+        }
     }
 }
 
@@ -108,6 +115,12 @@ impl PyCollectives {
         py.detach(|| {
             let stream = stream_of(made.collectives.gpu(), stream)?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
+            if made.collectives.gpu().platform() == Platform::Host {
+                // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
+                let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
+                made.copies.lock().extend(copies);
+                return Ok(());
+            }
             // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
             unsafe { made.collectives.enqueue(&requests, &stream) }
         })
@@ -119,7 +132,11 @@ impl PyCollectives {
     #[pyo3(signature = (stream: "int"))]
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
-        waited(py, move || made.collectives.synchronize(&stream_of(made.collectives.gpu(), stream)?))
+        waited(py, move || {
+            made.collectives.synchronize(&stream_of(made.collectives.gpu(), stream)?)?;
+            made.copies.lock().clear();
+            Ok(())
+        })
     }
 
     /// Ends the waits of this rank's calls, and those of all others.

@@ -39,6 +39,7 @@ mod raw;
 mod rendezvous;
 mod retired;
 mod semaphore;
+mod simulated;
 mod transport;
 mod uint;
 mod unique_id;

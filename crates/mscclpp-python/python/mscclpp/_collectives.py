@@ -290,7 +290,11 @@ class Collectives:
     def _expect_device(self, name: str, device: int | None) -> None:
         if self.is_simulated != (device is None) or (device is not None and device != self.device):
             where = "on the host" if device is None else f"on device {device}"
-            here = f"simulated device {self.device}, whose arrays are NumPy's" if self.is_simulated else f"device {self.device}"
+            here = (
+                f"simulated device {self.device}, whose arrays are NumPy's"
+                if self.is_simulated
+                else f"device {self.device}"
+            )
             raise ValueError(f"argument '{name}': the array is {where}, and these collectives are those of {here}")
 
     def _current_stream(self, x: Any) -> int:
@@ -335,7 +339,9 @@ def _new(x: Any, shape: tuple[int, ...]) -> Any:
         return x.new_empty(shape)
     library = sys.modules.get(type(x).__module__.partition(".")[0])
     if library is None or not hasattr(library, "empty"):
-        raise TypeError(f"argument 'out': give an array for the result, since one of {type(x).__name__} cannot be made here")
+        raise TypeError(
+            f"argument 'out': give an array for the result, since one of {type(x).__name__} cannot be made here"
+        )
     return library.empty(shape, x.dtype)
 
 

@@ -1741,6 +1741,70 @@ class UniqueId:
         """
 
 @final
+class _Collectives:
+    """
+    Collectives of all ranks of a communicator.
+    """
+    def __enter__(self, /) -> _Collectives: ...
+    def __exit__(self, /, *_exception: "object") -> None: ...
+    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool = False) -> _Collectives:
+        """
+        All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "host".
+        """
+    def __repr__(self, /) -> str: ...
+    def abort(self, /, reason: str) -> None:
+        """
+        Ends the waits of this rank's calls, and those of all others.
+        """
+    def close(self, /) -> None:
+        """
+        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
+        other threads go on; a second `close()` does nothing.
+        """
+    def deregister(self, /, registered: _Registered) -> None:
+        """
+        Takes it back, on all ranks together.
+        """
+    @property
+    def device(self, /) -> int:
+        """
+        The number of its device.
+        """
+    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int") -> None:
+        """
+        Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
+        operation, and root or peer. It waits for no other rank. Messages between two ranks go together.
+        """
+    @property
+    def is_simulated(self, /) -> bool:
+        """
+        Whether that is simulated.
+        """
+    @property
+    def rank(self, /) -> int:
+        """
+        This rank's number.
+        """
+    def register(self, /, address: SupportsIndex, size: SupportsIndex, symmetric: bool) -> _Registered:
+        """
+        Registers memory on all ranks together, which all call it.
+        """
+    @property
+    def size(self, /) -> int:
+        """
+        How many ranks there are.
+        """
+    def split(self, /, color: SupportsIndex | None, key: SupportsIndex) -> _Collectives | None:
+        """
+        Collectives of those ranks that give the same color, in the order of their keys; None without one. All ranks call it.
+        """
+    def synchronize(self, /, stream: "int") -> None:
+        """
+        Waits until all work of the stream is complete, for the time that was given at most, and raises what became of its
+        collectives.
+        """
+
+@final
 class _Kernel:
     """
     A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
@@ -1775,6 +1839,12 @@ class _Kernel:
         """
         Offset and size of each of its parameters, in bytes.
         """
+
+@final
+class _Registered:
+    """
+    What is registered, until it is dropped or given to `_Collectives.deregister`.
+    """
 
 def _bind_to_node(node: SupportsIndex) -> None:
     """

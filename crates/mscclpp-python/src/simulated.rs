@@ -1,0 +1,70 @@
+//! Memory of the process for collectives of simulated devices, whose kernels may touch their devices' memory alone.
+
+use mscclpp::{DeviceBuffer, DevicePtr, Platform, Stream};
+use mscclpp_collectives::{Collectives, Error, Kind, Request};
+
+/// Enqueues requests by copies of what is not memory of a device. Returns these: they are kept until the stream is
+/// synchronised.
+///
+/// # Safety
+/// As for [`Collectives::enqueue`], of memory of the process.
+pub(crate) unsafe fn enqueue(
+    collectives: &Collectives,
+    requests: &[Request<'_>],
+    stream: &Stream,
+) -> Result<Vec<DeviceBuffer>, Error> {
+    let (mut copies, mut back, mut moved) = (Vec::new(), Vec::new(), Vec::new());
+    for request in requests {
+        let (given, taken) = sizes(request, collectives.rank(), collectives.n_ranks());
+        let mut moves = *request;
+        if let Some(copy) = copy_of(collectives, request.send, given)? {
+            // SAFETY: the caller's memory, of which the call takes so much; the copy is as large.
+            unsafe { stream.copy(copy.ptr(), request.send, given)? };
+            moves.send = copy.ptr();
+            copies.push(copy);
+        }
+        if let Some(copy) = copy_of(collectives, request.recv, taken)? {
+            moves.recv = copy.ptr();
+            back.push((request.recv, copy.ptr(), taken));
+            copies.push(copy);
+        }
+        moved.push(moves);
+    }
+    // SAFETY: the caller's promise; copies live until the stream is synchronised.
+    unsafe { collectives.enqueue(&moved, stream)? };
+    for (to, from, bytes) in back {
+        // SAFETY: as above.
+        unsafe { stream.copy(to, from, bytes)? };
+    }
+    Ok(copies)
+}
+
+/// Room for memory that is none of a device.
+fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<DeviceBuffer>, Error> {
+    if bytes == 0 || Platform::Host.owner_of(at)?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(collectives.gpu().allocate(bytes)?))
+}
+
+/// How many bytes a rank gives, and how many it takes.
+fn sizes(request: &Request<'_>, rank: usize, ranks: usize) -> (u64, u64) {
+    let (count, ranks) = (request.count, ranks as u64);
+    let at = |root: usize, count: u64| if root == rank { count } else { 0 };
+    let (given, taken) = match request.kind {
+        Kind::AllReduce(_) => (count, count),
+        Kind::AllGather => (count, count * ranks),
+        Kind::AllGatherV(counts) => (counts.get(rank).copied().unwrap_or(0), counts.iter().sum()),
+        Kind::ReduceScatter(_) => (count * ranks, count),
+        Kind::AllToAll => (count * ranks, count * ranks),
+        Kind::AllToAllV { send, recv } => (send.iter().sum(), recv.iter().sum()),
+        Kind::Broadcast { root } => (at(root, count), count),
+        Kind::Reduce { root, .. } => (count, at(root, count)),
+        Kind::Gather { root } => (count, at(root, count * ranks)),
+        Kind::Scatter { root } => (at(root, count * ranks), count),
+        Kind::Send { .. } => (count, 0),
+        Kind::Recv { .. } => (0, count),
+        _ => (0, 0),
+    };
+    (given * request.data_type.size(), taken * request.data_type.size())
+}

@@ -1,0 +1,212 @@
+"""What the backend of `torch.distributed` asks of `Collectives`: requests for tensors, by address, type and count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ._collectives import Op, Request
+
+_REDUCED = {
+    getattr(torch, name): name
+    for name in (
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+    )
+}
+_OPS = {
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.MAX: "max",
+}
+
+
+class Call:
+    """One call: its requests, what to do in front of them and behind them, and the tensors that stay until then."""
+
+    def __init__(
+        self, name: str, tensors: Sequence[torch.Tensor], results: Any, requests: Callable[[], list[Request]]
+    ) -> None:
+        self.name = name
+        #: The tensors of the program.
+        self.tensors = tensors
+        #: What the future of the call gives.
+        self.results = results
+        #: Makes the requests, on the stream of the call: what this copies is copied there.
+        self.requests = requests
+        #: Copies results from where the call has put them, on the stream of the call.
+        self.finish: Callable[[], None] | None = None
+        #: Whether `requests` or `finish` copy.
+        self.copies = False
+        #: What `requests` has copied to.
+        self.copy: torch.Tensor | None = None
+
+
+def operation(op: Any, dtype: torch.dtype) -> Op:
+    """How `Collectives` names an operation of torch, on numbers of this type."""
+    op = dist.ReduceOp.SUM if op is None else op
+    if op == dist.ReduceOp.PREMUL_SUM:
+        factor = op.__getstate__()[1]
+        return "premul_sum", float(factor)
+    kind = op.op if hasattr(op, "op") else op
+    name = _OPS.get(kind)
+    if name is None:
+        raise ValueError(
+            f"the backend mscclpp has no reduction {kind}; there are SUM, AVG, PRODUCT, MIN, MAX, PREMUL_SUM"
+        )
+    if dtype == torch.bool:
+        # Of 0 and 1, the largest is the sum: either is "or".
+        if name == "avg":
+            raise ValueError("the backend mscclpp has no average of bool tensors")
+        return "max" if name == "sum" else name
+    return name
+
+
+def reduced(tensor: torch.Tensor) -> tuple[str, int]:
+    """The type and count of numbers to reduce."""
+    if tensor.dtype == torch.bool:
+        return "uint8", tensor.numel()
+    if tensor.is_complex():
+        real = {torch.complex64: "float32", torch.complex128: "float64", torch.complex32: "float16"}[tensor.dtype]
+        return real, 2 * tensor.numel()
+    name = _REDUCED.get(tensor.dtype)
+    if name is None:
+        raise TypeError(f"the backend mscclpp does not reduce tensors of {tensor.dtype}")
+    return name, tensor.numel()
+
+
+def check_reduction(op: Op, tensor: torch.Tensor) -> None:
+    """That real and imaginary parts may be reduced as if they were numbers."""
+    name = op if isinstance(op, str) else op[0]
+    if tensor.is_complex() and name not in ("sum", "avg", "premul_sum"):
+        raise ValueError(f"the backend mscclpp has no reduction {name!r} of complex tensors")
+
+
+def moved(tensor: torch.Tensor) -> tuple[str, int]:
+    """The type and count of what is moved as it is: bytes, where there are no such numbers."""
+    name = _REDUCED.get(tensor.dtype)
+    return (name, tensor.numel()) if name else ("uint8", tensor.numel() * tensor.element_size())
+
+
+def dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose numbers lie in one piece of memory, in whatever order: else an error."""
+    if tensor.is_sparse:
+        raise ValueError(f"{name}: the backend mscclpp takes no sparse tensors")
+    if not tensor.is_contiguous() and not _is_in_one_piece(tensor):
+        raise ValueError(
+            f"{name}: the tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} does not lie in one piece; "
+            "give its .contiguous()"
+        )
+    return tensor
+
+
+def _is_in_one_piece(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, n in sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
+        if stride != expected:
+            return tensor.numel() == 0
+        expected *= n
+    return True
+
+
+def contiguous(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor whose parts are those of its memory: else an error."""
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{name}: the tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not contiguous; "
+            "give its .contiguous()"
+        )
+    return tensor
+
+
+def as_list(tensors: Any) -> list[torch.Tensor]:
+    """A tensor, or a list of one or more, as a list."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def single(name: str, tensors: Any) -> torch.Tensor:
+    """The tensor of a list of one, as torch passes it."""
+    (tensor,) = _one(name, as_list(tensors))
+    return tensor
+
+
+def single_list(name: str, lists: Any) -> list[torch.Tensor]:
+    """The list of a list of one, as torch passes it; or that list itself."""
+    lists = list(lists)
+    if lists and isinstance(lists[0], torch.Tensor):
+        return lists
+    (tensors,) = _one(name, lists)
+    return list(tensors)
+
+
+def _one(name: str, things: list[Any]) -> list[Any]:
+    if len(things) != 1:
+        raise ValueError(f"{name}: expected one tensor or list of tensors, for one device, got {len(things)}")
+    return things
+
+
+def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:
+    """An "all_reduce", "reduce" or "reduce_scatter". Of the last, `given` has `parts` times what `taken` has."""
+    scatters = kind == "reduce_scatter"
+    check = contiguous if scatters else dense
+    check(kind, given), check(kind, taken)
+    expect_alike(kind, given, taken, given.numel(), taken.numel() * (parts if scatters else 1))
+    named = operation(op, given.dtype)
+    check_reduction(named, given)
+    dtype, count = reduced(taken)
+
+    def requests() -> list[Request]:
+        return [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, named, root)] if count else []
+
+    return Call(kind, [given, taken], [taken], requests)
+
+
+def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root: int = 0) -> Call:
+    """What moves as it is: "broadcast", "all_gather", "all_to_all", "gather", "scatter", "send", "recv".
+
+    Who has no part in `given` or `taken`, as it is not the root, gives the same tensor for both.
+    """
+    times = {"all_gather": (parts, 1), "gather": (parts, 1), "scatter": (1, parts)}.get(kind, (1, 1))
+    check = dense if kind in ("broadcast", "send", "recv") else contiguous
+    check(kind, given), check(kind, taken)
+    if given is not taken:
+        expect_alike(kind, given, taken, given.numel() * times[0], taken.numel() * times[1])
+    dtype, count = moved(taken if kind == "scatter" else given)
+    if kind == "all_to_all":
+        if len(given) % parts != 0:
+            raise ValueError(f"{kind}: the first dimension, {len(given)}, does not divide into {parts} parts")
+        count //= parts
+
+    def requests() -> list[Request]:
+        return [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, "sum", root)] if count else []
+
+    return Call(kind, [given, taken], [taken], requests)
+
+
+def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, n_given: int, n_taken: int) -> None:
+    """That tensors are of the same type and device, and that what they have of numbers is the same."""
+    if given.dtype != taken.dtype:
+        raise TypeError(f"{kind}: the output is of {taken.dtype}, and the input of {given.dtype}")
+    if given.device != taken.device:
+        raise ValueError(f"{kind}: the output is on {taken.device}, and the input on {given.device}")
+    if n_given != n_taken:
+        raise ValueError(
+            f"{kind}: an output of shape {tuple(taken.shape)} does not fit an input of shape {tuple(given.shape)}"
+        )

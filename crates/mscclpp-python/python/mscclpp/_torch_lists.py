@@ -1,0 +1,151 @@
+"""Calls of the backend of `torch.distributed` with lists of tensors, and with parts of different sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ._collectives import Request
+from ._torch_calls import Call, contiguous, dense, expect_alike, moved, moving, reducing
+
+
+def into_list(
+    kind: str, given: torch.Tensor, taken: Sequence[torch.Tensor], rank: int, size: int, root: int = 0
+) -> Call:
+    """An "all_gather" into a tensor for each rank, which may be of different sizes; or a "gather"."""
+    if kind == "gather" and rank != root:
+        return moving(kind, given, given, size, root)
+    _expect_list(kind, taken, given, size)
+    contiguous(kind, given)
+    counts = [moved(tensor)[1] for tensor in taken]
+    if counts[rank] != moved(given)[1]:
+        raise ValueError(f"{kind}: this rank gives {given.numel()} numbers, and takes {taken[rank].numel()} of its own")
+    is_even = len(set(counts)) == 1
+    if kind == "gather" and not is_even:
+        raise ValueError("gather: the tensors of the list are of different sizes")
+    in_one_piece = _whole(taken)
+    dtype = moved(given)[0]
+
+    def requests() -> list[Request]:
+        room = in_one_piece
+        if room is None:
+            room = given.new_empty(sum(tensor.numel() for tensor in taken))
+            call.finish = lambda: _spread(room, taken)
+        name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
+        return [(name, given.data_ptr(), room.data_ptr(), count, dtype, "sum", root)] if any(counts) else []
+
+    call = Call(kind, [given, *taken], [list(taken)], requests)
+    call.copies = in_one_piece is None
+    return call
+
+
+def of_list(
+    kind: str, given: Sequence[torch.Tensor], taken: torch.Tensor, rank: int, size: int, op: Any = None, root: int = 0
+) -> Call:
+    """A "reduce_scatter" or "scatter" of a list of a tensor for each rank, all of one size."""
+    if kind == "scatter" and rank != root:
+        return moving(kind, taken, taken, size, root)
+    _expect_list(kind, given, taken, size)
+    if any(tensor.numel() != taken.numel() for tensor in given):
+        raise ValueError(f"{kind}: not all tensors of the list have as many numbers as the output, {taken.numel()}")
+
+    def of(tensor: torch.Tensor) -> Call:
+        if kind == "scatter":
+            return moving(kind, tensor, taken, size, root)
+        return reducing(kind, tensor, taken, op, size)
+
+    in_one_piece = _whole(given)
+    if in_one_piece is not None:
+        call = of(in_one_piece)
+        call.tensors = [*given, taken]
+        return call
+
+    def requests() -> list[Request]:
+        call.copy = torch.cat([tensor.reshape(-1) for tensor in given])
+        return of(call.copy).requests()
+
+    call = Call(kind, [*given, taken], [taken], requests)
+    call.copies = True
+    return call
+
+
+def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: int, size: int) -> Call:
+    """An all-to-all of lists of a tensor for each rank, whatever their sizes: messages, which go at the same time."""
+    for tensors, name in ((given, "input"), (taken, "output")):
+        if len(tensors) != size:
+            raise ValueError(f"all_to_all: {len(tensors)} tensors in the {name} list, for {size} ranks")
+    for given_one, taken_one in zip(given, taken, strict=True):
+        dense("all_to_all", given_one), dense("all_to_all", taken_one)
+        if given_one.dtype != taken_one.dtype:
+            raise TypeError(f"all_to_all: the outputs are of {taken_one.dtype}, and the inputs of {given_one.dtype}")
+    expect_alike("all_to_all", given[rank], taken[rank], given[rank].numel(), taken[rank].numel())
+
+    def requests() -> list[Request]:
+        taken[rank].copy_(given[rank].view(taken[rank].shape))
+        messages: list[Request] = []
+        for kind, tensors in (("send", given), ("recv", taken)):
+            for peer, tensor in enumerate(tensors):
+                dtype, count = moved(tensor)
+                if peer != rank and count:
+                    messages.append((kind, tensor.data_ptr(), tensor.data_ptr(), count, dtype, "sum", peer))
+        return messages
+
+    call = Call("all_to_all", [*given, *taken], [list(taken)], requests)
+    call.copies = True
+    return call
+
+
+def with_splits(
+    given: torch.Tensor, taken: torch.Tensor, given_rows: Sequence[int], taken_rows: Sequence[int], size: int
+) -> Call:
+    """An all-to-all of parts of a tensor, of so many rows each; without their numbers, of equal parts."""
+    contiguous("all_to_all", given)
+    contiguous("all_to_all", taken)
+    if given.dtype != taken.dtype:
+        raise TypeError(f"all_to_all: the output is of {taken.dtype}, and the input of {given.dtype}")
+    dtype, _ = moved(given)
+    counts = [_counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")]
+
+    def requests() -> list[Request]:
+        # A rank that neither gives nor takes anything makes the call all the same, as the others do.
+        return [("all_to_all_v", given.data_ptr(), taken.data_ptr(), (counts[0], counts[1]), dtype, "sum", 0)]
+
+    return Call("all_to_all", [given, taken], [taken], requests)
+
+
+def _counts(tensor: torch.Tensor, rows: Sequence[int], size: int, name: str) -> list[int]:
+    n_rows = len(tensor) if tensor.dim() else 1
+    if not rows:
+        if n_rows % size != 0:
+            raise ValueError(f"all_to_all: the {name}'s first dimension, {n_rows}, does not divide into {size} parts")
+        rows = [n_rows // size] * size
+    if len(rows) != size or sum(rows) != n_rows:
+        raise ValueError(f"all_to_all: the {name}'s parts {list(rows)} are not those of {n_rows} rows for {size} ranks")
+    per_row = moved(tensor)[1] // n_rows if n_rows else 0
+    return [n * per_row for n in rows]
+
+
+def _expect_list(kind: str, tensors: Sequence[torch.Tensor], like: torch.Tensor, size: int) -> None:
+    if len(tensors) != size:
+        raise ValueError(f"{kind}: the list is of {len(tensors)} tensors, for {size} ranks")
+    for tensor in tensors:
+        expect_alike(kind, tensor, like, 0, 0)
+
+
+def _whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """One tensor in place of some that lie behind each other in memory, as those of `chunk` do."""
+    first = tensors[0]
+    at, storage = first.data_ptr(), first.untyped_storage().data_ptr()
+    for tensor in tensors:
+        if not tensor.is_contiguous() or tensor.data_ptr() != at or tensor.untyped_storage().data_ptr() != storage:
+            return None
+        at += tensor.numel() * tensor.element_size()
+    return first.detach().as_strided((sum(tensor.numel() for tensor in tensors),), (1,))
+
+
+def _spread(numbers: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copies numbers that are behind each other into tensors."""
+    for part, tensor in zip(numbers.split([tensor.numel() for tensor in tensors]), tensors, strict=True):
+        tensor.copy_(part.view(tensor.shape))

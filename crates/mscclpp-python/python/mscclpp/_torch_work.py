@@ -1,0 +1,319 @@
+"""How the backend of `torch.distributed` puts calls into a stream of its own, and what programs wait for."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ._collectives import Collectives
+from ._torch_calls import Call
+
+_LOG = logging.getLogger("mscclpp.torch")
+#: How often it looks whether calls take too long, in seconds.
+_WATCH_EVERY = 0.2
+#: How long it waits for calls.
+_IDLE_FOR = 10.0
+
+
+class Work(dist.Work):  # type: ignore[misc]
+    """Some calls that were made together.
+
+    `wait()` makes the current stream wait and does not block the host, but for a barrier, for `wait(timeout)`, and on
+    simulated devices. Tensors stay until then.
+    """
+
+    def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
+        super().__init__()
+        self._lane, self._blocks, self._timeout = lane, blocks, timeout
+        self._names = ", ".join(sorted({call.name for call in calls}))
+        self._results = [result for call in calls for result in call.results]
+        self._event: torch.cuda.Event | None = None
+        self._made_on: Any = None
+        self._future: Any = None
+        self._error: Exception | None = None
+        self._is_done = False
+        # The tensors of the program, until a stream that waits has taken over. Without `wait()`, the allocator is told.
+        self._kept: list[torch.Tensor] = [tensor for call in calls for tensor in call.tensors]
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Make what comes next in the current stream wait for the calls. With a time, block the host for so long."""
+        if self._error is not None:
+            raise self._error
+        if self._event is None:
+            self._complete()
+            return True
+        current = torch.cuda.current_stream(self._lane.device)
+        current.wait_event(self._event)
+        if current != self._made_on:
+            self._tell_allocator(current)
+        if self._blocks or timeout > timedelta(0):
+            self._block(timeout.total_seconds() or self._timeout)
+        self._kept = []
+        return True
+
+    def synchronize(self) -> None:
+        """As `wait()`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `wait()`, and never block the host."""
+        if self._event is None:
+            self._complete()
+        else:
+            torch.cuda.current_stream(self._lane.device).wait_event(self._event)
+
+    def is_completed(self) -> bool:
+        """Whether the calls are complete, or failed."""
+        if self._error is not None or self._is_done:
+            return True
+        if self._event is None:
+            # What runs on a simulated device is complete when somebody has waited.
+            self._complete()
+            return True
+        return self._event.query()
+
+    def is_success(self) -> bool:
+        """Whether the calls are complete, and did not fail."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        """What went wrong, as far as known."""
+        return self._error or self._lane.error
+
+    def result(self) -> Any:
+        """The tensors that take the results."""
+        return self._results
+
+    def get_future(self) -> Any:
+        """A future of the results, with which other streams wait."""
+        if self._future is None:
+            if self._event is None:
+                self._future = torch.futures.Future()
+                self.wait()
+                self._future.set_result(self._results)
+            else:
+                # It takes the stream's present end for that of these calls. That is at or after it.
+                self._future = torch.futures.Future(devices=[self._lane.device])
+                with torch.cuda.stream(self._lane.stream):
+                    self._future.set_result(self._results)
+        return self._future
+
+    def __del__(self) -> None:
+        if self._kept and self._event is not None:
+            self._tell_allocator(self._lane.stream)
+
+    def _tell_allocator(self, stream: Any) -> None:
+        for tensor in self._kept:
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
+
+    def _complete(self) -> None:
+        if not self._is_done:
+            self._lane.complete()
+        if self._error is not None:
+            raise self._error
+
+    def _block(self, seconds: float) -> None:
+        """Until the calls are complete. If they are not in time, they are aborted."""
+        assert self._event is not None
+        deadline = time.monotonic() + seconds
+        while not self._event.query():
+            if time.monotonic() > deadline:
+                self._lane.give_up(self._names, seconds)
+                break
+            time.sleep(0.00005)
+        self._lane.check()
+
+
+class Lane:
+    """A communicator, and the stream that its calls go through, one after the other.
+
+    A call comes behind what the program has put into the current stream."""
+
+    def __init__(self, collectives: Collectives, timeout: float, described: str) -> None:
+        self.collectives = collectives
+        #: What time-outs and errors call it.
+        self.described = described
+        self.timeout = timeout
+        self.error: Exception | None = None
+        #: Those on a simulated device that nobody has waited for, with what their calls do then.
+        self._simulated: list[tuple[Work, Sequence[Call]]] = []
+        self._completing = threading.RLock()
+        #: Those on a GPU: the event, when it must be there, names, and after how long.
+        self._followed: collections.deque[tuple[torch.cuda.Event, float, str, float]] = collections.deque()
+        self._changed = threading.Condition()
+        self._watch: threading.Thread | None = None
+        self._is_closed = False
+        if collectives.is_simulated:
+            self.device, self.stream = torch.device("cpu"), None
+        else:
+            self.device = torch.device("cuda", collectives.device)
+            self.stream = torch.cuda.Stream(self.device, priority=-1)
+
+    def run(self, calls: Sequence[Call], timeout: float | None = None, blocks: bool = False) -> Work:
+        """Puts calls into the stream, together."""
+        self.check()
+        work = Work(self, calls, blocks, timeout or self.timeout)
+        if self.stream is None:
+            self._run_simulated(calls, work)
+            return work
+        work._made_on = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(work._made_on)
+        with torch.cuda.stream(self.stream), torch.no_grad():
+            requests = [request for call in calls for request in call.requests()]
+            if requests:
+                self.collectives.enqueue(requests, self.stream.cuda_stream)
+            for call in calls:
+                if call.finish is not None:
+                    call.finish()
+            work._event = self.stream.record_event()
+            is_captured = torch.cuda.is_current_stream_capturing()
+        if not is_captured:
+            self._follow(work)
+        return work
+
+    def _run_simulated(self, calls: Sequence[Call], work: Work) -> None:
+        if any(call.copies for call in calls):
+            # What it copies may be results.
+            self.complete()
+        requests = [request for call in calls for request in call.requests()]
+        if requests:
+            self.collectives.enqueue(requests, 0)
+        self._simulated.append((work, calls))
+
+    def complete(self) -> None:
+        """Waits until all calls on a simulated device are complete."""
+        with self._completing:
+            waiting, self._simulated = self._simulated, []
+            if not waiting:
+                return
+            try:
+                self.collectives.synchronize(0)
+            except Exception as error:
+                self.error = error
+            for work, calls in waiting:
+                work._error = self.error
+                for call in calls:
+                    if call.finish is not None and self.error is None:
+                        with torch.no_grad():
+                            call.finish()
+                work._is_done, work._kept = True, []
+            self.check()
+
+    def check(self) -> None:
+        """Raises what became of earlier calls, if they failed."""
+        if self.error is not None:
+            raise self.error
+
+    def give_up(self, names: str, seconds: float) -> None:
+        """Aborts calls that have taken too long. The error names whom they waited for."""
+        reason = f"{self.described}: {names} took longer than {seconds:g} s"
+        self.abort(reason)
+        try:
+            self.collectives.synchronize(self.stream.cuda_stream if self.stream is not None else 0)
+            error: Exception = RuntimeError(reason)
+        except Exception as why:
+            why.add_note(reason)
+            error = why
+        self.error = error
+        _LOG.error("%s: %s", reason, error)
+
+    def abort(self, reason: str) -> None:
+        """Ends the waits of all calls, here and on the other ranks."""
+        self.collectives.abort(reason)
+
+    def close(self) -> None:
+        """Lets go of the communicator, when its calls are complete or have failed."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._changed.notify()
+        try:
+            if self.stream is None:
+                self.complete()
+            elif self.error is None:
+                self.collectives.synchronize(self.stream.cuda_stream)
+        finally:
+            self.collectives.close()
+
+    # Calls that take too long, on GPUs, where nobody waits on the host.
+
+    def _follow(self, work: Work) -> None:
+        assert work._event is not None
+        with self._changed:
+            self._followed.append((work._event, time.monotonic() + work._timeout, work._names, work._timeout))
+            if self._watch is None:
+                self._watch = threading.Thread(target=self._watch_calls, name="mscclpp-torch-watch", daemon=True)
+                self._watch.start()
+            elif len(self._followed) == 1:
+                self._changed.notify()
+
+    def _watch_calls(self) -> None:
+        _be_relaxed_about_captures()
+        torch.cuda.set_device(self.device)
+        while True:
+            with self._changed:
+                if not self._followed and not self._is_closed:
+                    self._changed.wait(_IDLE_FOR)
+                if not self._followed:
+                    # The next call starts another. So a group that is not destroyed can be freed.
+                    self._watch = None
+                    return
+                event, deadline, names, seconds = self._followed[0]
+            if event.query():
+                self._followed.popleft()
+            elif time.monotonic() > deadline:
+                self.give_up(names, seconds)
+                return
+            else:
+                time.sleep(_WATCH_EVERY)
+
+
+class OfGloo(dist.Work):  # type: ignore[misc]
+    """Calls of gloo that were made between `_start_coalescing` and `_end_coalescing`."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for all of them."""
+        return all(work.wait() if timeout <= timedelta(0) else work.wait(timeout) for work in self._works)
+
+    def is_completed(self) -> bool:
+        """Whether all are complete."""
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> Any:
+        """A future of all their results."""
+        self.wait()
+        future: Any = torch.futures.Future()
+        future.set_result([tensor for work in self._works for tensor in work.result()])
+        return future
+
+
+def _be_relaxed_about_captures() -> None:
+    """Lets this thread ask for events while another captures a graph, which CUDA takes for a mistake otherwise."""
+    relaxed = ctypes.c_int(2)
+    for library, name in (
+        ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
+        ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+    ):
+        exchange: Callable[..., int] | None
+        try:
+            exchange = getattr(ctypes.CDLL(library), name)
+        except (OSError, AttributeError):
+            continue
+        if exchange is not None:
+            exchange(ctypes.byref(relaxed))
+            return

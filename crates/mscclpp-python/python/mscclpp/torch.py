@@ -1,0 +1,395 @@
+"""The backend `mscclpp` of `torch.distributed`: import this, then `torch.distributed.init_process_group("mscclpp")`.
+
+CUDA tensors go through this library's collectives, CPU tensors and objects through gloo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import _meeting
+from . import _torch_calls as calls
+from . import _torch_lists as lists
+from ._collectives import Collectives
+from ._mscclpp import Communicator, TcpBootstrap
+from ._torch_calls import Call
+from ._torch_work import Lane, OfGloo, Work
+
+#: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
+_ON_SIMULATED = os.environ.get("MSCCLPP_TORCH_SIMULATED") == "1"
+
+
+class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """Ranks of a job. `torch.distributed.init_process_group("mscclpp")` and `new_group` make it.
+
+    A group that is told its `device_id` makes the communicator at once; else the first collective with CUDA tensors does, of
+    all ranks. Until then a message between two ranks makes one for the two.
+    """
+
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, device: torch.device | None = None, name: str = ""
+    ) -> None:
+        super().__init__(store, rank, size)
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
+        self._lanes: dict[str, Lane] = {}
+        self._coalesced: list[Call] | None = None
+        self._coalesced_by_gloo: list[Any] = []
+        self._n_splits = 0
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
+        # What a group of torch itself does with gloo has all of the names that its version has.
+        self._of_cpu = dist.ProcessGroup(store, rank, size)
+        for group in (self._of_cpu, self):
+            group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+            group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        if device is not None and device.type == "cuda":
+            self.bound_device_id = device
+            self._lane(device)
+
+    # Collectives, by the names that torch has had for them.
+
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Reduce a tensor of all ranks, in place."""
+        return self.allreduce_coalesced([calls.single("allreduce", tensors)], opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Reduce tensors of all ranks, in place."""
+        tensors = calls.as_list(tensors)
+        if self._is_gloos(tensors[0]):
+            return self._gloo(
+                "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, _coalesced(tensors, opts)
+            )
+        return self._run([self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Give all ranks the tensor of one."""
+        tensor = calls.single("broadcast", tensors)
+        if self._is_gloos(tensor):
+            return self._gloo("broadcast", [tensor], opts)
+        return self._run([self._moving("broadcast", tensor, tensor, _root(opts))], opts)
+
+    def reduce(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Reduce a tensor of all ranks, on one of them."""
+        tensor = calls.single("reduce", tensors)
+        if self._is_gloos(tensor):
+            return self._gloo("reduce", [tensor], opts)
+        return self._run([self._reducing("reduce", tensor, tensor, opts, _root(opts))], opts)
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Give all ranks the tensors of all, which may be of different sizes."""
+        taken, given = calls.single_list("allgather", output_tensors), calls.single("allgather", input_tensors)
+        if self._is_gloos(given):
+            return self._gloo("allgather", [taken], [given], *_some(opts))
+        return self._run([lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
+
+    def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
+        """`allgather` of several tensors."""
+        if self._is_gloos(input_list[0]):
+            return self._gloo("allgather_coalesced", output_lists, input_list, *_some(opts))
+        # Each list of the outputs is what one rank gives.
+        pairs = zip(input_list, zip(*output_lists, strict=True), strict=True)
+        return self._run([lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs], opts)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Give all ranks the tensors of all, behind each other in one."""
+        return self.all_gather_single_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`all_gather_single` of several tensors."""
+        if self._is_gloos(inputs[0]):
+            return self._each_by_gloo(("all_gather_single", "_allgather_base"), outputs, inputs, opts)
+        return self._run([self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts)
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Reduce a list of a tensor for each rank; each gets its own."""
+        taken, given = (
+            calls.single("reduce_scatter", output_tensors),
+            calls.single_list("reduce_scatter", input_tensors),
+        )
+        if self._is_gloos(taken):
+            return self._gloo("reduce_scatter", [taken], [given], *_some(opts))
+        if any(part.numel() != taken.numel() for part in given):
+            reduce = [self._reducing("reduce", part, taken, opts, root) for root, part in enumerate(given)]
+            return self._run(reduce, opts)
+        return self._run([lists.of_list("reduce_scatter", given, taken, self._rank, self._size, _op(opts))], opts)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Reduce a tensor of all ranks, of which each gets its part."""
+        return self.reduce_scatter_single_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """`reduce_scatter_single` of several tensors."""
+        if self._is_gloos(inputs[0]):
+            return self._each_by_gloo(("reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts)
+        pairs = zip(outputs, inputs, strict=True)
+        return self._run([self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Give one rank the tensors of all."""
+        given = calls.single("gather", input_tensors)
+        if self._is_gloos(given):
+            return self._gloo("gather", output_tensors, [given], *_some(opts))
+        root = _root(opts)
+        taken = calls.single_list("gather", output_tensors) if self._rank == root else []
+        return self._run([lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
+
+    def gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Give one rank the tensors of all, behind each other in one."""
+        if self._is_gloos(input):
+            return self._gloo(("gather_single", "gather_into_tensor"), output, input, *_some(opts))
+        root = _root(opts)
+        return self._run([self._moving("gather", input, output if self._rank == root else input, root)], opts)
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+        """Give each rank its tensor of the list of one."""
+        taken = calls.single("scatter", output_tensors)
+        if self._is_gloos(taken):
+            return self._gloo("scatter", [taken], input_tensors, *_some(opts))
+        root = _root(opts)
+        given = calls.single_list("scatter", input_tensors) if self._rank == root else []
+        return self._run([lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts)
+
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+        """Give each rank its tensor of the list, and get one from each."""
+        taken, given = list(output_tensors), list(input_tensors)
+        if self._is_gloos(taken[0]):
+            return self._gloo("alltoall", taken, given, *_some(opts))
+        return self._run([lists.between(given, taken, self._rank, self._size)], opts)
+
+    def all_to_all_single(
+        self, output: Any, input: Any, output_split_sizes: Any = (), input_split_sizes: Any = (), opts: Any = None
+    ) -> Any:
+        """Give each rank its part of a tensor, along the first dimension, and get one from each."""
+        taken, given = list(output_split_sizes or ()), list(input_split_sizes or ())
+        if self._is_gloos(input):
+            names = ("all_to_all_single", "alltoall_base")
+            return self._gloo(names, output, input, taken, given, *_some(opts))
+        if not taken and not given:
+            return self._run([self._moving("all_to_all", input, output)], opts)
+        return self._run([lists.with_splits(input, output, given, taken, self._size)], opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    gather_into_tensor = gather_single
+    alltoall_base = all_to_all_single
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
+        """Send a tensor to a rank, which receives as much. Only gloo heeds tags."""
+        return self._message("send", calls.single("send", tensors), dst, tag)
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
+        """Receive a tensor from a rank."""
+        return self._message("recv", calls.single("recv", tensors), src, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """Receive a CPU tensor from any rank."""
+        tensor = calls.single("recv", tensors)
+        if self._is_gloos(tensor):
+            return self._gloo("recv_anysource", [tensor], tag)
+        raise ValueError("recv: the backend mscclpp receives CUDA tensors of a rank that is given")
+
+    def barrier(self, opts: Any = None, *more: Any) -> Any:
+        """Block the host until all ranks are here, and their work on the GPUs that the group has used is complete."""
+        if "all" not in self._lanes and not _ON_SIMULATED:
+            return self._gloo("barrier", *_some(opts))
+        call = Call("barrier", [], [], lambda: [("barrier", 0, 0, 0, "uint8", "sum", 0)])
+        lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
+        return lane.run([call], _seconds(opts), blocks=True)
+
+    # What torch asks of a group besides.
+
+    supports_splitting = supports_coalescing = True
+    supports_time_estimate = supports_shrinking = supports_reconfigure = supports_window = False
+
+    def _get_backend(self, device: Any) -> ProcessGroup:
+        return self
+
+    get_backend = _get_backend
+
+    def getBackendName(self) -> str:
+        """Its name, for torch."""
+        return "mscclpp"
+
+    def name(self) -> str:
+        """Its name."""
+        return "mscclpp"
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        """It has no allocator of its own."""
+        return False
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """Make the communicator now."""
+        self._lane(torch.device(device))
+
+    def perform_nocolor_split(self, device: Any) -> None:
+        """Nothing: groups are made by their ranks alone."""
+
+    def _start_coalescing(self, device: Any) -> None:
+        self._coalesced, self._coalesced_by_gloo = [], []
+
+    def _end_coalescing(self, device: Any) -> Any:
+        gathered, self._coalesced = self._coalesced or [], None
+        by_gloo, self._coalesced_by_gloo = self._coalesced_by_gloo, []
+        return self._run(gathered, None) if gathered else OfGloo(by_gloo)
+
+    start_coalescing = _start_coalescing
+    end_coalescing = _end_coalescing
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set after what time calls are given up."""
+        self._timeout = timeout
+        self._of_cpu._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
+        for lane in self._lanes.values():
+            lane.timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> ProcessGroup | None:
+        """Make a group of some ranks. All ranks call it; those that are not in it get None."""
+        self._n_splits += 1
+        if self._rank not in ranks:
+            return None
+        name = group_name or f"split {self._n_splits}"
+        store = dist.PrefixStore(f"split/{self._n_splits}/{'-'.join(map(str, ranks))}", self._store)
+        device = self.bound_device_id
+        part = ProcessGroup(store, list(ranks).index(self._rank), len(ranks), timeout or self._timeout, device, name)
+        part._set_group_name(name)
+        part._set_group_desc(group_desc or "undefined")
+        return part
+
+    def abort(self) -> None:
+        """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
+        for lane in self._lanes.values():
+            lane.abort(f"{self._described}: the program aborted the group")
+        self._lanes.clear()
+
+    def shutdown(self) -> None:
+        """Let go of the communicators, when their calls are complete."""
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            lane.close()
+
+    # Steps of the above.
+
+    def _reducing(self, kind: str, given: Any, taken: Any, opts: Any, root: int = 0) -> Call:
+        return calls.reducing(kind, given, taken, _op(opts), self._size, root)
+
+    def _moving(self, kind: str, given: Any, taken: Any, root: int = 0) -> Call:
+        return calls.moving(kind, given, taken, self._size, root)
+
+    def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
+        if self._is_gloos(tensor):
+            return self._gloo(kind, [tensor], peer, tag)
+        if self._coalesced is not None or "all" in self._lanes:
+            return self._run([self._moving(kind, tensor, tensor, peer)], None)
+        # There are no collectives of all ranks, who may not all come here. So the two make some.
+        ranks = sorted((self._rank, peer))
+        lane = self._lane(tensor.device, ranks)
+        return lane.run([self._moving(kind, tensor, tensor, ranks.index(peer))], self._timeout.total_seconds())
+
+    def _is_gloos(self, tensor: torch.Tensor) -> bool:
+        if tensor.is_cuda or (_ON_SIMULATED and tensor.device.type == "cpu"):
+            return False
+        if tensor.device.type != "cpu":
+            raise ValueError(f"the backend mscclpp takes tensors of CUDA and of the CPU, not of {tensor.device}")
+        return True
+
+    def _gloo(self, names: str | tuple[str, ...], *args: Any) -> Any:
+        """A call of gloo, by whichever of the names this version of torch has. It is told the options if there are any."""
+        names = (names,) if isinstance(names, str) else names
+        call = next(getattr(self._of_cpu, name) for name in names if hasattr(self._of_cpu, name))
+        work = call(*args[:-1]) if args and args[-1] is None else call(*args)
+        if self._coalesced is not None:
+            self._coalesced_by_gloo.append(work)
+        return work
+
+    def _each_by_gloo(self, names: tuple[str, ...], outputs: Any, inputs: Any, opts: Any) -> Any:
+        works = [self._gloo(names, output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
+        return works[0] if len(works) == 1 else OfGloo(works)
+
+    def _run(self, made: list[Call], opts: Any) -> Any:
+        """Makes calls, or puts them to those that `_end_coalescing` makes."""
+        if self._coalesced is not None:
+            self._coalesced += made
+            return None
+        device = made[0].tensors[0].device
+        return self._lane(device).run(made, _seconds(opts))
+
+    def _lane(self, device: torch.device, ranks: list[int] | None = None) -> Lane:
+        """The communicator of all ranks, or of some. The first call with it makes it, and blocks until all of them do."""
+        key = "all" if ranks is None else "-".join(map(str, ranks))
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = self._make_lane(device, key, ranks or list(range(self._size)))
+        if lane.stream is not None and device.index not in (None, lane.device.index):
+            raise ValueError(
+                f"{self._described} uses {lane.device}, not {device}: a group has one device for each rank"
+            )
+        return lane
+
+    def _make_lane(self, device: torch.device, key: str, ranks: list[int]) -> Lane:
+        rank, seconds = ranks.index(self._rank), self._timeout.total_seconds()
+        bootstrap = TcpBootstrap.create(rank, len(ranks))
+        bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank), seconds)
+        index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
+        collectives = Collectives(Communicator(bootstrap), index, timeout=seconds)
+        return Lane(collectives, seconds, self._described)
+
+
+def _op(opts: Any) -> Any:
+    """The reduction of options, or of what is given in place of them."""
+    return getattr(opts, "reduceOp", opts)
+
+
+def _root(opts: Any) -> int:
+    return int(getattr(opts, "rootRank", opts) or 0)
+
+
+def _seconds(opts: Any) -> float | None:
+    timeout = getattr(opts, "timeout", None)
+    return timeout.total_seconds() if isinstance(timeout, timedelta) and timeout > timedelta(0) else None
+
+
+def _some(opts: Any) -> tuple[Any, ...]:
+    return () if opts is None else (opts,)
+
+
+def _coalesced(tensors: list[torch.Tensor], opts: Any) -> Any:
+    """The options of an all-reduce of one or several tensors, of those of either."""
+    if opts is None or (len(tensors) == 1) != isinstance(opts, dist.AllreduceCoalescedOptions):
+        return opts
+    made = dist.AllreduceOptions() if len(tensors) == 1 else dist.AllreduceCoalescedOptions()
+    made.reduceOp = _op(opts)
+    if _seconds(opts):
+        made.timeout = opts.timeout
+    return made
+
+
+def _create(opts: Any, _backend_options: Any) -> ProcessGroup:
+    """What torch calls to make a group of this backend."""
+    group = getattr(opts, "process_group", None)
+    device = getattr(group, "bound_device_id", None)
+    return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, device, opts.group_id)
+
+
+if not hasattr(dist.Backend, "MSCCLPP"):
+    dist.Backend.register_backend("mscclpp", _create, extended_api=True, devices=["cpu", "cuda"])
+
+__all__ = ["ProcessGroup", "Work"]

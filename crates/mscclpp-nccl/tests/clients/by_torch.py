@@ -1,6 +1,6 @@
-"""torch.distributed with the backend `nccl`: every collective, DDP, FSDP2, tensor parallel, CUDA graphs. One process for each GPU.
+"""torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallel, CUDA graphs. One process for each GPU.
 
-    by_torch.py RANKS [--results FILE] [--times]
+    by_torch.py RANKS [--results FILE] [--times] [--backend mscclpp]
 
 Which NCCL it runs on is up to the environment: LD_PRELOAD=.../libnccl.so puts this project's in front. `--results` writes the losses of
 the trainings as JSON, to be compared with those under another NCCL. `--times` prints times in place of trials. It starts itself as
@@ -252,7 +252,9 @@ def run(options):
 
     rank, ranks = int(os.environ["RANK"]), options.ranks
     torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    if options.backend == "mscclpp":
+        import mscclpp.torch  # noqa: F401, which makes the backend known
+    dist.init_process_group(options.backend, device_id=torch.device("cuda", rank))
     if options.times:
         times(dist, torch, rank, ranks)
     else:
@@ -273,6 +275,7 @@ def main():
     parser.add_argument("ranks", type=int)
     parser.add_argument("--results")
     parser.add_argument("--times", action="store_true")
+    parser.add_argument("--backend", default="nccl")
     options = parser.parse_args()
     if "RANK" in os.environ:
         run(options)

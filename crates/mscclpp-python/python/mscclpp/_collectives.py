@@ -36,12 +36,12 @@ class Collectives:
     All ranks make it together, of a `CommGroup`, a `Communicator`, a communicator of mpi4py or a group of PyTorch, and then
     make the same calls in the same order. A call puts work into a stream, by default the current one of the library
     that its array is of, and waits for nobody. It can be captured in a graph. Arrays (CuPy, PyTorch, DLPack, NumPy on
-    simulated devices) are contiguous, in C's order, and stay until the work is complete; on simulated devices they are kept until
-    `synchronize()`.
+    simulated devices) are contiguous, in C's order, and stay until the work is complete; on simulated devices they are
+    kept until `synchronize()`.
 
     `device` is the number of this rank's GPU, or else the current one. `synchronize()` gives up after `timeout`
-    seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call takes
-    of a device, `scratch` its memory in bytes, and `check_calls` finds calls that do not match.
+    seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call
+    takes of a device, `scratch` its memory in bytes, and `check_calls` finds calls that do not match.
     """
 
     #: The number of this rank, and how many there are.
@@ -175,9 +175,10 @@ class Collectives:
         """Put collectives into a stream, by addresses, together: for other libraries.
 
         A request is a tuple of kind, address of what is given, address of what is taken, count, type, operation, and root
-        or peer. Kinds are the methods' names, and "all_gather_v", with a list of a count for each rank, and "all_to_all_v", with a
-        pair of lists. A count is in numbers: what each rank gives, for "reduce_scatter" and "scatter" what each gets, for
-        "all_to_all" what it gives to each. A type is one of NumPy's names, "bfloat16", "float8_e4m3fn" or "float8_e5m2".
+        or peer. Kinds are the methods' names, and "all_gather_v", with a list of a count for each rank, and
+        "all_to_all_v", with a pair of lists. A count is in numbers: what each rank gives, for "reduce_scatter" and
+        "scatter" what each gets, for "all_to_all" what it gives to each. A type is one of NumPy's names, "bfloat16",
+        "float8_e4m3fn" or "float8_e5m2".
         """
         self._made.enqueue(requests, stream)
 
@@ -203,8 +204,8 @@ class Collectives:
     def register(self, x: Any, *, symmetric: bool = False) -> Registration:
         """Let the other ranks write straight into `x` in large calls that move and do not reduce.
 
-        All ranks call it, each with an array of its own in device memory. `symmetric` promises that all ranks take what comes
-        at the same offset of what they registered together; then the copy engines do the largest.
+        All ranks call it, each with an array of its own in device memory. `symmetric` promises that all ranks take what
+        comes at the same offset of what they registered together; then the copy engines do the largest.
         """
         array = self._look("x", x)
         size = _arrays.locate(x, "argument 'x'")[1]

@@ -35,7 +35,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, device: torch.device | None = None, name: str = ""
     ) -> None:
-        super().__init__(store, rank, size)
+        # Older versions make a group that Python may extend of these alone.
+        super().__init__(rank, size)
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
         self._lanes: dict[str, Lane] = {}

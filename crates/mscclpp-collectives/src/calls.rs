@@ -300,6 +300,8 @@ impl Inner {
         let fits = |way| most.is_some_and(|most| mapped.layout.fits(way, most, false));
         // Between two ranks, two steps gain nothing.
         let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
+        let engines = self.registrations.engines(plan, self.group.rank, ranks).is_some();
+        let own = plan.segments[self.group.rank];
         let possible = Possible {
             packets: fits(Way::Packets),
             lines: mapped.lines && fits(Way::Lines),
@@ -308,7 +310,8 @@ impl Inner {
                 && part.is_some_and(|part| mapped.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),
             direct: plan.op.is_none() && self.registrations.are_some(),
-            engines: self.registrations.engines(plan, self.group.rank, ranks).is_some(),
+            engines,
+            in_place: engines && own.send == own.recv,
         };
         let shape = match (plan.whole, plan.one_way) {
             (Some(_), _) => Shape::AllReduce,

@@ -27,7 +27,7 @@
 //! Where the devices of a host do not reach each other's memory, everything there goes through
 //! [port channels](CollectivesBuilder::by_ports), slowly. [Between hosts](CollectivesBuilder::between_hosts) there are up to 64
 //! ranks, and some calls are for one host alone. It has been measured between two GPUs alone; [`Tuned`] says on what its choices
-//! rest. Registered memory and port channels have not run on GPUs yet.
+//! rest.
 
 mod algorithm;
 mod calls;

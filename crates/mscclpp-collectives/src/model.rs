@@ -157,6 +157,7 @@ mod tests {
                 pieces_in_two_steps: is(3),
                 direct: false,
                 engines: false,
+                in_place: false,
             };
             for ranks in [2, 8] {
                 for shift in [0, 10, 20, 30, 63] {

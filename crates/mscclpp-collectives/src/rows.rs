@@ -314,6 +314,7 @@ impl Inner {
                 pieces_in_two_steps: two_steps,
                 direct: false,
                 engines: false,
+                in_place: false,
             },
             max_blocks: self.slots,
             max_threads: mapped.max_threads,

@@ -84,6 +84,8 @@ pub struct Possible {
     pub direct: bool,
     /// By the copy engines: the call is an `all_gather` or an `all_to_all` into memory that is registered as symmetric.
     pub engines: bool,
+    /// Where engines are possible: that each rank's own part is in its place already, which is not copied then.
+    pub in_place: bool,
 }
 
 #[cfg(test)]
@@ -97,6 +99,7 @@ impl Possible {
         pieces_in_two_steps: true,
         direct: false,
         engines: false,
+        in_place: false,
     };
 }
 
@@ -211,14 +214,15 @@ impl Selector for Tuned {
     }
 }
 
-/// From how many bytes to a peer on the engines are worth their two barriers: measured between two GPUs over NVLink.
-const ENGINES_MIN: u64 = 24 * MIB;
+/// From how many bytes to a peer on the engines are worth their two barriers, in place and if the own part is copied, too: measured
+/// between two H100 over NVLink.
+const ENGINES_MIN: [u64; 2] = [48 * MIB, 384 * MIB];
 
 impl Possible {
     /// Instead of pieces, by the copy engines or directly, if that is possible.
     pub(crate) fn large(self, way: Way, bytes: u64) -> Way {
         match way {
-            Way::Pieces if self.engines && bytes >= ENGINES_MIN => Way::Engines,
+            Way::Pieces if self.engines && bytes >= ENGINES_MIN[usize::from(!self.in_place)] => Way::Engines,
             Way::Pieces if self.direct => Way::Direct,
             way => way,
         }
@@ -386,6 +390,10 @@ mod tests {
         for ranks in [2, 8] {
             assert_eq!([way(1 << 10, ranks), way(1 << 30, ranks)], [Way::Packets, Way::Direct]);
         }
+        let engines =
+            |in_place, bytes| Possible { engines: true, in_place, ..possible }.large(Way::Pieces, bytes);
+        assert_eq!([engines(true, 1 << 25), engines(true, 1 << 26)], [Way::Direct, Way::Engines]);
+        assert_eq!([engines(false, 1 << 28), engines(false, 1 << 29)], [Way::Direct, Way::Engines]);
         // An all_reduce in two steps is not done so.
         let asked = Choice { way: Way::Direct, two_steps: true, blocks: 1, threads: 32 };
         assert_eq!(asked.mended(&question(1 << 20, 4, Possible { direct: true, ..ALL })).way, Way::Pieces);
@@ -401,6 +409,7 @@ mod tests {
             pieces_in_two_steps: false,
             direct: false,
             engines: false,
+            in_place: false,
         };
         for way in [Way::Packets, Way::Lines, Way::Pieces, Way::Direct, Way::Engines] {
             let asked = Choice { way, two_steps: true, blocks: 0, threads: 5000 };

@@ -121,7 +121,7 @@ def _is_in_one_piece(tensor: torch.Tensor) -> bool:
     expected = 1
     for stride, n in sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
         if stride != expected:
-            return tensor.numel() == 0
+            return bool(tensor.numel() == 0)
         expected *= n
     return True
 
@@ -149,10 +149,10 @@ def single(name: str, tensors: Any) -> torch.Tensor:
 
 def single_list(name: str, lists: Any) -> list[torch.Tensor]:
     """The list of a list of one, as torch passes it; or that list itself."""
-    lists = list(lists)
-    if lists and isinstance(lists[0], torch.Tensor):
-        return lists
-    (tensors,) = _one(name, lists)
+    given: list[Any] = list(lists)
+    if given and isinstance(given[0], torch.Tensor):
+        return given
+    (tensors,) = _one(name, given)
     return list(tensors)
 
 

@@ -79,7 +79,7 @@ class Work(dist.Work):  # type: ignore[misc]
             # What runs on a simulated device is complete when somebody has waited.
             self._complete()
             return True
-        return self._event.query()
+        return bool(self._event.query())
 
     def is_success(self) -> bool:
         """Whether the calls are complete, and did not fail."""

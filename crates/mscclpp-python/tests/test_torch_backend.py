@@ -1,0 +1,140 @@
+"""The backend `mscclpp` of torch.distributed, with CPU tensors on simulated devices. CI does not install torch."""
+
+import os
+import socket
+
+import mscclpp
+import pytest
+
+import ranks
+
+torch = pytest.importorskip("torch")
+
+N = 3
+pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "host", reason="gpu: by_torch.py --backend mscclpp")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def join(backend, rank, n, port):
+    import torch.distributed as dist
+
+    os.environ["MSCCLPP_TORCH_SIMULATED"] = "1"
+    import mscclpp.torch  # noqa: F401
+
+    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=n)
+    return dist
+
+
+def own(rank, count=100, dtype=torch.float32):
+    return torch.full((count,), rank + 1, dtype=dtype)
+
+
+def collectives(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    total = n * (n + 1) // 2
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int64):
+        x = own(rank, dtype=dtype)
+        dist.all_reduce(x)
+        assert (x == total).all(), x
+    for op, expected in [(dist.ReduceOp.MAX, n), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.AVG, total / n)]:
+        x = own(rank)
+        dist.all_reduce(x, op)
+        assert (x == expected).all(), (op, x)
+    x = own(rank)
+    dist.broadcast(x, n - 1)
+    assert (x == n).all()
+    x = own(rank)
+    dist.reduce(x, 1)
+    assert rank != 1 or (x == total).all()
+
+    parts = [torch.empty(100) for _ in range(n)]
+    dist.all_gather(parts, own(rank))
+    assert all((part == r + 1).all() for r, part in enumerate(parts))
+    parts = [torch.empty(10 + r) for r in range(n)]
+    dist.all_gather(parts, own(rank, 10 + rank))
+    assert all((part == r + 1).all() for r, part in enumerate(parts))
+    gathered = torch.empty(100 * n)
+    dist.all_gather_into_tensor(gathered, own(rank))
+    assert all((part == r + 1).all() for r, part in enumerate(gathered.chunk(n)))
+    part = torch.empty(100)
+    dist.reduce_scatter_tensor(part, gathered)
+    assert (part == n * (rank + 1)).all()
+    dist.reduce_scatter(part, [own(rank) for _ in range(n)])
+    assert (part == total).all()
+
+    dist.all_to_all_single(gathered, own(rank, 100 * n))
+    assert all((part == r + 1).all() for r, part in enumerate(gathered.chunk(n)))
+    given, taken = [10 + r for r in range(n)], torch.empty((10 + rank) * n)
+    dist.all_to_all_single(taken, own(rank, sum(given)), [10 + rank] * n, given)
+    assert all((part == r + 1).all() for r, part in enumerate(taken.chunk(n)))
+    parts = [torch.empty(10 + rank) for _ in range(n)]
+    dist.all_to_all(parts, [own(rank, 10 + r) for r in range(n)])
+    assert all((part == r + 1).all() for r, part in enumerate(parts))
+
+    parts = [torch.empty(100) for _ in range(n)] if rank == 0 else None
+    dist.gather(own(rank), parts)
+    assert all((part == r + 1).all() for r, part in enumerate(parts or []))
+    dist.scatter(part := torch.empty(100), [torch.full((100,), r + 5.0) for r in range(n)] if rank == 0 else None)
+    assert (part == rank + 5).all()
+    dist.barrier()
+
+    after, before, theirs = (rank + 1) % n, (rank - 1) % n, torch.empty(100)
+    mine = own(rank)
+    requests = [dist.P2POp(dist.irecv, theirs, before), dist.P2POp(dist.isend, mine, after)]
+    for request in dist.batch_isend_irecv(requests):
+        request.wait()
+    assert (theirs == before + 1).all()
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as coalesced:
+        many = [own(rank) for _ in range(3)]
+        for x in many:
+            dist.all_reduce(x)
+    coalesced.wait()
+    assert all((x == total).all() for x in many)
+    work = dist.all_reduce(mine, async_op=True)
+    work.wait()
+    assert (mine == total).all()
+    objects = [None] * n
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [each["rank"] for each in objects] == list(range(n))
+    part = dist.new_group([0, 1])
+    if rank < 2:
+        x = own(rank)
+        dist.all_reduce(x, group=part)
+        assert (x == 3).all()
+    with pytest.raises(ValueError, match="contiguous"):
+        dist.all_reduce(torch.zeros(4, 4)[:, :2])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_every_collective():
+    ranks.run(N, collectives, free_port())
+
+
+def losses(rank, n, _address, backend, port):
+    dist = join(backend, rank, n, port)
+    torch.manual_seed(7)
+    layers = [torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    torch.manual_seed(100 + rank)
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for batch in torch.randn(10, 8, 16):
+        optimizer.zero_grad()
+        loss = (model(batch) - batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    dist.destroy_process_group()
+    return found
+
+
+def test_training_in_parallel_gives_the_losses_that_it_gives_with_gloo():
+    ours, theirs = (ranks.run(2, losses, backend, free_port()) for backend in ("mscclpp", "gloo"))
+    for rank in range(2):
+        assert ours[rank][-1] < ours[rank][0] and ours[rank] == pytest.approx(theirs[rank], rel=1e-4)
+    assert mscclpp.version

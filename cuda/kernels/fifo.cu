@@ -1,5 +1,6 @@
 // Tests of a FIFO: many threads push triggers that the host can tell apart and check, and one thread pushes and waits.
 
+#include "mscclpp/atomic_device.hpp"
 #include "mscclpp/fifo_device.hpp"
 
 using mscclpp::FifoDeviceHandle;
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     if (position == FifoDeviceHandle::Failed ||
         (syncEvery != 0 && (i + 1) % syncEvery == 0 && !(fifo.sync(position, maxSpin) && fifo.poll(position)))) {
       // Of several threads any may be the one.
-      atomicExch(failed, static_cast<unsigned int>(thread) + 1);
+      mscclpp::atomicStore(failed, static_cast<unsigned int>(thread) + 1, mscclpp::memoryOrderRelaxed);
       return;
     }
   }

@@ -18,6 +18,12 @@ KERNELS(exchange_pieces, exchangePieces)
 
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, true)
 
+// Several small all_reduces, by packets.
+MSCCLPP_GROUP_KERNEL(all_reduce_group_any, detail::allReduceGroup<detail::ReduceAnyWords, true>)
+MSCCLPP_GROUP_KERNEL(all_reduce_group_f16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>, true>)
+MSCCLPP_GROUP_KERNEL(all_reduce_group_bf16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>, true>)
+MSCCLPP_GROUP_KERNEL(all_reduce_group_f32_sum, detail::allReduceGroup<detail::ReduceWords<ReduceF32, ReduceSum>, true>)
+
 // Messages between pairs of ranks.
 extern "C" __global__ void __launch_bounds__(1024)
     move_messages(const MSCCLPP_GRID_CONSTANT CollectiveHandle comm, const MSCCLPP_GRID_CONSTANT CollectiveSends call) {

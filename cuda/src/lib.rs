@@ -28,9 +28,11 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
     ("mscclpp/atomic_words_device.hpp", include_str!("../include/mscclpp/atomic_words_device.hpp")),
     ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
+    ("mscclpp/collective_bulk_device.hpp", include_str!("../include/mscclpp/collective_bulk_device.hpp")),
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
+    ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),
     ("mscclpp/collective_hosts_device.hpp", include_str!("../include/mscclpp/collective_hosts_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
@@ -154,9 +156,14 @@ pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_ch
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
 pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
 
-/// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value, but for `move_messages` and
-/// `exchange_direct_move`: their second is a `CollectiveSends`, and a `CollectiveDirectCall`.
+/// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value, but for `move_messages`,
+/// `exchange_direct_move` and those of `all_reduce_group`: their second is a `CollectiveSends`, a `CollectiveDirectCall`, and a
+/// `CollectiveGroup`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
+
+/// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 96 threads with 196,864 bytes of dynamic
+/// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
+pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", bulk);
 
 /// The kernels of collectives between devices that do not reach each other's memory: `move_by_ports`, which takes a
 /// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.

@@ -165,10 +165,12 @@ fn collectives() -> Result<(), Failed> {
             ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
         assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
     }
-    let registered: &[&str] = &["--registered", "--ways", "direct", "--blocks", "2", "--threads", "64"];
-    for (workload, way) in [("all-gather", "direct 2x64"), ("all-reduce", "pieces 2x64")] {
+    let registered: &[&str] = &["--registered", "--ways", "direct,bulk", "--blocks", "2", "--threads", "96"];
+    for (workload, ways) in
+        [("all-gather", ["direct 2x96", "bulk 2x96"]), ("all-reduce", ["pieces 2x96", "pieces 2x96"])]
+    {
         let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
-        assert_eq!(variants(&report), [way; 4]);
+        assert_eq!(variants(&report), [[ways[0]; 4], [ways[1]; 4]].concat());
     }
     Ok(())
 }

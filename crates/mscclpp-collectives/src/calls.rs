@@ -29,6 +29,9 @@ use crate::{
     signature::signature,
 };
 
+/// Of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
+const BULK_SHARED_BYTES: u32 = 2 * 98_432;
+
 /// What a rank's collectives are made of.
 pub(crate) struct Inner {
     pub(crate) comm: Communicator,
@@ -251,13 +254,16 @@ impl Inner {
         let plan = stepped.as_ref().unwrap_or(plan);
         let call = self.call(mapped, plan, choice, signature);
         let args = self.keeping(buffers).with(mapped.handle);
-        let args = if choice.way == Way::Direct {
+        let args = if matches!(choice.way, Way::Direct | Way::Bulk) {
             let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
             args.with_owner(owner).with(CollectiveDirectCall { call, places })
         } else {
             args.with(call)
         };
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let mut config = LaunchConfig::linear(choice.blocks, choice.threads);
+        if choice.way == Way::Bulk {
+            config.shared_bytes = BULK_SHARED_BYTES;
+        }
         let kernel = mapped.kernels.of(choice, Words::of(plan.op, plan.data_type))?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(stream, config, &args)? };
@@ -302,6 +308,7 @@ impl Inner {
         let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
         let engines = self.registrations.engines(plan, self.group.rank, ranks).is_some();
         let own = plan.segments[self.group.rank];
+        let direct = plan.op.is_none() && self.registrations.are_some();
         let possible = Possible {
             packets: fits(Way::Packets),
             lines: mapped.lines && fits(Way::Lines),
@@ -309,7 +316,8 @@ impl Inner {
             lines_in_two_steps: mapped.lines
                 && part.is_some_and(|part| mapped.layout.fits(Way::Lines, part, true)),
             pieces_in_two_steps: part.is_some(),
-            direct: plan.op.is_none() && self.registrations.are_some(),
+            direct,
+            bulk: direct && mapped.devices.have_bulk_copies(),
             engines,
             in_place: engines && own.send == own.recv,
         };

@@ -165,14 +165,16 @@ impl Collectives {
         builder.connect().map(Some)
     }
 
-    /// Puts collectives into `stream`, in the order in which they are given; [sends](crate::Kind::Send) and
-    /// [receives](crate::Kind::Recv) all together, after the others. So a rank may both send to and receive from a peer, in
-    /// whatever order the two give these. Does not block on other ranks.
+    /// Puts collectives into `stream`, a group that no request of which takes what another gives: small `all_reduce`s of one type
+    /// and operation that follow each other go in one launch, up to 64 KiB together, which takes little longer than one of them.
+    /// [Sends](crate::Kind::Send) and [receives](crate::Kind::Recv) go all together, after the others. So a rank may both send to
+    /// and receive from a peer, in whatever order the two give these. All ranks give the others in the same order, divided alike
+    /// into calls of this method. Does not block on other ranks.
     ///
     /// # Safety
     /// Addresses are memory that this rank's device reaches, of the size that follows from kind, count and type, and
-    /// live until the calls are complete; of captured ones, as long as the graph. Results overlap nothing else, but
-    /// as [`Request::recv`] says.
+    /// live until the calls are complete; of captured ones, as long as the graph. Results overlap nothing else that any request
+    /// gives or takes, but as [`Request::recv`] says.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for requests that can never be right, and a stream of another device: then nothing
@@ -214,9 +216,20 @@ impl Collectives {
 
         let mut order = inner.order.lock();
         order.before(&inner.gpu, stream)?;
-        for (request, plan) in exchanges {
-            // SAFETY: the caller's promise.
-            unsafe { inner.exchange(Some(request), &plan, stream, buffers)? };
+        let mut rest = &exchanges[..];
+        while !rest.is_empty() {
+            let (next, others) = rest.split_at(inner.together(rest));
+            rest = others;
+            if let (Reach::Memory(mapped), 2..) = (&inner.reach, next.len())
+                // SAFETY: the caller's promise.
+                && unsafe { inner.all_reduce_together(mapped, next, stream, buffers)? }
+            {
+                continue;
+            }
+            for (request, plan) in next {
+                // SAFETY: the caller's promise.
+                unsafe { inner.exchange(Some(request), plan, stream, buffers)? };
+            }
         }
         for (from, to) in own {
             // SAFETY: the caller's promise.

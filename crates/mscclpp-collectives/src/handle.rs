@@ -18,6 +18,8 @@ pub(crate) const LINE: u64 = 128;
 pub(crate) const OVERLAP: u32 = 0xffff;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
+/// `CollectiveMaxParts`.
+pub(crate) const PARTS: usize = 64;
 /// `CollectiveMaxOutputs`.
 pub(crate) const OUTPUTS: usize = 4;
 /// `CollectiveMaxVectors`.
@@ -108,6 +110,29 @@ pub(crate) struct CollectiveCall {
 pub(crate) struct CollectiveDirectCall {
     pub(crate) call: CollectiveCall,
     pub(crate) places: [DevicePtr; MAX_RANKS],
+}
+
+/// `CollectivePart`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Part {
+    pub(crate) send: DevicePtr,
+    pub(crate) recv: DevicePtr,
+    pub(crate) bytes: u32,
+    pub(crate) before: u32,
+}
+
+impl Part {
+    pub(crate) const NONE: Self = Self { send: DevicePtr::NULL, recv: DevicePtr::NULL, bytes: 0, before: 0 };
+}
+
+/// `CollectiveGroup`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct CollectiveGroup {
+    pub(crate) call: CollectiveCall,
+    pub(crate) parts: [Part; PARTS],
+    pub(crate) count: u64,
 }
 
 /// `CollectiveOutput`.

@@ -5,7 +5,10 @@ use std::sync::{Arc, Weak};
 use mscclpp::{Gpu, Kernel, Module, Platform};
 use parking_lot::Mutex;
 
-use crate::{DataType, Error, ReduceOp, Result, Way, select::Choice};
+use crate::{
+    DataType, Error, ReduceOp, Result, Way,
+    select::{Choice, has_bulk_copies},
+};
 
 /// The kernels of one of the sources.
 pub(crate) struct Kernels {
@@ -13,6 +16,10 @@ pub(crate) struct Kernels {
     forms: [[Option<Kernel>; 5]; 5],
     /// For registered memory.
     direct: Kernel,
+    /// The same by bulk copies, where the device has them.
+    bulk: Option<Kernel>,
+    /// Of several small all_reduces, by [`Words`] behind the first.
+    groups: [Kernel; 4],
     pub(crate) messages: Kernel,
 }
 
@@ -69,7 +76,12 @@ impl Kernels {
             2 => mscclpp_kernels::COLLECTIVES_OF_TWO,
             _ => mscclpp_kernels::COLLECTIVES,
         };
-        let kernels = Arc::new(Self::load(&Module::load(gpu, &source)?, ranks == 2)?);
+        let mut kernels = Self::load(&Module::load(gpu, &source)?, ranks == 2)?;
+        if has_bulk_copies(gpu.platform(), gpu.properties().compute_capability) {
+            let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_BULK)?;
+            kernels.bulk = Some(module.kernel("exchange_bulk_move")?);
+        }
+        let kernels = Arc::new(kernels);
         *entry = Arc::downgrade(&kernels);
         Ok(kernels)
     }
@@ -85,7 +97,9 @@ impl Kernels {
             }
         }
         let direct = module.kernel("exchange_direct_move")?;
-        Ok(Self { forms, direct, messages: module.kernel("move_messages")? })
+        let group = |words: &str| module.kernel(&format!("all_reduce_group_{words}"));
+        let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
+        Ok(Self { forms, direct, groups, bulk: None, messages: module.kernel("move_messages")? })
     }
 
     pub(crate) fn of(&self, choice: Choice, words: Words) -> Result<&Kernel> {
@@ -96,12 +110,23 @@ impl Kernels {
             (Way::Pieces, false) => Form::ExchangePieces,
             (Way::Pieces, true) => Form::AllReducePieces,
             (Way::Direct, _) => return Ok(&self.direct),
+            (Way::Bulk, _) => {
+                let none = || Error::InvalidArgument("this device has no bulk copies".to_owned());
+                return self.bulk.as_ref().ok_or_else(none);
+            }
             (Way::Engines, _) => {
                 return Err(Error::InvalidArgument("the copy engines need no kernel".to_owned()));
             }
         };
         let kernel = self.forms[form as usize][words as usize].as_ref();
         kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {choice:?}")))
+    }
+}
+
+impl Kernels {
+    /// Of a group of all_reduces.
+    pub(crate) fn of_group(&self, words: Words) -> &Kernel {
+        &self.groups[(words as usize).max(1) - 1]
     }
 }
 

@@ -30,6 +30,7 @@
 //! rest.
 
 mod algorithm;
+mod all_reduces;
 mod calls;
 mod collectives;
 mod crowd;

@@ -55,7 +55,7 @@ pub(crate) fn time(question: &Question, way: Way, two_steps: bool) -> f64 {
     let (start, on_the_link) = match way {
         Way::Packets => (HOP, 2.0),
         Way::Lines => (HOP + LINES, 128.0 / 120.0),
-        Way::Pieces | Way::Direct => (HOP + PIECES, 1.0),
+        Way::Pieces | Way::Direct | Way::Bulk => (HOP + PIECES, 1.0),
         Way::Engines => (2.0 * HOP + PIECES, 1.0),
     };
     let starts = if two_steps { 2.0 } else { 1.0 };

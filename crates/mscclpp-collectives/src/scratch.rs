@@ -97,7 +97,7 @@ impl Layout {
                 !two_steps && most.div_ceil(8).saturating_mul(16 * slots) <= self.parts.packet_bytes
             }
             Way::Lines => most.div_ceil(120).saturating_mul(LINE * slots) <= self.parts.line_bytes,
-            Way::Pieces | Way::Direct | Way::Engines => true,
+            Way::Pieces | Way::Direct | Way::Bulk | Way::Engines => true,
         }
     }
 

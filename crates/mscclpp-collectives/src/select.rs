@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use mscclpp::Platform;
+
 use crate::{
     model,
     tables::{OF_HOST, measured},
@@ -22,6 +24,9 @@ pub enum Way {
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
     /// is reduced: for large messages. What is not registered goes by pieces, with a little more to wait for.
     Direct,
+    /// As [`Way::Direct`], by bulk copies: a few blocks fill the link. It needs compute capability 9.0 on all ranks, and a
+    /// multiprocessor of its own for each block.
+    Bulk,
     /// The copy engines, into the receive memory itself, where that is
     /// [symmetric](crate::Collectives::register_symmetric): for the largest messages. It takes no multiprocessors, but for
     /// two short barriers.
@@ -82,6 +87,8 @@ pub struct Possible {
     /// Directly: nothing is reduced, and the ranks have registered memory. Whether that of a call is, a rank knows of itself
     /// alone, so it is not said here.
     pub direct: bool,
+    /// By bulk copies: as directly, and all devices have them.
+    pub bulk: bool,
     /// By the copy engines: the call is an `all_gather` or an `all_to_all` into memory that is registered as symmetric.
     pub engines: bool,
     /// Where engines are possible: that each rank's own part is in its place already, which is not copied then.
@@ -98,6 +105,7 @@ impl Possible {
         lines_in_two_steps: true,
         pieces_in_two_steps: true,
         direct: false,
+        bulk: false,
         engines: false,
         in_place: false,
     };
@@ -116,6 +124,21 @@ pub enum Devices {
         /// What joins them: the least link between two.
         link: Link,
     },
+}
+
+impl Devices {
+    /// Whether all have bulk copies between global and shared memory.
+    pub(crate) fn have_bulk_copies(self) -> bool {
+        match self {
+            Self::Host => has_bulk_copies(Platform::Host, None),
+            Self::Gpus { capability, .. } => has_bulk_copies(Platform::Cuda, capability),
+        }
+    }
+}
+
+/// Whether a device does.
+pub(crate) fn has_bulk_copies(platform: Platform, capability: Option<(u32, u32)>) -> bool {
+    platform == Platform::Host || capability.is_some_and(|capability| capability >= (9, 0))
 }
 
 /// What joins GPUs.
@@ -232,6 +255,9 @@ impl Possible {
 /// Blocks are not made smaller than this for want of room, if they can be fewer.
 pub(crate) const LEAST_THREADS: u32 = 128;
 
+/// The least threads of a block that moves by bulk copies: those that do, and others that copy the rank's own part.
+pub(crate) const BULK_THREADS: u32 = 96;
+
 /// How many blocks of so many threads run at once where there is room for `max_threads`. A multiprocessor has room for
 /// 1024, so blocks count as large as the next divisor of that.
 pub(crate) fn blocks_with_room(max_threads: u32, threads: u32) -> u32 {
@@ -286,16 +312,22 @@ impl Choice {
             (Way::Lines, true) => possible.lines_in_two_steps,
             (Way::Pieces, _) => true,
             (Way::Direct, two_steps) => possible.direct && !two_steps,
+            (Way::Bulk, two_steps) => possible.bulk && !two_steps,
             (Way::Engines, two_steps) => possible.engines && !two_steps,
         };
         if !can {
-            self.way = Way::Pieces;
+            let direct = self.way == Way::Bulk && possible.direct && !self.two_steps;
+            self.way = if direct { Way::Direct } else { Way::Pieces };
         }
         let blocks = self.blocks.clamp(1, question.max_blocks);
         self.threads = self.threads_in(blocks);
         self.blocks = blocks;
         let most_threads = 1 << question.max_threads.clamp(32, 1024).ilog2();
         self.threads = self.threads.next_multiple_of(32).clamp(32, most_threads);
+        if self.way == Way::Bulk {
+            self.threads = self.threads.max(BULK_THREADS);
+            self.blocks = self.blocks.min(blocks_with_room(question.max_threads, 1024)).max(1);
+        }
         let room = |threads| blocks_with_room(question.max_threads, threads);
         if self.blocks > room(self.threads) {
             // As many blocks of half the threads do better than fewer blocks, where they fill the room.

@@ -10,8 +10,9 @@ use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
 use handle::{
-    CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveRows, CollectiveSends, LINE, MAX_RANKS,
-    MESSAGES, Message, OUTPUTS, OVERLAP, Output, PortCall, RING, Segment, VECTORS,
+    CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectiveRows, CollectiveSends,
+    LINE, MAX_RANKS, MESSAGES, Message, OUTPUTS, OVERLAP, Output, PARTS, Part, PortCall, RING, Segment,
+    VECTORS,
 };
 
 fn main() {
@@ -23,6 +24,8 @@ fn facts() -> Vec<Fact> {
         .into_iter()
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
         .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
+        .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
+        .chain(sizes::<Part>("CollectivePart"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
         .chain(sizes::<CollectiveRows>("CollectiveRows"))
         .chain(sizes::<Output>("CollectiveOutput"))
@@ -41,6 +44,8 @@ fn facts() -> Vec<Fact> {
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
     offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places);
+    offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
+    offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "piece" piece, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
@@ -55,6 +60,7 @@ fn facts() -> Vec<Fact> {
         fact("pieces", "mscclpp::CollectivePieces", RING as usize),
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
+        fact("parts", "mscclpp::CollectiveMaxParts", PARTS),
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),

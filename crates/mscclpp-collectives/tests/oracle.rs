@@ -65,7 +65,7 @@ impl Which {
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.0)];
 /// Ways, whether in two steps, and on which ranks memory is registered.
-const WAYS: [(Way, bool, Who); 8] = [
+const WAYS: [(Way, bool, Who); 10] = [
     (Way::Packets, false, Who::Nobody),
     (Way::Lines, false, Who::All),
     (Way::Pieces, false, Who::Some),
@@ -73,6 +73,8 @@ const WAYS: [(Way, bool, Who); 8] = [
     (Way::Pieces, true, Who::All),
     (Way::Direct, false, Who::All),
     (Way::Direct, false, Who::Some),
+    (Way::Bulk, false, Who::All),
+    (Way::Bulk, false, Who::Some),
     (Way::Direct, false, Who::Nobody),
 ];
 

@@ -10,6 +10,7 @@ use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
 const DIRECT: Choice = Choice { way: Way::Direct, two_steps: false, blocks: 2, threads: 64 };
+const BULK: Choice = Choice { way: Way::Bulk, threads: 128, ..DIRECT };
 
 /// A word of rank `from` for rank `to`.
 fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
@@ -47,7 +48,8 @@ fn ranks_with_and_without_registered_memory_meet() {
             let recv = memory.slice(offset..offset + 4 * PART).unwrap();
             let send = slice(gpu, &sent(rank, 4, PART, round));
             let counted = [1 + random.of(0..=2) as u32, 1, 3];
-            told.tell(Choice { blocks: counted[0], ..DIRECT });
+            let way = if round % 3 == 0 { DIRECT } else { BULK };
+            told.tell(Choice { blocks: counted[0], ..way });
             if round % 2 == 0 {
                 collectives.all_to_all(&send, &recv, &stream).unwrap();
             } else {

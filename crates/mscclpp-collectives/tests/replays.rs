@@ -32,7 +32,7 @@ fn take_turns(rounds: u64) {
         let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
         // An all_reduce goes by pieces instead of directly, a broadcast does not.
         let choices =
-            [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Lines, 3), (Way::Direct, 2)];
+            [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Bulk, 3), (Way::Direct, 2)];
         let buffers: Vec<_> = (0..5).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
         let _registered = collectives.register(buffers[4].buffer()).expect("a registration");
         let graphs: Vec<Graph> = choices

@@ -79,7 +79,7 @@ def run(n, function, *args, timeout=120):
     """What the function returned on each rank."""
     with Ranks(n, function, *args) as ranks:
         values = [ranks.outcome(rank, timeout) for rank in range(n)]
-        ranks.join()
+        ranks.join(timeout)
         return values
 
 

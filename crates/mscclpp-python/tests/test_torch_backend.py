@@ -11,6 +11,8 @@ import ranks
 torch = pytest.importorskip("torch")
 
 N = 3
+#: Importing torch takes most of the time, and minutes if the machine is busy. In seconds.
+IMPORTS = 900
 pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "host", reason="gpu: by_torch.py --backend mscclpp")
 
 
@@ -113,7 +115,54 @@ def collectives(rank, n, _address, port):
 
 
 def test_every_collective():
-    ranks.run(N, collectives, free_port())
+    ranks.run(N, collectives, free_port(), timeout=IMPORTS)
+
+
+def messages(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    after, before = (rank + 1) % n, (rank - 1) % n
+    # Each receives first: before there are collectives of all ranks, and then.
+    for round in range(4):
+        mine, theirs = own(rank) + round, torch.empty(100)
+        works = [dist.irecv(theirs, before), dist.isend(mine, after)]
+        works[round % 2].wait()
+        works[1 - round % 2].wait()
+        assert (theirs == before + 1 + round).all() and works[0].is_completed()
+        if round == 1:
+            dist.all_reduce(own(rank))
+    # Two in one direction arrive in their order.
+    parts = [torch.empty(10), torch.empty(10)]
+    works = [dist.irecv(part, before) for part in parts] + [dist.isend(own(rank, 10) * (i + 1), after) for i in range(2)]
+    for work in works:
+        work.wait()
+    assert all((part == (before + 1) * (i + 1)).all() for i, part in enumerate(parts))
+    # What nobody waits for goes all the same: when it is let go of, at the next call, and after a moment.
+    if rank == 0:
+        dist.isend(own(0), 1)
+        kept = dist.isend(own(0) + 1, 1)
+        dist.all_reduce(own(rank))
+        late = dist.isend(own(0) + 2, 1)
+        store = dist.distributed_c10d._get_default_store()
+        store.wait(["received"])
+        assert kept.is_completed() and late.is_completed()
+    elif rank == 1:
+        for i in range(2):
+            dist.recv(theirs, 0)
+            assert (theirs == 1 + i).all()
+        dist.all_reduce(own(rank))
+        dist.recv(theirs, 0)
+        assert (theirs == 3).all()
+        dist.distributed_c10d._get_default_store().set("received", "yes")
+    else:
+        dist.all_reduce(own(rank))
+    work = dist.irecv(theirs, before)
+    dist.isend(own(rank), after).wait()
+    assert (work.get_future().wait()[0] == before + 1).all()
+    dist.destroy_process_group()
+
+
+def test_messages_that_are_not_gathered():
+    ranks.run(N, messages, free_port(), timeout=IMPORTS)
 
 
 def losses(rank, n, _address, backend, port):
@@ -134,7 +183,7 @@ def losses(rank, n, _address, backend, port):
 
 
 def test_training_in_parallel_gives_the_losses_that_it_gives_with_gloo():
-    ours, theirs = (ranks.run(2, losses, backend, free_port()) for backend in ("mscclpp", "gloo"))
+    ours, theirs = (ranks.run(2, losses, backend, free_port(), timeout=IMPORTS) for backend in ("mscclpp", "gloo"))
     for rank in range(2):
         assert ours[rank][-1] < ours[rank][0] and ours[rank] == pytest.approx(theirs[rank], rel=1e-4)
     assert mscclpp.version

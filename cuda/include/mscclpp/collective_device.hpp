@@ -43,6 +43,7 @@
 #define MSCCLPP_COLLECTIVE_DEVICE_HPP_
 
 #include "mscclpp/collective_direct_device.hpp"
+#include "mscclpp/collective_group_device.hpp"
 #include "mscclpp/collective_packets_device.hpp"
 #include "mscclpp/collective_pieces_device.hpp"
 #include "mscclpp/collective_rows_device.hpp"

@@ -21,6 +21,7 @@
 //       registered, on both sides.
 //   D6. No wait is in a circle. Every kernel says its places before it waits for anything but what others do as they
 //       begin (E3). After that, a block waits in step k for what peers' blocks do in steps before k, as for the pieces of R2.
+//       What a copier copies comes in front of all steps, and waits for nobody.
 
 #ifndef MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
@@ -70,9 +71,18 @@ struct DirectPlaces {
   }
 };
 
-// Blocks have at least as many threads as there are ranks.
-template <bool OfTwo = false>
-MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct) {
+// All threads of a block store into the places, piece by piece.
+struct ByStores {
+  static constexpr uint32_t Warps = 0;
+  MSCCLPP_DEVICE_INLINE void copy(uint32_t, uint8_t*, const uint8_t*, uint64_t) const {}
+};
+
+// Blocks have at least as many threads as there are ranks. A `Copier` with warps of its own has those copy into the places
+// what lies at a multiple of 16: `copy(warp, to, from, bytes)` returns when all has arrived, for a signal behind a barrier of
+// the block. Such blocks have more threads than these warps.
+template <bool OfTwo, class Copier>
+MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct,
+                                            const Copier& copier) {
   const CollectiveCall& call = direct.call;
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
@@ -88,22 +98,52 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   // do not all leave the link alone at the same time. It also fills the wait for the places.
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
+  // By the threads behind those of the copier.
+  constexpr uint32_t Copying = 32 * Copier::Warps;
   const auto copyOwn = [&](uint64_t k) {
     if (k >= copies) return;
     const uint64_t at = pieces.offset(k);
-    copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+    copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread - Copying, b.threads - Copying);
   };
-  const uint64_t ahead = b.block % 2;
+  const uint64_t ahead = Copying == 0 ? b.block % 2 : 0;
   if (ahead != 0) copyOwn(0);
   // Thread r, for rank r; then every thread knows what r has said.
   bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.wait(b.thread));
+
+  const auto isCopiers = [&](uint32_t p) {
+    return Copying != 0 && places.of(p) != nullptr && isAligned<16>(call.segments[p].send);
+  };
+  if constexpr (Copying != 0) {
+    if (!failed) {
+      const uint32_t warp = b.thread / 32;
+      for (uint32_t n = 1; n < b.ranks && warp < Copier::Warps; ++n) {
+        const uint32_t p = b.peer(n);
+        if (sends(p) == 0 || !isCopiers(p)) continue;
+        // As many pieces as are this block's, but those behind each other, and of these a part for each warp.
+        const CollectiveSegment ours = call.segments[p];
+        const uint64_t room = places.room(p, 0), size = room < ours.sendBytes ? room : ours.sendBytes;
+        uint64_t from, to;
+        pieces.share(ours.sendBytes, from, to);
+        const uint64_t part = ((to - from) / Copier::Warps + 127) / 128 * 128;
+        from += warp * part;
+        if (warp + 1 < Copier::Warps && to > from + part) to = from + part;
+        if (to > size) to = size;
+        if (from < to) copier.copy(warp, places.of(p) + from, ours.send + from, to - from);
+      }
+      if (warp >= Copier::Warps) {
+        for (uint64_t k = 0; k < copies; ++k) copyOwn(k);
+      }
+      const uint64_t last = isPeer(b.thread) ? sends(b.thread) - 1 : 0;
+      pieces.signalAll(Pieces::First, last, [&](uint32_t r) { return sends(r) > 0 && isCopiers(r); });
+    }
+  }
 
   // Piece k goes to every peer that has not got all of them.
   const auto put = [&](uint64_t k) {
     bool mustSignal = false;
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
-      if (k >= sends(p)) continue;
+      if (k >= sends(p) || isCopiers(p)) continue;
       const CollectiveSegment ours = call.segments[p];
       const uint64_t at = pieces.offset(k);
       const uint32_t bytes = pieces.length(ours.sendBytes, k);
@@ -117,7 +157,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     }
     if (!mustSignal) return;
     pieces.signalAll(Pieces::First, k, [&](uint32_t r) {
-      return k < sends(r) && (places.of(r) == nullptr || k + 1 == sends(r));
+      return k < sends(r) && !isCopiers(r) && (places.of(r) == nullptr || k + 1 == sends(r));
     });
   };
   // The pieces k that come through rings. Returns whether they came.
@@ -135,10 +175,10 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     return true;
   };
 
-  uint64_t most = copies, mostByRing = 0, mostTaken = 0;
+  uint64_t most = Copying == 0 ? copies : 0, mostByRing = 0, mostTaken = 0;
   for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
     const uint32_t p = b.peer(n);
-    if (sends(p) > most) most = sends(p);
+    if (sends(p) > most && !isCopiers(p)) most = sends(p);
     if (sends(p) > mostByRing && places.of(p) == nullptr) mostByRing = sends(p);
     if (takesByRing(p) > mostTaken) mostTaken = takesByRing(p);
   }
@@ -152,7 +192,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       if (failed) break;
     }
     put(k);
-    copyOwn(k + ahead);
+    if constexpr (Copying == 0) copyOwn(k + ahead);
     if (k > 0 && k - 1 < mostTaken) failed = !take(k - 1);
   }
   if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);
@@ -167,7 +207,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   extern "C" __global__ void __launch_bounds__(1024)                                                    \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                  \
            const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveDirectCall call) {                            \
-    mscclpp::detail::exchangeDirectly<OF_TWO>(comm, call);                                              \
+    mscclpp::detail::exchangeDirectly<OF_TWO>(comm, call, mscclpp::detail::ByStores());                 \
   }
 
 }  // namespace detail

@@ -136,6 +136,13 @@ struct Pieces {
     const uint64_t left = bytes - offset(k);
     return static_cast<uint32_t>(left < piece ? left : piece);
   }
+  // The part of a message that has as many pieces as this block, all behind each other. All blocks' together are the message.
+  MSCCLPP_DEVICE_INLINE void share(uint64_t bytes, uint64_t& from, uint64_t& to) const {
+    const uint64_t all = (bytes + piece - 1) / piece, each = all / b.blocks, rest = all % b.blocks;
+    from = (b.block * each + (b.block < rest ? b.block : rest)) * piece;
+    to = from + count(bytes) * piece;
+    if (to > bytes) to = bytes;
+  }
   // Where piece k of `from` is at `to`.
   MSCCLPP_DEVICE_INLINE uint8_t* place(Signal step, uint32_t to, uint32_t from, uint64_t k) const {
     const uint64_t ring = (step * (b.ranks - 1) + b.slotOf(from, to)) * b.blocks + b.block;

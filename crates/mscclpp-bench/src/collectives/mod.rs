@@ -101,6 +101,8 @@ enum AskedWay {
     Pieces,
     /// Plain stores into registered memory.
     Direct,
+    /// Bulk copies into registered memory.
+    Bulk,
     /// Copy engines, into symmetric memory.
     Engines,
 }
@@ -112,6 +114,7 @@ impl AskedWay {
             Self::Lines => Way::Lines,
             Self::Pieces => Way::Pieces,
             Self::Direct => Way::Direct,
+            Self::Bulk => Way::Bulk,
             Self::Engines => Way::Engines,
         }
     }

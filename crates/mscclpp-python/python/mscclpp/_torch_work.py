@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ._collectives import Collectives
 from ._torch_calls import Call
+from ._torch_messages import PutOff
 
 _LOG = logging.getLogger("mscclpp.torch")
 #: How often it looks whether calls take too long, in seconds.
@@ -37,7 +38,9 @@ class Work(dist.Work):  # type: ignore[misc]
         self._names = ", ".join(sorted({call.name for call in calls}))
         self._results = [result for call in calls for result in call.results]
         self._event: torch.cuda.Event | None = None
+        #: The stream that is current for the program, and the one that the calls are in.
         self._made_on: Any = None
+        self._stream: Any = None
         self._future: Any = None
         self._error: Exception | None = None
         self._is_done = False
@@ -52,7 +55,8 @@ class Work(dist.Work):  # type: ignore[misc]
             self._complete()
             return True
         current = torch.cuda.current_stream(self._lane.device)
-        current.wait_event(self._event)
+        if current != self._stream:
+            current.wait_event(self._event)
         if current != self._made_on:
             self._tell_allocator(current)
         if self._blocks or timeout > timedelta(0):
@@ -103,13 +107,13 @@ class Work(dist.Work):  # type: ignore[misc]
             else:
                 # It takes the stream's present end for that of these calls. That is at or after it.
                 self._future = torch.futures.Future(devices=[self._lane.device])
-                with torch.cuda.stream(self._lane.stream):
+                with torch.cuda.stream(self._stream):
                     self._future.set_result(self._results)
         return self._future
 
     def __del__(self) -> None:
         if self._kept and self._event is not None:
-            self._tell_allocator(self._lane.stream)
+            self._tell_allocator(self._stream)
 
     def _tell_allocator(self, stream: Any) -> None:
         for tensor in self._kept:
@@ -159,27 +163,52 @@ class Lane:
             self.device = torch.device("cuda", collectives.device)
             self.stream = torch.cuda.Stream(self.device, priority=-1)
 
-    def run(self, calls: Sequence[Call], timeout: float | None = None, blocks: bool = False) -> Work:
-        """Puts calls into the stream, together."""
+    def run(
+        self,
+        calls: Sequence[Call],
+        timeout: float | None = None,
+        blocks: bool = False,
+        behind: Sequence[PutOff] | None = None,
+        in_current: bool = False,
+    ) -> Work:
+        """Puts calls into the stream, together: behind the current stream, or what messages that were put off come behind.
+
+        Or `in_current`, the current stream itself: of calls whose end the program waits for at once, which costs less.
+        """
         self.check()
         work = Work(self, calls, blocks, timeout or self.timeout)
         if self.stream is None:
             self._run_simulated(calls, work)
             return work
-        work._made_on = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(work._made_on)
-        with torch.cuda.stream(self.stream), torch.no_grad():
+        if in_current and torch.cuda.current_device() == self.device.index:
+            work._made_on = torch.cuda.current_stream(self.device)
+            self._put(calls, work, work._made_on)
+            return work
+        if behind is None:
+            work._made_on = torch.cuda.current_stream(self.device)
+            self.stream.wait_stream(work._made_on)
+        else:
+            streams = {message.stream for message in behind}
+            work._made_on = streams.pop() if len(streams) == 1 else None
+            for message in behind:
+                self.stream.wait_event(message.behind)
+        with torch.cuda.stream(self.stream):
+            self._put(calls, work, self.stream)
+        return work
+
+    def _put(self, calls: Sequence[Call], work: Work, stream: Any) -> None:
+        """Puts calls into the current stream."""
+        with torch.no_grad():
             requests = [request for call in calls for request in call.requests()]
             if requests:
-                self.collectives.enqueue(requests, self.stream.cuda_stream)
+                self.collectives.enqueue(requests, stream.cuda_stream)
             for call in calls:
                 if call.finish is not None:
                     call.finish()
-            work._event = self.stream.record_event()
-            is_captured = torch.cuda.is_current_stream_capturing()
-        if not is_captured:
+        work._stream = stream
+        work._event = stream.record_event()
+        if not torch.cuda.is_current_stream_capturing():
             self._follow(work)
-        return work
 
     def _run_simulated(self, calls: Sequence[Call], work: Work) -> None:
         if any(call.copies for call in calls):

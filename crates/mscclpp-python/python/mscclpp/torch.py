@@ -19,6 +19,7 @@ from . import _torch_lists as lists
 from ._collectives import Collectives
 from ._mscclpp import Communicator, TcpBootstrap
 from ._torch_calls import Call
+from ._torch_messages import Messages, PutOff
 from ._torch_work import Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
@@ -42,6 +43,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._lanes: dict[str, Lane] = {}
         self._coalesced: list[Call] | None = None
         self._coalesced_by_gloo: list[Any] = []
+        self._messages = Messages(self._make_messages)
         self._n_splits = 0
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         # What a group of torch itself does with gloo has all of the names that its version has.
@@ -201,6 +203,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Block the host until all ranks are here, and their work on the GPUs that the group has used is complete."""
         if "all" not in self._lanes and not _ON_SIMULATED:
             return self._gloo("barrier", *_some(opts))
+        self._messages.make()
         call = Call("barrier", [], [], lambda: [("barrier", 0, 0, 0, "uint8", "sum", 0)])
         lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
         return lane.run([call], _seconds(opts), blocks=True)
@@ -264,6 +267,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         device_types: Any = None,
     ) -> ProcessGroup | None:
         """Make a group of some ranks. All ranks call it; those that are not in it get None."""
+        self._messages.make()
         self._n_splits += 1
         if self._rank not in ranks:
             return None
@@ -277,12 +281,15 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
+        reason = f"{self._described}: the program aborted the group"
+        self._messages.drop(reason)
         for lane in self._lanes.values():
-            lane.abort(f"{self._described}: the program aborted the group")
+            lane.abort(reason)
         self._lanes.clear()
 
     def shutdown(self) -> None:
         """Let go of the communicators, when their calls are complete."""
+        self._messages.make()
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.close()
@@ -298,12 +305,24 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if self._is_gloos(tensor):
             return self._gloo(kind, [tensor], peer, tag)
-        if self._coalesced is not None or "all" in self._lanes:
+        if self._coalesced is not None:
             return self._run([self._moving(kind, tensor, tensor, peer)], None)
-        # There are no collectives of all ranks, who may not all come here. So the two make some.
-        ranks = sorted((self._rank, peer))
-        lane = self._lane(tensor.device, ranks)
-        return lane.run([self._moving(kind, tensor, tensor, ranks.index(peer))], self._timeout.total_seconds())
+        calls.dense(kind, tensor)
+        return self._messages.put_off(kind, tensor, peer)
+
+    def _make_messages(self, messages: list[PutOff]) -> None:
+        by_ranks: dict[tuple[int, ...], list[PutOff]] = {}
+        for message in messages:
+            # If there are no collectives of all ranks, who may not all come here, the two make some.
+            ranks = tuple(range(self._size)) if "all" in self._lanes else tuple(sorted({self._rank, message.peer}))
+            by_ranks.setdefault(ranks, []).append(message)
+        # In the same order on all ranks, since each waits for the other one to make theirs.
+        for ranks, some in sorted(by_ranks.items()):
+            lane = self._lane(some[0].tensor.device, list(ranks))
+            made = [self._moving(m.kind, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
+            work = lane.run(made, self._timeout.total_seconds(), behind=some)
+            for message in some:
+                message.work = work
 
     def _is_gloos(self, tensor: torch.Tensor) -> bool:
         if tensor.is_cuda or (_ON_SIMULATED and tensor.device.type == "cpu"):
@@ -314,6 +333,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _gloo(self, names: str | tuple[str, ...], *args: Any) -> Any:
         """A call of gloo, by whichever of the names this version of torch has. It is told the options if there are any."""
+        self._messages.make()
         names = (names,) if isinstance(names, str) else names
         call = next(getattr(self._of_cpu, name) for name in names if hasattr(self._of_cpu, name))
         work = call(*args[:-1]) if args and args[-1] is None else call(*args)
@@ -327,15 +347,17 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _run(self, made: list[Call], opts: Any) -> Any:
         """Makes calls, or puts them to those that `_end_coalescing` makes."""
+        self._messages.make()
         if self._coalesced is not None:
             self._coalesced += made
             return None
         device = made[0].tensors[0].device
-        return self._lane(device).run(made, _seconds(opts))
+        # Torch says whether the program waits at once; older versions do not.
+        return self._lane(device).run(made, _seconds(opts), in_current=not getattr(opts, "asyncOp", True))
 
     def _lane(self, device: torch.device, ranks: list[int] | None = None) -> Lane:
         """The communicator of all ranks, or of some. The first call with it makes it, and blocks until all of them do."""
-        key = "all" if ranks is None else "-".join(map(str, ranks))
+        key = "all" if ranks is None or len(ranks) == self._size else "-".join(map(str, ranks))
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = self._make_lane(device, key, ranks or list(range(self._size)))

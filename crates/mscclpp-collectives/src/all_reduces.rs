@@ -1,0 +1,83 @@
+//! Several small `all_reduce`s in one launch.
+
+use mscclpp::{DeviceBuffer, LaunchConfig, Stream};
+
+use crate::{
+    Kind, Request, Result, Way,
+    calls::{Inner, Mapped, Reach},
+    handle::{CollectiveGroup, PARTS, Part, Segment},
+    kernels::Words,
+    plan::{Plan, Whole},
+};
+
+/// What goes together is no larger. The table and the model send so much by packets.
+const MOST_TOGETHER: u64 = 64 << 10;
+
+/// An exchange that was asked for, and how it is done.
+pub(crate) type Asked<'a, 'b> = (&'a Request<'b>, Box<Plan>);
+
+impl Inner {
+    /// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small
+    /// `all_reduce`s of one type and operation. It depends on nothing else, since all ranks must do alike.
+    pub(crate) fn together(&self, asked: &[Asked<'_, '_>]) -> usize {
+        let Reach::Memory(_) = &self.reach else { return 1 };
+        if self.group.ranks.len() == 1 || self.check_calls || !self.algorithms.is_empty() {
+            return 1;
+        }
+        let Some((Request { kind: Kind::AllReduce(op), data_type, .. }, _)) = asked.first() else { return 1 };
+        // Factors may be others on each rank.
+        if op.scales() {
+            return 1;
+        }
+        let mut bytes = 0;
+        let fits = |(request, plan): &&Asked<'_, '_>| {
+            bytes += words(plan) * 8;
+            request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= MOST_TOGETHER
+        };
+        asked.iter().take(PARTS).take_while(fits).count().max(1)
+    }
+
+    /// Does some that go [`together`](Self::together). Returns whether it did: by packets it does.
+    ///
+    /// # Safety
+    /// Their memory lives until the launch is complete, and the device reaches it. No result overlaps anything else.
+    pub(crate) unsafe fn all_reduce_together(
+        &self,
+        mapped: &Mapped,
+        asked: &[Asked<'_, '_>],
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<bool> {
+        let mut parts = [Part::NONE; PARTS];
+        let mut before = 0;
+        for (part, (request, plan)) in parts.iter_mut().zip(asked) {
+            let bytes = plan.whole.map_or(0, |whole| whole.bytes);
+            // At most MOST_TOGETHER.
+            *part =
+                Part { send: request.send, recv: request.recv, bytes: bytes as u32, before: before as u32 };
+            before += words(plan);
+        }
+        let mut plan = (*asked[0].1).clone();
+        let bytes = before * 8;
+        plan.segments.fill(Segment::NONE);
+        plan.most_bytes = Some(bytes);
+        plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
+        let choice = self.choose(&self.question(mapped, &plan, self.group.ranks.len()));
+        if choice.way != Way::Packets || choice.two_steps {
+            return Ok(false);
+        }
+        let call = self.call(mapped, &plan, choice, [0; 2]);
+        let group = CollectiveGroup { call, parts, count: asked.len() as u64 };
+        let args = self.keeping(buffers).with(mapped.handle).with(group);
+        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let kernel = mapped.kernels.of_group(Words::of(plan.op, plan.data_type));
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { kernel.launch(stream, config, &args)? };
+        Ok(true)
+    }
+}
+
+/// The words of 8 bytes of a message, of which the last may be less than whole.
+fn words(plan: &Plan) -> u64 {
+    plan.whole.map_or(0, |whole| whole.bytes.div_ceil(8))
+}

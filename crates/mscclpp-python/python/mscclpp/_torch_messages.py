@@ -1,0 +1,173 @@
+"""Messages of the backend of `torch.distributed` that are not gathered by torch: `isend` and `irecv`, one by one.
+
+A stream carries out one call after the other. So a ring in which every rank first receives would wait for ever, if each
+message was a call of its own. Some versions of torch gather the messages of `batch_isend_irecv` themselves only for groups
+that are not of a class of Python. So a message is put off, and all that were put off become one call, in which messages go at the
+same time. That happens when the program waits for one of them or lets go of it, at the next call of the group, and after a
+moment in any case.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+#: After how long messages that nobody waits for are made, in seconds.
+_PUT_OFF_FOR = 0.02
+#: How often the thread that does so looks whether the group is still there.
+_LOOK_EVERY = 10.0
+
+
+class PutOff:
+    """A message that was put off, and what became of it."""
+
+    def __init__(self, kind: str, tensor: torch.Tensor, peer: int) -> None:
+        self.kind, self.tensor, self.peer = kind, tensor, peer
+        self.since = time.monotonic()
+        self.work: Any = None
+        self.error: Exception | None = None
+        #: What the program's stream had to do until here, which the message comes behind.
+        self.behind: torch.cuda.Event | None = None
+        self.stream: Any = None
+        self.is_captured = False
+        if tensor.is_cuda:
+            self.stream = torch.cuda.current_stream(tensor.device)
+            self.behind = self.stream.record_event()
+            self.is_captured = torch.cuda.is_current_stream_capturing()
+
+
+class Messages:
+    """The messages of a group that were put off."""
+
+    def __init__(self, make: Callable[[list[PutOff]], None]) -> None:
+        #: Makes calls of messages, and notes in each what became of it.
+        self._make = make
+        self._waiting: list[PutOff] = []
+        self._changed = threading.Condition(threading.RLock())
+        self._watch: threading.Thread | None = None
+
+    def put_off(self, kind: str, tensor: torch.Tensor, peer: int) -> Message:
+        """Adds a message."""
+        message = PutOff(kind, tensor, peer)
+        with self._changed:
+            self._waiting.append(message)
+            if not message.is_captured:
+                self._start_watch()
+        return Message(self, message)
+
+    def make(self) -> None:
+        """Makes all that were put off, together. When this returns, no other thread is about to do so either."""
+        with self._changed:
+            waiting, self._waiting = self._waiting, []
+            if not waiting:
+                return
+            try:
+                self._make(waiting)
+            except Exception as error:
+                for message in waiting:
+                    if message.work is None:
+                        message.error = error
+                raise
+
+    def drop(self, reason: str) -> None:
+        """Lets them fail."""
+        with self._changed:
+            for message in self._waiting:
+                message.error = RuntimeError(reason)
+            self._waiting = []
+
+    def _start_watch(self) -> None:
+        if self._watch is None:
+            arguments = (weakref.ref(self), self._changed)
+            self._watch = threading.Thread(target=_watch, args=arguments, name="mscclpp-torch-messages", daemon=True)
+            self._watch.start()
+        elif len(self._waiting) == 1:
+            self._changed.notify()
+
+    def _make_old(self) -> float:
+        """Makes what has waited for long. Returns when to look again, in seconds."""
+        waiting = [message for message in self._waiting if not message.is_captured]
+        if not waiting:
+            return _LOOK_EVERY
+        left = waiting[0].since + _PUT_OFF_FOR - time.monotonic()
+        if left > 0:
+            return left
+        if len(waiting) == len(self._waiting):
+            # What went wrong is raised by those who wait.
+            try:
+                self.make()
+            except Exception:
+                return _LOOK_EVERY
+        return _PUT_OFF_FOR
+
+
+def _watch(of: weakref.ref[Messages], changed: threading.Condition) -> None:
+    """Until the group is gone, which this does not keep."""
+    while True:
+        with changed:
+            messages = of()
+            if messages is None:
+                return
+            seconds = messages._make_old()
+            del messages
+            changed.wait(seconds)
+
+
+class Message(dist.Work):  # type: ignore[misc]
+    """What a program has of a message: see `Work`, which it is when it was made."""
+
+    def __init__(self, messages: Messages, message: PutOff) -> None:
+        super().__init__()
+        self._messages, self._message = messages, message
+
+    def __del__(self) -> None:
+        if self._message.work is None and self._message.error is None:
+            self._messages.make()
+
+    def _made(self) -> Any:
+        if self._message.work is None and self._message.error is None:
+            self._messages.make()
+        if self._message.error is not None:
+            raise self._message.error
+        return self._message.work
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Make what comes next in the current stream wait for the message. With a time, block the host for so long."""
+        return bool(self._made().wait(timeout))
+
+    def synchronize(self) -> None:
+        """As `wait()`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As `wait()`, and never block the host."""
+        self._made().block_current_stream()
+
+    def is_completed(self) -> bool:
+        """Whether the message is complete, or failed."""
+        return bool(self._made().is_completed())
+
+    def is_success(self) -> bool:
+        """Whether the message is complete, and did not fail."""
+        return bool(self._made().is_success())
+
+    def exception(self) -> Exception | None:
+        """What went wrong, as far as known."""
+        if self._message.error is not None:
+            return self._message.error
+        return self._message.work and self._message.work.exception()
+
+    def result(self) -> Any:
+        """The tensor."""
+        return [self._message.tensor]
+
+    def get_future(self) -> Any:
+        """A future of the tensor, with which other streams wait."""
+        return self._made().get_future().then(lambda _: [self._message.tensor])

@@ -1,0 +1,100 @@
+// Several small all_reduces of the same type and operation in one launch: one exchange by packets (LL16), as if their
+// messages lay behind each other. So all of them together take one round trip. For the library's own use.
+
+#ifndef MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_
+
+#include "mscclpp/collective_packets_device.hpp"
+
+namespace mscclpp {
+
+// The most messages of a group. Its call is a parameter of a kernel, of which there may be 4096 bytes.
+constexpr uint32_t CollectiveMaxParts = 64;
+
+// A message that all ranks have.
+struct CollectivePart {
+  const uint8_t* send;
+  uint8_t* recv;
+  // Bytes, and how many words of 8 bytes the messages in front of it have, of which the last of each may be less than whole.
+  uint32_t bytes;
+  uint32_t before;
+};
+
+// One call. No part's result overlaps another part. In `call`, mostBytes is 8 for each word of the parts, and there are no
+// segments.
+struct CollectiveGroup {
+  CollectiveCall call;
+  CollectivePart parts[CollectiveMaxParts];
+  uint64_t count;
+};
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace detail {
+
+// Word i of all messages together is moved by thread i modulo the threads of the call, on all ranks: as in exchangePackets,
+// so what holds there for the scratch and its epochs holds here.
+template <class Words, bool OfTwo = false>
+MSCCLPP_DEVICE_INLINE void allReduceGroup(const CollectiveHandle& comm, const CollectiveGroup& group) {
+  const CollectiveCall& call = group.call;
+  CollectiveBlock b(comm, call, OfTwo);
+  const uint32_t here = static_cast<uint32_t>(b.threadOfCall()), stride = static_cast<uint32_t>(b.threadsOfCall());
+  const uint64_t slotBytes = call.mostBytes * 2;
+  if (!b.begin()) return;
+  const Packets packets(b.epoch);
+  const uint64_t base = comm.packets + b.half(comm.packetBytes);
+  // Calls `word(part, i, at)` for each word i of a part that is this thread's, the word `at` of all together, until one
+  // returns false.
+  const auto forWords = [&](auto word) {
+    uint32_t at = here;
+#pragma unroll 1
+    for (uint32_t k = 0; k < group.count; ++k) {
+      const CollectivePart& part = group.parts[k];
+      const uint32_t end = part.before + (part.bytes + 7) / 8;
+#pragma unroll 1
+      for (; at < end; at += stride) {
+        if (!word(part, at - part.before, at)) return false;
+      }
+    }
+    return true;
+  };
+  forWords([&](const CollectivePart& part, uint32_t i, uint32_t at) {
+    const uint64_t mine = sentWord<Words>(call, part.send, part.bytes, i);
+    for (uint32_t n = 1; n < b.ranks; ++n) {
+      const uint32_t p = b.peer(n);
+      packets.put(comm.scratch[p] + base + b.slotOf(b.rank, p) * slotBytes + static_cast<uint64_t>(at) * 16, mine);
+    }
+    return true;
+  });
+  b.countOthers();
+  const uint8_t* const inbox = comm.scratch[b.rank] + base;
+  const bool done = forWords([&](const CollectivePart& part, uint32_t i, uint32_t at) {
+    const uint64_t mine = sentWord<Words>(call, part.send, part.bytes, i);
+    typename Words::Fold fold;
+    for (uint32_t r = 0; r < b.ranks; ++r) {
+      uint64_t word = mine;
+      const uint8_t* const place = inbox + b.slotOf(r, b.rank) * slotBytes + static_cast<uint64_t>(at) * 16;
+      if (r != b.rank && !packets.take(place, word, comm.status[r])) return false;
+      fold.put(r, word);
+    }
+    storeMessageWord(part.recv, part.bytes, i, fold.result(call, b.ranks));
+    return true;
+  });
+  b.end(!done);
+}
+
+// The kernel NAME of such calls, by a function of (handle, group).
+#define MSCCLPP_GROUP_KERNEL(NAME, ...)                                         \
+  extern "C" __global__ void __launch_bounds__(1024)                            \
+      NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,          \
+           const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveGroup group) {        \
+    __VA_ARGS__(comm, group);                                                   \
+  }
+
+}  // namespace detail
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_

@@ -156,6 +156,7 @@ mod tests {
                 lines_in_two_steps: is(2),
                 pieces_in_two_steps: is(3),
                 direct: false,
+                bulk: false,
                 engines: false,
                 in_place: false,
             };

@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn registered_memory_takes_the_place_of_pieces() {
-        let possible = Possible { direct: true, pieces_in_two_steps: false, ..ALL };
+        let possible = Possible { direct: true, bulk: false, pieces_in_two_steps: false, ..ALL };
         let way = |bytes, ranks| {
             let question = Question { shape: Shape::Exchange, ..question(bytes, ranks, possible) };
             Tuned.choose(&question).mended(&question).way
@@ -428,7 +428,10 @@ mod tests {
         assert_eq!([engines(false, 1 << 28), engines(false, 1 << 29)], [Way::Direct, Way::Engines]);
         // An all_reduce in two steps is not done so.
         let asked = Choice { way: Way::Direct, two_steps: true, blocks: 1, threads: 32 };
-        assert_eq!(asked.mended(&question(1 << 20, 4, Possible { direct: true, ..ALL })).way, Way::Pieces);
+        assert_eq!(
+            asked.mended(&question(1 << 20, 4, Possible { direct: true, bulk: false, ..ALL })).way,
+            Way::Pieces
+        );
     }
 
     #[test]
@@ -440,6 +443,7 @@ mod tests {
             lines_in_two_steps: false,
             pieces_in_two_steps: false,
             direct: false,
+            bulk: false,
             engines: false,
             in_place: false,
         };

@@ -26,7 +26,7 @@ struct Arguments {
 enum Command {
     /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx, and those of tests to the cache of compiled kernels.
     BuildKernels(build_kernels::Options),
-    /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust.
+    /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust, or pack them.
     Dist(dist::Options),
     /// Make the Rust types of libibverbs in crates/mscclpp-verbs-sys from rdma-core's headers.
     GenVerbs(gen_verbs::Options),

@@ -66,29 +66,43 @@ impl Verdict {
     }
 }
 
+/// A row and what became of it.
+struct Judged<'a> {
+    name: String,
+    row: HeldRow<'a>,
+    verdict: Verdict,
+}
+
 /// Of all rows.
 pub(super) struct Verdicts<'a> {
-    rows: Vec<(HeldRow<'a>, Verdict)>,
+    rows: Vec<Judged<'a>>,
     /// Commands that were not measured to their end, and why.
     troubles: Vec<&'a str>,
     notes: Vec<String>,
     tolerance: f64,
+    compares: bool,
 }
 
 impl<'a> Verdicts<'a> {
     /// Of what was measured; `compares` with something of before.
     pub(super) fn of(commands: &'a [Command], tolerance: f64, compares: bool) -> Self {
-        let rows = commands.iter().flat_map(Command::rows);
-        let rows = rows.map(|row| {
+        let all: Vec<_> =
+            commands.iter().flat_map(|command| command.rows().map(move |row| (command, row))).collect();
+        let names: Vec<_> = all.iter().map(|(_, row)| row.row.name()).collect();
+        let judged = |(n, (command, row)): (usize, (&Command, HeldRow<'a>))| {
+            let is_only_one = names.iter().filter(|name| **name == names[n]).count() == 1;
+            let name =
+                if is_only_one { names[n].clone() } else { format!("{} ({})", names[n], command.line()) };
             let verdict = Verdict::of(&row, tolerance, compares);
-            (row, verdict)
-        });
+            Judged { name, row, verdict }
+        };
+        let rows = all.into_iter().enumerate().map(judged).collect();
         let troubles = commands.iter().filter_map(Command::trouble).collect();
-        Self { rows: rows.collect(), troubles, notes: notes(commands), tolerance }
+        Self { rows, troubles, notes: notes(commands), tolerance, compares }
     }
 
     pub(super) fn all_hold(&self) -> bool {
-        self.troubles.is_empty() && self.rows.iter().all(|(_, verdict)| verdict.is_good())
+        self.troubles.is_empty() && self.rows.iter().all(|row| row.verdict.is_good())
     }
 }
 
@@ -120,7 +134,7 @@ impl fmt::Display for Verdicts<'_> {
         let mut table = Table::new();
         let titles = ["#", "row", "unit", "before", "now", "change", "noise", "turns", "verdict"];
         table.load_style(presets::NOTHING).add_row(titles);
-        for (row, verdict) in &self.rows {
+        for Judged { name, row, verdict } in &self.rows {
             let figures = row.turns.map_or_else(Default::default, |turns| {
                 [
                     time(turns.old.map(|times| times.median)),
@@ -130,7 +144,7 @@ impl fmt::Display for Verdicts<'_> {
                     turns.count.to_string(),
                 ]
             });
-            let words = [String::new(), row.row.name(), unit(row.row).to_owned()];
+            let words = [String::new(), name.clone(), unit(row.row).to_owned()];
             table.add_row(words.into_iter().chain(figures).chain([verdict.name().to_owned()]));
         }
         for (n, column) in table.column_iter_mut().enumerate() {
@@ -139,38 +153,45 @@ impl fmt::Display for Verdicts<'_> {
             column.set_padding(if n == 0 { (0, 0) } else { (2, 0) });
         }
         writeln!(f, "#\n{}\n", table.trim_fmt())?;
-        for (row, verdict) in self.rows.iter().filter(|(_, verdict)| !verdict.is_good()) {
-            writeln!(f, "{}", in_words(row, *verdict))?;
+        for judged in self.rows.iter().filter(|row| !row.verdict.is_good()) {
+            writeln!(f, "{}", judged.in_words())?;
         }
         for trouble in &self.troubles {
             writeln!(f, "{trouble}")?;
         }
-        let good = self.rows.iter().filter(|(_, verdict)| verdict.is_good()).count();
-        writeln!(f, "{good} of {} rows hold, within {} %", self.rows.len(), self.tolerance)
+        let (good, all) = (self.rows.iter().filter(|row| row.verdict.is_good()).count(), self.rows.len());
+        match self.compares {
+            true => writeln!(f, "{good} of {all} rows hold, within {} %", self.tolerance),
+            false => writeln!(f, "{good} of {all} rows were measured, and compared with nothing"),
+        }
     }
 }
 
-/// What happened to a row that does not hold.
-fn in_words(row: &HeldRow<'_>, verdict: Verdict) -> String {
-    let name = row.row.name();
-    match (verdict, row.turns) {
-        (Verdict::Missing, _) => {
-            format!("{name}: missing: there is no such row any more, or it was not measured")
+impl Judged<'_> {
+    /// What happened to a row that does not hold.
+    fn in_words(&self) -> String {
+        let Self { name, row, verdict } = self;
+        match (verdict, row.turns) {
+            (Verdict::Missing, _) => {
+                format!("{name}: missing: there is no such row any more, or it was not measured")
+            }
+            (Verdict::Fell | Verdict::NotRepeated, Some(turns @ Turns { old: Some(old), .. })) => {
+                let unit = unit(row.row);
+                let again = match verdict {
+                    Verdict::Fell => {
+                        format!("the median of {} turns, noise {:.1} %", turns.count, turns.noise())
+                    }
+                    _ => "measured once: there was no time left to look again (--limit)".to_owned(),
+                };
+                format!(
+                    "{name}: {} {unit} before, {} {unit} now: {:.1} % more ({again})",
+                    time(Some(old.median)),
+                    time(Some(turns.new.median)),
+                    turns.change().unwrap_or_default()
+                )
+            }
+            _ => format!("{name}: the results were wrong"),
         }
-        (Verdict::Fell | Verdict::NotRepeated, Some(turns @ Turns { old: Some(old), .. })) => {
-            let unit = unit(row.row);
-            let again = match verdict {
-                Verdict::Fell => format!("the median of {} turns, noise {:.1} %", turns.count, turns.noise()),
-                _ => "measured once: there was no time left to look again (--limit)".to_owned(),
-            };
-            format!(
-                "{name}: {} {unit} before, {} {unit} now: {:.1} % more ({again})",
-                time(Some(old.median)),
-                time(Some(turns.new.median)),
-                turns.change().unwrap_or_default()
-            )
-        }
-        _ => format!("{name}: the results were wrong"),
     }
 }
 

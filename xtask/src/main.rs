@@ -11,6 +11,7 @@ mod error;
 mod gen_verbs;
 mod rdma_vm;
 mod run;
+mod site;
 mod toolchain;
 mod workspace;
 
@@ -32,6 +33,8 @@ enum Command {
     GenVerbs(gen_verbs::Options),
     /// Run tests or commands in a virtual machine that has InfiniBand verbs in software.
     RdmaVm(rdma_vm::Options),
+    /// Build the book and the reference as one site in target/site, with the figures drawn anew and all links checked.
+    Site(site::Options),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options).map(|()| ExitCode::SUCCESS),
         Command::GenVerbs(options) => gen_verbs::run(&options).map(|()| ExitCode::SUCCESS),
         Command::RdmaVm(options) => rdma_vm::run(&options),
+        Command::Site(options) => site::run_command(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,

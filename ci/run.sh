@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 STEPS=(readme first_program format clippy docs kernels headers races hip verbs layers python rdma loom fuzz simulation)
-LONG=(deny races_all soak long_fuzz long_simulation collectives)
+LONG=(site deny races_all soak long_fuzz long_simulation collectives)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -48,6 +48,9 @@ step_docs() {
     python3 docs/check.py
     python3 docs/paste.py --check
 }
+
+# The book and the reference as one site, whose links lead somewhere, and whose figures are those of their files.
+step_site() { cargo xtask site --check; }
 
 # The checked-in PTX is what the sources give.
 step_kernels() {

@@ -47,6 +47,14 @@ pub(crate) enum Error {
     )]
     StaleVerbs,
 
+    /// What is packed has become too large to travel.
+    #[error("{} has {bytes} bytes, more than {most}: pack only some packages (--package), or see what has grown", path.display())]
+    TooLarge { path: PathBuf, bytes: u64, most: u64 },
+
+    /// A figure that is checked in differs from what its file gives.
+    #[error("{} is not what docs/figures gives; run `cargo xtask site --figures` and commit", .0.display())]
+    StaleFigure(PathBuf),
+
     /// A file that was fetched is not the one that was meant.
     #[error("{} does not have the SHA-256 {expected}; remove it and fetch again, or name headers with --headers", path.display())]
     Hash { path: PathBuf, expected: &'static str },

@@ -11,6 +11,7 @@ mod error;
 mod gen_verbs;
 mod rdma_vm;
 mod run;
+mod site;
 mod toolchain;
 mod workspace;
 
@@ -26,12 +27,14 @@ struct Arguments {
 enum Command {
     /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx, and those of tests to the cache of compiled kernels.
     BuildKernels(build_kernels::Options),
-    /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust.
+    /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust, or pack them.
     Dist(dist::Options),
     /// Make the Rust types of libibverbs in crates/mscclpp-verbs-sys from rdma-core's headers.
     GenVerbs(gen_verbs::Options),
     /// Run tests or commands in a virtual machine that has InfiniBand verbs in software.
     RdmaVm(rdma_vm::Options),
+    /// Build the book and the reference as one site in target/site, with the figures drawn anew and all links checked.
+    Site(site::Options),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options).map(|()| ExitCode::SUCCESS),
         Command::GenVerbs(options) => gen_verbs::run(&options).map(|()| ExitCode::SUCCESS),
         Command::RdmaVm(options) => rdma_vm::run(&options),
+        Command::Site(options) => site::run_command(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {
         Ok(code) => code,

@@ -109,7 +109,7 @@ fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
             rows.push(Row { unit: Unit::Seconds, ..row.with(times, (None, None)) });
         }
     }
-    Ok(Report { machine: Machine::of(&[], "played network"), rows, notes, text: None })
+    Ok(Report::new(Machine::of(&[], "played network"), rows, notes))
 }
 
 /// A phase's name, and its time, of the times at which phases ended.

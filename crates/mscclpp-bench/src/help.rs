@@ -71,7 +71,7 @@ Columns:
 /// `command` with the columns in the help of each workload, and its own defaults.
 pub(crate) fn complete(command: Command) -> Command {
     let mut command = command.mut_subcommands(|it| match it.get_name() {
-        "doctor" | "plot" => it,
+        "doctor" | "plot" | "hold" => it,
         _ => it.after_help(COLUMNS),
     });
     for (workload, defaults) in OWN {

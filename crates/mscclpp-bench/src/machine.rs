@@ -51,6 +51,18 @@ impl UsedDevice {
 }
 
 impl Machine {
+    /// The platform and its devices, for people: `cuda, 2 x NVIDIA H200`.
+    pub(crate) fn described(&self) -> String {
+        let devices = match &self.devices[..] {
+            [] => "no devices".to_owned(),
+            [first, others @ ..] if !others.is_empty() && others.iter().all(|other| other == first) => {
+                format!("{} x {first}", self.devices.len())
+            }
+            devices => devices.join(", "),
+        };
+        format!("{}, {devices}", self.platform)
+    }
+
     /// For a workload on devices.
     pub(crate) fn of(devices: &[UsedDevice], transport: &str) -> Self {
         let platform = devices.first().map_or_else(|| "cpu".to_owned(), |device| device.platform.clone());

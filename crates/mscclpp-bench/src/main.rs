@@ -17,6 +17,7 @@ mod ethernet_bw;
 mod exchange;
 mod fifo;
 mod help;
+mod hold;
 mod host_memory;
 mod ib;
 mod kernels;
@@ -123,6 +124,11 @@ enum Command {
     AllReduceRmsnorm(OfTwoRanks<rms_norm::Options>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
+    /// Measures rows again that were measured before, and fails, naming each that has become slower.
+    ///
+    /// A row is repeated before it counts, and how far its repeats differ is told. In turns with another build of this
+    /// program if you give one. Takes less than five minutes on two GPUs.
+    Hold(hold::Options),
     /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
     /// limits. For what does not work, it gives the reason and the remedy. Changes nothing, needs no root, and does not
     /// hang.
@@ -158,7 +164,9 @@ impl<O: Args> OfTwoRanks<O> {
             self.output.require_writable()?;
         }
         match workload(&self.options, &self.joining)? {
-            Some(report) => self.output.tell(&report),
+            // Ranks that were started by hand are two calls, with addresses of their own.
+            Some(report) if self.joining.is_by_hand() => self.output.tell(&report),
+            Some(report) => self.output.tell(&Report { arguments: call::arguments(), ..report }),
             None => Ok(ExitCode::SUCCESS),
         }
     }
@@ -167,7 +175,7 @@ impl<O: Args> OfTwoRanks<O> {
 impl<O: Args> Alone<O> {
     fn run(&self, workload: impl FnOnce(&O) -> Result<Report>) -> Result<ExitCode> {
         self.output.require_writable()?;
-        self.output.tell(&workload(&self.options)?)
+        self.output.tell(&Report { arguments: call::arguments(), ..workload(&self.options)? })
     }
 }
 
@@ -212,6 +220,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::IbBw(workload) => workload.run(ib::bandwidth),
         Command::IbLat(workload) => workload.run(ib::latency),
         Command::Bootstrap(workload) => workload.run(bootstrap::run),
+        Command::Hold(options) => hold::run(options),
         Command::Doctor(options) => doctor::run(options),
         Command::Plot(options) => plot::run(options).map(|()| ExitCode::SUCCESS),
     }

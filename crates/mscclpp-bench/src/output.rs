@@ -25,9 +25,7 @@ const STDOUT: &str = "-";
 impl Output {
     /// Fails before the work if its results could not be written.
     pub(crate) fn require_writable(&self) -> Result<()> {
-        let Some(path) = self.json.as_deref().filter(|path| *path != STDOUT) else { return Ok(()) };
-        let opened = OpenOptions::new().create(true).append(true).open(path);
-        opened.map(drop).map_err(|error| not_written(path, &error).into())
+        self.json.as_deref().filter(|path| *path != STDOUT).map_or(Ok(()), require_writable)
     }
 
     /// Writes the report, and says whether all was right.
@@ -44,13 +42,23 @@ impl Output {
             }
             json => {
                 if let Some((path, json)) = json {
-                    fs::write(path, json).map_err(|error| not_written(path, &error))?;
+                    write(path, &json)?;
                 }
                 to_stdout(&report.to_string()).map_err(|error| format!("writing the table: {error}"))?;
             }
         }
         Ok(if report.all_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// Fails before the work if its results could not be written to `path`.
+pub(crate) fn require_writable(path: &Path) -> Result<()> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.map(drop).map_err(|error| not_written(path, &error).into())
+}
+
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).map_err(|error| not_written(path, &error).into())
 }
 
 fn not_written(path: &Path, error: &io::Error) -> String {

@@ -7,6 +7,9 @@ use crate::machine::Machine;
 /// What one command measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
+    /// The workload and the options with which the same can be measured again; none if the ranks were started by hand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) arguments: Vec<String>,
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
     /// What the table does not show in columns.
@@ -153,7 +156,7 @@ impl Bandwidth {
 
 impl Report {
     pub(crate) fn new(machine: Machine, rows: Vec<Row>, notes: Vec<String>) -> Self {
-        Self { machine, rows, notes, text: None }
+        Self { arguments: Vec::new(), machine, rows, notes, text: None }
     }
 
     pub(crate) fn all_ok(&self) -> bool {
@@ -163,6 +166,16 @@ impl Report {
     pub(crate) fn to_json(&self) -> serde_json::Result<String> {
         Ok(serde_json::to_string_pretty(&Checked::of(self))? + "\n")
     }
+}
+
+/// Several reports in one file.
+pub(crate) fn to_json_of_all(reports: &[Report]) -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct All<'a> {
+        reports: Vec<Checked<'a>>,
+    }
+    let all = All { reports: reports.iter().map(Checked::of).collect() };
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
 impl Row {
@@ -186,6 +199,11 @@ impl Row {
     /// A failed row unless it was `right`.
     pub(crate) fn only_if(self, right: bool) -> Self {
         if right { self } else { Self { times: None, bandwidth: None, ..self } }
+    }
+
+    /// For people: `memory-put none 32x1024, 1 KiB`.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}, {}", self.workload, self.variant, self.size_of.show(self.size))
     }
 
     /// Whether data and signals were right, as the table and the JSON have it.
@@ -221,6 +239,8 @@ impl Nccl {
 /// A report as its JSON has it: each row says whether it was right.
 #[derive(Serialize)]
 struct Checked<'a> {
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    arguments: &'a [String],
     machine: &'a Machine,
     rows: Vec<CheckedRow<'a>>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -237,9 +257,9 @@ struct CheckedRow<'a> {
 }
 
 impl<'a> Checked<'a> {
-    fn of(Report { machine, rows, notes, text }: &'a Report) -> Self {
+    fn of(Report { arguments, machine, rows, notes, text }: &'a Report) -> Self {
         let rows = rows.iter().map(|row| CheckedRow { row, check: row.check() }).collect();
-        Self { machine, rows, notes, text: text.as_deref() }
+        Self { arguments, machine, rows, notes, text: text.as_deref() }
     }
 }
 
@@ -300,6 +320,7 @@ mod tests {
         let failed = Row { size_of: SizeOf::Ranks, unit: Unit::Seconds, cpu: None, ..row.clone() };
         let rows = vec![row, failed.only_if(false)];
         let report = Report::new(Machine::of(&[], "TCP"), rows, vec!["a note".to_owned()]);
+        let report = Report { arguments: vec!["memory-put".to_owned(), "--bulk".to_owned()], ..report };
         let text = serde_json::to_string(&Checked::of(&report)).expect("it is plain data");
         assert!(text.contains(r#""check":"ok""#) && text.contains(r#""check":"FAILED""#), "{text}");
         assert!(text.contains(r#""size":1048576"#) && text.contains(r#""unit":"us""#), "{text}");

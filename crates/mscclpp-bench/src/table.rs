@@ -91,7 +91,7 @@ fn none() -> String {
 }
 
 /// With at least three digits that count.
-fn time(value: Option<f64>) -> String {
+pub(crate) fn time(value: Option<f64>) -> String {
     match value {
         None => none(),
         Some(value) if value < 0.1 => format!("{value:.6}"),

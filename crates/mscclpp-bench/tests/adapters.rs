@@ -1,14 +1,15 @@
 //! `ib-bw` and `ib-lat` run, compare what arrives, and compare themselves with bare verbs. No time is asserted. They
 //! need two RDMA devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` provides them.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Command, ExitCode, Output},
-};
+#[path = "support/program.rs"]
+mod program;
+
+use std::process::{Command, ExitCode, Output};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::InfiniBand;
 use mscclpp_test_support::{LIMIT, child::output_within};
+use program::program;
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -24,13 +25,6 @@ fn main() -> ExitCode {
         Trial::test("a_missing_device_is_named", missing_device),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
-}
-
-/// Where cargo put the program, or `cargo xtask dist`, beside this test.
-fn program() -> PathBuf {
-    let built = Path::new(env!("CARGO_BIN_EXE_mscclpp-bench"));
-    let beside = std::env::current_exe().map(|test| test.with_file_name("bin-mscclpp-bench-mscclpp-bench"));
-    if built.exists() { built.to_owned() } else { beside.unwrap_or_default() }
 }
 
 fn run(arguments: &[&str]) -> Output {

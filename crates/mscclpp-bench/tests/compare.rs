@@ -1,26 +1,29 @@
 //! Collectives beside NCCL: a stand-in for its library shows that it is called as its header says, that its results are
 //! checked, and that calls which do not end are errors. No time is asserted.
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode, Output},
     sync::OnceLock,
 };
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within};
+use program::program;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_mscclpp-bench");
 const SOURCE: &str = include_str!("fake_nccl.cpp");
 const SMALL: &[&str] =
     &["-b", "64", "-e", "6K", "-f", "32", "--calls", "2", "--iters", "4", "--repeats", "2"];
 
 fn main() -> ExitCode {
-    let missing = match (Path::new(PROGRAM).exists(), libraries()) {
-        (false, _) => Some(format!("the program is not at {PROGRAM}")),
+    let missing = match (program().exists(), libraries()) {
+        (false, _) => Some("the program is not there".to_owned()),
         (true, Err(reason)) => Some(reason.clone()),
         (true, Ok(_)) => None,
     };
@@ -89,7 +92,7 @@ fn run(library: &str, behaviour: &str, arguments: &[&str]) -> Result<Run, Failed
     let libraries = libraries().as_ref().map_err(Clone::clone)?;
     let folder = TempDir::new()?;
     let (json, log) = (folder.path().join("rows.json"), folder.path().join("log"));
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     command.args(arguments).arg("--compare").arg(libraries.path(library)).arg("--json").arg(&json);
     // NCCL's own, if somebody has set it, would be seen in the log.
     command.env_remove("NCCL_NVLS_ENABLE").env("MSCCLPP_PLATFORM", "host");
@@ -237,7 +240,7 @@ fn stuck() -> Result<(), Failed> {
 }
 
 fn no_library() -> Result<(), Failed> {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     let output = output_within(LIMIT, command.args(["all-reduce", "--compare", "/nowhere/libnccl.so.2"]));
     let said = String::from_utf8_lossy(&output.stderr);
     // Not by each of two processes.

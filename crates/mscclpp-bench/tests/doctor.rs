@@ -1,16 +1,16 @@
 //! What `mscclpp-bench doctor` says on simulated devices: text and JSON agree, and nothing that is missing is said to
 //! work. What it says about GPUs and adapters is tried if there are some.
 
-use std::{
-    path::Path,
-    process::{Command, ExitCode},
-};
+#[path = "support/program.rs"]
+mod program;
+
+use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within};
+use program::program;
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_mscclpp-bench");
 const SECTIONS: [&str; 11] = [
     "platform",
     "devices",
@@ -37,7 +37,7 @@ const NOTHING: [(&str, &str); 5] = [
 
 fn main() -> ExitCode {
     // Where only the tests were brought to.
-    let missing = !Path::new(PROGRAM).exists();
+    let missing = !program().exists();
     let trial =
         |name: &str, test: fn() -> Result<(), Failed>| Trial::test(name, test).with_ignored_flag(missing);
     let trials = vec![
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 
 /// Output and exit code, with only these of our variables.
 fn doctor(options: &[&str], environment: &[(&str, &str)]) -> Result<(String, Option<i32>), Failed> {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {
         let ours = name.to_string_lossy().starts_with("MSCCLPP_");
         if ours && name != "MSCCLPP_CACHE_DIR" {

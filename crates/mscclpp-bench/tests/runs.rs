@@ -1,5 +1,8 @@
 //! The workloads run, check what they do, and report it. No time is asserted.
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -8,16 +11,14 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
+use program::program;
 use serde_json::Value;
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_mscclpp-bench");
 
 fn main() -> ExitCode {
     // Where only the tests were brought to.
-    let missing = !Path::new(PROGRAM).exists();
+    let missing = !program().exists();
     let trial = |name: &str, test: fn() -> Result<(), Failed>| {
-        let name =
-            if missing { format!("{name} (the program is not at {PROGRAM})") } else { name.to_owned() };
+        let name = if missing { format!("{name} (the program is not there)") } else { name.to_owned() };
         Trial::test(name, test).with_ignored_flag(missing)
     };
     let trials = vec![
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &[&str]) -> Output {
-    output_within(5 * LIMIT, Command::new(PROGRAM).args(arguments).env("MSCCLPP_GIT_COMMIT", "c0ffee"))
+    output_within(5 * LIMIT, Command::new(program()).args(arguments).env("MSCCLPP_GIT_COMMIT", "c0ffee"))
 }
 
 /// A file of this run of the tests.
@@ -179,7 +180,7 @@ fn collectives() -> Result<(), Failed> {
 /// much. Whether the rest is over soon after the abort, or the process ends without it, depends on the machine.
 fn too_long() -> Result<(), Failed> {
     let long = ["-b", "8M", "-e", "8M", "--calls", "128", "--iters", "128", "--limit", "1"];
-    let mut program = Command::new(PROGRAM);
+    let mut program = Command::new(program());
     let output =
         output_within(5 * LIMIT, program.arg("all-reduce").args(long).env("MSCCLPP_PLATFORM", "host"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -275,7 +276,7 @@ fn memory_put_packets() -> Result<(), Failed> {
 /// What goes to standard output is JSON and nothing else. The commit is that of the checkout, unless somebody says it.
 fn json_to_standard_output() -> Result<(), Failed> {
     let small = ["memory-get", "-b", "8", "-e", "8", "--iters", "2", "--repeats", "1", "--json", "-"];
-    let mut program = Command::new(PROGRAM);
+    let mut program = Command::new(program());
     let output = output_within(
         5 * LIMIT,
         program.args(small).env_remove("MSCCLPP_GIT_COMMIT").env_remove("GIT_COMMIT"),

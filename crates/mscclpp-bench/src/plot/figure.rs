@@ -123,14 +123,7 @@ fn file_names(files: &[ResultFile]) -> Vec<String> {
 }
 
 fn caption(machine: &Machine) -> String {
-    let devices = match &machine.devices[..] {
-        [] => "no devices".to_owned(),
-        [first, others @ ..] if !others.is_empty() && others.iter().all(|other| other == first) => {
-            format!("{} x {first}", machine.devices.len())
-        }
-        devices => devices.join(", "),
-    };
-    format!("{}, {devices}, {}, commit {}", machine.platform, machine.transport, machine.commit)
+    format!("{}, {}, commit {}", machine.described(), machine.transport, machine.commit)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! `plot`: result files as one picture, time and bandwidth over size.
+//! `plot`: result files as one picture, time and bandwidth over size, in the colours that the reader prefers, light or dark.
 
 mod figure;
 mod nccl;
 mod picture;
+mod schemes;
 
 use std::{
     fs,
@@ -23,6 +24,9 @@ pub(crate) struct Options {
     /// The file for the SVG [default: standard output].
     #[arg(short, long, value_name = "OUT.svg")]
     output: Option<PathBuf>,
+    /// How wide the picture is, in pixels. Letters keep their size: 420 is for a phone.
+    #[arg(long, value_name = "PIXELS", default_value_t = 900, value_parser = clap::value_parser!(u32).range(320..=4000))]
+    width: u32,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -31,7 +35,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for row in &figure.left_out {
         eprintln!("{row} FAILED when it was measured, and is not drawn");
     }
-    let picture = picture::draw(&figure)?;
+    let picture = picture::draw(&figure, options.width)?;
     match &options.output {
         Some(path) => {
             fs::write(path, picture).map_err(|error| format!("writing {}: {error}", path.display()))?;

@@ -7,10 +7,9 @@ use plotters::{
     prelude::*,
 };
 
-use super::figure::Figure;
+use super::{figure::Figure, schemes};
 use crate::{Result, report::SizeOf, table::readable_bytes};
 
-const WIDTH: u32 = 900;
 const PANE: u32 = 330;
 const LINE: u32 = 18;
 const MARGIN: u32 = 12;
@@ -18,49 +17,44 @@ const MARGIN: u32 = 12;
 const LEFT: u32 = 78;
 const FONT: (&str, u32) = ("sans-serif", 15);
 const MOST_TICKS: usize = 10;
-
-/// Of the lines, each readable on white.
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0x00, 0x62, 0xb1),
-    RGBColor(0xc0, 0x4a, 0x00),
-    RGBColor(0x00, 0x73, 0x4f),
-    RGBColor(0xa0, 0x34, 0x8c),
-    RGBColor(0x7a, 0x63, 0x00),
-    RGBColor(0xc2, 0x18, 0x5b),
-    RGBColor(0x4b, 0x5b, 0xd1),
-    RGBColor(0x4d, 0x4d, 0x4d),
-];
+/// Room for a tick with its label on the axis of sizes.
+const TICK: u32 = 80;
+/// About as wide as a letter.
+const LETTER: u32 = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-pub(super) fn draw(figure: &Figure) -> Result<String> {
+/// A picture that is `width` pixels wide.
+pub(super) fn draw(figure: &Figure, width: u32) -> Result<String> {
     let bandwidths = points(figure).any(|point| point.bandwidth.is_some());
     let panes = if bandwidths { 2 } else { 1 };
-    let lines = (figure.series.len() + figure.captions.len()) as u32;
+    let captions: Vec<_> =
+        figure.captions.iter().flat_map(|caption| broken(&printable(caption), width)).collect();
+    let lines = (figure.series.len() + captions.len()) as u32;
     let mut picture = String::new();
     {
-        let size = (WIDTH, panes * PANE + lines * LINE + 2 * MARGIN);
+        let size = (width, panes * PANE + lines * LINE + 2 * MARGIN);
         let root = SVGBackend::with_string(&mut picture, size).into_drawing_area();
         root.fill(&WHITE)?;
         let (above, legend) = root.split_vertically(panes * PANE);
         let areas = above.split_evenly((panes as usize, 1));
-        draw_times(&areas[0], figure)?;
+        draw_times(&areas[0], figure, width)?;
         if let Some(area) = areas.get(1) {
-            draw_bandwidths(area, figure)?;
+            draw_bandwidths(area, figure, width)?;
         }
-        draw_legend(&legend, figure)?;
+        draw_legend(&legend, figure, &captions)?;
         root.present()?;
     }
-    Ok(picture)
+    Ok(schemes::with_dark_scheme(&picture))
 }
 
 /// Medians, each with a bar from the shortest to the longest time.
-fn draw_times(area: &Area<'_>, figure: &Figure) -> Result<()> {
+fn draw_times(area: &Area<'_>, figure: &Figure, width: u32) -> Result<()> {
     let shortest = points(figure).map(|point| point.seconds.min).fold(f64::INFINITY, f64::min);
     let longest = points(figure).map(|point| point.seconds.max).fold(0.0, f64::max);
     let (range, ticks) = one_two_five(shortest, longest);
     let axis = range.log_scale().with_key_points(ticks);
-    let (sizes, size_ticks) = sizes(figure);
+    let (sizes, size_ticks) = sizes(figure, most_size_ticks(width));
     let mut chart = chart(area).build_cartesian_2d(sizes.log_scale().with_key_points(size_ticks), axis)?;
     mesh(&mut chart, figure.size_of, "time", &readable_seconds)?;
     for (n, series) in figure.series.iter().enumerate() {
@@ -74,10 +68,10 @@ fn draw_times(area: &Area<'_>, figure: &Figure) -> Result<()> {
     Ok(())
 }
 
-fn draw_bandwidths(area: &Area<'_>, figure: &Figure) -> Result<()> {
+fn draw_bandwidths(area: &Area<'_>, figure: &Figure, width: u32) -> Result<()> {
     let highest = points(figure).filter_map(|point| point.bandwidth).fold(0.0, f64::max);
     let range = 0.0..if highest > 0.0 { highest * 1.05 } else { 1.0 };
-    let (sizes, size_ticks) = sizes(figure);
+    let (sizes, size_ticks) = sizes(figure, most_size_ticks(width));
     let mut chart = chart(area).build_cartesian_2d(sizes.log_scale().with_key_points(size_ticks), range)?;
     mesh(&mut chart, figure.size_of, "algorithm bandwidth, GB/s", &|value| {
         // Without the last digits of a sum of binary fractions.
@@ -91,7 +85,7 @@ fn draw_bandwidths(area: &Area<'_>, figure: &Figure) -> Result<()> {
 }
 
 /// Below the panes: a line for each series, and where each file was measured.
-fn draw_legend(area: &Area<'_>, figure: &Figure) -> Result<()> {
+fn draw_legend(area: &Area<'_>, figure: &Figure, captions: &[String]) -> Result<()> {
     let middle = |n: usize| (MARGIN / 2 + LINE * n as u32 + LINE / 2) as i32;
     let left = LEFT as i32;
     for (n, series) in figure.series.iter().enumerate() {
@@ -99,8 +93,8 @@ fn draw_legend(area: &Area<'_>, figure: &Figure) -> Result<()> {
         area.draw(&PathElement::new([(left, y), (left + 36, y)], line(n)))?;
         area.draw(&Text::new(printable(&series.name), (left + 46, y - 6), FONT))?;
     }
-    for (n, caption) in figure.captions.iter().enumerate() {
-        area.draw(&Text::new(printable(caption), (left, middle(figure.series.len() + n) - 6), FONT))?;
+    for (n, caption) in captions.iter().enumerate() {
+        area.draw(&Text::new(caption.clone(), (LEFT as i32 / 4, middle(figure.series.len() + n) - 6), FONT))?;
     }
     Ok(())
 }
@@ -147,12 +141,32 @@ where
 
 /// Series beyond the eighth are paler and thicker.
 fn line(n: usize) -> ShapeStyle {
-    let round = (n / COLOURS.len()) as u32;
-    COLOURS[n % COLOURS.len()].mix(1.0 / f64::from(1 + round)).stroke_width(2 + round)
+    let round = (n / schemes::LINES.len()) as u32;
+    schemes::LINES[n % schemes::LINES.len()].mix(1.0 / f64::from(1 + round)).stroke_width(2 + round)
+}
+
+fn most_size_ticks(width: u32) -> usize {
+    ((width.saturating_sub(LEFT) / TICK) as usize).clamp(3, MOST_TICKS)
+}
+
+/// A text in lines that fit, broken between words. A word that is too long stays whole.
+fn broken(text: &str, width: u32) -> Vec<String> {
+    let most = ((width - LEFT / 2) / LETTER) as usize;
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// Powers of 2 around all sizes, and those of them that have a tick.
-fn sizes(figure: &Figure) -> (Range<f64>, Vec<f64>) {
+fn sizes(figure: &Figure, most_ticks: usize) -> (Range<f64>, Vec<f64>) {
     let sizes = || points(figure).map(|point| point.size.max(1));
     let mut low = sizes().min().unwrap_or(1).ilog2();
     let max = sizes().max().unwrap_or(1);
@@ -161,7 +175,7 @@ fn sizes(figure: &Figure) -> (Range<f64>, Vec<f64>) {
         (low, high) = (low.saturating_sub(1), high + 1);
     }
     let power = |exponent: u32| f64::from(exponent).exp2();
-    let step = ((high - low) as usize).div_ceil(MOST_TICKS - 1);
+    let step = ((high - low) as usize).div_ceil(most_ticks - 1);
     (power(low)..power(high), (low..=high).step_by(step).map(power).collect())
 }
 
@@ -203,7 +217,7 @@ mod tests {
     };
 
     fn picture(rows: Vec<Row>) -> String {
-        draw(&Figure::of(&[file("a<b>&.json", rows)]).expect("good rows")).expect("a picture")
+        draw(&Figure::of(&[file("a<b>&.json", rows)]).expect("good rows"), 900).expect("a picture")
     }
 
     /// The texts in their order. Fails if a tag is not closed, or not in its order, or if something is not escaped.
@@ -253,6 +267,19 @@ mod tests {
         );
         // A dot for each time and each bandwidth.
         assert_eq!(svg.matches("<circle").count(), 6, "{svg}");
+    }
+
+    #[test]
+    fn a_narrow_picture_has_fewer_ticks_and_breaks_its_captions() {
+        let figure = Figure::of(&[file("a.json", vec![row("a", 1, 1.0), row("a", 1 << 30, 2.0)])]);
+        let figure = figure.expect("good rows");
+        let [narrow, wide] = [360, 900].map(|width| draw(&figure, width).expect("a picture"));
+        let count = |svg: &str, part: &str| texts(svg).iter().filter(|text| text.contains(part)).count();
+        assert!(count(&narrow, "iB") < count(&wide, "iB"), "{narrow}");
+        assert_eq!(count(&wide, "a.json: cpu, no devices, CudaIpc"), 1, "{wide}");
+        assert!(narrow.starts_with("<svg width=\"360\""), "{narrow}");
+        assert_eq!(broken("one two three", 360), ["one two three"]);
+        assert_eq!(broken(&"word ".repeat(17), 360).len(), 3);
     }
 
     #[test]
@@ -314,7 +341,7 @@ mod tests {
         for (min, max) in [(1, 1), (3, 5), (1000, 1001), (1024, 128 << 20), (1, u64::MAX >> 1), (1, 64 << 30)]
         {
             let figure = Figure::of(&[file("x.json", vec![row("a", min, 1.0), row("a", max, 1.0)])]);
-            let (range, ticks) = sizes(&figure.expect("good rows"));
+            let (range, ticks) = sizes(&figure.expect("good rows"), MOST_TICKS);
             assert!(range.start <= min as f64 && max as f64 <= range.end, "{range:?}");
             assert!((2..=MOST_TICKS).contains(&ticks.len()), "{ticks:?}");
             let (min, max) = (min as f64 * 1e-9, max as f64 * 1e-9);

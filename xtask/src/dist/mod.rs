@@ -2,9 +2,15 @@
 //!
 //! `target/dist/files/` (`target/dist` is also where cargo builds this profile) gets the binaries, stripped, as
 //! `KIND-PACKAGE-NAME`; `cache`, the PTX of the kernels that tests and benchmarks launch, for `MSCCLPP_CACHE_DIR`, so that
-//! CUDA needs no compiler there; and a `manifest` with one line for each: kind (`test`, `example`, `bin` or `lib`), package, name and
-//! file, separated by tabs. The unit tests of a library are the test `lib`, those of a program `bin-NAME`. A `lib` is one that tests
-//! load, by the name that cargo gave it: `libnccl.so`.
+//! CUDA needs no compiler there; and a `manifest` with one line for each: kind (`test`, `example`, `bin` or `lib`), package, name,
+//! file, and `alone` for a test beside which no other may run, else `beside`; separated by tabs. The unit tests of a library are
+//! the test `lib`, those of a program `bin-NAME`. A `lib` is one that tests load, by the name that cargo gave it: `libnccl.so`.
+//! Tests that need the sources are left out.
+//!
+//! With `--pack`, scripts, wheels and all of this become one file, from which `ci/gpu.sh --packed` runs.
+
+mod choice;
+mod pack;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,24 +27,37 @@ use crate::workspace;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these packages [default: all but xtask].
+    /// Only these packages [default: all but those whose tests need the sources].
     #[arg(short, long, value_name = "PACKAGE")]
     package: Vec<String>,
 
     /// Which NVRTC compiles the kernels of tests and benchmarks.
     #[arg(long, value_enum, default_value_t = NvrtcChoice::Auto)]
     nvrtc: NvrtcChoice,
+
+    /// Pack it all into target/dist/mscclpp.tar.xz, which `ci/gpu.sh --packed` runs on a machine without Rust.
+    #[arg(long)]
+    pack: bool,
+
+    /// A wheel to pack: the Python package's, and what its tests need there.
+    #[arg(long, value_name = "FILE", requires = "pack")]
+    wheel: Vec<PathBuf>,
 }
 
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> Result<(), Error> {
-    let binaries = build(&options.package, &[])?;
+    let mut binaries = build(&options.package, &[])?;
+    binaries.retain(choice::is_packed);
     let folder = workspace::target().join("dist/files");
     install(&folder, &binaries)?;
-    build_kernels::fill_cache(&folder.join("cache"), options.nvrtc)
+    build_kernels::fill_cache(&folder.join("cache"), options.nvrtc)?;
+    if options.pack {
+        pack::pack(&folder, &options.wheel)?;
+    }
+    Ok(())
 }
 
-/// Builds the tests, examples and programs of `packages`, or of all but xtask if there are none. `which` is cargo's choice
+/// Builds the tests, examples and programs of `packages`, or if there are none, of all that are packed. `which` is cargo's choice
 /// of tests, such as `--test NAME`.
 pub(crate) fn build(packages: &[String], which: &[&str]) -> Result<BTreeSet<Binary>, Error> {
     let mut binaries = build_programs(packages)?;
@@ -136,7 +155,8 @@ fn compile(packages: &[String], command: &[&str]) -> Result<Vec<Binary>, Error> 
     cargo.current_dir(workspace::root()).args(command);
     cargo.args(["--profile", "dist", "--message-format", "json-render-diagnostics"]);
     if packages.is_empty() {
-        cargo.args(["--workspace", "--exclude", "xtask"]);
+        cargo.arg("--workspace");
+        cargo.args(choice::PACKAGES_LEFT_OUT.iter().flat_map(|package| ["--exclude", package]));
     }
     for package in packages {
         cargo.args(["--package", package]);
@@ -157,7 +177,9 @@ fn install(folder: &Path, binaries: &BTreeSet<Binary>) -> Result<(), Error> {
     for binary in binaries {
         let file = binary.file_name();
         std::fs::copy(&binary.path, folder.join(&file)).context("copy", &binary.path)?;
-        manifest += &format!("{}\t{}\t{}\t{file}\n", binary.kind.name(), binary.package, binary.name);
+        let beside = if choice::runs_alone(binary) { "alone" } else { "beside" };
+        manifest +=
+            &format!("{}\t{}\t{}\t{file}\t{beside}\n", binary.kind.name(), binary.package, binary.name);
     }
     let path = folder.join("manifest");
     std::fs::write(&path, &manifest).context("write", &path)?;

@@ -1,0 +1,208 @@
+#!/usr/bin/env bash
+# What a runner with GPUs checks: each step named and timed, each process with a limit. Steps that fail do not stop those that follow.
+#
+#   ci/gpu.sh [STEP...]                from the sources, with Rust
+#   ci/gpu.sh --packed PACK [STEP...]  from what `cargo xtask dist --pack` has packed, without Rust: the file, or the folder in it
+#
+#   machine   which devices there are, and what `mscclpp-bench doctor` says of them
+#   tests     all tests
+#   python    the tests of the Python package, from a wheel
+#   hold      the benchmarks: no row that is held has fallen
+#   sanitize  compute-sanitizer over some of the tests
+#
+# MSCCLPP_PLATFORM=host runs them on simulated devices. Further variables:
+#
+#   GPU_OUT=FOLDER        where logs go, and what was measured   [target/gpu]
+#   GPU_JOBS=N            test programs at a time, packed        [a sixth of the cores]
+#   HOLD_BASELINE=FILE    figures to hold, of the same devices   [none: a baseline is written]
+#   HOLD_AGAINST=PROGRAM  another mscclpp-bench to compare with, in turns
+#   HOLD_TOLERANCE=N      percent                                [3]
+#   GPU_WHEELS=FOLDER     wheels of the Python package and of what its tests need
+set -uo pipefail
+
+fail() { echo "$*" >&2; exit 2; }
+
+PACK=
+if [ "${1:-}" = --packed ]; then
+    PACK=$(realpath -e "${2:?a file or a folder}") || exit 2
+    shift 2
+else
+    cd "$(dirname "$0")/.." || exit 2
+fi
+ALL=(machine tests python hold sanitize)
+STEPS=("$@")
+[ $# -gt 0 ] || STEPS=("${ALL[@]}")
+for step in "${STEPS[@]}"; do
+    case " ${ALL[*]} " in *" $step "*) ;; *) fail "there is no step $step, only: ${ALL[*]}" ;; esac
+done
+OUT=$(realpath -m "${GPU_OUT:-target/gpu}")
+LOGS=$OUT/logs
+mkdir -p "$LOGS" || exit 2
+WORK=$(mktemp -d) || exit 2
+trap 'rm -rf "$WORK"' EXIT
+CORES=$(nproc)
+JOBS=${GPU_JOBS:-$((CORES / 6 > 1 ? CORES / 6 : 1))}
+export WORK LOGS
+
+# within SECONDS COMMAND...: ends it, and what it has started, when the time is up.
+within() { timeout --kill-after=20 "$@"; }
+
+# logged NAME SECONDS COMMAND...: one process, its output in a log, of which the end is shown if it fails. A line says how it went.
+logged() {
+    local name=$1 limit=$2 log start code=0
+    log=$LOGS/${name//\//-}.log
+    shift 2
+    start=$(date +%s%N)
+    timeout --kill-after=20 "$limit" "$@" > "$log" 2>&1 < /dev/null || code=$?
+    local took=$((($(date +%s%N) - start) / 100000000))
+    took=$((took / 10)).$((took % 10))
+    case $code in
+        0) echo "ok      $took s  $name" ;;
+        124 | 137) echo "FAILED  $took s  $name: it did not end within $limit s"; tail -n 40 "$log" ;;
+        *) echo "FAILED  $took s  $name: exit code $code"; tail -n 40 "$log" ;;
+    esac
+    return "$code"
+}
+export -f logged
+
+# Where programs and tests are: the pack, or what is packed, built here.
+files() {
+    [ -z "${FILES:-}" ] || return 0
+    if [ -z "$PACK" ]; then
+        logged dist 3600 cargo xtask dist || return 1
+        FILES=${CARGO_TARGET_DIR:-target}/dist/files
+    elif [ -f "$PACK" ]; then
+        mkdir "$WORK/pack" && tar -C "$WORK/pack" -xJf "$PACK" || return 1
+        FILES=$WORK/pack/mscclpp
+    else
+        FILES=$PACK
+    fi
+    FILES=$(realpath -e "$FILES") || return 1
+    [ -f "$FILES/manifest" ] || { echo "there is no manifest in $FILES"; return 1; }
+    # Compiled kernels are taken only from where nobody else can write. What is compiled here is kept apart from the pack.
+    cp -r "$FILES/cache" "$WORK/cache" && chmod -R go-w "$WORK/cache" || return 1
+    export MSCCLPP_CACHE_DIR=$WORK/cache
+}
+
+# file KIND PACKAGE NAME: the path of something in the manifest.
+file() {
+    local found
+    found=$(awk -F '\t' -v kind="$1" -v package="$2" -v name="$3" '$1 == kind && $2 == package && $3 == name { print $4 }' "$FILES/manifest")
+    [ -n "$found" ] && echo "$FILES/$found"
+}
+
+on_host() { [ "${MSCCLPP_PLATFORM:-}" = host ]; }
+
+step_machine() {
+    on_host || within 60 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || return 1
+    echo "$CORES cores, $JOBS test programs at a time, logs in $LOGS"
+    files || return 1
+    within 300 "$(file bin mscclpp-bench mscclpp-bench)" doctor
+}
+
+# From the sources as cargo does it. Packed, several test programs at a time, and then those that run alone.
+step_tests() {
+    if [ -z "$PACK" ]; then
+        logged build 3600 cargo test --workspace --no-run || return 1
+        logged tests 3600 cargo test --workspace --no-fail-fast
+        return
+    fi
+    files || return 1
+    local code=0
+    tests_that_run beside | (cd "$FILES" && xargs -r -P "$JOBS" -I {} bash -c 'logged {} 300 ./{}') || code=1
+    tests_that_run alone | (cd "$FILES" && xargs -r -P 1 -I {} bash -c 'logged {} 600 ./{}') || code=1
+    return $code
+}
+
+# Files of tests, the largest first: these take longest.
+tests_that_run() {
+    local name
+    awk -F '\t' -v how="$1" '$1 == "test" && $5 == how { print $4 }' "$FILES/manifest" | while read -r name; do
+        echo "$(stat -c %s "$FILES/$name") $name"
+    done | sort -rn | cut -d ' ' -f 2
+}
+
+step_python() {
+    local wheels tests site=$WORK/site
+    if [ -n "$PACK" ]; then
+        files || return 1
+        wheels=${GPU_WHEELS:-$FILES/python/wheels} tests=$FILES/python
+    else
+        wheels=${GPU_WHEELS:-} tests=crates/mscclpp-python
+        if [ -z "$wheels" ]; then
+            wheels=$WORK/wheels
+            within 300 python3 -m venv "$WORK/maturin" && within 300 "$WORK/maturin/bin/pip" install --quiet 'maturin>=1.12,<2' || return 1
+            logged wheel 3600 "$WORK/maturin/bin/maturin" build --release -m crates/mscclpp-python/Cargo.toml --out "$wheels" || return 1
+        fi
+    fi
+    compgen -G "$wheels/mscclpp-*.whl" > /dev/null || { echo "there is no wheel of the package in $wheels"; return $LEFT_OUT; }
+    within 300 python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl || return 1
+    export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
+    within 60 python3 -c 'import numpy, pytest' || return $LEFT_OUT
+    (cd "$tests" && logged python 900 python3 -m pytest -q -p no:cacheprovider tests)
+    local code=$?
+    tail -n 3 "$LOGS/python.log"
+    return $code
+}
+
+step_hold() {
+    files || return 1
+    local options=(--write "$OUT/measured.json")
+    [ -z "${HOLD_BASELINE:-}" ] || options+=(--baseline "$HOLD_BASELINE")
+    [ -z "${HOLD_AGAINST:-}" ] || options+=(--against "$HOLD_AGAINST")
+    [ -z "${HOLD_TOLERANCE:-}" ] || options+=(--tolerance "$HOLD_TOLERANCE")
+    within 600 "$(file bin mscclpp-bench mscclpp-bench)" hold "${options[@]}"
+}
+
+# What has come out clean before. Not here: racecheck of bulk copies, which it does not understand (docs/src/development.md), and
+# tests in which memory is meant to be wrong.
+SANITIZED="
+memcheck  example mscclpp gpu_ping_pong
+memcheck  example mscclpp custom_kernel
+memcheck  test mscclpp arguments
+memcheck  test mscclpp memory_channels
+memcheck  test mscclpp-collectives registered
+memcheck  test mscclpp-collectives rows
+racecheck example mscclpp gpu_ping_pong
+racecheck example mscclpp custom_kernel
+racecheck example mscclpp ring_all_gather
+racecheck test mscclpp blocks
+racecheck test mscclpp-collectives registered
+"
+SANITIZER=${COMPUTE_SANITIZER:-compute-sanitizer}
+
+# Two at a time: each runs on both GPUs.
+step_sanitize() {
+    command -v "$SANITIZER" > /dev/null || { echo "there is no $SANITIZER"; return $LEFT_OUT; }
+    files || return 1
+    export SANITIZER
+    local tool kind package name program code=0
+    while read -r tool kind package name; do
+        [ -n "$tool" ] || continue
+        program=$(file "$kind" "$package" "$name") || { echo "FAILED  $kind $package $name is not in the manifest" >&2; continue; }
+        echo "$tool $program"
+    done <<< "$SANITIZED" > "$WORK/sanitized"
+    # Errors of the driver's API are left out: the library asks for kinds of memory that the driver may refuse.
+    (cd "$FILES" && xargs -r -P 2 -L 1 bash -c 'logged "$0-$(basename "$1")" 300 "$SANITIZER" --tool "$0" --report-api-errors no \
+        --target-processes all --error-exitcode 66 "$1"' < "$WORK/sanitized") || code=1
+    [ "$(wc -l < "$WORK/sanitized")" -eq "$(grep -c . <<< "$SANITIZED")" ] || code=1
+    return $code
+}
+
+# What a step returns that lacks something here. It counts neither as passed nor as failed, and the summary says so.
+LEFT_OUT=77
+passed=() failed=() left_out=()
+total=$SECONDS
+for step in "${STEPS[@]}"; do
+    echo "=== $step"
+    start=$SECONDS
+    "step_$step"
+    case $? in
+        0) passed+=("$step"); echo "=== $step passed in $((SECONDS - start)) s" ;;
+        "$LEFT_OUT") left_out+=("$step"); echo "=== $step LEFT OUT" ;;
+        *) failed+=("$step"); echo "=== $step FAILED in $((SECONDS - start)) s" ;;
+    esac
+done
+tar -C "$OUT" -czf "$OUT/logs.tar.gz" logs
+echo "=== passed: ${passed[*]:-none}; failed: ${failed[*]:-none}; left out: ${left_out[*]:-none}; $((SECONDS - total)) s"
+[ ${#failed[@]} -eq 0 ]

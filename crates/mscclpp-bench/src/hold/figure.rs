@@ -1,0 +1,124 @@
+//! What of a row is compared.
+
+use crate::report::{Row, SizeOf, Times};
+
+/// By which a row is found again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    workload: String,
+    /// Not where the library chose it: another choice is no other row.
+    variant: Option<String>,
+    size: u64,
+    size_of: SizeOf,
+    /// The how manieth with all of that, from 0.
+    nth: usize,
+}
+
+/// Those of `rows`, each with its row.
+pub(super) fn keys(rows: &[Row]) -> Vec<(Key, &Row)> {
+    let mut keys: Vec<(Key, &Row)> = Vec::new();
+    for row in rows {
+        let variant = row.blocks.is_none().then(|| row.variant.clone());
+        let mut key =
+            Key { workload: row.workload.clone(), variant, size: row.size, size_of: row.size_of, nth: 0 };
+        while keys.iter().any(|(other, _)| *other == key) {
+            key.nth += 1;
+        }
+        keys.push((key, row));
+    }
+    keys
+}
+
+/// Workloads whose rows stand beside something else that does the same in the same run. What is held is how long the
+/// library takes in comparison.
+const BESIDE_ANOTHER: [&str; 3] = ["ethernet-bw", "ib-bw", "ib-lat"];
+
+/// Whether a row is of this library, and not of what it is compared with.
+pub(super) fn is_held(row: &Row) -> bool {
+    let is_other = BESIDE_ANOTHER.contains(&row.workload.as_str()) && row.baseline.is_none();
+    !is_other && !row.variant.starts_with("bare")
+}
+
+/// What is compared: less is better. None for results that were wrong.
+pub(super) fn figure(row: &Row) -> Option<f64> {
+    let median = row.times?.median;
+    match row.baseline.filter(|_| BESIDE_ANOTHER.contains(&row.workload.as_str())) {
+        Some(other) => Some(median / other),
+        None => Some(median),
+    }
+}
+
+pub(super) fn unit(row: &Row) -> &'static str {
+    if BESIDE_ANOTHER.contains(&row.workload.as_str()) { "ratio" } else { row.unit.symbol() }
+}
+
+/// The turns of a row, of before and of now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turns {
+    pub(super) old: Option<Times>,
+    pub(super) new: Times,
+    /// Of now.
+    pub(super) count: usize,
+}
+
+impl Turns {
+    /// None if there are none of now.
+    pub(super) fn of(old: Vec<f64>, new: Vec<f64>) -> Option<Self> {
+        let count = new.len();
+        Some(Self { old: Times::of(old), new: Times::of(new)?, count })
+    }
+
+    /// How many percent more time it takes now; below 0 it is faster. None if there is nothing of before.
+    pub(super) fn change(self) -> Option<f64> {
+        Some(100.0 * (self.new.median / self.old?.median - 1.0))
+    }
+
+    /// How far the turns are from their middle, in percent: of before or of now, whichever differ more. 0 for single turns.
+    pub(super) fn noise(self) -> f64 {
+        let of = |turns: Times| 50.0 * (turns.max - turns.min) / turns.median;
+        self.old.map_or(0.0, of).max(of(self.new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(workload: &str, variant: &str, median: f64) -> Row {
+        let times = Some(Times { median, min: median, max: median });
+        Row { workload: workload.to_owned(), variant: variant.to_owned(), size: 8, times, ..Row::default() }
+    }
+
+    #[test]
+    fn rows_beside_another_are_held_in_comparison_with_it() {
+        let ours = Row { baseline: Some(4.0), ..row("ethernet-bw", "host to host x1", 5.0) };
+        assert_eq!((is_held(&ours), figure(&ours)), (true, Some(1.25)));
+        assert!(!is_held(&row("ethernet-bw", "plain socket", 4.0)));
+        assert!(!is_held(&row("signal-pingpong", "bare relaxed", 0.7)));
+        let of_gpus = Row { baseline: Some(1.45), ..row("signal-pingpong", "relaxed", 0.7) };
+        assert_eq!((is_held(&of_gpus), figure(&of_gpus)), (true, Some(0.7)), "a figure of another machine");
+        assert_eq!(figure(&Row { times: None, ..of_gpus }), None);
+    }
+
+    #[test]
+    fn a_row_is_found_again_whatever_the_library_chose() {
+        let chosen = |variant: &str| Row { blocks: Some(8), ..row("all-reduce", variant, 1.0) };
+        let before = [chosen("packets 8x512"), chosen("lines 8x512")];
+        let after = [chosen("lines 16x512"), chosen("lines 8x512")];
+        let of = |rows: &[Row]| keys(rows).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+        assert_eq!(of(&before), of(&after));
+        assert_ne!(of(&before)[0], of(&before)[1]);
+        assert_ne!(of(&[row("memory-put", "none 32x1024", 1.0)]), of(&[row("memory-put", "half", 1.0)]));
+    }
+
+    #[test]
+    fn the_noise_is_that_of_the_side_that_differs_more() {
+        let turns = Turns::of(vec![10.0], vec![10.0, 11.0, 10.5]).expect("turns");
+        assert!(turns.change().is_some_and(|change| (change - 5.0).abs() < 1e-9));
+        assert!((turns.noise() - 50.0 / 10.5).abs() < 1e-9);
+        let other = Turns::of(vec![9.0, 10.0, 11.0], vec![10.0, 10.0]).expect("turns");
+        assert!((other.noise() - 10.0).abs() < 1e-9);
+        assert!(Turns::of(vec![1.0], Vec::new()).is_none());
+        assert_eq!(Turns::of(Vec::new(), vec![1.0]).and_then(Turns::change), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! A build of this program, which is run for one workload.
+
+use std::{
+    io::{self, Read},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Result, report::Report};
+
+/// A workload takes seconds; one that hangs is ended.
+const LIMIT: Duration = Duration::from_secs(150);
+/// How long its last output may take to come.
+const GRACE: Duration = Duration::from_secs(5);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+pub(super) struct Program {
+    path: PathBuf,
+}
+
+impl Program {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Runs a workload. Its results may be wrong, which its rows then say.
+    ///
+    /// # Errors
+    /// If there are no results: it cannot be started, does not end in time, or says an error.
+    pub(super) fn measure(&self, arguments: &[String]) -> Result<Report> {
+        let said = |what: &str| format!("{} {}: {what}", self.path.display(), arguments.join(" "));
+        let mut command = Command::new(&self.path);
+        command.args(arguments).args(["--json", "-"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| said(&error.to_string()))?;
+        let (json, errors) = (all_of(child.stdout.take()), all_of(child.stderr.take()));
+        let Some(status) = ended(&mut child, LIMIT)? else {
+            // The other rank ends when it sees that this one has gone.
+            child.kill()?;
+            child.wait()?;
+            return Err(said(&format!("it did not end within {} s", LIMIT.as_secs())).into());
+        };
+        let json = json.recv_timeout(GRACE).unwrap_or_default();
+        serde_json::from_str(&json).map_err(|error| {
+            let errors = errors.recv_timeout(GRACE).unwrap_or_default();
+            let problem = if status.success() { format!("no result ({error})") } else { format!("{status}") };
+            said(&format!("{problem}; it said: {}", errors.trim())).into()
+        })
+    }
+}
+
+/// What comes out of a pipe, as one text.
+fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    // Not waited for: a process that was left behind may keep the pipe open.
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
+        if read.is_ok() {
+            // Nobody may listen any more.
+            let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    });
+    receiver
+}
+
+/// How the process ended, if it does within `limit`.
+fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            return Ok(None);
+        }
+        thread::sleep(BETWEEN_LOOKS);
+    }
+}

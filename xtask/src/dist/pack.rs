@@ -1,0 +1,78 @@
+//! `dist --pack`: one file with everything that `ci/gpu.sh --packed` runs.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Error, FileContext};
+use crate::run::run;
+use crate::workspace;
+
+/// What may travel to a GPU machine with a checkout.
+const MOST_BYTES: u64 = 40 << 20;
+
+/// Of the repository: folders of scripts that tests start, and what they look for beside them.
+const SCRIPTS: [(&str, &str); 4] = [
+    ("crates/mscclpp-nccl/tests/clients", "tests/clients"),
+    ("crates/mscclpp-python/tests", "python/tests"),
+    ("crates/mscclpp-python/examples", "python/examples"),
+    ("crates/mscclpp-python/pyproject.toml", "python/pyproject.toml"),
+];
+
+/// The tests are built with the same libraries again and again: a dictionary that spans many of them finds that. More effort
+/// than this takes much longer and gives little.
+const COMPRESSION: &str = "xz --threads=1 --lzma2=preset=3,dict=256MiB";
+
+/// Adds scripts and `wheels` to what is in `folder`, and packs it into a file beside it, which is returned.
+pub(super) fn pack(folder: &Path, wheels: &[PathBuf]) -> Result<PathBuf, Error> {
+    for (from, to) in SCRIPTS {
+        copy(&workspace::root().join(from), &folder.join(to))?;
+    }
+    copy(&workspace::root().join("ci/gpu.sh"), &folder.join("gpu.sh"))?;
+    for wheel in wheels {
+        copy(wheel, &folder.join("python/wheels").join(wheel.file_name().unwrap_or_default()))?;
+    }
+    let file = folder.with_file_name("mscclpp.tar.xz");
+    let name = folder.file_name().unwrap_or_default();
+    let renamed = format!("--transform=s,^{},mscclpp,", name.to_string_lossy());
+    run(Command::new("tar")
+        .args(["--create", "--sort=name", "--owner=0", "--group=0", "--mode=go-w", &renamed])
+        .args(["--use-compress-program", COMPRESSION, "--file"])
+        .arg(&file)
+        .arg("--directory")
+        .args([folder.parent().map_or(OsStr::new("."), Path::as_os_str), name]))?;
+    let bytes = std::fs::metadata(&file).context("read", &file)?.len();
+    println!("packed     {} ({:.1} MiB)", file.display(), bytes as f64 / f64::from(1 << 20));
+    if bytes > MOST_BYTES {
+        return Err(Error::TooLarge { path: file, bytes, most: MOST_BYTES });
+    }
+    Ok(file)
+}
+
+/// A file, or a folder with the files in it and below it; not what Python has compiled.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    if from.is_dir() {
+        for entry in std::fs::read_dir(from).context("list", from)? {
+            let entry = entry.context("list", from)?;
+            if entry.file_name() != "__pycache__" {
+                copy(&entry.path(), &to.join(entry.file_name()))?;
+            }
+        }
+        return Ok(());
+    }
+    workspace::create_folder(to.parent().unwrap_or(Path::new(".")))?;
+    std::fs::copy(from, to).context("copy", from)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_of_the_repository_is_there() {
+        for (from, _) in SCRIPTS {
+            assert!(workspace::root().join(from).exists(), "{from}");
+        }
+    }
+}

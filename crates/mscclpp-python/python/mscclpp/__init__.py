@@ -16,6 +16,7 @@ from ._buffer import GpuBuffer
 from ._collectives import Collectives
 from ._data_types import DataType, ReduceOp
 from ._errors import BaseError, CudaError, CuError, Error, IbError, SysError
+from ._fused import FusedAllReduce, fused_all_reduce
 from ._group import CommGroup
 from ._later import (
     AlgorithmBuilder,
@@ -134,6 +135,7 @@ __all__ = [
     "ExecutionPlan",
     "Executor",
     "Fifo",
+    "FusedAllReduce",
     "GpuBuffer",
     "GpuBufferGranularity",
     "Host2DeviceSemaphore",
@@ -167,6 +169,7 @@ __all__ = [
     "connect_nvls_collective",
     "device_count",
     "env",
+    "fused_all_reduce",
     "get_include",
     "get_lib",
     "is_bulk_supported",

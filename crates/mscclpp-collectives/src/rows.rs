@@ -1,20 +1,21 @@
 //! An `all_reduce` of rows by a kernel of the program's, which goes on with each row.
 
+mod launch;
+
 use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, LaunchConfig, Stream};
 
 use crate::{
-    Collectives, DataType, DeviceSlice, Element, Error, Result, Way,
-    calls::{Inner, Mapped, Reach},
-    handle::{CollectiveCall, CollectiveRows, MAX_RANKS, OUTPUTS, Output, Segment, VECTORS},
-    select::{Choice, Possible, Question, Shape, blocks_with_room},
-    signature::rows_signature,
+    Collectives, DataType, DeviceSlice, Element, Error, Result,
+    handle::{OUTPUTS, Output, VECTORS},
+    select::Choice,
 };
 
 /// The bytes of a vector: what a thread has of a row at once.
 const VECTOR: u64 = 16;
 
 /// The rows of an [`all_reduce_rows`](Collectives::all_reduce_rows): this rank's, and where the results go. Outputs are
-/// numbered in the order in which they are given, for `store` and `storeOfRow` of the kernel. It keeps their memory.
+/// numbered in the order in which they are given, for `store` and `storeOfRow` of the kernel. It keeps their memory, if they
+/// are not given by addresses.
 ///
 /// All ranks give as many rows, as long and of one type, and the same outputs. No output is the memory of this rank's
 /// rows, since other blocks may not have sent these yet. It may be memory of which the kernel reads for a vector no
@@ -44,31 +45,32 @@ impl Rows {
     /// [`Error::InvalidArgument`] for numbers of another type, a length that is no multiple of `columns`, rows that are
     /// no multiple of 16 bytes or longer than 64 KiB, and an address that is no multiple of 16.
     pub fn new<T: Element>(rows: &DeviceSlice<T>, columns: usize) -> Result<Self> {
-        let data_type = T::DATA_TYPE;
+        if columns == 0 || !rows.len().is_multiple_of(columns) {
+            return Err(Error::InvalidArgument(format!("{} numbers in rows of {columns}", rows.len())));
+        }
+        let given = Self::at(rows.ptr(), (rows.len() / columns) as u64, columns as u64, T::DATA_TYPE)?;
+        Ok(Self { buffers: vec![rows.buffer().clone()], ..given })
+    }
+
+    /// The same by an address, for bindings: so many rows of so many numbers. It does not keep the memory.
+    ///
+    /// # Errors
+    /// As [`Rows::new`].
+    pub fn at(rows: DevicePtr, count: u64, columns: u64, data_type: DataType) -> Result<Self> {
         if !matches!(data_type, DataType::F16 | DataType::Bf16 | DataType::F32) {
             return Err(Error::InvalidArgument(format!(
                 "rows of {data_type:?}; sums are made of F16, Bf16 and F32"
             )));
         }
-        if columns == 0 || !rows.len().is_multiple_of(columns) {
-            return Err(Error::InvalidArgument(format!("{} numbers in rows of {columns}", rows.len())));
-        }
-        let (columns, of_row) = (columns as u64, (columns as u64).saturating_mul(data_type.size()));
+        let of_row = columns.saturating_mul(data_type.size());
         let most = VECTORS * 1024 * VECTOR;
-        if !of_row.is_multiple_of(VECTOR) || of_row > most {
+        if columns == 0 || !of_row.is_multiple_of(VECTOR) || of_row > most {
             return Err(Error::InvalidArgument(format!(
                 "rows of {of_row} bytes; they have a multiple of {VECTOR}, and up to {most}"
             )));
         }
         aligned("rows", rows)?;
-        Ok(Self {
-            send: rows.ptr(),
-            rows: rows.len() as u64 / columns,
-            columns,
-            data_type,
-            outputs: Vec::new(),
-            buffers: vec![rows.buffer().clone()],
-        })
+        Ok(Self { send: rows, rows: count, columns, data_type, outputs: Vec::new(), buffers: Vec::new() })
     }
 
     /// Adds an output of as many numbers as the rows have. For each vector of 16 bytes of a row it has 16 bytes or 8, so
@@ -105,16 +107,37 @@ impl Rows {
                 self.rows
             )));
         }
+        Ok(self.row_output_at(output.ptr())?.keeping(output))
+    }
+
+    /// As [`Rows::output`], or [`Rows::own_output`] if `is_own`, by an address, for bindings. It does not keep the memory.
+    ///
+    /// # Errors
+    /// As [`Rows::output`].
+    pub fn output_at(self, output: DevicePtr, data_type: DataType, is_own: bool) -> Result<Self> {
+        let numbers = self.rows * self.columns;
+        self.with_numbers(output, numbers, data_type, is_own)
+    }
+
+    /// As [`Rows::row_output`] by an address, for bindings. It does not keep the memory.
+    ///
+    /// # Errors
+    /// As [`Rows::row_output`].
+    pub fn row_output_at(self, output: DevicePtr) -> Result<Self> {
         self.with(output, 0, false)
     }
 
     fn with_output<T: Element>(self, output: &DeviceSlice<T>, is_own: bool) -> Result<Self> {
-        let vector_bytes = VECTOR * T::DATA_TYPE.size() / self.data_type.size();
-        if !matches!(vector_bytes, 8 | 16) || output.len() as u64 != self.rows * self.columns {
+        let with = self.with_numbers(output.ptr(), output.len() as u64, T::DATA_TYPE, is_own)?;
+        Ok(with.keeping(output))
+    }
+
+    fn with_numbers(self, output: DevicePtr, numbers: u64, of: DataType, is_own: bool) -> Result<Self> {
+        let vector_bytes = VECTOR * of.size() / self.data_type.size();
+        if !matches!(vector_bytes, 8 | 16) || numbers != self.rows * self.columns {
             return Err(Error::InvalidArgument(format!(
-                "{} numbers of {} bytes as an output of {} rows of {} {:?}; give as many, as large or half as large",
-                output.len(),
-                T::DATA_TYPE.size(),
+                "{numbers} numbers of {} bytes as an output of {} rows of {} {:?}; give as many, as large or half as large",
+                of.size(),
                 self.rows,
                 self.columns,
                 self.data_type
@@ -124,10 +147,13 @@ impl Rows {
         self.with(output, vector_bytes as u32, is_own)
     }
 
-    fn with<T: Element>(mut self, output: &DeviceSlice<T>, vector_bytes: u32, is_own: bool) -> Result<Self> {
-        let (begin, rows) = (output.ptr().0, self.send.0);
-        let end = begin + output.len() as u64 * T::DATA_TYPE.size();
-        if begin < rows + self.rows * self.row_bytes() && rows < end {
+    fn with(mut self, output: DevicePtr, vector_bytes: u32, is_own: bool) -> Result<Self> {
+        let (begin, rows) = (output.0, self.send.0);
+        let bytes = match vector_bytes {
+            0 => self.rows * 4,
+            _ => self.rows * (self.row_bytes() / VECTOR) * u64::from(vector_bytes),
+        };
+        if begin < rows + self.rows * self.row_bytes() && rows < begin + bytes {
             return Err(Error::InvalidArgument(
                 "an output in the memory of the rows, of which some may not have been sent when it is stored"
                     .into(),
@@ -136,9 +162,13 @@ impl Rows {
         if self.outputs.len() == OUTPUTS {
             return Err(Error::InvalidArgument(format!("more than {OUTPUTS} outputs of rows")));
         }
-        self.outputs.push(Given { memory: output.ptr(), vector_bytes, is_own });
-        self.buffers.push(output.buffer().clone());
+        self.outputs.push(Given { memory: output, vector_bytes, is_own });
         Ok(self)
+    }
+
+    fn keeping<T: Element>(mut self, output: &DeviceSlice<T>) -> Self {
+        self.buffers.push(output.buffer().clone());
+        self
     }
 
     fn row_bytes(&self) -> u64 {
@@ -176,7 +206,8 @@ impl Collectives {
     /// # Safety
     /// The kernel calls `allReduceRows` once, by all its threads, with the two parameters that it is given and the type of
     /// these rows, and stores to outputs as they are given here. `args` are its other parameters; memory to which they
-    /// point lives until the call is complete, or as long as the graph, and is not changed meanwhile but by the kernel.
+    /// point, and that of rows and outputs which are given by addresses, lives until the call is complete, or as long as the
+    /// graph, is of the size that follows from the rows, and is not changed meanwhile but by the kernel.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory or a stream of another device, rows that do not fit into the scratch, and where
@@ -278,105 +309,9 @@ impl Collectives {
     }
 }
 
-impl Inner {
-    fn mapped(&self) -> Result<&Mapped> {
-        match &self.reach {
-            Reach::Memory(mapped) => Ok(mapped),
-            Reach::Ports(_) | Reach::Hosts(_) => Err(Error::InvalidArgument(
-                "all_reduce_rows by port channels; it needs devices that reach each other's memory. Call all_reduce, and \
-                 then a kernel that goes on"
-                    .into(),
-            )),
-        }
-    }
-
-    fn choose_rows(&self, rows: &Rows) -> Result<Option<Choice>> {
-        let mapped = self.mapped()?;
-        let ranks = self.group.ranks.len();
-        if rows.rows == 0 {
-            return Ok(None);
-        }
-        let (bytes, result_bytes) = (rows.row_bytes(), u64::from(rows.outputs().1));
-        let part = rows.rows.div_ceil(ranks as u64);
-        // Every rank sums up some row: see E2 of the header.
-        let two_steps = ranks > 1 && rows.rows >= ranks as u64;
-        let question = Question {
-            shape: Shape::Rows(rows.rows),
-            reduces: true,
-            bytes: bytes.saturating_mul(rows.rows),
-            ranks,
-            possible: Possible {
-                packets: mapped.layout.fits_packets(bytes.saturating_mul(rows.rows)),
-                lines: false,
-                packets_in_two_steps: two_steps
-                    && mapped.layout.fits_packets((bytes + result_bytes).saturating_mul(part)),
-                lines_in_two_steps: false,
-                pieces_in_two_steps: two_steps,
-                direct: false,
-                bulk: false,
-                engines: false,
-                in_place: false,
-            },
-            max_blocks: self.slots,
-            max_threads: mapped.max_threads,
-            devices: mapped.devices,
-        };
-        let mut choice = self.selector.choose(&question).mended(&question);
-        let threads = (bytes / VECTOR).div_ceil(VECTORS).next_multiple_of(32);
-        choice.threads = choice.threads.max(threads as u32);
-        choice.blocks = choice.blocks.min(blocks_with_room(mapped.max_threads, choice.threads).max(1));
-        if choice.way == Way::Pieces {
-            let piece = piece(bytes, result_bytes, choice);
-            let most = mapped.layout.blocks_of_pieces(piece, choice.two_steps);
-            if most == 0 {
-                return Err(Error::InvalidArgument(format!(
-                    "rows of {bytes} bytes, with results of {result_bytes}, do not fit into {} bytes of scratch; give \
-                     CollectivesBuilder::scratch() more",
-                    self.budget
-                )));
-            }
-            choice.blocks = choice.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
-        }
-        Ok(Some(choice))
-    }
-
-    fn rows_call(&self, rows: &Rows, choice: Choice) -> CollectiveRows {
-        let (outputs, result_bytes) = rows.outputs();
-        let ranks = self.group.ranks.len() as u64;
-        CollectiveRows {
-            call: CollectiveCall {
-                segments: [Segment::NONE; MAX_RANKS],
-                most_bytes: 0,
-                piece: piece(rows.row_bytes(), result_bytes.into(), choice),
-                data_type: rows.data_type as u32,
-                op: 0,
-                scale: 0,
-                scaled: 0,
-                one_way: 0,
-                checked: self.check_calls.into(),
-                reserved: 0,
-                signature: rows_signature(rows.rows, rows.columns, rows.data_type),
-            },
-            send: rows.send,
-            rows: rows.rows,
-            most: if choice.two_steps { rows.rows.div_ceil(ranks) } else { rows.rows },
-            outputs,
-            vectors: (rows.row_bytes() / VECTOR) as u32,
-            result_bytes,
-            two_steps: choice.two_steps.into(),
-            by_packets: (choice.way == Way::Packets).into(),
-        }
-    }
-}
-
-/// What a piece holds: a row, or what ranks send of its results.
-fn piece(row: u64, results: u64, choice: Choice) -> u64 {
-    if choice.two_steps { row.max(results) } else { row }
-}
-
-fn aligned<T: Element>(what: &str, slice: &DeviceSlice<T>) -> Result<()> {
-    if slice.ptr().0.is_multiple_of(VECTOR) {
+fn aligned(what: &str, memory: DevicePtr) -> Result<()> {
+    if memory.0.is_multiple_of(VECTOR) {
         return Ok(());
     }
-    Err(Error::InvalidArgument(format!("{what} at {:#x}, which is no multiple of {VECTOR}", slice.ptr().0)))
+    Err(Error::InvalidArgument(format!("{what} at {:#x}, which is no multiple of {VECTOR}", memory.0)))
 }

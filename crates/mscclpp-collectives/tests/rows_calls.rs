@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use half::f16;
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
-use mscclpp_collectives::{Choice, Collectives, Error, ReduceOp, Rows, Way};
+use mscclpp_collectives::{Choice, Collectives, DataType, Error, ReduceOp, Rows, Way};
 use mscclpp_test_support::{LIMIT, Random};
 use support::{Told, builder, ranks, slice, zeros};
 
@@ -50,7 +50,13 @@ fn sums_are_those_of_all_reduce() {
         for (i, result) in results.iter().enumerate() {
             let (way, two_steps) = WAYS[i % 4];
             tell.tell(told(way, two_steps, 1 + i as u32 % 3));
-            let rows = Rows::new(&numbers, COLUMNS).unwrap().output(result).unwrap();
+            let rows = match i % 8 < 4 {
+                true => Rows::new(&numbers, COLUMNS).unwrap().output(result).unwrap(),
+                false => {
+                    let rows = Rows::at(numbers.ptr(), 13, COLUMNS as u64, DataType::F16).unwrap();
+                    rows.output_at(result.ptr(), DataType::F16, false).unwrap()
+                }
+            };
             assert_eq!(collectives.rows_choice(&rows).unwrap(), Some(told(way, two_steps, 1 + i as u32 % 3)));
             call(&collectives, &kernel, &rows, &stream).unwrap();
         }
@@ -200,6 +206,18 @@ fn what_cannot_be_is_refused() {
         assert!(refused(rows.clone().output(&zeros::<f32>(gpu, 96))).contains("96 numbers of 4 bytes"));
         assert!(refused(rows.clone().row_output(&zeros::<f32>(gpu, 5))).contains("each of 4 rows"));
         assert!(refused(rows.clone().output(&numbers)).contains("in the memory of the rows"));
+        let by_address = || Rows::at(numbers.ptr(), 4, COLUMNS as u64, DataType::F16).unwrap();
+        assert!(refused(Rows::at(numbers.ptr().add(8), 1, 8, DataType::F16)).contains("no multiple of 16"));
+        assert!(refused(Rows::at(numbers.ptr(), 1, 0, DataType::F16)).contains("rows of 0 bytes"));
+        let elsewhere = numbers.ptr().add(4 * 2 * COLUMNS as u64);
+        assert!(refused(by_address().output_at(elsewhere, DataType::F64, false)).contains("of 8 bytes"));
+        assert!(
+            refused(by_address().output_at(elsewhere.add(8), DataType::F16, true))
+                .contains("no multiple of 16")
+        );
+        let last = numbers.ptr().add(4 * 2 * COLUMNS as u64 - 4);
+        assert!(refused(by_address().row_output_at(last)).contains("in the memory of the rows"));
+        assert!(by_address().row_output_at(elsewhere).is_ok());
         let full = (0..4).try_fold(rows, |rows, _| rows.output(&f16s(96))).unwrap();
         assert!(refused(full.own_output(&f16s(96))).contains("more than 4 outputs"));
 

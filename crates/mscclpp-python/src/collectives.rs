@@ -10,8 +10,12 @@ use pyo3::{prelude::*, types::PyTuple};
 use crate::{
     communicator::PyCommunicator,
     error::{self, OrRaise},
+    kernel::PyKernel,
     owned::{Owned, closable},
-    simulated, waiting,
+    rows::{Argument, GivenOutput, GivenRows, RowsCall},
+    simulated::{self, Copies},
+    waiting,
+    ways::{AsWished, Wish},
 };
 
 /// Collectives of all ranks of a communicator.
@@ -26,6 +30,18 @@ struct Made {
     communicator: Communicator,
     /// What calls work on in place of memory that simulated devices do not reach.
     copies: Mutex<Vec<DeviceBuffer>>,
+}
+
+impl Made {
+    /// Drops copies, if all work of their stream, the only one, is complete.
+    fn forget_copies(&self, stream: &Stream) -> Result<(), Error> {
+        // Locked: what another thread has put into the stream, and adds to the copies, is not complete.
+        let mut copies = self.copies.lock();
+        if !copies.is_empty() && stream.query()? {
+            copies.clear();
+        }
+        Ok(())
+    }
 }
 
 closable!(PyCollectives, inner);
@@ -63,7 +79,8 @@ impl PyCollectives {
     ) -> PyResult<Self> {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
-        let mut builder = Collectives::builder(&communicator, &gpu).check_calls(check_calls);
+        let mut builder =
+            Collectives::builder(&communicator, &gpu).check_calls(check_calls).selector(AsWished);
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks);
         }
@@ -109,13 +126,26 @@ impl PyCollectives {
 
     /// Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
     /// operation, and root or peer. It waits for no other rank. Messages between two ranks go together.
-    #[pyo3(signature = (requests, stream: "int"))]
-    fn enqueue(&self, py: Python<'_>, requests: Vec<Asked>, stream: usize) -> PyResult<()> {
+    ///
+    /// All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
+    /// of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
+    #[pyo3(signature = (requests, stream: "int", way = None, blocks = 0, threads = 0))]
+    fn enqueue(
+        &self,
+        py: Python<'_>,
+        requests: Vec<Asked>,
+        stream: usize,
+        way: Option<&str>,
+        blocks: u32,
+        threads: u32,
+    ) -> PyResult<()> {
         let made = self.inner.get()?;
-        py.detach(|| {
+        let wish = way.map(|way| Wish::new(way, blocks, threads)).transpose()?;
+        let enqueue = || {
             let stream = stream_of(made.collectives.gpu(), stream)?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
             if made.collectives.gpu().platform() == Platform::Host {
+                made.forget_copies(&stream)?;
                 // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
                 let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
                 made.copies.lock().extend(copies);
@@ -123,6 +153,58 @@ impl PyCollectives {
             }
             // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
             unsafe { made.collectives.enqueue(&requests, &stream) }
+        };
+        py.detach(|| Wish::during(wish, enqueue)).map_err(raised)
+    }
+
+    /// How `enqueue` would do it: the way, whether in two steps, and how many blocks and threads. None where no kernel is needed.
+    #[pyo3(signature = (request, way = None, blocks = 0, threads = 0))]
+    fn choice(
+        &self,
+        request: Asked,
+        way: Option<&str>,
+        blocks: u32,
+        threads: u32,
+    ) -> PyResult<Option<(String, bool, u32, u32)>> {
+        let made = self.inner.get()?;
+        let wish = way.map(|way| Wish::new(way, blocks, threads)).transpose()?;
+        let choice = Wish::during(wish, || made.collectives.choice(&request.request())).map_err(raised)?;
+        Ok(choice.map(|it| (format!("{:?}", it.way).to_lowercase(), it.two_steps, it.blocks, it.threads)))
+    }
+
+    /// Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`
+    /// is the address of the first, how many there are, how many numbers each has, and their type; an output its address, its
+    /// type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
+    /// bytes, or address and size of memory.
+    #[pyo3(signature = (kernel, args, rows, outputs, stream: "int"))]
+    fn all_reduce_rows(
+        &self,
+        py: Python<'_>,
+        kernel: &PyKernel,
+        args: Vec<Argument>,
+        rows: GivenRows,
+        outputs: Vec<GivenOutput>,
+        stream: usize,
+    ) -> PyResult<()> {
+        let made = self.inner.get()?;
+        let kernel = kernel.kernel()?;
+        let call = RowsCall::new(args, rows, outputs)?;
+        py.detach(|| {
+            let stream = stream_of(made.collectives.gpu(), stream)?;
+            if made.collectives.gpu().platform() == Platform::Host {
+                made.forget_copies(&stream)?;
+                let mut copies = Copies::new(&made.collectives, &stream);
+                // SAFETY: the program gives memory of the process, and keeps it until the call is complete.
+                let place = |at, bytes| unsafe { copies.of(at, bytes) };
+                // SAFETY: memory of the device, or copies, which are kept until the stream is synchronised.
+                let done = unsafe { call.enqueue(&made.collectives, &kernel, &stream, place) };
+                let written = if done.is_ok() { call.taken() } else { Vec::new() };
+                // SAFETY: the program's memory, as above.
+                made.copies.lock().extend(unsafe { copies.back(&written)? });
+                return done;
+            }
+            // SAFETY: the program gives memory of the device, and keeps it until the call is complete.
+            unsafe { call.enqueue(&made.collectives, &kernel, &stream, |at, _| Ok(at)) }
         })
         .map_err(raised)
     }
@@ -247,7 +329,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
 }
 
 /// The type of a name, as NumPy and PyTorch have them.
-fn data_type(name: &str) -> PyResult<DataType> {
+pub(crate) fn data_type(name: &str) -> PyResult<DataType> {
     Ok(match name {
         "float16" => DataType::F16,
         "bfloat16" => DataType::Bf16,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job.
-#[pyclass(name = "Communicator", module = "mscclpp._mscclpp", frozen)]
+#[pyclass(name = "Communicator", module = "mscclpp._mscclpp", frozen, weakref)]
 pub(crate) struct PyCommunicator {
     inner: Owned<Made>,
 }

@@ -64,6 +64,12 @@ impl PyKernel {
         Self::load(py, kernel, move |gpu| unsafe { Module::load_binary(gpu, &name, &binary.0) })
     }
 
+    /// One of the library's kernels that add a residual and normalise, such as "all_reduce_rms_norm_f16".
+    #[staticmethod]
+    fn of_rms_norm(py: Python<'_>, kernel: String) -> PyResult<Self> {
+        Self::load(py, kernel, |gpu| Module::load(gpu, &mscclpp::kernels::ALL_REDUCE_RMS_NORM))
+    }
+
     /// Offset and size of each of its parameters, in bytes.
     #[getter]
     fn parameters(&self) -> PyResult<Vec<(u64, u64)>> {
@@ -157,6 +163,10 @@ impl Loaded {
 }
 
 impl PyKernel {
+    pub(crate) fn kernel(&self) -> PyResult<Kernel> {
+        Ok(self.inner.get()?.kernel.clone())
+    }
+
     fn load(
         py: Python<'_>,
         kernel: String,

@@ -38,12 +38,14 @@ mod proxy;
 mod raw;
 mod rendezvous;
 mod retired;
+mod rows;
 mod semaphore;
 mod simulated;
 mod transport;
 mod uint;
 mod unique_id;
 mod waiting;
+mod ways;
 
 use pyo3::{prelude::*, types::PyDict};
 

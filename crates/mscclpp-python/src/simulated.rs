@@ -39,6 +39,49 @@ pub(crate) unsafe fn enqueue(
     Ok(copies)
 }
 
+/// Copies of memory that is none of a device, for one call that reads and writes it.
+pub(crate) struct Copies<'a> {
+    collectives: &'a Collectives,
+    stream: &'a Stream,
+    made: Vec<(DevicePtr, DeviceBuffer)>,
+}
+
+impl<'a> Copies<'a> {
+    pub(crate) fn new(collectives: &'a Collectives, stream: &'a Stream) -> Self {
+        Self { collectives, stream, made: Vec::new() }
+    }
+
+    /// Where the call finds what is at an address: there, or in a copy, the same for all who ask.
+    ///
+    /// # Safety
+    /// It is memory of the process, of so many bytes, that lives until the stream is synchronised.
+    pub(crate) unsafe fn of(&mut self, at: DevicePtr, bytes: u64) -> Result<DevicePtr, Error> {
+        if let Some((_, copy)) = self.made.iter().find(|(of, copy)| *of == at && copy.len() >= bytes) {
+            return Ok(copy.ptr());
+        }
+        let Some(copy) = copy_of(self.collectives, at, bytes)? else { return Ok(at) };
+        // SAFETY: the caller's memory; the copy is as large, and lives until the stream is synchronised.
+        unsafe { self.stream.copy(copy.ptr(), at, bytes)? };
+        let there = copy.ptr();
+        self.made.push((at, copy));
+        Ok(there)
+    }
+
+    /// Copies back what the call has written. Returns the copies, which are kept until the stream is synchronised.
+    ///
+    /// # Safety
+    /// As for [`Copies::of`].
+    pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<DeviceBuffer>, Error> {
+        for (to, bytes) in written {
+            if let Some((_, copy)) = self.made.iter().find(|(of, _)| of == to) {
+                // SAFETY: the caller's memory, of which the copy is.
+                unsafe { self.stream.copy(*to, copy.ptr(), *bytes)? };
+            }
+        }
+        Ok(self.made.into_iter().map(|(_, copy)| copy).collect())
+    }
+}
+
 /// Room for memory that is none of a device.
 fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<DeviceBuffer>, Error> {
     if bytes == 0 || Platform::Host.owner_of(at)?.is_some() {

@@ -59,3 +59,10 @@ def test_the_ping_pong_runs():
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = [f"rank {rank}: 10 rounds, each element is {value}" for rank, value in ((0, 9), (1, 10))]
     assert sorted(run.stdout.splitlines()) == lines, run.stderr
+
+
+def test_the_all_reduce_runs():
+    command = [sys.executable, EXAMPLES / "all_reduce.py", ranks.free_address()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    lines = [f"rank {rank}: the sums are 3, and the largest number behind them 2" for rank in range(2)]
+    assert sorted(run.stdout.splitlines()) == lines, run.stderr

@@ -12,7 +12,8 @@ Device DeviceType Communicator Connection connect_nvls_collective EndpointConfig
 Semaphore Host2DeviceSemaphore Host2HostSemaphore numa ProxyService RegisteredMemory PortChannel MemoryChannel
 MemoryDevice2DeviceSemaphore TcpBootstrap Transport TransportFlags DataType Executor ExecutionPlan PacketType RawGpuBuffer
 ReduceOp env version is_bulk_supported is_nvls_supported npkit __version__ get_include get_lib Algorithm AlgorithmBuilder
-AlgorithmCollection CommGroup GpuBuffer GpuBufferGranularity compile compile_native
+AlgorithmCollection AlgorithmType CollectiveBufferMode Collectives CommGroup FusedAllReduce GpuBuffer GpuBufferGranularity
+compile compile_native fused_all_reduce
 Context Endpoint SemaphoreStub Bootstrap UniqueId BasePortChannel BaseMemoryChannel BaseProxyService
 Proxy ProxyHandlerResult ProxyTrigger Rendezvous synchronize
 BaseError Error SysError CudaError CuError IbError
@@ -170,18 +171,15 @@ def test_other_modules():
 @pytest.mark.parametrize(
     "use",
     [
-        lambda: mscclpp.Executor(None),
         lambda: mscclpp.ExecutionPlan("plan.json", 0),
         lambda: mscclpp.Algorithm(),
         lambda: mscclpp.AlgorithmBuilder(),
-        lambda: mscclpp.AlgorithmCollection(),
         lambda: mscclpp.compile(),
         lambda: mscclpp.compile_native(),
         lambda: mscclpp.connect_nvls_collective(None, [0], 1),
         lambda: mscclpp.npkit.init(0),
         lambda: mscclpp.npkit.dump("."),
         lambda: mscclpp.npkit.shutdown(),
-        lambda: __import__("mscclpp.ext").ext.AlgorithmCollectionBuilder(),
         lambda: _mscclpp.CppSwitchChannel(),
     ],
 )

@@ -11,20 +11,18 @@ import warnings as _warnings
 from typing import Any as _Any
 
 from . import _mscclpp, numa
+from ._algorithms import Algorithm, AlgorithmCollection, AlgorithmType, CollectiveBufferMode, Executor
 from ._buffer import GpuBuffer
 from ._collectives import Collectives
+from ._data_types import DataType, ReduceOp
 from ._errors import BaseError, CudaError, CuError, Error, IbError, SysError
+from ._fused import FusedAllReduce, fused_all_reduce
 from ._group import CommGroup
 from ._later import (
-    Algorithm,
     AlgorithmBuilder,
-    AlgorithmCollection,
-    DataType,
     ExecutionPlan,
-    Executor,
     NvlsConnection,
     PacketType,
-    ReduceOp,
     SwitchChannel,
     compile,
     compile_native,
@@ -103,7 +101,7 @@ def synchronize(timeout_sec: float = 300.0, abort: _Any = None) -> None:
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("comm", "ext", "utils"):
+    if name in ("comm", "default_algos", "ext", "language", "utils"):
         return _importlib.import_module(f"{__name__}.{name}")
     return _older_name(name)
 
@@ -112,11 +110,13 @@ __all__ = [
     "Algorithm",
     "AlgorithmBuilder",
     "AlgorithmCollection",
+    "AlgorithmType",
     "BaseError",
     "BaseMemoryChannel",
     "BasePortChannel",
     "BaseProxyService",
     "Bootstrap",
+    "CollectiveBufferMode",
     "Collectives",
     "CommGroup",
     "Communicator",
@@ -135,6 +135,7 @@ __all__ = [
     "ExecutionPlan",
     "Executor",
     "Fifo",
+    "FusedAllReduce",
     "GpuBuffer",
     "GpuBufferGranularity",
     "Host2DeviceSemaphore",
@@ -168,6 +169,7 @@ __all__ = [
     "connect_nvls_collective",
     "device_count",
     "env",
+    "fused_all_reduce",
     "get_include",
     "get_lib",
     "is_bulk_supported",

@@ -100,6 +100,30 @@ class Collectives:
         given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
         return self._call("all_reduce", given, taken, given.length, op, 0, x, out, stream)
 
+    def all_reduce_rms_norm(
+        self,
+        x: Any,
+        residual: Any,
+        weight: Any,
+        eps: float = 1e-6,
+        out: Any = None,
+        residual_out: Any = None,
+        *,
+        scale: float | None = None,
+        scales: Any = None,
+        stream: Any = None,
+    ) -> tuple[Any, Any]:
+        """Reduce `x` of all ranks, add `residual`, and normalise each row (RMSNorm), in one launch.
+
+        `residual_out`, by default `residual` itself, is the sum; `out`, by default a new array, is that divided by the
+        root of the mean of its squares plus `eps`, times `weight`. A row is the last dimension of `x`, of float16 or
+        bfloat16. With `scale`, `out` is fp8 (float8_e4m3fn, or its bits as uint8) in units of that; with an array `scales`
+        of float32, in a unit for each row, which is stored there. Returns `out` and `residual_out`.
+        """
+        from ._fused import all_reduce_rms_norm
+
+        return all_reduce_rms_norm(self, x, residual, weight, eps, out, residual_out, scale, scales, stream)
+
     def reduce(self, x: Any, root: int, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; rank `root` gets the result, in `out` or in `x` itself."""
         given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
@@ -234,6 +258,14 @@ class Collectives:
             self._made.enqueue([request], stream)
         else:
             self._gathered.setdefault(stream, []).append(request)
+
+    def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
+        """A call that has a kernel of its own: see `_fused.py`."""
+        if self._gathered is not None:
+            raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows inside a group()")
+        self._made.all_reduce_rows(kernel, args, rows, outputs, stream)
+        if self.is_simulated:
+            self._kept.append(kept)
 
     def _pair(self, x: Any, out: Any, shape: Any, in_place: bool = False) -> tuple[_Array, _Array, Any]:
         """What is given, what is taken, and the array for that."""

@@ -1756,6 +1756,17 @@ class _Collectives:
         """
         Ends the waits of this rank's calls, and those of all others.
         """
+    def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> None:
+        """
+        Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`
+        is the address of the first, how many there are, how many numbers each has, and their type; an output its address, its
+        type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
+        bytes, or address and size of memory.
+        """
+    def choice(self, /, request: Incomplete, way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
+        """
+        How `enqueue` would do it: the way, whether in two steps, and how many blocks and threads. None where no kernel is needed.
+        """
     def close(self, /) -> None:
         """
         Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
@@ -1770,10 +1781,13 @@ class _Collectives:
         """
         The number of its device.
         """
-    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int") -> None:
+    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> None:
         """
         Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
         operation, and root or peer. It waits for no other rank. Messages between two ranks go together.
+
+        All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
+        of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
         """
     @property
     def is_simulated(self, /) -> bool:
@@ -1828,6 +1842,11 @@ class _Kernel:
     def of_binary(name: str, binary: Buffer | Sequence[SupportsIndex], kernel: str) -> _Kernel:
         """
         Takes a cubin or fatbin.
+        """
+    @staticmethod
+    def of_rms_norm(kernel: str) -> _Kernel:
+        """
+        One of the library's kernels that add a residual and normalise, such as "all_reduce_rms_norm_f16".
         """
     @property
     def parameter_names(self, /) -> list[str]:

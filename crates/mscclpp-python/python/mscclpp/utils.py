@@ -19,8 +19,8 @@ from typing import Any, Self
 from . import _mscclpp
 from ._arrays import is_of_cuda, is_torch_tensor, locate
 from ._buffer import GpuBuffer
+from ._data_types import DataType
 from ._errors import Error
-from ._later import DataType
 from ._mscclpp import RawGpuBuffer
 from ._paths import get_include
 
@@ -408,10 +408,10 @@ _DTYPES = {
     "torch.uint32": DataType.uint32,
     "torch.uint8": DataType.uint8,
     "torch.bfloat16": DataType.bfloat16,
-    "torch.float8_e4m3fn": DataType.float8_e4m3,
-    "torch.float8_e4m3fnuz": DataType.float8_e4m3,
+    "torch.float8_e4m3fn": DataType.float8_e4m3fn,
+    "torch.float8_e4m3fnuz": DataType.float8_e4m3fnuz,
     "torch.float8_e5m2": DataType.float8_e5m2,
-    "torch.float8_e5m2fnuz": DataType.float8_e5m2,
+    "torch.float8_e5m2fnuz": DataType.float8_e5m2fnuz,
 }
 
 

@@ -1,0 +1,304 @@
+"""The collectives under the names of the C++ original: algorithms, which a program chooses from a collection."""
+
+from __future__ import annotations
+
+import enum
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
+
+from . import _mscclpp
+from ._arguments import expect
+from ._collectives import _handle
+from ._data_types import DataType, ReduceOp, operation_of_collectives, type_of_collectives
+from ._group import CommGroup
+from ._later import AlgorithmBuilder, missing, put_into_extension
+from ._mscclpp import Communicator
+
+#: The most that a message can have, in bytes.
+_MOST = 2**64 - 1
+
+#: The algorithms there are: which collective each does, and which of the ways of `_Collectives.enqueue` it goes.
+_DEFAULT = {
+    "default_allreduce_packet": ("allreduce", "two_steps_of_lines"),
+    "default_allreduce_allpair_packet": ("allreduce", "packets"),
+    "default_allreduce_fullmesh": ("allreduce", "lines"),
+    "default_allreduce_rsag_zero_copy": ("allreduce", "two_steps"),
+    "default_allgather_fullmesh": ("allgather", "lines"),
+    "default_allgather_fullmesh2": ("allgather", "pieces"),
+}
+
+
+class CollectiveBufferMode(enum.IntEnum):
+    """Whether an algorithm's input and output may be the same memory."""
+
+    ANY = 0
+    IN_PLACE = 1
+    OUT_OF_PLACE = 2
+
+
+class AlgorithmType(enum.IntEnum):
+    """What an algorithm is made of."""
+
+    NATIVE = 0
+    DSL = 1
+
+
+class Algorithm:
+    """A way to do a collective. `mscclpp.ext.AlgorithmCollectionBuilder` has those that there are.
+
+    Every one does messages of every size. Its name says how they travel as long as that is possible; else they go as
+    `mscclpp.Collectives` would send them.
+    """
+
+    class Constraint:
+        """Where an algorithm can be used; 0 stands for any number."""
+
+        def __init__(self, world_size: int = 0, n_ranks_per_node: int = 0) -> None:
+            self.world_size, self.n_ranks_per_node = world_size, n_ranks_per_node
+
+    #: Its name.
+    name: str
+    #: What it does: "allreduce" or "allgather".
+    collective: str
+    #: Numbers by which a program may choose: none.
+    tags: dict[str, int]
+    buffer_mode = CollectiveBufferMode.ANY
+    constraint: Constraint
+    type = AlgorithmType.NATIVE
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise missing("Algorithm(), of an execution plan or of native code,")
+
+    @classmethod
+    def _named(cls, name: str) -> Self:
+        algorithm = cls.__new__(cls)
+        algorithm.name = name
+        algorithm.collective, algorithm._way = _DEFAULT[name]
+        algorithm.tags, algorithm.constraint = {}, cls.Constraint()
+        algorithm._range = (0, _MOST)
+        return algorithm
+
+    _way: str
+    _range: tuple[int, int]
+
+    @classmethod
+    def create_from_execution_plan(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one of an execution plan. Not there yet."""
+        raise missing("Algorithm.create_from_execution_plan")
+
+    @classmethod
+    def create_from_native_capsule(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make one of compiled code. Not there yet."""
+        raise missing("Algorithm.create_from_native_capsule")
+
+    def __repr__(self) -> str:
+        return f"<mscclpp.Algorithm {self.name}, {self.collective}>"
+
+    @property
+    def message_size_range(self) -> tuple[int, int]:
+        """For messages of which sizes a program should choose it, from and to, in bytes. `execute` takes others, too."""
+        return self._range
+
+    def set_message_size_range(self, min_message_size: int, max_message_size: int) -> None:
+        """Say for which messages a program should choose it."""
+        low, high = operator.index(min_message_size), operator.index(max_message_size)
+        if not 0 <= low <= high <= _MOST:
+            raise ValueError(
+                f"a range of message sizes from {low} to {high}; it begins at 0 or above, and does not go back"
+            )
+        self._range = (low, high)
+
+    def reset(self) -> None:
+        """Forget the buffers that it was executed with: it remembers none."""
+
+    def execute(
+        self,
+        comm: Any,
+        executor: Any = None,
+        input_buffer: int = 0,
+        output_buffer: int = 0,
+        input_size: int = 0,
+        output_size: int = 0,
+        dtype: Any = DataType.float32,
+        op: Any = ReduceOp.NOP,
+        stream: Any = 0,
+        nblocks: int = 0,
+        nthreads_per_block: int = 0,
+        symmetric_memory: bool = False,
+        extras: Mapping[str, int] | None = None,
+    ) -> int:
+        """Put the collective into a stream, by addresses and sizes in bytes. Return 0; what is wrong is raised.
+
+        All ranks of the communicator make the same call. The first one with a communicator sets up its collectives, on
+        the device of `input_buffer`: it blocks until all ranks come, and cannot be captured. Later ones wait for nobody, and
+        may be captured in a graph, with any memory of the device, which stays until they are complete.
+
+        `nblocks` and `nthreads_per_block` are the same on all ranks; 0 is the usual number. More than the device has room
+        for become fewer. `executor`, `symmetric_memory` and `extras` are not needed, and not looked at.
+        """
+        name, size = type_of_collectives(dtype)
+        ranks, made = _collectives_of(comm, input_buffer)
+        kind, operation = "all_gather", "sum"
+        wanted = input_size * ranks
+        if self.collective == "allreduce":
+            kind, operation, wanted = "all_reduce", operation_of_collectives(op), input_size
+        if input_size % size or input_size < 0:
+            raise ValueError(
+                f"argument 'input_size': {input_size} bytes are no numbers of type {name}, of {size} bytes"
+            )
+        if output_size != wanted:
+            raise ValueError(
+                f"argument 'output_size': an {self.collective} of {input_size} bytes by {ranks} ranks gives {wanted} "
+                f"bytes, not {output_size}"
+            )
+        blocks, threads = _number("nblocks", nblocks), _number("nthreads_per_block", nthreads_per_block)
+        request = (kind, input_buffer, output_buffer, input_size // size, name, operation, 0)
+        handle = stream if type(stream) is int else _handle(stream)
+        made.enqueue([request], handle, self._way, blocks, threads)
+        return 0
+
+
+class AlgorithmCollection:
+    """Several algorithms, in an order: `for algorithm in collection`, `collection["default_allreduce_packet"]`."""
+
+    def __init__(self, algorithms: Iterable[Algorithm] = ()) -> None:
+        self._algorithms = list(algorithms)
+        for algorithm in self._algorithms:
+            expect("algorithms", algorithm, Algorithm)
+
+    def __iter__(self) -> Iterator[Algorithm]:
+        return iter(self._algorithms)
+
+    def __len__(self) -> int:
+        return len(self._algorithms)
+
+    def __contains__(self, algorithm: object) -> bool:
+        return any(algorithm in (each, each.name) for each in self._algorithms)
+
+    def __getitem__(self, name: str | int) -> Algorithm:
+        if not isinstance(name, str):
+            return self._algorithms[name]
+        for algorithm in self._algorithms:
+            if algorithm.name == name:
+                return algorithm
+        names = ", ".join(each.name for each in self._algorithms) or "none"
+        raise KeyError(f"there is no algorithm {name!r} here; there are {names}")
+
+    def __repr__(self) -> str:
+        return f"<mscclpp.AlgorithmCollection of {', '.join(each.name for each in self._algorithms) or 'nothing'}>"
+
+    def get_by_collective(self, collective: str) -> list[Algorithm]:
+        """Those that do a collective, "allreduce" or "allgather"."""
+        return [algorithm for algorithm in self._algorithms if algorithm.collective == collective]
+
+    def register_algorithm(self, collective: str, algo_name: str, algorithm: Algorithm) -> None:
+        """Add an algorithm, in place of one of the same name that does the same."""
+        expect("algorithm", algorithm, Algorithm)
+        if (algorithm.collective, algorithm.name) != (collective, algo_name):
+            raise ValueError(
+                f"argument 'algorithm': it is {algorithm.name}, an {algorithm.collective}, not {algo_name}, {collective}"
+            )
+        self._algorithms = [each for each in self._algorithms if each.name != algo_name] + [algorithm]
+
+    def to_list(self) -> list[Algorithm]:
+        """All of them."""
+        return list(self._algorithms)
+
+
+class AlgorithmCollectionBuilder:
+    """Makes collections of algorithms. There is one builder in a process, until `reset()`."""
+
+    _instance: ClassVar[Self | None] = None
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _added: list[Algorithm]
+
+    def __new__(cls) -> Self:
+        with cls._lock:
+            if cls._instance is None:
+                cls._instance = super().__new__(cls)
+                cls._instance._added = []
+            return cls._instance
+
+    @classmethod
+    def reset(cls) -> None:
+        """Forget the builder with all that was added to it. Collections that it has made go on."""
+        with cls._lock:
+            cls._instance = None
+
+    def build_default_algorithms(
+        self, scratch_buffer: int = 0, scratch_buffer_size: int = 0, rank: int = 0
+    ) -> AlgorithmCollection:
+        """The algorithms of this library. They need no scratch buffer: the collectives have their own memory."""
+        return AlgorithmCollection(map(Algorithm._named, _DEFAULT))
+
+    def add_algorithm_builder(self, algorithm_builder: Algorithm | AlgorithmBuilder) -> None:
+        """Add an algorithm to what `build()` gives."""
+        expect("algorithm_builder", algorithm_builder, Algorithm)
+        assert isinstance(algorithm_builder, Algorithm)
+        self._added.append(algorithm_builder)
+
+    def build(self) -> AlgorithmCollection:
+        """The algorithms that were added."""
+        return AlgorithmCollection(self._added)
+
+    def set_algorithm_selector(self, selector: Callable[..., Any]) -> None:
+        """Not there: nothing would call the selector."""
+        raise NotImplementedError(
+            "AlgorithmCollectionBuilder.set_algorithm_selector is not there in this implementation of mscclpp, as a "
+            "program calls Algorithm.execute itself; choose one by its name and message_size_range"
+        )
+
+
+class Executor:
+    """What `Algorithm.execute` may be given. Execution plans, which it would run, are not there yet."""
+
+    def __init__(self, comm: Any) -> None:
+        expect("comm", comm, Communicator, CommGroup)
+        self._comm = comm
+
+    def execute(self, *args: Any, **kwargs: Any) -> None:
+        """Run an execution plan. Not there yet."""
+        raise missing("Executor.execute, of execution plans,")
+
+    def reset(self) -> None:
+        """Forget the plans that it has run: there are none."""
+
+
+class _Shared:
+    """The collectives of a communicator, which all algorithms share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.made: tuple[int, _mscclpp._Collectives] | None = None
+
+
+_shared: WeakKeyDictionary[Communicator, _Shared] = WeakKeyDictionary()
+_shared_lock = threading.Lock()
+
+
+def _collectives_of(comm: Any, address: int) -> tuple[int, _mscclpp._Collectives]:
+    """How many ranks a communicator has, and its collectives. The first call makes them, together with the other ranks."""
+    if isinstance(comm, CommGroup):
+        comm = comm.communicator
+    expect("comm", comm, Communicator)
+    with _shared_lock:
+        shared = _shared.setdefault(comm, _Shared())
+    if shared.made is None:
+        with shared.lock:
+            if shared.made is None:
+                device = _mscclpp._device_of(address)
+                made = _mscclpp._Collectives(comm, _mscclpp._current_gpu()[1] if device is None else device)
+                shared.made = (made.size, made)
+    return shared.made
+
+
+def _number(argument: str, number: int) -> int:
+    if not 0 <= number < 2**32:
+        raise ValueError(f"argument '{argument}': {number} is no number of blocks or threads; 0 is the usual one")
+    return number
+
+
+put_into_extension(Executor, Algorithm, AlgorithmCollection, DataType, ReduceOp)

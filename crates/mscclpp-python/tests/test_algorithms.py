@@ -1,0 +1,309 @@
+"""The collectives by the names of the C++ original, in the sequence of a serving engine.
+
+It runs with every library of arrays that is there: `pytest tests/test_algorithms.py` on a machine with two GPUs has CuPy and
+PyTorch do it there, with all sizes and in graphs.
+"""
+
+import time
+
+import mscclpp
+import numpy
+import pytest
+from mscclpp import AlgorithmCollection, DataType, ReduceOp
+from mscclpp.ext import AlgorithmCollectionBuilder
+
+import libraries
+import ranks
+from device import ON_GPU, host_only
+
+#: Bytes of messages, numbers of blocks and of threads, calls in a graph, and how often it is replayed.
+SIZES = [512 << i for i in range(15)] if ON_GPU else [512, 16 << 10, 128 << 10]
+BLOCKS = [0, 1, 2, 4, 8, 16, 24, 32, 64] if ON_GPU else [0, 3]
+THREADS = [0, 256, 512, 768, 1024] if ON_GPU else [0, 96]
+CALLS, REPLAYS = (20, 10) if ON_GPU else (2, 2)
+
+
+class Engine:
+    """What a serving engine has of a rank."""
+
+    def __init__(self, library, group):
+        self.library, self.group, self.n = library, group, group.nranks
+        self.executor = mscclpp.Executor(group.communicator)
+        self.raw = mscclpp.RawGpuBuffer(1 << 20)
+        self.scratch = library.of_dlpack(self.raw.to_dlpack(data_type="torch.float16"))
+        AlgorithmCollectionBuilder.reset()
+        builder = AlgorithmCollectionBuilder()
+        assert AlgorithmCollectionBuilder() is builder
+        algorithms = builder.build_default_algorithms(
+            scratch_buffer=self.raw.data(), scratch_buffer_size=self.raw.bytes(), rank=group.my_rank
+        )
+        self.reducing = [each for each in algorithms if each.collective == "allreduce"]
+        self.gathering = [each for each in algorithms if each.collective == "allgather"]
+        names = {each.name for each in algorithms}
+        assert {"default_allreduce_packet", "default_allreduce_rsag_zero_copy", "default_allreduce_fullmesh"} <= names
+        assert "default_allgather_fullmesh2" in names and not [name for name in names if "nvls" in name]
+
+    def reduce(self, algorithm, x, y=None, blocks=0, threads=0, op=ReduceOp.SUM, dtype=DataType.float16):
+        """Puts an allreduce into the current stream: of `x`, in place or into `y`."""
+        given = self.library.address(x)
+        size = x.nbytes
+        code = algorithm.execute(
+            comm=self.group.communicator,
+            executor=self.executor,
+            input_buffer=given,
+            output_buffer=given if y is None else self.library.address(y),
+            input_size=size,
+            output_size=size,
+            dtype=int(dtype),
+            op=op,
+            stream=self.library.stream(),
+            nblocks=blocks,
+            nthreads_per_block=threads,
+            symmetric_memory=True,
+            extras=None,
+        )
+        assert int(code) == 0
+
+    def slowest(self, seconds):
+        """The time of the slowest rank, which is the same on all."""
+        times = numpy.zeros(self.n)
+        times[self.group.my_rank] = seconds
+        self.group.bootstrap.all_gather(times, 8)
+        return times.max()
+
+
+def numbers(count, rank):
+    """Small whole numbers, whose sums are exact."""
+    return ((numpy.arange(count) + 3 * rank) % 11 + rank).astype("float16")
+
+
+def tune(engine, rank):
+    """The fastest algorithm of each size, with its blocks and threads, all of which are right."""
+    library, best = engine.library, {}
+    for size in SIZES:
+        x, y, z = (library.empty(size // 2, "float16") for _ in range(3))
+        library.fill(x, numbers(size // 2, rank))
+        total = sum(numbers(size // 2, r) for r in range(engine.n))
+        tried = []
+        for algorithm in engine.reducing:
+            for blocks in BLOCKS:
+                for threads in THREADS:
+                    how = (algorithm, blocks, threads)
+                    library.fill(y, 0)
+                    library.fill(z, library.host(x))
+                    # The first one sets up the collectives. It is in place, as engines do it.
+                    engine.reduce(algorithm, z, None, blocks, threads)
+                    assert (library.host(z) == total).all(), how
+                    replay = library.captured(lambda: [engine.reduce(algorithm, x, y, *how[1:]) for _ in range(CALLS)])
+                    engine.group.barrier()
+                    begin = time.perf_counter()
+                    for _ in range(REPLAYS):
+                        replay()
+                    library.synchronize()
+                    tried.append((engine.slowest(time.perf_counter() - begin), len(tried), how))
+                    assert (library.host(y) == total).all(), how
+        best[size] = min(tried)[2]
+    for algorithm in engine.reducing:
+        algorithm.reset()
+    for size, (algorithm, _, _) in best.items():
+        algorithm.set_message_size_range(min(size, algorithm.message_size_range[0]), size)
+    return best
+
+
+def arbitrary(engine, best, rank):
+    """Arrays of any length at any place, which nobody has registered, in one graph."""
+    library = engine.library
+    counts = [3, 129, 1000, 4097, 70_001]
+    given = [library.empty(count + 1, "float16")[1:] for count in counts]
+
+    def work():
+        for x in given:
+            algorithm, blocks, threads = best[next((size for size in SIZES if size >= x.nbytes), SIZES[-1])]
+            # In place, of memory that the graph has of its library's allocator.
+            y = x * 1 if type(library) is libraries.Torch else x
+            engine.reduce(algorithm, y, None, blocks, threads)
+            if y is not x:
+                x[:] = y
+
+    replay = library.captured(work)
+    for add in range(3):
+        for x in given:
+            library.fill(x, numbers(len(x), rank + add))
+        library.synchronize()
+        replay()
+        for x in given:
+            expected = sum(numbers(len(x), r + add) for r in range(engine.n))
+            assert (library.host(x) == expected).all(), len(x)
+
+
+def gather(engine, rank):
+    library = engine.library
+    for algorithm in engine.gathering:
+        for in_place in (False, True):
+            everything = library.empty(engine.n * 1000, "float32")
+            mine = everything[rank * 1000 : rank * 1000 + 1000] if in_place else library.empty(1000, "float32")
+            library.fill(mine, rank + 1)
+            library.synchronize()
+            done = algorithm.execute(
+                comm=engine.group.communicator,
+                executor=None,
+                input_buffer=library.address(mine),
+                output_buffer=library.address(everything),
+                input_size=4000,
+                output_size=4000 * engine.n,
+                dtype=DataType.float32,
+                stream=library.stream(),
+            )
+            library.synchronize()
+            assert done == 0 and (library.host(everything).reshape(engine.n, 1000).T == range(1, engine.n + 1)).all()
+
+
+def plays(rank, n, address, name, other_address):
+    library = libraries.of(name)
+    group = library.group(rank, n, address, other_address)
+    engine = Engine(library, group)
+    best = tune(engine, rank)
+    gather(engine, rank)
+    arbitrary(engine, best, rank)
+    group.barrier()
+
+
+@pytest.mark.parametrize("name", libraries.usable())
+def test_the_sequence_of_an_engine(name):
+    ranks.run(2, plays, name, ranks.free_address(), timeout=580)
+
+
+def goes_its_way(rank, n, address):
+    from mscclpp._algorithms import _collectives_of
+
+    group = ranks.group(rank, n, address)
+    buffer = mscclpp.GpuBuffer(1 << 16, dtype="float32")
+    _, made = _collectives_of(group.communicator, buffer.data.ptr)
+    request = ("all_reduce", buffer.data.ptr, buffer.data.ptr, 1 << 12, "float32", "sum", 0)
+    large = request[:3] + (1 << 16,) + request[4:]
+    collection = AlgorithmCollectionBuilder().build_default_algorithms()
+    ways = {each.name: made.choice(request, each._way, 2, 64) for each in collection.get_by_collective("allreduce")}
+    assert ways == {
+        "default_allreduce_packet": ("lines", True, 2, 64),
+        "default_allreduce_allpair_packet": ("packets", False, 2, 64),
+        "default_allreduce_fullmesh": ("lines", False, 2, 64),
+        "default_allreduce_rsag_zero_copy": ("pieces", True, 2, 64),
+    }
+    assert made.choice(large, "two_steps", 0, 0)[:2] == ("pieces", True)
+    assert made.choice(request, "two_steps", 1000, 1024)[2] == 4, "more than there may be"
+    # Without a wish, what was wished for another call is forgotten.
+    assert made.choice(request) == made.choice(request, "any", 0, 0)
+    mine = numpy.full(1000, 1 + rank, "int32")
+    done = collection["default_allreduce_fullmesh"].execute(
+        group, None, mine.ctypes.data, mine.ctypes.data, 4000, 4000, DataType.int32, ReduceOp.MIN
+    )
+    mscclpp.synchronize(60)
+    assert done == 0 and (mine == 1).all()
+    group.barrier()
+
+
+@host_only
+def test_each_name_goes_its_way():
+    ranks.run(3, goes_its_way)
+
+
+def refuses(rank, n, address):
+    group = ranks.group(rank, n, address)
+    buffer = mscclpp.GpuBuffer(64, dtype="float32")
+    algorithm = AlgorithmCollectionBuilder().build_default_algorithms()["default_allreduce_packet"]
+    right = dict(
+        comm=group.communicator, executor=None, input_buffer=buffer.data.ptr, output_buffer=buffer.data.ptr, input_size=256,
+        output_size=256, dtype=DataType.float32, op=ReduceOp.SUM, stream=0,
+    )  # fmt: skip
+    for wrong, text in [
+        ({"dtype": DataType.float8_e4m3fnuz}, "no collectives of numbers of type float8_e4m3fnuz; it has int32"),
+        ({"dtype": DataType.float8_e5m2fnuz}, "numbers of type float8_e5m2fnuz"),
+        ({"dtype": DataType.float8_e4m3b15}, "numbers of type float8_e4m3b15"),
+        ({"dtype": 77}, "'dtype': 77 is no DataType"),
+        ({"op": ReduceOp.NOP}, "'op': an allreduce reduces numbers"),
+        ({"op": 1}, "'op': 1 is no ReduceOp"),
+        ({"input_size": 255}, "'input_size': 255 bytes are no numbers of type float32"),
+        ({"output_size": 128}, "'output_size': an allreduce of 256 bytes by 2 ranks gives 256 bytes, not 128"),
+        ({"nblocks": -1}, "'nblocks': -1 is no number of blocks"),
+        ({"nthreads_per_block": 2**32}, "'nthreads_per_block'"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            algorithm.execute(**(right | wrong))
+    with pytest.raises(TypeError, match="'comm': expected a Communicator, got NoneType"):
+        algorithm.execute(**(right | {"comm": None}))
+    with pytest.raises(TypeError, match="'stream'"):
+        algorithm.execute(**(right | {"stream": "main"}))
+    buffer.set(numpy.full(64, rank + 1, "float32"))
+    assert algorithm.execute(**right) == 0
+    assert (buffer.get() == 3).all()
+    group.barrier()
+
+
+def test_wrong_calls_are_named():
+    ranks.run(2, refuses)
+
+
+def test_a_collection_is_a_list_with_names():
+    builder = AlgorithmCollectionBuilder()
+    collection = builder.build_default_algorithms()
+    packets = collection["default_allreduce_packet"]
+    assert collection[0] is packets and packets in collection and "default_allreduce_packet" in collection
+    assert "default_allreduce_nvls_packet" not in collection and len(collection) == len(list(collection))
+    assert collection.to_list() == list(collection) and "default_allgather_fullmesh2" in repr(collection)
+    assert {each.collective for each in collection.get_by_collective("allgather")} == {"allgather"}
+    with pytest.raises(
+        KeyError, match="no algorithm 'default_allreduce_nvls_packet' here; there are default_allreduce"
+    ):
+        collection["default_allreduce_nvls_packet"]
+    assert packets.message_size_range == (0, 2**64 - 1)
+    packets.set_message_size_range(512, 1 << 20)
+    assert packets.message_size_range == (512, 1 << 20)
+    # Another collection has algorithms of its own.
+    assert builder.build_default_algorithms()["default_allreduce_packet"].message_size_range == (0, 2**64 - 1)
+    with pytest.raises(ValueError, match="from 2 to 1"):
+        packets.set_message_size_range(2, 1)
+    assert "default_allreduce_packet" in repr(packets) and packets.reset() is None
+    assert (packets.tags, packets.constraint.world_size, packets.constraint.n_ranks_per_node) == ({}, 0, 0)
+    assert packets.buffer_mode == mscclpp.CollectiveBufferMode.ANY and packets.type == mscclpp.AlgorithmType.NATIVE
+
+    own = AlgorithmCollection()
+    assert len(own) == 0 and own.get_by_collective("allreduce") == []
+    own.register_algorithm("allreduce", packets.name, packets)
+    own.register_algorithm("allreduce", packets.name, packets)
+    assert own.to_list() == [packets]
+    with pytest.raises(ValueError, match="not other, allreduce"):
+        own.register_algorithm("allreduce", "other", packets)
+    builder.add_algorithm_builder(packets)
+    assert packets.name in AlgorithmCollectionBuilder().build()
+    AlgorithmCollectionBuilder.reset()
+    assert len(AlgorithmCollectionBuilder().build()) == 0
+    with pytest.raises(NotImplementedError, match="message_size_range"):
+        builder.set_algorithm_selector(lambda collection, request: None)
+
+
+def test_types_and_operations_are_numbers():
+    names = "int32 uint32 float16 float32 bfloat16 uint8 "
+    names += "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e4m3b15"
+    numbers = [int(getattr(DataType, name)) for name in names.split()]
+    assert len(set(numbers)) == len(numbers) and DataType.float8_e4m3 is DataType.float8_e4m3fn
+    assert len({int(op) for op in (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.NOP)}) == 3
+    assert mscclpp._mscclpp.CppDataType is DataType and mscclpp._mscclpp.CppReduceOp is ReduceOp
+
+
+def test_what_is_absent_can_be_imported():
+    from mscclpp import default_algos, language
+    from mscclpp.language.collectives import AllReduce
+    from mscclpp.language.program import CollectiveProgram
+
+    assert __import__("mscclpp.ext.algorithm_collection_builder") is mscclpp
+
+    assert language.AllReduce is AllReduce and mscclpp.language is language and mscclpp.default_algos is default_algos
+    for use in (lambda: AllReduce(2, 1, True), lambda: CollectiveProgram("x", None, 2), default_algos.allreduce_2nodes):
+        with pytest.raises(NotImplementedError, match="not there yet in this implementation"):
+            use()
+    with pytest.raises(AttributeError, match="runs no programs"):
+        language.Loop  # noqa: B018
+    with pytest.raises(AttributeError, match="build_default_algorithms"):
+        default_algos.allreduce_nvls  # noqa: B018
+    with pytest.raises(NotImplementedError, match="execution plan"):
+        mscclpp.Algorithm(id="x")

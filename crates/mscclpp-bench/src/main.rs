@@ -45,6 +45,7 @@ mod sizes;
 mod stopwatch;
 mod table;
 mod waiting;
+mod watch;
 mod watchdog;
 
 use std::process::ExitCode;

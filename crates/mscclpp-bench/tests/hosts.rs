@@ -45,5 +45,8 @@ fn a_run_that_takes_too_long_says_where_it_was() {
     let said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr));
     assert!(outputs.iter().all(|output| output.status.code() == Some(1)), "{said:?}");
     // The rank that is later may first hear that the other has ended.
-    assert!(said.iter().any(|said| said.contains(" is not done within the 2 s of --watch; for ")), "{said:?}");
+    assert!(
+        said.iter().any(|said| said.contains(" is not done within the 2 s of --watch; for ")),
+        "{said:?}"
+    );
 }

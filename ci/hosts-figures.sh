@@ -2,9 +2,11 @@
 # Measures an all_reduce between two hosts that are one machine by two names: two processes, each with a GPU of its own (or a
 # simulated device), that reach each other by the network alone. With a NCCL, that too, by its socket transport.
 #
-# ci/hosts-figures.sh BENCH [NCCL] [-- OPTIONS OF all-reduce]
+# ci/hosts-figures.sh BENCH [NCCL] [-- OPTIONS OF THE WORKLOAD]
 #
-# BENCH is the program mscclpp-bench, NCCL a file of libnccl.so.2. It ends within ten minutes whatever happens.
+# BENCH is the program mscclpp-bench, NCCL a file of libnccl.so.2; WHAT=all-gather, or another workload, in place of all-reduce.
+# Says on standard error where it is, and each row as soon as it is there. After LIMIT seconds, 150 by default, it ends with
+# an error that says what each rank was doing.
 set -euo pipefail
 
 bench=$1
@@ -16,15 +18,18 @@ if [ "${1:---}" != -- ]; then
 fi
 [ "${1:-}" = -- ] && shift
 options=("$@")
-[ ${#options[@]} -gt 0 ] || options=(-b 1K -e 64M --repeats 5)
+[ ${#options[@]} -gt 0 ] || options=(-b 1K -e 64M --factor 4 --repeats 5 --dtype f32)
 
+what=${WHAT:-all-reduce}
+limit=${LIMIT:-150}
 address=127.0.0.1:$((20000 + RANDOM % 20000))
 export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_IB_DISABLE=1
 export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo} MSCCLPP_SOCKET_IFNAME=${MSCCLPP_SOCKET_IFNAME:-lo}
 
+# The program ends by itself; a timeout is for one that cannot.
 rank() {
-    MSCCLPP_HOSTID="host $1" NCCL_HOSTID="host$1" timeout -k 10 "${LIMIT:-570}" "$bench" all-reduce \
-        --rank "$1" --gpu "$1" --address "$address" "${compare[@]}" "${options[@]}"
+    MSCCLPP_HOSTID="host $1" NCCL_HOSTID="host$1" timeout -k 5 $((limit + 15)) "$bench" "$what" \
+        --rank "$1" --gpu "$1" --address "$address" --watch "$limit" "${compare[@]}" "${options[@]}"
 }
 rank 1 >/dev/null &
 other=$!

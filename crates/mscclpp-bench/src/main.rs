@@ -46,6 +46,7 @@ mod sizes;
 mod stopwatch;
 mod table;
 mod waiting;
+mod watch;
 mod watchdog;
 
 use std::process::ExitCode;

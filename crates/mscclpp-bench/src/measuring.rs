@@ -78,6 +78,11 @@ impl Measuring {
         self.rounds_or((budget / bytes).clamp(1, pair.most_rounds().into()) as u32)
     }
 
+    /// What `--iters` says.
+    pub(crate) fn asked_rounds(&self) -> Option<u32> {
+        self.iters
+    }
+
     /// What `--iters` says, or `default`.
     pub(crate) fn rounds_or(&self, default: u32) -> u32 {
         self.iters.unwrap_or(default)

@@ -48,7 +48,8 @@ pub(crate) struct Joining {
 }
 
 impl Joining {
-    fn rank(&self) -> usize {
+    /// This process's.
+    pub(crate) fn rank(&self) -> usize {
         self.rank.map_or(usize::from(self.peer), usize::from)
     }
 

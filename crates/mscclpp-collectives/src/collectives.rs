@@ -153,7 +153,8 @@ impl Collectives {
             Reach::Memory(_) => {}
             Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
             Reach::Hosts(hosts) => {
-                builder = builder.between_hosts(hosts.transport()).hosts_model(hosts.model());
+                builder = builder.between_hosts(hosts.transport()).connections(hosts.connections());
+                builder = builder.hosts_model(hosts.model());
             }
         }
         if let Some(host) = &inner.host {
@@ -293,6 +294,10 @@ impl Collectives {
             Some(timeout) => stream.synchronize_or_abort(timeout, self),
             None => stream.synchronize().map_err(Error::from),
         };
+        if matches!(done, Err(Error::Failed { .. })) {
+            // It was looked at already, and to look for the reason again takes up to a second.
+            return done;
+        }
         // What failed is known here better than below.
         self.check_waits()?;
         done

@@ -53,7 +53,9 @@ pub struct CollectivesBuilder {
     pub(crate) tag: u32,
     pub(crate) check_calls: bool,
     pub(crate) ports: Option<Transport>,
-    pub(crate) between_hosts: Transport,
+    /// None: the adapter that is nearest.
+    pub(crate) between_hosts: Option<Transport>,
+    pub(crate) connections: u32,
     pub(crate) host: Option<String>,
     pub(crate) hosts_model: Option<HostsModel>,
     pub(crate) selector: Arc<dyn Selector>,
@@ -73,7 +75,8 @@ impl CollectivesBuilder {
             tag: TAG,
             check_calls: false,
             ports: None,
-            between_hosts: Transport::ETHERNET,
+            between_hosts: Some(Transport::ETHERNET),
+            connections: 1,
             host: None,
             hosts_model: None,
             selector: Arc::new(Tuned),
@@ -138,25 +141,6 @@ impl CollectivesBuilder {
     /// [`all_reduce_rows`](Collectives::all_reduce_rows). It has run on simulated devices alone, of one host.
     pub fn by_ports(mut self, transport: Transport) -> Self {
         self.ports = Some(transport);
-        self
-    }
-
-    /// The transport between ranks on different hosts: Ethernet if not given. A rank may give the adapter that is nearest to its
-    /// device, such as [`Transport::IB0`], and another rank another adapter; either all give adapters, or all Ethernet.
-    ///
-    /// Within a host, ranks reach each other's memory as ever. Between hosts, port channels move the data. The selector and
-    /// [algorithms](Self::algorithm) of the program are asked for what is done within a host, or not at all; memory that is
-    /// registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
-    /// [`all_reduce_rows`](Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again.
-    pub fn between_hosts(mut self, transport: Transport) -> Self {
-        self.between_hosts = transport;
-        self
-    }
-
-    /// The network between hosts, by which an `all_reduce` chooses how it goes: what the transport is taken for, if not given.
-    /// Numbers of hosts and ranks in it are not looked at. All ranks give the same.
-    pub fn hosts_model(mut self, model: HostsModel) -> Self {
-        self.hosts_model = Some(model);
         self
     }
 

@@ -296,6 +296,29 @@ impl Context {
         })
     }
 
+    /// The transport among `among` that serves `gpu` best, as its provider says: of adapters, the one that is nearest to it. May
+    /// look for devices, as the first use of a transport does.
+    ///
+    /// # Errors
+    /// [`Error::NoProvider`] if there is none among them, with the reason; those of a context that was brought into a forked process.
+    ///
+    /// ```
+    /// # use mscclpp_core::{Context, Error, TransportFlags};
+    /// # use mscclpp_gpu::Platform;
+    /// let context = Context::builder().platform(Platform::Host).build();
+    /// let none = context.nearest_transport(TransportFlags::ALL_IB, &context.gpu(0)?);
+    /// assert!(matches!(none, Err(Error::NoProvider { .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn nearest_transport(&self, among: impl Into<TransportFlags>, gpu: &Gpu) -> Result<Transport> {
+        let among = among.into();
+        let providers = &self.inner.here()?.providers;
+        let nearest = providers.iter().filter_map(|provider| provider.nearest(gpu)).find(|it| among.has(*it));
+        let any = || providers.iter().flat_map(|provider| (provider.transports() & among).iter()).next();
+        let missing = || self.no_provider(among.iter().next().unwrap_or(Transport::IB0));
+        nearest.or_else(any).ok_or_else(missing)
+    }
+
     pub(crate) fn provider(&self, transport: Transport) -> Result<Arc<dyn TransportProvider>> {
         self.inner
             .here()?

@@ -44,6 +44,13 @@ pub trait TransportProvider: Send + Sync {
         None
     }
 
+    /// Of several transports of this provider, the one that serves `gpu` best, as the adapter that is nearest to it. The default:
+    /// none is better than others.
+    fn nearest(&self, gpu: &Gpu) -> Option<Transport> {
+        let _ = gpu;
+        None
+    }
+
     /// Whether an endpoint of `local`, which this provider serves, can be connected with one of `remote`. The default: if they
     /// are the same.
     fn pairs_with(&self, local: Transport, remote: Transport) -> bool {

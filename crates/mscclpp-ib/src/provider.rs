@@ -77,12 +77,14 @@ impl InfiniBand {
     }
 
     /// The transport of the device that is closest to `gpu`: the one that shares the longest path with it in the
-    /// system's device tree, for example up to the same PCIe switch. The first, if there are several. `None` if there
-    /// are no devices, or if the system does not say where the GPU is, as for simulated ones.
+    /// system's device tree, for example up to the same PCIe switch, and of those that share none the one on the nearest NUMA node.
+    /// If several are as close, GPUs share them by their numbers: so two GPUs and two devices behind one switch get one each. So
+    /// they do where the system does not say where the GPU is, as for simulated ones. `None` if there are no devices.
     #[must_use]
     pub fn nearest_ib(&self, gpu: &Gpu) -> Option<Transport> {
-        let devices = self.devices().ok()?;
-        nearest(gpu, &devices.places).map(|number| TRANSPORTS[number])
+        let near = nearest(gpu, &self.devices().ok()?.places);
+        let number = near.get(gpu.id() % near.len().max(1))?;
+        TRANSPORTS.get(*number).copied()
     }
 
     fn devices(&self) -> Result<&Devices, &str> {
@@ -299,6 +301,10 @@ impl TransportProvider for InfiniBand {
     fn transports(&self) -> TransportFlags {
         let count = self.devices().map_or(0, |devices| devices.names.len());
         TRANSPORTS.iter().take(count).copied().collect()
+    }
+
+    fn nearest(&self, gpu: &Gpu) -> Option<Transport> {
+        self.nearest_ib(gpu)
     }
 
     fn why_not(&self, transport: Transport) -> Option<String> {

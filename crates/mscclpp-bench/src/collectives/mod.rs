@@ -1,6 +1,7 @@
 //! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between processes, in
 //! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as nccl-tests do.
 
+mod calls;
 mod numbers;
 mod simulate;
 mod task;
@@ -21,6 +22,7 @@ use mscclpp::prelude::*;
 use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Devices, Question, Selector, Tuned, Way};
 
 pub(crate) use self::{
+    calls::Calls,
     numbers::Numbers,
     task::{Place, Task},
     tune::{Options as TuneOptions, tune},
@@ -37,7 +39,9 @@ use crate::{
     report::{Nccl, Report, Row, SizeOf},
     sizes::Sizes,
     stopwatch::Stopwatch,
+    watch::Watch,
 };
+use calls::{ours, us_of_a_call};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -79,6 +83,10 @@ pub(crate) struct Options {
     /// After so many seconds, a call that does not end is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
+    /// Says on standard error what the run does and each row as soon as it is there, and ends the run after so many seconds with an
+    /// error that says what it was doing.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
+    watch: Option<u16>,
     /// Prints what it takes between hosts by the library's model instead, and runs nothing: for so many hosts, or for 2, 4 and so on,
     /// such as hosts=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the time of a
     /// message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
@@ -87,6 +95,9 @@ pub(crate) struct Options {
     /// The transport between the ranks if they are on different hosts: Ethernet, or IB0 to IB7.
     #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
     between_hosts: Transport,
+    /// By how many connections they move their data then.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    connections: u32,
     #[command(flatten)]
     compare: Compare,
 }
@@ -183,6 +194,8 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let Messages { sizes, measuring } = &options.messages;
     let ranks = u64::from(options.ranks);
     let sizes = sizes.or(default, options.dtype.size() * ranks)?;
+    let watch = Watch::new(options.watch.map(|limit| Duration::from_secs(limit.into())), joining.rank());
+    watch.part("meeting the other rank");
     let pair = measuring.join_of(options.ranks.into(), joining)?;
 
     let limit = Duration::from_secs(options.limit.into());
@@ -190,6 +203,9 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         options.place.iter().map(|place| Task::room(what, *place, sizes.end, ranks)).max().unwrap_or(0);
     // Dropped behind NCCL's communicator, which remembers it.
     let memory = pair.gpu.allocate(largest)?;
+    if library.is_some() {
+        watch.part("setting up NCCL");
+    }
     let comm = library.as_ref().map(|library| nccl::Comm::join(library, &pair, limit)).transpose()?;
     let windows = comm.as_ref().map(|comm| nccl::Windows::new(comm, &pair, largest)).transpose()?;
     let nccl = comm.as_ref().zip(windows.as_ref());
@@ -205,8 +221,9 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
-        let builder = builder.between_hosts(options.between_hosts);
+        let builder = builder.between_hosts(options.between_hosts).connections(options.connections);
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
+        watch.part("setting up the library's collectives");
         let collectives = builder.selector(chooser).connect()?;
         hosts = collectives.n_hosts();
         let _registered = match (options.symmetric, options.registered) {
@@ -223,10 +240,13 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
             collectives: &collectives,
             memory: &memory,
             nccl,
+            watch: &watch,
         };
         for place in &options.place {
             for bytes in sizes.iter() {
-                rows.push(bench.row(&mut progress, *place, bytes)?);
+                let row = bench.row(&mut progress, *place, bytes)?;
+                watch.row(&row);
+                rows.push(row);
             }
         }
         // Nobody takes the memory away under the other's calls.
@@ -279,6 +299,7 @@ struct Bench<'a> {
     /// For the largest task.
     memory: &'a DeviceBuffer,
     nccl: Option<(&'a nccl::Comm<'a>, &'a nccl::Windows<'a>)>,
+    watch: &'a Watch,
 }
 
 impl Bench<'_> {
@@ -286,16 +307,25 @@ impl Bench<'_> {
         let Self { what, options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let ranks = pair.ranks.count() as u64;
+        self.watch.part(&format!("{} of {bytes} B", what.name()));
         let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
         task.load(memory)?;
-        let replays = measuring.rounds(pair, bytes).div_ceil(options.calls);
-        let calls = Calls { of_a_graph: options.calls, replays, are_eager: options.eager };
+        let hosts = self.collectives.n_hosts();
         let stopwatch = Stopwatch::of_others(pair, self.limit, |reason| {
             self.collectives.abort(reason);
             if let Some((comm, _)) = self.nccl {
                 comm.abort();
             }
         })?;
+        let most = measuring.rounds(pair, bytes);
+        let calls = if hosts > 1 && measuring.asked_rounds().is_none() {
+            self.watch.step("the first calls of the library, of that size");
+            let us = us_of_a_call(self.collectives, &task, memory, &stopwatch)?;
+            Calls { are_eager: options.eager, ..Calls::that_take(us, most, options.calls) }
+        } else {
+            let replays = most.div_ceil(options.calls);
+            Calls { of_a_graph: options.calls, replays, are_eager: options.eager }
+        };
         let choice = self.collectives.choice(&task.request(memory.ptr()))?;
         let mut sides = vec![ours(self.collectives, &task, memory, calls, stopwatch.stream())?];
         // NCCL has no all_to_all in place.
@@ -308,9 +338,9 @@ impl Bench<'_> {
                 sides.push(comm.side("NCCL with windows", place, &task, calls, &stopwatch)?);
             }
         }
-        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
+        let measured =
+            turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, self.watch))?;
 
-        let hosts = self.collectives.n_hosts();
         let variant = choice.map_or_else(
             || if hosts > 1 { format!("{hosts} hosts") } else { "copy".to_owned() },
             |choice| format!("{:?} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase(),
@@ -334,58 +364,4 @@ impl Bench<'_> {
             ..row.with(times, known)
         })
     }
-}
-
-/// How many calls a time is of.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Calls {
-    pub(crate) of_a_graph: u32,
-    pub(crate) replays: u32,
-    /// Whether each is made by itself, without graphs.
-    pub(crate) are_eager: bool,
-}
-
-impl Calls {
-    pub(crate) fn rounds(self) -> u32 {
-        self.of_a_graph * self.replays
-    }
-
-    /// What submits all of them, of which `call` makes one.
-    pub(crate) fn submit<'a>(
-        self,
-        call: impl Fn(&Stream) -> Result<()> + 'a,
-        stream: &Stream,
-    ) -> Result<Submit<'a>> {
-        if self.are_eager {
-            return Ok(Box::new(move |stream| (0..self.rounds()).try_for_each(|_| call(stream))));
-        }
-        stream.begin_capture()?;
-        let captured = (0..self.of_a_graph).try_for_each(|_| call(stream));
-        let graph = stream.end_capture();
-        captured?;
-        let graph = graph?;
-        // SAFETY: the memory that was captured outlives the side, and who times the calls waits for them.
-        Ok(Box::new(move |stream| Ok((0..self.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)))
-    }
-}
-
-/// This library's side of a row, in a memory that was loaded.
-fn ours<'a>(
-    collectives: &'a Collectives,
-    task: &Task,
-    memory: &'a DeviceBuffer,
-    calls: Calls,
-    stream: &Stream,
-) -> Result<Side<'a>> {
-    let request = task.request(memory.ptr());
-    // SAFETY: the memory outlives the side, and who times the calls waits for them.
-    let call = move |stream: &Stream| Ok(unsafe { collectives.enqueue(&[request], stream) }?);
-    Ok(Side {
-        name: "the library".to_owned(),
-        memory,
-        calls: calls.submit(call, stream)?,
-        are_queued: true,
-        call: Box::new(call),
-        like: Box::new(|found, expected| found == expected),
-    })
 }

@@ -27,6 +27,7 @@ use crate::{
     report::{Report, Row, SizeOf, Times},
     sizes::Sizes,
     stopwatch::Stopwatch,
+    watch::Watch,
 };
 
 #[derive(Args)]
@@ -108,7 +109,9 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
     let room = |what: &What| Task::room(*what, Place::Out, sizes.end, 2);
     let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;
-    let tuner = Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory };
+    let watch = Watch::new(None, pair.ranks.rank);
+    let tuner =
+        Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory, watch };
 
     // The largest sizes come last, where the table can do without them.
     let cells = || sizes.iter().flat_map(|bytes| whats.iter().map(move |what| (*what, bytes)));
@@ -217,6 +220,7 @@ struct Tuner<'a> {
     collectives: &'a Collectives,
     trial: &'a Trial,
     memory: &'a DeviceBuffer,
+    watch: Watch,
 }
 
 impl Tuner<'_> {
@@ -252,7 +256,8 @@ impl Tuner<'_> {
                 tried.push(*candidate);
             }
         }
-        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
+        let measured =
+            turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, &self.watch))?;
         let row = |(candidate, times): (&Candidate, Option<Times>)| {
             let row = Row::new(
                 what.name(),

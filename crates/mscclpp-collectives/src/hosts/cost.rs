@@ -98,6 +98,13 @@ impl HostsModel {
         fastest.ok_or_else(|| Error::InvalidArgument(format!("{self:?} has no pattern")))
     }
 
+    /// Whether ranks of a host that have so many bytes each for the ranks of another one should give them to each other first, so that
+    /// each sends one message there: if the messages that are saved take longer than a step within the host.
+    pub(crate) fn combines(&self, bytes: u64) -> bool {
+        let ranks = f64::from(self.ranks);
+        (ranks - 1.0) * self.message > STEP + ranks * bytes as f64 / (WITHIN * 1e3)
+    }
+
     /// What a pattern takes, if it can be.
     fn by(&self, pattern: Pattern, bytes: u64) -> Option<HostsPrediction> {
         let (others, hosts) = (self.hosts - 1, u64::from(self.hosts));
@@ -140,6 +147,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn messages_are_combined_where_they_cost_more_than_a_step() {
+        let combines = |model: HostsModel, ranks, bytes| HostsModel { ranks, ..model }.combines(bytes);
+        assert!(combines(HostsModel::ETHERNET, 8, 1 << 10) && !combines(HostsModel::ETHERNET, 8, 16 << 20));
+        assert!(!combines(HostsModel::ETHERNET, 2, 8) && !combines(HostsModel::ETHERNET, 1, 8));
+        assert!(!combines(HostsModel::INFINIBAND, 8, 8));
     }
 
     #[test]

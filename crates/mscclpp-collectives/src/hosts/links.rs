@@ -47,10 +47,19 @@ pub(super) enum Use {
     },
 }
 
+/// How the ranks of different hosts are connected.
+#[derive(Clone, Copy)]
+pub(crate) struct Network {
+    pub(crate) transport: Transport,
+    pub(crate) tag: u32,
+    /// Of two ranks.
+    pub(crate) connections: u32,
+}
+
 /// What a rank has with those on other hosts.
 pub(crate) struct Links {
     service: Arc<ProxyService>,
-    pub(crate) transport: Transport,
+    pub(crate) network: Network,
     /// For each link, channel and lane.
     channels: Vec<PortChannel>,
     memory: DeviceBuffer,
@@ -76,12 +85,10 @@ impl Links {
         gpu: &Gpu,
         group: &Group,
         topology: &Topology,
-        (transport, tag): (Transport, u32),
+        Network { transport, tag, connections }: Network,
         budget: u64,
     ) -> Result<Self> {
-        // So many that all blocks of a launch fit on a device at once.
-        let most_lanes = if gpu.platform() == Platform::Host { 1 } else { LANES_ON_GPUS };
-        let lanes = (MAX_RANKS_OF_HOSTS as u32 / topology.most_links() as u32).clamp(1, most_lanes);
+        let (lanes, connections) = lanes_and_connections(gpu, topology, connections);
         let remote = topology.remote();
         let (place, scratch_bytes) = place_and_scratch(topology.most_links() as u64, lanes.into(), budget)?;
         let rings = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
@@ -92,19 +99,30 @@ impl Links {
         // Fresh memory is zero.
         let counts = gpu.allocate(8 * channels as u64)?;
         let registered = comm.register_buffer(&memory, transport)?;
-        let config = EndpointConfig::new(transport, Device::gpu(gpu.id()));
-        let peers = remote.iter().map(|r| group.ranks[*r]);
-        let mesh = comm.mesh(config).peers(peers).tag(tag).memory(&registered);
-        let mesh = mesh.semaphores(CHANNELS * lanes as usize).connect()?;
+        let lanes_of_each = (lanes / connections) as usize;
+        let connect = |_| {
+            let config = EndpointConfig::new(transport, Device::gpu(gpu.id()));
+            let peers = remote.iter().map(|r| group.ranks[*r]);
+            let mesh = comm.mesh(config).peers(peers).tag(tag).memory(&registered);
+            mesh.semaphores(CHANNELS * lanes_of_each).connect()
+        };
+        let meshes = (0..connections).map(connect).collect::<Result<Vec<_>, _>>()?;
 
         let service = ProxyService::new(gpu).map_err(mscclpp::Error::from)?;
         let src = service.add_memory(&registered).map_err(mscclpp::Error::from)?;
         let mut all = Vec::with_capacity(channels);
-        for link in mesh.links() {
+        for n in 0..remote.len() {
             let of_link = || -> Result<Vec<PortChannel>, ProxyError> {
-                let dst = service.add_memory(&link.memories[0])?;
-                let channel = |semaphore| service.port_channel(service.add_semaphore(semaphore)?, dst, src);
-                link.semaphores.iter().map(channel).collect()
+                let links: Vec<_> = meshes.iter().map(|mesh| &mesh.links()[n]).collect();
+                let dst = links.iter().map(|link| service.add_memory(&link.memories[0]));
+                let dst = dst.collect::<Result<Vec<_>, _>>()?;
+                // The lanes of a channel take turns on the connections.
+                let channel = |at: usize| {
+                    let (connection, lane) = (at % links.len(), at / links.len());
+                    let semaphore = service.add_semaphore(&links[connection].semaphores[lane])?;
+                    service.port_channel(semaphore, dst[connection], src)
+                };
+                (0..CHANNELS * lanes as usize).map(channel).collect()
             };
             all.extend(of_link().map_err(mscclpp::Error::from)?);
         }
@@ -136,7 +154,7 @@ impl Links {
         };
         Ok(Self {
             service: Arc::new(service),
-            transport,
+            network: Network { transport, tag, connections },
             channels: all,
             scratch: memory.ptr().add(2 * rings),
             scratch_bytes,
@@ -163,6 +181,11 @@ impl Links {
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
         self.channels.iter().map(PortChannel::semaphore)
+    }
+
+    /// The error with which the proxy has failed.
+    pub(crate) fn health(&self) -> Result<(), ProxyError> {
+        self.service.health()
     }
 
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
@@ -270,6 +293,15 @@ impl Links {
             ..self.call
         }
     }
+}
+
+/// How many lanes a channel has, so many that all blocks of a launch fit on a device at once; and by how many connections they go,
+/// each with as many of them.
+fn lanes_and_connections(gpu: &Gpu, topology: &Topology, connections: u32) -> (u32, u32) {
+    let most_lanes = if gpu.platform() == Platform::Host { 1 } else { LANES_ON_GPUS };
+    let fit = (MAX_RANKS_OF_HOSTS as u32 / topology.most_links() as u32).max(1);
+    let connections = connections.clamp(1, fit);
+    (fit.min(most_lanes).max(connections) / connections * connections, connections)
 }
 
 /// The bytes of a place, and of the memory for steps: three quarters of the budget are for rings, at both ends of each.

@@ -2,6 +2,7 @@
 //! channels. `docs/design/hosts.md` says why it is so.
 
 mod cost;
+mod failing;
 mod links;
 mod moving;
 mod patterns;
@@ -9,6 +10,8 @@ mod reducing;
 mod setup;
 mod steps;
 mod topology;
+
+use std::sync::atomic::AtomicBool;
 
 use mscclpp::{
     Communicator, DeviceBuffer, DevicePtr, Event, Gpu, Platform, Semaphore, Stream, Transport, gpu::Owner,
@@ -24,7 +27,7 @@ use crate::{
 };
 
 pub use cost::{HostsModel, HostsPrediction, Pattern};
-use links::{Links, Use};
+use links::{Links, Network, Use};
 use steps::{Across, Chunk, Maker, Step};
 use topology::Topology;
 
@@ -37,6 +40,8 @@ pub(crate) struct Hosts {
     model: HostsModel,
     /// For messages within the host, beside those to others.
     beside: Stream,
+    /// Whether the other ranks were told that this one's calls have failed.
+    told: AtomicBool,
 }
 
 impl Collectives {
@@ -64,11 +69,11 @@ impl Hosts {
         gpu: &Gpu,
         group: &Group,
         (topology, local, model): (Topology, Option<Collectives>, HostsModel),
-        (transport, tag): (Transport, u32),
+        network: Network,
         budget: u64,
     ) -> Result<Self> {
-        let links = Links::connect(comm, gpu, group, &topology, (transport, tag), budget)?;
-        Ok(Self { topology, local, links, model, beside: gpu.stream()? })
+        let links = Links::connect(comm, gpu, group, &topology, network, budget)?;
+        Ok(Self { topology, local, links, model, beside: gpu.stream()?, told: AtomicBool::new(false) })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -80,7 +85,11 @@ impl Hosts {
     }
 
     pub(crate) fn transport(&self) -> Transport {
-        self.links.transport
+        self.links.network.transport
+    }
+
+    pub(crate) fn connections(&self) -> u32 {
+        self.links.network.connections
     }
 
     pub(crate) fn device_bytes(&self) -> u64 {
@@ -95,7 +104,8 @@ impl Hosts {
         self.local.iter().flat_map(|local| local.inner.semaphores()).chain(self.links.semaphores())
     }
 
-    pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
+    /// That the waits of complete calls got what they waited for.
+    pub(crate) fn check_waits_alone(&self) -> Result<(), mscclpp::Error> {
         self.local.iter().try_for_each(|local| local.inner.check_waits())?;
         self.links.check_waits()
     }

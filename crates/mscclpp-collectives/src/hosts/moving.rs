@@ -58,6 +58,46 @@ impl Maker<'_> {
         steps
     }
 
+    /// Where messages cost more than a step within the host, the ranks of a host first give each other what is for the ranks of
+    /// another one: each sends what all of its host have for its like there, as one message.
+    pub(super) fn all_to_all<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
+        let Request { send, recv, data_type, .. } = *request;
+        let topology = self.topology;
+        let bytes = plan.most_bytes.unwrap_or(0);
+        let (locals, hosts) = (topology.locals(), topology.hosts());
+        let all = bytes * locals.len() as u64;
+        let room = self.scratch_bytes / hosts as u64 / 16 * 16;
+        // All ranks find the same: each host has as many.
+        if !topology.is_consecutive() || all > room || bytes > WHOLE_MAX || !self.model.combines(bytes) {
+            return self.directly(plan);
+        }
+        let mut steps = Vec::new();
+        let mut moves = Vec::new();
+        for host in (0..hosts).filter(|host| *host != topology.host) {
+            let (theirs, place) = (topology.ranks(host), self.scratch.add(room * host as u64));
+            let segment = |local: usize| Segment {
+                send: send.add(bytes * theirs[local] as u64),
+                recv: place.add(bytes * local as u64),
+                send_bytes: bytes,
+                recv_bytes: bytes,
+            };
+            steps.push(self.local(segment, None, data_type, Some(bytes), false));
+            let recv = recv.add(bytes * theirs[0] as u64);
+            let peer = theirs[topology.index];
+            moves.push(Across { peer, send: place, recv, send_bytes: all, recv_bytes: all });
+        }
+        // Nothing of what is for other hosts is read any more, so results may come to the same place.
+        steps.push(Step::moved(moves));
+        steps.push(self.local(
+            |local| plan.segments[locals[local]],
+            None,
+            data_type,
+            Some(bytes),
+            plan.one_way,
+        ));
+        steps
+    }
+
     /// The root's host has it first; its ranks send parts to the other hosts, whose ranks give them to each other.
     pub(super) fn broadcast<const N: usize>(
         &self,

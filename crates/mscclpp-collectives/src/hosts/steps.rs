@@ -117,6 +117,7 @@ impl Maker<'_> {
             Kind::ReduceScatter(op) => self.reduce_scatter(request, op, plan),
             Kind::Reduce { root, op } => self.reduce(request, root, op, plan),
             Kind::AllGather => self.all_gather(request, plan),
+            Kind::AllToAll => self.all_to_all(request, plan),
             Kind::Broadcast { root } => self.broadcast(request, root, plan),
             _ => self.directly(plan),
         };

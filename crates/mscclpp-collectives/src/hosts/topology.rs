@@ -87,6 +87,11 @@ impl Topology {
         self.hosts.iter().all(|host| host.len() == ranks).then_some(ranks)
     }
 
+    /// Whether all hosts have as many ranks, numbered host by host.
+    pub(crate) fn is_consecutive(&self) -> bool {
+        self.even().is_some() && self.hosts.iter().flatten().is_sorted()
+    }
+
     /// The fewest ranks of a host.
     pub(crate) fn fewest(&self) -> usize {
         self.hosts.iter().map(Vec::len).min().unwrap_or(1)
@@ -129,6 +134,8 @@ mod tests {
         assert_eq!(topology.remote(), [0, 2, 3, 5]);
         assert_eq!((topology.fewest(), topology.even(), topology.most_links()), (1, None, 5));
         assert_eq!((topology.host_of(5), topology.index_of(5)), (0, 2));
+        let consecutive = |keys: &[u8]| Topology::new(keys, 0).is_consecutive();
+        assert!(consecutive(&[3, 3, 1, 1]) && !consecutive(&[3, 1, 3, 1]) && !consecutive(&[3, 3, 1]));
     }
 
     #[test]

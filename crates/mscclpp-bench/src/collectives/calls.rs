@@ -1,0 +1,109 @@
+//! How many calls a time of a row is of, and how they are submitted.
+
+use std::time::Duration;
+
+use mscclpp::prelude::*;
+use mscclpp_collectives::Collectives;
+
+use super::{Side, Submit, task::Task};
+use crate::{Result, stopwatch::Stopwatch};
+
+/// Between hosts, where nobody knows beforehand how fast a network is, a time is of as many calls as take so long.
+const OF_A_TIME: Duration = Duration::from_millis(100);
+
+/// How many calls a time is of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Calls {
+    pub(crate) of_a_graph: u32,
+    pub(crate) replays: u32,
+    /// Whether each is made by itself, without graphs.
+    pub(crate) are_eager: bool,
+}
+
+impl Calls {
+    /// Calls that take `us` microseconds each, of which `most` are for a time at most, and `of_a_graph` for a graph.
+    pub(super) fn that_take(us: f64, most: u32, of_a_graph: u32) -> Self {
+        let fit = (OF_A_TIME.as_secs_f64() * 1e6 / us.max(0.1)) as u32;
+        let all = fit.clamp(1, most.max(1));
+        let of_a_graph = of_a_graph.min(all);
+        Self { of_a_graph, replays: all / of_a_graph, are_eager: false }
+    }
+
+    pub(crate) fn rounds(self) -> u32 {
+        self.of_a_graph * self.replays
+    }
+
+    /// What submits all of them, of which `call` makes one.
+    pub(crate) fn submit<'a>(
+        self,
+        call: impl Fn(&Stream) -> Result<()> + 'a,
+        stream: &Stream,
+    ) -> Result<Submit<'a>> {
+        if self.are_eager {
+            return Ok(Box::new(move |stream| (0..self.rounds()).try_for_each(|_| call(stream))));
+        }
+        stream.begin_capture()?;
+        let captured = (0..self.of_a_graph).try_for_each(|_| call(stream));
+        let graph = stream.end_capture();
+        captured?;
+        let graph = graph?;
+        // SAFETY: the memory that was captured outlives the side, and who times the calls waits for them.
+        Ok(Box::new(move |stream| Ok((0..self.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)))
+    }
+}
+
+/// This library's side of a row, in a memory that was loaded.
+pub(super) fn ours<'a>(
+    collectives: &'a Collectives,
+    task: &Task,
+    memory: &'a DeviceBuffer,
+    calls: Calls,
+    stream: &Stream,
+) -> Result<Side<'a>> {
+    let request = task.request(memory.ptr());
+    // SAFETY: the memory outlives the side, and who times the calls waits for them.
+    let call = move |stream: &Stream| Ok(unsafe { collectives.enqueue(&[request], stream) }?);
+    Ok(Side {
+        name: "the library".to_owned(),
+        memory,
+        calls: calls.submit(call, stream)?,
+        are_queued: true,
+        call: Box::new(call),
+        like: Box::new(|found, expected| found == expected),
+    })
+}
+
+/// What one call of the library takes, in microseconds: the slowest rank's second one.
+pub(super) fn us_of_a_call(
+    collectives: &Collectives,
+    task: &Task,
+    memory: &DeviceBuffer,
+    stopwatch: &Stopwatch<'_>,
+) -> Result<f64> {
+    let request = task.request(memory.ptr());
+    let mut us = None;
+    for _ in 0..2 {
+        // SAFETY: the memory is there until the stopwatch has waited for the call.
+        us = stopwatch.time_of_waits(|stream| unsafe { collectives.enqueue(&[request], stream) })?;
+    }
+    let all = stopwatch.ranks().say(&us.unwrap_or(0.0))?;
+    Ok(all.into_iter().fold(0.0, f64::max))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_of_no_more_calls_than_fit() {
+        let calls = |us, most| {
+            let Calls { of_a_graph, replays, .. } = Calls::that_take(us, most, 20);
+            (of_a_graph, replays)
+        };
+        assert_eq!(calls(130.0, 1000), (20, 38));
+        assert_eq!(calls(1.0, 1000), (20, 50));
+        assert_eq!(calls(9_000.0, 1000), (11, 1));
+        assert_eq!(calls(400_000.0, 1000), (1, 1));
+        assert_eq!(calls(0.0, 20), (20, 1));
+    }
+}

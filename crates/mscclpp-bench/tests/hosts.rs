@@ -1,0 +1,52 @@
+//! Runs of collectives between processes that count as two hosts: what they say while they run, and how they end.
+
+use std::{
+    process::{Command, Output},
+    thread,
+};
+
+use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
+
+/// The outputs of both ranks.
+fn run(options: &[&str]) -> [Output; 2] {
+    let address = format!("127.0.0.1:{}", reserve_port());
+    let rank = |rank: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mscclpp-bench"));
+        program.args(["all-reduce", "--rank", rank, "--address", &address]).args(options);
+        program.env("MSCCLPP_PLATFORM", "host").env("MSCCLPP_HOSTID", format!("host {rank}"));
+        output_within(5 * LIMIT, &mut program)
+    };
+    thread::scope(|scope| {
+        let second = scope.spawn(|| rank("1"));
+        [rank("0"), second.join().expect("no panic")]
+    })
+}
+
+#[test]
+fn rows_are_said_as_soon_as_they_are_there() {
+    let sizes = ["-b", "1K", "-e", "4K", "-f", "4", "--repeats", "1", "--dtype", "f32"];
+    let [first, second] = run(&[&sizes[..], &["--watch", "600"]].concat());
+    let said = String::from_utf8_lossy(&first.stderr);
+    assert!(first.status.success() && second.status.success(), "{said}");
+    let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("no {text:?} in {said}"));
+    let row = at("all-reduce 2 hosts 1 KiB: ");
+    assert!(at("setting up the library's collectives") < row && row < at("all-reduce of 4096 B"), "{said}");
+    let table = String::from_utf8_lossy(&first.stdout);
+    assert_eq!(table.lines().filter(|line| line.ends_with("ok")).count(), 2, "{table}");
+    // One rank says the rows of all.
+    assert!(!String::from_utf8_lossy(&second.stderr).contains(" us ("), "{second:?}");
+}
+
+#[test]
+fn a_run_that_takes_too_long_says_where_it_was() {
+    // Calls that take longer than that on any machine.
+    let long = ["-b", "16M", "-e", "16M", "--calls", "1000", "--iters", "100000", "--watch", "2"];
+    let outputs = run(&long);
+    let said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr));
+    assert!(outputs.iter().all(|output| output.status.code() == Some(1)), "{said:?}");
+    // The rank that is later may first hear that the other has ended.
+    assert!(
+        said.iter().any(|said| said.contains(" is not done within the 2 s of --watch; for ")),
+        "{said:?}"
+    );
+}

@@ -16,6 +16,7 @@ AlgorithmCollection CommGroup GpuBuffer GpuBufferGranularity compile compile_nat
 Context Endpoint SemaphoreStub Bootstrap UniqueId BasePortChannel BaseMemoryChannel BaseProxyService
 Proxy ProxyHandlerResult ProxyTrigger Rendezvous synchronize
 BaseError Error SysError CudaError CuError IbError
+Race RaceAccess races
 """.split()
 
 MEMBERS = {

@@ -60,6 +60,8 @@ from ._mscclpp import (
     ProxyHandlerResult,
     ProxyService,
     ProxyTrigger,
+    Race,
+    RaceAccess,
     RawGpuBuffer,
     RegisteredMemory,
     Rendezvous,
@@ -71,6 +73,7 @@ from ._mscclpp import (
     UniqueId,
     device_count,
     env,
+    races,
     set_device,
 )
 from ._older import name as _older_name
@@ -150,6 +153,8 @@ __all__ = [
     "ProxyHandlerResult",
     "ProxyService",
     "ProxyTrigger",
+    "Race",
+    "RaceAccess",
     "RawGpuBuffer",
     "ReduceOp",
     "RegisteredMemory",
@@ -175,6 +180,7 @@ __all__ = [
     "log_to_python",
     "npkit",
     "numa",
+    "races",
     "set_device",
     "synchronize",
     "version",

@@ -65,19 +65,43 @@ step_headers() {
     bash ci/headers.sh
 }
 
-# The race detector finds its mutants, and nothing in these kernels of the repository.
+# The race detector finds its mutants, and nothing in kernels of each kind of the repository; nor with schedules of a seed in
+# what all transports have to do.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
     cargo test -p mscclpp-gpu --test races
-    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test -p mscclpp --test kernels --test kernels_on_host --test mesh
-    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test -p mscclpp --test packets flags_change
+    clean_of_races -p mscclpp --test kernels --test kernels_on_host --test mesh --test arguments --test blocks --test ring
+    clean_of_races -p mscclpp --test packets flags_change
+    clean_of_races -p mscclpp-collectives --test calls --test rows_calls --test symmetric --test replays
+    races_of_seeds 3
 }
 
-# More of them. Those that are skipped ask for races: they abort waits, or send in a wrong order.
+# All other kernels of the repository, and more seeds. What other tests look at has no kernels, or those of these.
 step_races_all() {
     command -v c++ > /dev/null || install_packages g++
-    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test -p mscclpp --test memory_channels --test packets --test port_kernels --test ring -- \
+    clean_of_races -p mscclpp-gpu --test builtins --test kernels --test streams --test graphs --test kept
+    cargo build -p mscclpp --examples
+    clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
+        --test port_kernels --test port_channels --test examples
+    clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test hosts
+    clean_of_races -p mscclpp-proxy
+    clean_of_races -p mscclpp-bench --test runs
+    races_of_seeds 100
+}
+
+# Tests under the detector. Those that are skipped ask for races: they abort waits, or send in a wrong order.
+clean_of_races() {
+    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test "$@" -- \
         --skip a_ring_without_one_kernel_names --skip signals_that_do_not_wait_for_their_turn
+}
+
+# races_of_seeds N: the conformance suite of a transport that maps memory, and of one with proxies, under N schedules.
+races_of_seeds() {
+    local seed
+    for seed in $(seq "$1"); do
+        MSCCLPP_HOST_SCHEDULE=$seed clean_of_races --quiet -p mscclpp-cuda-ipc -p mscclpp-ethernet --test conformance ||
+            { echo "with MSCCLPP_HOST_SCHEDULE=$seed"; return 1; }
+    done
 }
 
 # The types of libibverbs are what rdma-core's headers give, and what the installed header and the crate rdma-sys say. That

@@ -80,7 +80,7 @@ extern "C" __global__ void wait_indirectly(const mscclpp::BaseMemoryChannelDevic
   waitAll(
       [&](int64_t spins) {
         const bool signalled = channel->wait(spins);
-        *memory = *pinned;
+        memory[1] = *pinned;  // beside what `wait_port` puts
         return signalled;
       },
       beat, ended);

@@ -310,7 +310,8 @@ __device__ static void checkReduction(uint8_t* memory, T there, T stored, T expe
   T* const target = reinterpret_cast<T*>(memory);
   for (uint32_t i = threadIdx.x; i < count + 16 / sizeof(T); i += blockDim.x) target[i] = there;
   for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) reinterpret_cast<T*>(source)[i] = stored;
-  bulkFence();
+  // Of the target, too, which is in memory of the device.
+  detail::bulkFenceAll();
   __syncthreads();
   if (threadIdx.x == 0) {
     bulkReduceStore<T, Op>(target, source, 64);

@@ -35,6 +35,7 @@ mod memory_channel;
 mod owned;
 mod port_channel;
 mod proxy;
+mod races;
 mod raw;
 mod rendezvous;
 mod retired;
@@ -99,6 +100,7 @@ mod extension {
         memory_channel::{PyBaseMemoryChannel, PyMemoryChannel},
         port_channel::{PyBasePortChannel, PyPortChannel, PyProxyService},
         proxy::{PyProxy, PyProxyHandlerResult, end_all},
+        races::{PyRace, PyRaceAccess, races},
         rendezvous::{PyRendezvous, log_meeting},
         semaphore::{PyDeviceToDevice, PyHostToDevice, PyHostToHost, PySemaphore, PySemaphoreStub},
         transport::{PyTransport, PyTransportFlags},

@@ -17,6 +17,7 @@ compile compile_native fused_all_reduce
 Context Endpoint SemaphoreStub Bootstrap UniqueId BasePortChannel BaseMemoryChannel BaseProxyService
 Proxy ProxyHandlerResult ProxyTrigger Rendezvous synchronize
 BaseError Error SysError CudaError CuError IbError
+Race RaceAccess races
 """.split()
 
 MEMBERS = {

@@ -44,6 +44,7 @@ impl Inner {
                 lines_in_two_steps: false,
                 pieces_in_two_steps: two_steps,
                 direct: false,
+                bulk: false,
                 engines: false,
                 in_place: false,
             },

@@ -24,6 +24,7 @@ use super::{
     ranges,
     schedule::{Random, Schedule},
     stacks::{Stacks, ThreadStack},
+    turns::Turns,
 };
 use crate::LaunchConfig;
 pub(super) use calls::fail;
@@ -110,14 +111,14 @@ pub(super) struct Block<'a> {
     schedule: Option<Schedule>,
 }
 
-/// Runs the block to its end.
+/// Runs the block to its end. With `turns` it has its rounds when these come.
 ///
 /// # Errors
 /// What failed, in words.
 ///
 /// # Safety
 /// The arguments are those of the kernel, and what they point to is valid.
-pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
+pub(super) unsafe fn run(work: &Work<'_>, mut turns: Option<Turns>) -> Result<(), String> {
     let threads = work.config.block.iter().product::<u32>() as usize;
     let stacks = Stacks::take(threads).map_err(|e| e.to_string())?;
     let mut random = work.schedule.clone();
@@ -139,7 +140,9 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
         schedule: random.map(Schedule::new),
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
-    let result = unsafe { run_threads(&raw mut block) };
+    let result = unsafe { run_threads(&raw mut block, turns.as_mut()) };
+    // What it leaves comes in a round, too.
+    let _turn = turns.as_mut().and_then(|turns| turns.next(1, work.is_over));
     if let Some(races) = &mut block.races {
         races.end();
     }
@@ -156,7 +159,7 @@ pub(super) unsafe fn run(work: &Work<'_>) -> Result<(), String> {
 
 /// # Safety
 /// `block` lives and nobody else uses it.
-unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
+unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> Result<(), String> {
     let mut idle = IDLE;
     // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
     unsafe {
@@ -165,6 +168,14 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
             if (work.is_over)() {
                 return Ok(());
             }
+            let cost = (*block).schedule.as_mut().map_or(0, Schedule::cost);
+            let _turn = match &mut turns {
+                Some(turns) => match turns.next(cost, work.is_over) {
+                    Some(turn) => Some(turn),
+                    None => return Ok(()),
+                },
+                None => None,
+            };
             let (mut moved, mut had_turn) = (false, false);
             let round = (*block).schedule.as_mut().map(|schedule| schedule.round(threads));
             let numbers = round.as_ref().map_or(0..threads, |round| 0..round.len());
@@ -187,7 +198,7 @@ unsafe fn run_threads(block: *mut Block<'_>) -> Result<(), String> {
                 return Err((*block).stuck());
             }
             (*block).round += 1;
-            if moved {
+            if moved || round.is_some() {
                 idle.reset();
             } else if had_turn {
                 thread::yield_now();

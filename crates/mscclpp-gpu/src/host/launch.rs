@@ -15,6 +15,7 @@ use super::{
     library::{Kernel, Library},
     races::{LaunchInOrder, Order},
     schedule::{self, Random},
+    turns,
 };
 use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
@@ -82,13 +83,15 @@ impl Launch {
         let blocks = x * y * z;
         let next = AtomicU64::new(0);
         let failure = OnceLock::new();
+        let place = races.map_or((0, 0), |launch| launch.place_in_stream());
+        let turns = schedule::seed().map(|_| turns::begin(place, blocks.min(MAX_RESIDENT_BLOCKS)));
         let run_blocks = || {
             // Only the number matters: what the blocks work on was there before their threads.
             while failure.get().is_none()
                 && let index = next.fetch_add(1, Ordering::Relaxed)
                 && index < blocks
             {
-                if let Err(error) = self.run_block(index, &failure, races) {
+                if let Err(error) = self.run_block(index, &failure, races, turns.as_ref()) {
                     let _only_the_first_counts = failure.set(error);
                 }
             }
@@ -120,6 +123,7 @@ impl Launch {
         index: u64,
         failure: &OnceLock<Error>,
         races: Option<&Arc<LaunchInOrder>>,
+        turns: Option<&turns::OfLaunch>,
     ) -> Result<()> {
         let [x, y, _] = self.config.grid.map(u64::from);
         let arguments: Vec<*mut c_void> =
@@ -142,10 +146,11 @@ impl Launch {
             is_over: &|| failure.get().is_some(),
         };
         // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.
-        unsafe { block::run(&work) }.map_err(|message| self.failed(message))
+        unsafe { block::run(&work, turns.map(|turns| turns.block(index))) }
+            .map_err(|message| self.failed(message))
     }
 
     fn failed(&self, message: String) -> Error {
-        Error::KernelFailed { kernel: self.kernel().name.clone(), message }
+        Error::KernelFailed { kernel: self.kernel().name.clone(), message: schedule::with_seed(message) }
     }
 }

@@ -34,6 +34,7 @@ mod rewrite;
 mod schedule;
 mod stacks;
 mod stream;
+mod turns;
 
 use std::{
     cell::Cell,

@@ -1,14 +1,14 @@
 //! Schedules of kernels that a seed makes (`MSCCLPP_HOST_SCHEDULE`).
 //!
-//! In each round the warps of a block come in another order, and some of them not at all; turns end early; blocks pause. What
-//! a block does is decided by the seed, the kernel, the launch and the block alone, so that a seed gives the same decisions
-//! again. Blocks run on threads of the system as ever: how these meet is not the seed's.
+//! In each round the warps of a block come in another order, and some of them not at all; turns end early; blocks pause, and
+//! one block at a time has a round (`turns.rs`). What a block does is decided by the seed, the kernel, the launch and the block
+//! alone, so that a seed gives the same decisions again.
 //!
 //! # Invariants
 //! 1. The lanes of a warp keep their order in a round, and a turn right behind a barrier is whole: see `block.rs`.
 //! 2. Whatever is decided, each thread has a turn again and again.
 
-use std::{sync::OnceLock, thread, time::Duration};
+use std::sync::OnceLock;
 
 use super::abi::WARP;
 
@@ -17,6 +17,16 @@ use super::abi::WARP;
 pub(super) fn seed() -> Option<u64> {
     static SEED: OnceLock<Option<u64>> = OnceLock::new();
     *SEED.get_or_init(|| crate::env::host_schedule().unwrap_or(None))
+}
+
+/// The message, with the seed that made the schedule, if one did.
+pub(super) fn with_seed(message: String) -> String {
+    match seed() {
+        Some(seed) if !message.contains("MSCCLPP_HOST_SCHEDULE=") => {
+            format!("{message}\n(with MSCCLPP_HOST_SCHEDULE={seed})")
+        }
+        _ => message,
+    }
 }
 
 /// Numbers that a seed makes (splitmix64).
@@ -68,11 +78,14 @@ impl Schedule {
         Self { random, order: Vec::new() }
     }
 
-    /// The next round among so many threads: those who have a turn, in their order. Now and then it comes after a pause.
+    /// The time that the next round takes, while other blocks have theirs: now and then a long one, which is a pause.
+    pub(super) fn cost(&mut self) -> u64 {
+        let pause = if self.random.once_in(32) { self.random.below(256) } else { 0 };
+        1 + self.random.below(8) + pause
+    }
+
+    /// The next round among so many threads: those who have a turn, in their order.
     pub(super) fn round(&mut self, threads: usize) -> Vec<usize> {
-        if self.random.once_in(64) {
-            thread::sleep(Duration::from_micros(self.random.below(300)));
-        }
         let warps = threads.div_ceil(WARP);
         self.order.clear();
         self.order.extend(0..warps);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{
-    DeviceBuffer, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream, testing,
+    DeviceBuffer, DevicePtr, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Stream, testing,
 };
 
 use super::mutants::message;
@@ -14,6 +14,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const SOURCE: &str = "extern \"C\" __global__ void fill(int* data, int count, int value) {
   for (int i = threadIdx.x; i < count; i += blockDim.x) data[i] = value;
 }
+extern \"C\" __global__ void copy(int* data, int first, int from) { data[first] = data[from]; }
 ";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -101,11 +102,21 @@ fn a_graph_is_in_the_order_of_its_stream() -> Result<(), Failed> {
 
 /// The rest of the last page is there for the processor.
 fn a_plain_access_past_the_end_is_found() -> Result<(), Failed> {
-    let (gpu, memory, [stream, _]) = gpu();
+    let (gpu, memory, [stream, other]) = gpu();
     fill(&gpu, "past.cu", &stream, &memory, 251, 1);
     let said = message(stream.synchronize_timeout(LIMIT)).expect("one number too many");
     assert!(
         said.contains("past.cu:2") && said.contains("offset 1000") && said.contains("1000 bytes"),
+        "{said}"
+    );
+    // Reads, too, and of what is only half behind the end.
+    let kernel = Module::load(&gpu, &KernelSource::new("past.cu", SOURCE)).unwrap().kernel("copy").unwrap();
+    let args = KernelArgs::new().with(DevicePtr(memory.ptr().0 + 2)).with(0).with(249);
+    // SAFETY: the kernel's arguments. It reads beyond the end, which fails it here.
+    unsafe { kernel.launch(&other, LaunchConfig::linear(1, 1), &args).unwrap() };
+    let said = message(other.synchronize_timeout(LIMIT)).expect("two bytes too many");
+    assert!(
+        said.contains("reading 4 bytes") && said.contains("past.cu:4") && said.contains("offset 998"),
         "{said}"
     );
     Ok(())

@@ -58,6 +58,8 @@ from ._mscclpp import (
     ProxyHandlerResult,
     ProxyService,
     ProxyTrigger,
+    Race,
+    RaceAccess,
     RawGpuBuffer,
     RegisteredMemory,
     Rendezvous,
@@ -69,6 +71,7 @@ from ._mscclpp import (
     UniqueId,
     device_count,
     env,
+    races,
     set_device,
 )
 from ._older import name as _older_name
@@ -151,6 +154,8 @@ __all__ = [
     "ProxyHandlerResult",
     "ProxyService",
     "ProxyTrigger",
+    "Race",
+    "RaceAccess",
     "RawGpuBuffer",
     "ReduceOp",
     "RegisteredMemory",
@@ -177,6 +182,7 @@ __all__ = [
     "log_to_python",
     "npkit",
     "numa",
+    "races",
     "set_device",
     "synchronize",
     "version",

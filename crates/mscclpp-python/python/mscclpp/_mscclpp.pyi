@@ -1365,6 +1365,57 @@ class ProxyTrigger:
         """
 
 @final
+class Race:
+    """
+    Two accesses to the same bytes that nothing orders, though one of them writes; or a read of bytes that nobody has written.
+    `str()` gives the whole report.
+    """
+    def __repr__(self, /) -> str: ...
+    def __str__(self, /) -> str: ...
+    @property
+    def earlier(self, /) -> RaceAccess | None:
+        """
+        The access that came first in this run; None for a read of what nobody has written.
+        """
+    @property
+    def hint(self, /) -> str:
+        """
+        What would have ordered the two.
+        """
+    @property
+    def later(self, /) -> RaceAccess:
+        """
+        The access that came second.
+        """
+    @property
+    def memory(self, /) -> str:
+        """
+        Which memory: whose it is, its address and size, and the offset.
+        """
+
+@final
+class RaceAccess:
+    """
+    One of the two accesses of a race.
+    """
+    def __repr__(self, /) -> str: ...
+    @property
+    def place(self, /) -> str:
+        """
+        File and line of the kernel, and in parentheses that of a header if the access is in one. For the host, its call.
+        """
+    @property
+    def what(self, /) -> str:
+        """
+        What it does, such as `write` or `atomic read at device scope`.
+        """
+    @property
+    def who(self, /) -> str:
+        """
+        Who does it: kernel, device, block and thread, or the stream, or the host.
+        """
+
+@final
 class RawGpuBuffer:
     """
     `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the Host
@@ -1943,6 +1994,13 @@ def get_host_name(maxlen: SupportsIndex, delim: str) -> str:
     The host's name up to `delim`, and at most `maxlen` characters of it.
     """
 
+def races() -> list[Race]:
+    """
+    The races of kernels that simulated devices have found in this process until now, each pair of lines once. There are none
+    unless `MSCCLPP_HOST_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
+    report.
+    """
+
 def set_device(device: "typing.SupportsIndex") -> None:
     """
     Makes GPU `device`, counted from 0, the current one of the calling thread: what names no device then means this one,
@@ -1988,6 +2046,8 @@ CppProxy = Proxy
 CppProxyHandlerResult = ProxyHandlerResult
 CppProxyService = ProxyService
 CppProxyTrigger = ProxyTrigger
+CppRace = Race
+CppRaceAccess = RaceAccess
 CppRawGpuBuffer = RawGpuBuffer
 CppRegisteredMemory = RegisteredMemory
 CppRendezvous = Rendezvous

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    calls,
     clock::{Clock, joined},
     freed,
     launches::{self, Launch},
@@ -18,7 +19,7 @@ use super::{
     report::{self, Found, Why, Would},
     shadow,
     sites::Met,
-    stores::{self, Stores},
+    stores::{self, OfBlock, Relaxed, Stores},
     thread::{Known, meet_at_block_barrier, meet_at_warp_barrier},
 };
 use crate::host::{
@@ -60,8 +61,9 @@ pub(in super::super) struct Block {
     woulds: Vec<Would>,
     found: HashSet<(u32, u32)>,
     undecided: Vec<Undecided>,
-    /// What each thread holds back, if a seed makes the schedule.
-    stores: Vec<Stores>,
+    /// What each thread holds back, if a seed makes the schedule, and what they all do.
+    pub(super) stores: Vec<Stores>,
+    stores_of_block: OfBlock,
 }
 
 /// Two plain writes to the same bytes, unordered, of which the second is about to be made. They race unless both write the
@@ -123,6 +125,7 @@ impl Block {
             stores: random.map_or_else(Vec::new, |mut random| {
                 (0..threads).map(|_| Stores::new(random.split())).collect()
             }),
+            stores_of_block: OfBlock::default(),
         }
     }
 
@@ -137,32 +140,46 @@ impl Block {
         meet_at_warp_barrier(&mut self.threads[warp], came);
     }
 
-    /// The thread ends its turn. `meets`: others may learn what it did.
+    /// The thread ends its turn. `meets`: others of its block may learn what it did.
     pub(in super::super) fn gives_way(&mut self, number: usize, meets: bool) {
-        if meets {
-            self.put_all(number);
-        } else if !self.stores.is_empty() {
-            self.decide(number);
-            self.stores[number].put_some();
+        if self.stores.is_empty() {
+            return;
         }
+        self.decide(number);
+        let (stores, of_block, shared) = (&mut self.stores[number], &mut self.stores_of_block, &self.shared);
+        let late = if meets {
+            stores.give_to(of_block, |at| shared.iter().any(|range| range.contains(&at)))
+        } else {
+            stores.put_some(of_block)
+        };
+        self.do_late(number, late);
     }
 
-    /// Others may learn what the thread did: nothing of it is held back.
+    /// Others may learn what the thread did: nothing of it, or of what its block has met behind, is held back.
     pub(super) fn put_all(&mut self, number: usize) {
         if !self.stores.is_empty() {
             self.decide(number);
-            self.stores[number].put_all();
+            let late = self.stores[number].put_all(&mut self.stores_of_block);
+            self.do_late(number, late);
         }
     }
 
     /// The thread is about to access memory of the platform. A plain write may be held back.
     pub(super) fn comes_to(&mut self, number: usize, address: usize, bytes: usize, is_plain_write: bool) {
         if let Some(stores) = self.stores.get_mut(number) {
-            stores.settle();
-            stores.put_those_at(address, bytes);
+            let late = stores.put_those_at(&mut self.stores_of_block, address, bytes);
             if is_plain_write {
                 stores.begin(address, bytes);
             }
+            self.do_late(number, late);
+        }
+    }
+
+    fn do_late(&mut self, number: usize, late: Vec<Relaxed>) {
+        for store in late {
+            // SAFETY: a word that was there when the store was made; memory that is freed under a launch stays until that has
+            // ended.
+            unsafe { calls::late(self, number, &store) };
         }
     }
 
@@ -284,7 +301,7 @@ impl Block {
         let mut races = Vec::new();
         let thread = &self.threads[number];
         shadow::by_page(address, bytes, |at, bytes| {
-            let is_before = |earlier: &Record| thread.is_behind(earlier);
+            let is_before = |earlier: &Record| thread.may_do_behind(how.is_write(), earlier);
             shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier, at, common| {
                 races.push((earlier, at, common));
             });

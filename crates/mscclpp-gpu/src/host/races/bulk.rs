@@ -100,7 +100,7 @@ fn note(block: &mut Block, number: usize, space: Space, address: usize, bytes: u
         let is_before = |earlier: &Record| {
             // A write over what a thread has only read needs no fence.
             if record.how.is_write() && !earlier.how.is_write() {
-                known.is_behind(earlier) || known.is(earlier)
+                known.may_do_behind(true, earlier) || known.is(earlier)
             } else {
                 known.copy_is_behind(space, earlier)
             }

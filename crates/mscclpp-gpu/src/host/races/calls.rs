@@ -1,9 +1,8 @@
 //! What instrumented kernels call for each access, fence and call of a function; see `races.cpp` and `races.hpp` among the
 //! headers of the Host platform.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-
 use super::{
+    atomics::{Meaning, operation, perform},
     block::{Block, Place},
     bulk,
     order::{host_learns, of_host},
@@ -12,6 +11,8 @@ use super::{
     report::Why,
     shadow::{self, Page, offset},
     sites,
+    stores::{Relaxed, Stores},
+    thread::Known,
     words::Release,
 };
 use crate::host::{
@@ -131,19 +132,6 @@ fn scope(how: u32) -> Scope {
     }
 }
 
-/// The operations of `races.cpp`.
-mod operation {
-    pub(super) const LOAD: u32 = 0;
-    pub(super) const STORE: u32 = 1;
-    pub(super) const EXCHANGE: u32 = 2;
-    pub(super) const ADD: u32 = 3;
-    pub(super) const SUB: u32 = 4;
-    pub(super) const AND: u32 = 5;
-    pub(super) const OR: u32 = 6;
-    pub(super) const XOR: u32 = 7;
-    pub(super) const NAND: u32 = 8;
-}
-
 unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, what: *const Atomic) -> u64 {
     // SAFETY: kernels pass one that lives.
     let what = unsafe { &*what };
@@ -164,7 +152,8 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
     block.decide(number);
-    match block.place(address, what.bytes as usize) {
+    let memory = block.place(address, what.bytes as usize);
+    match memory {
         // SAFETY: as above.
         Place::Own => unsafe { perform(address, what) },
         Place::Memory | Place::Shared => {
@@ -173,6 +162,9 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
                 block.put_all(number);
             }
             block.comes_to(number, address, what.bytes as usize, false);
+            if memory == Place::Memory && hold_back(block, number, site, address, what) {
+                return 0;
+            }
             // SAFETY: as above.
             let before = unsafe { ordered(block, number, site, address, what) };
             if before.is_none() {
@@ -190,25 +182,39 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
     }
 }
 
-/// What a strong access of a word means.
-struct Meaning {
-    reads: bool,
-    writes: bool,
-    acquires: bool,
-    releases: bool,
-    is_update: bool,
+/// A relaxed store to memory that others share may come late, if a seed makes the schedule. Returns whether it does.
+fn hold_back(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> bool {
+    let is_relaxed = what.operation == operation::STORE && what.how & 0xf == 1 && what.how & PACKET == 0;
+    if !is_relaxed || !block.stores.get_mut(number).is_some_and(Stores::holds_relaxed) {
+        return false;
+    }
+    let record = block.threads[number].record(site, How::strong(true, scope(what.how)));
+    let releases = block.threads[number].released_by_fences(&record);
+    block.stores[number].hold(Relaxed { address, what: *what, record, releases });
+    true
 }
 
-impl Meaning {
-    fn of(what: &Atomic, before: u64) -> Self {
-        let order = what.how & 0xf;
-        let is_update = !matches!(what.operation, operation::LOAD | operation::STORE);
-        // A comparison that fails only reads.
-        let swaps = what.operation <= operation::NAND || before == what.expected;
-        let writes = what.operation != operation::LOAD && swaps;
-        let reads = what.operation != operation::STORE;
-        let (acquires, releases) = (matches!(order, 2 | 4) && reads, matches!(order, 3 | 4) && writes);
-        Self { reads, writes, acquires, releases, is_update }
+/// Does a relaxed store that was held back. What it means is what it meant when it was made.
+///
+/// # Safety
+/// Its address is that of a word of memory that is there.
+pub(super) unsafe fn late(block: &mut Block, number: usize, store: &Relaxed) {
+    let Relaxed { address, what, record, releases } = store;
+    if record.how.scope() == Scope::System && !ranges::is_shared(*address) {
+        tell_host_of(releases);
+    }
+    let mut races = Vec::new();
+    let mut held = shadow::hold(*address);
+    let page = held.page(*address);
+    // SAFETY: the caller's promise.
+    unsafe { perform(*address, what) };
+    let thread = &block.threads[number];
+    let is_before = |earlier: &Record| thread.may_do_behind(true, earlier);
+    page.access(*address, what.bytes as usize, *record, is_before, |earlier, _, _| races.push(earlier));
+    leave_in_word(page, *address, false, record, releases.clone(), || what.value);
+    drop(held);
+    for earlier in races {
+        block.race(number, Some(earlier), *record, address & !7);
     }
 }
 
@@ -227,7 +233,8 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     let before = unsafe { perform(address, what) };
     let meaning = Meaning::of(what, before);
     let how = How::strong(meaning.writes, scope(what.how));
-    let is_packet = what.how & PACKET != 0;
+    // Zeros are no packet, but what a place has before its first.
+    let is_packet = what.how & PACKET != 0 && (meaning.reads || what.value != 0);
     let how = if is_packet { how.of_packet() } else { how };
     let record = block.threads[number].record(site, how);
     let lost = if is_packet { packets::accessed(page, address, bytes, &record) } else { None };
@@ -236,15 +243,11 @@ unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, w
     }
     let mut races = Vec::new();
     let thread = &block.threads[number];
-    page.access(
-        address,
-        bytes,
-        record,
-        |earlier| thread.is_behind(earlier),
-        |earlier, _, _| races.push(earlier),
-    );
+    let is_before = |earlier: &Record| thread.may_do_behind(!meaning.reads, earlier);
+    page.access(address, bytes, record, is_before, |earlier, _, _| races.push(earlier));
     if meaning.writes {
-        leave_in_word(block, number, page, address, &meaning, &record, || {
+        let releases = released(&mut block.threads[number], &meaning, &record);
+        leave_in_word(page, address, meaning.is_update, &record, releases, || {
             // SAFETY: the caller's promise; held, so it is what this access left.
             unsafe { perform(address, &Atomic { operation: operation::LOAD, ..*what }) }
         });
@@ -336,31 +339,35 @@ fn tell_host(block: &mut Block, number: usize, address: usize, what: &Atomic) {
         return;
     }
     let record = thread.record(0, How::strong(true, Scope::System));
-    let releases = thread.released_by_fences(&record);
+    tell_host_of(&thread.released_by_fences(&record));
+}
+
+fn tell_host_of(releases: &[Release]) {
     let to_system = releases.iter().filter(|release| release.by.how.scope() == Scope::System);
     to_system.for_each(|release| host_learns(&release.clock));
 }
 
-/// The thread has written a word: what it releases.
+/// What a thread's write to a word releases.
+fn released(thread: &mut Known, meaning: &Meaning, record: &Record) -> Vec<Release> {
+    if meaning.releases {
+        vec![Release { clock: thread.release(), by: *record }]
+    } else {
+        thread.released_by_fences(record)
+    }
+}
+
+/// A word was written.
 fn leave_in_word(
-    block: &mut Block,
-    number: usize,
     page: &mut Page,
     address: usize,
-    meaning: &Meaning,
+    is_update: bool,
     record: &Record,
+    releases: Vec<Release>,
     value: impl FnOnce() -> u64,
 ) {
-    let thread = &mut block.threads[number];
-    let mut releases = Vec::new();
-    if meaning.releases {
-        releases.push(Release { clock: thread.release(), by: *record });
-    } else {
-        releases.extend(thread.released_by_fences(record));
-    }
     let key = offset(address & !7) as u16;
     if let Some(word) = page.words.get_mut(&key)
-        && !meaning.is_update
+        && !is_update
     {
         word.begin_anew(record);
     }
@@ -368,42 +375,5 @@ fn leave_in_word(
         let word = page.words.entry(key).or_default();
         releases.into_iter().for_each(|release| word.release(release));
         word.value = Some(value());
-    }
-}
-
-/// Does the access itself.
-///
-/// # Safety
-/// The address is that of a word of so many bytes, which others access with atomics only.
-unsafe fn perform(address: usize, what: &Atomic) -> u64 {
-    macro_rules! perform {
-        ($word:ty, $integer:ty) => {{
-            // SAFETY: the caller's promise.
-            let word = unsafe { <$word>::from_ptr(address as *mut $integer) };
-            let (value, order) = (what.value as $integer, Ordering::SeqCst);
-            u64::from(match what.operation {
-                operation::LOAD => word.load(order),
-                operation::STORE => {
-                    word.store(value, order);
-                    0
-                }
-                operation::EXCHANGE => word.swap(value, order),
-                operation::ADD => word.fetch_add(value, order),
-                operation::SUB => word.fetch_sub(value, order),
-                operation::AND => word.fetch_and(value, order),
-                operation::OR => word.fetch_or(value, order),
-                operation::XOR => word.fetch_xor(value, order),
-                operation::NAND => word.fetch_nand(value, order),
-                _ => match word.compare_exchange(what.expected as $integer, value, order, order) {
-                    Ok(before) | Err(before) => before,
-                },
-            })
-        }};
-    }
-    match what.bytes {
-        1 => perform!(AtomicU8, u8),
-        2 => perform!(AtomicU16, u16),
-        4 => perform!(AtomicU32, u32),
-        _ => perform!(AtomicU64, u64),
     }
 }

@@ -17,9 +17,8 @@ pub(super) struct Clock {
     pub(super) all: u32,
     /// Of each stream, the operations up to this number.
     streams: Vec<(u32, u32)>,
-    /// Of each stream, the operations up to this number of which is known only that they are complete, so that what they read is
-    /// read: see [`Self::learn_complete`].
-    complete: Vec<(u32, u32)>,
+    /// What is known only to be complete: see [`Self::learn_complete`]. This has none of its own.
+    complete: Option<Arc<Clock>>,
     /// Of each block, the ordinary accesses of all threads up to this barrier.
     blocks: Vec<(u32, u32)>,
     /// Of each thread, the accesses up to this time of its own.
@@ -27,8 +26,22 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Whether what the record stands for is known.
+    /// Whether what the record stands for is known, so that anything may follow it.
     pub(super) fn covers(&self, record: &Record) -> bool {
+        // Of what was read only a write must be kept apart.
+        self.knows(record) || (!record.how.is_write() && self.knows_as_done(record))
+    }
+
+    /// Whether a write that reads nothing may follow what the record stands for: it is known, or complete.
+    pub(super) fn lets_write(&self, record: &Record) -> bool {
+        self.knows(record) || self.knows_as_done(record)
+    }
+
+    fn knows_as_done(&self, record: &Record) -> bool {
+        self.complete.as_ref().is_some_and(|complete| complete.knows(record))
+    }
+
+    fn knows(&self, record: &Record) -> bool {
         if record.stamp <= self.all {
             return true;
         }
@@ -36,11 +49,6 @@ impl Clock {
             return record.clock <= self.host;
         }
         if get(&self.streams, record.stream).is_some_and(|sequence| sequence >= record.sequence) {
-            return true;
-        }
-        if !record.how.is_write()
-            && get(&self.complete, record.stream).is_some_and(|sequence| sequence >= record.sequence)
-        {
             return true;
         }
         let by_barrier = || {
@@ -55,26 +63,44 @@ impl Clock {
         self.host >= other.host
             && self.all >= other.all
             && has(&self.streams, &other.streams)
-            && self.knows_complete(&other.complete)
+            && other.complete.as_ref().is_none_or(|complete| self.knows_complete(complete))
             && has(&self.blocks, &other.blocks)
             && covers(&self.threads, &other.threads, |key, time| self.knows_by_barrier(key, time))
     }
 
-    fn knows_complete(&self, streams: &[(u32, u32)]) -> bool {
-        let otherwise = |stream, sequence| get(&self.streams, stream).is_some_and(|known| known >= sequence);
-        covers(&self.complete, streams, otherwise)
+    /// Whether all that `other` knows, beside what is complete for it, is complete.
+    fn knows_complete(&self, other: &Self) -> bool {
+        let nothing = Self::default();
+        let complete = self.complete.as_deref().unwrap_or(&nothing);
+        // What is known is complete, too.
+        let is_known = |own: &[(u32, u32)], key, value| get(own, key).is_some_and(|known| known >= value);
+        let by_thread = |key, time| {
+            get(&self.threads, key).is_some_and(|known| known >= time)
+                || self.knows_by_barrier(key, time)
+                || complete.knows_by_barrier(key, time)
+        };
+        complete.host.max(self.host) >= other.host
+            && complete.all.max(self.all) >= other.all
+            && covers(&complete.streams, &other.streams, |key, value| is_known(&self.streams, key, value))
+            && covers(&complete.blocks, &other.blocks, |key, value| is_known(&self.blocks, key, value))
+            && covers(&complete.threads, &other.threads, by_thread)
     }
 
     /// Whether [`Self::learn_complete`] would tell nothing new.
     pub(super) fn knows_as_complete(&self, start: &Self) -> bool {
-        self.knows_complete(&start.streams) && self.knows_complete(&start.complete)
+        self.knows_complete(start)
+            && start.complete.as_ref().is_none_or(|complete| self.knows_complete(complete))
     }
 
     /// Learns that whatever a launch began behind is complete, from something that the launch wrote without release. What was
-    /// read there has been read, and cannot see what is written from now on; what was written there may not be seen yet.
+    /// read there has been read, and what was written there, or acquired, is in memory: from now on it can be written over. To
+    /// read it takes more.
     pub(super) fn learn_complete(&mut self, start: &Self) {
-        merge(&mut self.complete, &start.streams);
-        merge(&mut self.complete, &start.complete);
+        let complete = Arc::make_mut(self.complete.get_or_insert_default());
+        complete.join(&Self { complete: None, ..start.clone() });
+        if let Some(theirs) = &start.complete {
+            complete.join(theirs);
+        }
     }
 
     fn knows_by_barrier(&self, key: u64, time: u64) -> bool {
@@ -87,7 +113,10 @@ impl Clock {
         self.host = self.host.max(other.host);
         self.all = self.all.max(other.all);
         merge(&mut self.streams, &other.streams);
-        merge(&mut self.complete, &other.complete);
+        if let Some(theirs) = &other.complete {
+            let complete = self.complete.get_or_insert_default();
+            *complete = joined(complete, theirs);
+        }
         merge(&mut self.blocks, &other.blocks);
         merge(&mut self.threads, &other.threads);
     }
@@ -113,20 +142,32 @@ impl Clock {
 
     /// How many blocks and threads it names.
     pub(super) fn len(&self) -> usize {
-        self.blocks.len() + self.threads.len()
+        self.blocks.len() + self.threads.len() + self.complete.as_ref().map_or(0, |complete| complete.len())
     }
 
     /// Names no blocks and threads whose launch it knows to have ended. `launch` says of a block which operation of which
     /// stream that is.
     pub(super) fn forget_ended(&mut self, launch: impl Fn(u32) -> Option<(u32, u32)>) {
         let streams = std::mem::take(&mut self.streams);
+        if let Some(complete) = &mut self.complete {
+            let complete = Arc::make_mut(complete);
+            let of_complete = std::mem::take(&mut complete.streams);
+            complete.forget_those(&launch, &[&streams, &of_complete]);
+            complete.streams = of_complete;
+        }
+        self.forget_those(&launch, &[&streams]);
+        self.streams = streams;
+    }
+
+    fn forget_those(&mut self, launch: &impl Fn(u32) -> Option<(u32, u32)>, known: &[&[(u32, u32)]]) {
         let runs = |block: u32| {
-            let ended = |(stream, sequence)| get(&streams, stream).is_some_and(|known| known >= sequence);
-            !launch(block).is_some_and(ended)
+            let is_known = |stream, sequence| {
+                known.iter().any(|streams| get(streams, stream).is_some_and(|known| known >= sequence))
+            };
+            !launch(block).is_some_and(|(stream, sequence)| is_known(stream, sequence))
         };
         self.blocks.retain(|(block, _)| runs(*block));
         self.threads.retain(|(key, _)| runs(Record::block_of(*key)));
-        self.streams = streams;
     }
 }
 
@@ -239,13 +280,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_covers_reads_alone() {
+    fn what_is_complete_may_be_written_over_and_not_read() {
         use super::super::record::How;
         let (mut start, mut clock) = (Clock::default(), Clock::default());
         start.learn_stream(1, 5);
+        let acquired = Record { stream: 2, how: How::plain(true), ..record(4, 1, 0, 2) };
+        start.learn_thread(acquired.key(), acquired.clock);
         clock.learn_complete(&start);
         let write = Record { how: How::plain(true), ..record(3, 7, 0, 0) };
         assert!(clock.covers(&record(3, 7, 0, 0)) && !clock.covers(&write));
+        assert!(clock.lets_write(&write) && clock.lets_write(&acquired) && !clock.covers(&acquired));
         assert!(!clock.covers(&Record { sequence: 6, ..record(3, 7, 0, 0) }), "a later launch");
         assert!(clock.knows_as_complete(&start) && !clock.includes(&start) && start.includes(&clock));
     }

@@ -12,6 +12,7 @@
 //! 2. No lock of a page is held when a coroutine is suspended, a kernel fails, or a report is put into words.
 //! 3. Without the variable nothing of this runs, but for tests of `Option`s and of [`is_on`].
 
+mod atomics;
 mod block;
 mod bulk;
 mod calls;

@@ -20,7 +20,10 @@ use super::{
     sites::HostSite,
     words::{Release, stamp},
 };
-use crate::{DevicePtr, Error, LaunchConfig, Result, host::ranges};
+use crate::{
+    DevicePtr, Error, LaunchConfig, Result,
+    host::{ranges, schedule},
+};
 
 struct Host {
     clock: Option<Arc<Clock>>,
@@ -296,5 +299,8 @@ fn failed(site: HostSite, found: &[report::Found]) -> Result<()> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(Error::KernelFailed { kernel: site.text().to_owned(), message: problems.join("\n") })
+    Err(Error::KernelFailed {
+        kernel: site.text().to_owned(),
+        message: schedule::with_seed(problems.join("\n")),
+    })
 }

@@ -92,6 +92,11 @@ impl Known {
         by_barrier || self.clock.covers(earlier)
     }
 
+    /// Whether an access of this thread may follow; `only_writes` says that it reads nothing.
+    pub(super) fn may_do_behind(&self, only_writes: bool, earlier: &Record) -> bool {
+        self.is_behind(earlier) || (only_writes && self.clock.lets_write(earlier))
+    }
+
     /// Whether the access is this thread's own.
     pub(super) fn is(&self, other: &Record) -> bool {
         other.block == self.block && other.thread == self.number

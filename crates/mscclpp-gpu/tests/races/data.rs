@@ -1,0 +1,131 @@
+//! Under a schedule that a seed makes, wrong kernels have wrong results, too, and right ones have the right ones. A process has
+//! one seed, so these tests start this program again.
+
+use std::{
+    env,
+    fmt::Write,
+    process::{Command, ExitCode},
+};
+
+use libtest_mimic::{Failed, Trial};
+use mscclpp_gpu::KernelSource;
+
+use super::mutants::{EXCHANGE, FLAGS, GRID, MUTANTS, mutated, run};
+
+/// The first argument of a process that prints the results of the kernel that the second one names.
+const RESULTS_OF: &str = "--results-of";
+
+/// How often a seed may give the right results after all: launches that the host begins late meet in another order.
+const RUNS: usize = 10;
+
+/// Kernels with the results of a launch, of which there are so many.
+const RIGHT: [(&str, &str, &str, fn(usize) -> u64, usize); 7] = [
+    ("exchange.cu", EXCHANGE, "exchange", |_| 120, 64),
+    ("flags.cu", FLAGS, "flags", |_| 120, 1),
+    ("flags.cu", FLAGS, "fences", |_| 120, 1),
+    ("grid.cu", GRID, "blocks", |_| 1, 192),
+    ("grid.cu", GRID, "last", |_| 3, 1),
+    ("grid.cu", GRID, "threads", |n| 63 - n as u64, 64),
+    ("grid.cu", GRID, "warps", |n| n as u64 ^ 1, 64),
+];
+
+/// Mutants, each with a seed that gives wrong results.
+const WRONG: [(&str, u64); 10] = [
+    ("a_signal_is_relaxed", 1),
+    ("no_barrier_stands_in_front_of_the_signal", 1),
+    ("no_barrier_stands_behind_the_wait", 1),
+    ("scratch_is_not_doubled", 1),
+    ("a_flag_is_stored_relaxed", 1),
+    ("a_flag_is_used_again", 1),
+    ("the_fence_in_front_is_missing", 1),
+    ("blocks_do_not_meet", 1),
+    ("a_count_releases_nothing", 1),
+    ("threads_do_not_meet", 1),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let right = (1..=3).map(|seed| {
+        Trial::test(format!("results_are_right_with_seed_{seed}"), move || results_are_right(seed))
+    });
+    let wrong = WRONG.map(|(name, seed)| {
+        Trial::test(format!("{name}_and_gives_wrong_results_with_seed_{seed}"), move || {
+            results_are_wrong(name, seed)
+        })
+    });
+    right.chain(wrong).chain([Trial::test("a_failing_seed_replays", a_failing_seed_replays)]).collect()
+}
+
+/// Prints what a process with a seed is asked for. None if this is no such process.
+pub(crate) fn results() -> Option<ExitCode> {
+    let mut arguments = env::args().skip(1).skip_while(|argument| argument != RESULTS_OF).skip(1);
+    let name = arguments.next()?;
+    let mutant = MUTANTS.iter().find(|mutant| mutant.name == name);
+    let (file, text, kernel) = match mutant {
+        Some(mutant) => (format!("{name}.cu"), mutated(mutant), mutant.kernel),
+        None => {
+            let (file, text, kernel, ..) = RIGHT.iter().find(|(_, _, kernel, ..)| *kernel == name)?;
+            ((*file).to_owned(), (*text).to_owned(), *kernel)
+        }
+    };
+    let (said, results) = run(&KernelSource::new(&file, &text), kernel, 1);
+    let mut printed = said.join("\n");
+    for results in results {
+        let (.., count) = RIGHT.iter().find(|(_, _, right, ..)| *right == kernel)?;
+        write!(printed, "\nresults {:?}", &results[..*count]).expect("a string takes all");
+    }
+    println!("{printed}");
+    Some(ExitCode::SUCCESS)
+}
+
+/// What such a process says, and the results of both devices.
+fn start(name: &str, seed: u64) -> (String, Vec<String>) {
+    let mut this = Command::new(env::current_exe().expect("this program"));
+    this.args([RESULTS_OF, name]).env("MSCCLPP_HOST_SCHEDULE", seed.to_string());
+    let output = this.output().expect("this program starts");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    let results = printed.lines().filter_map(|line| line.strip_prefix("results ")).map(str::to_owned);
+    (printed.clone(), results.collect())
+}
+
+/// What both devices should have.
+fn right(kernel: &str) -> Vec<String> {
+    let (.., value, count) = RIGHT.iter().find(|(_, _, right, ..)| *right == kernel).expect("it is there");
+    let right: Vec<u64> = (0..*count).map(value).collect();
+    vec![format!("{right:?}"); 2]
+}
+
+fn results_are_right(seed: u64) -> Result<(), Failed> {
+    for (_, _, kernel, ..) in RIGHT {
+        let (said, results) = start(kernel, seed);
+        assert!(results == right(kernel) && !said.contains("race"), "{kernel}: {said}");
+    }
+    Ok(())
+}
+
+fn results_are_wrong(name: &str, seed: u64) -> Result<(), Failed> {
+    let kernel = MUTANTS.iter().find(|mutant| mutant.name == name).expect("it is there").kernel;
+    for _ in 0..RUNS {
+        let (said, results) = start(name, seed);
+        // The report is there in any case, and says how to have this again.
+        assert!(said.contains(&format!("MSCCLPP_HOST_SCHEDULE={seed}")), "{said}");
+        if results != right(kernel) {
+            return Ok(());
+        }
+    }
+    Err(format!("the results were right {RUNS} times").into())
+}
+
+/// Which numbers are wrong depends on many decisions. If they were not the seed's, no two runs would agree.
+fn a_failing_seed_replays() -> Result<(), Failed> {
+    let (name, seed) = WRONG[0];
+    let mut all: Vec<Vec<String>> = Vec::new();
+    for _ in 0..RUNS {
+        let (_, results) = start(name, seed);
+        if all.contains(&results) {
+            return Ok(());
+        }
+        all.push(results);
+    }
+    Err(format!("{RUNS} runs, and no results came twice: {all:?}").into())
+}

@@ -1,0 +1,80 @@
+//! What the race detector of simulated devices has found.
+
+use mscclpp::testing;
+use pyo3::prelude::*;
+
+/// One of the two accesses of a race.
+#[pyclass(name = "RaceAccess", module = "mscclpp._mscclpp", frozen, get_all)]
+pub(crate) struct PyRaceAccess {
+    /// What it does, such as `write` or `atomic read at device scope`.
+    what: String,
+    /// Who does it: kernel, device, block and thread, or the stream, or the host.
+    who: String,
+    /// File and line of the kernel, and in parentheses that of a header if the access is in one. For the host, its call.
+    place: String,
+}
+
+#[pymethods]
+impl PyRaceAccess {
+    fn __repr__(&self) -> String {
+        format!("<mscclpp.RaceAccess {} at {} by {}>", self.what, self.place, self.who)
+    }
+}
+
+impl From<testing::RaceAccess> for PyRaceAccess {
+    fn from(access: testing::RaceAccess) -> Self {
+        Self { what: access.what, who: access.who, place: access.place }
+    }
+}
+
+/// Two accesses to the same bytes that nothing orders, though one of them writes; or a read of bytes that nobody has written.
+/// `str()` gives the whole report.
+#[pyclass(name = "Race", module = "mscclpp._mscclpp", frozen)]
+pub(crate) struct PyRace {
+    /// The access that came first in this run; None for a read of what nobody has written.
+    #[pyo3(get)]
+    earlier: Option<Py<PyRaceAccess>>,
+    /// The access that came second.
+    #[pyo3(get)]
+    later: Py<PyRaceAccess>,
+    /// Which memory: whose it is, its address and size, and the offset.
+    #[pyo3(get)]
+    memory: String,
+    /// What would have ordered the two.
+    #[pyo3(get)]
+    hint: String,
+    text: String,
+}
+
+#[pymethods]
+impl PyRace {
+    fn __str__(&self) -> &str {
+        &self.text
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<mscclpp.Race: {}>", self.text)
+    }
+}
+
+impl PyRace {
+    fn new(py: Python<'_>, race: testing::Race) -> PyResult<Self> {
+        let text = race.to_string();
+        let testing::Race { earlier, later, memory, hint, .. } = race;
+        Ok(Self {
+            earlier: earlier.map(|access| Py::new(py, PyRaceAccess::from(access))).transpose()?,
+            later: Py::new(py, PyRaceAccess::from(later))?,
+            memory,
+            hint,
+            text,
+        })
+    }
+}
+
+/// The races of kernels that simulated devices have found in this process until now, each pair of lines once. There are none
+/// unless `MSCCLPP_HOST_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
+/// report.
+#[pyfunction]
+pub(crate) fn races(py: Python<'_>) -> PyResult<Vec<PyRace>> {
+    py.detach(testing::races).into_iter().map(|race| PyRace::new(py, race)).collect()
+}

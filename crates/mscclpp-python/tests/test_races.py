@@ -1,0 +1,78 @@
+"""The race detector of simulated devices, which the environment switches on when the first kernel is made."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import mscclpp
+import pytest
+
+from conftest import KERNELS
+from device import host_only
+
+pytestmark = host_only
+
+PROGRAM = """
+import sys
+import mscclpp, numpy
+from mscclpp.utils import KernelBuilder
+
+folder, order = sys.argv[1:]
+numbers, flag, sum = (mscclpp.GpuBuffer(size, dtype=numpy.int32) for size in (16, 1, 1))
+kernel = KernelBuilder("races.cu", "hand_over", folder, {"ORDER": f"mscclpp::{order}"}).get_compiled_kernel()
+kernel.launch_kernel((numbers, flag, sum), 2, 1, 0, None)
+try:
+    mscclpp.synchronize(60)
+    print("no error")
+except mscclpp.Error as error:
+    print(error)
+print("---")
+for race in mscclpp.races():
+    assert isinstance(race, mscclpp.Race) and isinstance(race.later, mscclpp.RaceAccess)
+    print(f"{race.earlier.what} at {race.earlier.place} | {race.later.what} at {race.later.place}")
+    print(race.later.who)
+    print(race.memory)
+    print(race.hint)
+    print(str(race) in repr(race) and str(race).startswith("race in " + race.memory))
+print(sum.tolist())
+"""
+
+
+def run(order, races):
+    """What the program says: of its `synchronize`, then of its races, and the sum."""
+    environment = {**os.environ, "MSCCLPP_HOST_RACES": races}
+    command = [sys.executable, "-c", PROGRAM, KERNELS, order]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert run.returncode == 0, run.stderr
+    said, races = run.stdout.split("---\n")
+    return said, races.splitlines()
+
+
+def place(mark):
+    lines = (pathlib.Path(KERNELS) / "races.cu").read_text().splitlines()
+    [line] = [number for number, line in enumerate(lines, 1) if line.endswith(f"// @{mark}")]
+    return f"races.cu:{line}"
+
+
+def test_a_store_without_release_is_reported_with_both_lines():
+    said, (accesses, who, memory, hint, texts_fit, _sum) = run("memoryOrderRelaxed", "1")
+    assert accesses == f"write at {place('write')} | read at {place('read')}"
+    assert who == "kernel hand_over on device 0, block [1, 0, 0], thread [0, 0, 0]"
+    assert "memory of device 0 at" in memory and "(64 bytes), offset 0" in memory
+    assert "releases nothing" in hint and texts_fit == "True"
+    assert place("write") in said and place("read") in said and hint in said
+
+
+def test_a_kernel_in_order_has_none():
+    assert run("memoryOrderRelease", "1") == ("no error\n", ["[120]"])
+
+
+def test_nothing_is_looked_for_unless_the_environment_says_so():
+    assert run("memoryOrderRelaxed", "0") == ("no error\n", ["[120]"])
+
+
+def test_there_are_none_here():
+    if os.environ.get("MSCCLPP_HOST_RACES") == "1":
+        pytest.skip("the detector is on for all tests")
+    assert mscclpp.races() == []

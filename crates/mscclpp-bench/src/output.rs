@@ -25,7 +25,9 @@ const STDOUT: &str = "-";
 impl Output {
     /// Fails before the work if its results could not be written.
     pub(crate) fn require_writable(&self) -> Result<()> {
-        let Some(path) = self.json.as_deref().filter(|path| *path != STDOUT) else { return Ok(()) };
+        let Some(path) = self.json.as_deref().filter(|path| *path != Path::new(STDOUT)) else {
+            return Ok(());
+        };
         let opened = OpenOptions::new().create(true).append(true).open(path);
         opened.map(drop).map_err(|error| not_written(path, &error).into())
     }
@@ -38,7 +40,7 @@ impl Output {
         };
         let json = self.json.as_deref().map(|path| Ok::<_, serde_json::Error>((path, report.to_json()?)));
         match json.transpose()? {
-            Some((path, json)) if path == STDOUT => {
+            Some((path, json)) if path == Path::new(STDOUT) => {
                 eprint!("{report}");
                 to_stdout(&json).map_err(|error| format!("writing the JSON: {error}"))?;
             }

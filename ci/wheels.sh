@@ -52,7 +52,7 @@ try() {
     local python=$1 file=$2 venv=$folder/venv
     "$python" -m venv --clear "$venv"
     "$venv/bin/pip" install --quiet "$file"
-    cp ci/wheel_user.py crates/mscclpp-python/examples/ping_pong.{py,cu} "$venv"
+    cp ci/wheel_user.py "$venv"
     (
         cd "$venv"
         # Nothing of this machine but the environment of Python: not even a shell's commands.
@@ -67,7 +67,7 @@ pythons() {
     local python
     for python in $(compgen -c python3. | grep -E '^python3\.(1[1-9]|[2-9][0-9])$' | sort -Vu) "$HOME"/.pyenv/versions/3.*/bin/python3; do
         "$python" -c 'import ensurepip, sys; assert sys.version_info >= (3, 11); print(*sys.version_info[:2], sys.executable)' 2> /dev/null || true
-    done | sort -k 1,2n -u -V | awk '!seen[$1, $2]++ { print $3 }'
+    done | awk '!seen[$1, $2]++ { print $3 }'
 }
 
 mkdir -p "$folder"

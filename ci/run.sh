@@ -180,12 +180,16 @@ step_oldest() {
     cargo "+$version" check --workspace --locked --target-dir target/oldest
 }
 
-# Each feature of each crate alone, and none. `cuda` leaves it to others to choose a version of CUDA, and does not build alone;
-# `rdma-sys` is a matter of the step `verbs`.
+# Each feature of each crate alone, and none. `cuda` and `cudarc` leave it to another feature to choose a version of CUDA, so they
+# do not build alone; nor does the benchmark program without a version. `rdma-sys` is a matter of the step `verbs`.
 step_features() {
     command -v cargo-hack > /dev/null || cargo install --quiet --locked cargo-hack
-    CARGO_TARGET_DIR=target/features RUSTFLAGS="-D warnings" cargo hack check --workspace --each-feature \
-        --exclude-features cuda,rdma-sys --exclude-all-features
+    local -x RUSTFLAGS="-D warnings" CARGO_TARGET_DIR=target/features
+    cargo hack check --workspace --exclude mscclpp-bench --each-feature --exclude-features cuda,cudarc,rdma-sys --exclude-all-features
+    cargo check -p mscclpp-bench --features hip
+    cargo check -p mscclpp-bench --no-default-features --features cuda-13000
+    cargo check -p mscclpp-collectives --no-default-features --features cudarc,cuda-13000
+    cargo check -p mscclpp-gpu --features cuda,cuda-13000
 }
 
 # Nothing that breaks programs, unless the version says so, since the last release: the last tag `v*`, or SEMVER_BASELINE.

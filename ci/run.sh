@@ -8,8 +8,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme first_program format clippy docs kernels headers races hip verbs layers python rdma loom fuzz simulation)
-LONG=(site deny races_all soak long_fuzz long_simulation collectives)
+STEPS=(readme first_program format clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
+LONG=(site deny package oldest features semver wheels races_all soak long_fuzz long_simulation collectives)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -51,6 +51,12 @@ step_docs() {
 
 # The book and the reference as one site, whose links lead somewhere, and whose figures are those of their files.
 step_site() { cargo xtask site --check; }
+
+# What the crates offer is what docs/api lists, and their features are documented.
+step_api() {
+    python3 ci/features.py
+    cargo xtask api --check
+}
 
 # The checked-in PTX is what the sources give.
 step_kernels() {
@@ -176,6 +182,57 @@ step_python() {
 step_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny
     cargo deny --locked check licenses bans sources
+}
+
+# Each crate that is published, built from its package alone: the packages of the others stand in for the registry. Then the
+# reference with the features that docs.rs shows, where there is no network.
+step_package() {
+    cargo package --workspace --locked --exclude xtask --exclude mscclpp-{fake-hip,python,test-support}
+    local crate features
+    while read -r crate features; do
+        RUSTDOCFLAGS="-D warnings" unshare --net --map-root-user \
+            cargo doc --quiet --offline --locked --no-deps -p "$crate" ${features:+--features "$features"}
+    done < <(cargo metadata --format-version 1 --no-deps --locked | python3 -c '
+import json, sys
+for package in json.load(sys.stdin)["packages"]:
+    settings = (package["metadata"] or {}).get("docs", {}).get("rs")
+    if settings: print(package["name"], ",".join(settings.get("features", [])))')
+}
+
+# The oldest Rust that the manifests promise.
+step_oldest() {
+    local version
+    version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    rustup toolchain install --profile minimal "$version"
+    cargo "+$version" check --workspace --locked --target-dir target/oldest
+}
+
+# Each feature of each crate alone, and none. `cuda` and `cudarc` leave it to another feature to choose a version of CUDA, so they
+# do not build alone; nor does the benchmark program without a version. `rdma-sys` is a matter of the step `verbs`.
+step_features() {
+    command -v cargo-hack > /dev/null || cargo install --quiet --locked cargo-hack
+    local -x RUSTFLAGS="-D warnings" CARGO_TARGET_DIR=target/features
+    cargo hack check --workspace --exclude mscclpp-bench --each-feature --exclude-features cuda,cudarc,rdma-sys --exclude-all-features
+    cargo check -p mscclpp-bench --features hip
+    cargo check -p mscclpp-bench --no-default-features --features cuda-13000
+    cargo check -p mscclpp-collectives --no-default-features --features cudarc,cuda-13000
+    cargo check -p mscclpp-gpu --features cuda,cuda-13000
+}
+
+# Nothing that breaks programs, unless the version says so, since the last release: the last tag `v*`, or SEMVER_BASELINE.
+step_semver() {
+    local baseline=${SEMVER_BASELINE:-$(git describe --tags --abbrev=0 --match 'v*' 2> /dev/null || true)}
+    [ -n "$baseline" ] || { echo "nothing was released yet, and SEMVER_BASELINE names no revision"; return; }
+    command -v cargo-semver-checks > /dev/null || cargo install --quiet --locked cargo-semver-checks
+    # The default features: more cannot be on together.
+    cargo semver-checks check-release --baseline-rev "$baseline" --default-features \
+        --workspace --exclude xtask --exclude mscclpp-{bench,fake-hip,nccl,python,test-support}
+}
+
+# The Python package as it is released, in environments of their own.
+step_wheels() {
+    command -v c++ > /dev/null || install_packages g++
+    bash ci/wheels.sh
 }
 
 # The lock-free protocols, under every interleaving that loom tries.

@@ -105,7 +105,7 @@ def main():
     if sys.argv[1:] and not check:
         sys.exit(__doc__)
     problems, blocks = [], 0
-    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]):
+    for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "crates").glob("*/README.md")]):
         name = page.relative_to(ROOT)
         before = page.read_text()
         try:

@@ -55,6 +55,16 @@ pub(crate) enum Error {
     #[error("{} is not what docs/figures gives; run `cargo xtask site --figures` and commit", .0.display())]
     StaleFigure(PathBuf),
 
+    /// The listings that are checked in differ from what the crates offer.
+    #[error(
+        "docs/api does not list what these crates offer: {0}; if the change is meant, run `cargo xtask api` and commit"
+    )]
+    StaleApi(String),
+
+    /// What rustdoc wrote is missing or not understood.
+    #[error("cannot list the items in {}; remove it, run the command again, or use the Rust that docs/src/development.md names", path.display())]
+    Api { path: PathBuf, source: Box<public_api::Error> },
+
     /// A file that was fetched is not the one that was meant.
     #[error("{} does not have the SHA-256 {expected}; remove it and fetch again, or name headers with --headers", path.display())]
     Hash { path: PathBuf, expected: &'static str },

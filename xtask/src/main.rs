@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod api;
 mod build_kernels;
 mod dist;
 mod error;
@@ -25,6 +26,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// List what each published crate offers, in docs/api.
+    Api(api::Options),
     /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx, and those of tests to the cache of compiled kernels.
     BuildKernels(build_kernels::Options),
     /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust, or pack them.
@@ -39,6 +42,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Api(options) => api::run(&options).map(|()| ExitCode::SUCCESS),
         Command::BuildKernels(options) => build_kernels::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Dist(options) => dist::run(&options).map(|()| ExitCode::SUCCESS),
         Command::GenVerbs(options) => gen_verbs::run(&options).map(|()| ExitCode::SUCCESS),

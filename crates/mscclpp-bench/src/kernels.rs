@@ -1,10 +1,11 @@
-//! The kernels of the benchmarks, in `cuda/kernels`. The kernel of `signal-pingpong` is the library's own.
+//! The kernels of the benchmarks, in `cuda/kernels`; the links in this crate's folder `kernels` bring them into its package.
+//! The kernel of `signal-pingpong` is the library's own.
 
 use mscclpp::KernelSource;
 
 macro_rules! kernel {
     ($name:literal) => {
-        KernelSource::new($name, include_str!(concat!("../../../cuda/kernels/", $name)))
+        KernelSource::new($name, include_str!(concat!("../kernels/", $name)))
     };
 }
 

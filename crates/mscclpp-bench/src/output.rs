@@ -36,7 +36,7 @@ impl Output {
         };
         let json = self.json.as_deref().map(|path| Ok::<_, serde_json::Error>((path, report.to_json()?)));
         match json.transpose()? {
-            Some((path, json)) if path == STDOUT => {
+            Some((path, json)) if path == Path::new(STDOUT) => {
                 eprint!("{report}");
                 to_stdout(&json).map_err(|error| format!("writing the JSON: {error}"))?;
             }

@@ -23,6 +23,10 @@
 //! it: one thread per rank owns all its sockets. `collective` is written over plain messages and serves both kinds of
 //! bootstrap. `inbox` is where callers wait.
 //!
+//! # Features
+//! `simulation`, off by default: a network that is played, for the tests and the benchmark of this repository. It may change at
+//! any time.
+//!
 //! # Threat model
 //! If the job has a key, a stranger who does not know it and connects to a rank cannot join the job, nor stop it from forming,
 //! nor make it fail. An unproven connection costs a rank a few kilobytes for a few seconds, and their number is limited.

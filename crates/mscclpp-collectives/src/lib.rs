@@ -19,8 +19,9 @@
 //! kernels of its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those that it includes.
 //!
 //! # Features
-//! `half` (default): `half::f16` and `half::bf16` as numbers. The others are those of [`mscclpp`], of which `cuda-ipc` and
-//! `ethernet` are on by default, too. `cudarc`: calls with `CudaSlice` and `CudaStream` of the crate cudarc
+//! `half` (default): `half::f16` and `half::bf16` as numbers. `cuda-ipc`, `ethernet`, `cuda-12040`, `cuda-13000` and `hip` are those of
+//! [`mscclpp`], of which `cuda-ipc`, `ethernet` and `cuda-12040` are on by default, too.
+//! `cudarc`: calls with `CudaSlice` and `CudaStream` of the crate cudarc
 //! (`Collectives::on_cudarc`), which is compiled and has not been run.
 //!
 //! # What it does not do yet

@@ -13,6 +13,14 @@
 //! memory through HIP's IPC handles, and relies on HIP's promise that a stream value write comes after the stream's
 //! earlier work. This has not been run on an AMD GPU yet.
 //!
+//! # Features
+//! | feature | what it brings |
+//! | --- | --- |
+//! | `cuda-12040` or `cuda-13000` | memory of NVIDIA GPUs, with the driver's symbols as of that version: at most one of them in a build |
+//! | `hip` | memory of AMD GPUs |
+//!
+//! None is on by default. Without them only simulated devices share memory.
+//!
 //! # How memory is shared
 //! Registering a region exports the allocation around it. Plain allocations are exported as a legacy IPC handle,
 //! virtual-memory allocations as a file descriptor, or as a fabric handle if they were made for nothing else. File

@@ -5,6 +5,11 @@
 //! those of `cudarc::driver::sys`. cudarc's own loader is never used, because it panics if a library or a symbol is
 //! missing. Here that is a [`LoadError`], which says what was looked for and where.
 //!
+//! The features, none of which is on by default:
+//! - `cuda`: the CUDA driver and NVRTC;
+//! - `cuda-12040` or `cuda-13000`: which CUDA version's symbols cudarc declares. With `cuda` a program needs exactly one of them;
+//! - `hip`: HIP and hiprtc.
+//!
 //! Nothing here is safe or checked, no type owns a driver object, and there is no policy: all of that is in
 //! `mscclpp-gpu`.
 //!

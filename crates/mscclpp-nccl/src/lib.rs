@@ -16,6 +16,8 @@
 //! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
 //!
 //! The book's page "In place of NCCL" (`docs/src/nccl.md`) says how to load it, what runs, and what is not covered.
+//!
+//! The features `cuda-ipc`, `ethernet` and `cuda-12040`, which are on by default, `cuda-13000` and `hip` are those of [`mscclpp`].
 
 pub mod abi;
 mod calls;

@@ -135,6 +135,11 @@ pub use version::{Version, version};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// And that of the package's own.
+#[cfg(all(doctest, feature = "cuda-ipc"))]
+#[doc = include_str!("../README.md")]
+struct PackageReadme;
+
 /// How processes find each other: ranks, launchers, addresses, messages.
 pub mod bootstrap {
     pub use mscclpp_bootstrap::{

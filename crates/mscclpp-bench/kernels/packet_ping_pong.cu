@@ -1,0 +1,1 @@
+../../../cuda/kernels/packet_ping_pong.cu

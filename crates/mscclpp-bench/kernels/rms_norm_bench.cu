@@ -1,0 +1,1 @@
+../../../cuda/kernels/rms_norm_bench.cu

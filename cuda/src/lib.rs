@@ -161,7 +161,7 @@ pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channe
 /// `CollectiveGroup`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
-/// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 96 threads with 196,864 bytes of dynamic
+/// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
 /// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
 pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", bulk);
 

@@ -166,9 +166,9 @@ fn collectives() -> Result<(), Failed> {
             ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
         assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
     }
-    let registered: &[&str] = &["--registered", "--ways", "direct,bulk", "--blocks", "2", "--threads", "96"];
+    let registered: &[&str] = &["--registered", "--ways", "direct,bulk", "--blocks", "2", "--threads", "64"];
     for (workload, ways) in
-        [("all-gather", ["direct 2x96", "bulk 2x96"]), ("all-reduce", ["pieces 2x96", "pieces 2x96"])]
+        [("all-gather", ["direct 2x64", "bulk 2x64"]), ("all-reduce", ["pieces 2x64", "pieces 2x64"])]
     {
         let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
         assert_eq!(variants(&report), [[ways[0]; 4], [ways[1]; 4]].concat());

@@ -10,8 +10,8 @@ use crate::{
     plan::{Plan, Whole},
 };
 
-/// What goes together is no larger. The table and the model send so much by packets.
-const MOST_TOGETHER: u64 = 64 << 10;
+/// What a rank sends together is no more, to all others. Up to there packets take no longer than several calls by lines.
+const MOST_TOGETHER: u64 = 256 << 10;
 
 /// An exchange that was asked for, and how it is done.
 pub(crate) type Asked<'a, 'b> = (&'a Request<'b>, Box<Plan>);
@@ -29,10 +29,11 @@ impl Inner {
         if op.scales() {
             return 1;
         }
+        let most = MOST_TOGETHER / (self.group.ranks.len() as u64 - 1);
         let mut bytes = 0;
         let fits = |(request, plan): &&Asked<'_, '_>| {
             bytes += words(plan) * 8;
-            request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= MOST_TOGETHER
+            request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= most
         };
         asked.iter().take(PARTS).take_while(fits).count().max(1)
     }
@@ -62,7 +63,9 @@ impl Inner {
         plan.segments.fill(Segment::NONE);
         plan.most_bytes = Some(bytes);
         plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
-        let choice = self.choose(&self.question(mapped, &plan, self.group.ranks.len()));
+        let mut question = self.question(mapped, &plan, self.group.ranks.len());
+        question.possible.lines = false;
+        let choice = self.choose(&question);
         if choice.way != Way::Packets || choice.two_steps {
             return Ok(false);
         }

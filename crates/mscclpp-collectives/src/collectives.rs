@@ -167,7 +167,7 @@ impl Collectives {
     }
 
     /// Puts collectives into `stream`, a group that no request of which takes what another gives: small `all_reduce`s of one type
-    /// and operation that follow each other go in one launch, up to 64 KiB together, which takes little longer than one of them.
+    /// and operation that follow each other go in one launch, up to 256 KiB for all peers together, which takes little longer than one of them.
     /// [Sends](crate::Kind::Send) and [receives](crate::Kind::Recv) go all together, after the others. So a rank may both send to
     /// and receive from a peer, in whatever order the two give these. All ranks give the others in the same order, divided alike
     /// into calls of this method. Does not block on other ranks.

@@ -255,8 +255,8 @@ impl Possible {
 /// Blocks are not made smaller than this for want of room, if they can be fewer.
 pub(crate) const LEAST_THREADS: u32 = 128;
 
-/// The least threads of a block that moves by bulk copies: those that do, and others that copy the rank's own part.
-pub(crate) const BULK_THREADS: u32 = 96;
+/// The threads of a block that copy in bulk; others have something to do only where that is not possible.
+pub(crate) const BULK_THREADS: u32 = 64;
 
 /// How many blocks of so many threads run at once where there is room for `max_threads`. A multiprocessor has room for
 /// 1024, so blocks count as large as the next divisor of that.

@@ -135,6 +135,9 @@ fn groups(n: usize, rounds: u64) {
             submit(&members);
             graphs.push((members, stream.end_capture().expect("a graph")));
             let (members, graph) = &graphs[random.of(0..=graphs.len() as u64 - 1) as usize];
+            if std::env::var_os("BARRIER").is_some() {
+                comm.bootstrap().barrier().expect("all ranks");
+            }
             let all = write(rank, n, round + rounds, seed, &memory);
             // SAFETY: what it was captured with lives, and nothing else runs.
             unsafe { graph.launch(&stream).expect("a launch") };

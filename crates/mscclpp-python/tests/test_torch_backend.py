@@ -132,7 +132,9 @@ def messages(rank, n, _address, port):
             dist.all_reduce(own(rank))
     # Two in one direction arrive in their order.
     parts = [torch.empty(10), torch.empty(10)]
-    works = [dist.irecv(part, before) for part in parts] + [dist.isend(own(rank, 10) * (i + 1), after) for i in range(2)]
+    works = [dist.irecv(part, before) for part in parts] + [
+        dist.isend(own(rank, 10) * (i + 1), after) for i in range(2)
+    ]
     for work in works:
         work.wait()
     assert all((part == (before + 1) * (i + 1)).all() for i, part in enumerate(parts))

@@ -2,7 +2,7 @@
 // collective_direct_device.hpp. Few blocks fill a link in this way. They need compute capability 9.0. For the library's own
 // use.
 //
-// Two warps of a block copy, and the others copy the rank's own part meanwhile. What is not registered, or does not lie at a
+// Two warps of a block copy: one of them the rank's own part, if there is one. What is not registered, or does not lie at a
 // multiple of 16, goes as it does without bulk copies, behind that.
 
 #ifndef MSCCLPP_COLLECTIVE_BULK_DEVICE_HPP_

@@ -78,8 +78,8 @@ struct ByStores {
 };
 
 // Blocks have at least as many threads as there are ranks. A `Copier` with warps of its own has those copy into the places
-// what lies at a multiple of 16: `copy(warp, to, from, bytes)` returns when all has arrived, for a signal behind a barrier of
-// the block. Such blocks have more threads than these warps.
+// what lies at a multiple of 16, and the rank's own part: `copy(warp, to, from, bytes)` returns when all has arrived, for a
+// signal behind a barrier of the block.
 template <bool OfTwo, class Copier>
 MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct,
                                             const Copier& copier) {
@@ -98,41 +98,43 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   // do not all leave the link alone at the same time. It also fills the wait for the places.
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
-  // By the threads behind those of the copier.
-  constexpr uint32_t Copying = 32 * Copier::Warps;
+  constexpr bool ByCopier = Copier::Warps != 0;
   const auto copyOwn = [&](uint64_t k) {
     if (k >= copies) return;
     const uint64_t at = pieces.offset(k);
-    copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread - Copying, b.threads - Copying);
+    copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
   };
-  const uint64_t ahead = Copying == 0 ? b.block % 2 : 0;
+  const uint64_t ahead = ByCopier ? 0 : b.block % 2;
   if (ahead != 0) copyOwn(0);
   // Thread r, for rank r; then every thread knows what r has said.
   bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.wait(b.thread));
 
   const auto isCopiers = [&](uint32_t p) {
-    return Copying != 0 && places.of(p) != nullptr && isAligned<16>(call.segments[p].send);
+    return ByCopier && places.of(p) != nullptr && isAligned<16>(call.segments[p].send);
   };
-  if constexpr (Copying != 0) {
+  if constexpr (ByCopier) {
     if (!failed) {
       const uint32_t warp = b.thread / 32;
-      for (uint32_t n = 1; n < b.ranks && warp < Copier::Warps; ++n) {
+      // One warp copies the own part if there is one, which takes as long as the others take for a peer.
+      const uint32_t pushing = copies == 0 ? Copier::Warps : Copier::Warps - 1;
+      // As many pieces of a message as are this block's, but those behind each other, and of these a part for each of some
+      // warps, of which this is the n-th. The message goes on to `size` at most.
+      const auto copyShare = [&](uint8_t* to, const uint8_t* from, uint64_t bytes, uint64_t size, uint32_t n, uint32_t of) {
+        uint64_t begin, end;
+        pieces.share(bytes, begin, end);
+        const uint64_t part = ((end - begin) / of + 127) / 128 * 128;
+        begin += n * part;
+        if (n + 1 < of && end > begin + part) end = begin + part;
+        if (end > size) end = size;
+        if (begin < end) copier.copy(warp, to + begin, from + begin, end - begin);
+      };
+      for (uint32_t n = 1; n < b.ranks && warp < pushing; ++n) {
         const uint32_t p = b.peer(n);
         if (sends(p) == 0 || !isCopiers(p)) continue;
-        // As many pieces as are this block's, but those behind each other, and of these a part for each warp.
         const CollectiveSegment ours = call.segments[p];
-        const uint64_t room = places.room(p, 0), size = room < ours.sendBytes ? room : ours.sendBytes;
-        uint64_t from, to;
-        pieces.share(ours.sendBytes, from, to);
-        const uint64_t part = ((to - from) / Copier::Warps + 127) / 128 * 128;
-        from += warp * part;
-        if (warp + 1 < Copier::Warps && to > from + part) to = from + part;
-        if (to > size) to = size;
-        if (from < to) copier.copy(warp, places.of(p) + from, ours.send + from, to - from);
+        copyShare(places.of(p), ours.send, ours.sendBytes, places.room(p, 0), warp, pushing);
       }
-      if (warp >= Copier::Warps) {
-        for (uint64_t k = 0; k < copies; ++k) copyOwn(k);
-      }
+      if (warp >= pushing && warp < Copier::Warps) copyShare(own.recv, own.send, own.recvBytes, own.recvBytes, 0, 1);
       const uint64_t last = isPeer(b.thread) ? sends(b.thread) - 1 : 0;
       pieces.signalAll(Pieces::First, last, [&](uint32_t r) { return sends(r) > 0 && isCopiers(r); });
     }
@@ -175,7 +177,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     return true;
   };
 
-  uint64_t most = Copying == 0 ? copies : 0, mostByRing = 0, mostTaken = 0;
+  uint64_t most = ByCopier ? 0 : copies, mostByRing = 0, mostTaken = 0;
   for (uint32_t n = 1; n < b.ranks && !failed; ++n) {
     const uint32_t p = b.peer(n);
     if (sends(p) > most && !isCopiers(p)) most = sends(p);
@@ -192,7 +194,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       if (failed) break;
     }
     put(k);
-    if constexpr (Copying == 0) copyOwn(k + ahead);
+    if constexpr (!ByCopier) copyOwn(k + ahead);
     if (k > 0 && k - 1 < mostTaken) failed = !take(k - 1);
   }
   if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);

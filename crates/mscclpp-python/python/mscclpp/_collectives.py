@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,11 @@ Op = str | tuple[str, float]
 Request = tuple[str, int, int, Any, str, Op, int]
 
 _DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+
+
+@functools.cache
+def _type_of_torch(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class _Array(NamedTuple):
@@ -301,7 +307,7 @@ class Collectives:
             if not x.is_contiguous():
                 raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
             self._expect_device(name, x.device.index if x.is_cuda else None)
-            return _Array(x.data_ptr(), x.numel(), str(x.dtype).removeprefix("torch."), tuple(x.shape))
+            return _Array(x.data_ptr(), x.numel(), _type_of_torch(x.dtype), x.shape)
         interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
         if interface is None:
             return self._look_at_dlpack(name, x)
@@ -337,7 +343,10 @@ class Collectives:
         if self.is_simulated:
             return 0
         if _arrays.is_torch_tensor(x):
-            return int(sys.modules["torch"].cuda.current_stream(self.device).cuda_stream)
+            torch: Any = sys.modules["torch"]
+            # The handle alone costs a tenth of what a stream costs; versions without this have streams.
+            handle_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+            return int(handle_of(self.device) if handle_of else torch.cuda.current_stream(self.device).cuda_stream)
         cupy = sys.modules.get("cupy")
         return int(cupy.cuda.get_current_stream().ptr) if cupy is not None else 0
 

@@ -2,9 +2,9 @@
 
 A stream carries out one call after the other. So a ring in which every rank first receives would wait for ever, if each
 message was a call of its own. Some versions of torch gather the messages of `batch_isend_irecv` themselves only for groups
-that are not of a class of Python. So a message is put off, and all that were put off become one call, in which messages go at the
-same time. That happens when the program waits for one of them or lets go of it, at the next call of the group, and after a
-moment in any case.
+that are not of a class of Python. So a message is put off, and all that were put off become one call, in which messages go
+at the same time. That happens when the program waits for one of them or lets go of it, at the next call of the group, and
+after a moment in any case.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ class Message(dist.Work):  # type: ignore[misc]
         """What went wrong, as far as known."""
         if self._message.error is not None:
             return self._message.error
-        return self._message.work and self._message.work.exception()
+        work = self._message.work
+        error: Exception | None = None if work is None else work.exception()
+        return error
 
     def result(self) -> Any:
         """The tensor."""

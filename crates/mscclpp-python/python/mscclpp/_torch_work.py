@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import logging
 import threading
@@ -198,7 +199,7 @@ class Lane:
 
     def _put(self, calls: Sequence[Call], work: Work, stream: Any) -> None:
         """Puts calls into the current stream."""
-        with torch.no_grad():
+        with torch.no_grad() if any(call.copies for call in calls) else contextlib.nullcontext():
             requests = [request for call in calls for request in call.requests()]
             if requests:
                 self.collectives.enqueue(requests, stream.cuda_stream)
@@ -279,12 +280,15 @@ class Lane:
 
     def _follow(self, work: Work) -> None:
         assert work._event is not None
+        # The thread looks at those that follow by itself, so it is told of the first alone.
+        self._followed.append((work._event, time.monotonic() + work._timeout, work._names, work._timeout))
+        if self._watch is not None and len(self._followed) > 1:
+            return
         with self._changed:
-            self._followed.append((work._event, time.monotonic() + work._timeout, work._names, work._timeout))
             if self._watch is None:
                 self._watch = threading.Thread(target=self._watch_calls, name="mscclpp-torch-watch", daemon=True)
                 self._watch.start()
-            elif len(self._followed) == 1:
+            else:
                 self._changed.notify()
 
     def _watch_calls(self) -> None:
@@ -298,14 +302,17 @@ class Lane:
                     # The next call starts another. So a group that is not destroyed can be freed.
                     self._watch = None
                     return
-                event, deadline, names, seconds = self._followed[0]
-            if event.query():
+            # Calls are in one order, also in several streams: when one is complete, those before it are.
+            n = len(self._followed)
+            while n > 0 and not self._followed[n - 1][0].query():
+                n //= 2
+            for _ in range(n):
                 self._followed.popleft()
-            elif time.monotonic() > deadline:
+            if n == 0 and time.monotonic() > self._followed[0][1]:
+                _, _, names, seconds = self._followed[0]
                 self.give_up(names, seconds)
                 return
-            else:
-                time.sleep(_WATCH_EVERY)
+            time.sleep(_WATCH_EVERY)
 
 
 class OfGloo(dist.Work):  # type: ignore[misc]

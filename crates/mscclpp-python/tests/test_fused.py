@@ -170,6 +170,39 @@ def test_a_norm_of_bfloat16():
     ranks.run(2, norm_of_bfloat16, timeout=300)
 
 
+def norm_of_torch(rank, n, address):
+    import torch
+
+    device = f"cuda:{torch.cuda.current_device()}" if ON_GPU else "cpu"
+    comm = joined(rank, n, address)
+
+    def tensor(numbers, dtype=torch.bfloat16):
+        return torch.from_numpy(numbers).to(device, dtype)
+
+    shape = (4, 128)
+    each = [values(shape, r) for r in range(n)]
+    old, weight = values(shape, 50), values(shape[-1:], 51)
+    expected = normalised(sum(each), old, weight, 1e-5, lambda numbers: of_bits(to_bits(numbers)))
+    x, residual, w = tensor(each[rank]), tensor(old), tensor(weight)
+    out, kept = comm.all_reduce_rms_norm(x, residual, w, 1e-5)
+    comm.synchronize(None if device == "cpu" else torch.cuda.current_stream())
+    assert kept is residual and (out.dtype, out.shape) == (torch.bfloat16, shape)
+    assert numpy.array_equal(kept.float().cpu().numpy(), expected[0])
+    assert numpy.allclose(out.float().cpu().numpy(), expected[1], rtol=1e-2, atol=1e-2)
+    quantised = torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)
+    comm.all_reduce_rms_norm(x, tensor(old), w, 1e-5, quantised, scale=0.05)
+    comm.synchronize(None if device == "cpu" else torch.cuda.current_stream())
+    assert numpy.allclose(quantised.float().cpu().numpy() * 0.05, expected[1], rtol=0.07, atol=2e-2)
+    comm._group.barrier()
+
+
+def test_a_norm_of_tensors():
+    torch = pytest.importorskip("torch")
+    if ON_GPU and not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU")
+    ranks.run(2, norm_of_torch, timeout=300)
+
+
 def wrong_arguments(rank, n, address):
     comm = joined(rank, n, address)
     new = lambda shape, dtype="float16": arrays.zeros(shape, dtype)  # noqa: E731

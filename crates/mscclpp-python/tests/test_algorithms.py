@@ -207,7 +207,7 @@ def goes_its_way(rank, n, address):
 
 @host_only
 def test_each_name_goes_its_way():
-    ranks.run(3, goes_its_way)
+    ranks.run(3, goes_its_way, timeout=500)
 
 
 def refuses(rank, n, address):
@@ -243,7 +243,7 @@ def refuses(rank, n, address):
 
 
 def test_wrong_calls_are_named():
-    ranks.run(2, refuses)
+    ranks.run(2, refuses, timeout=500)
 
 
 def test_a_collection_is_a_list_with_names():

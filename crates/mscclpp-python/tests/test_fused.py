@@ -72,7 +72,7 @@ def scales_and_adds(rank, n, address):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_an_epilogue_goes_on_with_the_sums(n):
-    ranks.run(n, scales_and_adds, timeout=300)
+    ranks.run(n, scales_and_adds, timeout=500)
 
 
 def normalised(sums, residual, weight, eps, rounded):
@@ -140,7 +140,7 @@ def of_fp8(bits):
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_residual_and_norm_are_those_of_numpy(n):
-    ranks.run(n, norms, [(1, 64), (5, 1024), (2, 3, 256)], timeout=300)
+    ranks.run(n, norms, [(1, 64), (5, 1024), (2, 3, 256)], timeout=500)
 
 
 def norm_of_bfloat16(rank, n, address):
@@ -167,7 +167,7 @@ def norm_of_bfloat16(rank, n, address):
 
 
 def test_a_norm_of_bfloat16():
-    ranks.run(2, norm_of_bfloat16, timeout=300)
+    ranks.run(2, norm_of_bfloat16, timeout=500)
 
 
 def norm_of_torch(rank, n, address):
@@ -200,7 +200,7 @@ def test_a_norm_of_tensors():
     torch = pytest.importorskip("torch")
     if ON_GPU and not torch.cuda.is_available():
         pytest.skip("PyTorch has no GPU")
-    ranks.run(2, norm_of_torch, timeout=300)
+    ranks.run(2, norm_of_torch, timeout=500)
 
 
 def wrong_arguments(rank, n, address):
@@ -316,4 +316,4 @@ def wrong_arguments(rank, n, address):
 
 
 def test_wrong_arguments_are_named():
-    ranks.run(2, wrong_arguments, timeout=300)
+    ranks.run(2, wrong_arguments, timeout=500)

@@ -7,7 +7,7 @@ import numpy
 import pytest
 from mscclpp import CommGroup
 
-from device import ON_GPU
+from device import ON_GPU, Exported
 
 
 def usable():
@@ -41,8 +41,9 @@ class NumPy:
     def group(self, rank, n, address, other_address):
         return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
 
-    def of_dlpack(self, capsule):
-        return None
+    def of_raw(self, raw):
+        """Memory of a `RawGpuBuffer` as an array."""
+        return numpy.from_dlpack(Exported(raw, "float16"))
 
     def empty(self, count, dtype):
         return numpy.empty(count, dtype)
@@ -74,8 +75,8 @@ class CuPy(NumPy):
 
         self.cupy, self.side = cupy, cupy.cuda.Stream(non_blocking=True)
 
-    def of_dlpack(self, capsule):
-        return self.cupy.from_dlpack(capsule) if hasattr(capsule, "__dlpack__") else self.cupy.fromDlpack(capsule)
+    def of_raw(self, raw):
+        return self.cupy.from_dlpack(Exported(raw, "float16"))
 
     def empty(self, count, dtype):
         return self.cupy.empty(count, dtype)
@@ -117,8 +118,8 @@ class Torch(NumPy):
         dist.init_process_group("gloo", init_method=f"tcp://{other_address}", rank=rank, world_size=n)
         return CommGroup(torch_group=dist.group.WORLD)
 
-    def of_dlpack(self, capsule):
-        return self.torch.utils.dlpack.from_dlpack(capsule)
+    def of_raw(self, raw):
+        return self.torch.utils.dlpack.from_dlpack(raw.to_dlpack(data_type="torch.float16"))
 
     def empty(self, count, dtype):
         return self.torch.empty(count, dtype=getattr(self.torch, dtype), device=self.device)

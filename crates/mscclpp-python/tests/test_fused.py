@@ -72,7 +72,7 @@ def scales_and_adds(rank, n, address):
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_an_epilogue_goes_on_with_the_sums(n):
-    ranks.run(n, scales_and_adds, timeout=300)
+    ranks.run(n, scales_and_adds, timeout=500)
 
 
 def normalised(sums, residual, weight, eps, rounded):
@@ -140,7 +140,7 @@ def of_fp8(bits):
 
 @pytest.mark.parametrize("n", [2, 3])
 def test_residual_and_norm_are_those_of_numpy(n):
-    ranks.run(n, norms, [(1, 64), (5, 1024), (2, 3, 256)], timeout=300)
+    ranks.run(n, norms, [(1, 64), (5, 1024), (2, 3, 256)], timeout=500)
 
 
 def norm_of_bfloat16(rank, n, address):
@@ -167,7 +167,40 @@ def norm_of_bfloat16(rank, n, address):
 
 
 def test_a_norm_of_bfloat16():
-    ranks.run(2, norm_of_bfloat16, timeout=300)
+    ranks.run(2, norm_of_bfloat16, timeout=500)
+
+
+def norm_of_torch(rank, n, address):
+    import torch
+
+    device = f"cuda:{torch.cuda.current_device()}" if ON_GPU else "cpu"
+    comm = joined(rank, n, address)
+
+    def tensor(numbers, dtype=torch.bfloat16):
+        return torch.from_numpy(numbers).to(device, dtype)
+
+    shape = (4, 128)
+    each = [values(shape, r) for r in range(n)]
+    old, weight = values(shape, 50), values(shape[-1:], 51)
+    expected = normalised(sum(each), old, weight, 1e-5, lambda numbers: of_bits(to_bits(numbers)))
+    x, residual, w = tensor(each[rank]), tensor(old), tensor(weight)
+    out, kept = comm.all_reduce_rms_norm(x, residual, w, 1e-5)
+    comm.synchronize(None if device == "cpu" else torch.cuda.current_stream())
+    assert kept is residual and (out.dtype, out.shape) == (torch.bfloat16, shape)
+    assert numpy.array_equal(kept.float().cpu().numpy(), expected[0])
+    assert numpy.allclose(out.float().cpu().numpy(), expected[1], rtol=1e-2, atol=1e-2)
+    quantised = torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)
+    comm.all_reduce_rms_norm(x, tensor(old), w, 1e-5, quantised, scale=0.05)
+    comm.synchronize(None if device == "cpu" else torch.cuda.current_stream())
+    assert numpy.allclose(quantised.float().cpu().numpy() * 0.05, expected[1], rtol=0.07, atol=2e-2)
+    comm._group.barrier()
+
+
+def test_a_norm_of_tensors():
+    torch = pytest.importorskip("torch")
+    if ON_GPU and not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU")
+    ranks.run(2, norm_of_torch, timeout=500)
 
 
 def wrong_arguments(rank, n, address):
@@ -283,4 +316,4 @@ def wrong_arguments(rank, n, address):
 
 
 def test_wrong_arguments_are_named():
-    ranks.run(2, wrong_arguments, timeout=300)
+    ranks.run(2, wrong_arguments, timeout=500)

@@ -7,7 +7,7 @@ _Member = TypeVar("_Member", bound=enum.IntEnum)
 
 
 class DataType(enum.IntEnum):
-    """What elements are. The collectives do not have all of these types: see `names_of_collectives`."""
+    """What elements are. Not all of these types have collectives: `Algorithm.execute` raises for those that have none."""
 
     int32 = 0
     uint32 = 1

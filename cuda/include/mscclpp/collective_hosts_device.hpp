@@ -112,12 +112,14 @@ struct AcrossLane {
   MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
     const uint32_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return;
-    uint8_t* const to = call.memory + call.outbox + place(transfer.ring, c);
 #if defined(MSCCLPP_DEVICE_HOST)
-    if (!call.scaled) return putBytes(to, transfer.send + begin(j), bytes, thread, threads, AsItIs());
+    if (!call.scaled) {
+      uint8_t* const to = call.memory + call.outbox + place(transfer.ring, c);
+      return putBytes(to, transfer.send + begin(j), bytes, thread, threads, AsItIs());
+    }
 #endif
     const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
-    putBytes(to, transfer.send + begin(j), bytes, thread, threads, sent);
+    putBytes(call.memory + call.outbox + place(transfer.ring, c), transfer.send + begin(j), bytes, thread, threads, sent);
   }
   // By one thread: sends it. Returns whether it could.
   MSCCLPP_DEVICE_INLINE bool put(uint64_t j, uint64_t c) const {

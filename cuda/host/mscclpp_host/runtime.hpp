@@ -42,8 +42,8 @@ struct Runtime {
   uint64_t (*blockBarrier)(Thread*, uint32_t value);
   // Waits for the threads of the warp that are in `mask` and have not ended. Returns which came.
   uint32_t (*warpBarrier)(Thread*, uint32_t mask);
-  // Returns if the bytes are memory of a device or of this kernel, and remembers that in `known[isStore]`; else fails the
-  // kernel.
+  // Returns if the bytes are memory of a device or of this kernel, and remembers that as the first of `known[isStore]`,
+  // behind which the former first one goes; else fails the kernel.
   void (*findRange)(Thread*, uintptr_t address, uint64_t bytes, uint32_t isStore);
   // Fails the kernel.
   void (*trap)(Thread*, const char* message);
@@ -101,7 +101,8 @@ struct Thread {
   Warp* warp;
   const uint64_t* epoch;
   int64_t stepsLeft;
-  Range known[2];
+  // What was found last, and before that, by loads and by stores: a kernel that combines two memories needs both.
+  Range known[2][2];
   uint3 threadIndex;
   uint3 blockIndex;
   uint3 blockSize;
@@ -143,15 +144,52 @@ inline void step(int64_t steps) {
   if (thread->stepsLeft <= 0) thread->runtime->yield(thread);
 }
 
+// Whether bytes are in a memory that was found, and is there still. One value, and not a branch for each part of it:
+// branches are counted, which takes longer than all of this.
+inline bool isIn(const Range& known, uint64_t epoch, uintptr_t begin, uint64_t bytes) {
+  const uint64_t at = begin - known.begin;
+  return (known.epoch == epoch) & (at < known.bytes) & (at + bytes <= known.bytes);
+}
+
 // Fails the kernel unless `bytes` bytes from `address` on, a multiple of `bytes`, are memory that a kernel may touch.
 inline void check(const void* address, uint64_t bytes, uint32_t isStore) {
   Thread* const thread = self();
   const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
-  const Range& known = thread->known[isStore];
-  const bool inside = begin - known.begin < known.bytes && begin - known.begin + bytes <= known.bytes;
-  if (!inside || known.epoch != __atomic_load_n(thread->epoch, __ATOMIC_RELAXED) || begin % bytes != 0) {
-    thread->runtime->findRange(thread, begin, bytes, isStore);
-  }
+  const uint64_t epoch = __atomic_load_n(thread->epoch, __ATOMIC_RELAXED);
+  const Range* const known = thread->known[isStore];
+  const bool isAligned = begin % bytes == 0;
+  if (isAligned & isIn(known[0], epoch, begin, bytes)) return;
+  if (isAligned & isIn(known[1], epoch, begin, bytes)) return;
+  thread->runtime->findRange(thread, begin, bytes, isStore);
+}
+
+// Whether `bytes` bytes from `address` on, whose first is memory that a kernel may touch, are one such memory: then none of
+// them need be looked at by itself. Fails the kernel if the first is none.
+inline bool isOneMemory(const void* address, uint64_t bytes, uint32_t isStore) {
+  check(address, 1, isStore);
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
+  const uint64_t epoch = __atomic_load_n(self()->epoch, __ATOMIC_RELAXED);
+  const Range* const known = self()->known[isStore];
+  return isIn(known[0], epoch, begin, bytes) | isIn(known[1], epoch, begin, bytes);
+}
+
+// Copies words, as relaxed atomic accesses, without counting branches (trace.cpp).
+extern "C" __attribute__((visibility("hidden"))) void mscclpp_host_copy_words(uint64_t* to, const uint64_t* from,
+                                                                               uint64_t words);
+
+// Copies so many words as a loop of the kernel would, in a fraction of its time. Returns false, and has done nothing, if the
+// race detector is to see each access, or if an access would fail, which the kernel's own loop then does.
+inline bool copyWords([[maybe_unused]] void* to, [[maybe_unused]] const void* from, [[maybe_unused]] uint64_t words) {
+#if defined(MSCCLPP_HOST_RACES)
+  return false;
+#else
+  if (words == 0) return true;
+  if (!isOneMemory(from, words * 8, 0) || !isOneMemory(to, words * 8, 1)) return false;
+  mscclpp_host_copy_words(static_cast<uint64_t*>(to), static_cast<const uint64_t*>(from), words);
+  // About what the loop would have counted.
+  step(static_cast<int64_t>(words / 8));
+  return true;
+#endif
 }
 
 }  // namespace mscclpp_host

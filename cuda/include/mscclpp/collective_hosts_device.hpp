@@ -112,6 +112,12 @@ struct AcrossLane {
   MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
     const uint32_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return;
+#if defined(MSCCLPP_DEVICE_HOST)
+    if (!call.scaled) {
+      uint8_t* const to = call.memory + call.outbox + place(transfer.ring, c);
+      return putBytes(to, transfer.send + begin(j), bytes, thread, threads, AsItIs());
+    }
+#endif
     const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
     putBytes(call.memory + call.outbox + place(transfer.ring, c), transfer.send + begin(j), bytes, thread, threads, sent);
   }

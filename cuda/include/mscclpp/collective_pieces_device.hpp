@@ -72,12 +72,47 @@ MSCCLPP_DEVICE_INLINE void forVectors(uint32_t bytes, bool aligned, uint32_t thr
   for (; i * 16 < bytes; i += threads) one(i);
 }
 
+// Sends a word as it is.
+struct AsItIs {
+  MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const { return word; }
+};
+
+#if defined(MSCCLPP_DEVICE_HOST)
+template <class Sent>
+struct IsAsItIs {
+  static constexpr bool Value = false;
+};
+template <>
+struct IsAsItIs<AsItIs> {
+  static constexpr bool Value = true;
+};
+
+// On a simulated device each thread copies a stretch of its own of the whole vectors, all at once where that can be done.
+MSCCLPP_DEVICE_INLINE void copyStretch(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread, uint32_t threads) {
+  const uint32_t vectors = bytes / 16, share = (vectors + threads - 1) / threads;
+  const uint32_t begin = thread * share < vectors ? thread * share : vectors;
+  const uint32_t end = vectors - begin < share ? vectors : begin + share;
+  if (mscclpp_host::copyWords(to + begin * 16, from + begin * 16, (end - begin) * 2)) return;
+  for (uint32_t i = begin; i < end; ++i) store16(to + i * 16, load16(from + i * 16));
+}
+#endif
+
 // Copies `bytes` bytes, fewer than 2^31, whose words become what `sent` makes of them. `toBytes` and `fromBytes` say how far
 // the last vector may be written and read: to the end of a message, or beyond it in a place of the scratch, which ends at a
 // multiple of 16.
 template <class Sent>
 MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t toBytes, uint32_t fromBytes,
                                     uint32_t thread, uint32_t threads, Sent sent) {
+#if defined(MSCCLPP_DEVICE_HOST)
+  if constexpr (IsAsItIs<Sent>::Value) {
+    if (isAligned<16>(to) && isAligned<16>(from)) {
+      copyStretch(to, from, bytes, thread, threads);
+      const uint32_t whole = bytes / 16;
+      if (thread == 0 && bytes % 16 != 0) storeVectorOf(to, toBytes, whole, vectorOf(from, fromBytes, whole));
+      return;
+    }
+  }
+#endif
   forVectors(
       bytes, isAligned<16>(to) && isAligned<16>(from), thread, threads,
       [=](uint32_t i, uint32_t step) {
@@ -94,10 +129,6 @@ MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t b
         storeVectorOf(to, toBytes, i, Bytes16{sent(v.low), sent(v.high)});
       });
 }
-// Sends a word as it is.
-struct AsItIs {
-  MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const { return word; }
-};
 // Puts bytes into a place, which begins at a multiple of 16 and may be written up to one, takes them out, and copies
 // them from a message to another.
 template <class Sent>

@@ -98,8 +98,8 @@ impl HostsModel {
         fastest.ok_or_else(|| Error::InvalidArgument(format!("{self:?} has no pattern")))
     }
 
-    /// Whether ranks of a host that have so many bytes each for the ranks of another one should give them to each other first, so that
-    /// each sends one message there: if the messages that are saved take longer than a step within the host.
+    /// Whether ranks of a host that have so many bytes each for the ranks of another one should give them to each other first,
+    /// so that each sends one message there: if the messages that are saved take longer than a step within the host.
     pub(crate) fn combines(&self, bytes: u64) -> bool {
         let ranks = f64::from(self.ranks);
         (ranks - 1.0) * self.message > STEP + ranks * bytes as f64 / (WITHIN * 1e3)

@@ -1,7 +1,7 @@
 //! A rank whose calls have failed, and that lives: the others learn of it.
 //!
-//! The proxy service tells the ranks to which it has connections, which are those on other hosts, when it fails. The ranks of this host
-//! do not hear of that, and their next call would wait for one that this rank does not make. In the same way those on
+//! The proxy service tells the ranks to which it has connections, which are those on other hosts, when it fails. The ranks of
+//! this host do not hear of that, and their next call would wait for one that this rank does not make. In the same way those on
 //! other hosts do not hear of what failed within this one. So who finds its calls failed says so on all connections, once.
 
 use std::sync::atomic::Ordering;

@@ -295,8 +295,8 @@ impl Links {
     }
 }
 
-/// How many lanes a channel has, so many that all blocks of a launch fit on a device at once; and by how many connections they go,
-/// each with as many of them.
+/// How many lanes a channel has, so many that all blocks of a launch fit on a device at once; and by how many connections
+/// they go, each with as many of them.
 fn lanes_and_connections(gpu: &Gpu, topology: &Topology, connections: u32) -> (u32, u32) {
     let most_lanes = if gpu.platform() == Platform::Host { 1 } else { LANES_ON_GPUS };
     let fit = (MAX_RANKS_OF_HOSTS as u32 / topology.most_links() as u32).max(1);

@@ -77,7 +77,8 @@ pub(super) struct Thread {
     pub(super) warp: *mut Warp,
     pub(super) epoch: *const u64,
     pub(super) steps_left: i64,
-    pub(super) known: [Range; 2],
+    /// Of loads and of stores, the last one first.
+    pub(super) known: [[Range; 2]; 2],
     pub(super) thread_index: [u32; 3],
     pub(super) block_index: [u32; 3],
     pub(super) block_size: [u32; 3],

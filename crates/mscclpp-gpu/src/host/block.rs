@@ -289,7 +289,7 @@ impl Block<'_> {
             warp: &raw mut self.warps[number / WARP],
             epoch: ranges::epoch().as_ptr(),
             steps_left: STEPS_PER_TURN,
-            known: [Range::default(); 2],
+            known: [[Range::default(); 2]; 2],
             thread_index: self.index(number),
             block_index: self.work.index,
             block_size: self.work.config.block,

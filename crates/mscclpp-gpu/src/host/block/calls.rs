@@ -110,7 +110,8 @@ unsafe extern "C" fn find_range(thread: *mut Thread, address: usize, bytes: u64,
         }
         Some((begin, size)) if (address - begin) as u64 + bytes <= size => {
             // SAFETY: the running thread's own.
-            unsafe { (*thread).known[is_store as usize] = Range { begin, bytes: size, epoch } };
+            let known = unsafe { &mut (*thread).known[is_store as usize] };
+            *known = [Range { begin, bytes: size, epoch }, known[0]];
             return;
         }
         Some((begin, size)) => format!(

@@ -198,6 +198,9 @@ unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> R
                 return Err((*block).stuck());
             }
             (*block).round += 1;
+            if let Some(schedule) = &mut (*block).schedule {
+                schedule.was(!moved && !had_turn);
+            }
             if moved || round.is_some() {
                 idle.reset();
             } else if had_turn {

@@ -80,8 +80,13 @@ impl Schedule {
         Self { random, order: Vec::new(), waited: 0 }
     }
 
-    /// The time that the next round takes, while other blocks have theirs: now and then a long one, which is a pause. Who waits
-    /// looks less and less often, as each look takes a change of threads.
+    /// How many rounds the block has in its next turn, unless it waits before: each turn takes a change of threads.
+    pub(super) fn rounds(&mut self) -> u64 {
+        1 << self.random.below(6)
+    }
+
+    /// The time that a turn took, while other blocks have theirs: now and then a long one, which is a pause. Who waits looks less
+    /// and less often.
     pub(super) fn cost(&mut self) -> u64 {
         let pause = if self.random.once_in(32) { self.random.below(256) } else { 0 };
         ((1 + self.random.below(8)) << self.waited.min(4)) + pause

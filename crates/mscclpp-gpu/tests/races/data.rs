@@ -48,7 +48,7 @@ const WRONG: [(&str, u64); 10] = [
     ("a_flag_is_used_again", 1),
     ("the_fence_in_front_is_missing", 1),
     ("blocks_do_not_meet", 1),
-    ("a_count_releases_nothing", 1),
+    ("a_count_releases_nothing", 3),
     ("threads_do_not_meet", 1),
 ];
 
@@ -116,8 +116,11 @@ fn results_are_wrong(name: &str, seed: u64) -> Result<(), Failed> {
     let kernel = MUTANTS.iter().find(|mutant| mutant.name == name).expect("it is there").kernel;
     for _ in 0..RUNS {
         let (said, results) = start(name, seed);
-        // The report is there in any case, and says how to have this again.
-        assert!(said.contains(&format!("MSCCLPP_HOST_SCHEDULE={seed}")), "{said}");
+        // A report says how to have this again.
+        assert!(
+            !said.contains("race in") || said.contains(&format!("MSCCLPP_HOST_SCHEDULE={seed}")),
+            "{said}"
+        );
         if results != right(kernel) {
             return Ok(());
         }

@@ -79,7 +79,7 @@ step_races() {
     clean_of_races -p mscclpp --test kernels --test kernels_on_host --test mesh --test arguments --test blocks --test ring
     clean_of_races -p mscclpp --test packets flags_change
     clean_of_races -p mscclpp-collectives --test calls --test rows_calls --test symmetric --test replays
-    races_of_seeds 3
+    races_of_seeds 3 -p mscclpp-cuda-ipc
 }
 
 # All other kernels of the repository, and more seeds. What other tests look at has no kernels, or those of these.
@@ -92,20 +92,24 @@ step_races_all() {
     clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test hosts
     clean_of_races -p mscclpp-proxy
     clean_of_races -p mscclpp-bench --test runs
-    races_of_seeds 100
+    races_of_seeds 100 -p mscclpp-cuda-ipc -p mscclpp-ethernet
 }
 
-# Tests under the detector. Those that are skipped ask for races: they abort waits, or send in a wrong order.
+# Tests under the detector. Those that are skipped ask for races, as they abort waits or send in a wrong order, or have a false
+# report, or take too long: docs/src/races.md.
 clean_of_races() {
     MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test "$@" -- \
-        --skip a_ring_without_one_kernel_names --skip signals_that_do_not_wait_for_their_turn
+        --skip a_ring_without_one_kernel_names --skip signals_that_do_not_wait_for_their_turn \
+        --skip ports_put_small_and_large --skip an_update_comes_after_the_data \
+        --skip ports_and_their_packets_go_back_and_forth --skip a_fifo_takes_triggers --skip a_wait_sees_what_was_written
 }
 
-# races_of_seeds N: the conformance suite of a transport that maps memory, and of one with proxies, under N schedules.
+# races_of_seeds N PACKAGES: the conformance suite of transports, under N schedules.
 races_of_seeds() {
-    local seed
-    for seed in $(seq "$1"); do
-        MSCCLPP_HOST_SCHEDULE=$seed clean_of_races --quiet -p mscclpp-cuda-ipc -p mscclpp-ethernet --test conformance ||
+    local seed seeds=$1
+    shift
+    for seed in $(seq "$seeds"); do
+        MSCCLPP_HOST_SCHEDULE=$seed clean_of_races --quiet "$@" --test conformance ||
             { echo "with MSCCLPP_HOST_SCHEDULE=$seed"; return 1; }
     done
 }

@@ -46,9 +46,9 @@ uint32_t meant(int order) {
 uint32_t takeMeaning(Thread* thread, int order) {
   const uint32_t said = thread->access;
   if ((said & mscclpp_host::AccessIsSilent) != 0) return said;
-  const uint32_t packet = said & mscclpp_host::AccessIsPacket;
-  thread->access = packet;
-  return (said & mscclpp_host::AccessIsSet) != 0 ? said : meant(order) | packet;
+  const uint32_t stays = said & mscclpp_host::AccessStays;
+  thread->access = stays;
+  return (said & mscclpp_host::AccessIsSet) != 0 ? said : meant(order) | stays;
 }
 
 template <class T>

@@ -30,7 +30,15 @@ enum class Bulk : uint32_t {
 };
 
 // In Thread::access.
-enum AccessBits : uint32_t { AccessScopeShift = 4, AccessIsSet = 1u << 8, AccessIsSilent = 1u << 9, AccessIsPacket = 1u << 10 };
+enum AccessBits : uint32_t {
+  AccessScopeShift = 4,
+  AccessIsSet = 1u << 8,
+  AccessIsSilent = 1u << 9,
+  AccessIsPacket = 1u << 10,
+  AccessIsAtOnce = 1u << 11,
+  // Of all accesses until it is said otherwise.
+  AccessStays = AccessIsPacket | AccessIsAtOnce
+};
 
 #if defined(MSCCLPP_HOST_RACES)
 
@@ -38,7 +46,7 @@ enum AccessBits : uint32_t { AccessScopeShift = 4, AccessIsSet = 1u << 8, Access
 inline void nextAccess(Order order, Scope scope) {
   Thread* const thread = self();
   if ((thread->access & AccessIsSilent) != 0) return;
-  thread->access = AccessIsSet | (thread->access & AccessIsPacket) | static_cast<uint32_t>(order) |
+  thread->access = AccessIsSet | (thread->access & AccessStays) | static_cast<uint32_t>(order) |
                    static_cast<uint32_t>(scope) << AccessScopeShift;
 }
 
@@ -46,6 +54,12 @@ inline void nextAccess(Order order, Scope scope) {
 struct AsPacket {
   AsPacket() { self()->access |= AccessIsPacket; }
   ~AsPacket() { self()->access &= ~AccessIsPacket; }
+};
+
+// While it lives, the thread's stores are parts of one that a GPU does at once: none of them comes late.
+struct AtOnce {
+  AtOnce() { self()->access |= AccessIsAtOnce; }
+  ~AtOnce() { self()->access &= ~AccessIsAtOnce; }
 };
 
 // While it lives, the thread's accesses are not looked at. The thread keeps its turn meanwhile.
@@ -74,6 +88,9 @@ inline __attribute__((always_inline)) void tellBulk(Bulk what, const void* dst =
 inline void nextAccess(Order, Scope) {}
 struct AsPacket {
   AsPacket() {}
+};
+struct AtOnce {
+  AtOnce() {}
 };
 struct Silence {
   Silence() {}

@@ -207,6 +207,7 @@ MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
   const Pair pair = {value.low, value.high};
   *static_cast<volatile Pair*>(address) = pair;
 #else
+  [[maybe_unused]] const mscclpp_host::AtOnce atOnce;
   uint64_t* const words = static_cast<uint64_t*>(address);
   detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
   detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);

@@ -111,7 +111,7 @@ pub(super) struct Block<'a> {
     schedule: Option<Schedule>,
 }
 
-/// Runs the block to its end. With `turns` it has its rounds when these come.
+/// Runs the block to its end. With `turns` it runs when these come.
 ///
 /// # Errors
 /// What failed, in words.
@@ -141,8 +141,6 @@ pub(super) unsafe fn run(work: &Work<'_>, mut turns: Option<Turns>) -> Result<()
     };
     // SAFETY: the block lives, and is not used otherwise until this returns (invariant 1).
     let result = unsafe { run_threads(&raw mut block, turns.as_mut()) };
-    // What it leaves comes in a round, too.
-    let _turn = turns.as_mut().and_then(|turns| turns.next(1, work.is_over));
     if let Some(races) = &mut block.races {
         races.end();
     }
@@ -161,6 +159,8 @@ pub(super) unsafe fn run(work: &Work<'_>, mut turns: Option<Turns>) -> Result<()
 /// `block` lives and nobody else uses it.
 unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> Result<(), String> {
     let mut idle = IDLE;
+    // That are left of the block's turn, if it has turns.
+    let mut rounds = 0;
     // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
     unsafe {
         let (work, threads) = ((*block).work, (*block).threads.len());
@@ -168,14 +168,12 @@ unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> R
             if (work.is_over)() {
                 return Ok(());
             }
-            let cost = (*block).schedule.as_mut().map_or(0, Schedule::cost);
-            let _turn = match &mut turns {
-                Some(turns) => match turns.next(cost, work.is_over) {
-                    Some(turn) => Some(turn),
-                    None => return Ok(()),
-                },
-                None => None,
-            };
+            if let (Some(turns), Some(schedule), 0) = (&mut turns, &mut (*block).schedule, rounds) {
+                rounds = schedule.rounds();
+                if !turns.take(work.is_over) {
+                    return Ok(());
+                }
+            }
             let (mut moved, mut had_turn) = (false, false);
             let round = (*block).schedule.as_mut().map(|schedule| schedule.round(threads));
             let numbers = round.as_ref().map_or(0..threads, |round| 0..round.len());
@@ -198,6 +196,15 @@ unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> R
                 return Err((*block).stuck());
             }
             (*block).round += 1;
+            if let (Some(turns), Some(schedule)) = (&mut turns, &mut (*block).schedule) {
+                let waits = !moved && !had_turn;
+                schedule.was(waits);
+                rounds = if waits { 0 } else { rounds - 1 };
+                // What the block leaves as it ends comes in its turn, too.
+                if rounds == 0 && (*block).live > 0 {
+                    turns.give(schedule.cost());
+                }
+            }
             if moved || round.is_some() {
                 idle.reset();
             } else if had_turn {

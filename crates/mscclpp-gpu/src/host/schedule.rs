@@ -71,17 +71,30 @@ impl Random {
 pub(super) struct Schedule {
     random: Random,
     order: Vec<usize>,
+    /// How many rounds it was since anything but waiting was done.
+    waited: u32,
 }
 
 impl Schedule {
     pub(super) fn new(random: Random) -> Self {
-        Self { random, order: Vec::new() }
+        Self { random, order: Vec::new(), waited: 0 }
     }
 
-    /// The time that the next round takes, while other blocks have theirs: now and then a long one, which is a pause.
+    /// How many rounds the block has in its next turn, unless it waits before: each turn takes a change of threads.
+    pub(super) fn rounds(&mut self) -> u64 {
+        1 << self.random.below(6)
+    }
+
+    /// The time that a turn took, while other blocks have theirs: now and then a long one, which is a pause. Who waits looks less
+    /// and less often.
     pub(super) fn cost(&mut self) -> u64 {
         let pause = if self.random.once_in(32) { self.random.below(256) } else { 0 };
-        1 + self.random.below(8) + pause
+        ((1 + self.random.below(8)) << self.waited.min(4)) + pause
+    }
+
+    /// What a round was: whether all that had a turn waited.
+    pub(super) fn was(&mut self, waiting: bool) {
+        self.waited = if waiting { self.waited + 1 } else { 0 };
     }
 
     /// The next round among so many threads: those who have a turn, in their order.

@@ -1,12 +1,12 @@
-//! Which block has the next round, if a seed makes the schedule (`MSCCLPP_HOST_SCHEDULE`).
+//! Which block has the next turn, if a seed makes the schedule (`MSCCLPP_HOST_SCHEDULE`).
 //!
-//! Blocks run on threads of the system, in an order that nobody decides. With a seed one block at a time has a round, of all
-//! launches that run: the one whose time is least. A round moves a block's time on, by as much as the seed says. So blocks that
+//! Blocks run on threads of the system, in an order that nobody decides. With a seed one block at a time has a turn, of all
+//! launches that run: the one whose time is least. It does some rounds, and its time moves on by as much as the seed says. So blocks that
 //! begin together meet in the same order each time. Those that begin later than the rest, when the host gets to it, join at
 //! the least time of the others.
 //!
 //! # Invariants
-//! 1. A block that is named here asks for its round soon, or its launch is over. Whoever waits longer than [`LONGEST`] goes on
+//! 1. A block that is named here asks for its turn soon, or its launch is over. Whoever waits longer than [`LONGEST`] goes on
 //!    out of order.
 
 use std::{
@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 /// How long launches that begin at the same time are waited for, before the first of them runs.
 const BEGINNING: Duration = Duration::from_millis(10);
 
-/// The longest that a block waits for its round.
+/// The longest that a block waits for its turn.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// How often a block that waits looks whether its launch is over.
@@ -91,7 +91,7 @@ impl OfLaunch {
     pub(super) fn block(&self, block: u64) -> Turns {
         let waiting = self.waiting.lock().get_mut(block as usize).and_then(Option::take);
         let key = waiting.unwrap_or_else(|| STATE.lock().add(Key { block, ..self.first }));
-        Turns(key)
+        Turns { key, is_running: false }
     }
 }
 
@@ -103,54 +103,52 @@ impl Drop for OfLaunch {
 }
 
 /// The turns of a block, until it has ended.
-pub(super) struct Turns(Key);
+pub(super) struct Turns {
+    key: Key,
+    is_running: bool,
+}
 
 impl Turns {
-    /// Waits for the block's next round, which lasts as long as the value lives, and costs so much time. None when the
-    /// launch is over.
-    pub(super) fn next(&mut self, cost: u64, is_over: &dyn Fn() -> bool) -> Option<Round<'_>> {
+    /// Waits for the block's turn, which lasts until [`Self::give`]. False when the launch is over.
+    pub(super) fn take(&mut self, is_over: &dyn Fn() -> bool) -> bool {
         let start = Instant::now();
         let mut state = STATE.lock();
-        let wakes = Arc::clone(state.blocks.entry(self.0).or_default());
+        let wakes = Arc::clone(state.blocks.entry(self.key).or_default());
         loop {
             if is_over() {
-                return None;
+                return false;
             }
             let now = Instant::now();
             let begins = state.begins.filter(|begins| *begins > now);
-            let is_first = state.blocks.keys().next() == Some(&self.0);
+            let is_first = state.blocks.keys().next() == Some(&self.key);
             if (is_first && !state.is_running && begins.is_none()) || now - start > LONGEST {
                 break;
             }
             wakes.wait_for(&mut state, begins.map_or(LOOK, |begins| (begins - now).min(LOOK)));
         }
-        state.is_running = true;
-        Some(Round { turns: self, cost })
+        (state.is_running, self.is_running) = (true, true);
+        true
+    }
+
+    /// The turn is over, and took so much time.
+    pub(super) fn give(&mut self, time: u64) {
+        let mut state = STATE.lock();
+        if let Some(wakes) = state.blocks.remove(&self.key) {
+            self.key.time += time;
+            state.blocks.insert(self.key, wakes);
+        }
+        (state.is_running, self.is_running) = (false, false);
+        state.wake_first();
     }
 }
 
 impl Drop for Turns {
     fn drop(&mut self) {
-        STATE.lock().remove(&self.0);
-    }
-}
-
-/// A block's round.
-pub(super) struct Round<'a> {
-    turns: &'a mut Turns,
-    cost: u64,
-}
-
-impl Drop for Round<'_> {
-    fn drop(&mut self) {
         let mut state = STATE.lock();
-        let key = &mut self.turns.0;
-        if let Some(wakes) = state.blocks.remove(key) {
-            key.time += self.cost;
-            state.blocks.insert(*key, wakes);
+        if self.is_running {
+            state.is_running = false;
         }
-        state.is_running = false;
-        state.wake_first();
+        state.remove(&self.key);
     }
 }
 
@@ -160,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    /// Three launches, whose blocks write down when they have a round.
-    fn rounds() -> Vec<(u32, u64)> {
+    /// Three launches, whose blocks write down when they have a turn.
+    fn turns() -> Vec<(u32, u64)> {
         let seen = Mutex::new(Vec::new());
         let launches: Vec<OfLaunch> = (0..3).map(|device| begin((device, 1), 2)).collect();
         thread::scope(|scope| {
@@ -172,9 +170,10 @@ mod tests {
                         let mut turns = launch.block(block);
                         for n in 0..5 {
                             let cost = 1 + (device as u64 * 7 + block * 3 + n) % 5;
-                            let _round = turns.next(cost, &|| false).unwrap();
+                            assert!(turns.take(&|| false));
                             seen.lock().push((device as u32, block));
                             thread::yield_now();
+                            turns.give(cost);
                         }
                     });
                 }
@@ -184,17 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_begin_together_have_their_rounds_in_the_same_order_each_time() {
-        let first = rounds();
+    fn blocks_that_begin_together_have_their_turns_in_the_same_order_each_time() {
+        let first = turns();
         assert_eq!(first.len(), 30);
         for _ in 0..5 {
-            assert_eq!(rounds(), first);
+            assert_eq!(turns(), first);
         }
-        // Who waits in front of those whose launch is over goes on; it waits for no round itself.
+        // Who waits in front of those whose launch is over goes on; it waits for no turn itself.
         let (over, waits) = (begin((0, 1), 2), begin((1, 1), 1));
         let mut turns = over.block(1);
-        assert!(turns.next(1, &|| true).is_none());
+        assert!(!turns.take(&|| true));
         drop((turns, over));
-        assert!(waits.block(0).next(1, &|| false).is_some());
+        assert!(waits.block(0).take(&|| false));
     }
 }

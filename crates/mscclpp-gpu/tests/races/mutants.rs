@@ -8,7 +8,7 @@ use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Pl
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// How often a mutant may run without being found.
-const RUNS: usize = 20;
+const RUNS: usize = 400;
 
 pub(crate) const EXCHANGE: &str = include_str!("exchange.cu");
 pub(crate) const FLAGS: &str = include_str!("flags.cu");
@@ -126,10 +126,12 @@ pub(crate) fn mutated(mutant: &Mutant) -> String {
 fn found(mutant: &Mutant) -> Result<(), Failed> {
     let text = mutated(mutant);
     let name = format!("{}.cu", mutant.name);
+    // A stream that has failed begins nothing more, so the peer's second launch would wait for ever.
+    let launches = if matches!(mutant.kernel, "exchange" | "flags" | "fences") { 1 } else { 2 };
     // A run shows the races of the order in which its threads happened to come.
     let source = KernelSource::new(&name, &text);
     let Some(said) = (0..RUNS).find_map(|_| {
-        let (said, _) = run(&source, mutant.kernel, 2);
+        let (said, _) = run(&source, mutant.kernel, launches);
         (!said.is_empty()).then(|| said.join("\n"))
     }) else {
         return Err(format!("nothing was found in {RUNS} runs").into());

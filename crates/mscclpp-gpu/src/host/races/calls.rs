@@ -26,6 +26,7 @@ pub(in super::super) static CALLS: Races = Races { access, atomic, fence, enter,
 /// The bits of `Thread::access` in `races.hpp`.
 const SILENT: u32 = 1 << 9;
 const PACKET: u32 = 1 << 10;
+const AT_ONCE: u32 = 1 << 11;
 
 /// The thread's block, and its number there.
 ///
@@ -184,7 +185,8 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
 
 /// A relaxed store to memory that others share may come late, if a seed makes the schedule. Returns whether it does.
 fn hold_back(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> bool {
-    let is_relaxed = what.operation == operation::STORE && what.how & 0xf == 1 && what.how & PACKET == 0;
+    let is_relaxed =
+        what.operation == operation::STORE && what.how & 0xf == 1 && what.how & (PACKET | AT_ONCE) == 0;
     if !is_relaxed || !block.stores.get_mut(number).is_some_and(Stores::holds_relaxed) {
         return false;
     }

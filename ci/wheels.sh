@@ -26,6 +26,8 @@ make() {
     mkdir -p "$folder/source"
     "$tools/maturin" sdist --manifest-path crates/mscclpp-python/Cargo.toml --out "$folder/dist"
     tar -C "$folder/source" --strip-components 1 -xzf "$folder"/dist/mscclpp-*.tar.gz
+    # Cargo goes by times, and those in a source distribution are old.
+    find "$folder/source" -exec touch {} +
     # Its lock file is that of the workspace, from which cargo drops what is not in the source distribution.
     (cd "$folder/source" && PATH=$PWD/../tools/bin:$PATH CARGO_TARGET_DIR=$target MSCCLPP_GIT_COMMIT=$commit maturin build --zig \
         --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out ../dist)

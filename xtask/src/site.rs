@@ -20,7 +20,8 @@ const MDBOOK: &str = "0.5.4";
 const WIDTH: &str = "420";
 
 /// Crates that programs use; what is left out is for this repository.
-const LEFT_OUT: [&str; 4] = ["xtask", "mscclpp-bench", "mscclpp-fake-hip", "mscclpp-test-support"];
+const LEFT_OUT: [&str; 5] =
+    ["xtask", "mscclpp-bench", "mscclpp-fake-hip", "mscclpp-python", "mscclpp-test-support"];
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -107,13 +108,18 @@ fn build_reference(folder: &Path) -> Result<(), Error> {
     if doc.exists() {
         std::fs::remove_dir_all(&doc).context("remove", &doc)?;
     }
+    // rustdoc links to crates whose folder it finds, also to those that it documents later.
+    let crates = crates()?;
+    for (name, _) in &crates {
+        workspace::create_folder(&doc.join(name))?;
+    }
     let mut rustdoc = cargo();
     rustdoc.args(["doc", "--quiet", "--workspace", "--no-deps"]);
     rustdoc.args(LEFT_OUT.iter().flat_map(|package| ["--exclude", package]));
     run(rustdoc.env("RUSTDOCFLAGS", "-D warnings"))?;
     run(Command::new("cp").arg("-r").arg(&doc).arg(folder))?;
     let index = folder.join("index.html");
-    std::fs::write(&index, reference_index(&crates()?)).context("write", &index)
+    std::fs::write(&index, reference_index(&crates)).context("write", &index)
 }
 
 /// The name of each documented crate, as rustdoc writes it, and what it says of itself.

@@ -128,7 +128,7 @@ enum Command {
     /// Measures rows again that were measured before, and fails, naming each that has become slower.
     ///
     /// A row is repeated before it counts, and how far its repeats differ is told. In turns with another build of this
-    /// program if you give one. Takes less than five minutes on two GPUs.
+    /// program if you give one. Each row is measured once; nothing is repeated after four minutes (--limit).
     Hold(hold::Options),
     /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
     /// limits. For what does not work, it gives the reason and the remedy. Changes nothing, needs no root, and does not

@@ -7,8 +7,22 @@ type Test = (&'static str, &'static str);
 
 /// Packages of which nothing is packed: all their tests need the sources, or stand-ins that are built beside them. The Python
 /// package travels as a wheel.
-pub(super) const PACKAGES_LEFT_OUT: [&str; 4] =
-    ["mscclpp-fake-hip", "mscclpp-kernels", "mscclpp-python", "xtask"];
+const PACKAGES_OF_SOURCES: [&str; 4] = ["mscclpp-fake-hip", "mscclpp-kernels", "mscclpp-python", "xtask"];
+
+/// Packages whose tests use no device. They are the same on every machine, and would take a tenth of the pack.
+const PACKAGES_WITHOUT_DEVICES: [&str; 6] = [
+    "mscclpp-bootstrap",
+    "mscclpp-ib",
+    "mscclpp-net",
+    "mscclpp-os",
+    "mscclpp-test-support",
+    "mscclpp-verbs-sys",
+];
+
+/// What is not built unless it is asked for.
+pub(super) fn packages_left_out() -> impl Iterator<Item = &'static str> {
+    PACKAGES_OF_SOURCES.into_iter().chain(PACKAGES_WITHOUT_DEVICES)
+}
 
 /// Compiles C code of its folder.
 const NEED_SOURCES: [Test; 1] = [("mscclpp-nccl", "fallback")];
@@ -26,7 +40,7 @@ const ALONE: [Test; 6] = [
 
 /// Whether it runs where there is nothing of the repository.
 pub(super) fn is_packed(binary: &Binary) -> bool {
-    !(PACKAGES_LEFT_OUT.contains(&&*binary.package) || is_one_of(&NEED_SOURCES, binary))
+    !(PACKAGES_OF_SOURCES.contains(&&*binary.package) || is_one_of(&NEED_SOURCES, binary))
 }
 
 /// Whether it must run while no other test does.

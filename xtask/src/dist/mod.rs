@@ -27,7 +27,7 @@ use crate::workspace;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these packages [default: all but those whose tests need the sources].
+    /// Only these packages [default: all but those whose tests need the sources, or use no device].
     #[arg(short, long, value_name = "PACKAGE")]
     package: Vec<String>,
 
@@ -156,7 +156,7 @@ fn compile(packages: &[String], command: &[&str]) -> Result<Vec<Binary>, Error> 
     cargo.args(["--profile", "dist", "--message-format", "json-render-diagnostics"]);
     if packages.is_empty() {
         cargo.arg("--workspace");
-        cargo.args(choice::PACKAGES_LEFT_OUT.iter().flat_map(|package| ["--exclude", package]));
+        cargo.args(choice::packages_left_out().flat_map(|package| ["--exclude", package]));
     }
     for package in packages {
         cargo.args(["--package", package]);

@@ -11,8 +11,8 @@ use std::{
 
 use crate::{Result, report::Report};
 
-/// A workload takes seconds; one that hangs is ended.
-const LIMIT: Duration = Duration::from_secs(150);
+/// A workload takes seconds, on busy simulated devices minutes; one that hangs is ended.
+const LIMIT: Duration = Duration::from_secs(240);
 /// How long its last output may take to come.
 const GRACE: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);

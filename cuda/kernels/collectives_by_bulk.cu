@@ -2,7 +2,7 @@
 // shared memory for two warps.
 
 // Bulk copies need it:
-// build: compute_90
+// build: only compute_90
 
 #include "mscclpp/collective_bulk_device.hpp"
 

@@ -125,11 +125,15 @@ pub const HOST_HEADERS: &[(&str, &str)] = &[
     ("vector_types.h", include_str!("../host/vector_types.h")),
 ];
 
-/// A kernel of this repository, with its PTX; `bulk` if it also has some that uses bulk copies.
+/// A kernel of this repository, with its PTX; `bulk` if it also has some that uses bulk copies, `only bulk` if it has no other.
 macro_rules! kernel {
     ($name:literal) => {
         KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu")))
             .with_ptx(&[(80, include_str!(concat!("../ptx/", $name, ".compute_80.ptx")))])
+    };
+    ($name:literal, only bulk) => {
+        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu")))
+            .with_ptx(&[(90, include_str!(concat!("../ptx/", $name, ".compute_90.ptx")))])
     };
     ($name:literal, bulk) => {
         KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu"))).with_ptx(
@@ -163,7 +167,7 @@ pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
 /// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
-pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", bulk);
+pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", only bulk);
 
 /// The kernels of collectives between devices that do not reach each other's memory: `move_by_ports`, which takes a
 /// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.

@@ -1,8 +1,8 @@
 //! `build-kernels`: from CUDA sources to PTX.
 //!
 //! The kernels that the crate `mscclpp-kernels` embeds, which are those of the library and the examples, get a file each in
-//! `cuda/ptx` for compute_80, and one more for compute_90 if the source has a line `// build: compute_90`. Those of tests and
-//! benchmarks go to the cache of compiled kernels, so that they run where there is no NVRTC.
+//! `cuda/ptx` for compute_80, and one more for compute_90 if the source has a line `// build: compute_90`; with
+//! `// build: only compute_90` there is no other. Those of tests and benchmarks go to the cache of compiled kernels, so that they run where there is no NVRTC.
 //! What comes out depends on the sources and the compiler's version alone: headers are handed to NVRTC as text, so no
 //! path of this machine can end up in the PTX.
 
@@ -83,10 +83,12 @@ fn kernels(folders: &[&str]) -> Result<Vec<Kernel>, Error> {
     for folder in folders {
         for source in workspace::files(&workspace::root().join(folder), "cu")? {
             let text = workspace::read(&source)?;
-            let mut architectures = vec![BASE_ARCHITECTURE];
-            if text.lines().any(|line| line.trim() == "// build: compute_90") {
-                architectures.push("compute_90");
-            }
+            let says = |what: &str| text.lines().any(|line| line.trim() == what);
+            let architectures = match (says("// build: only compute_90"), says("// build: compute_90")) {
+                (true, _) => vec!["compute_90"],
+                (false, true) => vec![BASE_ARCHITECTURE, "compute_90"],
+                (false, false) => vec![BASE_ARCHITECTURE],
+            };
             let stem = source.file_stem().unwrap_or_default().to_string_lossy();
             let embedded = library.contains(&format!("kernel!(\"{stem}\""));
             kernels.push(Kernel { source, text, architectures, embedded });

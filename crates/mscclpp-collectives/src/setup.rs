@@ -55,7 +55,7 @@ pub struct CollectivesBuilder {
     pub(crate) ports: Option<Transport>,
     /// None: the adapter that is nearest.
     pub(crate) between_hosts: Option<Transport>,
-    pub(crate) connections: u32,
+    pub(crate) connections: Option<u32>,
     pub(crate) host: Option<String>,
     pub(crate) hosts_model: Option<HostsModel>,
     pub(crate) selector: Arc<dyn Selector>,
@@ -76,7 +76,7 @@ impl CollectivesBuilder {
             check_calls: false,
             ports: None,
             between_hosts: Some(Transport::ETHERNET),
-            connections: 1,
+            connections: None,
             host: None,
             hosts_model: None,
             selector: Arc::new(Tuned),
@@ -95,7 +95,9 @@ impl CollectivesBuilder {
     /// The most blocks that a call has, of 1024 threads at most: 256 between two ranks if not given, 128 between more, and 4 on
     /// simulated devices. All ranks give the same.
     ///
-    /// If several ranks share a device, give each its part.
+    /// If several ranks share a device, give each its part. When these are threads of one process, let them capture and make
+    /// graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels had ended, which waited for
+    /// the rank that made the graph.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.max_blocks = Some(blocks);
         self

@@ -95,9 +95,9 @@ pub(crate) struct Options {
     /// The transport between the ranks if they are on different hosts: Ethernet, or IB0 to IB7.
     #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
     between_hosts: Transport,
-    /// By how many connections they move their data then.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
-    connections: u32,
+    /// By how many connections they move their data then, if not as many as usual.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
+    connections: Option<u32>,
     #[command(flatten)]
     compare: Compare,
 }
@@ -221,7 +221,11 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
-        let builder = builder.between_hosts(options.between_hosts).connections(options.connections);
+        let builder = builder.between_hosts(options.between_hosts);
+        let builder = match options.connections {
+            Some(connections) => builder.connections(connections),
+            None => builder,
+        };
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         watch.part("setting up the library's collectives");
         let collectives = builder.selector(chooser).connect()?;

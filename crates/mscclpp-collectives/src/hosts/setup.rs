@@ -1,6 +1,6 @@
 //! How ranks on several hosts set up collectives together.
 
-use mscclpp::{Transport, TransportFlags};
+use mscclpp::{Platform, Transport, TransportFlags};
 
 use crate::{CollectivesBuilder, Error, Result, group::Group};
 
@@ -27,11 +27,11 @@ impl CollectivesBuilder {
         self
     }
 
-    /// By how many connections two ranks on different hosts move their data: 1 if not given, and no more than there is room for.
-    /// Each has a TCP connection of its own, with its threads, or a queue pair. Several help where one does not fill the
-    /// network. All ranks give the same.
+    /// By how many connections two ranks on different hosts move their data, no more than there is room for. If not given, 4 over
+    /// Ethernet between GPUs, else 1. Each has a TCP connection of its own, with its threads, or a queue pair. Several help
+    /// where one does not fill the network. All ranks give the same.
     pub fn connections(mut self, connections: u32) -> Self {
-        self.connections = connections.max(1);
+        self.connections = Some(connections.max(1));
         self
     }
 
@@ -81,13 +81,16 @@ impl CollectivesBuilder {
         let model = self.hosts_model.unwrap_or_else(|| HostsModel::of(transport));
         let model = HostsModel { hosts: topology.hosts() as u32, ranks: topology.fewest() as u32, ..model };
         model.predict(1)?;
+        let usual =
+            if transport == Transport::ETHERNET && self.gpu.platform() != Platform::Host { 4 } else { 1 };
+        let connections = self.connections.unwrap_or(usual);
         group.agree(&[
             ("hosts_model (latency)", model.latency.to_bits()),
             ("hosts_model (message)", model.message.to_bits()),
             ("hosts_model (bandwidth)", model.bandwidth.to_bits()),
-            ("connections", self.connections.into()),
+            ("connections", connections.into()),
         ])?;
-        let network = Network { transport, tag: self.tag, connections: self.connections };
+        let network = Network { transport, tag: self.tag, connections };
         tracing::info!(
             target: "mscclpp::conn", rank = group.ranks[group.rank], hosts = topology.hosts(), here = ?topology.locals(),
             "collectives of ranks on several hosts, over {transport:?}"

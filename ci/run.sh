@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 STEPS=(readme first_program format clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
-LONG=(site deny package oldest features semver wheels races_all soak long_fuzz long_simulation collectives)
+LONG=(site deny package oldest features semver wheels torch races_all soak long_fuzz long_simulation collectives)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -180,6 +180,16 @@ step_python() {
     printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false pointer_width=64 \
         build_flags=Py_GIL_DISABLED > target/free-threaded.txt
     PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
+}
+
+# The tests that want PyTorch: with its CPU tensors on simulated devices. Its wheel brings some gigabytes of CUDA.
+step_torch() {
+    local venv=target/python-torch
+    python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
+    "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest numpy torch
+    PATH=$PWD/$venv/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation --no-deps \
+        --config-settings=build-args="--profile dev" crates/mscclpp-python/
+    (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests/test_{torch,torch_backend,collectives,fused,algorithms}.py)
 }
 
 # Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.

@@ -28,10 +28,10 @@ def test_tensors_are_found_whatever_they_are_of(dtype):
     assert locate(tensor) == (tensor.data_ptr(), 15 * size)
     assert locate(tensor[1:]) == (tensor.data_ptr() + 5 * size, 10 * size)
     assert locate(tensor.t()) == locate(tensor), "the same memory in another order"
-    assert pack(tensor) == tensor.data_ptr().to_bytes(8, "little")
     with pytest.raises(ValueError, match="'tensor'.*one piece"):
         locate(tensor[:, 1:])
-    assert pack(tensor[:, 1:]) == (tensor.data_ptr() + size).to_bytes(8, "little"), "kernels know the strides"
+    with pytest.raises(ValueError, match="in the memory of the host"):
+        pack(tensor)
 
 
 def test_parameters_and_tensors_that_need_gradients_are_tensors():

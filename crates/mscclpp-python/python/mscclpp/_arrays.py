@@ -1,13 +1,20 @@
 """Where the memory of an array is, whichever library it is of."""
 
 import ctypes
+import functools
 from collections.abc import Iterable
 from typing import Any
 
 
 def is_torch_tensor(tensor: Any) -> bool:
     """Whether it is a tensor of PyTorch, which need not be installed."""
-    return hasattr(tensor, "data_ptr") and type(tensor).__module__.partition(".")[0] == "torch"
+    kind: Any = type(tensor)
+    return _is_of_torch(kind) and hasattr(tensor, "data_ptr")
+
+
+@functools.lru_cache
+def _is_of_torch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
 
 
 def locate(tensor: Any, argument: str = "argument 'tensor'", one_piece: bool = True) -> tuple[int, int]:

@@ -24,8 +24,8 @@ pub enum Way {
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
     /// is reduced: for large messages. What is not registered goes by pieces, with a little more to wait for.
     Direct,
-    /// As [`Way::Direct`], by bulk copies: a few blocks fill the link. It needs compute capability 9.0 on all ranks, and a
-    /// multiprocessor of its own for each block.
+    /// As [`Way::Direct`], by bulk copies: a few blocks nearly fill the link. It needs compute capability 9.0 on all ranks, and a
+    /// multiprocessor of its own for each block. [`Tuned`] takes it where calls have few blocks.
     Bulk,
     /// The copy engines, into the receive memory itself, where that is
     /// [symmetric](crate::Collectives::register_symmetric): for the largest messages. It takes no multiprocessors, but for
@@ -233,9 +233,19 @@ impl Selector for Tuned {
             way =
                 if possible.packets && !two_steps && bytes <= 256 * KIB { Way::Packets } else { Way::Pieces };
         }
-        Choice { way: possible.large(way, bytes), two_steps, blocks, threads }
+        let way = possible.large(way, bytes);
+        let few = matches!(question.devices, Devices::Gpus { .. }) && question.max_blocks <= BULK_BLOCKS;
+        if way == Way::Direct && possible.bulk && few && bytes >= BULK_MIN {
+            return Choice { way: Way::Bulk, two_steps, blocks: question.max_blocks, threads: BULK_THREADS };
+        }
+        Choice { way, two_steps, blocks, threads }
     }
 }
+
+/// Up to so many blocks, and from so many bytes to a peer on, bulk copies take no longer than stores by blocks of 1024 threads:
+/// measured between two H100.
+const BULK_BLOCKS: u32 = 32;
+const BULK_MIN: u64 = 8 * MIB;
 
 /// From how many bytes to a peer on the engines are worth their two barriers, in place and if the own part is copied, too: measured
 /// between two H100 over NVLink.
@@ -432,6 +442,21 @@ mod tests {
             asked.mended(&question(1 << 20, 4, Possible { direct: true, bulk: false, ..ALL })).way,
             Way::Pieces
         );
+    }
+
+    #[test]
+    fn few_blocks_copy_in_bulk() {
+        let choice = |bytes, max_blocks, bulk| {
+            let possible = Possible { direct: true, bulk, pieces_in_two_steps: false, ..ALL };
+            let shape = Shape::Exchange;
+            let question = Question { shape, reduces: false, max_blocks, ..question(bytes, 2, possible) };
+            let Choice { way, blocks, threads, .. } = Tuned.choose(&question).mended(&question);
+            (way, blocks, threads)
+        };
+        assert_eq!(choice(32 * MIB, 8, true), (Way::Bulk, 8, BULK_THREADS));
+        assert_eq!(choice(32 * MIB, 8, false), (Way::Direct, 8, 1024));
+        assert_eq!(choice(32 * MIB, 64, true).0, Way::Direct);
+        assert_eq!(choice(4 * MIB, 8, true).0, Way::Lines);
     }
 
     #[test]

@@ -9,9 +9,11 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 
-def graph_of(torch, calls):
+def graph_of(torch: Any, calls: Callable[[], None]) -> Any:
     calls()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -21,8 +23,8 @@ def graph_of(torch, calls):
     return graph
 
 
-def timed(torch, dist, graph):
-    times = []
+def timed(torch: Any, dist: Any, graph: Any) -> float:
+    times: list[float] = []
     for _ in range(7):
         dist.barrier()
         torch.cuda.synchronize()
@@ -36,7 +38,7 @@ def timed(torch, dist, graph):
     return statistics.median(times)
 
 
-def rank():
+def rank() -> None:
     import mscclpp
     import torch
     import torch.distributed as dist
@@ -48,15 +50,15 @@ def rank():
     for count in (64, 512, 2048, 8192):
         tensors = [torch.ones(count, dtype=torch.bfloat16, device=device) for _ in range(16)]
 
-        def each(tensors=tensors):
+        def each(tensors: list[Any] = tensors) -> None:
             for tensor in tensors:
                 comm.all_reduce(tensor)
 
-        def grouped(each=each):
+        def grouped(each: Callable[[], None] = each) -> None:
             with comm.group():
                 each()
 
-        def of_nccl(tensors=tensors):
+        def of_nccl(tensors: list[Any] = tensors) -> None:
             with dist._coalescing_manager(device=device, async_ops=False):
                 for tensor in tensors:
                     dist.all_reduce(tensor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,9 +21,14 @@ Request = tuple[str, int, int, Any, str, Op, int]
 _DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
 
-@functools.cache
+#: The names of PyTorch's types, of which there are few.
+_OF_TORCH: dict[Any, str] = {}
+
+
 def _type_of_torch(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
+    if dtype not in _OF_TORCH:
+        _OF_TORCH[dtype] = str(dtype).removeprefix("torch.")
+    return _OF_TORCH[dtype]
 
 
 class _Array(NamedTuple):

@@ -166,8 +166,8 @@ impl Collectives {
         builder.connect().map(Some)
     }
 
-    /// Puts collectives into `stream`, a group that no request of which takes what another gives: small `all_reduce`s of one type
-    /// and operation that follow each other go in one launch, up to 256 KiB for all peers together, which takes little longer than one of them.
+    /// Puts collectives into `stream`, as a group: no request may give what another one takes. Small `all_reduce`s of one type
+    /// and operation that follow each other go in one launch, as long as a rank sends no more than 256 KiB in it.
     /// [Sends](crate::Kind::Send) and [receives](crate::Kind::Recv) go all together, after the others. So a rank may both send to
     /// and receive from a peer, in whatever order the two give these. All ranks give the others in the same order, divided alike
     /// into calls of this method. Does not block on other ranks.

@@ -234,18 +234,20 @@ impl Selector for Tuned {
                 if possible.packets && !two_steps && bytes <= 256 * KIB { Way::Packets } else { Way::Pieces };
         }
         let way = possible.large(way, bytes);
-        let few = matches!(question.devices, Devices::Gpus { .. }) && question.max_blocks <= BULK_BLOCKS;
-        if way == Way::Direct && possible.bulk && few && bytes >= BULK_MIN {
+        // On GPUs, and in exchanges whose size all ranks know: for these it was measured.
+        let is_measured = question.devices != Devices::Host && question.shape == Shape::Exchange;
+        let few = question.max_blocks <= BULK_BLOCKS;
+        if way == Way::Direct && possible.bulk && is_measured && few && bytes >= BULK_MIN {
             return Choice { way: Way::Bulk, two_steps, blocks: question.max_blocks, threads: BULK_THREADS };
         }
         Choice { way, two_steps, blocks, threads }
     }
 }
 
-/// Up to so many blocks, and from so many bytes to a peer on, bulk copies take no longer than stores by blocks of 1024 threads:
-/// measured between two H100.
-const BULK_BLOCKS: u32 = 32;
-const BULK_MIN: u64 = 8 * MIB;
+/// Up to so many blocks, and from so many bytes to a peer on, bulk copies take less time than stores by blocks of 1024 threads:
+/// measured between two H100. With more blocks or fewer bytes it depends.
+const BULK_BLOCKS: u32 = 16;
+const BULK_MIN: u64 = 32 * MIB;
 
 /// From how many bytes to a peer on the engines are worth their two barriers, in place and if the own part is copied, too: measured
 /// between two H100 over NVLink.
@@ -456,6 +458,7 @@ mod tests {
         assert_eq!(choice(32 * MIB, 8, true), (Way::Bulk, 8, BULK_THREADS));
         assert_eq!(choice(32 * MIB, 8, false), (Way::Direct, 8, 1024));
         assert_eq!(choice(32 * MIB, 64, true).0, Way::Direct);
+        assert_eq!(choice(16 * MIB, 8, true).0, Way::Direct);
         assert_eq!(choice(4 * MIB, 8, true).0, Way::Lines);
     }
 

@@ -115,7 +115,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   if constexpr (ByCopier) {
     if (!failed) {
       const uint32_t warp = b.thread / 32;
-      // One warp copies the own part if there is one, which takes as long as the others take for a peer.
+      // One warp copies the own part if there is one, while the others push.
       const uint32_t pushing = copies == 0 ? Copier::Warps : Copier::Warps - 1;
       // As many pieces of a message as are this block's, but those behind each other, and of these a part for each of some
       // warps, of which this is the n-th. The message goes on to `size` at most.

@@ -193,7 +193,10 @@ class Collectives:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Make all calls in the block at its end, together. If it raises, none is made."""
+        """Make all calls in the block at its end, together. If it raises, none is made.
+
+        None may take what another one gives. Small all_reduces of one type and operation go in one launch.
+        """
         if self._gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "a group() inside a group()")
         self._gathered = {}

@@ -13,13 +13,13 @@ use crate::{
 /// What a rank sends together is no more, to all others. Up to there packets take no longer than several calls by lines.
 const MOST_TOGETHER: u64 = 256 << 10;
 
-/// An exchange that was asked for, and how it is done.
-pub(crate) type Asked<'a, 'b> = (&'a Request<'b>, Box<Plan>);
+/// A request for an exchange, and its plan.
+pub(crate) type RequestAndPlan<'a, 'b> = (&'a Request<'b>, Box<Plan>);
 
 impl Inner {
     /// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small
     /// `all_reduce`s of one type and operation. It depends on nothing else, since all ranks must do alike.
-    pub(crate) fn together(&self, asked: &[Asked<'_, '_>]) -> usize {
+    pub(crate) fn together(&self, asked: &[RequestAndPlan<'_, '_>]) -> usize {
         let Reach::Memory(_) = &self.reach else { return 1 };
         if self.group.ranks.len() == 1 || self.check_calls || !self.algorithms.is_empty() {
             return 1;
@@ -31,7 +31,7 @@ impl Inner {
         }
         let most = MOST_TOGETHER / (self.group.ranks.len() as u64 - 1);
         let mut bytes = 0;
-        let fits = |(request, plan): &&Asked<'_, '_>| {
+        let fits = |(request, plan): &&RequestAndPlan<'_, '_>| {
             bytes += words(plan) * 8;
             request.kind == Kind::AllReduce(*op) && request.data_type == *data_type && bytes <= most
         };
@@ -45,7 +45,7 @@ impl Inner {
     pub(crate) unsafe fn all_reduce_together(
         &self,
         mapped: &Mapped,
-        asked: &[Asked<'_, '_>],
+        asked: &[RequestAndPlan<'_, '_>],
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<bool> {

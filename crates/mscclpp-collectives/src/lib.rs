@@ -58,6 +58,7 @@ mod select;
 mod setup;
 mod signature;
 mod tables;
+mod tuned;
 mod typed;
 
 pub use algorithm::{Algorithm, Asked, Launch};
@@ -72,6 +73,7 @@ pub use pending::Pending;
 pub use register::Registered;
 pub use request::{Kind, ReduceOp, Request};
 pub use rows::Rows;
-pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Tuned, Way};
+pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Way};
 pub use setup::CollectivesBuilder;
+pub use tuned::Tuned;
 pub use typed::Transfer;

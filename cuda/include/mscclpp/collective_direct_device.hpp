@@ -74,7 +74,6 @@ struct DirectPlaces {
 // All threads of a block store into the places, piece by piece.
 struct ByStores {
   static constexpr uint32_t Warps = 0;
-  MSCCLPP_DEVICE_INLINE void copy(uint32_t, uint8_t*, const uint8_t*, uint64_t) const {}
 };
 
 // Blocks have at least as many threads as there are ranks. A `Copier` with warps of its own has those copy into the places

@@ -24,6 +24,9 @@ _LOG = logging.getLogger("mscclpp.torch")
 _WATCH_EVERY = 0.2
 #: How long it waits for calls.
 _IDLE_FOR = 10.0
+_NO_TIME = timedelta(0)
+#: The handle of the current stream of a device, which costs a tenth of what a stream costs. Not all versions have it.
+_current_handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -33,36 +36,42 @@ class Work(dist.Work):  # type: ignore[misc]
     simulated devices. Tensors stay until then.
     """
 
+    _event: torch.cuda.Event | None = None
+    #: The stream that is current for the program, and the one that the calls are in.
+    _made_on: Any = None
+    _stream: Any = None
+    _future: Any = None
+    _error: Exception | None = None
+    _is_done = False
+    #: The tensors of the program, until a stream that waits has taken over. Without `wait()`, the allocator is told.
+    _kept: Sequence[torch.Tensor]
+
     def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
         super().__init__()
         self._lane, self._blocks, self._timeout = lane, blocks, timeout
-        self._names = ", ".join(sorted({call.name for call in calls}))
-        self._results = [result for call in calls for result in call.results]
-        self._event: torch.cuda.Event | None = None
-        #: The stream that is current for the program, and the one that the calls are in.
-        self._made_on: Any = None
-        self._stream: Any = None
-        self._future: Any = None
-        self._error: Exception | None = None
-        self._is_done = False
-        # The tensors of the program, until a stream that waits has taken over. Without `wait()`, the allocator is told.
-        self._kept: list[torch.Tensor] = [tensor for call in calls for tensor in call.tensors]
+        if len(calls) == 1:
+            call = calls[0]
+            self._names, self._results, self._kept = call.name, call.results, call.tensors
+        else:
+            self._names = ", ".join(sorted({call.name for call in calls}))
+            self._results = [result for call in calls for result in call.results]
+            self._kept = [tensor for call in calls for tensor in call.tensors]
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = _NO_TIME) -> bool:
         """Make what comes next in the current stream wait for the calls. With a time, block the host for so long."""
         if self._error is not None:
             raise self._error
         if self._event is None:
             self._complete()
             return True
-        current = torch.cuda.current_stream(self._lane.device)
-        if current != self._stream:
+        current = self._lane.current_stream()
+        if current is not self._stream and current != self._stream:
             current.wait_event(self._event)
-        if current != self._made_on:
+        if current is not self._made_on and current != self._made_on:
             self._tell_allocator(current)
-        if self._blocks or timeout > timedelta(0):
+        if self._blocks or timeout > _NO_TIME:
             self._block(timeout.total_seconds() or self._timeout)
-        self._kept = []
+        self._kept = ()
         return True
 
     def synchronize(self) -> None:
@@ -74,7 +83,7 @@ class Work(dist.Work):  # type: ignore[misc]
         if self._event is None:
             self._complete()
         else:
-            torch.cuda.current_stream(self._lane.device).wait_event(self._event)
+            self._lane.current_stream().wait_event(self._event)
 
     def is_completed(self) -> bool:
         """Whether the calls are complete, or failed."""
@@ -158,6 +167,7 @@ class Lane:
         self._changed = threading.Condition()
         self._watch: threading.Thread | None = None
         self._is_closed = False
+        self._current: tuple[int | None, Any] = (None, None)
         if collectives.is_simulated:
             self.device, self.stream = torch.device("cpu"), None
         else:
@@ -181,13 +191,18 @@ class Lane:
         if self.stream is None:
             self._run_simulated(calls, work)
             return work
-        if in_current and torch.cuda.current_device() == self.device.index:
-            work._made_on = torch.cuda.current_stream(self.device)
+        is_here = torch.cuda.current_device() == self.device.index
+        if in_current and is_here:
+            work._made_on = self.current_stream()
             self._put(calls, work, work._made_on)
             return work
         if behind is None:
-            work._made_on = torch.cuda.current_stream(self.device)
+            work._made_on = self.current_stream()
             self.stream.wait_stream(work._made_on)
+            if is_here and not _copy(calls):
+                # It need not be the current stream, which takes a while to change. It is captured if that is.
+                self._put(calls, work, self.stream)
+                return work
         else:
             streams = {message.stream for message in behind}
             work._made_on = streams.pop() if len(streams) == 1 else None
@@ -197,22 +212,40 @@ class Lane:
             self._put(calls, work, self.stream)
         return work
 
+    def current_stream(self) -> Any:
+        """The program's current stream of the device: the same object each time, as long as it does not change."""
+        if _current_handle is None:
+            return torch.cuda.current_stream(self.device)
+        handle, stream = self._current
+        if handle != (handle := _current_handle(self.device.index)):
+            stream = torch.cuda.current_stream(self.device)
+            self._current = handle, stream
+        return stream
+
     def _put(self, calls: Sequence[Call], work: Work, stream: Any) -> None:
-        """Puts calls into the current stream."""
-        with torch.no_grad() if any(call.copies for call in calls) else contextlib.nullcontext():
+        """Puts calls into a stream, which is the current one if they copy."""
+        if len(calls) == 1 and not calls[0].copies:
+            requests = calls[0].requests()
+            if requests:
+                self.collectives.enqueue(requests, stream.cuda_stream)
+        else:
+            self._put_several(calls, stream)
+        work._stream = stream
+        work._event = stream.record_event()
+        if not torch.cuda.is_current_stream_capturing():
+            self._follow(work)
+
+    def _put_several(self, calls: Sequence[Call], stream: Any) -> None:
+        with torch.no_grad() if _copy(calls) else contextlib.nullcontext():
             requests = [request for call in calls for request in call.requests()]
             if requests:
                 self.collectives.enqueue(requests, stream.cuda_stream)
             for call in calls:
                 if call.finish is not None:
                     call.finish()
-        work._stream = stream
-        work._event = stream.record_event()
-        if not torch.cuda.is_current_stream_capturing():
-            self._follow(work)
 
     def _run_simulated(self, calls: Sequence[Call], work: Work) -> None:
-        if any(call.copies for call in calls):
+        if _copy(calls):
             # What it copies may be results.
             self.complete()
         requests = [request for call in calls for request in call.requests()]
@@ -236,7 +269,7 @@ class Lane:
                     if call.finish is not None and self.error is None:
                         with torch.no_grad():
                             call.finish()
-                work._is_done, work._kept = True, []
+                work._is_done, work._kept = True, ()
             self.check()
 
     def check(self) -> None:
@@ -336,6 +369,10 @@ class OfGloo(dist.Work):  # type: ignore[misc]
         future: Any = torch.futures.Future()
         future.set_result([tensor for work in self._works for tensor in work.result()])
         return future
+
+
+def _copy(calls: Sequence[Call]) -> bool:
+    return any(call.copies for call in calls)
 
 
 def _be_relaxed_about_captures() -> None:

@@ -59,7 +59,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
         """Reduce a tensor of all ranks, in place."""
-        return self.allreduce_coalesced([calls.single("allreduce", tensors)], opts)
+        tensor = calls.single("allreduce", tensors)
+        if self._is_gloos(tensor):
+            return self._gloo("allreduce", [tensor], _coalesced([tensor], opts))
+        return self._run([self._reducing("all_reduce", tensor, tensor, opts)], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
         """Reduce tensors of all ranks, in place."""

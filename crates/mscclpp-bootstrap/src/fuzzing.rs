@@ -3,7 +3,7 @@
 
 use crate::address::Address;
 use crate::collective;
-use crate::protocol::frame::{self, Frame, FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
+use crate::protocol::frame::{FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::key::JobKey;
@@ -11,6 +11,7 @@ use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Table, parse_place};
 use crate::unique_id::UniqueId;
+use mscclpp_net::{frame, handshake};
 
 /// The version of the protocol.
 pub fn protocol_version() -> u32 {
@@ -55,10 +56,10 @@ impl RawRank {
     /// Takes what arrived; gives what to send, or at the end how it was answered.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         self.reader.push(bytes);
-        let Some(frame) = self.reader.next().map_err(|e| e.to_string())? else { return Ok(Vec::new()) };
+        let Some(frame) = self.reader.take().map_err(|e| e.to_string())? else { return Ok(Vec::new()) };
         match self.initiator.take() {
             None => {
-                let (initiator, bytes) = Initiator::answer(self.key.clone(), &self.hello, &frame)
+                let (initiator, bytes) = Initiator::answer(&self.key, &self.hello, &frame)
                     .map_err(|stranger| stranger.to_string())?;
                 self.initiator = Some(initiator);
                 Ok(bytes)
@@ -71,7 +72,8 @@ impl RawRank {
     }
 }
 
-fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
+/// What a rank of this process says that joins.
+pub(crate) fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
     Hello {
         version: PROTOCOL_VERSION,
         secret,
@@ -90,11 +92,11 @@ fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
 /// malformed answers, and as one that is replayed.
 pub fn stale_hello(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Vec<u8> {
     let hello = Hello { version, ..hello(keyed, n_ranks, rank) };
-    Initiator::answer(JobKey::none(), &hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
+    Initiator::answer(&JobKey::none(), &hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
 }
 
-fn challenge() -> Frame {
-    Frame { kind: Kind::Challenge, payload: vec![0; 32] }
+fn challenge() -> handshake::Frame {
+    handshake::Frame { kind: handshake::Kind::Challenge, payload: vec![0; 32] }
 }
 
 /// A stream of bytes as a stranger's.
@@ -102,7 +104,7 @@ pub fn stranger(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
     let (responder, _) = Responder::challenge(JobKey::none(), [1; 32]);
     reader.push(bytes);
-    if let Ok(Some(frame)) = reader.next() {
+    if let Ok(Some(frame)) = reader.take() {
         drop(responder.verify(&frame));
     }
 }
@@ -112,9 +114,9 @@ pub fn answer(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
     let hello = hello(false, 2, 1);
     reader.push(bytes);
-    if let Ok(Some(frame)) = reader.next() {
-        drop(Initiator::answer(JobKey::none(), &hello, &frame));
-        if let Ok((initiator, _)) = Initiator::answer(JobKey::none(), &hello, &challenge()) {
+    if let Ok(Some(frame)) = reader.take() {
+        drop(Initiator::answer(&JobKey::none(), &hello, &frame));
+        if let Ok((initiator, _)) = Initiator::answer(&JobKey::none(), &hello, &challenge()) {
             drop(initiator.conclude(&frame));
         }
         // Behind a proof, which random bytes do not have.
@@ -128,7 +130,7 @@ pub fn member(bytes: &[u8]) {
     let mut assembler = Assembler::default();
     let mut sequence = Sequence::default();
     reader.push(bytes);
-    while let Ok(Some(frame)) = reader.next() {
+    while let Ok(Some(frame)) = reader.take::<Kind>() {
         match frame.kind {
             Kind::Message | Kind::Rest => match assembler.push(frame) {
                 Ok(Some(message)) => {
@@ -162,6 +164,14 @@ pub fn collective_message(bytes: &[u8]) {
     collective::check(bytes);
 }
 
+/// The id of the job of a rank that was told its number and the address, as the environment says.
+pub fn job_id(
+    lookup: impl Fn(&'static str) -> Option<std::ffi::OsString>,
+    n_ranks: usize,
+) -> crate::Result<Option<String>> {
+    crate::launch::job_id(lookup, n_ranks)
+}
+
 /// A text as an address.
 pub fn address(text: &str) {
     if let Ok(address) = Address::parse(text, None) {
@@ -172,7 +182,5 @@ pub fn address(text: &str) {
 
 /// A frame of kind number `kind`, which may be unknown.
 pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = frame::encode(Kind::Hello, &payload[..payload.len().min(MAX_PAYLOAD)]);
-    bytes[2] = kind;
-    bytes
+    frame::encode(kind, &payload[..payload.len().min(MAX_PAYLOAD)])
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
 pub(crate) const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 3 };
+    Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 4 };
 
 const WHAT: &str = "a registered memory";
 
@@ -80,6 +80,6 @@ mod tests {
         let mut newer = bytes;
         newer[4] += 1;
         let text = RegionBlob::decode(&newer, 5, 6).unwrap_err().to_string();
-        assert!(text.contains("version 4") && text.contains("version 3"), "{text}");
+        assert!(text.contains("version 5") && text.contains("version 4"), "{text}");
     }
 }

@@ -23,6 +23,8 @@ use mscclpp_test_support::until;
 use mscclpp_net::{
     SystemError,
     env::BadVariable,
+    frame::FrameReader,
+    handshake,
     key::Key,
     links::{
         self, Address, DataConnection, LinkEnd, LinkEvents, Links, Options,
@@ -243,17 +245,21 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
     bytes[at + 4] += 1;
     let newer = Endpoint::deserialize(&bytes).unwrap();
     let error = a.context.connect(&a.endpoint, &newer).unwrap_err().to_string();
-    assert!(error.contains("version 4") && error.contains("version 3"), "{error}");
+    assert!(error.contains("version 5") && error.contains("version 4"), "{error}");
 
-    // One whose address is as ours, and that speaks otherwise.
+    // One whose address is as ours, and that speaks otherwise, as it proves.
     let (listener, elsewhere) = listen_as(&b);
+    let key = b.address().key;
     let thread = std::thread::spawn(move || {
-        let mut challenge = [0; 40];
-        challenge[..8].copy_from_slice(b"MSCE\x07\0\0\0");
-        listener.accept().unwrap().0.write_all(&challenge).unwrap();
+        let mut stream = listener.accept().unwrap().0;
+        let (responder, challenge) = handshake::Responder::challenge(PROTOCOL.name, [1; 32]);
+        stream.write_all(&challenge).unwrap();
+        let hello = FrameReader::new(256).read(&stream).unwrap().unwrap();
+        let verified = responder.verify(&key, &handshake::Claim::of(&hello).unwrap()).unwrap();
+        stream.write_all(&verified.reject(&[2, 7, 0, 0, 0])).unwrap();
     });
     let error = a.context.connect(&a.endpoint, &elsewhere).unwrap_err().to_string();
-    assert!(error.contains("version 7") && error.contains("version 3"), "{error}");
+    assert!(error.contains("version 7") && error.contains("version 4"), "{error}");
     thread.join().unwrap();
 }
 

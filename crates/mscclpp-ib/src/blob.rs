@@ -23,7 +23,7 @@ use crate::{
 
 /// The protocol between peers of this transport.
 pub(crate) const PROTOCOL: Protocol =
-    Protocol { name: "mscclpp-ib", title: "InfiniBand", magic: *b"MSIB", version: 3 };
+    Protocol { name: "mscclpp-ib", title: "InfiniBand", magic: *b"MSIB", version: 4 };
 
 /// The error of a blob that cannot be read.
 fn malformed(what: &'static str) -> impl Fn(Malformed) -> Error {

@@ -312,49 +312,7 @@ impl<L: AsFd> Listener<L> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Write,
-        net::{TcpListener, TcpStream},
-    };
-
     use super::*;
-
-    const LONG: Option<Duration> = Some(Duration::from_secs(30));
-
-    #[test]
-    fn no_command_is_missed_and_their_order_is_kept() {
-        const SENDERS: u64 = 4;
-        const EACH: u64 = 5000;
-        let commands = Arc::new(Commands::new().unwrap());
-        let events = EventLoop::new(commands.clone()).unwrap();
-        std::thread::scope(|scope| {
-            for sender in 0..SENDERS {
-                let commands = &commands;
-                scope.spawn(move || (0..EACH).for_each(|number| commands.send((sender, number))));
-            }
-            let mut next = [0; SENDERS as usize];
-            while next != [EACH; SENDERS as usize] {
-                // A command that is missed would make this wait for its whole time.
-                let began = std::time::Instant::now();
-                assert_eq!(events.wait(LONG).unwrap(), []);
-                assert!(began.elapsed() < LONG.unwrap(), "stopped at {next:?}");
-                for (sender, number) in commands.take() {
-                    assert_eq!(number, next[sender as usize]);
-                    next[sender as usize] += 1;
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn a_wait_ends_at_its_deadline() {
-        let events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
-        let deadline = Instant::now() + Duration::from_millis(20);
-        assert_eq!(events.wait_until(Some(deadline)).unwrap(), []);
-        assert!(Instant::now() >= deadline, "the wait ended early");
-        let past = Some(Instant::now());
-        assert_eq!(events.wait_until(past).unwrap(), [], "a deadline that is past is no error");
-    }
 
     #[test]
     fn a_refused_wait_pauses_and_says_that_nothing_is_ready() {
@@ -365,42 +323,5 @@ mod tests {
         let began = Instant::now();
         assert_eq!(events.wait_or_retry(None), []);
         assert!(began.elapsed() >= RETRY_PAUSE, "a refused wait would be a busy loop");
-    }
-
-    #[test]
-    fn a_listener_is_told_of_once_for_each_connection() {
-        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let _before = connect();
-        events.add_listener(&listener).unwrap();
-        let news = [Ready { token: LISTENER, readable: true, writable: false }];
-        assert_eq!(events.wait(LONG).unwrap(), news);
-        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
-        let later = connect();
-        assert_eq!(events.wait(LONG).unwrap(), news);
-        assert!(events.add(&later, Interest::READ).unwrap() > LISTENER);
-    }
-
-    #[test]
-    fn what_is_not_dealt_with_is_told_again_and_nothing_that_nobody_asked_for() {
-        let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (here, _) = listener.accept().unwrap();
-        let token = events.add(&here, Interest::READ).unwrap();
-        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
-        there.write_all(b"x").unwrap();
-        let readable = Ready { token, readable: true, writable: false };
-        for _ in 0..3 {
-            assert_eq!(events.wait(LONG).unwrap(), [readable]);
-        }
-        events.modify(&here, token, Interest { read: true, write: true }).unwrap();
-        assert_eq!(events.wait(LONG).unwrap(), [Ready { writable: true, ..readable }]);
-        events.modify(&here, token, Interest { read: false, write: false }).unwrap();
-        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
-        events.modify(&here, token, Interest::READ).unwrap();
-        events.remove(&here);
-        assert_eq!(events.wait(Some(Duration::ZERO)).unwrap(), []);
     }
 }

@@ -3,7 +3,7 @@
 //! - [`interface`]: the addresses of this machine, and which of them to offer to others;
 //! - [`socket`]: TCP sockets that do not block and that notice when the other host is gone;
 //! - [`dial`]: finding the address at which a peer answers, among several;
-//! - [`key`]: proofs that both ends of a connection have the same key;
+//! - [`handshake`]: how both ends of a connection prove that they have the same [`key`], in [frames](frame);
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands from other threads;
 //! - [`links`]: knowing peers by a key, and noticing when they leave or die;
@@ -16,6 +16,8 @@
 pub mod dial;
 pub mod env;
 pub mod event_loop;
+pub mod frame;
+pub mod handshake;
 pub mod interface;
 pub mod key;
 pub mod links;

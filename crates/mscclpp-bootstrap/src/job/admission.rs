@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use mscclpp_net::handshake;
 use mscclpp_net::key::Nonce;
 
 use crate::LOG;
@@ -27,11 +28,8 @@ impl Job {
         let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce);
         let deadline = Some(self.now + HANDSHAKE_LIMIT);
         let id = self.enter(Connection::new(from, Phase::Unproven(responder), deadline));
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.outbox.push(challenge);
-        }
         self.unproven.push_back(id);
-        self.queue_write(id);
+        self.say([id], challenge);
         self.bound_unproven();
         id
     }
@@ -45,7 +43,7 @@ impl Job {
             let room = self.formation.no_room();
             tracing::warn!(target: LOG, rank = self.plan.rank, "turned away a connection{room}{times}");
         }
-        Responder::full(descriptors)
+        handshake::Responder::full(descriptors)
     }
 
     /// Event: connections cannot be accepted. Makes room by ending the oldest one that has not proved itself.

@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use mscclpp_net::key::Nonce;
-use mscclpp_net::wire::Malformed;
 
-use crate::protocol::frame::{Frame, FrameReader, MAX_HANDSHAKE};
+use crate::protocol::frame::{FrameReader, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::Purpose;
 use crate::protocol::message::Assembler;
@@ -85,6 +84,12 @@ impl Connection {
         }
     }
 
+    /// The other side has proved itself: it has time, and may say more at once.
+    pub(super) fn has_proved_itself(&mut self) {
+        self.deadline = None;
+        self.reader.set_limit(MAX_PAYLOAD);
+    }
+
     /// Whether the other side has not proved itself.
     pub(super) fn is_unproven(&self) -> bool {
         matches!(self.phase, Phase::Unproven(_))
@@ -104,9 +109,5 @@ impl Connection {
             Phase::Link(link) => Some(link),
             _ => None,
         }
-    }
-
-    pub(super) fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
-        self.reader.next()
     }
 }

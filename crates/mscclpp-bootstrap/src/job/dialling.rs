@@ -93,8 +93,7 @@ impl Job {
         } else if purpose == Purpose::Join {
             // S1: rank 0 must not take it for another connection of this rank beside the next one.
             connection.phase = Phase::Abandoned { peer };
-            connection.outbox.push(frame::encode(Kind::Retire, &[]));
-            self.queue_write(id);
+            self.say([id], frame::encode(Kind::Retire, &[]));
         }
         // Two other ranks may have several connections: this is one of them if it is still answered.
     }
@@ -204,9 +203,7 @@ impl Job {
             }
             _ => false,
         };
-        let ids: Vec<ConnectionId> =
-            self.connections.iter().filter(|(_, c)| open(&c.phase)).map(|(&id, _)| id).collect();
-        for id in ids {
+        for id in self.connections_in(open) {
             self.remove(id);
         }
     }

@@ -95,8 +95,14 @@ impl Job {
     /// The last frame on a connection to a peer: how many messages it was sent.
     pub(super) fn say_goodbye(&mut self, id: ConnectionId, peer: usize) {
         let sent = self.peers.get(&peer).map_or(0, Peer::sent);
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.outbox.push(frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
+        self.say([id], frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
+    }
+
+    /// If the job has failed, the rank at the other end of a new connection does not know yet.
+    pub(super) fn tell_latecomer(&mut self, id: ConnectionId) {
+        if let Some(error) = &self.failed {
+            let notice = notice::encode(error, self.plan.rank);
+            self.say([id], frame::encode(Kind::Notice, &notice));
         }
     }
 

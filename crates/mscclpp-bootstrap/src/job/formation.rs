@@ -218,10 +218,7 @@ impl Job {
             return;
         };
         let entry = Entry { host: join.host, domain: join.domain, port, addresses };
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.outbox.push(frame::encode(Kind::Join, &entry.encode()));
-        }
-        self.queue_write(id);
+        self.say([id], frame::encode(Kind::Join, &entry.encode()));
     }
 
     /// A frame from a rank that was admitted.
@@ -317,17 +314,10 @@ impl Job {
 
     /// Sends a frame without a payload to a neighbour in the tree; `false` if it is not connected yet.
     fn send_empty(&mut self, rank: usize, kind: Kind) -> bool {
-        let id = self
-            .connections
-            .iter()
-            .find(|(_, c)| matches!(&c.phase, Phase::Link(link) if link.peer == rank))
-            .map(|(&id, _)| id);
-        let Some(id) = id else { return false };
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.outbox.push(frame::encode(kind, &[]));
-        }
-        self.queue_write(id);
-        true
+        let links = self.connections_in(|phase| matches!(phase, Phase::Link(link) if link.peer == rank));
+        let first = links.into_iter().next();
+        self.say(first, frame::encode(kind, &[]));
+        first.is_some()
     }
 
     fn go(&mut self) {
@@ -344,15 +334,13 @@ impl Job {
         for child in tree::children(self.plan.rank, self.plan.n_ranks) {
             self.send_empty(child, Kind::Go);
         }
-        let mut dismissed = Vec::new();
-        for (&id, connection) in &mut self.connections {
-            if matches!(connection.phase, Phase::Member { .. }) {
+        let dismissed = self.connections_in(|phase| matches!(phase, Phase::Member { .. }));
+        for id in &dismissed {
+            if let Some(connection) = self.connections.get_mut(id) {
                 connection.phase = Phase::Leaving;
-                connection.outbox.push(frame::encode(Kind::Dismiss, &[]));
-                dismissed.push(id);
             }
         }
-        dismissed.into_iter().for_each(|id| self.queue_write(id));
+        self.say(dismissed, frame::encode(Kind::Dismiss, &[]));
         tracing::debug!(target: LOG, rank = self.plan.rank, n_ranks = self.plan.n_ranks, "the job has formed");
         self.actions.push_back(Action::Formed(table));
     }

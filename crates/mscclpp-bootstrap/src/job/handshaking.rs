@@ -4,16 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mscclpp_net::dial::Failed;
+use mscclpp_net::handshake::{self, Verified};
 use mscclpp_net::key::Nonce;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::ANSWER_LIMIT;
 use crate::job::{ConnectionId, Job, Plan};
-use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder, Verified};
+use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
-use crate::protocol::notice;
 use crate::protocol::roster::Refused;
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::Malformed;
@@ -23,11 +22,12 @@ use mscclpp_net::wire::Malformed;
 const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Job {
-    /// A frame of the handshake, on a connection that this rank opened.
-    pub(super) fn on_greeting_frame(&mut self, id: ConnectionId, frame: &Frame) {
+    /// A frame of the handshake.
+    pub(super) fn on_handshake_frame(&mut self, id: ConnectionId, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         // Each phase ends with the first frame, whatever that is.
-        let outcome = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
+        let (peer, outcome) = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
+            Phase::Unproven(responder) => return self.on_hello(id, &responder, frame),
             Phase::Greeting { peer, purpose, nonce } => (peer, self.prove(id, peer, purpose, nonce, frame)),
             Phase::Proved { peer, purpose, initiator } => {
                 let answer = initiator.conclude(frame);
@@ -38,17 +38,16 @@ impl Job {
                 return;
             }
         };
-        if let (peer, Err(stranger)) = outcome {
-            let Some(connection) = self.remove(id) else { return };
-            let how = match stranger {
-                HandshakeError::Unproven(why) => Failed::Unproven(why.to_owned()),
-                HandshakeError::Malformed(_) | HandshakeError::Full(_) => Failed::Other(stranger.to_string()),
-            };
-            if let (0, HandshakeError::Full(descriptors)) = (peer, stranger) {
-                self.formation.set_full(Some(descriptors));
-            }
-            self.attempt_failed(peer, connection.remote, how);
+        let Err(stranger) = outcome else { return };
+        let Some(connection) = self.remove(id) else { return };
+        let how = match stranger {
+            HandshakeError::Unproven(why) => Failed::Unproven(why.to_owned()),
+            HandshakeError::Malformed(_) | HandshakeError::Full(_) => Failed::Other(stranger.to_string()),
+        };
+        if let (0, HandshakeError::Full(descriptors)) = (peer, stranger) {
+            self.formation.set_full(Some(descriptors));
         }
+        self.attempt_failed(peer, connection.remote, how);
     }
 
     /// Answers a challenge: says who this rank is, and proves it.
@@ -58,15 +57,14 @@ impl Job {
         peer: usize,
         purpose: Purpose,
         nonce: Nonce,
-        challenge: &Frame,
+        challenge: &handshake::Frame,
     ) -> Result<(), HandshakeError> {
         let hello = hello(&self.plan, peer, purpose, nonce);
-        let (initiator, bytes) = Initiator::answer(self.plan.key.clone(), &hello, challenge)?;
+        let (initiator, bytes) = Initiator::answer(&self.plan.key, &hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
             connection.deadline = Some(self.now + ANSWER_LIMIT);
-            connection.outbox.push(bytes);
-            self.queue_write(id);
+            self.say([id], bytes);
         }
         Ok(())
     }
@@ -78,8 +76,7 @@ impl Job {
             // closing with bytes unread this rank would have its last words thrown away.
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.phase = Phase::Abandoned { peer };
-                connection.deadline = None;
-                connection.reader.set_limit(MAX_PAYLOAD);
+                connection.has_proved_itself();
                 self.queue_write(id);
             }
             return;
@@ -90,8 +87,7 @@ impl Job {
             }
             Answer::Accepted { job } => {
                 if let Some(connection) = self.connections.get_mut(&id) {
-                    connection.deadline = None;
-                    connection.reader.set_limit(MAX_PAYLOAD);
+                    connection.has_proved_itself();
                 }
                 self.dials.remove(&peer);
                 self.give_up_attempts(Some(peer));
@@ -146,22 +142,14 @@ impl Job {
         self.fail(&reason.filter(counts).unwrap_or(otherwise), None);
     }
 
-    /// A frame of the handshake, on a connection that somebody else opened.
-    pub(super) fn on_unproven_frame(&mut self, id: ConnectionId, frame: &Frame) {
+    /// The first frame on a connection that somebody else opened.
+    fn on_hello(&mut self, id: ConnectionId, responder: &Responder, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let responder = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
-            Phase::Unproven(responder) => responder,
-            other => {
-                connection.phase = other;
-                return;
-            }
-        };
         match responder.verify(frame) {
             Ok((hello, verified)) => self.admit(id, verified, &hello),
             Err(stranger) => {
                 let remote = connection.remote;
-                connection.outbox.push(responder.refusal());
-                self.queue_write(id);
+                self.say([id], responder.refusal());
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
                 if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, Responder::claim(frame)) {
                     let (rank, process) = (hello.from, hello.process);
@@ -183,15 +171,9 @@ impl Job {
             Some(roster) => match roster.admit(hello, &from) {
                 Ok(()) => {
                     connection.phase = Phase::Member { rank: peer, joined: false, from };
-                    connection.deadline = None;
-                    connection.reader.set_limit(MAX_PAYLOAD);
-                    connection.outbox.push(verified.accept(self.plan.job.unwrap_or_default()));
-                    if let Some(error) = &self.failed {
-                        // It comes too late, and learns why.
-                        let payload = notice::encode(error, self.plan.rank);
-                        connection.outbox.push(frame::encode(Kind::Notice, &payload));
-                    }
-                    self.queue_write(id);
+                    connection.has_proved_itself();
+                    self.say([id], verified.accept(&self.plan.job.unwrap_or_default()));
+                    self.tell_latecomer(id);
                     return;
                 }
                 Err(refused) => refused,
@@ -199,10 +181,9 @@ impl Job {
             None => match self.judge_latecomer(hello, &from).map_or_else(|| self.admit_peer(hello), Err) {
                 Ok(job) => {
                     if let Some(connection) = self.connections.get_mut(&id) {
-                        connection.deadline = None;
-                        connection.reader.set_limit(MAX_PAYLOAD);
-                        connection.outbox.push(verified.accept(job));
+                        connection.has_proved_itself();
                     }
+                    self.say([id], verified.accept(&job));
                     self.link_up(id, Link::new(peer, false));
                     return;
                 }
@@ -220,16 +201,13 @@ impl Job {
                 tracing::warn!(target: LOG, rank, from, ?rejection, "did not admit a member");
             }
         }
-        let remote = self.connections.get_mut(&id).map(|connection| {
-            connection.outbox.push(verified.reject(&rejection));
-            connection.remote
-        });
+        let remote = self.connections.get(&id).map(|connection| connection.remote);
+        self.say([id], verified.reject(&rejection.payload()));
         if let (Rejection::OtherJob { .. }, Some(remote)) = (&rejection, remote) {
             let id = if hello.job == [0; 16] { "without an id" } else { "with another id" };
             let remedy = "if it is of this one, give all ranks the same MSCCLPP_JOB_ID";
             self.note_refusal(remote, format!("was refused: it is rank {peer} of a job {id}; {remedy}"));
         }
-        self.queue_write(id);
         if let Some(error) = fatal {
             self.fail(&error, None);
         }

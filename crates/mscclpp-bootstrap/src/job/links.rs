@@ -119,11 +119,8 @@ impl Job {
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, ours = link.ours, "connected");
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Link(link);
-            if let Some(error) = &self.failed {
-                // The other rank does not know yet.
-                connection.outbox.push(frame::encode(Kind::Notice, &notice::encode(error, self.plan.rank)));
-            }
         }
+        self.tell_latecomer(id);
         if self.dials.get(&rank).is_some_and(|dial| dial.purpose == Purpose::Peer) {
             // It need not be looked for any more. If it leaves now, nobody listens there, while what it sent is still to come.
             self.dials.remove(&rank);
@@ -182,8 +179,7 @@ impl Job {
             return;
         }
         link.retire_sent = true;
-        connection.outbox.push(frame::encode(Kind::Retire, &[]));
-        self.queue_write(id);
+        self.say([id], frame::encode(Kind::Retire, &[]));
     }
 
     /// A frame from a rank.

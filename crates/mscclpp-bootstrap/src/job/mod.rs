@@ -221,13 +221,23 @@ impl Job {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.reader.push(bytes);
         while let Some(connection) = self.connections.get_mut(&id) {
-            let outcome = match connection.next_frame() {
-                Ok(None) => return,
-                Ok(Some(frame)) => self.on_frame(id, frame),
-                Err(error) => Err(error),
+            let reader = &mut connection.reader;
+            let outcome = match connection.phase {
+                Phase::Unproven(_) | Phase::Greeting { .. } | Phase::Proved { .. } => {
+                    reader.take().map(|frame| frame.map(|frame| self.on_handshake_frame(id, &frame)))
+                }
+                // What is said there means nothing any more.
+                Phase::Connecting { .. } | Phase::Abandoned { .. } | Phase::Leaving => {
+                    reader.take::<u8>().map(|frame| frame.map(drop))
+                }
+                Phase::Member { .. } | Phase::Root | Phase::Link(_) => {
+                    reader.take().and_then(|frame| frame.map(|frame| self.on_frame(id, frame)).transpose())
+                }
             };
-            if let Err(error) = outcome {
-                self.end(id, &format!("it broke the protocol: {error}"));
+            match outcome {
+                Ok(Some(())) => {}
+                Ok(None) => return,
+                Err(error) => self.end(id, &format!("it broke the protocol: {error}")),
             }
         }
     }
@@ -278,6 +288,22 @@ impl Job {
         }
     }
 
+    /// Queues a frame on each of these connections.
+    fn say(&mut self, ids: impl IntoIterator<Item = ConnectionId>, frame: impl Into<Arc<Vec<u8>>>) {
+        let frame = frame.into();
+        for id in ids {
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.outbox.push(Arc::clone(&frame));
+                self.queue_write(id);
+            }
+        }
+    }
+
+    /// The connections in such a phase.
+    fn connections_in(&self, phase: impl Fn(&Phase) -> bool) -> Vec<ConnectionId> {
+        self.connections.iter().filter(|(_, c)| phase(&c.phase)).map(|(&id, _)| id).collect()
+    }
+
     /// All that there was to write on a connection is written.
     fn all_written(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -319,18 +345,10 @@ impl Job {
 
     fn on_frame(&mut self, id: ConnectionId, frame: Frame) -> Result<(), Malformed> {
         match self.connections.get(&id).map(|c| &c.phase) {
-            Some(Phase::Unproven(_)) => {
-                self.on_unproven_frame(id, &frame);
-                Ok(())
-            }
-            Some(Phase::Greeting { .. } | Phase::Proved { .. }) => {
-                self.on_greeting_frame(id, &frame);
-                Ok(())
-            }
             Some(Phase::Member { rank, .. }) => self.on_member_frame(id, *rank, &frame),
             Some(Phase::Root) => self.on_root_frame(id, &frame),
             Some(Phase::Link(link)) => self.on_link_frame(id, link.peer, frame),
-            Some(Phase::Connecting { .. } | Phase::Abandoned { .. } | Phase::Leaving) | None => Ok(()),
+            _ => Ok(()),
         }
     }
 

@@ -1,6 +1,5 @@
 //! What is said while a job forms, about those who have yet to come.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mscclpp_net::dial::{Attempt, Failed};
@@ -52,15 +51,8 @@ impl Job {
         notice::put_ranks(&mut payload, &self.formation.missing());
         // Ranks of an earlier version pass over it.
         payload.extend(self.formation.full.map(u32::to_le_bytes).into_iter().flatten());
-        let progress = Arc::new(frame::encode(Kind::Progress, &payload));
-        let mut receivers = Vec::new();
-        for (&id, connection) in &mut self.connections {
-            if matches!(connection.phase, Phase::Member { joined: true, .. }) {
-                connection.outbox.push(Arc::clone(&progress));
-                receivers.push(id);
-            }
-        }
-        receivers.into_iter().for_each(|id| self.queue_write(id));
+        let joined = self.connections_in(|phase| matches!(phase, Phase::Member { joined: true, .. }));
+        self.say(joined, frame::encode(Kind::Progress, &payload));
     }
 
     /// Says who is waited for, if that takes long.

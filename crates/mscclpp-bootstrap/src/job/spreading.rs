@@ -64,20 +64,17 @@ impl Job {
             unreachable!("what is encoded here can be parsed");
         };
         self.formation.progress_at = None;
-        let mut children = Vec::new();
-        let mut receivers = Vec::new();
-        for (&id, connection) in &mut self.connections {
-            let Phase::Member { rank, joined: true, .. } = connection.phase else { continue };
-            match tree::parent(rank) {
-                Some(0) => children.push((id, rank)),
-                Some(parent) => {
-                    connection.outbox.push(frame::encode(Kind::Parent, table.place(parent)));
-                    receivers.push(id);
-                }
-                None => {}
-            }
+        let member = |(&id, connection): (&ConnectionId, &Connection)| match connection.phase {
+            Phase::Member { rank, joined: true, .. } => Some((id, rank)),
+            _ => None,
+        };
+        let members: Vec<_> = self.connections.iter().filter_map(member).collect();
+        let (children, others): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|(_, rank)| tree::parent(*rank) == Some(0));
+        for (id, rank) in others {
+            let place = tree::parent(rank).map_or(&[][..], |parent| table.place(parent));
+            self.say([id], frame::encode(Kind::Parent, place));
         }
-        receivers.into_iter().for_each(|id| self.queue_write(id));
         self.table = Some(table);
         for (id, peer) in children {
             self.link_up(id, Link::new(peer, false));
@@ -119,32 +116,23 @@ impl Job {
         let bytes = std::mem::take(&mut self.formation.table);
         self.table = Some(Arc::new(Table::parse(bytes, self.plan.rank, self.plan.n_ranks)?));
         self.formation.missing.clear();
-        let children = self.connections.iter().filter_map(|(&id, connection)| match &connection.phase {
-            Phase::Link(link) if self.is_child(link.peer) => Some(id),
-            _ => None,
-        });
-        let children: Vec<ConnectionId> = children.collect();
-        self.send_table(&children);
+        let is_child = |phase: &Phase| matches!(phase, Phase::Link(link) if self.is_child(link.peer));
+        self.send_table(&self.connections_in(is_child));
         self.tree_progressed();
         Ok(())
     }
 
     /// Sends the table, if it is there and the job has not formed, to children in the tree that have connected.
     pub(super) fn send_table(&mut self, children: &[ConnectionId]) {
-        let Some(table) = self.table.as_ref().filter(|_| !self.is_formed() && !children.is_empty()) else {
+        let Some(table) = self.table.clone().filter(|_| !self.is_formed() && !children.is_empty()) else {
             return;
         };
         let mut chunks = table.bytes().chunks(MAX_PAYLOAD - 1).peekable();
         while let Some(chunk) = chunks.next() {
             let last = u8::from(chunks.peek().is_none());
-            let part = Arc::new(frame::encode(Kind::Table, &[&[last], chunk].concat()));
-            for id in children {
-                if let Some(connection) = self.connections.get_mut(id) {
-                    connection.outbox.push(Arc::clone(&part));
-                }
-            }
+            let part = frame::encode(Kind::Table, &[&[last], chunk].concat());
+            self.say(children.iter().copied(), part);
         }
-        children.iter().for_each(|&id| self.queue_write(id));
     }
 
     pub(super) fn is_child(&self, rank: usize) -> bool {

@@ -264,6 +264,3 @@ fn complete(rank: Option<Setting<usize>>, n_ranks: Option<Setting<usize>>) -> Re
 fn claims_text(claims: &[Claim]) -> String {
     claims.iter().flat_map(Claim::settings).collect::<Vec<_>>().join(", ")
 }
-
-#[cfg(test)]
-mod tests;

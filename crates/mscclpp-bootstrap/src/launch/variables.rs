@@ -39,7 +39,7 @@ impl<'a> Variables<'a> {
 
     /// The first of several names of a text that is set.
     pub(crate) fn first_text(&self, names: &[&'static str]) -> Result<Option<Setting<String>>> {
-        names.iter().map(|name| self.text(name)).find(|found| !matches!(found, Ok(None))).unwrap_or(Ok(None))
+        first(names.iter().map(|name| self.text(name)))
     }
 
     /// A number from 0.
@@ -53,10 +53,10 @@ impl<'a> Variables<'a> {
 
     /// The first of several names of a number that is set.
     pub(crate) fn first_number(&self, names: &[&'static str]) -> Result<Option<Setting<usize>>> {
-        names
-            .iter()
-            .map(|name| self.number(name))
-            .find(|found| !matches!(found, Ok(None)))
-            .unwrap_or(Ok(None))
+        first(names.iter().map(|name| self.number(name)))
     }
+}
+
+fn first<T>(mut settings: impl Iterator<Item = Result<Option<T>>>) -> Result<Option<T>> {
+    settings.find(|found| !matches!(found, Ok(None))).unwrap_or(Ok(None))
 }

@@ -219,20 +219,10 @@ const _: () =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzzing;
 
     fn hello(process: Process) -> Hello {
-        Hello {
-            version: PROTOCOL_VERSION,
-            secret: true,
-            purpose: Purpose::Join,
-            job: [1; 16],
-            n_ranks: 2,
-            from: 1,
-            to: 0,
-            nonce: [2; 32],
-            process,
-            generation: 7,
-        }
+        Hello { process, generation: 7, ..fuzzing::hello(true, 2, 1) }
     }
 
     #[test]

@@ -129,7 +129,7 @@ mod tests {
         let mut got = Vec::new();
         for frame in frames {
             reader.push(&frame);
-            while let Some(frame) = reader.next().unwrap() {
+            while let Some(frame) = reader.take().unwrap() {
                 got.extend(assembler.push(frame).unwrap());
             }
         }

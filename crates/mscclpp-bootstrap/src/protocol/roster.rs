@@ -211,6 +211,7 @@ fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzzing;
 
     fn entry() -> Entry {
         Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
@@ -221,18 +222,7 @@ mod tests {
     }
 
     fn hello(from: u32) -> Hello {
-        Hello {
-            version: PROTOCOL_VERSION,
-            secret: true,
-            purpose: Purpose::Join,
-            job: [0; 16],
-            n_ranks: 3,
-            from,
-            to: 0,
-            nonce: [0; 32],
-            process: Process::default(),
-            generation: 0,
-        }
+        Hello { process: Process::default(), ..fuzzing::hello(true, 3, from) }
     }
 
     #[test]

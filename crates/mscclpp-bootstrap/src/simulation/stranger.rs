@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::fuzzing::{RawRank, stale_hello};
 use crate::job::ConnectionId;
-use crate::protocol::frame::{self, Kind};
+use crate::protocol::frame::Kind;
 use crate::simulation::dice::Dice;
 use crate::simulation::world::{Event, World};
+use mscclpp_net::frame;
+use mscclpp_net::handshake::Kind::{Challenge, Full, Hello, Refuse};
 
 /// How it behaves.
 pub(super) enum Manner {
@@ -51,24 +53,24 @@ impl Stranger {
         let manner = match dice.below(DIALLING) {
             0 => Manner::Silent,
             1 => Manner::Speaks(dice.bytes(200)),
-            2 => Manner::Trickles(frame::encode(Kind::Hello, &[7; 90])),
+            2 => Manner::Trickles(frame::encode(Hello as u8, &[7; 90])),
             3 => Manner::Speaks(stale_hello(crate::fuzzing::protocol_version(), n, rank, keyed)),
             4 => Manner::Joins(Box::new(RawRank::of_secret("a guess", n, rank))),
-            _ => Manner::Speaks(frame::encode(Kind::Goodbye, &[0; 8])),
+            _ => Manner::Speaks(frame::encode(Kind::Goodbye as u8, &[0; 8])),
         };
         Self::new(manner, Some((target, at)))
     }
 
     /// One that listens where a rank looks for another.
     pub(super) fn host(dice: &mut Dice) -> Self {
-        let challenge = frame::encode(Kind::Challenge, &[3; 32]);
+        let challenge = frame::encode(Challenge as u8, &[3; 32]);
         Self::new(
             match dice.below(4) {
                 0 => Manner::Silent,
                 1 => Manner::Speaks(dice.bytes(64)),
                 // It takes the proof, and says nothing more.
                 2 => Manner::Speaks(challenge),
-                _ => Manner::Answers([challenge, frame::encode(Kind::Refuse, &[1])].concat()),
+                _ => Manner::Answers([challenge, frame::encode(Refuse as u8, &[1])].concat()),
             },
             None,
         )
@@ -87,7 +89,7 @@ impl Stranger {
     /// A stranger that came must not be told more than that it does not belong there.
     pub(super) fn judge(&self) -> Option<String> {
         let mut kinds = self.heard.values().filter(|_| self.target.is_some()).flat_map(|bytes| kinds(bytes));
-        let allowed = [Kind::Challenge, Kind::Refuse, Kind::Full].map(|kind| kind as u8);
+        let allowed = [Challenge, Refuse, Full].map(|kind| kind as u8);
         let told = kinds.find(|kind| !allowed.contains(kind))?;
         Some(format!("a stranger was told a frame of kind {told}"))
     }

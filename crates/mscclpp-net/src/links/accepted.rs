@@ -1,19 +1,20 @@
 //! A connection that was accepted, whose handshake is not complete yet.
 
 use std::{
-    io::Write,
+    io::{ErrorKind, Write},
     net::{SocketAddr, TcpStream},
     time::{Duration, Instant},
 };
 
 use crate::{
+    frame::FrameReader,
+    handshake::{Responder, Session},
     key::{Key, Nonce},
-    socket::Incoming,
 };
 
 use super::{
     Name, Protocol,
-    handshake::{HELLO, Refusal, Request, Responder, Session},
+    handshake::{self, Refusal, Request},
 };
 
 /// How long a handshake may take.
@@ -24,8 +25,9 @@ pub(super) struct Accepted {
     pub(super) address: SocketAddr,
     /// When the handshake must be complete.
     pub(super) deadline: Instant,
+    protocol: Protocol,
     responder: Responder,
-    hello: Incoming<HELLO>,
+    reader: FrameReader,
 }
 
 /// How far the handshake has come.
@@ -47,9 +49,10 @@ impl Accepted {
         nonce: Nonce,
         now: Instant,
     ) -> Option<Self> {
-        let (responder, hello) = (Responder::new(protocol, nonce), Incoming::default());
-        let accepted = Self { stream, address, deadline: now + LIMIT, responder, hello };
-        accepted.send(accepted.responder.challenge()).then_some(accepted)
+        let (responder, challenge) = Responder::challenge(protocol.name, nonce);
+        let reader = handshake::reader();
+        let accepted = Self { stream, address, deadline: now + LIMIT, protocol, responder, reader };
+        accepted.send(&challenge).then_some(accepted)
     }
 
     /// Sends a few bytes, which always fit the buffer of a new socket.
@@ -63,14 +66,14 @@ impl Accepted {
         key_of: impl FnOnce(&Name) -> Option<Key>,
         admit: impl FnOnce(&Request) -> Result<(), Refusal>,
     ) -> Progress {
-        let Ok(hello) = self.hello.read(&self.stream).map(Option::<&_>::copied) else {
-            return Progress::Over(None);
+        let hello = match self.reader.read(&self.stream) {
+            Ok(Some(hello)) => hello,
+            Ok(None) => return Progress::Undecided,
+            Err(error) => {
+                return Progress::Over((error.kind() == ErrorKind::InvalidData).then_some(Refusal::Foreign));
+            }
         };
-        if let Err(refusal) = self.responder.check_front(self.hello.so_far()) {
-            return Progress::Over(Some(refusal));
-        }
-        let Some(hello) = hello else { return Progress::Undecided };
-        let (answer, verdict) = self.responder.verify(&hello, key_of, admit);
+        let (answer, verdict) = handshake::answer(&self.protocol, &self.responder, &hello, key_of, admit);
         match (verdict, self.send(&answer)) {
             (Ok((request, session)), true) => Progress::Admitted { request, session },
             (Ok(_), false) => Progress::Over(None),

@@ -3,11 +3,11 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use crate::SystemError;
+use crate::{SystemError, handshake::Session};
 
 use super::{
     Command, Complaint, Name, Shared,
-    handshake::{Request, Session},
+    handshake::Request,
     header::{Inbound, Outbound},
 };
 

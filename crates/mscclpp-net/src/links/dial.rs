@@ -8,15 +8,16 @@ use std::{
 
 use crate::{
     dial::{Attempt, Handshake, Lost, Unreached, race},
+    frame::FrameReader,
+    handshake::{Frame, Initiator, Session},
     key::{Key, Nonce},
     random,
-    socket::Incoming,
 };
 
 use super::{
     Protocol,
     error::{Error, Result},
-    handshake::{ANSWER, CHALLENGE, Initiator, Refusal, Request, Session},
+    handshake::{self, Refusal, Request},
 };
 
 /// The limit for all attempts together.
@@ -28,8 +29,7 @@ struct Dialling<'a> {
     key: &'a Key,
     request: &'a Request,
     nonce: Nonce,
-    challenge: Incoming<CHALLENGE>,
-    answer: Incoming<ANSWER>,
+    reader: FrameReader,
     /// Set once the challenge has been answered.
     initiator: Option<Initiator>,
 }
@@ -40,19 +40,28 @@ impl Handshake for Dialling<'_> {
 
     fn advance(&mut self, mut stream: &TcpStream) -> Result<Option<Session>, Lost<Refusal>> {
         if self.initiator.is_none() {
-            let Some(challenge) = self.challenge.read(stream)? else { return Ok(None) };
-            let (initiator, hello) =
-                Initiator::answer(self.protocol, self.key, self.request, self.nonce, challenge)
-                    .map_err(Lost::Refused)?;
+            let Some(challenge) = self.read(stream)? else { return Ok(None) };
+            let hello = self.request.hello(&self.protocol, self.nonce);
+            let (initiator, hello) = Initiator::answer(self.protocol.name, self.key, &hello, &challenge)
+                .map_err(|failure| Lost::Refused(failure.into()))?;
             // It fits the buffer of a new socket.
             if stream.write(&hello)? != hello.len() {
                 return Err(io::Error::from(io::ErrorKind::WriteZero).into());
             }
             self.initiator = Some(initiator);
         }
-        let Some(answer) = self.answer.read(stream)? else { return Ok(None) };
+        let Some(answer) = self.read(stream)? else { return Ok(None) };
         let initiator = self.initiator.take().ok_or(Lost::Refused(Refusal::Foreign))?;
-        Ok(Some(initiator.conclude(answer).map_err(Lost::Refused)?))
+        handshake::conclude(self.protocol.version, initiator, &answer).map(Some).map_err(Lost::Refused)
+    }
+}
+
+impl Dialling<'_> {
+    fn read(&mut self, stream: &TcpStream) -> Result<Option<Frame>, Lost<Refusal>> {
+        self.reader.read(stream).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Lost::Refused(Refusal::Foreign),
+            _ => error.into(),
+        })
     }
 }
 
@@ -65,8 +74,8 @@ pub(super) fn dial(
     request: &Request,
 ) -> Result<(TcpStream, Session, SocketAddr)> {
     let begin = || {
-        let (challenge, answer) = (Incoming::default(), Incoming::default());
-        Ok(Dialling { protocol, key, request, nonce: random()?, challenge, answer, initiator: None })
+        let reader = handshake::reader();
+        Ok(Dialling { protocol, key, request, nonce: random()?, reader, initiator: None })
     };
     race(candidates, LIMIT, begin)?.map_err(|unreached| verdict(protocol, unreached))
 }
@@ -74,23 +83,27 @@ pub(super) fn dial(
 /// The error that sums up how each address failed.
 fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
     let refused = |how: &Lost<_>| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
-    // Only the peer itself can prove that it has no such link.
-    if let Some((address, _)) = failed.iter().find(|(_, how)| matches!(how, Lost::Refused(Refusal::NoLink))) {
+    // Only the peer itself can prove that it has no such link, or speaks another version.
+    let proved = |wanted: fn(&Refusal) -> bool| {
+        failed.iter().find(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal)))
+    };
+    if let Some((address, _)) = proved(|refusal| matches!(refusal, Refusal::NoLink)) {
         return Error::Closed { address: *address };
     }
-    // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at another. So
-    // they count only if everybody who answered gave them.
-    let all_answered = |wanted: fn(&Refusal) -> bool| {
-        let mut others = failed.iter().filter(|(_, how)| !refused(how)).peekable();
-        let first = others.peek().copied().filter(|_| silent.is_empty());
-        first.filter(|_| others.all(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal))))
-    };
     if let Some((_, Lost::Refused(Refusal::Version { theirs, ours }))) =
-        all_answered(|refusal| matches!(refusal, Refusal::Version { .. }))
+        proved(|refusal| matches!(refusal, Refusal::Version { .. }))
     {
         return Error::Version { protocol: protocol.title, theirs: *theirs, ours: *ours };
     }
-    if let Some((address, _)) = all_answered(|refusal| matches!(refusal, Refusal::Unknown)) {
+    // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at another. So
+    // that the endpoint is closed counts only if everybody who answered said so.
+    let unknown = |how: &Lost<_>| matches!(how, Lost::Refused(Refusal::Unknown));
+    let mut answered = failed.iter().filter(|(_, how)| !refused(how));
+    if let Some((address, how)) = answered.next()
+        && silent.is_empty()
+        && unknown(how)
+        && answered.all(|(_, how)| unknown(how))
+    {
         return Error::Closed { address: *address };
     }
     if silent.is_empty() && !failed.is_empty() && failed.iter().all(|(_, how)| refused(how)) {
@@ -131,9 +144,14 @@ mod tests {
         assert!(matches!(sum_up(vec![answer(version), nobody()]), Error::Version { theirs: 7, .. }));
         assert!(matches!(sum_up(vec![answer(version), answer(Refusal::NoLink)]), Error::Closed { .. }));
         assert!(matches!(sum_up(vec![nobody(), nobody()]), Error::Gone { .. }));
-        for doubtful in [answer(Refusal::Unknown), answer(version)] {
-            assert!(matches!(sum_up(vec![unreachable(), doubtful]), Error::Unreachable { .. }));
+        for doubtful in [Refusal::Unknown, Refusal::Key, Refusal::Foreign] {
+            assert!(matches!(sum_up(vec![unreachable(), answer(doubtful)]), Error::Unreachable { .. }));
         }
-        assert!(matches!(sum_up(vec![answer(Refusal::Unknown), answer(version)]), Error::Unreachable { .. }));
+        let doubtful = vec![answer(Refusal::Unknown), answer(Refusal::Foreign)];
+        assert!(matches!(sum_up(doubtful), Error::Unreachable { .. }));
+        for elsewhere in [unreachable(), answer(Refusal::Unknown)] {
+            let proved = sum_up(vec![elsewhere, answer(version)]);
+            assert!(matches!(proved, Error::Version { theirs: 7, .. }), "{proved}");
+        }
     }
 }

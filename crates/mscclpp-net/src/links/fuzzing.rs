@@ -1,32 +1,39 @@
 //! The parsers of bytes from outside, for fuzz targets. Not part of the API.
 
-use crate::key::Key;
+use crate::{
+    handshake::{Frame, Initiator, Responder},
+    key::Key,
+};
 
 use super::{
     Address, Protocol,
-    handshake::{ANSWER, CHALLENGE, HELLO, Initiator, Purpose, Request, Responder},
+    handshake::{self, Purpose, Request},
     header::{Fields, Inbound},
     message::Message,
 };
 
 const PROTOCOL: Protocol = Protocol { name: "mscclpp-fuzz", title: "Fuzz", magic: *b"FUZZ", version: 1 };
 
+fn frame(bytes: &[u8]) -> Option<Frame> {
+    let mut reader = handshake::reader();
+    reader.push(bytes);
+    reader.take().ok().flatten()
+}
+
 /// Gives `bytes` to every parser of links.
 pub fn parse_everything(bytes: &[u8]) {
     let _ = Address::decode(&PROTOCOL, bytes);
     let key = Key::from_bytes([1; 32]);
     let request = Request { endpoint: [2; 16], from: [3; 16], link: 4, purpose: Purpose::Link };
-    let responder = Responder::new(PROTOCOL, [5; 32]);
-    let _ = responder.check_front(bytes);
-    if let Some(hello) = bytes.first_chunk::<HELLO>() {
-        let _ = responder.verify(hello, |_| Some(key.clone()), |_| Ok(()));
-    }
-    if let Some(challenge) = bytes.first_chunk::<CHALLENGE>() {
-        let _ = Initiator::answer(PROTOCOL, &key, &request, [6; 32], challenge);
-    }
-    let initiator = Initiator::answer(PROTOCOL, &key, &request, [6; 32], responder.challenge());
-    if let (Some(answer), Ok((initiator, _))) = (bytes.first_chunk::<ANSWER>(), initiator) {
-        let _ = initiator.conclude(answer);
+    let (responder, challenge) = Responder::challenge(PROTOCOL.name, [5; 32]);
+    let hello = request.hello(&PROTOCOL, [6; 32]);
+    let answer = |challenge: &Frame| Initiator::answer(PROTOCOL.name, &key, &hello, challenge);
+    if let Some(said) = frame(bytes) {
+        let _ = handshake::answer(&PROTOCOL, &responder, &said, |_| Some(key.clone()), |_| Ok(()));
+        let _ = answer(&said);
+        if let Some(Ok((initiator, _))) = frame(&challenge).as_ref().map(answer) {
+            let _ = handshake::conclude(PROTOCOL.version, initiator, &said);
+        }
     }
     if let Some(header) = bytes.first_chunk() {
         let _ = Inbound::new(&[7; 16]).open(header);
@@ -46,12 +53,13 @@ mod tests {
 
     #[test]
     fn changed_bytes_never_panic() {
-        let responder = Responder::new(PROTOCOL, [5; 32]);
+        let (_, challenge) = Responder::challenge(PROTOCOL.name, [5; 32]);
         let begun = [&PROTOCOL.begin()[..], &[0; 200]].concat();
-        for sample in [responder.challenge(), &begun[..]] {
+        let hello = crate::frame::encode(2, &begun);
+        for sample in [&challenge, &begun, &hello] {
             for at in 0..sample.len() {
                 for byte in [0, 1, 2, 5, 255] {
-                    let mut bytes = sample.to_vec();
+                    let mut bytes = sample.clone();
                     bytes[at] = byte;
                     parse_everything(&bytes);
                     parse_everything(&bytes[..at]);

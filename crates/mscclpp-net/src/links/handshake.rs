@@ -1,34 +1,30 @@
-//! How two ends of a TCP connection prove to each other that they know the endpoint it is for.
+//! What the two ends of a TCP connection say in the [handshake]: which endpoint it is for, and why it is not taken.
 //!
 //! ```text
-//! owner of the endpoint, which listened           peer, which has the endpoint's address
-//!   Challenge  magic, version, nonce             ->
-//!                                                <-  Hello   magic, version, nonce, endpoint, from, link, purpose, proof
-//!   Answer     magic, version, verdict, proof    ->
+//! Hello   magic 4 | version 4 | nonce 32 | endpoint 16 | from 16 | link 8 | purpose 1
+//! Accept  nothing
+//! Reject  reason 1, and of another version: version 4
+//! Refuse  reason
 //! ```
-//! Each proof is an HMAC-SHA256, under the endpoint's key, of everything said before and of the side that makes it. So
-//! an old proof is worth nothing, and neither is a proof of the other side. The peer proves itself first, so a stranger
-//! who can only connect learns nothing that depends on a key. The keys that seal what follows are derived from the same
-//! transcript, so each connection and each direction has its own.
-//!
-//! In every version of the protocol, each message begins with magic and version. They are compared before anything
-//! else, and the error for a mismatch names both versions.
+//! The key is the endpoint's. In every version a hello begins like this, up to the endpoint. So it can be proved in every
+//! version, and then the error for a mismatch names both.
 
 use crate::{
-    key::{Key, Nonce, Transcript},
+    frame::FrameReader,
+    handshake::{Claim, Failure, Frame, Initiator, Responder, Session},
+    key::{Key, Nonce},
     wire::{Malformed, Reader},
 };
 
-use super::{Name, Protocol, header::SealKey};
+use super::{Name, Protocol};
 
-const INITIATOR: &str = "initiator";
-const RESPONDER: &str = "responder";
-const SESSION: &str = "session";
+/// The largest payload of a frame: all that a stranger can make this side keep.
+const MAX_PAYLOAD: usize = 256;
 
-pub(super) const CHALLENGE: usize = 40;
-pub(super) const HELLO: usize = 113;
-pub(super) const ANSWER: usize = 41;
-const PROOF: usize = Key::LEN;
+/// Reads the frames of a handshake.
+pub(super) fn reader() -> FrameReader {
+    FrameReader::new(MAX_PAYLOAD)
+}
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +58,32 @@ impl Request {
     pub(super) fn is_way_back_of(&self, theirs: &Self) -> bool {
         (self.from, self.endpoint) == (theirs.endpoint, theirs.from)
     }
+
+    /// There must be a nonce that is never used again.
+    pub(super) fn hello(&self, protocol: &Protocol, nonce: Nonce) -> Vec<u8> {
+        let mut hello = protocol.begin();
+        hello.extend(nonce);
+        hello.extend(self.endpoint);
+        hello.extend(self.from);
+        hello.extend(self.link.to_le_bytes());
+        hello.push(match self.purpose {
+            Purpose::Link => 1,
+            Purpose::Data => 2,
+        });
+        hello
+    }
+
+    /// Reads what follows the endpoint.
+    fn of(endpoint: Name, mut reader: Reader<'_>) -> Result<Self, Refusal> {
+        let (from, link) = (reader.array()?, reader.u64()?);
+        let purpose = match reader.u8()? {
+            1 => Purpose::Link,
+            2 => Purpose::Data,
+            _ => return Err(Refusal::Foreign),
+        };
+        reader.end()?;
+        Ok(Self { endpoint, from, link, purpose })
+    }
 }
 
 /// Why a handshake ended.
@@ -94,22 +116,24 @@ impl Refusal {
             Self::Full => 6,
         }
     }
-}
 
-/// What seals a connection's two directions.
-pub(super) struct Session {
-    /// What the side which connected says.
-    pub(super) initiator: SealKey,
-    /// What the side which listened says.
-    pub(super) responder: SealKey,
-}
+    /// What a member is told.
+    fn rejection(self) -> Vec<u8> {
+        let version = if let Self::Version { ours, .. } = self { &ours.to_le_bytes()[..] } else { &[] };
+        [&[self.code()], version].concat()
+    }
 
-impl Session {
-    /// From everything up to the initiator's proof.
-    fn derive(protocol: &Protocol, transcript: &Transcript) -> Self {
-        let bytes = transcript.prove(&protocol.label(SESSION));
-        let half = |at: usize| std::array::from_fn(|i| bytes[at + i]);
-        Self { initiator: half(0), responder: half(16) }
+    /// Why a member rejects this side.
+    fn of_rejection(said: &[u8], ours: u32) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(said);
+        let refusal = match reader.u8()? {
+            2 => Self::Version { theirs: reader.u32()?, ours },
+            5 => Self::NoLink,
+            6 => Self::Full,
+            _ => Self::Foreign,
+        };
+        reader.end()?;
+        Ok(refusal)
     }
 }
 
@@ -119,132 +143,54 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// The side that connected, once it has answered the challenge.
-pub(super) struct Initiator {
-    protocol: Protocol,
-    transcript: Transcript,
-}
-
-impl Initiator {
-    /// Answers the challenge; send the returned bytes. A nonce must never be used twice.
-    pub(super) fn answer(
-        protocol: Protocol,
-        key: &Key,
-        request: &Request,
-        nonce: Nonce,
-        challenge: &[u8; CHALLENGE],
-    ) -> Result<(Self, Vec<u8>), Refusal> {
-        protocol.front(&mut Reader::new(challenge))?;
-        let mut hello = protocol.begin();
-        hello.extend(nonce);
-        hello.extend(request.endpoint);
-        hello.extend(request.from);
-        hello.extend(request.link.to_le_bytes());
-        hello.push(match request.purpose {
-            Purpose::Link => 1,
-            Purpose::Data => 2,
-        });
-        let mut transcript = Transcript::new(key.clone());
-        let proof = transcript.add(challenge).add(&hello).prove(&protocol.label(INITIATOR));
-        transcript.add(&proof);
-        hello.extend(proof);
-        Ok((Self { protocol, transcript }, hello))
-    }
-
-    /// Takes the answer to the hello.
-    pub(super) fn conclude(mut self, answer: &[u8; ANSWER]) -> Result<Session, Refusal> {
-        let mut reader = Reader::new(answer);
-        self.protocol.front(&mut reader)?;
-        let verdict = reader.u8()?;
-        // Without a proof it is only a hint for the error message.
-        match verdict {
-            3 => return Err(Refusal::Unknown),
-            4 => return Err(Refusal::Key),
-            0 | 5 | 6 => {}
-            _ => return Err(Refusal::Foreign),
-        }
-        let session = Session::derive(&self.protocol, &self.transcript);
-        let (said, proof) = answer.split_at(ANSWER - PROOF);
-        if !self.transcript.add(said).verify(&self.protocol.label(RESPONDER), proof) {
-            return Err(Refusal::Key);
-        }
-        match verdict {
-            0 => Ok(session),
-            6 => Err(Refusal::Full),
-            _ => Err(Refusal::NoLink),
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Key | Failure::Refused(4) => Self::Key,
+            // Without a proof it is only a hint for the error message.
+            Failure::Refused(3) => Self::Unknown,
+            Failure::Malformed(_) | Failure::Refused(_) => Self::Foreign,
+            Failure::Full(_) => Self::Full,
         }
     }
 }
 
-/// The side that listened.
-pub(super) struct Responder {
-    protocol: Protocol,
-    challenge: [u8; CHALLENGE],
+/// Takes the answer to the hello, as the side that connected and speaks this `version`.
+pub(super) fn conclude(version: u32, initiator: Initiator, answer: &Frame) -> Result<Session, Refusal> {
+    let session = initiator.session();
+    let answer = initiator.conclude(answer)?;
+    if answer.accepted { Ok(session) } else { Err(Refusal::of_rejection(answer.said, version)?) }
 }
 
-impl Responder {
-    /// Begins; send the returned challenge. A nonce must never be used twice.
-    pub(super) fn new(protocol: Protocol, nonce: Nonce) -> Self {
-        let mut challenge = [0; CHALLENGE];
-        challenge[..8].copy_from_slice(&protocol.begin());
-        challenge[8..].copy_from_slice(&nonce);
-        Self { protocol, challenge }
-    }
-
-    pub(super) fn challenge(&self) -> &[u8; CHALLENGE] {
-        &self.challenge
-    }
-
-    /// Whether the bytes so far can still become a hello. Saves waiting for the rest of what another version sends.
-    pub(super) fn check_front(&self, said: &[u8]) -> Result<(), Refusal> {
-        if said.len() < 8 { Ok(()) } else { self.protocol.front(&mut Reader::new(said)) }
-    }
-
-    /// Takes the hello. `key_of` gives the key of an endpoint; `admit` decides about a peer that has proved itself.
-    ///
-    /// Send the returned bytes in either case.
-    pub(super) fn verify(
-        &self,
-        hello: &[u8; HELLO],
-        key_of: impl FnOnce(&Name) -> Option<Key>,
-        admit: impl FnOnce(&Request) -> Result<(), Refusal>,
-    ) -> (Vec<u8>, Result<(Request, Session), Refusal>) {
-        let refuse = |refusal: Refusal| {
-            let mut answer = self.protocol.begin();
-            answer.push(refusal.code());
-            answer.extend([0; PROOF]);
-            (answer, Err(refusal))
-        };
-        let request = match parse(&self.protocol, hello) {
-            Ok(request) => request,
-            Err(refusal) => return refuse(refusal),
-        };
-        let Some(key) = key_of(&request.endpoint) else { return refuse(Refusal::Unknown) };
-        let (said, proof) = hello.split_at(HELLO - PROOF);
-        let mut transcript = Transcript::new(key);
-        if !transcript.add(&self.challenge).add(said).verify(&self.protocol.label(INITIATOR), proof) {
-            return refuse(Refusal::Key);
-        }
-        let session = Session::derive(&self.protocol, transcript.add(proof));
-        let admitted = admit(&request);
-        let mut answer = self.protocol.begin();
-        answer.push(admitted.map_or_else(Refusal::code, |()| 0));
-        answer.extend(transcript.add(&answer).prove(&self.protocol.label(RESPONDER)));
-        (answer, admitted.map(|()| (request, session)))
-    }
-}
-
-fn parse(protocol: &Protocol, hello: &[u8; HELLO]) -> Result<Request, Refusal> {
-    let mut reader = Reader::new(hello);
-    protocol.front(&mut reader)?;
-    let _: Nonce = reader.array()?;
-    let (endpoint, from, link) = (reader.array()?, reader.array()?, reader.u64()?);
-    let purpose = match reader.u8()? {
-        1 => Purpose::Link,
-        2 => Purpose::Data,
-        _ => return Err(Refusal::Foreign),
+/// Takes the hello, as the side that listened. `key_of` gives the key of an endpoint; `admit` decides about a peer that has
+/// proved itself. The returned bytes are to be sent in either case.
+pub(super) fn answer(
+    protocol: &Protocol,
+    responder: &Responder,
+    hello: &Frame,
+    key_of: impl FnOnce(&Name) -> Option<Key>,
+    admit: impl FnOnce(&Request) -> Result<(), Refusal>,
+) -> (Vec<u8>, Result<(Request, Session), Refusal>) {
+    let proved = || -> Result<_, Refusal> {
+        let claim = Claim::of(hello)?;
+        let mut reader = Reader::new(claim.said);
+        let version = protocol.version_of(&mut reader)?;
+        let _: Nonce = reader.array()?;
+        let endpoint = reader.array()?;
+        let key = key_of(&endpoint).ok_or(Refusal::Unknown)?;
+        Ok((responder.verify(&key, &claim)?, version, endpoint, reader))
     };
-    Ok(Request { endpoint, from, link, purpose })
+    let (verified, theirs, endpoint, rest) = match proved() {
+        Ok(proved) => proved,
+        Err(refusal) => return (Responder::refusal(refusal.code()), Err(refusal)),
+    };
+    let (session, ours) = (verified.session(), protocol.version);
+    let asked = if theirs == ours { Ok(()) } else { Err(Refusal::Version { theirs, ours }) };
+    let asked = asked.and_then(|()| Request::of(endpoint, rest));
+    match asked.and_then(|request| admit(&request).map(|()| request)) {
+        Ok(request) => (verified.accept(&[]), Ok((request, session))),
+        Err(refusal) => (verified.reject(&refusal.rejection()), Err(refusal)),
+    }
 }
 
 #[cfg(test)]

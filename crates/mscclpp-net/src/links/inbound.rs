@@ -5,14 +5,11 @@ use std::{
 
 use crate::{
     SystemCall, SystemError,
+    handshake::Session,
     socket::{Liveness, is_silence},
 };
 
-use super::{
-    handshake::{Request, Session},
-    header::Outbound,
-    message::Message,
-};
+use super::{handshake::Request, header::Outbound, message::Message};
 
 /// A link from a peer's endpoint to one of ours. Only this side speaks on it.
 pub(super) struct InboundLink {

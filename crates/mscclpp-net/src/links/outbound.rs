@@ -5,11 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::socket::{Incoming, is_silence};
+use crate::{
+    handshake::Session,
+    socket::{Incoming, is_silence},
+};
 
 use super::{
     LinkEnd, LinkEvents,
-    handshake::{Request, Session},
+    handshake::Request,
     header::{BadHeader, HEADER, Inbound},
     message::{MAX_REASON, Message, PIECE},
 };

@@ -1,6 +1,6 @@
 use crate::wire::{Malformed, Reader};
 
-use super::{Error, handshake::Refusal};
+use super::Error;
 
 /// The protocol by which a transport talks to its peers. Two sides understand each other only if all its fields are
 /// equal.
@@ -29,23 +29,17 @@ impl Protocol {
     /// [`Error::Version`] if a peer of another version wrote it, [`Error::Malformed`] if it was not written by this
     /// protocol at all.
     pub fn check(&self, reader: &mut Reader<'_>) -> Result<(), Error> {
-        self.front(reader).map_err(|refusal| match refusal {
-            Refusal::Version { theirs, ours } => Error::Version { protocol: self.title, theirs, ours },
-            _ => Malformed("it was not made by this transport").into(),
-        })
-    }
-
-    /// Like [`Protocol::check`], in a handshake.
-    pub(super) fn front(&self, reader: &mut Reader<'_>) -> Result<(), Refusal> {
-        if reader.array() != Ok(self.magic) {
-            return Err(Refusal::Foreign);
+        match self.version_of(reader)? {
+            theirs if theirs == self.version => Ok(()),
+            theirs => Err(Error::Version { protocol: self.title, theirs, ours: self.version }),
         }
-        let (theirs, ours) = (reader.u32()?, self.version);
-        if theirs == ours { Ok(()) } else { Err(Refusal::Version { theirs, ours }) }
     }
 
-    /// A label that keeps the proofs of one side, or the keys derived from them, apart from all others.
-    pub(super) fn label(&self, of: &str) -> Vec<u8> {
-        format!("{} {of}\0", self.name).into_bytes()
+    /// The version that [`Protocol::begin`] wrote.
+    pub(super) fn version_of(&self, reader: &mut Reader<'_>) -> Result<u32, Malformed> {
+        match reader.array() {
+            Ok(magic) if magic == self.magic => reader.u32(),
+            _ => Err(Malformed("it was not made by this transport")),
+        }
     }
 }

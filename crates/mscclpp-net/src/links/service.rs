@@ -10,13 +10,14 @@ use std::{
 use crate::{
     Report, SystemError,
     event_loop::{EventLoop, Interest, Listener, Ready},
+    handshake::Session,
     random, socket,
 };
 
 use super::{
     Acceptor, Admission, Command, Complaint, DataConnection, LinkEnd, Name, Shared,
     accepted::{Accepted, Progress},
-    handshake::{Purpose, Refusal, Request, Session},
+    handshake::{Purpose, Refusal, Request},
     inbound::{InboundEnd, InboundLink},
     message::{Message, failure},
     outbound::OutboundLink,

@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{SystemError, key::Key};
+use crate::{SystemError, handshake::Responder, key::Key};
 
 use super::{
     Acceptor, Address, Admission, Complaint, DataConnection, Error, Link, LinkEnd, LinkEvents, Links, Name,
     Options, Protocol,
-    handshake::{Purpose, Request},
+    handshake::{self, Purpose, Refusal, Request},
     header::Fields,
     service::MAX_OPEN,
 };
@@ -292,10 +292,16 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
     let a = Process::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
+    let key = a.address.key.clone();
     let thread = std::thread::spawn(move || {
-        let mut challenge = [0; 40];
-        challenge[..8].copy_from_slice(b"TEST\x07\0\0\0");
-        listener.accept().unwrap().0.write_all(&challenge).unwrap();
+        let (responder, challenge) = Responder::challenge(PROTOCOL.name, [1; 32]);
+        let mut stream = listener.accept().unwrap().0;
+        stream.write_all(&challenge).unwrap();
+        let hello = handshake::reader().read(&stream).unwrap().unwrap();
+        let newer = Protocol { version: 7, ..PROTOCOL };
+        let (answer, verdict) = handshake::answer(&newer, &responder, &hello, |_| Some(key), |_| Ok(()));
+        assert_eq!(verdict.err(), Some(Refusal::Version { theirs: 1, ours: 7 }));
+        stream.write_all(&answer).unwrap();
     });
     let Err(error) = a.try_dial(&moved(&a.address, port)) else { panic!("another version") };
     assert!(matches!(error, Error::Version { theirs: 7, ours: 1, .. }), "{error}");

@@ -10,10 +10,12 @@ use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::job::tests::{self, goodbye, linked, look_for, say_something};
 use crate::job::{Command, Formation, Join, Plan};
 use crate::protocol::frame::{self, Kind};
+use crate::protocol::handshake::Responder;
 use crate::protocol::hello::Process;
 use crate::protocol::key::JobKey;
 use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
+use mscclpp_net::handshake;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const N_RANKS: usize = 3;
@@ -84,7 +86,7 @@ fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&frame::encode(Kind::Challenge, &[0; 32])).unwrap();
+        stream.write_all(&Responder::challenge(JobKey::none(), [0; 32]).1).unwrap();
         let mut said = Vec::new();
         stream.read_to_end(&mut said).unwrap();
         said
@@ -111,7 +113,7 @@ fn a_silent_stranger_does_not_keep_a_rank_from_rank_0() {
         [rank_0(listener), member(1, vec![stranger, root], None), member(2, vec![root], None)].map(start);
     ranks.iter().for_each(await_forming);
     // Had it been rank 0 itself, it would not take the proof for that of a second rank 1.
-    assert_eq!(kinds(&received.join().unwrap()), [Kind::Hello as u8, Kind::Retire as u8]);
+    assert_eq!(kinds(&received.join().unwrap()), [handshake::Kind::Hello as u8, Kind::Retire as u8]);
     ranks.into_iter().for_each(stop);
 }
 
@@ -125,7 +127,7 @@ fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
     // Rank 0 challenges it, and then does nothing until its proof has come, and been taken back.
     let deadline = Instant::now() + PATIENCE;
     let mut came = Vec::new();
-    while came != [Kind::Hello as u8, Kind::Retire as u8] {
+    while came != [handshake::Kind::Hello as u8, Kind::Retire as u8] {
         assert!(Instant::now() < deadline, "{came:?} came");
         if zero.sockets.is_empty() {
             zero.accept_all();
@@ -159,7 +161,7 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     }
     ranks.into_iter().for_each(stop);
     // S1: it might have been the other rank.
-    assert_eq!(kinds(&received.join().unwrap()), [Kind::Hello as u8, Kind::Goodbye as u8]);
+    assert_eq!(kinds(&received.join().unwrap()), [handshake::Kind::Hello as u8, Kind::Goodbye as u8]);
 }
 
 /// A connection that was accepted, and its other end.

@@ -1,6 +1,9 @@
-//! What launchers set, and what is read of it. The variables are as the launchers set them, as far as they matter.
+//! What launchers and users set, and what is read of it. The variables are as the launchers set them, as far as they matter.
 
-use super::*;
+use std::ffi::OsString;
+
+use mscclpp_bootstrap::fuzzing::job_id;
+use mscclpp_bootstrap::{Env, Error, Family, Rendezvous, Result};
 
 fn read(variables: &[(&str, &str)]) -> Result<Rendezvous> {
     Rendezvous::from_lookup(|asked| {
@@ -343,12 +346,12 @@ fn an_address_of_no_use_names_its_variable() {
         ("lo:192.0.2.77:50505", "the interface lo does not have this address"),
     ] {
         let job = read(&own(address)).unwrap();
-        let started = job.builder().env(crate::Env::default()).connect(&job.address);
+        let started = job.builder().env(Env::default()).connect(&job.address);
         let message = started.unwrap_err().to_string();
         assert!(message.contains(part) && message.contains("(from MSCCLPP_ADDRESS)"), "{message}");
         assert!(!message.contains("expected"), "{message}");
         // Another address is not that of the variable.
-        let error = job.builder().env(crate::Env::default()).connect("192.0.2.78:1").unwrap_err();
+        let error = job.builder().env(Env::default()).connect("192.0.2.78:1").unwrap_err();
         assert!(!error.to_string().contains("from"), "{error}");
     }
 }
@@ -363,4 +366,43 @@ fn jobs_have_ids_of_their_own() {
     assert_eq!(read(&named).unwrap().job.as_deref(), Some("Kubernetes job other"));
     let elsewhere = with(&INDEXED_JOB, &[("HOSTNAME", "somewhere")]);
     assert_eq!(read(&elsewhere).unwrap().job, None);
+}
+
+fn env(name: &'static str, value: &str) -> Result<Env> {
+    let value = OsString::from(value);
+    Env::from_lookup(move |asked| (asked == name).then(|| value.clone()))
+}
+
+#[test]
+fn good_settings() {
+    assert_eq!(Env::from_lookup(|_| None).unwrap(), Env::default());
+    assert_eq!(env("MSCCLPP_SOCKET_FAMILY", "AF_INET6").unwrap().family, Some(Family::V6));
+    assert_eq!(env("MSCCLPP_SOCKET_IFNAME", "eth0.12").unwrap().interface.as_deref(), Some("eth0.12"));
+    assert_eq!(env("MSCCLPP_HOSTID", "a b").unwrap().host_id.as_deref(), Some("a b"));
+    assert_eq!(env("MSCCLPP_BOOTSTRAP_SECRET", "swordfish").unwrap().secret.as_deref(), Some("swordfish"));
+}
+
+#[test]
+fn bad_settings_name_the_variable_and_what_is_allowed() {
+    for (name, value, allowed) in [
+        ("MSCCLPP_SOCKET_FAMILY", "ipv4", "AF_INET6"),
+        ("MSCCLPP_BOOTSTRAP_SECRET", "", "1024"),
+        ("MSCCLPP_BOOTSTRAP_SECRET", &"x".repeat(1025), "1024"),
+    ] {
+        let message = env(name, value).unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains(allowed), "{message}");
+        assert!(!message.contains("xxx"), "{message}");
+    }
+}
+
+#[test]
+fn an_empty_value_counts_as_unset() {
+    let all_but_the_secret = |name| (name != "MSCCLPP_BOOTSTRAP_SECRET").then(OsString::new);
+    assert_eq!(Env::from_lookup(all_but_the_secret).unwrap(), Env::default());
+}
+
+#[test]
+fn a_secret_is_never_shown() {
+    let env = env("MSCCLPP_BOOTSTRAP_SECRET", "swordfish").unwrap();
+    assert!(!format!("{env:?}").contains("swordfish"));
 }

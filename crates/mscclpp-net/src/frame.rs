@@ -1,0 +1,151 @@
+//! The envelope of what is said on a connection: of a handshake, and of all that follows it between two ranks.
+//!
+//! ```text
+//! 0     1        2     3         4        8
+//! 0xB5  version  kind  reserved  length   payload ...
+//! ```
+//! The envelope's version is not a protocol's: it and the frames of the handshake never change, so that two programs
+//! of different protocol versions can still prove to each other who they are, and then tell what differs.
+
+use std::io::{self, Read};
+
+use crate::wire::Malformed;
+
+const MARK: u8 = 0xB5;
+const VERSION: u8 = 1;
+/// Bytes before the payload.
+pub const HEADER: usize = 8;
+
+/// A whole frame. What its kinds are is up to the protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame<K> {
+    /// What it is.
+    pub kind: K,
+    /// What it says.
+    pub payload: Vec<u8>,
+}
+
+/// The bytes of a frame. What makes frames keeps to the limit of who reads them, which is far below 4 GiB.
+#[must_use]
+pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER + payload.len());
+    out.extend([MARK, VERSION, kind, 0]);
+    out.extend((payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(payload);
+    out
+}
+
+/// Cuts a stream of bytes into frames. Keeps no more than has arrived of one frame, plus one read.
+pub struct FrameReader {
+    buffer: Vec<u8>,
+    start: usize,
+    limit: usize,
+}
+
+impl FrameReader {
+    /// Frames with a larger payload than `limit` are malformed.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, limit }
+    }
+
+    /// Sets the limit anew, for the frames that follow.
+    pub fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+    }
+
+    /// Takes bytes that have arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        if self.buffer.is_empty() && self.buffer.capacity() > bytes.len().max(4096) {
+            // An idle connection holds no memory.
+            self.buffer = Vec::new();
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if it has arrived.
+    ///
+    /// # Errors
+    /// If what has arrived cannot become a frame of one of these kinds.
+    pub fn take<K: TryFrom<u8>>(&mut self) -> Result<Option<Frame<K>>, Malformed> {
+        let pending = &self.buffer[self.start..];
+        // What is wrong with the first bytes is said at once, not when a header's worth has come.
+        if pending.first().is_some_and(|&mark| mark != MARK) {
+            return Err(Malformed("a frame does not begin with the mark of one"));
+        }
+        if pending.get(1).is_some_and(|&version| version != VERSION) {
+            return Err(Malformed("the version of a frame's envelope is not 1"));
+        }
+        let Some((header, rest)) = pending.split_first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let kind = K::try_from(header[2]).map_err(|_| Malformed("a frame is of no known kind"))?;
+        if header[3] != 0 {
+            return Err(Malformed("the reserved byte of a frame is not 0"));
+        }
+        let length = length(header);
+        if length > self.limit {
+            return Err(Malformed("a frame is longer than allowed"));
+        }
+        let Some(payload) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let frame = Frame { kind, payload: payload.to_vec() };
+        self.start += HEADER + length;
+        Ok(Some(frame))
+    }
+
+    /// Takes the next frame from a connection that does not block, once all of it has arrived, and nothing behind it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if it cannot become a frame, [`io::ErrorKind::UnexpectedEof`] if the connection
+    /// ended too early; otherwise the system's error.
+    pub fn read<K: TryFrom<u8>>(&mut self, mut stream: impl Read) -> io::Result<Option<Frame<K>>> {
+        loop {
+            let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+            if let Some(frame) = self.take().map_err(malformed)? {
+                return Ok(Some(frame));
+            }
+            let mut bytes = [0; 256];
+            let missing = self.missing().min(bytes.len());
+            match stream.read(&mut bytes[..missing]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.push(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How many bytes the next frame lacks, or its header.
+    fn missing(&self) -> usize {
+        let pending = &self.buffer[self.start..];
+        let whole = HEADER + pending.first_chunk().map_or(0, length);
+        whole.saturating_sub(pending.len())
+    }
+}
+
+/// The length of the payload behind a header.
+fn length(header: &[u8; HEADER]) -> usize {
+    u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_is_checked_before_anything_is_kept_for_it() {
+        let mut bytes = encode(16, &[]);
+        bytes[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        let mut reader = FrameReader::new(32 * 1024);
+        reader.push(&bytes);
+        assert!(reader.take::<u8>().is_err());
+        assert!(reader.buffer.capacity() <= 64);
+    }
+}

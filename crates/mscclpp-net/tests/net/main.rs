@@ -1,0 +1,13 @@
+//! Each module has the tests of the one with its name.
+
+mod address;
+mod env;
+mod event_loop;
+mod frame;
+mod handshake;
+mod header;
+mod interface;
+mod race;
+mod search;
+mod socket;
+mod wire;

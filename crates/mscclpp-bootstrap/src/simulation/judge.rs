@@ -7,6 +7,7 @@
 //! 5. No message is lost, doubled or out of order on its stream, and collectives give what they should.
 //! 6. If ranks that were killed are replaced, all succeed in the end, in one generation.
 //! 7. No stranger is let in, or told more than that it does not belong there.
+//! 8. Of two processes that come as one rank, one is it at the most. What one rank hears of it, all do.
 
 use std::time::Duration;
 
@@ -63,7 +64,58 @@ impl Scenario {
                 return Err(violation);
             }
         }
-        (0..self.n).try_for_each(|rank| self.judge_rank(rank))
+        match self.twice {
+            Some((rank, other)) => self.judge_clash(rank, other),
+            None => (0..self.n).try_for_each(|rank| self.judge_rank(rank)),
+        }
+    }
+
+    /// Two processes came as rank `twice`.
+    fn judge_clash(&self, twice: usize, other: usize) -> Result<(), String> {
+        let mut outcomes = Vec::new();
+        for node in (0..self.n).chain([other]) {
+            let process = &self.world.nodes[node];
+            let Some((at, outcome)) = process.program.outcome.as_ref().filter(|_| process.job.is_none())
+            else {
+                return Err(format!("process {node} waits for ever"));
+            };
+            outcomes.push((node, *at, outcome));
+        }
+        let clash = |outcome: &Result<(), Error>| matches!(outcome, Err(Error::DuplicateRank { .. }));
+        let known = outcomes.iter().filter(|(_, _, outcome)| clash(outcome)).map(|(_, at, _)| *at).min();
+        let (claimants, ranks): (Vec<_>, Vec<_>) =
+            outcomes.into_iter().partition(|(node, ..)| [twice, other].contains(node));
+        if claimants.iter().all(|(_, _, outcome)| outcome.is_ok()) {
+            return Err(format!("two processes were rank {twice}"));
+        }
+        for (rank, at, outcome) in ranks {
+            let late = known.is_some_and(|known| {
+                at > known + PROMISE + SLACK && !self.some_left_before(known) && self.has_formed(rank)
+            });
+            match outcome {
+                _ if late => return Err(format!("rank {rank} did not hear of the clash until {at:.1?}")),
+                Err(error) if !self.is_true(error) => {
+                    return Err(format!("rank {rank} was told what is not so"));
+                }
+                _ => {}
+            }
+        }
+        // The one that is not the rank hears so, or comes when the job has ended.
+        let heard = |outcome: &Result<(), Error>| match outcome {
+            Err(Error::AddressInUse { .. }) => twice == 0,
+            Err(Error::JobComplete { .. } | Error::Timeout { .. }) | Ok(()) => true,
+            Err(error) => self.is_true(error),
+        };
+        match claimants.iter().find(|(_, _, outcome)| !heard(outcome)) {
+            Some((node, ..)) => {
+                Err(format!("process {node}, a second rank {twice}, was told what is not so"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn has_formed(&self, rank: usize) -> bool {
+        self.world.nodes[rank].program.formed_at.is_some()
     }
 
     fn judge_rank(&self, rank: usize) -> Result<(), String> {
@@ -146,8 +198,10 @@ impl Scenario {
         match error {
             // Of a rank that ends because of an abort, the notice may be thrown away: then its end is all that is seen.
             Error::PeerLost { rank, .. } => {
-                suspects.contains(rank) || (self.kind == Kind::Aborted && self.world.unheard.contains(rank))
+                let ends = matches!(self.kind, Kind::Aborted | Kind::Clashing);
+                suspects.contains(rank) || (ends && self.world.unheard.contains(rank))
             }
+            Error::DuplicateRank { rank, .. } => self.twice.is_some_and(|(twice, _)| twice == *rank),
             // Who was hit before it could be known, or never came; or could not be reached any more.
             Error::Timeout { missing, .. } => {
                 let unreached = |rank: &usize| suspects.contains(rank) || self.absent == Some(*rank);
@@ -157,7 +211,8 @@ impl Scenario {
             // Who is lost to nobody is taken for one that left: nobody listens at its address.
             Error::PeerClosed { rank } => {
                 let hidden = suspects.contains(rank) && self.some_left_before(self.world.now);
-                self.world.nodes[*rank].program.is_over() || hidden
+                let of_two = self.twice.is_some_and(|(twice, _)| twice == *rank);
+                self.world.nodes[*rank].program.is_over() || hidden || of_two
             }
             Error::Aborted { rank, reason } => {
                 self.kind == Kind::Aborted && reason == "played" && *rank < self.n
@@ -171,7 +226,7 @@ impl Scenario {
             "suspects {:?}, absent {:?}, left {:?}, last fault at {:.3?}",
             self.world.suspects, self.absent, self.leavers, self.world.last_fault
         );
-        for rank in 0..self.n {
+        for rank in (0..self.n).chain(self.twice.map(|(_, other)| other)) {
             let program = &self.world.nodes[rank].program;
             let formed = program.formed_at.map_or("never".to_owned(), |at| format!("at {at:.3?}"));
             lines += &format!(

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::Error;
 use crate::job::{Formation, Job, Join, Plan};
 use crate::protocol::hello::Process;
 use crate::protocol::key::JobKey;
@@ -44,6 +45,8 @@ pub enum Kind {
     Aborted,
     /// Processes are killed, and others come in their place: the job forms again.
     Replaced,
+    /// Two processes come as one rank, of one job or of two at one address.
+    Clashing,
 }
 
 const KINDS: [Kind; 10] = [
@@ -68,6 +71,8 @@ pub(super) struct Scenario {
     pub(super) absent: Option<usize>,
     /// The ranks that leave early.
     pub(super) leavers: Vec<usize>,
+    /// The rank that comes twice, and its other process.
+    pub(super) twice: Option<(usize, usize)>,
 }
 
 /// What ranks do before they leave: long enough for what goes wrong to find them at it.
@@ -78,7 +83,10 @@ impl Scenario {
     pub(super) fn of_seed(seed: u64, most_ranks: usize) -> Self {
         assert!(most_ranks >= 2, "{most_ranks} ranks; a job that can go wrong has two at least");
         let mut dice = Dice::new(seed);
-        let kind = KINDS[dice.below(KINDS.len())];
+        let kind = match KINDS[dice.below(KINDS.len())] {
+            Kind::Calm if dice.percent(50) => Kind::Clashing,
+            kind => kind,
+        };
         // Small jobs are the fastest, and show most.
         let most = if dice.percent(80) { most_ranks.min(9) } else { most_ranks };
         let n = 2 + dice.below(most - 1);
@@ -92,7 +100,8 @@ impl Scenario {
         };
         // Whom nobody lets in, and at whose addresses ranks look for rank 0.
         let (visitors, hosts) = (dice.below(4), if dice.percent(30) { 1 + dice.below(2) } else { 0 });
-        let mut world = World::new(dice.word(), network, n + visitors + hosts);
+        let others = visitors + hosts + usize::from(kind == Kind::Clashing);
+        let mut world = World::new(dice.word(), network, n + others);
         let keyed = hosts > 0 || dice.percent(70);
         let key = if keyed { JobKey::of_unique_id([9; 32]) } else { JobKey::none() };
         let root = SocketAddr::new(world.nodes[0].ip, PORT);
@@ -122,8 +131,21 @@ impl Scenario {
             plan.last_generation = (kind == Kind::Replaced).then_some(0);
             world.schedule(at, Event::Start(rank, starter(plan, root, candidates.clone())));
         }
-        let mut this = Self { kind, n, world, absent: None, leavers: Vec::new() };
+        let mut this = Self { kind, n, world, absent: None, leavers: Vec::new(), twice: None };
         this.plan_calls(&mut dice);
+        if kind == Kind::Clashing {
+            let latest = [late, LIFE][dice.below(2)];
+            let at = dice.between(Duration::ZERO, latest);
+            let (rank, other) = (dice.below(n), n + others - 1);
+            let mut plan = plan_of(rank, n, key.clone(), by_address, this.world.instant() + at);
+            plan.process = Process::named("elsewhere", 1);
+            plan.job = plan.job.filter(|_| !by_address);
+            let starts = if rank == 0 { second_root(plan, root) } else { starter(plan, root, candidates) };
+            this.world.schedule(at, Event::Start(other, starts));
+            let program = &this.world.nodes[rank].program;
+            this.world.nodes[other].program = program.again(program.steps.clone());
+            this.twice = Some((rank, other));
+        }
         if kind == Kind::Replaced {
             this.plan_lives(root, &key, &mut dice);
         }
@@ -189,7 +211,7 @@ impl Scenario {
         let mut faults = Vec::new();
         let mut fault = |at, fault| faults.push((at, fault));
         match self.kind {
-            Kind::Calm => {}
+            Kind::Calm | Kind::Clashing => {}
             Kind::Killed => {
                 fault(at, Fault::Kill(rank));
                 if dice.percent(30) {
@@ -289,6 +311,12 @@ pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>)
         };
         Job::new(plan, formation, now)
     })
+}
+
+/// Makes a second rank 0, which finds its address taken.
+fn second_root(plan: Plan, root: SocketAddr) -> Starter {
+    let taken = Error::AddressInUse { address: root };
+    Box::new(move |_, now| Job::new(plan, Formation::of_second_root(root, taken), now))
 }
 
 fn all(steps: &mut [Vec<Step>], step: &Step) {

@@ -90,7 +90,8 @@ impl Scenario {
         }
         for (rank, at, outcome) in ranks {
             let late = known.is_some_and(|known| {
-                at > known + PROMISE + SLACK && !self.some_left_before(known) && self.has_formed(rank)
+                // Nothing is in the way of the news.
+                at > known + SLACK && !self.some_left_before(known) && self.has_formed(rank)
             });
             match outcome {
                 _ if late => return Err(format!("rank {rank} did not hear of the clash until {at:.1?}")),

@@ -186,7 +186,7 @@ nccl! {
     fn ncclCommWindowRegister/pncclCommWindowRegister(
         comm: Handle, buff: *mut c_void, size: usize, win: *mut Handle, winFlags: c_int,
     ) {
-        memory::register_window(comm, (buff, size), Place::at(win, "win")?, winFlags)
+        group::noted(memory::register_window(comm, (buff, size), Place::at(win, "win")?, winFlags))
     }
 
     /// Takes it back.

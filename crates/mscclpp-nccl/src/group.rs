@@ -21,11 +21,13 @@ struct Group {
     depth: usize,
     calls: Vec<Call>,
     created: Vec<Created>,
-    /// What ranks do together, each on a thread: this one may have several of them.
-    together: Vec<JoinHandle<Result<(), Failure>>>,
+    /// What ranks do together, a thread for each communicator: this thread may have several ranks.
+    together: Vec<(Arc<Comm>, Together)>,
     /// The first call that failed.
     failed: Option<Failure>,
 }
+
+type Together = JoinHandle<Result<(), Failure>>;
 
 /// A communicator for which the end of the group waits.
 struct Created {
@@ -46,25 +48,29 @@ pub(crate) fn start() {
 /// `ncclGroupEnd`.
 ///
 /// # Errors
-/// The first failure of the group. If a call has failed when it was made, none of the group's calls is put into a stream.
+/// The first failure of the group. If a call has failed when it was made, none of the group's calls is put into a stream, and
+/// communicators that still wait for other ranks in it, to be formed or to register memory, are given up.
+/// [`Code::INVALID_USAGE`] if this thread has started none.
 pub(crate) fn end() -> Result<Code, Failure> {
     let Some(group) = leave()? else { return Ok(Code::SUCCESS) };
-    let created = wait_for(group.created, group.failed.is_some());
-    let done = join(group.together);
+    let give_up = group.failed.is_some();
+    let created = wait_for(group.created, give_up);
+    let done = finish(group.together, give_up);
     if let Some(failed) = group.failed {
         return Err(failed);
     }
     first(first(created, done.map(Code::from)), calls::submit(group.calls).map(Code::from))
 }
 
-/// `ncclGroupSimulateEnd`: ends the group, and gives back the calls that were not made.
+/// `ncclGroupSimulateEnd`: ends the group, and gives back the calls that were not made; none where the group goes on outside.
 ///
 /// # Errors
-/// [`Code::INVALID_USAGE`] where the group goes on outside; the first failure of the group.
+/// As [`end`].
 pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
     let Some(group) = leave()? else { return Ok(Vec::new()) };
-    let created = wait_for(group.created, group.failed.is_some());
-    let done = join(group.together);
+    let give_up = group.failed.is_some();
+    let created = wait_for(group.created, give_up);
+    let done = finish(group.together, give_up);
     if let Some(failed) = group.failed {
         return Err(failed);
     }
@@ -82,8 +88,16 @@ fn wait_for(created: Vec<Created>, give_up: bool) -> Result<Code, Failure> {
     answers.fold(Ok(Code::SUCCESS), first)
 }
 
+/// The same for what ranks do together.
+fn finish(together: Vec<(Arc<Comm>, Together)>, give_up: bool) -> Result<(), Failure> {
+    if give_up {
+        together.iter().filter(|(_, thread)| !thread.is_finished()).for_each(|(comm, _)| comm.abort());
+    }
+    join(together.into_iter().map(|(_, thread)| thread))
+}
+
 /// What all of them answer.
-fn join(together: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
+fn join(together: impl IntoIterator<Item = Together>) -> Result<(), Failure> {
     // All of them, whatever the first one says.
     let answers = together.into_iter().map(|thread| {
         thread
@@ -93,16 +107,28 @@ fn join(together: Vec<JoinHandle<Result<(), Failure>>>) -> Result<(), Failure> {
     answers.fold(Ok(()), Result::and)
 }
 
-/// Does what waits for other ranks that do the same: at once, or until the end of the group.
-pub(crate) fn together(what: impl FnOnce() -> Result<(), Failure> + Send + 'static) -> Result<Code, Failure> {
+/// Does what waits for other ranks of a communicator that do the same: at once, or until the end of the group.
+pub(crate) fn together(
+    comm: &Arc<Comm>,
+    what: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+) -> Result<Code, Failure> {
     if !in_group(|group| group.depth > 0) {
         return what().map(Code::from);
     }
-    let thread = thread::Builder::new().name("mscclpp-nccl-group".to_owned()).spawn(what);
+    // One after the other, in the order in which they were called: threads would come in another one on each rank.
+    let before = in_group(|group| {
+        let at = group.together.iter().position(|(of, _)| Arc::ptr_eq(of, comm));
+        at.map(|at| group.together.swap_remove(at).1)
+    });
+    let in_turn = move || {
+        let before = join(before);
+        before.and(what())
+    };
+    let thread = thread::Builder::new().name("mscclpp-nccl-group".to_owned()).spawn(in_turn);
     let thread = thread.map_err(|error| {
         Failure::new(Code::SYSTEM_ERROR, format!("no thread for a call of a group: {error}"))
     })?;
-    in_group(|group| group.together.push(thread));
+    in_group(|group| group.together.push((Arc::clone(comm), thread)));
     Ok(Code::SUCCESS)
 }
 
@@ -163,6 +189,12 @@ fn in_group<T>(f: impl FnOnce(&mut Group) -> T) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use mscclpp::Platform;
+
+    use crate::{config::Settings, env::Env};
+
     use super::*;
 
     #[test]
@@ -172,6 +204,35 @@ mod tests {
         assert_eq!(end(), Ok(Code::SUCCESS));
         assert_eq!(end(), Ok(Code::SUCCESS));
         assert!(end().unwrap_err().text.contains("not started"));
+    }
+
+    #[test]
+    fn what_ranks_of_a_communicator_do_together_they_do_in_the_order_of_the_calls() {
+        let gpu = Platform::Host.gpu(0).unwrap();
+        let comm = || Comm::new(gpu.clone(), Settings::of(Env::of_process().unwrap()));
+        let (one, other) = (comm(), comm());
+        let (done, order) = mpsc::channel();
+        let (ready, is_ready) = mpsc::channel();
+        start();
+        for i in 0..3u64 {
+            let done = done.clone();
+            let what = move || {
+                thread::sleep(Duration::from_millis(40 / (i + 1)));
+                done.send(i).map_err(|_| Failure::usage("nobody listens"))
+            };
+            together(&one, what).unwrap();
+        }
+        // That of another communicator waits for none of them.
+        together(&other, move || ready.send(()).map_err(|_| Failure::usage("nobody listens"))).unwrap();
+        is_ready.recv().unwrap();
+        assert_eq!(end(), Ok(Code::SUCCESS));
+        assert_eq!(order.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
+
+        start();
+        together(&one, || Err(Failure::usage("the first"))).unwrap();
+        together(&one, move || done.send(7).map_err(|_| Failure::usage("nobody listens"))).unwrap();
+        assert_eq!(end().unwrap_err().text, "the first");
+        assert_eq!(order.recv(), Ok(7), "other ranks may wait for it");
     }
 
     #[test]

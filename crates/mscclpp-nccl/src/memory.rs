@@ -95,7 +95,7 @@ pub(crate) unsafe fn register_window(
     comm.registrations.windows.lock().insert(handle, None);
     place.set(ptr::without_provenance_mut(handle));
     let memory = DevicePtr(buffer.expose_provenance() as u64);
-    group::together(move || {
+    group::together(&Arc::clone(&comm), move || {
         let Backend::Ours(ours) = comm.backend()? else { return Ok(()) };
         // SAFETY: the caller's promise.
         let registered =

@@ -144,6 +144,27 @@ fn a_group_in_which_a_rank_is_missing_ends_at_once() {
     assert!(comms.iter().all(|comm| comm.is_null()));
 }
 
+/// The other rank of its thread never comes.
+#[test]
+fn a_group_in_which_a_window_is_missing_ends_at_once() {
+    let nccl = nccl();
+    let (mut comms, mut windows) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
+    // SAFETY: places for handles, and memory of the first rank's device.
+    unsafe {
+        nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, ptr::null()));
+        nccl.set_device(0);
+        let numbers = Numbers::new(&[0f32; 1000]);
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.ok((nccl.ncclCommWindowRegister)(comms[0], numbers.ptr(), 4000, &raw mut windows[0], 0));
+        let wrong = (nccl.ncclCommWindowRegister)(comms[1], ptr::null_mut(), 4000, &raw mut windows[1], 0);
+        nccl.fails(wrong, INVALID_ARGUMENT, "`buff` is NULL");
+        nccl.fails((nccl.ncclGroupEnd)(), INVALID_ARGUMENT, "`buff` is NULL");
+        for comm in comms {
+            nccl.ok((nccl.ncclCommDestroy)(comm));
+        }
+    }
+}
+
 #[test]
 fn init_all_makes_all_ranks() {
     let nccl = nccl();

@@ -47,7 +47,7 @@ pub(crate) struct Call {
     pub(crate) comm: Arc<Comm>,
     pub(crate) what: What,
     pub(crate) arguments: Arguments,
-    /// What becomes of it, unless NCCL gets it.
+    /// What becomes of it; none if NCCL gets it.
     pub(crate) request: Option<Request<'static>>,
 }
 
@@ -115,34 +115,37 @@ pub(crate) fn operation(number: c_int) -> Option<ReduceOp> {
     usize::try_from(number).ok().and_then(|number| operations.get(number).copied())
 }
 
-/// Puts calls into their streams: those of each communicator together, communicators in the order of their first calls. Waits for no
-/// other rank.
-pub(crate) fn submit(mut calls: Vec<Call>) -> Result<(), Failure> {
+/// Puts calls into their streams: those of each communicator together, communicators in the order of their first calls; and those
+/// that NCCL gets. Waits for no other rank.
+pub(crate) fn submit(calls: Vec<Call>) -> Result<(), Failure> {
+    let (handed, mut calls): (Vec<Call>, _) = calls.into_iter().partition(|call| call.request.is_none());
     let mut answer = Ok(());
     while let Some(first) = calls.first() {
         let comm = Arc::clone(&first.comm);
         let (own, others) = calls.into_iter().partition(|call| Arc::ptr_eq(&call.comm, &comm));
         calls = others;
         // All of them, whatever the first one says: another rank may wait for a later one.
-        answer = answer.and(submit_of(&comm, &own));
+        answer = answer.and(submit_of(&own));
     }
-    answer
+    answer.and(submit_of(&handed))
 }
 
 /// Puts a call into its stream.
 pub(crate) fn submit_one(call: &Call) -> Result<(), Failure> {
-    submit_of(&call.comm, slice::from_ref(call))
+    submit_of(slice::from_ref(call))
 }
 
-fn submit_of(comm: &Comm, calls: &[Call]) -> Result<(), Failure> {
+/// Calls of one communicator, or such that NCCL gets.
+fn submit_of(calls: &[Call]) -> Result<(), Failure> {
+    let [Call { comm, .. }, ..] = calls else { return Ok(()) };
     let submitted = match comm.backend()? {
-        Backend::Handed(handed) => fallback::submit(handed, calls),
+        Backend::Handed(_) => fallback::submit(calls),
         Backend::Ours(ours) => submit_ours(comm, ours, calls),
     };
     if let Err(failure) = &submitted
         && failure.code == Code::REMOTE_ERROR
     {
-        comm.fail(failure);
+        calls.iter().for_each(|call| call.comm.fail(failure));
     }
     submitted
 }

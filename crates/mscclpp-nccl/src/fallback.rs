@@ -150,17 +150,19 @@ pub(crate) fn hand_over(comm: &Comm, bootstrap: &dyn Bootstrap, why: &str) -> Re
     Ok(Handed { nccl, comm: handle })
 }
 
-/// Puts calls into their streams, as a group of NCCL's.
-pub(crate) fn submit(handed: &Handed, calls: &[Call]) -> Result<(), Failure> {
-    let Handed { nccl, comm } = *handed;
+/// Puts calls into their streams, as one group of NCCL's: a thread may have several ranks, and NCCL connects them with each other at
+/// the end of the group in which they first need it.
+pub(crate) fn submit(calls: &[Call]) -> Result<(), Failure> {
+    let nccl = nccl()?;
     // SAFETY: it takes nothing.
-    nccl.check("ncclGroupStart", comm, unsafe { (nccl.group_start)() })?;
+    nccl.check("ncclGroupStart", ptr::null_mut(), unsafe { (nccl.group_start)() })?;
     let made = calls.iter().try_for_each(|call| {
+        let Backend::Handed(Handed { comm, .. }) = *call.comm.backend()? else { return Ok(()) };
         // SAFETY: who called promised what NCCL asks for.
         nccl.check("call", comm, unsafe { call_of(nccl, comm, call.what, &call.arguments) }).map(drop)
     });
     // SAFETY: it takes nothing.
-    let ended = nccl.check("ncclGroupEnd", comm, unsafe { (nccl.group_end)() });
+    let ended = nccl.check("ncclGroupEnd", ptr::null_mut(), unsafe { (nccl.group_end)() });
     made.and(ended.map(drop))
 }
 
@@ -208,7 +210,13 @@ pub(crate) fn split(
     })?;
     if color < 0 {
         place.set(ptr::null_mut());
-        return Ok(Code::SUCCESS);
+        // Only then may the next call of the parent be made: NCCL leaves that order to its callers.
+        let deadline = Comm::deadline(Env::of_process()?.timeout);
+        return group::together(parent, move || match child.wait_formed(deadline) {
+            Err(failure) if failure.code != Code::INVALID_USAGE => Err(failure),
+            // It has no color.
+            _ => Ok(()),
+        });
     }
     group::created(place, child)
 }

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct { char internal[128]; } Id;
 typedef struct { int ranks, rank, grouped; } Comm;
@@ -19,8 +20,12 @@ int ncclCommInitRank(Comm** comm, int ranks, Id id, int rank) {
   return 0;
 }
 
+static volatile int splitting;
 int ncclCommSplit(Comm* comm, int color, int key, Comm** made, void* config) {
   (void)key; (void)config;
+  splitting = 1;
+  usleep(50000);
+  splitting = 0;
   *made = NULL;
   if (color < 0) return 0;
   *made = malloc(sizeof **made);
@@ -43,15 +48,16 @@ int ncclRedOpCreatePreMulSum(int* op, void* scalar, int type, int residence, Com
 }
 int ncclRedOpDestroy(int op, Comm* comm) { (void)comm; return op == 77 ? 0 : 4; }
 
-static int depth;
-int ncclGroupStart(void) { ++depth; return 0; }
+static int depth, before;
+int ncclGroupStart(void) { if (depth++ == 0) before = 0; return 0; }
 int ncclGroupEnd(void) { --depth; return 0; }
 
-/* Each call writes a number of its own, as a float, and refuses others' types and calls outside of a group. */
+/* Each call writes a number of its own, as a float, and 100 for each call before it in its group. It refuses others' types, and calls
+   outside of a group or while a communicator is split. */
 static int says(void* to, int type, float number) {
   if (type != 7) return 4;
-  if (depth == 0) return 3;
-  *(float*)to = number;
+  if (depth == 0 || splitting) return 3;
+  *(float*)to = number + 100 * before++;
   return 0;
 }
 

@@ -153,9 +153,17 @@ fn every_call_goes_to_nccl(rank: &Rank) {
         assert_eq!(nccl.state(comm), SUCCESS);
 
         let (mut split, mut count) = (ptr::null_mut(), 0);
+        nccl.ok((nccl.ncclCommSplit)(comm, -1, 0, &raw mut split, ptr::null_mut()));
+        assert!(split.is_null());
+        says((nccl.ncclAllReduce)(p, q, 4, F32, 0, comm, stream), 1.0);
         nccl.ok((nccl.ncclCommSplit)(comm, rank.rank as c_int, 0, &raw mut split, ptr::null_mut()));
         nccl.ok((nccl.ncclCommCount)(split, &raw mut count));
         assert_eq!(count, 1);
+        // Calls of all communicators are one group: a thread may have several ranks, which NCCL connects at its end.
+        nccl.ok((nccl.ncclGroupStart)());
+        nccl.ok((nccl.ncclAllReduce)(p, p, 4, F32, 0, comm, stream));
+        nccl.ok((nccl.ncclAllReduce)(p, q, 4, F32, 0, split, stream));
+        says((nccl.ncclGroupEnd)(), 101.0);
         nccl.ok((nccl.ncclCommAbort)(split));
         nccl.ok((nccl.ncclCommFinalize)(comm));
         nccl.ok((nccl.ncclCommDestroy)(comm));

@@ -12,6 +12,9 @@ use crate::{
     failure::Failure,
 };
 
+/// As for NCCL, more than so many are as many.
+const MOST_CTAS: u32 = 64;
+
 /// How a communicator is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -112,7 +115,7 @@ fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -
         checked("minCTAs", given.min_ctas, 1, c_int::MAX)?,
         checked("maxCTAs", given.max_ctas, 1, c_int::MAX)?,
     ]
-    .map(|blocks| blocks.map(c_int::unsigned_abs));
+    .map(|blocks| blocks.map(|blocks| blocks.unsigned_abs().min(MOST_CTAS)));
     if let (Some(least), Some(most)) = (least, most)
         && least > most
     {
@@ -152,6 +155,12 @@ mod tests {
             given(&Config { blocking: 0, max_ctas: 8, comm_name: c"tp".as_ptr(), ..initial() }).unwrap();
         let name = Some("tp".to_owned());
         assert_eq!(settings, Settings { blocking: false, max_blocks: Some(8), name, ..usual() });
+    }
+
+    #[test]
+    fn more_blocks_than_nccl_has_are_as_many() {
+        let settings = given(&Config { min_ctas: 65, max_ctas: c_int::MAX, ..initial() }).unwrap();
+        assert_eq!(settings, Settings { min_blocks: Some(64), max_blocks: Some(64), ..usual() });
     }
 
     #[test]

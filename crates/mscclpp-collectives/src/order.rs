@@ -29,12 +29,16 @@ impl Order {
             Last::Stream(last) | Last::Event(_, last) if last.is(stream) => {}
             // A capture cannot wait for what is outside of it, nor others for what is inside.
             _ if stream.is_capturing()? => {}
-            Last::Stream(last) => {
-                if !last.is_capturing()? {
-                    let event = gpu.event(false)?;
-                    last.record(&event)?;
+            // What was captured in it comes with the graph.
+            Last::Stream(last) if last.is_capturing()? => {
+                if let Some(event) = last.before_capture()? {
                     stream.wait_event(&event)?;
                 }
+            }
+            Last::Stream(last) => {
+                let event = gpu.event(false)?;
+                last.record(&event)?;
+                stream.wait_event(&event)?;
             }
             Last::Event(event, _) => stream.wait_event(event)?,
         }
@@ -45,8 +49,10 @@ impl Order {
     pub(crate) fn is_complete(&self) -> Result<bool> {
         Ok(match &self.last {
             Last::Nothing => true,
-            // It was complete before the capture could begin, or comes with the graph.
-            Last::Stream(last) => last.is_capturing()? || last.query()?,
+            Last::Stream(last) if last.is_capturing()? => {
+                last.before_capture()?.map_or(Ok(true), |event| event.query())?
+            }
+            Last::Stream(last) => last.query()?,
             Last::Event(event, _) => event.query()?,
         })
     }

@@ -370,6 +370,28 @@ fn a_rank_that_aborts_the_job_is_named_by_all() {
     });
 }
 
+/// Calls on two streams, of which the first is captured behind its call, which waits for the other rank.
+#[test]
+fn a_capture_behind_a_call_does_not_hide_it() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+        let streams = [0, 1].map(|_| gpu.stream().expect("a stream"));
+        let numbers = [0, 1].map(|_| slice(gpu, &[1u32; 3000]));
+        if collectives.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        collectives.all_reduce(&numbers[0], &numbers[0], ReduceOp::Sum, &streams[0]).unwrap();
+        streams[0].begin_capture().unwrap();
+        collectives.all_reduce(&numbers[1], &numbers[1], ReduceOp::Sum, &streams[1]).unwrap();
+        drop(streams[0].end_capture().unwrap());
+        for (stream, numbers) in streams.iter().zip(&numbers) {
+            collectives.synchronize(stream).unwrap();
+            assert_eq!(numbers.read().unwrap(), [2; 3000]);
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
 /// Replays on two streams, which nothing orders: the first waits for the other rank when the second begins.
 #[test]
 fn replays_that_overlap_are_named() {

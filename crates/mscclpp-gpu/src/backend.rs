@@ -4,9 +4,11 @@
 
 use std::{any::Any, ffi::c_void, sync::Arc};
 
+use parking_lot::Mutex;
+
 use crate::{
-    DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource, LaunchConfig,
-    MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
+    DevicePtr, DmaBuf, Event, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource,
+    LaunchConfig, MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
 };
 
 /// A platform: where devices come from.
@@ -111,6 +113,8 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn is_foreign(&self) -> bool;
     fn is_being_captured(&self) -> Result<bool>;
     fn begin_capture(&self) -> Result<()>;
+    /// Where [`crate::Stream::before_capture`] is kept.
+    fn before_capture(&self) -> &Mutex<Option<Event>>;
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>>;
 }
 

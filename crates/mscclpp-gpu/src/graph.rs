@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use crate::{Result, Stream, backend::GraphBackend, fork::OfProcess};
+use crate::{Event, Result, Stream, backend::GraphBackend, fork::OfProcess};
 
 /// Captured work, ready to be launched. Clones are the same graph.
 ///
@@ -40,7 +40,24 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
     /// is already capturing.
     pub fn begin_capture(&self) -> Result<()> {
-        self.backend()?.begin_capture()
+        let before = self.gpu().event(false)?;
+        // What is refused below is left as it is.
+        if matches!(self.is_capturing(), Ok(false)) {
+            self.record(&before)?;
+        }
+        let backend = self.backend()?;
+        backend.begin_capture()?;
+        *backend.before_capture().lock() = Some(before);
+        Ok(())
+    }
+
+    /// While the stream is being captured: where it was when [`Stream::begin_capture`] began that. What was submitted before is
+    /// complete when this event is, and other streams can wait for it, which they cannot for a stream that is being captured.
+    ///
+    /// # Errors
+    /// [`Error::Forked`](crate::Error::Forked).
+    pub fn before_capture(&self) -> Result<Option<Event>> {
+        Ok(self.backend()?.before_capture().lock().clone())
     }
 
     /// Ends the capture. The graph can be launched any number of times.
@@ -49,7 +66,10 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
     /// was not capturing.
     pub fn end_capture(&self) -> Result<Graph> {
-        Ok(Graph::new(self.backend()?.end_capture()?))
+        let backend = self.backend()?;
+        let graph = backend.end_capture()?;
+        backend.before_capture().lock().take();
+        Ok(Graph::new(graph))
     }
 }
 

@@ -38,6 +38,7 @@ pub(crate) struct Stream<D: Api> {
     pub(super) is_known: AtomicBool,
     /// The capture that was begun through this value and has not been ended through it.
     capture: Mutex<Option<CaptureId>>,
+    before_capture: Mutex<Option<crate::Event>>,
     given: Mutex<Given>,
 }
 
@@ -69,6 +70,7 @@ impl<D: Api> Stream<D> {
             in_use: InUse::default(),
             is_known: AtomicBool::new(!owned),
             capture: Mutex::default(),
+            before_capture: Mutex::default(),
             given: Mutex::default(),
         }
     }
@@ -295,6 +297,10 @@ impl<D: Api> StreamBackend for Stream<D> {
             *self.capture.lock() = Some(id);
         }
         Ok(())
+    }
+
+    fn before_capture(&self) -> &Mutex<Option<crate::Event>> {
+        &self.before_capture
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {

@@ -14,7 +14,7 @@ use super::{
     ranges::refuse_overrun,
 };
 use crate::{
-    DevicePtr, Error, Owner, Result,
+    DevicePtr, Error, Event, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
     failed::Untold,
 };
@@ -23,6 +23,7 @@ use crate::{
 pub(super) struct HostStream {
     queue: Arc<Queue>,
     worker: Option<JoinHandle<()>>,
+    before_capture: Mutex<Option<Event>>,
 }
 
 impl HostStream {
@@ -35,7 +36,7 @@ impl HostStream {
                 move || queue.work(&failed_of_device)
             })
             .map_err(|e| Error::system("starting the thread of a host stream", e))?;
-        Ok(Self { queue, worker: Some(worker) })
+        Ok(Self { queue, worker: Some(worker), before_capture: Mutex::default() })
     }
 
     pub(super) fn of(backend: &dyn StreamBackend) -> Result<&Self> {
@@ -107,6 +108,10 @@ impl StreamBackend for HostStream {
 
     fn begin_capture(&self) -> Result<()> {
         self.queue.begin_capture()
+    }
+
+    fn before_capture(&self) -> &Mutex<Option<Event>> {
+        &self.before_capture
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {

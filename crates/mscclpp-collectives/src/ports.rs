@@ -36,8 +36,8 @@ pub(crate) struct Ports {
     reduce_segments: Kernel,
     /// Without messages.
     call: PortCall,
-    /// Where the numbers of all ranks come to that are reduced, and how much of each: a multiple of a piece, so that who
-    /// sends need not know of it.
+    /// Where the numbers of all ranks come to that are reduced, and how much of each: a multiple of a ring, so that who sends need
+    /// not know of it.
     parts: DevicePtr,
     part: u64,
 }
@@ -298,7 +298,9 @@ const HANDLE: u64 = size_of::<PortChannelHandle>() as u64;
 /// The bytes of a place and of a part: half of the budget is for rings, of which there are two for each peer.
 fn pieces_and_parts(ranks: u64, budget: u64) -> Result<(u64, u64)> {
     let piece = (budget / 2 / (2 * (ranks - 1) * RING)).min(PIECE_MAX) / 16 * 16;
-    let part = (budget / 2 / ranks).min(PART_MAX).checked_div(piece).unwrap_or(0) * piece;
+    // A launch begins with the first place of a ring, and so does what a rank takes of a message in a launch of its own.
+    let ring = RING * piece;
+    let part = (budget / 2 / ranks).min(PART_MAX).checked_div(ring).unwrap_or(0) * ring;
     if piece >= LEAST_PIECE && part > 0 {
         return Ok((piece, part));
     }
@@ -323,7 +325,7 @@ mod tests {
                 let all = 2 * (ranks - 1) * RING * piece + ranks * part;
                 // Offsets of port channels have 32 bits.
                 assert!(all <= budget && all < 1 << 32, "{ranks} {budget}: {piece} {part}");
-                assert!(piece % 16 == 0 && part % piece == 0 && part > 0);
+                assert!(piece % 16 == 0 && part % (RING * piece) == 0 && part > 0);
             }
             let error = pieces_and_parts(ranks, 4096).unwrap_err().to_string();
             assert!(error.contains(&format!("{least} are enough")), "{error}");

@@ -87,6 +87,28 @@ fn messages_and_barriers_go_by_ports_too() {
     });
 }
 
+/// A rank alone decides to put aside what would overwrite what it sends, and then its messages are several launches.
+#[test]
+fn one_rank_gives_memory_in_place_and_the_others_do_not() {
+    const PART: usize = 30_000;
+    ranks(3, |comm, gpu| {
+        let collectives = connected(comm, gpu);
+        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+        let parts = |from: [usize; 3], to: [usize; 3]| -> Vec<u32> {
+            let part = |p: usize| (0..PART).map(move |i| (i | from[p] << 20 | to[p] << 24) as u32);
+            (0..3).flat_map(part).collect()
+        };
+        for in_place in 0..3 {
+            let send = slice(gpu, &parts([rank; 3], [0, 1, 2]));
+            let recv = if rank == in_place { send.clone() } else { zeros(gpu, 3 * PART) };
+            collectives.all_to_all(&send, &recv, &stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            assert!(recv.read().unwrap() == parts([0, 1, 2], [rank; 3]), "rank {rank}, {in_place} in place");
+        }
+        leave(comm);
+    });
+}
+
 /// A group is by ports, too; two communicators do not disturb each other; and what is registered changes nothing.
 #[test]
 fn groups_and_communicators_do_not_disturb_each_other() {

@@ -16,7 +16,8 @@
 //   G3. Each peer and direction has a block of its own, so that no rank waits for a peer that waits for another.
 //
 // What is reduced comes into memory of the receiver first, of all ranks, and a kernel of its own reduces it there, in the
-// order of the ranks. The host shares large messages out into parts that fit.
+// order of the ranks. The host shares large messages out into parts that fit, and that are whole rings but for the last: so one
+// rank may make several launches of a message for which its peer makes one.
 
 #ifndef MSCCLPP_COLLECTIVE_PORTS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PORTS_DEVICE_HPP_

@@ -85,7 +85,10 @@ impl Inner {
         let (kind, none, data_type) = (Kind::Barrier, DevicePtr::NULL, DataType::U8);
         let barrier = self.planned(&Request { kind, send: none, recv: none, count: 0, data_type })?;
         let Planned::Exchange(plan) = barrier else { return Ok(()) };
-        let choice = self.choose(&self.question(mapped, &plan, self.group.ranks.len()));
+        let mut question = self.question(mapped, &plan, self.group.ranks.len());
+        // Its words are not registered.
+        (question.possible.direct, question.possible.bulk) = (false, false);
+        let choice = self.choose(&question);
         let call = self.call(mapped, &plan, choice, signature);
         let args = self.keeping(buffers).with_owner(places.owner.clone()).with(mapped.handle).with(call);
         let config = LaunchConfig::linear(choice.blocks, choice.threads);

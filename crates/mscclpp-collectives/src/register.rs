@@ -25,8 +25,8 @@ use crate::{
 /// Receive memory that is registered with [`Collectives::register`].
 ///
 /// When it is dropped, calls of this rank do not use it any more: what comes into this memory is copied out of the scratch, as
-/// into any other. The memory itself is freed when all ranks have dropped theirs and the ranks register something or
-/// deregister, or with the collectives.
+/// into any other. Of [symmetric](Collectives::register_symmetric) memory all ranks drop theirs between the same calls. The memory
+/// itself is freed when all ranks have dropped theirs and the ranks register something or deregister, or with the collectives.
 #[must_use = "calls use the memory until this is dropped"]
 pub struct Registered {
     memory: Arc<Memory>,

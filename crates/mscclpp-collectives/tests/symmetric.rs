@@ -4,7 +4,7 @@ mod support;
 
 use std::{thread, time::Duration};
 
-use mscclpp_collectives::{Choice, DeviceSlice, Kind, Request, Way};
+use mscclpp_collectives::{Choice, DeviceSlice, Kind, Question, Request, Selector, Way};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
@@ -138,4 +138,31 @@ fn all_ranks_register_alike() {
         assert!(error.contains("as symmetric, and rank"), "{error}");
         let _registered = collectives.register(memory.buffer()).expect("now they are alike");
     });
+}
+
+/// Engines where they are possible, and else what other memory that is registered makes possible.
+#[derive(Debug)]
+struct Registered(Way);
+
+impl Selector for Registered {
+    fn choose(&self, question: &Question) -> Choice {
+        if question.possible.engines { ENGINES } else { Choice { way: self.0, ..ENGINES } }
+    }
+}
+
+/// The barriers in front of the copies and behind them.
+#[test]
+fn barriers_of_the_engines_go_by_any_way() {
+    for way in [Way::Direct, Way::Bulk, Way::Packets, Way::Lines] {
+        ranks(2, |comm, gpu| {
+            let collectives = builder(comm, gpu).selector(Registered(way)).connect().expect("collectives");
+            let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
+            let numbers = zeros::<u64>(gpu, 4000);
+            let _registered = collectives.register_symmetric(numbers.buffer()).expect("a registration");
+            collectives.all_gather(&slice(gpu, &[5 + rank as u64; 2000]), &numbers, &stream).unwrap();
+            collectives.barrier(&stream).unwrap();
+            collectives.synchronize(&stream).unwrap();
+            assert_eq!(numbers.read().unwrap(), [[5; 2000], [6; 2000]].concat(), "{way:?}");
+        });
+    }
 }

@@ -7,6 +7,7 @@ use mscclpp::{DeviceBuffer, DevicePtr, Kernel, KernelArgs, LaunchConfig, Stream}
 use crate::{
     Collectives, DataType, DeviceSlice, Element, Error, Result,
     handle::{OUTPUTS, Output, VECTORS},
+    register::overlap,
     select::Choice,
 };
 
@@ -68,6 +69,9 @@ impl Rows {
             return Err(Error::InvalidArgument(format!(
                 "rows of {of_row} bytes; they have a multiple of {VECTOR}, and up to {most}"
             )));
+        }
+        if of_row.checked_mul(count).is_none_or(|bytes| bytes >= 1 << 62) {
+            return Err(Error::InvalidArgument(format!("{count} rows of {of_row} bytes are too many")));
         }
         aligned("rows", rows)?;
         Ok(Self { send: rows, rows: count, columns, data_type, outputs: Vec::new(), buffers: Vec::new() })
@@ -148,12 +152,11 @@ impl Rows {
     }
 
     fn with(mut self, output: DevicePtr, vector_bytes: u32, is_own: bool) -> Result<Self> {
-        let (begin, rows) = (output.0, self.send.0);
         let bytes = match vector_bytes {
             0 => self.rows * 4,
             _ => self.rows * (self.row_bytes() / VECTOR) * u64::from(vector_bytes),
         };
-        if begin < rows + self.rows * self.row_bytes() && rows < begin + bytes {
+        if overlap((output, bytes), (self.send, self.rows * self.row_bytes())) {
             return Err(Error::InvalidArgument(
                 "an output in the memory of the rows, of which some may not have been sent when it is stored"
                     .into(),

@@ -209,6 +209,7 @@ fn what_cannot_be_is_refused() {
         let by_address = || Rows::at(numbers.ptr(), 4, COLUMNS as u64, DataType::F16).unwrap();
         assert!(refused(Rows::at(numbers.ptr().add(8), 1, 8, DataType::F16)).contains("no multiple of 16"));
         assert!(refused(Rows::at(numbers.ptr(), 1, 0, DataType::F16)).contains("rows of 0 bytes"));
+        assert!(refused(Rows::at(numbers.ptr(), u64::MAX, 8, DataType::F16)).contains("are too many"));
         let elsewhere = numbers.ptr().add(4 * 2 * COLUMNS as u64);
         assert!(refused(by_address().output_at(elsewhere, DataType::F64, false)).contains("of 8 bytes"));
         assert!(

@@ -37,8 +37,11 @@ pub(crate) struct Inner {
     pub(crate) comm: Communicator,
     pub(crate) gpu: Gpu,
     pub(crate) group: Group,
-    /// The most blocks of a call, and the most bytes of scratch, as they were asked for.
+    /// The most blocks of a call.
     pub(crate) slots: u32,
+    /// What was asked for, which groups of these ranks ask for, too.
+    pub(crate) max_blocks: Option<u32>,
+    pub(crate) calls_at_once: u32,
     pub(crate) budget: u64,
     /// See [`Counters`].
     pub(crate) counters: Counters,

@@ -143,12 +143,15 @@ impl Collectives {
         members.sort_by_key(|r| key(*r));
         let mut builder = Self::builder(&inner.comm, &inner.gpu)
             .ranks(members.iter().map(|r| inner.group.ranks[*r]))
-            .max_blocks(inner.slots)
+            .calls_at_once(inner.calls_at_once)
             .scratch(inner.budget)
             .tag(inner.tag)
             .check_calls(inner.check_calls)
             .shared_selector(inner.selector.clone())
             .shared_algorithms(inner.algorithms.clone());
+        if let Some(blocks) = inner.max_blocks {
+            builder = builder.max_blocks(blocks);
+        }
         match &inner.reach {
             Reach::Memory(_) => {}
             Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
@@ -417,3 +420,30 @@ const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Collectives>();
 };
+
+#[cfg(all(test, feature = "cuda-ipc"))]
+mod tests {
+    use std::sync::Arc;
+
+    use mscclpp::{Context, ContextExt, LocalBootstrap, Platform};
+
+    use super::*;
+
+    #[test]
+    fn a_group_asks_for_what_all_asked_for() {
+        let bootstrap = LocalBootstrap::group(1).remove(0);
+        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+        let gpu = comm.context().gpu(0).unwrap();
+        let asked = |collectives: &Collectives| {
+            let Inner { max_blocks, calls_at_once, budget, .. } = *collectives.inner;
+            (max_blocks, calls_at_once, budget)
+        };
+        let usual = Collectives::new(&comm, &gpu).unwrap();
+        let builder = Collectives::builder(&comm, &gpu).max_blocks(3).calls_at_once(5).scratch(1 << 20);
+        let other = builder.connect().unwrap();
+        for (all, expected) in [(usual, (None, 2, 16 << 20)), (other, (Some(3), 5, 1 << 20))] {
+            let group = all.split(Some(0), 0).unwrap().expect("a group");
+            assert_eq!([asked(&all), asked(&group)], [expected; 2]);
+        }
+    }
+}

@@ -271,6 +271,8 @@ impl CollectivesBuilder {
             gpu: gpu.clone(),
             group,
             slots,
+            max_blocks: self.max_blocks,
+            calls_at_once,
             budget: scratch,
             counters,
             check_calls: self.check_calls,

@@ -14,6 +14,7 @@ use mscclpp::{
 
 use crate::{
     CollectivesBuilder, Error, Request, Result,
+    all_reduces::RequestAndPlan,
     calls::{Inner, Reach},
     handle::{LINE, Message, OVERLAP},
     messages::Messages,
@@ -220,7 +221,27 @@ impl Collectives {
 
         let mut order = inner.order.lock();
         order.before(&inner.gpu, stream)?;
-        let mut rest = &exchanges[..];
+        // SAFETY: the caller's promise.
+        let put = unsafe { self.put(&exchanges, &own, &messages, stream, buffers) };
+        // What is in the stream comes before calls in others, also if something behind it failed.
+        order.after(&inner.gpu, stream)?;
+        put
+    }
+
+    /// Puts what was planned into the stream.
+    ///
+    /// # Safety
+    /// As for [`Self::submit`].
+    unsafe fn put(
+        &self,
+        exchanges: &[RequestAndPlan<'_, '_>],
+        own: &[(Message, Message)],
+        messages: &Messages,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        let mut rest = exchanges;
         while !rest.is_empty() {
             let (next, others) = rest.split_at(inner.together(rest));
             rest = others;
@@ -243,7 +264,7 @@ impl Collectives {
             // SAFETY: the caller's promise.
             unsafe { inner.move_messages(batch, stream, buffers)? };
         }
-        order.after(&inner.gpu, stream)
+        Ok(())
     }
 
     /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor.

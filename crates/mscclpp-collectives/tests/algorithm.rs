@@ -2,9 +2,13 @@
 
 mod support;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
 };
 
 use half::f16;
@@ -173,5 +177,46 @@ fn an_algorithm_does_what_it_has_a_plan_for() {
         let mut launched = [0u32];
         launches.read_params(0, &mut launched).unwrap();
         assert_eq!(launched[0], due + 1);
+    });
+}
+
+/// Its all_gather lacks a parameter, which the launch finds.
+#[derive(Debug)]
+struct Wrong(Kernel);
+
+// SAFETY: its kernel is never launched.
+unsafe impl Algorithm for Wrong {
+    fn plan(&self, asked: &Asked<'_>) -> Option<Launch> {
+        let launch = Launch { kernel: self.0.clone(), args: KernelArgs::new(), blocks: 1, threads: 32 };
+        (asked.kind == Kind::AllGather).then_some(launch)
+    }
+}
+
+/// What is in front of a request that fails is in its stream, and calls in other streams come behind it.
+#[test]
+fn what_was_put_before_a_failure_keeps_its_place() {
+    const LEN: usize = 3000;
+    ranks(2, |comm, gpu| {
+        let kernel = Module::load(gpu, &MINE).and_then(|module| module.kernel("one_step")).expect("a kernel");
+        let builder = builder(comm, gpu).algorithm(Wrong(kernel)).check_calls(true);
+        let collectives = builder.connect().expect("collectives");
+        let streams = [(); 2].map(|()| gpu.stream().expect("a stream"));
+        let numbers = [(); 2].map(|()| slice(gpu, &[1u32; LEN]));
+        let (here, all) = (numbers[0].ptr(), zeros::<u32>(gpu, 2 * LEN));
+        let request =
+            |kind, recv| Request { kind, send: here, recv, count: LEN as u64, data_type: DataType::U32 };
+        let requests = [request(Kind::AllReduce(ReduceOp::Sum), here), request(Kind::AllGather, all.ptr())];
+        if collectives.rank() == 1 {
+            thread::sleep(Duration::from_millis(200));
+        }
+        // SAFETY: the memory lives until the streams are synchronised.
+        let failed = unsafe { collectives.enqueue(&requests, &streams[0]) };
+        assert!(failed.expect_err("a parameter is missing").to_string().contains("launch of one_step"));
+        collectives.all_reduce(&numbers[1], &numbers[1], ReduceOp::Sum, &streams[1]).unwrap();
+        for (stream, numbers) in streams.iter().zip(&numbers) {
+            collectives.synchronize(stream).unwrap();
+            assert_eq!(numbers.read().unwrap(), [2; LEN]);
+        }
+        comm.bootstrap().barrier().unwrap();
     });
 }

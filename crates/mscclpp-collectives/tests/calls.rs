@@ -308,6 +308,8 @@ fn calls_that_do_not_match_are_named() {
             collectives.synchronize(&stream).unwrap();
             let call = if rank == 0 { first } else { second };
             call(&collectives, &floats, &words, &stream).unwrap();
+            // What comes behind it says nothing else. The ranks may know of the first one already.
+            let _ = collectives.all_reduce(&floats, &floats, ReduceOp::Sum, &stream);
             let error = collectives.synchronize(&stream).expect_err("they differ");
             let (ours, theirs) = (names[rank], names[1 - rank]);
             let text = format!("rank {rank} called {ours}, while rank {} called {theirs}", 1 - rank);
@@ -367,6 +369,27 @@ fn a_rank_that_aborts_the_job_is_named_by_all() {
             assert!(format!("{error:?}").contains("rank 1"), "{error:?}");
             assert!(begin.elapsed() < LIMIT);
         }
+    });
+}
+
+/// What a call leaves that gave up is not taken for one that runs.
+#[test]
+fn a_rank_that_is_lost_is_named_by_checked_calls_too() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+        if collectives.rank() == 0 {
+            let stream = gpu.stream().expect("a stream");
+            let numbers = zeros::<f32>(gpu, 300);
+            for _ in 0..3 {
+                collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+            }
+            collectives.abort("enough");
+            let error = collectives.synchronize(&stream).expect_err("it was aborted");
+            assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
+            let error = collectives.barrier(&stream).expect_err("it was aborted");
+            assert!(format!("{error:?}").contains("enough"), "{error:?}");
+        }
+        comm.bootstrap().barrier().unwrap();
     });
 }
 

@@ -283,7 +283,8 @@ struct CollectiveStart {
     bool failed = false;
     if (threadOfBlock() == 0) {
       failed = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + comm.slots, uint64_t{1}) != 0;
-      if (failed) giveUp(CollectiveOverlap);
+      // A call that gave up has left its mark, and all that come after it give up, too.
+      if (failed) giveUp(isAborted() ? 0 : CollectiveOverlap);
     }
     return !blockAny(failed);
   }
@@ -315,9 +316,19 @@ struct CollectiveStart {
     return !blockAny(failed);
   }
 
-  // Says what is wrong (see CollectiveHandle::mismatch), and ends all waits of this rank.
+  // Whether a wait of this rank was aborted.
+  MSCCLPP_DEVICE_INLINE bool isAborted() const {
+    for (uint32_t r = 0; r < comm.ranks; ++r) {
+      if (r == comm.rank) continue;
+      const uint32_t* const abort = comm.status[r] + StatusAbortRequested;
+      if (detail::load<MemoryOrder::Relaxed, MemoryScope::System>(abort) != 0) return true;
+    }
+    return false;
+  }
+
+  // Says what is wrong (see CollectiveHandle::mismatch), if it is anything new, and ends all waits of this rank.
   MSCCLPP_DEVICE_INLINE void giveUp(uint32_t what) const {
-    detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
+    if (what != 0) detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
     for (uint32_t r = 0; r < comm.ranks; ++r) {
       if (r != comm.rank) {
         uint32_t* const abort = comm.status[r] + StatusAbortRequested;

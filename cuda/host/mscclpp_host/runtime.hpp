@@ -192,6 +192,32 @@ inline bool copyWords([[maybe_unused]] void* to, [[maybe_unused]] const void* fr
 #endif
 }
 
+// Adds numbers, in the order of their sources, in the same way (trace.cpp).
+extern "C" __attribute__((visibility("hidden"))) void mscclpp_host_add_floats(uint32_t* to, const uint8_t* const* from,
+                                                                               uint32_t count, uint64_t offset,
+                                                                               uint64_t floats);
+
+// As copyWords, for sums of the numbers that are `offset` bytes behind each of `count` sources. Also false if not all is at
+// multiples of 4.
+inline bool addFloats([[maybe_unused]] uint8_t* to, [[maybe_unused]] const uint8_t* const* from,
+                      [[maybe_unused]] uint32_t count, [[maybe_unused]] uint64_t offset, [[maybe_unused]] uint64_t floats) {
+#if defined(MSCCLPP_HOST_RACES)
+  return false;
+#else
+  if (floats == 0) return true;
+  uintptr_t addresses = reinterpret_cast<uintptr_t>(to) | offset;
+  if (!isOneMemory(to + offset, floats * 4, 1)) return false;
+  for (uint32_t n = 0; n < count; ++n) {
+    addresses |= reinterpret_cast<uintptr_t>(from[n]);
+    if (!isOneMemory(from[n] + offset, floats * 4, 0)) return false;
+  }
+  if (addresses % 4 != 0) return false;
+  mscclpp_host_add_floats(reinterpret_cast<uint32_t*>(to + offset), from, count, offset, floats);
+  step(static_cast<int64_t>(floats / 16 * count));
+  return true;
+#endif
+}
+
 }  // namespace mscclpp_host
 
 // ---- built-in variables

@@ -159,6 +159,7 @@ template <uint32_t Type>
 struct SumAcross {
   // How many vectors of a host a thread has under way at once.
   static constexpr uint32_t Vectors = VectorsInFlight;
+  static constexpr bool AddsFloats = Type == ReduceF32;
   WordFold<Number<Type>> fold;
   MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) {
     if (n == 0) {
@@ -189,6 +190,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t reduceAnyAcross(const uint64_t* words, uint32_t
 }
 struct AnyAcross {
   static constexpr uint32_t Vectors = 1;
+  static constexpr bool AddsFloats = false;
   uint64_t words[AcrossTransfers];
   MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) { words[n] = word; }
   MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross& call) const {
@@ -267,6 +269,17 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
       }
     };
     uint32_t i = thread;
+#if defined(MSCCLPP_DEVICE_HOST)
+    if (Fold::AddsFloats && !call.scaled) {
+      const Stretch stretch(bytes, thread, threads);
+      const uint32_t at = stretch.begin * 16, floats = (stretch.end - stretch.begin) * 4;
+      if (!mscclpp_host::addFloats(to, from, call.count, at, floats)) {
+        for (uint32_t v = stretch.begin; v < stretch.end; ++v) vectors(v, AcrossVectors<1>());
+      }
+      // The last vector, if it is not whole, is left.
+      i = bytes / 16 + thread;
+    }
+#endif
 #pragma unroll 1
     for (; (i + (Fold::Vectors - 1) * threads) * 16 < bytes; i += Fold::Vectors * threads) {
       vectors(i, AcrossVectors<Fold::Vectors>());

@@ -87,13 +87,19 @@ struct IsAsItIs<AsItIs> {
   static constexpr bool Value = true;
 };
 
-// On a simulated device each thread copies a stretch of its own of the whole vectors, all at once where that can be done.
+// On a simulated device each thread has a stretch of its own of the whole vectors, so that all of it can be done at once.
+struct Stretch {
+  uint32_t begin, end;
+  MSCCLPP_DEVICE_INLINE Stretch(uint32_t bytes, uint32_t thread, uint32_t threads) {
+    const uint32_t vectors = bytes / 16, share = (vectors + threads - 1) / threads;
+    begin = thread * share < vectors ? thread * share : vectors;
+    end = vectors - begin < share ? vectors : begin + share;
+  }
+};
 MSCCLPP_DEVICE_INLINE void copyStretch(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread, uint32_t threads) {
-  const uint32_t vectors = bytes / 16, share = (vectors + threads - 1) / threads;
-  const uint32_t begin = thread * share < vectors ? thread * share : vectors;
-  const uint32_t end = vectors - begin < share ? vectors : begin + share;
-  if (mscclpp_host::copyWords(to + begin * 16, from + begin * 16, (end - begin) * 2)) return;
-  for (uint32_t i = begin; i < end; ++i) store16(to + i * 16, load16(from + i * 16));
+  const Stretch own(bytes, thread, threads);
+  if (mscclpp_host::copyWords(to + own.begin * 16, from + own.begin * 16, (own.end - own.begin) * 2)) return;
+  for (uint32_t i = own.begin; i < own.end; ++i) store16(to + i * 16, load16(from + i * 16));
 }
 #endif
 

@@ -27,11 +27,13 @@ use super::{
 const CHANNELS: usize = 3;
 /// Rings of a link: the two channels for messages have one together, since each of them uses the other half of it.
 const RINGS: u64 = 2;
-/// The least and the most that a place holds, and the least that a message is cut into.
+/// The least and the most that a place holds.
 const LEAST_PLACE: u64 = 1 << 10;
 const MOST_PLACE: u64 = 1 << 20;
-const LEAST_PIECE: u64 = 32 << 10;
-/// A piece in so many is the smallest that is worth its trigger.
+/// The least that a message is cut into for several lanes, and the least that is worth a trigger of its own in one lane.
+const LEAST_SHARE: u64 = 32 << 10;
+const LEAST_PIECE: u64 = 128 << 10;
+/// Into how many pieces a lane cuts what is larger.
 const PIECES_OF_A_LANE: u64 = 8;
 const LANES_ON_GPUS: u32 = 4;
 
@@ -216,8 +218,7 @@ impl Links {
 
     /// The size of the pieces of a message: both sides know the same.
     fn piece(&self, bytes: u64) -> u32 {
-        let even = bytes.div_ceil(PIECES_OF_A_LANE * u64::from(self.call.lanes)).next_multiple_of(16);
-        even.clamp(LEAST_PIECE.min(self.call.place), self.call.place) as u32
+        piece_of(bytes, self.call.lanes.into(), self.call.place) as u32
     }
 
     /// Sends and takes, over a channel each.
@@ -295,6 +296,13 @@ impl Links {
     }
 }
 
+/// The size of the pieces of a message that `lanes` lanes share, where a place has so many bytes.
+fn piece_of(bytes: u64, lanes: u64, place: u64) -> u64 {
+    let share = bytes.div_ceil(lanes);
+    let least = share.clamp(LEAST_SHARE, LEAST_PIECE);
+    share.div_ceil(PIECES_OF_A_LANE).max(least).next_multiple_of(16).min(place)
+}
+
 /// How many lanes a channel has, so many that all blocks of a launch fit on a device at once; and by how many connections
 /// they go, each with as many of them.
 fn lanes_and_connections(gpu: &Gpu, topology: &Topology, connections: u32) -> (u32, u32) {
@@ -321,6 +329,29 @@ fn place_and_scratch(links: u64, lanes: u64, budget: u64) -> Result<(u64, u64)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_few_until_they_are_large() {
+        let pieces = |kib: u64, lanes| {
+            (piece_of(kib << 10, lanes, MOST_PLACE) >> 10, piece_of(kib << 10, lanes, 4096))
+        };
+        let cases = [
+            (1, 1, 32),
+            (64, 1, 64),
+            (256, 1, 128),
+            (1 << 10, 1, 128),
+            (4 << 10, 1, 512),
+            (64 << 10, 1, 1024),
+            (64, 4, 32),
+            (256, 4, 64),
+            (1 << 10, 4, 128),
+            (4 << 10, 4, 128),
+            (16 << 10, 4, 512),
+        ];
+        for (kib, lanes, piece) in cases {
+            assert_eq!(pieces(kib, lanes), (piece, 4096), "{kib} KiB by {lanes} lanes");
+        }
+    }
 
     #[test]
     fn places_and_scratch_stay_in_the_budget() {

@@ -1,7 +1,9 @@
 """The backend `mscclpp` of torch.distributed, with CPU tensors on simulated devices. CI does not install torch."""
 
+import _thread
 import os
 import socket
+import threading
 from datetime import timedelta
 
 import mscclpp
@@ -232,6 +234,28 @@ def ways_to_call(rank, n, _address, port):
 
 def test_ways_to_call_a_group():
     ranks.run(N, ways_to_call, free_port(), timeout=IMPORTS)
+
+
+def interrupted(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    dist.all_reduce(own(rank))
+    store, x = dist.distributed_c10d._get_default_store(), own(rank)
+    if rank == 0:
+        work = dist.all_reduce(x, async_op=True)
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+        store.set("interrupted", "yes")
+        work.wait()
+    else:
+        store.wait(["interrupted"])
+        dist.all_reduce(x)
+    assert (x == n * (n + 1) // 2).all()
+    dist.destroy_process_group()
+
+
+def test_an_interrupted_wait_can_be_repeated():
+    ranks.run(2, interrupted, free_port(), timeout=IMPORTS)
 
 
 def losses(rank, n, _address, backend, port):

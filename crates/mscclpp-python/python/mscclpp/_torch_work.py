@@ -264,6 +264,10 @@ class Lane:
                 self.collectives.synchronize(0)
             except Exception as error:
                 self.error = error
+            except BaseException:
+                # Ctrl-C: they go on, and somebody else may wait for them.
+                self._simulated[:0] = waiting
+                raise
             for work, calls in waiting:
                 work._error = self.error
                 for call in calls:

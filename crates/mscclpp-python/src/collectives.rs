@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, DeviceBuffer, DevicePtr, Gpu, Platform, Report, Stream};
+use mscclpp::{Communicator, DevicePtr, Gpu, Platform, Report, Stream};
 use mscclpp_collectives::{Collectives, DataType, Error, Kind, ReduceOp, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyTuple};
@@ -12,6 +12,7 @@ use crate::{
     error::{self, OrRaise},
     kernel::PyKernel,
     owned::{Owned, closable},
+    retired::{self, RetireOnDrop},
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
     simulated::{self, Copies},
     waiting,
@@ -28,19 +29,21 @@ pub(crate) struct PyCollectives {
 struct Made {
     collectives: Collectives,
     communicator: Communicator,
-    /// What calls work on in place of memory that simulated devices do not reach.
-    copies: Mutex<Vec<DeviceBuffer>>,
+    /// What calls work on in place of memory that simulated devices do not reach. When this is closed, calls may still run.
+    copies: Mutex<Vec<RetireOnDrop>>,
 }
 
 impl Made {
-    /// Drops copies, if all work of their stream, the only one, is complete.
-    fn forget_copies(&self, stream: &Stream) -> Result<(), Error> {
+    /// Drops copies, if all work of their stream, the only one, is complete. Returns whether it is.
+    fn forget_copies(&self, stream: &Stream) -> Result<bool, Error> {
         // Locked: what another thread has put into the stream, and adds to the copies, is not complete.
         let mut copies = self.copies.lock();
-        if !copies.is_empty() && stream.query()? {
+        let is_idle = stream.query()?;
+        if is_idle && !copies.is_empty() {
             copies.clear();
+            retired::sweep();
         }
-        Ok(())
+        Ok(is_idle)
     }
 }
 
@@ -125,7 +128,8 @@ impl PyCollectives {
     }
 
     /// Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
-    /// operation, and root or peer. It waits for no other rank. Messages between two ranks go together.
+    /// operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
+    /// of a simulated device was complete before.
     ///
     /// All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
     /// of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
@@ -138,21 +142,22 @@ impl PyCollectives {
         way: Option<&str>,
         blocks: u32,
         threads: u32,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let made = self.inner.get()?;
         let wish = way.map(|way| Wish::new(way, blocks, threads)).transpose()?;
         let enqueue = || {
             let stream = stream_of(made.collectives.gpu(), stream)?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
             if made.collectives.gpu().platform() == Platform::Host {
-                made.forget_copies(&stream)?;
+                let was_idle = made.forget_copies(&stream)?;
                 // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
                 let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
                 made.copies.lock().extend(copies);
-                return Ok(());
+                return Ok(was_idle);
             }
             // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
-            unsafe { made.collectives.enqueue(&requests, &stream) }
+            unsafe { made.collectives.enqueue(&requests, &stream)? };
+            Ok(false)
         };
         py.detach(|| Wish::during(wish, enqueue)).map_err(raised)
     }
@@ -175,7 +180,7 @@ impl PyCollectives {
     /// Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`
     /// is the address of the first, how many there are, how many numbers each has, and their type; an output its address, its
     /// type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
-    /// bytes, or address and size of memory.
+    /// bytes, or address and size of memory. Returns what `enqueue` does.
     #[pyo3(signature = (kernel, args, rows, outputs, stream: "int"))]
     fn all_reduce_rows(
         &self,
@@ -185,14 +190,14 @@ impl PyCollectives {
         rows: GivenRows,
         outputs: Vec<GivenOutput>,
         stream: usize,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let made = self.inner.get()?;
         let kernel = kernel.kernel()?;
         let call = RowsCall::new(args, rows, outputs)?;
         py.detach(|| {
             let stream = stream_of(made.collectives.gpu(), stream)?;
             if made.collectives.gpu().platform() == Platform::Host {
-                made.forget_copies(&stream)?;
+                let was_idle = made.forget_copies(&stream)?;
                 let mut copies = Copies::new(&made.collectives, &stream);
                 // SAFETY: the program gives memory of the process, and keeps it until the call is complete.
                 let place = |at, bytes| unsafe { copies.of(at, bytes) };
@@ -201,10 +206,11 @@ impl PyCollectives {
                 let written = if done.is_ok() { call.taken() } else { Vec::new() };
                 // SAFETY: the program's memory, as above.
                 made.copies.lock().extend(unsafe { copies.back(&written)? });
-                return done;
+                return done.map(|()| was_idle);
             }
             // SAFETY: the program gives memory of the device, and keeps it until the call is complete.
-            unsafe { call.enqueue(&made.collectives, &kernel, &stream, |at, _| Ok(at)) }
+            unsafe { call.enqueue(&made.collectives, &kernel, &stream, |at, _| Ok(at))? };
+            Ok(false)
         })
         .map_err(raised)
     }
@@ -217,6 +223,7 @@ impl PyCollectives {
         waited(py, move || {
             made.collectives.synchronize(&stream_of(made.collectives.gpu(), stream)?)?;
             made.copies.lock().clear();
+            retired::sweep();
             Ok(())
         })
     }
@@ -357,14 +364,14 @@ fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
             _ => Err(error::misuse(format!("there is no operation {name:?} with a factor"))),
         };
     }
-    let name = given.extract::<&str>()?;
-    Ok(match name {
+    let name = given.str()?;
+    Ok(match &*name.to_cow()? {
         "sum" => ReduceOp::Sum,
         "prod" => ReduceOp::Prod,
         "max" => ReduceOp::Max,
         "min" => ReduceOp::Min,
         "avg" => ReduceOp::Avg,
-        _ => {
+        name => {
             return Err(error::misuse(format!(
                 "there is no operation {name:?}; there are \"sum\", \"prod\", \"max\", \"min\", \"avg\", and (\"premul_sum\", factor)"
             )));

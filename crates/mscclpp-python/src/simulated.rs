@@ -1,10 +1,12 @@
 //! Memory of the process for collectives of simulated devices, whose kernels may touch their devices' memory alone.
 
-use mscclpp::{DeviceBuffer, DevicePtr, Platform, Stream};
+use mscclpp::{DevicePtr, Platform, Stream};
 use mscclpp_collectives::{Collectives, Error, Kind, Request};
 
+use crate::retired::RetireOnDrop;
+
 /// Enqueues requests by copies of what is not memory of a device. Returns these: they are kept until the stream is
-/// synchronised.
+/// synchronised. If it fails, work with some may be in the stream: they are retired.
 ///
 /// # Safety
 /// As for [`Collectives::enqueue`], of memory of the process.
@@ -12,20 +14,20 @@ pub(crate) unsafe fn enqueue(
     collectives: &Collectives,
     requests: &[Request<'_>],
     stream: &Stream,
-) -> Result<Vec<DeviceBuffer>, Error> {
+) -> Result<Vec<RetireOnDrop>, Error> {
     let (mut copies, mut back, mut moved) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
         let (given, taken) = sizes(request, collectives.rank(), collectives.n_ranks());
         let mut moves = *request;
         if let Some(copy) = copy_of(collectives, request.send, given)? {
             // SAFETY: the caller's memory, of which the call takes so much; the copy is as large.
-            unsafe { stream.copy(copy.ptr(), request.send, given)? };
-            moves.send = copy.ptr();
+            unsafe { stream.copy(copy.0.ptr(), request.send, given)? };
+            moves.send = copy.0.ptr();
             copies.push(copy);
         }
         if let Some(copy) = copy_of(collectives, request.recv, taken)? {
-            moves.recv = copy.ptr();
-            back.push((request.recv, copy.ptr(), taken));
+            moves.recv = copy.0.ptr();
+            back.push((request.recv, copy.0.ptr(), taken));
             copies.push(copy);
         }
         moved.push(moves);
@@ -43,7 +45,7 @@ pub(crate) unsafe fn enqueue(
 pub(crate) struct Copies<'a> {
     collectives: &'a Collectives,
     stream: &'a Stream,
-    made: Vec<(DevicePtr, DeviceBuffer)>,
+    made: Vec<(DevicePtr, RetireOnDrop)>,
 }
 
 impl<'a> Copies<'a> {
@@ -56,13 +58,13 @@ impl<'a> Copies<'a> {
     /// # Safety
     /// It is memory of the process, of so many bytes, that lives until the stream is synchronised.
     pub(crate) unsafe fn of(&mut self, at: DevicePtr, bytes: u64) -> Result<DevicePtr, Error> {
-        if let Some((_, copy)) = self.made.iter().find(|(of, copy)| *of == at && copy.len() >= bytes) {
-            return Ok(copy.ptr());
+        if let Some((_, copy)) = self.made.iter().find(|(of, copy)| *of == at && copy.0.len() >= bytes) {
+            return Ok(copy.0.ptr());
         }
         let Some(copy) = copy_of(self.collectives, at, bytes)? else { return Ok(at) };
         // SAFETY: the caller's memory; the copy is as large, and lives until the stream is synchronised.
-        unsafe { self.stream.copy(copy.ptr(), at, bytes)? };
-        let there = copy.ptr();
+        unsafe { self.stream.copy(copy.0.ptr(), at, bytes)? };
+        let there = copy.0.ptr();
         self.made.push((at, copy));
         Ok(there)
     }
@@ -71,11 +73,11 @@ impl<'a> Copies<'a> {
     ///
     /// # Safety
     /// As for [`Copies::of`].
-    pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<DeviceBuffer>, Error> {
+    pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<RetireOnDrop>, Error> {
         for (to, bytes) in written {
             if let Some((_, copy)) = self.made.iter().find(|(of, _)| of == to) {
                 // SAFETY: the caller's memory, of which the copy is.
-                unsafe { self.stream.copy(*to, copy.ptr(), *bytes)? };
+                unsafe { self.stream.copy(*to, copy.0.ptr(), *bytes)? };
             }
         }
         Ok(self.made.into_iter().map(|(_, copy)| copy).collect())
@@ -83,11 +85,11 @@ impl<'a> Copies<'a> {
 }
 
 /// Room for memory that is none of a device.
-fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<DeviceBuffer>, Error> {
+fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<RetireOnDrop>, Error> {
     if bytes == 0 || Platform::Host.owner_of(at)?.is_some() {
         return Ok(None);
     }
-    Ok(Some(collectives.gpu().allocate(bytes)?))
+    Ok(Some(RetireOnDrop(collectives.gpu().allocate(bytes)?)))
 }
 
 /// How many bytes a rank gives, and how many it takes.

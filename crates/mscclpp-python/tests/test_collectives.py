@@ -1,6 +1,8 @@
 """`Collectives`, on arrays of NumPy on simulated devices and of CuPy on GPUs."""
 
 import os
+import time
+import weakref
 
 import mscclpp
 import numpy
@@ -108,6 +110,19 @@ def test_counts_that_differ_by_rank():
     ranks.run(N, raw_requests)
 
 
+def only_hosts_have(comm):
+    """Arrays whose memory nobody may store to, or that have none that stays."""
+    fixed = numpy.ones(3)
+    fixed.flags.writeable = False
+    for call in (comm.all_reduce, lambda x: comm.broadcast(x, 0), lambda x: comm.all_reduce(numpy.ones(3), out=x)):
+        with pytest.raises(ValueError, match="read-only"):
+            call(fixed)
+    with pytest.raises(TypeError, match=r"expected an array, got a number, np.float32\(1.0\)"):
+        comm.all_reduce(numpy.float32(1))
+    comm.all_reduce(fixed, out=numpy.empty(3))
+    comm.synchronize()
+
+
 def wrong_arguments(rank, n, address):
     library, comm = arrays(), joined(rank, n, address)
     x = library.zeros((4, 6), "float32")
@@ -129,6 +144,14 @@ def wrong_arguments(rank, n, address):
         comm.all_reduce(library.zeros(3, "complex64"))
     with pytest.raises(TypeError, match="expected an array"):
         comm.all_reduce([1, 2, 3])
+    with pytest.raises(ValueError, match="'op': numbers of type int32 cannot be multiplied by 0.5"):
+        comm.all_reduce(library.ones(3, "int32"), ("premul_sum", 0.5))
+    with pytest.raises(mscclpp.Error, match='no operation "3"'):
+        comm.all_reduce(x, 3)
+    with pytest.raises(TypeError, match="'root': expected the number of a rank, got 'first'"):
+        comm.broadcast(x, "first")
+    if library is numpy:
+        only_hosts_have(comm)
     with pytest.raises(mscclpp.Error, match="inside a group"), comm.group(), comm.group():
         pass
     # All of it left no trace.
@@ -138,6 +161,100 @@ def wrong_arguments(rank, n, address):
 
 def test_wrong_arguments_are_named():
     ranks.run(2, wrong_arguments)
+
+
+class Described:
+    """An array that says no more than its interface."""
+
+    def __init__(self, of):
+        self.__array_interface__ = of.__array_interface__
+
+
+class Exported:
+    """An array that says no more than DLPack."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __dlpack__(self, **options):
+        return self.of.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.of.__dlpack_device__()
+
+
+def arrays_of_others(rank, n, address):
+    comm = joined(rank, n, address)
+    for wrap in (Described, Exported):
+        x = numpy.ones(4, "float32")
+        comm.all_reduce(wrap(x))
+        comm.synchronize()
+        assert (x == n).all()
+        with pytest.raises(mscclpp.Error, match="argument 'x': there are no collectives of numbers of type"):
+            comm.all_reduce(wrap(numpy.ones(4, bool)))
+    # Numbers of ranks are often those of arrays.
+    comm.broadcast(x, numpy.int64(0))
+    comm.synchronize()
+
+
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "host", reason="of NumPy")
+def test_arrays_that_say_little_of_themselves():
+    ranks.run(2, arrays_of_others)
+
+
+def memory_of_calls(rank, n, address):
+    """What a program drops while calls work on it, and how much of it stays."""
+    comm = joined(rank, n, address)
+    kept = mscclpp._collectives._kept
+    made = []
+
+    class Seen(numpy.ndarray):
+        """One that a weak reference can look at."""
+
+    def some(count, value):
+        array = numpy.full(count, value, "float32").view(Seen)
+        made.append(weakref.ref(array))
+        return array
+
+    def alive():
+        return sum(each() is not None for each in made)
+
+    # Nobody waits: when earlier calls are complete, their arrays go.
+    for _ in range(20):
+        comm.all_reduce(some(100, 1))
+        deadline = time.monotonic() + 100
+        while not comm._made.enqueue([], 0):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    assert alive() <= 1
+    # Those of a group stay until its end.
+    outs = []
+    with comm.group():
+        for i in range(4):
+            outs.append(comm.all_gather(some(1000, i), numpy.empty((n, 1000), "float32")))
+        assert alive() >= 4
+    comm.synchronize()
+    assert all((out == i).all() for i, out in enumerate(outs)) and alive() == 0
+    # Collectives that go while their calls run, and calls that fail after others of them have begun.
+    part = comm.split(0)
+    for _ in range(4):
+        part.all_reduce(some(1 << 20, 1))
+    part.close()
+    assert alive() == len(kept[rank])
+    x = numpy.ones(1 << 20)
+    request = ("all_reduce", x.ctypes.data, x.ctypes.data, x.size, "float64", "sum", 0)
+    for _ in range(3):
+        with pytest.raises(mscclpp.Error, match="from 99"):
+            comm.enqueue([request, ("broadcast", *request[1:6], 99)])
+    comm._group.barrier()
+    comm.abort("enough")
+    with pytest.raises(mscclpp.Error, match="enough"):
+        comm.all_reduce(x)
+
+
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "host", reason="simulated devices copy arrays")
+def test_memory_stays_as_long_as_calls_work_on_it():
+    ranks.run(2, memory_of_calls)
 
 
 def loses_a_rank(rank, n, address):

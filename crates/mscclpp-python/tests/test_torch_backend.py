@@ -1,7 +1,10 @@
 """The backend `mscclpp` of torch.distributed, with CPU tensors on simulated devices. CI does not install torch."""
 
+import _thread
 import os
 import socket
+import threading
+from datetime import timedelta
 
 import mscclpp
 import pytest
@@ -165,6 +168,94 @@ def messages(rank, n, _address, port):
 
 def test_messages_that_are_not_gathered():
     ranks.run(N, messages, free_port(), timeout=IMPORTS)
+
+
+def ways_to_call(rank, n, _address, port):
+    """What torch and programs may ask of a group besides, and calls that fail."""
+    dist = join("mscclpp", rank, n, port)
+    group, total = dist.group.WORLD, n * (n + 1) // 2
+    # Options one by one.
+    for give in [
+        lambda x: group.allreduce(x, dist.ReduceOp.MAX),
+        lambda x: group.allreduce([x], op=dist.ReduceOp.MAX, timeout=timedelta(seconds=IMPORTS)),
+        lambda x: group.broadcast(x, root=n - 1),
+        lambda x: group.broadcast(x, n - 1, timedelta(seconds=IMPORTS)),
+    ]:
+        x = own(rank)
+        give(x).wait()
+        assert (x == n).all()
+    group.reduce(x := own(rank), 1, dist.ReduceOp.MIN).wait()
+    assert rank != 1 or (x == 1).all()
+    group.barrier(timeout=timedelta(seconds=IMPORTS)).wait()
+    with pytest.raises(TypeError, match="expected BroadcastOptions or root, timeout"):
+        group.broadcast(x, origin=1)
+
+    # Parts of different sizes, and numbers that are none of the collectives.
+    part = torch.empty(10 + rank)
+    dist.reduce_scatter(part, [own(rank, 10 + r) for r in range(n)])
+    assert (part == total).all()
+    parts = [torch.zeros(2, requires_grad=True) for _ in range(n)]
+    dist.all_to_all(parts, [own(rank, 2) for _ in range(n)])
+    assert all((part == r + 1).all() for r, part in enumerate(parts))
+
+    # What is wrong is said by all ranks, and leaves nothing behind.
+    square = torch.arange(6.0).reshape(2, 3)
+    premul = dist._make_nccl_premul_sum(0.5)
+    for call, text in [
+        (lambda: dist.all_to_all([torch.empty(3, 2) for _ in range(n)], [square.t()] * n), "not contiguous"),
+        (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), premul), "cannot be multiplied by 0.5"),
+        (lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), premul), "no PREMUL_SUM of bool"),
+        (lambda: dist.all_to_all_single(torch.tensor(0.0), torch.tensor(0.0)), "first dimension, 1, does not"),
+        (lambda: group.allreduce_coalesced([x, torch.empty(1, device="meta")]), "tensors of cpu, meta"),
+        (lambda: group.broadcast(torch.ones(2, dtype=torch.complex64).conj(), 0), "resolve_conj"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            call()
+    with pytest.raises(ValueError, match="contiguous"), dist._coalescing_manager(device=torch.device("cpu")):
+        dist.all_reduce(torch.zeros(4, 4)[:, :2])
+    dist.all_reduce(x := own(rank))
+    assert (x == total).all()
+
+    # Groups that are split, whether or not torch asks for that by itself, and that are gone.
+    assert group.get_group_store() is not None and group.options is None
+    group.eager_connect_single_device(torch.device("cuda:0"))
+    if hasattr(dist, "split_group"):
+        half = dist.split_group(split_ranks=[[0, 1], list(range(2, n))])
+        dist.all_reduce(x := own(0), group=half)
+        assert (x == (2 if rank < 2 else n - 2)).all()
+    ended = dist.new_group(list(range(n)))
+    dist.all_reduce(own(rank), group=ended)
+    ended.abort()
+    with pytest.raises(RuntimeError, match="the program aborted the group"):
+        dist.all_reduce(own(rank), group=ended)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_ways_to_call_a_group():
+    ranks.run(N, ways_to_call, free_port(), timeout=IMPORTS)
+
+
+def interrupted(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    dist.all_reduce(own(rank))
+    store, x = dist.distributed_c10d._get_default_store(), own(rank)
+    if rank == 0:
+        work = dist.all_reduce(x, async_op=True)
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+        store.set("interrupted", "yes")
+        work.wait()
+    else:
+        store.wait(["interrupted"])
+        dist.all_reduce(x)
+    assert (x == n * (n + 1) // 2).all()
+    dist.destroy_process_group()
+
+
+def test_an_interrupted_wait_can_be_repeated():
+    ranks.run(2, interrupted, free_port(), timeout=IMPORTS)
 
 
 def losses(rank, n, _address, backend, port):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from . import _arrays, _mscclpp
-from ._arguments import expect
 from ._group import CommGroup
 from ._mscclpp import Communicator
 
@@ -18,8 +19,21 @@ Op = str | tuple[str, float]
 #: Kind, address of what is given, address of what is taken, count or counts, type, operation, root or peer.
 Request = tuple[str, int, int, Any, str, Op, int]
 
-_DLPACK = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+#: What there are collectives of.
+_TYPES = frozenset(
+    "float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2 int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()
+)
+#: Its names of DLPack's types, with the number of bits.
+_DLPACK = {0: "int{}", 1: "uint{}", 2: "float{}", 4: "bfloat{}", 5: "complex{}", 6: "bool"} | {
+    10: "float8_e4m3fn",
+    12: "float8_e5m2",
+}
+_KINDS = {"f": "float", "i": "int", "u": "uint"}
 
+#: Arrays of calls on simulated devices, by device, until all work of its only stream is complete: also when the
+#: `Collectives` are gone.
+_kept: dict[int, list[Any]] = {}
+_keeping = threading.Lock()
 
 #: The names of PyTorch's types, of which there are few.
 _OF_TORCH: dict[Any, str] = {}
@@ -84,8 +98,8 @@ class Collectives:
     def _take(self, made: _mscclpp._Collectives) -> None:
         self._made = made
         self.rank, self.size, self.device, self.is_simulated = made.rank, made.size, made.device, made.is_simulated
-        self._gathered: dict[int, list[Request]] | None = None
-        self._kept: list[Any] = []
+        #: The calls of a group by stream, and their arrays.
+        self._gathered: dict[int, tuple[list[Request], list[Any]]] | None = None
 
     @classmethod
     def from_env(cls, device: int | None = None, **options: Any) -> Self:
@@ -141,7 +155,7 @@ class Collectives:
 
     def broadcast(self, x: Any, root: int, stream: Any = None) -> Any:
         """Give every rank, in `x`, what rank `root` has there."""
-        array = self._look("x", x)
+        array = self._look("x", x, is_written=True)
         return self._call("broadcast", array, array, array.length, "sum", self._rank("root", root), x, x, stream)
 
     def all_gather(self, x: Any, out: Any = None, stream: Any = None) -> Any:
@@ -171,7 +185,7 @@ class Collectives:
 
     def scatter(self, x: Any, root: int, out: Any, stream: Any = None) -> Any:
         """Give each rank, in `out`, its part of what rank `root` has in `x`. Elsewhere `x` is not used."""
-        taken = given = self._look("out", out)
+        taken = given = self._look("out", out, is_written=True)
         if self.rank == self._rank("root", root):
             given = self._look("x", x)
             self._expect_like(taken, given, "out", (given.length // self.size,))
@@ -184,12 +198,12 @@ class Collectives:
 
     def recv(self, x: Any, peer: int, stream: Any = None) -> Any:
         """Receive what a rank sends, in `x`."""
-        array = self._look("x", x)
+        array = self._look("x", x, is_written=True)
         return self._call("recv", array, array, array.length, "sum", self._rank("peer", peer), x, x, stream)
 
     def barrier(self, stream: Any = 0) -> None:
         """Hold a stream until all ranks' have come here."""
-        self._put(("barrier", 0, 0, 0, "uint8", "sum", 0), _handle(stream))
+        self._put(("barrier", 0, 0, 0, "uint8", "sum", 0), _handle(stream), None)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -205,8 +219,8 @@ class Collectives:
             gathered = self._gathered
         finally:
             self._gathered = None
-        for stream, requests in gathered.items():
-            self._made.enqueue(requests, stream)
+        for stream, (requests, arrays) in gathered.items():
+            self._enqueue(requests, stream, arrays)
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
         """Put collectives into a stream, by addresses, together: for other libraries.
@@ -221,8 +235,14 @@ class Collectives:
 
     def synchronize(self, stream: Any = 0) -> None:
         """Wait until the work of a stream is complete. Raises with the rank's number if one was lost."""
-        self._made.synchronize(_handle(stream))
-        self._kept.clear()
+        with _keeping:
+            kept = _kept.pop(self.device, [])
+        try:
+            self._made.synchronize(_handle(stream))
+        except BaseException:
+            with _keeping:
+                _kept.setdefault(self.device, []).extend(kept)
+            raise
 
     def abort(self, reason: str = "aborted by the program") -> None:
         """End the waits of all ranks' calls, for good."""
@@ -260,33 +280,56 @@ class Collectives:
         out: Any,
         stream: Any,
     ) -> Any:
+        if given.dtype not in _TYPES:
+            name, code = "out" if kind == "scatter" else "x", int(_mscclpp.ErrorCode.InvalidUsage)
+            text = f"argument '{name}': there are no collectives of numbers of type {given.dtype}"
+            raise _mscclpp.Error(code, text)
+        if not isinstance(op, str):
+            check_factor(op, given.dtype)
         handle = self._current_stream(x if x is not None else out) if stream is None else _handle(stream)
-        self._put((kind, given.address, taken.address, count, given.dtype, op, root), handle)
-        if self.is_simulated:
-            self._kept.append((x, out))
+        self._put((kind, given.address, taken.address, count, given.dtype, op, root), handle, (x, out))
         return out
 
-    def _put(self, request: Request, stream: int) -> None:
+    def _put(self, request: Request, stream: int, arrays: Any) -> None:
         if self._gathered is None:
-            self._made.enqueue([request], stream)
+            return self._enqueue([request], stream, arrays)
+        requests, all_arrays = self._gathered.setdefault(stream, ([], []))
+        requests.append(request)
+        # What the program drops now must not be another array's memory at the end of the group.
+        all_arrays.append(arrays)
+
+    def _enqueue(self, requests: list[Request], stream: int, arrays: Any) -> None:
+        if self.is_simulated:
+            self._keep(arrays, lambda: self._made.enqueue(requests, stream))
         else:
-            self._gathered.setdefault(stream, []).append(request)
+            self._made.enqueue(requests, stream)
+
+    def _keep(self, arrays: Any, enqueue: Callable[[], bool]) -> None:
+        """Keeps arrays of a call on a simulated device, in place of those of earlier ones if these are complete."""
+        with _keeping:
+            kept = _kept.setdefault(self.device, [])
+            n = len(kept)
+            # Also those of a call that fails: part of it may have begun.
+            kept.append(arrays)
+            if enqueue():
+                del kept[:n]
 
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
         """A call that has a kernel of its own: see `_fused.py`."""
         if self._gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows inside a group()")
-        self._made.all_reduce_rows(kernel, args, rows, outputs, stream)
         if self.is_simulated:
-            self._kept.append(kept)
+            self._keep(kept, lambda: self._made.all_reduce_rows(kernel, args, rows, outputs, stream))
+        else:
+            self._made.all_reduce_rows(kernel, args, rows, outputs, stream)
 
     def _pair(self, x: Any, out: Any, shape: Any, in_place: bool = False) -> tuple[_Array, _Array, Any]:
         """What is given, what is taken, and the array for that."""
-        given = self._look("x", x)
+        given = self._look("x", x, is_written=in_place and out is None)
         if out is None:
             out = x if in_place else _new(x, shape(given))
             return given, given if in_place else self._look("out", out), out
-        taken = self._look("out", out)
+        taken = self._look("out", out, is_written=True)
         self._expect_like(taken, given, "out", shape(given))
         return given, taken, out
 
@@ -303,38 +346,52 @@ class Collectives:
             raise ValueError(f"argument '{name}': expected {math.prod(shape)} numbers, got {array.length}")
 
     def _rank(self, name: str, rank: int) -> int:
-        expect(name, rank, int)
+        try:
+            rank = operator.index(rank)
+        except TypeError:
+            raise TypeError(f"argument '{name}': expected the number of a rank, got {rank!r}") from None
         if not 0 <= rank < self.size:
             raise ValueError(f"argument '{name}': there are ranks 0 to {self.size - 1}, not {rank}")
         return rank
 
-    def _look(self, name: str, x: Any) -> _Array:
+    def _look(self, name: str, x: Any, is_written: bool = False) -> _Array:
         """Where an array is, and what it has. It must be contiguous, and memory of this device."""
         if _arrays.is_torch_tensor(x):
             if not x.is_contiguous():
                 raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
             self._expect_device(name, x.device.index if x.is_cuda else None)
-            return _Array(x.data_ptr(), x.numel(), _type_of_torch(x.dtype), x.shape)
+            address, length = x.data_ptr(), x.numel()
+            if not address and length:
+                raise ValueError(
+                    f"argument '{name}': a {type(x).__name__} of device {x.device} that has no memory here"
+                )
+            return _Array(address, length, _type_of_torch(x.dtype), x.shape)
         interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
         if interface is None:
             return self._look_at_dlpack(name, x)
         on_device = hasattr(x, "__cuda_array_interface__")
         device = getattr(x, "device", None)
         self._expect_device(name, getattr(device, "id", self.device) if on_device else None)
-        shape, strides = tuple(interface["shape"]), interface.get("strides")
-        dtype = str(x.dtype)
-        if strides is not None and not _is_contiguous(shape, strides, x.dtype.itemsize):
+        address, is_read_only = interface["data"]
+        if is_written and is_read_only:
+            raise ValueError(f"argument '{name}': the array is read-only, and the call would store to it")
+        shape, strides, typestr = tuple(interface["shape"]), interface.get("strides"), interface["typestr"]
+        if not shape and not hasattr(x, "__setitem__"):
+            raise TypeError(f"argument '{name}': expected an array, got a number, {x!r}")
+        if strides is not None and not _is_contiguous(shape, strides, int(typestr[2:])):
             raise ValueError(f"argument '{name}': the array is not contiguous; give it ascontiguousarray()")
-        return _Array(int(interface["data"][0] or 0), math.prod(shape), dtype, shape)
+        dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)
+        return _Array(int(address or 0), math.prod(shape), dtype, shape)
 
     def _look_at_dlpack(self, name: str, x: Any) -> _Array:
         address, size = _arrays.locate(x, f"argument '{name}'")
         kind, device = x.__dlpack_device__()
         self._expect_device(name, int(device) if int(kind) != 1 else None)
         code, bits, shape, strides = _arrays.of_dlpack(x.__dlpack__())
+        dtype = _DLPACK.get(code, f"{code} of {{}} bits, in DLPack's numbers,").format(bits)
         if strides is not None and not _is_contiguous(shape, strides, 1):
             raise ValueError(f"argument '{name}': the array is not contiguous")
-        return _Array(address, size * 8 // bits, f"{_DLPACK.get(code, 'something')}{bits}", shape)
+        return _Array(address, size * 8 // bits, dtype, shape)
 
     def _expect_device(self, name: str, device: int | None) -> None:
         if self.is_simulated != (device is None) or (device is not None and device != self.device):
@@ -374,6 +431,18 @@ class Registration:
 
     def __exit__(self, *_exception: Any) -> None:
         self.close()
+
+
+def check_factor(op: Any, dtype: str) -> None:
+    """That whole numbers are multiplied by a whole one: of another the fraction would be cut off."""
+    if isinstance(op, tuple) and isinstance(op[-1], float) and op[-1] % 1 != 0 and "int" in dtype:
+        raise ValueError(f"argument 'op': numbers of type {dtype} cannot be multiplied by {op[-1]}")
+
+
+def _type_of_interface(typestr: str) -> str:
+    """The name of a type, of an array that does not say its own."""
+    kind = _KINDS.get(typestr[1:2])
+    return typestr if kind is None or typestr[0] == ">" else f"{kind}{8 * int(typestr[2:])}"
 
 
 def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:

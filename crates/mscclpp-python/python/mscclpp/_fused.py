@@ -204,7 +204,7 @@ class _Rows:
 
     def output(self, name: str, array: Any, is_own: bool = False) -> _Output:
         """An output, which is as large as all rows, half as large, or has a number for each."""
-        there = self.comm._look(name, array)
+        there = self.comm._look(name, array, is_written=True)
         size = _size(name, there)
         is_of_rows = there.length == self.count and size == 4 and self.columns != 1
         if not is_of_rows and (there.length != self.x.length or size not in (self.size, self.size // 2)):

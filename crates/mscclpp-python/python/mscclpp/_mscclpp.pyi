@@ -1807,12 +1807,12 @@ class _Collectives:
         """
         Ends the waits of this rank's calls, and those of all others.
         """
-    def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> None:
+    def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> bool:
         """
         Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`
         is the address of the first, how many there are, how many numbers each has, and their type; an output its address, its
         type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
-        bytes, or address and size of memory.
+        bytes, or address and size of memory. Returns what `enqueue` does.
         """
     def choice(self, /, request: Incomplete, way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
         """
@@ -1832,10 +1832,11 @@ class _Collectives:
         """
         The number of its device.
         """
-    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> None:
+    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> bool:
         """
         Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
-        operation, and root or peer. It waits for no other rank. Messages between two ranks go together.
+        operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
+        of a simulated device was complete before.
 
         All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
         of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.

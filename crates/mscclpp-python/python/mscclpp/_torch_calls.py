@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._collectives import Op, Request
+from ._collectives import Op, Request, check_factor
 
 _REDUCED = {
     getattr(torch, name): name
@@ -64,7 +64,7 @@ def operation(op: Any, dtype: torch.dtype) -> Op:
     name = _OPS.get(kind.value)
     if name is None:
         if kind.value == _PREMUL_SUM:
-            return "premul_sum", float(op.__getstate__()[1])
+            return _scaled(op, dtype)
         raise ValueError(
             f"the backend mscclpp has no reduction {kind}; there are SUM, AVG, PRODUCT, MIN, MAX, PREMUL_SUM"
         )
@@ -76,11 +76,20 @@ def operation(op: Any, dtype: torch.dtype) -> Op:
     return name
 
 
+def _scaled(op: Any, dtype: torch.dtype) -> Op:
+    if dtype == torch.bool:
+        raise ValueError("the backend mscclpp has no PREMUL_SUM of bool tensors")
+    named = "premul_sum", float(op.__getstate__()[1])
+    check_factor(named, str(dtype))
+    return named
+
+
 def reduced(tensor: torch.Tensor) -> tuple[str, int]:
     """The type and count of numbers to reduce."""
     if tensor.dtype == torch.bool:
         return "uint8", tensor.numel()
     if tensor.is_complex():
+        _expect_no_view(tensor)
         real = {torch.complex64: "float32", torch.complex128: "float64", torch.complex32: "float16"}[tensor.dtype]
         return real, 2 * tensor.numel()
     name = _REDUCED.get(tensor.dtype)
@@ -99,7 +108,16 @@ def check_reduction(op: Op, tensor: torch.Tensor) -> None:
 def moved(tensor: torch.Tensor) -> tuple[str, int]:
     """The type and count of what is moved as it is: bytes, where there are no such numbers."""
     name = _REDUCED.get(tensor.dtype)
-    return (name, tensor.numel()) if name else ("uint8", tensor.numel() * tensor.element_size())
+    if name:
+        return name, tensor.numel()
+    _expect_no_view(tensor)
+    return "uint8", tensor.numel() * tensor.element_size()
+
+
+def _expect_no_view(tensor: torch.Tensor) -> None:
+    """That the numbers in memory are those of the tensor."""
+    if tensor.is_conj():
+        raise ValueError("the tensor is a conjugated view of complex numbers; give its .resolve_conj()")
 
 
 def dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -189,8 +207,9 @@ def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root
         expect_alike(kind, given, taken, given.numel() * times[0], taken.numel() * times[1])
     dtype, count = moved(taken if kind == "scatter" else given)
     if kind == "all_to_all":
-        if len(given) % parts != 0:
-            raise ValueError(f"{kind}: the first dimension, {len(given)}, does not divide into {parts} parts")
+        rows = len(given) if given.dim() else 1
+        if rows % parts != 0:
+            raise ValueError(f"{kind}: the first dimension, {rows}, does not divide into {parts} parts")
         count //= parts
 
     def requests() -> list[Request]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ._collectives import Request
-from ._torch_calls import Call, contiguous, dense, expect_alike, moved, moving, reducing
+from ._torch_calls import Call, contiguous, expect_alike, moved, moving, reducing
 
 
 def into_list(
@@ -77,9 +77,8 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
         if len(tensors) != size:
             raise ValueError(f"all_to_all: {len(tensors)} tensors in the {name} list, for {size} ranks")
     for given_one, taken_one in zip(given, taken, strict=True):
-        dense("all_to_all", given_one), dense("all_to_all", taken_one)
-        if given_one.dtype != taken_one.dtype:
-            raise TypeError(f"all_to_all: the outputs are of {taken_one.dtype}, and the inputs of {given_one.dtype}")
+        contiguous("all_to_all", given_one), contiguous("all_to_all", taken_one)
+        expect_alike("all_to_all", given_one, taken_one, 0, 0)
     expect_alike("all_to_all", given[rank], taken[rank], given[rank].numel(), taken[rank].numel())
 
     def requests() -> list[Request]:
@@ -103,8 +102,7 @@ def with_splits(
     """An all-to-all of parts of a tensor, of so many rows each; without their numbers, of equal parts."""
     contiguous("all_to_all", given)
     contiguous("all_to_all", taken)
-    if given.dtype != taken.dtype:
-        raise TypeError(f"all_to_all: the output is of {taken.dtype}, and the input of {given.dtype}")
+    expect_alike("all_to_all", given, taken, 0, 0)
     dtype, _ = moved(given)
     counts = [_counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")]
 

@@ -9,6 +9,7 @@ after a moment in any case.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 import weakref
@@ -70,10 +71,10 @@ class Messages:
                 return
             try:
                 self._make(waiting)
-            except Exception as error:
+            except BaseException as error:
                 for message in waiting:
                     if message.work is None:
-                        message.error = error
+                        message.error = error if isinstance(error, Exception) else RuntimeError(repr(error))
                 raise
 
     def drop(self, reason: str) -> None:
@@ -110,6 +111,7 @@ class Messages:
 
 def _watch(of: weakref.ref[Messages], changed: threading.Condition) -> None:
     """Until the group is gone, which this does not keep."""
+    be_relaxed_about_captures()
     while True:
         with changed:
             messages = of()
@@ -173,3 +175,20 @@ class Message(dist.Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """A future of the tensor, with which other streams wait."""
         return self._made().get_future().then(lambda _: [self._message.tensor])
+
+
+def be_relaxed_about_captures() -> None:
+    """Lets this thread ask for events while another captures a graph, which CUDA takes for a mistake otherwise."""
+    relaxed = ctypes.c_int(2)
+    for library, name in (
+        ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
+        ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+    ):
+        exchange: Callable[..., int] | None
+        try:
+            exchange = getattr(ctypes.CDLL(library), name)
+        except (OSError, AttributeError):
+            continue
+        if exchange is not None:
+            exchange(ctypes.byref(relaxed))
+            return

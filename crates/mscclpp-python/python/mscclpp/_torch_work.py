@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import logging
 import threading
 import time
@@ -17,7 +16,7 @@ import torch.distributed as dist
 
 from ._collectives import Collectives
 from ._torch_calls import Call
-from ._torch_messages import PutOff
+from ._torch_messages import PutOff, be_relaxed_about_captures
 
 _LOG = logging.getLogger("mscclpp.torch")
 #: How often it looks whether calls take too long, in seconds.
@@ -64,6 +63,7 @@ class Work(dist.Work):  # type: ignore[misc]
         if self._event is None:
             self._complete()
             return True
+        self._lane.check()
         current = self._lane.current_stream()
         if current is not self._stream and current != self._stream:
             current.wait_event(self._event)
@@ -111,8 +111,8 @@ class Work(dist.Work):  # type: ignore[misc]
         """A future of the results, with which other streams wait."""
         if self._future is None:
             if self._event is None:
-                self._future = torch.futures.Future()
                 self.wait()
+                self._future = torch.futures.Future()
                 self._future.set_result(self._results)
             else:
                 # It takes the stream's present end for that of these calls. That is at or after it.
@@ -248,7 +248,8 @@ class Lane:
         if _copy(calls):
             # What it copies may be results.
             self.complete()
-        requests = [request for call in calls for request in call.requests()]
+        with torch.no_grad():
+            requests = [request for call in calls for request in call.requests()]
         if requests:
             self.collectives.enqueue(requests, 0)
         self._simulated.append((work, calls))
@@ -263,6 +264,10 @@ class Lane:
                 self.collectives.synchronize(0)
             except Exception as error:
                 self.error = error
+            except BaseException:
+                # Ctrl-C: they go on, and somebody else may wait for them.
+                self._simulated[:0] = waiting
+                raise
             for work, calls in waiting:
                 work._error = self.error
                 for call in calls:
@@ -291,7 +296,8 @@ class Lane:
         _LOG.error("%s: %s", reason, error)
 
     def abort(self, reason: str) -> None:
-        """Ends the waits of all calls, here and on the other ranks."""
+        """Ends the waits of all calls, here and on the other ranks. What nobody has waited for fails."""
+        self.error = self.error or RuntimeError(reason)
         self.collectives.abort(reason)
 
     def close(self) -> None:
@@ -305,6 +311,9 @@ class Lane:
             if self.stream is None:
                 self.complete()
             elif self.error is None:
+                # Some are in streams of the program.
+                for event, *_ in list(self._followed):
+                    self.stream.wait_event(event)
                 self.collectives.synchronize(self.stream.cuda_stream)
         finally:
             self.collectives.close()
@@ -325,7 +334,7 @@ class Lane:
                 self._changed.notify()
 
     def _watch_calls(self) -> None:
-        _be_relaxed_about_captures()
+        be_relaxed_about_captures()
         torch.cuda.set_device(self.device)
         while True:
             with self._changed:
@@ -373,20 +382,3 @@ class OfGloo(dist.Work):  # type: ignore[misc]
 
 def _copy(calls: Sequence[Call]) -> bool:
     return any(call.copies for call in calls)
-
-
-def _be_relaxed_about_captures() -> None:
-    """Lets this thread ask for events while another captures a graph, which CUDA takes for a mistake otherwise."""
-    relaxed = ctypes.c_int(2)
-    for library, name in (
-        ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
-        ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
-    ):
-        exchange: Callable[..., int] | None
-        try:
-            exchange = getattr(ctypes.CDLL(library), name)
-        except (OSError, AttributeError):
-            continue
-        if exchange is not None:
-            exchange(ctypes.byref(relaxed))
-            return

@@ -6,16 +6,18 @@ CUDA tensors go through this library's collectives, CPU tensors and objects thro
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from . import _meeting
 from . import _torch_calls as calls
 from . import _torch_lists as lists
+from . import _torch_options as asked
 from ._collectives import Collectives
 from ._mscclpp import Communicator, TcpBootstrap
 from ._torch_calls import Call
@@ -45,6 +47,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._coalesced_by_gloo: list[Any] = []
         self._messages = Messages(self._make_messages)
         self._n_splits = 0
+        #: Why there is no communicator any more.
+        self._ended = ""
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         # What a group of torch itself does with gloo has all of the names that its version has.
         self._of_cpu = dist.ProcessGroup(store, rank, size)
@@ -52,52 +56,55 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         if device is not None and device.type == "cuda":
-            self.bound_device_id = device
-            self._lane(device)
+            self.eager_connect_single_device(device)
 
     # Collectives, by the names that torch has had for them.
 
-    def allreduce(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, in place."""
+        opts = asked.options(c10d.AllreduceOptions, opts, more, named)
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
-            return self._gloo("allreduce", [tensor], _coalesced([tensor], opts))
+            return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
         return self._run([self._reducing("all_reduce", tensor, tensor, opts)], opts)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
         tensors = calls.as_list(tensors)
         if self._is_gloos(tensors[0]):
             return self._gloo(
-                "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, _coalesced(tensors, opts)
+                "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
         return self._run([self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts)
 
-    def broadcast(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
+        opts = asked.options(c10d.BroadcastOptions, opts, more, named)
         tensor = calls.single("broadcast", tensors)
         if self._is_gloos(tensor):
             return self._gloo("broadcast", [tensor], opts)
-        return self._run([self._moving("broadcast", tensor, tensor, _root(opts))], opts)
+        return self._run([self._moving("broadcast", tensor, tensor, asked.root(opts))], opts)
 
-    def reduce(self, tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, on one of them."""
+        opts = asked.options(c10d.ReduceOptions, opts, more, named)
         tensor = calls.single("reduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("reduce", [tensor], opts)
-        return self._run([self._reducing("reduce", tensor, tensor, opts, _root(opts))], opts)
+        return self._run([self._reducing("reduce", tensor, tensor, opts, asked.root(opts))], opts)
 
-    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensors of all, which may be of different sizes."""
+        opts = asked.options(c10d.AllgatherOptions, opts, more, named)
         taken, given = calls.single_list("allgather", output_tensors), calls.single("allgather", input_tensors)
         if self._is_gloos(given):
-            return self._gloo("allgather", [taken], [given], *_some(opts))
+            return self._gloo("allgather", [taken], [given], *asked.some(opts))
         return self._run([lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         """`allgather` of several tensors."""
         if self._is_gloos(input_list[0]):
-            return self._gloo("allgather_coalesced", output_lists, input_list, *_some(opts))
+            return self._gloo("allgather_coalesced", output_lists, input_list, *asked.some(opts))
         # Each list of the outputs is what one rank gives.
         pairs = zip(input_list, zip(*output_lists, strict=True), strict=True)
         return self._run([lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs], opts)
@@ -112,18 +119,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._each_by_gloo(("all_gather_single", "_allgather_base"), outputs, inputs, opts)
         return self._run([self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts)
 
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def reduce_scatter(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any
+    ) -> Any:
         """Reduce a list of a tensor for each rank; each gets its own."""
+        opts = asked.options(c10d.ReduceScatterOptions, opts, more, named)
         taken, given = (
             calls.single("reduce_scatter", output_tensors),
             calls.single_list("reduce_scatter", input_tensors),
         )
         if self._is_gloos(taken):
-            return self._gloo("reduce_scatter", [taken], [given], *_some(opts))
+            return self._gloo("reduce_scatter", [taken], [given], *asked.some(opts))
         if any(part.numel() != taken.numel() for part in given):
-            reduce = [self._reducing("reduce", part, taken, opts, root) for root, part in enumerate(given)]
-            return self._run(reduce, opts)
-        return self._run([lists.of_list("reduce_scatter", given, taken, self._rank, self._size, _op(opts))], opts)
+            # Where the result is not taken, the memory of what is given stands in for it.
+            ends = [(root, part, taken if root == self._rank else part) for root, part in enumerate(given)]
+            return self._run([self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts)
+        return self._run([lists.of_list("reduce_scatter", given, taken, self._rank, self._size, asked.op(opts))], opts)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Reduce a tensor of all ranks, of which each gets its part."""
@@ -136,46 +147,56 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         pairs = zip(outputs, inputs, strict=True)
         return self._run([self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
 
-    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give one rank the tensors of all."""
+        opts = asked.options(c10d.GatherOptions, opts, more, named)
         given = calls.single("gather", input_tensors)
         if self._is_gloos(given):
-            return self._gloo("gather", output_tensors, [given], *_some(opts))
-        root = _root(opts)
+            return self._gloo("gather", output_tensors, [given], *asked.some(opts))
+        root = asked.root(opts)
         taken = calls.single_list("gather", output_tensors) if self._rank == root else []
         return self._run([lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
 
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give one rank the tensors of all, behind each other in one."""
         if self._is_gloos(input):
-            return self._gloo(("gather_single", "gather_into_tensor"), output, input, *_some(opts))
-        root = _root(opts)
+            return self._gloo(("gather_single", "gather_into_tensor"), output, input, *asked.some(opts))
+        root = asked.root(opts)
         return self._run([self._moving("gather", input, output if self._rank == root else input, root)], opts)
 
-    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any) -> Any:
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give each rank its tensor of the list of one."""
+        opts = asked.options(c10d.ScatterOptions, opts, more, named)
         taken = calls.single("scatter", output_tensors)
         if self._is_gloos(taken):
-            return self._gloo("scatter", [taken], input_tensors, *_some(opts))
-        root = _root(opts)
+            return self._gloo("scatter", [taken], input_tensors, *asked.some(opts))
+        root = asked.root(opts)
         given = calls.single_list("scatter", input_tensors) if self._rank == root else []
         return self._run([lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts)
 
-    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Any:
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, **named: Any) -> Any:
         """Give each rank its tensor of the list, and get one from each."""
+        opts = asked.options(c10d.AllToAllOptions, opts, (), named)
         taken, given = list(output_tensors), list(input_tensors)
         if self._is_gloos(taken[0]):
-            return self._gloo("alltoall", taken, given, *_some(opts))
+            return self._gloo("alltoall", taken, given, *asked.some(opts))
         return self._run([lists.between(given, taken, self._rank, self._size)], opts)
 
     def all_to_all_single(
-        self, output: Any, input: Any, output_split_sizes: Any = (), input_split_sizes: Any = (), opts: Any = None
+        self,
+        output: Any,
+        input: Any,
+        output_split_sizes: Any = (),
+        input_split_sizes: Any = (),
+        opts: Any = None,
+        **named: Any,
     ) -> Any:
         """Give each rank its part of a tensor, along the first dimension, and get one from each."""
+        opts = asked.options(c10d.AllToAllOptions, opts, (), named)
         taken, given = list(output_split_sizes or ()), list(input_split_sizes or ())
         if self._is_gloos(input):
             names = ("all_to_all_single", "alltoall_base")
-            return self._gloo(names, output, input, taken, given, *_some(opts))
+            return self._gloo(names, output, input, taken, given, *asked.some(opts))
         if not taken and not given:
             return self._run([self._moving("all_to_all", input, output)], opts)
         return self._run([lists.with_splits(input, output, given, taken, self._size)], opts)
@@ -202,19 +223,22 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("recv_anysource", [tensor], tag)
         raise ValueError("recv: the backend mscclpp receives CUDA tensors of a rank that is given")
 
-    def barrier(self, opts: Any = None, *more: Any) -> Any:
-        """Block the host until all ranks are here, and their work on the GPUs that the group has used is complete."""
+    def barrier(self, opts: Any = None, *more: Any, **named: Any) -> Any:
+        """Block the host until all ranks are here, and their collectives with CUDA tensors are complete."""
+        opts = asked.options(c10d.BarrierOptions, opts, more, named)
         if "all" not in self._lanes and not _ON_SIMULATED:
-            return self._gloo("barrier", *_some(opts))
+            return self._gloo("barrier", *asked.some(opts))
         self._messages.make()
         call = Call("barrier", [], [], lambda: [("barrier", 0, 0, 0, "uint8", "sum", 0)])
         lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
-        return lane.run([call], _seconds(opts), blocks=True)
+        return lane.run([call], asked.seconds(opts), blocks=True)
 
     # What torch asks of a group besides.
 
     supports_splitting = supports_coalescing = True
     supports_time_estimate = supports_shrinking = supports_reconfigure = supports_window = False
+    #: What `torch.distributed.split_group` copies for the parts.
+    options = None
 
     def _get_backend(self, device: Any) -> ProcessGroup:
         return self
@@ -229,13 +253,18 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Its name."""
         return "mscclpp"
 
+    def get_group_store(self) -> Any:
+        """The store that its ranks meet by."""
+        return self._store
+
     def supports_tensor_alloc(self, device: Any) -> bool:
         """It has no allocator of its own."""
         return False
 
     def eager_connect_single_device(self, device: Any) -> None:
         """Make the communicator now."""
-        self._lane(torch.device(device))
+        self.bound_device_id = torch.device(device)
+        self._lane(self.bound_device_id)
 
     def perform_nocolor_split(self, device: Any) -> None:
         """Nothing: groups are made by their ranks alone."""
@@ -246,7 +275,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _end_coalescing(self, device: Any) -> Any:
         gathered, self._coalesced = self._coalesced or [], None
         by_gloo, self._coalesced_by_gloo = self._coalesced_by_gloo, []
-        return self._run(gathered, None) if gathered else OfGloo(by_gloo)
+        made = [self._run(gathered, None)] if gathered else []
+        return made[0] if made and not by_gloo else OfGloo([*by_gloo, *made])
 
     start_coalescing = _start_coalescing
     end_coalescing = _end_coalescing
@@ -284,7 +314,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
-        reason = f"{self._described}: the program aborted the group"
+        reason = self._ended = f"{self._described}: the program aborted the group"
         self._messages.drop(reason)
         for lane in self._lanes.values():
             lane.abort(reason)
@@ -293,6 +323,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Let go of the communicators, when their calls are complete."""
         self._messages.make()
+        self._ended = f"{self._described}: the group was shut down"
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.close()
@@ -300,10 +331,18 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # Steps of the above.
 
     def _reducing(self, kind: str, given: Any, taken: Any, opts: Any, root: int = 0) -> Call:
-        return calls.reducing(kind, given, taken, _op(opts), self._size, root)
+        return self._made(calls.reducing, kind, given, taken, asked.op(opts), self._size, root)
 
     def _moving(self, kind: str, given: Any, taken: Any, root: int = 0) -> Call:
-        return calls.moving(kind, given, taken, self._size, root)
+        return self._made(calls.moving, kind, given, taken, self._size, root)
+
+    def _made(self, make: Callable[..., Call], *args: Any) -> Call:
+        try:
+            return make(*args)
+        except Exception:
+            # Torch does not end the coalescing then. Later calls would never be made.
+            self._coalesced = None
+            raise
 
     def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if self._is_gloos(tensor):
@@ -321,7 +360,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             by_ranks.setdefault(ranks, []).append(message)
         # In the same order on all ranks, since each waits for the other one to make theirs.
         for ranks, some in sorted(by_ranks.items()):
-            lane = self._lane(some[0].tensor.device, list(ranks))
+            (lane,) = {self._lane(m.tensor.device, list(ranks)) for m in some}
             made = [self._moving(m.kind, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
             work = lane.run(made, self._timeout.total_seconds(), behind=some)
             for message in some:
@@ -355,14 +394,19 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._coalesced += made
             return None
         device = made[0].tensors[0].device
+        if len(made) > 1 and any(call.tensors[0].device != device for call in made):
+            devices = ", ".join(sorted({str(call.tensors[0].device) for call in made}))
+            raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
         # Torch says whether the program waits at once; older versions do not.
-        return self._lane(device).run(made, _seconds(opts), in_current=not getattr(opts, "asyncOp", True))
+        return self._lane(device).run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
 
     def _lane(self, device: torch.device, ranks: list[int] | None = None) -> Lane:
         """The communicator of all ranks, or of some. The first call with it makes it, and blocks until all of them do."""
         key = "all" if ranks is None or len(ranks) == self._size else "-".join(map(str, ranks))
         lane = self._lanes.get(key)
         if lane is None:
+            if self._ended:
+                raise RuntimeError(self._ended)
             lane = self._lanes[key] = self._make_lane(device, key, ranks or list(range(self._size)))
         if lane.stream is not None and device.index not in (None, lane.device.index):
             raise ValueError(
@@ -377,35 +421,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
         collectives = Collectives(Communicator(bootstrap), index, timeout=seconds)
         return Lane(collectives, seconds, self._described)
-
-
-def _op(opts: Any) -> Any:
-    """The reduction of options, or of what is given in place of them."""
-    return getattr(opts, "reduceOp", opts)
-
-
-def _root(opts: Any) -> int:
-    return int(getattr(opts, "rootRank", opts) or 0)
-
-
-def _seconds(opts: Any) -> float | None:
-    timeout = getattr(opts, "timeout", None)
-    return timeout.total_seconds() if isinstance(timeout, timedelta) and timeout > timedelta(0) else None
-
-
-def _some(opts: Any) -> tuple[Any, ...]:
-    return () if opts is None else (opts,)
-
-
-def _coalesced(tensors: list[torch.Tensor], opts: Any) -> Any:
-    """The options of an all-reduce of one or several tensors, of those of either."""
-    if opts is None or (len(tensors) == 1) != isinstance(opts, dist.AllreduceCoalescedOptions):
-        return opts
-    made = dist.AllreduceOptions() if len(tensors) == 1 else dist.AllreduceCoalescedOptions()
-    made.reduceOp = _op(opts)
-    if _seconds(opts):
-        made.timeout = opts.timeout
-    return made
 
 
 def _create(opts: Any, _backend_options: Any) -> ProcessGroup:

@@ -1,0 +1,57 @@
+"""The options of calls, as versions of torch and programs give them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+
+def op(opts: Any) -> Any:
+    """The reduction of options, or of what is given in place of them."""
+    return getattr(opts, "reduceOp", opts)
+
+
+#: The fields of options, in the order in which they are given, and what they are called then.
+_FIELDS = {"rootRank": "root", "reduceOp": "op", "timeout": "timeout"}
+
+
+def options(kind: Any, opts: Any, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The options of a call, which may also be given one by one: root, operation and time-out, as far as it has them."""
+    if isinstance(opts, kind) or (opts is None and not more and not named):
+        return opts
+    made = kind()
+    fields = {name: field for field, name in _FIELDS.items() if hasattr(made, field)}
+    given = dict(zip(fields, (opts, *more))) | named
+    if len(more) >= len(fields) or not given.keys() <= fields.keys():
+        raise TypeError(f"expected {kind.__name__} or {', '.join(fields)}, got {[opts, *more]} and {named}")
+    for name, value in given.items():
+        if value is not None:
+            setattr(made, fields[name], value)
+    return made
+
+
+def root(opts: Any) -> int:
+    return int(getattr(opts, "rootRank", opts) or 0)
+
+
+def seconds(opts: Any) -> float | None:
+    timeout = getattr(opts, "timeout", None)
+    return timeout.total_seconds() if isinstance(timeout, timedelta) and timeout > timedelta(0) else None
+
+
+def some(opts: Any) -> tuple[Any, ...]:
+    return () if opts is None else (opts,)
+
+
+def coalesced(tensors: list[torch.Tensor], opts: Any) -> Any:
+    """The options of an all-reduce of one or several tensors, of those of either."""
+    if opts is None or (len(tensors) == 1) != isinstance(opts, c10d.AllreduceCoalescedOptions):
+        return opts
+    made = c10d.AllreduceOptions() if len(tensors) == 1 else c10d.AllreduceCoalescedOptions()
+    made.reduceOp = op(opts)
+    if seconds(opts):
+        made.timeout = opts.timeout
+    return made

@@ -213,12 +213,12 @@ for package in json.load(sys.stdin)["packages"]:
     if settings: print(package["name"], ",".join(settings.get("features", [])))')
 }
 
-# The oldest Rust that the manifests promise.
+# The oldest Rust that the manifests promise, tests and examples too: the README's commands build them.
 step_oldest() {
     local version
     version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
     rustup toolchain install --profile minimal "$version"
-    cargo "+$version" check --workspace --locked --target-dir target/oldest
+    cargo "+$version" check --workspace --all-targets --locked --target-dir target/oldest
 }
 
 # Each feature of each crate alone, and none. `cuda` and `cudarc` leave it to another feature to choose a version of CUDA, so they

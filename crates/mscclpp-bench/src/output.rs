@@ -25,7 +25,7 @@ const STDOUT: &str = "-";
 impl Output {
     /// Fails before the work if its results could not be written.
     pub(crate) fn require_writable(&self) -> Result<()> {
-        self.json.as_deref().filter(|path| *path != STDOUT).map_or(Ok(()), require_writable)
+        self.json.as_deref().filter(|path| *path != Path::new(STDOUT)).map_or(Ok(()), require_writable)
     }
 
     /// Writes the report, and says whether all was right.

@@ -19,13 +19,17 @@
 //! | `tutorials/03-memory-channel.md` | [`RegisteredMemory`], [`MemoryChannel`]: put, get, packets |
 //! | `tutorials/04-port-channel.md` | [`ProxyService`], [`PortChannel`], [`proxy::Proxy`] |
 //! | `tutorials/05-ring.md` | a ring of ranks, and the one mistake to avoid: waiting too early. [`Communicator::mesh`] |
+//! | `tutorials/06-collectives.md` | `all_reduce` and its like, of channels and by the crate `mscclpp-collectives` |
 //! | `starting-ranks.md` | [`Rendezvous`]: mpirun, torchrun, srun, Kubernetes |
 //! | `your-own-kernels.md`, `device-calls.md` | [`KernelSource`], [`Module`], and all calls that kernels can make |
 //! | `testing-on-host.md` | [`Platform::Host`]: kernels without a GPU |
+//! | `which-channel.md` | which transport and channel for what, with figures |
+//! | `coming-from-nccl.md`, `coming-from-nvshmem.md`, `coming-from-cpp.md` | what is called how in other libraries |
 //! | `memory-ordering.md` | what each call promises about memory |
 //! | `ethernet.md`, `infiniband.md`, `hip.md` | the transports, and AMD GPUs |
 //! | `writing-a-transport.md` | [`provider::TransportProvider`] |
 //! | `environment.md` | all environment variables |
+//! | `security.md` | what strangers can do with a key and without |
 //! | `troubleshooting.md` | error messages, and what to do |
 //!
 //! ```

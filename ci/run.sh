@@ -90,6 +90,10 @@ step_races_all() {
     clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
         --test port_kernels --test port_channels --test examples
     clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test hosts
+    local example
+    for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do
+        MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo run -p mscclpp-collectives --example "$example"
+    done
     clean_of_races -p mscclpp-proxy
     clean_of_races -p mscclpp-bench --test runs
     clean_of_races -p mscclpp-ethernet --test conformance

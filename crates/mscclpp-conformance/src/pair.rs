@@ -133,7 +133,7 @@ pub(crate) fn is_scheduled() -> bool {
 
 /// So many rounds of a kernel; fewer if a seed makes the schedule.
 pub(crate) fn rounds(most: u64) -> u64 {
-    if is_scheduled() { most / 20 } else { most }
+    if is_scheduled() { most / 50 } else { most }
 }
 
 /// Random bytes, other ones each time.

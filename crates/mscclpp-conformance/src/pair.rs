@@ -126,6 +126,16 @@ pub(crate) fn other_transport(setup: &dyn Setup) -> Transport {
     Elsewhere::beside(setup.transport()).transport()
 }
 
+/// Whether a seed makes the schedule of simulated devices. Then one block at a time runs, and each of its turns is a change of threads.
+pub(crate) fn is_scheduled() -> bool {
+    std::env::var_os("MSCCLPP_HOST_SCHEDULE").is_some()
+}
+
+/// So many rounds of a kernel; fewer if a seed makes the schedule.
+pub(crate) fn rounds(most: u64) -> u64 {
+    if is_scheduled() { most / 50 } else { most }
+}
+
 /// Random bytes, other ones each time.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];

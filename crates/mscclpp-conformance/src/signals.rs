@@ -16,7 +16,7 @@ use mscclpp_gpu::DevicePtr;
 use crate::{
     Cases, Setup, host_signals,
     kernels::{Device, semaphore_waits, with},
-    pair::{End, PATIENCE, Pair, Shared, assert_error, join, received},
+    pair::{End, PATIENCE, Pair, Shared, assert_error, join, received, rounds},
     semaphores::build,
 };
 
@@ -147,7 +147,7 @@ fn an_endpoint_signals_itself(setup: &dyn Setup) {
 }
 
 fn both_sides_take_turns(setup: &dyn Setup) {
-    take_turns(setup, 2000);
+    take_turns(setup, rounds(2000));
 }
 
 fn a_wait_that_times_out_consumes_nothing(setup: &dyn Setup) {
@@ -201,7 +201,7 @@ fn a_peer_that_closed_ends_waits(setup: &dyn Setup) {
 
 /// A litmus test of the release of `signal` and the acquire of `wait`, through the peer's memory as mapped here.
 fn a_wait_sees_what_was_written_before_the_signal(setup: &dyn Setup) {
-    take_turns(setup, 20_000);
+    take_turns(setup, rounds(20_000));
 }
 
 fn take_turns(setup: &dyn Setup, rounds: u64) {

@@ -2,6 +2,12 @@
 
 pub use crate::host::races::{Race, RaceAccess};
 
+/// Says that the calling thread works for that rank, whose streams and memory are named by it in reports of races. A communicator says
+/// so of the thread that makes it. Without `MSCCLPP_HOST_RACES=1` it does nothing.
+pub fn this_thread_is_rank(rank: usize) {
+    crate::host::races::this_thread_is_rank(rank);
+}
+
 /// The races that the Host platform has found in this process until now, each pair of lines once; none unless
 /// `MSCCLPP_HOST_RACES=1` is set.
 ///

@@ -48,6 +48,7 @@ impl Communicator {
     /// A communicator of the job of `bootstrap`, with a context of your own.
     #[must_use]
     pub fn with_context(bootstrap: Arc<dyn Bootstrap>, context: Context) -> Self {
+        mscclpp_gpu::testing::this_thread_is_rank(bootstrap.rank());
         let members = Members::new(bootstrap, context.waits_are_logged_after());
         Self { members, context }
     }

@@ -120,9 +120,9 @@ impl DeviceBackend for HostDevice {
     }
 
     unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
-        races::host_reads(src, bytes.len() as u64);
         // SAFETY: as in `write`.
         unsafe { access::read(src, bytes) };
+        races::host_reads(src, bytes.len() as u64);
         Ok(())
     }
 

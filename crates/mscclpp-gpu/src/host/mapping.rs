@@ -29,9 +29,18 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// The first `bytes` bytes of `fd`, shared with everyone who maps them.
     pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        Self::of(fd, bytes, Known::shared)
+    }
+
+    /// The same of another process's.
+    pub(super) fn imported(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        Self::of(fd, bytes, Known::imported)
+    }
+
+    fn of(fd: BorrowedFd<'_>, bytes: usize, known: fn(usize, u64, u64) -> Known) -> Result<Self> {
         forked::keep_out_children();
         // SAFETY: the addresses are those of a new reservation, which nobody uses yet.
-        Self::new(bytes, Known::shared, |start, len| unsafe {
+        Self::new(bytes, known, |start, len| unsafe {
             mmap(start, len, READ_WRITE, MapFlags::SHARED | MapFlags::FIXED, fd, 0)
         })
     }

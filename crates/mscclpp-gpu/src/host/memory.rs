@@ -172,7 +172,7 @@ pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Mapping> {
     let there = fstat(fd).map_err(|e| Error::system("fstat of imported memory", e))?.st_size;
     match usize::try_from(size) {
         Ok(len) if len > 0 && u64::try_from(there).is_ok_and(|there| there >= size) => {
-            Mapping::shared(fd.as_fd(), len)
+            Mapping::imported(fd.as_fd(), len)
         }
         _ => refused(format!("{size} bytes were announced, the descriptor has {there}")),
     }

@@ -179,6 +179,7 @@ impl Queue {
         match &mut state.capture {
             Some(capture) => capture.ops.push(op),
             None => {
+                self.order.is_used();
                 state.enqueue(op);
                 self.submitted.notify_one();
             }

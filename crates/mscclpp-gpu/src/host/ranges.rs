@@ -25,8 +25,18 @@ struct Extent {
     bytes: u64,
     /// With the addresses behind, which are nobody else's.
     reserved: u64,
-    /// A mapping that other processes have too.
-    is_shared: bool,
+    whose: Whose,
+}
+
+/// Who has it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// This process alone.
+    Ours,
+    /// This process, which may give it to others.
+    Shared,
+    /// Another process, which gave it to this one.
+    Theirs,
 }
 
 /// Memory that kernels may touch until this is dropped.
@@ -37,12 +47,18 @@ pub(super) struct Known {
 impl Known {
     /// Adds memory of this process that nothing else has added, and that has `reserved` bytes with its guard.
     pub(super) fn new(begin: usize, bytes: u64, reserved: u64) -> Self {
-        Self::add(begin, Extent { bytes, reserved, is_shared: false })
+        Self::add(begin, Extent { bytes, reserved, whose: Whose::Ours })
     }
 
     /// Adds a mapping that other processes have too.
     pub(super) fn shared(begin: usize, bytes: u64, reserved: u64) -> Self {
-        Self::add(begin, Extent { bytes, reserved, is_shared: true })
+        races::allocated(begin);
+        Self::add(begin, Extent { bytes, reserved, whose: Whose::Shared })
+    }
+
+    /// Adds memory of another process.
+    pub(super) fn imported(begin: usize, bytes: u64, reserved: u64) -> Self {
+        Self::add(begin, Extent { bytes, reserved, whose: Whose::Theirs })
     }
 
     fn add(begin: usize, extent: Extent) -> Self {
@@ -116,7 +132,7 @@ pub(super) fn changes() -> u64 {
 /// a forked child that may have been changing them, and then gives none.
 pub(super) fn for_each_shared(each: impl Fn(usize, usize)) -> bool {
     let Some(ranges) = RANGES.try_read() else { return false };
-    let shared = ranges.iter().filter(|(_, extent)| extent.is_shared);
+    let shared = ranges.iter().filter(|(_, extent)| extent.whose != Whose::Ours);
     shared.fold(false, |_, (begin, extent)| {
         each(*begin, extent.reserved as usize);
         true
@@ -125,10 +141,22 @@ pub(super) fn for_each_shared(each: impl Fn(usize, usize)) -> bool {
 
 /// Whether `address` is in one of them. Waits for no other thread either.
 pub(super) fn is_shared(address: usize) -> bool {
-    RANGES.try_read().is_some_and(|ranges| {
-        let before = ranges.range(..=address).next_back();
-        before.is_some_and(|(begin, extent)| extent.is_shared && ((address - begin) as u64) < extent.reserved)
-    })
+    RANGES.try_read().is_some_and(|ranges| whose(&ranges, address).is_some_and(|whose| whose != Whose::Ours))
+}
+
+/// Whether it is in memory of another process.
+pub(super) fn is_imported(address: usize) -> bool {
+    whose(&RANGES.read(), address) == Some(Whose::Theirs)
+}
+
+fn whose(ranges: &BTreeMap<usize, Extent>, address: usize) -> Option<Whose> {
+    let (begin, extent) = ranges.range(..=address).next_back()?;
+    (((address - begin) as u64) < extent.reserved).then_some(extent.whose)
+}
+
+/// Whether somebody may read what is there who is not seen: the host by a reference, or another process.
+pub(super) fn has_unseen_readers(address: usize) -> bool {
+    whose(&RANGES.read(), address) != Some(Whose::Shared)
 }
 
 /// For what the host does with `len` bytes at `ptr`, which may also be memory of the host alone.

@@ -22,17 +22,20 @@ extern "C" __global__ void store(uint64_t* memory, uint64_t*, uint64_t* results,
   stage[threadIdx.x] = 0;  // @again
 }
 
-// One of them loads what all use.
+// One of them loads what all have written, and what all use.
 extern "C" __global__ void load(uint64_t* memory, uint64_t*, uint64_t* results, int) {
   alignas(128) __shared__ uint64_t stage[Bytes / 8];
   __shared__ BulkBarrier barrier;
+  for (int i = threadIdx.x; i < Bytes / 8; i += blockDim.x) memory[Data + i] = i;  // @writeGlobal
+  detail::bulkFenceAll();
+  __syncthreads();
   if (threadIdx.x == 0) {
-    barrier.init();
+    barrier.init();  // @ready
     barrier.arriveAndExpect(Bytes);
     bulkLoad(stage, memory + Data, Bytes, barrier);  // @load
   }
-  __syncthreads();
+  __syncthreads();  // of the barrier
   uint32_t phase = 0;
-  barrier.wait(phase);
+  barrier.wait(phase);  // @use
   results[threadIdx.x] = stage[threadIdx.x];  // @useLoaded
 }

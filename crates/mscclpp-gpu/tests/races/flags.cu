@@ -21,7 +21,7 @@ extern "C" __global__ void flags(uint64_t* mine, uint64_t* theirs, uint64_t* res
     const int place = Data + round % 2;
     theirs[place] = round;  // @write
     set(theirs, round + 1);
-    waitFor(mine, round + 1);
+    waitFor(mine, round + 1);  // @poll
     results[0] += mine[place];  // @read
   }
 }

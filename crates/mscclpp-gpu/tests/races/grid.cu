@@ -49,7 +49,7 @@ extern "C" __global__ void warps(uint64_t*, uint64_t*, uint64_t* results, int) {
 }
 
 extern "C" __global__ void unwritten(uint64_t*, uint64_t*, uint64_t* results, int) {
-  __shared__ uint64_t numbers[64];
+  __shared__ int numbers[64];
   if (threadIdx.x < 64) numbers[threadIdx.x] = 1;
   __syncthreads();
   results[threadIdx.x] = numbers[threadIdx.x];  // @readUnwritten

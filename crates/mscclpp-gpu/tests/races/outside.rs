@@ -17,15 +17,28 @@ const SOURCE: &str = "extern \"C\" __global__ void fill(int* data, int count, in
 extern \"C\" __global__ void copy(int* data, int first, int from) { data[first] = data[from]; }
 ";
 
+/// Waits for a token, and reads the data that it is about.
+const READS: &str = "#include <mscclpp/semaphore_device.hpp>
+extern \"C\" __global__ void read(uint64_t* token, const int* data, int* result) {
+  mscclpp::MemoryDevice2DeviceSemaphoreDeviceHandle semaphore = {token, token + 1, nullptr, nullptr, nullptr};
+  semaphore.wait();
+  *result = *data;
+}
+";
+
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         Trial::test("streams_are_in_no_order_without_an_event", streams_are_in_no_order_without_an_event),
         Trial::test("copies_are_ordered_by_their_stream_alone", copies_are_ordered_by_their_stream_alone),
         Trial::test("a_graph_is_in_the_order_of_its_stream", a_graph_is_in_the_order_of_its_stream),
+        Trial::test("a_copy_comes_before_its_token", a_copy_comes_before_its_token),
+        Trial::test("the_host_knows_what_came_before_a_word", the_host_knows_what_came_before_a_word),
+        Trial::test("the_host_writes_under_a_kernel", the_host_writes_under_a_kernel),
         Trial::test("a_plain_access_past_the_end_is_found", a_plain_access_past_the_end_is_found),
         Trial::test("freed_memory_leaves_nothing_behind", freed_memory_leaves_nothing_behind),
         Trial::test("a_kernel_that_uses_freed_memory_fails", a_kernel_that_uses_freed_memory_fails),
         Trial::test("each_pair_of_lines_is_listed_once", each_pair_of_lines_is_listed_once),
+        Trial::test("ranks_are_named", ranks_are_named),
     ]
 }
 
@@ -100,6 +113,59 @@ fn a_graph_is_in_the_order_of_its_stream() -> Result<(), Failed> {
     Ok(())
 }
 
+/// As a proxy of a port channel does it.
+fn a_copy_comes_before_its_token() -> Result<(), Failed> {
+    for (name, source, is_found) in [
+        ("waits.cu", READS.to_owned(), false),
+        ("does_not.cu", READS.replace("wait()", "relaxedWait()"), true),
+    ] {
+        let (gpu, memory, [stream, proxy]) = gpu();
+        let target = gpu.allocate(1000).unwrap();
+        let kernel = Module::load(&gpu, &KernelSource::new(name, &source)).unwrap().kernel("read").unwrap();
+        let token = target.ptr().add(64);
+        let args = KernelArgs::new().with(token).with(target.ptr()).with(target.ptr().add(128));
+        // SAFETY: the kernel's arguments; all memory lives until the work is complete.
+        unsafe {
+            kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap();
+            proxy.copy(target.ptr(), memory.ptr(), 8).unwrap();
+            proxy.write_u64(token, 1).unwrap();
+        }
+        let said = message(stream.synchronize_timeout(LIMIT)).unwrap_or_default();
+        assert_eq!(said.contains("Stream::copy"), is_found, "{said}");
+        assert_eq!(said.contains("acquires nothing"), is_found, "{said}");
+    }
+    Ok(())
+}
+
+/// The word may come between any two of its polls.
+fn the_host_knows_what_came_before_a_word() -> Result<(), Failed> {
+    let (gpu, memory, [stream, _]) = gpu();
+    let target = gpu.allocate(1000).unwrap();
+    for round in 1..=5000u64 {
+        memory.write(0, &round.to_ne_bytes())?;
+        // SAFETY: both live until the work is complete.
+        unsafe {
+            stream.copy(target.ptr(), memory.ptr(), 8).unwrap();
+            stream.write_u64(target.ptr().add(64), round).unwrap();
+        }
+        let mut word = [0; 8];
+        while u64::from_ne_bytes(word) != round {
+            target.read(64, &mut word).unwrap();
+        }
+    }
+    Ok(())
+}
+
+fn the_host_writes_under_a_kernel() -> Result<(), Failed> {
+    let (gpu, memory, [stream, _]) = gpu();
+    fill(&gpu, "under.cu", &stream, &memory, 250, 1);
+    // Either comes first.
+    let said = [message(memory.write(0, &[2; 4])), message(stream.synchronize_timeout(LIMIT))];
+    let is_named = |said: &String| said.contains("DeviceBuffer::write") && said.contains("under.cu:2");
+    assert!(said.iter().flatten().any(is_named), "{said:?}");
+    Ok(())
+}
+
 /// The rest of the last page is there for the processor.
 fn a_plain_access_past_the_end_is_found() -> Result<(), Failed> {
     let (gpu, memory, [stream, other]) = gpu();
@@ -171,5 +237,33 @@ fn each_pair_of_lines_is_listed_once() -> Result<(), Failed> {
     assert_eq!((earlier.what.as_str(), race.later.what.as_str()), ("write", "write"));
     assert!(race.later.who.contains("kernel fill on device 2, block [0, 0, 0], thread ["), "{race}");
     assert!(race.memory.contains("memory of device 2") && race.memory.contains("1000 bytes"), "{race}");
+    Ok(())
+}
+
+fn ranks_are_named() -> Result<(), Failed> {
+    let (gpu, memory, streams) = gpu();
+    drop(memory);
+    /// On a thread of its own, which is a rank.
+    fn by_rank<T: Send>(rank: usize, body: impl FnOnce() -> T + Send) -> T {
+        let as_rank = || {
+            testing::this_thread_is_rank(rank);
+            body()
+        };
+        std::thread::scope(|scope| scope.spawn(as_rank).join().unwrap())
+    }
+    let memory = by_rank(5, || gpu.allocate(1000).unwrap());
+    for (rank, stream) in [5, 6].into_iter().zip(&streams) {
+        by_rank(rank, || fill(&gpu, "ranks.cu", stream, &memory, 250, rank as i32));
+    }
+    let said: Vec<_> =
+        streams.iter().filter_map(|stream| message(stream.synchronize_timeout(LIMIT))).collect();
+    let said = said.join("\n");
+    for part in [
+        "kernel fill of rank 5 on device 2",
+        "kernel fill of rank 6 on device 2",
+        "memory of rank 5 on device 2",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
     Ok(())
 }

@@ -47,8 +47,8 @@ pub(in super::super) struct Block {
     pub(super) threads: Vec<Known>,
     pub(super) launch: Arc<Launch>,
     pub(super) met: Met,
-    /// What each BulkBarrier has got.
-    pub(super) barriers: HashMap<usize, Arc<Clock>>,
+    /// What each BulkBarrier has got, and who made it ready.
+    pub(super) barriers: HashMap<usize, (Arc<Clock>, Record)>,
     /// This block's `__shared__` variables.
     shared: Vec<Range<usize>>,
     /// The places of memory that were asked for last, with the changes of memory at that time.
@@ -81,8 +81,11 @@ struct Undecided {
 /// How many are remembered.
 const WOULDS: usize = 16;
 
-/// What `__shared__` memory is filled with before a block runs, 8 bytes at a time: no kernel writes this by chance.
-pub(super) const POISON: u64 = 0xb7d5_1f93_ec3a_6785;
+/// What a byte of `__shared__` memory is filled with before a block runs. What is there and was not written can hardly be anything
+/// else, so that what was written in a way that is not seen is told apart.
+fn poison(at: usize) -> u8 {
+    0xb7d5_1f93_ec3a_6785_u64.to_le_bytes()[at % 8]
+}
 
 const NOWHERE: (usize, usize, Place) = (0, 0, Place::Own);
 
@@ -101,11 +104,9 @@ impl Block {
     ) -> Self {
         for range in &shared {
             shadow::forget(range.start, range.len());
-            for word in
-                range.clone().step_by(8).filter(|word| word.is_multiple_of(8) && word + 8 <= range.end)
-            {
-                // SAFETY: the caller's promise; aligned, and within the variable.
-                unsafe { (word as *mut u64).write(POISON) };
+            for at in range.clone() {
+                // SAFETY: the caller's promise, and within the variable.
+                unsafe { (at as *mut u8).write(poison(at)) };
             }
         }
         let number = launch.block(index);
@@ -360,17 +361,22 @@ impl Block {
     pub(super) fn look_for_poison(&mut self, number: usize, site: u32, address: usize, bytes: usize) {
         let first = address & !7;
         for word in (first..address + bytes).step_by(8) {
-            let inside = self.shared.iter().any(|range| range.start <= word && word + 8 <= range.end);
-            // SAFETY: aligned, and within a variable of this thread.
-            if !inside || unsafe { (word as *const u64).read_volatile() } != POISON {
+            let (from, to) = (address.max(word), (address + bytes).min(word + 8));
+            let mask = (!0u8 >> (8 - (to - from))) << (from - word);
+            let is_poison = |at: usize| {
+                // SAFETY: a byte that the thread is about to read.
+                unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::Relaxed) == poison(at)
+            };
+            if !(from..to).all(is_poison) {
                 continue;
             }
             let mut held = shadow::hold(word);
-            let is_written = held.page(word).records(word).iter().any(|record| record.how.is_write());
+            let writes = |record: &Record| record.how.is_write() && record.bytes & mask != 0;
+            let is_written = held.page(word).records(word).iter().any(writes);
             drop(held);
             if !is_written {
                 let record = self.threads[number].record(site, How::default());
-                self.race(number, None, record, word);
+                self.race(number, None, record, from);
                 return;
             }
         }
@@ -378,7 +384,7 @@ impl Block {
 
     /// Adds what a thread knows to what a BulkBarrier has got.
     pub(super) fn arrive(&mut self, barrier: usize, clock: &Arc<Clock>) {
-        let there = self.barriers.entry(barrier).or_default();
+        let (there, _) = self.barriers.entry(barrier).or_default();
         *there = joined(there, clock);
     }
 }

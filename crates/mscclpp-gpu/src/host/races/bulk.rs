@@ -32,9 +32,13 @@ pub(super) unsafe extern "C" fn call(thread: *mut Thread, place: usize, call: *c
     // SAFETY: called by the running coroutine, with a struct that lives.
     let ((block, number), call) = unsafe { (of(thread), &*call) };
     block.put_all(number);
+    let site = block.met.site(block.threads[number].node, place);
+    if matches!(call.what, what::LOAD | what::ARRIVE | what::COMPLETE) {
+        uses_barrier(block, number, site, call);
+    }
     let known = &mut block.threads[number];
     match call.what {
-        what::LOAD | what::STORE | what::REDUCE_STORE => copy(block, number, place, call),
+        what::LOAD | what::STORE | what::REDUCE_STORE => copy(block, number, site, call),
         what::COMMIT => {
             let copies = known.copies;
             known.groups.push(copies);
@@ -51,21 +55,40 @@ pub(super) unsafe extern "C" fn call(thread: *mut Thread, place: usize, call: *c
             block.arrive(call.barrier, &clock);
         }
         what::COMPLETE => {
-            if let Some(clock) = block.barriers.get(&call.barrier) {
+            if let Some((clock, _)) = block.barriers.get(&call.barrier) {
                 known.learn(clock);
             }
         }
         // Made ready, or no barrier any more.
-        _ => drop(block.barriers.remove(&call.barrier)),
+        _ => {
+            let made = known.record(site, How::plain(true));
+            block.barriers.insert(call.barrier, (Arc::default(), made));
+        }
+    }
+}
+
+/// A BulkBarrier is used, which must be ready by then: for a thread, that is by itself or in front of a barrier of the block, and for a
+/// copy also in front of a fence.
+fn uses_barrier(block: &mut Block, number: usize, site: u32, call: &BulkCopy) {
+    let Some(&(_, made)) = block.barriers.get(&call.barrier) else { return };
+    let known = &block.threads[number];
+    let own = known.record(site, How::plain(true));
+    let (is_ready, used) = if call.what == what::LOAD {
+        let of_copy = Record { thread: own.thread | Record::ASYNC_WRITE, ..own };
+        (known.copy_is_behind(Space::Shared, &made), of_copy)
+    } else {
+        (known.is(&made) || known.is_behind(&made), own)
+    };
+    if !is_ready {
+        block.race(number, Some(made), used, call.barrier);
     }
 }
 
 /// A copy has been started.
-fn copy(block: &mut Block, number: usize, place: usize, call: &BulkCopy) {
+fn copy(block: &mut Block, number: usize, site: u32, call: &BulkCopy) {
     if call.bytes == 0 {
         return;
     }
-    let site = block.met.site(block.threads[number].node, place);
     let known = &mut block.threads[number];
     known.copies += 1;
     let clock = u64::from(known.copies);

@@ -202,7 +202,7 @@ fn hold_back(block: &mut Block, number: usize, site: u32, address: usize, what: 
 /// Its address is that of a word of memory that is there.
 pub(super) unsafe fn late(block: &mut Block, number: usize, store: &Relaxed) {
     let Relaxed { address, what, record, releases } = store;
-    if record.how.scope() == Scope::System && !ranges::is_shared(*address) {
+    if record.how.scope() == Scope::System && ranges::has_unseen_readers(*address) {
         tell_host_of(releases);
     }
     let mut races = Vec::new();
@@ -329,10 +329,11 @@ fn see(
     }
 }
 
-/// The thread is about to write a word. If that is in memory of this process alone, the host may read it by an access that is
-/// not seen, as soon as it is written: it knows from now on what is released with it.
+/// The thread is about to write a word. If somebody may read it who is not seen, the host may know it as soon as it is written,
+/// by an access of its own or a message of another process: it knows from now on what is released with it.
 fn tell_host(block: &mut Block, number: usize, address: usize, what: &Atomic) {
-    if what.operation == operation::LOAD || scope(what.how) != Scope::System || ranges::is_shared(address) {
+    let is_store = what.operation != operation::LOAD && scope(what.how) == Scope::System;
+    if !is_store || !ranges::has_unseen_readers(address) {
         return;
     }
     let thread = &mut block.threads[number];

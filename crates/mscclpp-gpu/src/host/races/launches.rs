@@ -141,10 +141,29 @@ pub(super) fn of_block(block: u32) -> Option<Arc<Launch>> {
     launches.range(..=block).next_back().map(|(_, launch)| Arc::clone(launch))
 }
 
-/// Names no blocks any more whose launch the clock knows to have ended.
-pub(super) fn forget_ended(clock: &mut Arc<Clock>) {
-    let launches = LAUNCHES.lock();
-    Arc::make_mut(clock).forget_ended(|block| {
-        launches.range(..=block).next_back().map(|(_, launch)| (launch.stream, launch.sequence))
-    });
+/// When a clock is to be looked through for blocks of launches that have ended.
+pub(super) struct Sweep {
+    /// How many names it has by then.
+    at: usize,
+}
+
+impl Sweep {
+    const LEAST: usize = 64;
+
+    pub(super) const fn new() -> Self {
+        Self { at: Self::LEAST }
+    }
+
+    /// If it has many names, it names no blocks any more whose launch it knows to have ended. What is left may be as many: then the next
+    /// look comes when they are twice as many.
+    pub(super) fn look(&mut self, clock: &mut Arc<Clock>) {
+        if clock.len() <= self.at {
+            return;
+        }
+        let launches = LAUNCHES.lock();
+        Arc::make_mut(clock).forget_ended(|block| {
+            launches.range(..=block).next_back().map(|(_, launch)| (launch.stream, launch.sequence))
+        });
+        self.at = Self::LEAST.max(2 * clock.len());
+    }
 }

@@ -21,6 +21,7 @@ mod freed;
 mod launches;
 mod order;
 mod packets;
+mod ranks;
 mod record;
 mod report;
 mod shadow;
@@ -42,6 +43,20 @@ pub(super) use sites::add_library;
 pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| crate::env::host_races().unwrap_or(false))
+}
+
+/// The calling thread of the host is that rank, in reports.
+pub(crate) fn this_thread_is_rank(rank: usize) {
+    if is_on() {
+        ranks::this_thread_is(rank);
+    }
+}
+
+/// The calling thread has allocated memory of a device.
+pub(super) fn allocated(begin: usize) {
+    if is_on() {
+        ranks::has_memory(begin);
+    }
 }
 
 /// Memory comes or goes: nothing is known of it.

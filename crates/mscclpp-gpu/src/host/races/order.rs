@@ -13,7 +13,8 @@ use parking_lot::Mutex;
 
 use super::{
     clock::{Clock, joined},
-    launches::{self, Launch},
+    launches::{Launch, Sweep},
+    ranks,
     record::{DEVICE_SHIFT, How, Record, Scope},
     report,
     shadow::{by_page, hold, offset},
@@ -28,9 +29,10 @@ use crate::{
 struct Host {
     clock: Option<Arc<Clock>>,
     now: u64,
+    sweep: Sweep,
 }
 
-static HOST: Mutex<Host> = Mutex::new(Host { clock: None, now: 1 });
+static HOST: Mutex<Host> = Mutex::new(Host { clock: None, now: 1, sweep: Sweep::new() });
 
 impl Host {
     /// What it knows, what it has done until now included.
@@ -44,9 +46,7 @@ impl Host {
     fn learn(&mut self, clock: &Arc<Clock>) {
         let own = self.clock.get_or_insert_default();
         *own = joined(own, clock);
-        if own.len() > 256 {
-            launches::forget_ended(own);
-        }
+        self.sweep.look(own);
     }
 
     fn record(&self, site: HostSite, how: How) -> Record {
@@ -89,6 +89,7 @@ struct State {
     sequence: u32,
     /// What the operations so far knew, themselves included.
     clock: Arc<Clock>,
+    sweep: Sweep,
 }
 
 impl Order {
@@ -98,18 +99,22 @@ impl Order {
         Self(super::is_on().then(|| {
             let number = STREAMS.fetch_add(1, Ordering::Relaxed) & ((1 << DEVICE_SHIFT) - 1);
             let stream = (device as u32) << DEVICE_SHIFT | number;
-            Mutex::new(State { stream, sequence: 0, clock: Arc::default() })
+            Mutex::new(State { stream, sequence: 0, clock: Arc::default(), sweep: Sweep::new() })
         }))
+    }
+
+    /// The calling thread submits something.
+    pub(in super::super) fn is_used(&self) {
+        if let Some(state) = &self.0 {
+            ranks::uses_stream(state.lock().stream);
+        }
     }
 
     /// What comes next in the stream comes behind the point.
     pub(in super::super) fn join(&self, point: &Point) {
         if let (Some(state), Some(clock)) = (&self.0, &point.0) {
             let mut state = state.lock();
-            state.clock = joined(&state.clock, clock);
-            if state.clock.len() > 256 {
-                launches::forget_ended(&mut state.clock);
-            }
+            state.learn(clock);
         }
     }
 
@@ -155,6 +160,10 @@ impl Order {
         let mut state = state.lock();
         state.sequence += 1;
         let record = state.record(HostSite::WriteU64, How::strong(true, Scope::System));
+        if ranges::is_imported(dst.0 as usize) {
+            // Its owner may read it and send a message, which is not seen.
+            host_learns(&state.clock);
+        }
         publish(dst, value, record, &state.clock, write);
         state.done();
     }
@@ -170,16 +179,18 @@ impl Order {
     pub(in super::super) fn launch_ended(&self, launch: &Launch) {
         if let Some(state) = &self.0 {
             let mut state = state.lock();
-            state.clock = joined(&state.clock, &launch.end());
             state.done();
-            if state.clock.len() > 256 {
-                launches::forget_ended(&mut state.clock);
-            }
+            state.learn(&launch.end());
         }
     }
 }
 
 impl State {
+    fn learn(&mut self, clock: &Arc<Clock>) {
+        self.clock = joined(&self.clock, clock);
+        self.sweep.look(&mut self.clock);
+    }
+
     fn record(&self, site: HostSite, how: How) -> Record {
         let (stream, sequence) = (self.stream, self.sequence);
         Record { stream, sequence, stamp: stamp(), site: site as u32, how, ..Record::default() }

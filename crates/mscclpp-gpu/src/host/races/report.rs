@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::{
     clock::Clock,
-    launches,
+    launches, ranks,
     record::{Record, Scope},
     sites::Lines,
 };
@@ -164,13 +164,15 @@ fn access(record: &Record) -> RaceAccess {
 
 fn who(record: &Record) -> String {
     match launches::of_block(record.block).filter(|_| record.block != 0) {
-        Some(launch) => format!(
-            "kernel {} on device {}, {}",
-            launch.kernel,
-            launch.device(),
-            launch.place(record.block, record.number())
-        ),
-        None if record.stream != 0 => format!("a stream of device {}", record.device()),
+        Some(launch) => {
+            let rank = ranks::of_stream(record.stream);
+            let of = if rank.is_empty() { "on " } else { "of " };
+            let place = launch.place(record.block, record.number());
+            format!("kernel {} {of}{rank}device {}, {place}", launch.kernel, launch.device())
+        }
+        None if record.stream != 0 => {
+            format!("a stream of {}device {}", ranks::of_stream(record.stream), record.device())
+        }
         None => "the host".to_owned(),
     }
 }
@@ -232,10 +234,11 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
 pub(super) fn memory(address: usize) -> String {
     match ranges::at(address) {
         Some((begin, bytes)) => {
-            let owner = crate::host::owner_of_memory(begin).map_or_else(
-                || "pinned memory or a variable".to_owned(),
-                |device| format!("memory of device {device}"),
-            );
+            let owner = match crate::host::owner_of_memory(begin) {
+                Some(device) => format!("memory of {}device {device}", ranks::of_memory(begin)),
+                None if ranges::is_imported(begin) => "memory of another process".to_owned(),
+                None => "pinned memory or a variable".to_owned(),
+            };
             format!("{owner} at {begin:#x} ({bytes} bytes), offset {}", address - begin)
         }
         None => format!("memory at {address:#x}"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     clock::{Clock, joined},
-    launches::Launch,
+    launches::{Launch, Sweep},
     record::{How, Record, Scope},
     words::{Release, everything_until_now, stamp},
 };
@@ -34,8 +34,7 @@ pub(super) struct Known {
     /// What it has read without acquiring it, which a fence behind would make up for.
     pending: Vec<(usize, Release)>,
     pending_all: u32,
-    /// From how many names on its clock is looked through.
-    many: usize,
+    sweep: Sweep,
     /// The functions that it is in: see [`super::sites`].
     pub(super) node: u32,
     /// Bulk copies so far, and how many of them each group ends with that it has not waited for.
@@ -45,9 +44,6 @@ pub(super) struct Known {
 
 /// How many reads without acquire are remembered.
 const PENDING: usize = 16;
-
-/// From how many names on a clock is looked through for those of launches that have ended, at first.
-const MANY: usize = 64;
 
 impl Known {
     pub(super) fn new(launch: &Launch, block: u32, number: usize, start: &Arc<Clock>) -> Self {
@@ -63,7 +59,7 @@ impl Known {
             fences: [None, None, None],
             pending: Vec::new(),
             pending_all: 0,
-            many: MANY,
+            sweep: Sweep::new(),
             node: 0,
             copies: 0,
             groups: Vec::new(),
@@ -121,10 +117,7 @@ impl Known {
 
     pub(super) fn learn(&mut self, clock: &Arc<Clock>) {
         self.clock = joined(&self.clock, clock);
-        if self.clock.len() > self.many {
-            super::launches::forget_ended(&mut self.clock);
-            self.many = MANY.max(2 * self.clock.len());
-        }
+        self.sweep.look(&mut self.clock);
     }
 
     /// It has read, acquiring it or not, what a launch has written that began behind `start`.

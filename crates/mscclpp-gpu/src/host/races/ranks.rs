@@ -1,0 +1,60 @@
+//! Which rank did something, for reports. A thread of the host says which rank it is; streams are of the rank that submits to them, and
+//! memory of the one that allocated it. A thread that is several ranks is none of them.
+
+use std::{cell::Cell, collections::BTreeMap};
+
+use parking_lot::Mutex;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rank {
+    One(usize),
+    Several,
+}
+
+thread_local! {
+    static RANK: Cell<Option<Rank>> = const { Cell::new(None) };
+}
+
+static STREAMS: Mutex<BTreeMap<u32, Rank>> = Mutex::new(BTreeMap::new());
+static MEMORIES: Mutex<BTreeMap<usize, Rank>> = Mutex::new(BTreeMap::new());
+
+fn both(there: Option<Rank>, rank: Rank) -> Rank {
+    there.filter(|there| *there != rank).map_or(rank, |_| Rank::Several)
+}
+
+/// The calling thread is that rank.
+pub(super) fn this_thread_is(rank: usize) {
+    RANK.set(Some(both(RANK.get(), Rank::One(rank))));
+}
+
+/// The calling thread submits to the stream.
+pub(super) fn uses_stream(stream: u32) {
+    let Some(rank) = RANK.get() else { return };
+    let mut streams = STREAMS.lock();
+    let there = streams.get(&stream).copied();
+    streams.insert(stream, both(there, rank));
+}
+
+/// The calling thread has allocated the memory that begins there. Nothing else does, as long as the process lives.
+pub(super) fn has_memory(begin: usize) {
+    if let Some(rank) = RANK.get() {
+        MEMORIES.lock().insert(begin, rank);
+    }
+}
+
+/// `rank 1 on `, or nothing.
+pub(super) fn of_stream(stream: u32) -> String {
+    text(STREAMS.lock().get(&stream))
+}
+
+/// The same of the memory that begins there.
+pub(super) fn of_memory(begin: usize) -> String {
+    text(MEMORIES.lock().get(&begin))
+}
+
+fn text(rank: Option<&Rank>) -> String {
+    match rank {
+        Some(Rank::One(rank)) => format!("rank {rank} on "),
+        _ => String::new(),
+    }
+}

@@ -207,6 +207,9 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
         .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
         .check_calls(env.check_calls);
+    if let Some(host) = id::host(env)? {
+        builder = builder.host(host);
+    }
     if let Some(mebibytes) = env.scratch {
         builder = builder.scratch(u64::from(mebibytes) << 20);
     }

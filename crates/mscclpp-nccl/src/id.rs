@@ -104,10 +104,16 @@ pub(crate) fn settings(builder: TcpBootstrapBuilder, env: &Env) -> Result<TcpBoo
     if let (None, Some(family)) = (own.family, env.family) {
         builder = builder.family(family);
     }
-    if let (None, Some(host)) = (&own.host_id, &env.host_id) {
-        builder = builder.host_id(host.as_str());
+    if let Some(host) = host(env)? {
+        builder = builder.host_id(host);
     }
     Ok(builder)
+}
+
+/// What `NCCL_HOSTID` calls this rank's host, if `MSCCLPP_HOSTID` does not.
+pub(crate) fn host(env: &Env) -> Result<Option<&str>, Failure> {
+    let own = BootstrapEnv::read()?.host_id;
+    Ok(env.host_id.as_deref().filter(|_| own.is_none()))
 }
 
 #[cfg(test)]

@@ -138,7 +138,27 @@ impl Hosts {
 
         let mut order = inner.order.lock();
         order.before(&inner.gpu, stream)?;
-        for step in &steps {
+        // SAFETY: the caller's promise.
+        let put = unsafe { self.put(inner, &steps, &own, &messages, stream, buffers) };
+        // What is in the stream comes before calls in others, also if something behind it failed.
+        order.after(&inner.gpu, stream)?;
+        put
+    }
+
+    /// Puts what was planned into the stream.
+    ///
+    /// # Safety
+    /// As for [`Self::submit`].
+    unsafe fn put(
+        &self,
+        inner: &Inner,
+        steps: &[Step],
+        own: &[(Message, Message)],
+        messages: &AllMessages,
+        stream: &Stream,
+        buffers: &[&DeviceBuffer],
+    ) -> Result<()> {
+        for step in steps {
             // SAFETY: the caller's promise.
             unsafe { self.step(inner, step, stream, buffers)? };
         }
@@ -147,8 +167,7 @@ impl Hosts {
             unsafe { stream.copy(to.memory, from.memory, from.bytes)? };
         }
         // SAFETY: the caller's promise.
-        unsafe { self.move_messages(inner, &messages, stream, buffers)? };
-        order.after(&inner.gpu, stream)
+        unsafe { self.move_messages(inner, messages, stream, buffers) }
     }
 
     /// That a request can be right.

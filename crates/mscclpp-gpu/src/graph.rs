@@ -42,7 +42,7 @@ impl Stream {
     pub fn begin_capture(&self) -> Result<()> {
         let before = self.gpu().event(false)?;
         // What is refused below is left as it is.
-        if matches!(self.is_capturing(), Ok(false)) {
+        if !self.is_capturing()? {
             self.record(&before)?;
         }
         let backend = self.backend()?;

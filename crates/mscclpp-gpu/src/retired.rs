@@ -79,6 +79,7 @@ mod tests {
         let kept = !retired.is_empty();
         stream.end_capture().unwrap();
         assert!(kept, "whether its kernels are complete is not known");
+        stream.synchronize().unwrap();
         retired.free();
         assert!(retired.is_empty());
     }

@@ -372,24 +372,12 @@ fn a_rank_that_aborts_the_job_is_named_by_all() {
     });
 }
 
-/// What a call leaves that gave up is not taken for one that runs.
+/// A call that gave up is not taken for one that runs by the calls behind it.
 #[test]
-fn a_rank_that_is_lost_is_named_by_checked_calls_too() {
+fn an_abort_ends_waits_of_checked_calls() {
     ranks(2, |comm, gpu| {
         let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
-        if collectives.rank() == 0 {
-            let stream = gpu.stream().expect("a stream");
-            let numbers = zeros::<f32>(gpu, 300);
-            for _ in 0..3 {
-                collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-            }
-            collectives.abort("enough");
-            let error = collectives.synchronize(&stream).expect_err("it was aborted");
-            assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
-            let error = collectives.barrier(&stream).expect_err("it was aborted");
-            assert!(format!("{error:?}").contains("enough"), "{error:?}");
-        }
-        comm.bootstrap().barrier().unwrap();
+        abort_ends_waits(comm, gpu, &collectives);
     });
 }
 

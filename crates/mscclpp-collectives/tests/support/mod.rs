@@ -100,12 +100,14 @@ pub(crate) fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
     slice(gpu, &vec![T::zeroed(); len])
 }
 
-/// Rank 0 waits for a call that the others do not make, until it aborts. All ranks call it.
+/// Rank 0 waits for calls that the others do not make, until it aborts. All ranks call it.
 pub(crate) fn abort_ends_waits(comm: &Communicator, gpu: &Gpu, collectives: &Collectives) {
     let stream = gpu.stream().expect("a stream");
     let numbers = zeros::<f64>(gpu, 1000);
     if collectives.rank() == 0 {
-        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        for _ in 0..3 {
+            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        }
         collectives.abort("enough");
         let error = collectives.synchronize(&stream).expect_err("it was aborted");
         assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");

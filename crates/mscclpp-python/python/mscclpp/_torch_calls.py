@@ -220,11 +220,16 @@ def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root
 
 def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, n_given: int, n_taken: int) -> None:
     """That tensors are of the same type and device, and that what they have of numbers is the same."""
-    if given.dtype != taken.dtype:
-        raise TypeError(f"{kind}: the output is of {taken.dtype}, and the input of {given.dtype}")
-    if given.device != taken.device:
-        raise ValueError(f"{kind}: the output is on {taken.device}, and the input on {given.device}")
+    expect_same_type(kind, given, taken)
     if n_given != n_taken:
         raise ValueError(
             f"{kind}: an output of shape {tuple(taken.shape)} does not fit an input of shape {tuple(given.shape)}"
         )
+
+
+def expect_same_type(kind: str, given: torch.Tensor, taken: torch.Tensor) -> None:
+    """That tensors are of the same type and device."""
+    if given.dtype != taken.dtype:
+        raise TypeError(f"{kind}: the output is of {taken.dtype}, and the input of {given.dtype}")
+    if given.device != taken.device:
+        raise ValueError(f"{kind}: the output is on {taken.device}, and the input on {given.device}")

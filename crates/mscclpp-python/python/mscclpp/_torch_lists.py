@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ._collectives import Request
-from ._torch_calls import Call, contiguous, expect_alike, moved, moving, reducing
+from ._torch_calls import Call, contiguous, expect_alike, expect_same_type, moved, moving, reducing
 
 
 def into_list(
@@ -78,7 +78,7 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
             raise ValueError(f"all_to_all: {len(tensors)} tensors in the {name} list, for {size} ranks")
     for given_one, taken_one in zip(given, taken, strict=True):
         contiguous("all_to_all", given_one), contiguous("all_to_all", taken_one)
-        expect_alike("all_to_all", given_one, taken_one, 0, 0)
+        expect_same_type("all_to_all", given_one, taken_one)
     expect_alike("all_to_all", given[rank], taken[rank], given[rank].numel(), taken[rank].numel())
 
     def requests() -> list[Request]:
@@ -102,7 +102,7 @@ def with_splits(
     """An all-to-all of parts of a tensor, of so many rows each; without their numbers, of equal parts."""
     contiguous("all_to_all", given)
     contiguous("all_to_all", taken)
-    expect_alike("all_to_all", given, taken, 0, 0)
+    expect_same_type("all_to_all", given, taken)
     dtype, _ = moved(given)
     counts = [_counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")]
 
@@ -129,7 +129,7 @@ def _expect_list(kind: str, tensors: Sequence[torch.Tensor], like: torch.Tensor,
     if len(tensors) != size:
         raise ValueError(f"{kind}: the list is of {len(tensors)} tensors, for {size} ranks")
     for tensor in tensors:
-        expect_alike(kind, tensor, like, 0, 0)
+        expect_same_type(kind, tensor, like)
 
 
 def _whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:

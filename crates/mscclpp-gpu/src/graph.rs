@@ -51,8 +51,9 @@ impl Stream {
         Ok(())
     }
 
-    /// While the stream is being captured: where it was when [`Stream::begin_capture`] began that. What was submitted before is
-    /// complete when this event is, and other streams can wait for it, which they cannot for a stream that is being captured.
+    /// What was submitted before [`Stream::begin_capture`], until the end of that capture: it is complete when this event is. Other
+    /// streams can wait for the event, which they cannot for a stream that is being captured. None if the stream is not being captured,
+    /// or if other code began that. Does not block.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).

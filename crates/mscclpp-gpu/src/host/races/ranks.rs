@@ -35,7 +35,7 @@ pub(super) fn uses_stream(stream: u32) {
     streams.insert(stream, both(there, rank));
 }
 
-/// The calling thread has allocated the memory that begins there. Nothing else does, as long as the process lives.
+/// The calling thread has allocated the memory that begins there. Its address is given to no other memory later (see [`super::freed`]).
 pub(super) fn has_memory(begin: usize) {
     if let Some(rank) = RANK.get() {
         MEMORIES.lock().insert(begin, rank);

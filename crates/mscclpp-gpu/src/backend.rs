@@ -154,6 +154,10 @@ pub(crate) trait KernelBackend: Send + Sync {
     /// How many blocks of `threads` threads, each with `shared_bytes` of dynamic shared memory, fit on the device at
     /// once.
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;
+    /// See [`crate::Kernel::prefer_shared_memory`].
+    fn prefer_shared_memory(&self) -> Result<()> {
+        Ok(())
+    }
     /// Its parameters, where the platform knows them.
     fn parameters(&self) -> Option<&[KernelParameter]> {
         None

@@ -194,6 +194,19 @@ impl Kernel {
         self.backend.here()?.max_resident_blocks(threads, shared_bytes)
     }
 
+    /// Asks that a multiprocessor which runs the kernel keeps as much of its memory as it can for shared memory, and as
+    /// little for the L1 cache: for a kernel that runs beside others. A multiprocessor divides its memory for all that it runs,
+    /// and by default as the kernel on it needs it that came first. So a kernel without shared memory keeps others out that need
+    /// much, such as matrix multiplications, until it has ended.
+    ///
+    /// It holds for launches that come later, of all clones. On HIP and Host it does nothing.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn prefer_shared_memory(&self) -> Result<()> {
+        self.backend.here()?.prefer_shared_memory()
+    }
+
     /// The kernel's name.
     #[must_use]
     pub fn name(&self) -> &str {

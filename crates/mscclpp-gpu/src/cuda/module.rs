@@ -54,6 +54,16 @@ impl Modules<Self> for Driver {
     fn allow_shared(&self, state: &SharedBytes, function: *mut CUfunc_st, bytes: u32) -> Result<()> {
         state.allow(self, function, bytes)
     }
+
+    fn prefer_shared(&self, function: *mut CUfunc_st) -> Result<()> {
+        const PERCENT: u32 = 100;
+        set_attribute(
+            self,
+            function,
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+            PERCENT,
+        )
+    }
 }
 
 /// A module, and whether each of its kernels has as much static shared memory as it may have, or less.
@@ -204,13 +214,23 @@ impl SharedBytes {
             }
         };
         if bytes > *limit {
-            let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as u32;
-            let value = c_int::try_from(bytes).unwrap_or(c_int::MAX);
-            // SAFETY: a function of a module that lives.
-            let result = unsafe { (driver.func_set_attribute)(function, which, value) };
-            check(driver, result, format!("cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, {bytes})"))?;
+            let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            set_attribute(driver, function, which, bytes)?;
             *limit = bytes;
         }
         Ok(())
     }
+}
+
+/// The function is one of a module that lives.
+fn set_attribute(
+    driver: &Driver,
+    function: CUfunction,
+    which: CUfunction_attribute,
+    value: u32,
+) -> Result<()> {
+    let number = c_int::try_from(value).unwrap_or(c_int::MAX);
+    // SAFETY: a function of a module that lives.
+    let result = unsafe { (driver.func_set_attribute)(function, which as u32, number) };
+    check(driver, result, format!("cuFuncSetAttribute({which:?}, {value})"))
 }

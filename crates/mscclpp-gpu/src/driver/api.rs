@@ -148,6 +148,10 @@ pub(crate) trait Modules<D: Api> {
     ) -> Result<()> {
         Ok(())
     }
+    /// See [`crate::Kernel::prefer_shared_memory`]. The device is the thread's.
+    fn prefer_shared(&self, _function: *mut D::Function) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What a copy moves.

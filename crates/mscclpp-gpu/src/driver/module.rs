@@ -190,6 +190,12 @@ impl<D: Api> KernelBackend for Kernel<D> {
         self.parameters.as_deref()
     }
 
+    fn prefer_shared_memory(&self) -> Result<()> {
+        let device = self.module.device;
+        let _entered = device.context.enter()?;
+        device.driver().prefer_shared(self.function.0)
+    }
+
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64> {
         let device = self.module.device;
         let Entry(name, occupancy) = device.functions().occupancy_max_active_blocks_per_multiprocessor;

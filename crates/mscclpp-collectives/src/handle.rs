@@ -162,7 +162,16 @@ pub(crate) struct CollectiveRows {
     pub(crate) vectors: u32,
     pub(crate) result_bytes: u32,
     pub(crate) two_steps: u32,
-    pub(crate) by_packets: u32,
+    /// [`RowsWay`].
+    pub(crate) way: u32,
+}
+
+/// `CollectiveRowsWay`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RowsWay {
+    Pieces,
+    Packets,
+    Lines,
 }
 
 /// `CollectiveMessage`.

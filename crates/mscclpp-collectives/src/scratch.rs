@@ -109,9 +109,14 @@ impl Layout {
         most.div_ceil(u64::from(blocks)).next_multiple_of(16).clamp(LEAST_PIECE.min(largest), largest)
     }
 
-    /// Whether packets of so many bytes for each peer fit, flags not counted.
-    pub(crate) fn fits_packets(&self, bytes: u64) -> bool {
-        bytes.saturating_mul(2 * self.slots_of(false)) <= self.parts.packet_bytes
+    /// Whether `rows` rows of `vectors` vectors of 16 bytes for each rank fit, by packets or lines, with `results` bytes of packets
+    /// behind each. Rows have whole lines; of each, a word goes as a packet: see `RowsBlock` of the headers.
+    pub(crate) fn fits_rows(&self, vectors: u64, rows: u64, results: u64, by_lines: bool) -> bool {
+        let places = self.slots_of(false).saturating_mul(rows);
+        let row = vectors.next_multiple_of(8);
+        let (lines, packets) = if by_lines { (row * 16, row * 2) } else { (0, row * 32) };
+        places.saturating_mul(lines) <= self.parts.line_bytes
+            && places.saturating_mul(packets + 2 * results) <= self.parts.packet_bytes
     }
 
     /// How many blocks may have rings of pieces of this size.

@@ -37,7 +37,7 @@ pub enum Shape {
     /// Each rank sends to each other rank, and reduces what comes (`reduce_scatter`), or moves it.
     Exchange,
     /// An `all_reduce` of this many rows, each of which a block has, with a kernel of the program's: see
-    /// [`Rows`](crate::Rows). Rows do not go by lines.
+    /// [`Rows`](crate::Rows).
     Rows(u64),
     /// Not every rank takes something from every other: one sends to all, all send to one, or counts differ.
     Rooted,
@@ -239,9 +239,10 @@ impl Choice {
         }
         let room = |threads| blocks_with_room(question.max_threads, threads);
         if self.blocks > room(self.threads) {
-            // As many blocks of half the threads do better than fewer blocks, where they fill the room.
+            // As many blocks of half the threads do better than fewer blocks, where they fill the room; but not if a block has rows.
             let half = self.threads.next_power_of_two() / 2;
-            let fills = u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(question.max_threads) * 3;
+            let fills = !matches!(question.shape, Shape::Rows(_))
+                && u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(question.max_threads) * 3;
             if half >= LEAST_THREADS && self.blocks <= room(half) && fills {
                 self.threads = half;
             }

@@ -67,13 +67,13 @@ struct Case {
 impl Case {
     /// The n-th of many: ways and forms take turns, so that all pairs come about; the rest is random.
     fn new(n: usize, random: &mut Random) -> Self {
-        let (way, two_steps) =
-            [(Way::Packets, false), (Way::Pieces, false), (Way::Packets, true), (Way::Pieces, true)][n % 4];
+        let way = [Way::Packets, Way::Lines, Way::Pieces][n % 3];
+        let two_steps = n / 3 % 2 == 1;
         let unit = random.of(1..=400) as f32 / 1000.0;
         Self {
             rows: random.of(0..=23) as usize,
             columns: 8 * random.of(1..=if n.is_multiple_of(5) { 200 } else { 40 }) as usize,
-            form: [Form::SameType, Form::Fp8 { unit }, Form::Fp8OfRows][n % 3],
+            form: [Form::SameType, Form::Fp8 { unit }, Form::Fp8OfRows][n / 6 % 3],
             own_residual: random.of(0..=1) == 1,
             in_place: random.of(0..=1) == 1,
             choice: Choice {

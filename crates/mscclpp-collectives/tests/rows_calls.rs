@@ -25,8 +25,14 @@ fn call(collectives: &Collectives, kernel: &Kernel, rows: &Rows, stream: &Stream
     unsafe { collectives.all_reduce_rows(rows, kernel, KernelArgs::new(), stream) }
 }
 
-const WAYS: [(Way, bool); 4] =
-    [(Way::Packets, false), (Way::Pieces, false), (Way::Packets, true), (Way::Pieces, true)];
+const WAYS: [(Way, bool); 6] = [
+    (Way::Packets, false),
+    (Way::Lines, false),
+    (Way::Pieces, false),
+    (Way::Packets, true),
+    (Way::Lines, true),
+    (Way::Pieces, true),
+];
 
 fn told(way: Way, two_steps: bool, blocks: u32) -> Choice {
     Choice { way, two_steps, blocks, threads: 32 }
@@ -48,9 +54,9 @@ fn sums_are_those_of_all_reduce() {
         let numbers = slice(gpu, &numbers);
         let results: Vec<_> = (0..24).map(|_| zeros::<f16>(gpu, numbers.len())).collect();
         for (i, result) in results.iter().enumerate() {
-            let (way, two_steps) = WAYS[i % 4];
+            let (way, two_steps) = WAYS[i % 6];
             tell.tell(told(way, two_steps, 1 + i as u32 % 3));
-            let rows = match i % 8 < 4 {
+            let rows = match i % 12 < 6 {
                 true => Rows::new(&numbers, COLUMNS).unwrap().output(result).unwrap(),
                 false => {
                     let rows = Rows::at(numbers.ptr(), 13, COLUMNS as u64, DataType::F16).unwrap();

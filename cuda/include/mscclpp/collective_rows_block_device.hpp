@@ -16,6 +16,9 @@ enum CollectiveRowsLimits : uint32_t {
   CollectiveMaxVectors = 4,
 };
 
+// How rows travel.
+enum CollectiveRowsWay : uint32_t { RowsByPieces = 0, RowsByPackets = 1, RowsByLines = 2 };
+
 // Where an epilogue's results go.
 struct CollectiveOutput {
   uint8_t* memory;
@@ -31,6 +34,7 @@ struct CollectiveRows {
   CollectiveCall call;
   // This rank's message. It begins at a multiple of 16, and so does each row.
   const uint8_t* send;
+  // Fewer than 2^31.
   uint64_t rows;
   // The most rows that a rank sums up: all, or in two steps the ranks' part of them, rounded up.
   uint64_t most;
@@ -40,7 +44,7 @@ struct CollectiveRows {
   // What a rank sends of a row in the second step, in bytes, a multiple of 16.
   uint32_t resultBytes;
   uint32_t twoSteps;
-  uint32_t byPackets;
+  uint32_t way;
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -90,75 +94,159 @@ struct VectorNumbers {
 
 namespace detail {
 
-// For the library's own use.
+// For the library's own use. What is the same for all rows is calculated where it is needed: there are few registers.
+//
+// `Short`: whether the call is by lines and in one step, as the compiler should know.
+template <bool Short>
 struct RowsBlock {
   const CollectiveRows& call;
   const CollectiveBlock& b;
-  const Pieces& pieces;
   const Packets packets;
-  // For packets: where the places of rows and of results begin, and the bytes of those for one rank.
-  const uint64_t rowsAt, rowsBytes, resultsAt, resultsBytes;
 
-  MSCCLPP_DEVICE_INLINE RowsBlock(const CollectiveRows& call, const CollectiveBlock& b, const Pieces& pieces)
-      : call(call),
-        b(b),
-        pieces(pieces),
-        packets(b.epoch),
-        rowsAt(b.comm.packets + b.half(b.comm.packetBytes)),
-        rowsBytes(call.most * call.vectors * 32),
-        resultsAt(rowsAt + (b.ranks - 1) * rowsBytes),
-        resultsBytes(call.most * call.resultBytes * 2) {}
+  MSCCLPP_DEVICE_INLINE RowsBlock(const CollectiveRows& call, const CollectiveBlock& b)
+      : call(call), b(b), packets(b.epoch) {}
 
-  // ---- rows
+  MSCCLPP_DEVICE_INLINE bool twoSteps() const { return !Short && call.twoSteps; }
+  MSCCLPP_DEVICE_INLINE bool byPieces() const { return !Short && call.way == RowsByPieces; }
+  MSCCLPP_DEVICE_INLINE bool byLines() const { return Short || call.way == RowsByLines; }
+  MSCCLPP_DEVICE_INLINE Pieces pieces() const { return Pieces(b); }
 
+  // ---- rows: the j-th of this block is row block + j * blocks of a rank's own
+
+  MSCCLPP_DEVICE_INLINE uint32_t most() const { return static_cast<uint32_t>(call.most); }
   // How many rows rank `r` sums up, and which one is its k-th.
-  MSCCLPP_DEVICE_INLINE uint64_t rowsOf(uint32_t r) const {
-    return call.twoSteps && row(r, call.most - 1) >= call.rows ? call.most - 1 : call.most;
+  MSCCLPP_DEVICE_INLINE uint32_t rowsOf(uint32_t r) const {
+    return twoSteps() && row(r, most() - 1) >= call.rows ? most() - 1 : most();
   }
-  MSCCLPP_DEVICE_INLINE uint64_t row(uint32_t r, uint64_t k) const { return call.twoSteps ? k * b.ranks + r : k; }
-  MSCCLPP_DEVICE_INLINE uint64_t rowBytes() const { return static_cast<uint64_t>(call.vectors) * 16; }
-  MSCCLPP_DEVICE_INLINE const uint8_t* sent(uint64_t row) const { return call.send + row * rowBytes(); }
+  MSCCLPP_DEVICE_INLINE uint32_t row(uint32_t r, uint32_t k) const { return twoSteps() ? k * b.ranks + r : k; }
+  MSCCLPP_DEVICE_INLINE uint32_t rowBytes() const { return call.vectors * 16; }
+  MSCCLPP_DEVICE_INLINE const uint8_t* sent(uint32_t row) const {
+    return call.send + static_cast<uint64_t>(row) * rowBytes();
+  }
+  MSCCLPP_DEVICE_INLINE uint32_t ofBlock(uint32_t j) const { return b.block + j * b.blocks; }
+  MSCCLPP_DEVICE_INLINE bool has(uint32_t r, uint32_t j) const { return ofBlock(j) < rowsOf(r); }
 
-  // ---- by packets
-
-  // The places of the rows that rank `to` sums up and `from` sends, and of the results that `from` sends to `to`.
-  MSCCLPP_DEVICE_INLINE uint8_t* packetsOf(uint32_t to, uint32_t from) const {
-    return b.comm.scratch[to] + rowsAt + b.slotOf(from, to) * rowsBytes;
-  }
-  MSCCLPP_DEVICE_INLINE uint8_t* resultPackets(uint32_t to, uint32_t from, uint64_t k) const {
-    return b.comm.scratch[to] + resultsAt + b.slotOf(from, to) * resultsBytes + k * call.resultBytes * 2;
-  }
-  MSCCLPP_DEVICE_INLINE void putVector(uint8_t* at, Bytes16 v) const {
-    packets.put(at, v.low);
-    packets.put(at + 16, v.high);
-  }
-
-  // The number of the calling thread among those of the launch, if their warps are counted through the blocks in turns: what
-  // is less than the threads have time for is then spread over all blocks.
-  MSCCLPP_DEVICE_INLINE uint32_t turnOfThread() const {
-    const uint32_t lane = b.thread % 32;
-    return (b.thread / 32 * b.blocks + b.block) * 32 + lane;
-  }
-
-  // Sends all rows, by all threads of the launch: peers and vectors are shared out as one list.
-  MSCCLPP_DEVICE_INLINE void putPackets() const {
-    const uint32_t each = static_cast<uint32_t>(call.most) * call.vectors, all = each * (b.ranks - 1);
-    const uint32_t stride = static_cast<uint32_t>(b.threadsOfCall());
-    for (uint32_t i = turnOfThread(); i < all; i += stride) {
-      const uint32_t n = i / each, place = i - n * each, p = b.peer(n + 1);
-      uint64_t vector = place;
-      if (call.twoSteps) {
-        const uint32_t k = place / call.vectors;
-        if (k >= rowsOf(p)) continue;
-        vector = row(p, k) * call.vectors + (place - k * call.vectors);
+  // Puts the block's j-th row of each rank to it.
+  MSCCLPP_DEVICE_INLINE void put(uint32_t j) const {
+#pragma unroll 1
+    for (uint32_t n = 1; n < b.ranks; ++n) {
+      const uint32_t p = b.peer(n);
+      if (!has(p, j)) continue;
+      const uint32_t k = ofBlock(j);
+      const uint8_t* const from = sent(row(p, k));
+      uint8_t* const piece = pieces().place(Pieces::First, p, b.rank, j);
+#pragma unroll 1
+      for (uint32_t i = b.thread; warpHas(i); i += b.threads) {
+        const Bytes16 vector = i < call.vectors ? load16(from + i * 16) : Bytes16{0, 0};
+        if (!byPieces()) {
+          putVector(p, k, i, vector);
+        } else if (i < call.vectors) {
+          store16(piece + i * 16, vector);
+        }
       }
-      putVector(packetsOf(p, b.rank) + static_cast<uint64_t>(place) * 32, load16(call.send + vector * 16));
+    }
+    if (byPieces()) pieces().signalAll(Pieces::First, j, [&](uint32_t r) { return has(r, j); });
+  }
+  // Whether some thread of the warp has a vector i. All threads of a warp make the same steps.
+  MSCCLPP_DEVICE_INLINE bool warpHas(uint32_t i) const { return i - laneId() < call.vectors; }
+
+  // ---- by packets and lines
+  //
+  // Packets of a word and flags: all lower words of vectors come first, then all higher ones.
+  //
+  // Lines of eight vectors each, but that the flag has the place of the last word, which goes as a packet. So vectors stay with
+  // their threads. Lines and packets each have memory of their own, where nothing else ever stands in the place of a flag.
+
+  // A row has whole lines: what is behind its end is 0.
+  MSCCLPP_DEVICE_INLINE uint32_t wholeVectors() const { return (call.vectors + 7) / 8 * 8; }
+  // The vectors that come to a rank from all.
+  MSCCLPP_DEVICE_INLINE uint32_t allVectors() const { return (b.ranks - 1) * most() * wholeVectors(); }
+  // Which of these is vector i of row k of what `from` sends to `to`.
+  MSCCLPP_DEVICE_INLINE uint32_t vectorOf(uint32_t to, uint32_t from, uint32_t k, uint32_t i) const {
+    return (static_cast<uint32_t>(b.slotOf(from, to)) * most() + k) * wholeVectors() + i;
+  }
+  // Whether the flag stands behind the lower word of vector i.
+  MSCCLPP_DEVICE_INLINE static bool hasFlag(uint32_t i) { return i % 8 == 7; }
+  MSCCLPP_DEVICE_INLINE uint8_t* packetsAt(uint32_t rank) const {
+    return b.comm.scratch[rank] + (b.comm.packets + b.half(b.comm.packetBytes));
+  }
+  MSCCLPP_DEVICE_INLINE uint8_t* linesAt(uint32_t rank) const {
+    return b.comm.scratch[rank] + (b.comm.lines + b.half(b.comm.lineBytes));
+  }
+
+  // Puts vector i of row k of those that a rank sums up to it. All threads of a warp call it.
+  MSCCLPP_DEVICE_INLINE void putVector(uint32_t to, uint32_t k, uint32_t i, Bytes16 vector) const {
+    const uint32_t v = vectorOf(to, b.rank, k, i);
+    uint8_t* const words = packetsAt(to);
+    if (byLines()) {
+      const bool hasFlag = this->hasFlag(i);
+      warpSync();
+      if (i >= wholeVectors()) return;
+      storePair(linesAt(to) + v * 16ull, Bytes16{vector.low, hasFlag ? b.epoch : vector.high});
+      if (hasFlag) packets.put(words + v / 8 * 16ull, vector.high);
+    } else if (i < call.vectors) {
+      packets.put(words + v * 16ull, vector.low);
+      packets.put(words + (v + allVectors()) * 16ull, vector.high);
     }
   }
 
-  // The results of other ranks, by all threads of the launch.
+  // Takes vector i of row k, the block's j-th, of what a peer sent. Waits for it; returns whether it came. All threads of a warp
+  // call it.
+  MSCCLPP_DEVICE_INLINE bool take(uint32_t from, uint32_t k, uint32_t j, uint32_t i, Bytes16& vector) const {
+    if (byPieces()) {
+      if (i < call.vectors) vector = load16(pieces().place(Pieces::First, b.rank, from, j) + i * 16);
+      return true;
+    }
+    const bool isInLine = i < wholeVectors(), hasFlag = this->hasFlag(i);
+    const uint32_t v = vectorOf(b.rank, from, k, isInLine ? i : 0);
+    const uint8_t* const words = packetsAt(b.rank);
+    const auto word = [](Bytes16 packet) { return (packet.low & 0xffffffffu) | packet.high << 32; };
+    const auto isPacket = [&](Bytes16 packet) {
+      return packet.low >> 32 == packets.first && packet.high >> 32 == packets.second;
+    };
+    // What comes: the vector in its line, and the packet of the word whose place the flag has; or two packets.
+    Bytes16 first = {0, 0}, second = {0, 0};
+    if (byLines()) {
+      const uint8_t* const line = linesAt(b.rank) + v * 16ull;
+      const auto came = [&] {
+        first = warpAtOnce([&] { return loadPair(line); });
+        [[maybe_unused]] const detail::AsPacket asPacket;
+        if (hasFlag) second = loadPair(words + v / 8 * 16ull);
+        return !warpAny(hasFlag && isInLine && !(first.high == b.epoch && isPacket(second)));
+      };
+      warpSync();
+      const bool done = came() || pollUntilByWarp<1>(came, -1, b.comm.status[from]);
+      vector = {first.low, hasFlag ? word(second) : first.high};
+      return done;
+    }
+    if (i >= call.vectors) return true;
+    const auto came = [&] {
+      [[maybe_unused]] const detail::AsPacket asPacket;
+      first = loadPair(words + v * 16ull);
+      second = loadPair(words + (v + allVectors()) * 16ull);
+      return isPacket(first) && isPacket(second);
+    };
+    const bool done = came() || pollUntil<1>(came, -1, b.comm.status[from]);
+    vector = {word(first), word(second)};
+    return done;
+  }
+
+  // ---- results by packets
+
+  // The place of those of row k that `from` sends to `to`, behind the packets of rows.
+  MSCCLPP_DEVICE_INLINE uint8_t* resultPackets(uint32_t to, uint32_t from, uint32_t k) const {
+    const uint64_t rows = allVectors() * (byLines() ? 2ull : 32ull);
+    return packetsAt(to) + rows + (b.slotOf(from, to) * call.most + k) * (call.resultBytes * 2);
+  }
+  MSCCLPP_DEVICE_INLINE void putResult(uint8_t* at, Bytes16 v) const {
+    packets.put(at, v.low);
+    packets.put(at + 16, v.high);
+  }
+  // The results of other ranks, by all threads of the launch, whose warps are counted through the blocks in turns: what is
+  // less than the threads have time for is then spread over all blocks.
   MSCCLPP_DEVICE_INLINE bool takeResultPackets() const {
     const uint32_t stride = static_cast<uint32_t>(b.threadsOfCall());
+    const uint32_t here = (b.thread / 32 * b.blocks + b.block) * 32 + b.thread % 32;
 #pragma unroll 1
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
@@ -166,9 +254,9 @@ struct RowsBlock {
       for (uint32_t o = 0; o < CollectiveMaxOutputs; ++o) {
         const CollectiveOutput output = call.outputs[o];
         if (!isSent(output)) continue;
-        const uint32_t words = wordsOfRow(output), all = static_cast<uint32_t>(rowsOf(p)) * words;
+        const uint32_t words = wordsOfRow(output), all = rowsOf(p) * words;
 #pragma unroll 1
-        for (uint32_t i = turnOfThread(); i < all; i += stride) {
+        for (uint32_t i = here; i < all; i += stride) {
           const uint32_t k = i / words, w = i - k * words;
           uint64_t word;
           const uint8_t* const at = resultPackets(b.rank, p, k) + (output.at + w * 8ull) * 2;
@@ -180,38 +268,24 @@ struct RowsBlock {
     return true;
   }
 
-  // ---- by pieces, each a row: the j-th of this block is row block + j * blocks of a rank's own
+  // ---- results by pieces
 
-  MSCCLPP_DEVICE_INLINE uint64_t ofBlock(uint64_t j) const { return b.block + j * b.blocks; }
-  MSCCLPP_DEVICE_INLINE bool has(uint32_t r, uint64_t j) const { return ofBlock(j) < rowsOf(r); }
-  MSCCLPP_DEVICE_INLINE void putPiece(uint64_t j) const {
+  MSCCLPP_DEVICE_INLINE bool takeResultPieces(uint32_t j) const {
+    if (!pieces().waitForAll(Pieces::Results, j, [&](uint32_t r) { return has(r, j); })) return false;
 #pragma unroll 1
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
       if (!has(p, j)) continue;
-      const uint8_t* const from = sent(row(p, ofBlock(j)));
-      uint8_t* const to = pieces.place(Pieces::First, p, b.rank, j);
-#pragma unroll 4
-      for (uint32_t i = b.thread; i < call.vectors; i += b.threads) store16(to + i * 16ull, load16(from + i * 16ull));
-    }
-    pieces.signalAll(Pieces::First, j, [&](uint32_t r) { return has(r, j); });
-  }
-  MSCCLPP_DEVICE_INLINE bool takeResultPieces(uint64_t j) const {
-    if (!pieces.waitForAll(Pieces::Results, j, [&](uint32_t r) { return has(r, j); })) return false;
-#pragma unroll 1
-    for (uint32_t n = 1; n < b.ranks; ++n) {
-      const uint32_t p = b.peer(n);
-      if (!has(p, j)) continue;
-      const uint8_t* const from = pieces.place(Pieces::Results, b.rank, p, j);
+      const uint8_t* const from = pieces().place(Pieces::Results, b.rank, p, j);
 #pragma unroll 1
       for (uint32_t o = 0; o < CollectiveMaxOutputs; ++o) {
         const CollectiveOutput output = call.outputs[o];
         if (!isSent(output)) continue;
-        const uint64_t to = row(p, ofBlock(j));
+        const uint32_t to = row(p, ofBlock(j));
         if (output.vectorBytes == 16) {
-          uint8_t* const memory = output.memory + to * rowBytes();
+          uint8_t* const memory = output.memory + static_cast<uint64_t>(to) * rowBytes();
           for (uint32_t i = b.thread; i < call.vectors; i += b.threads) {
-            store16(memory + i * 16ull, load16(from + output.at + i * 16ull));
+            store16(memory + i * 16, load16(from + output.at + i * 16));
           }
         } else {
           for (uint32_t w = b.thread; w < wordsOfRow(output); w += b.threads) {
@@ -243,68 +317,25 @@ struct RowsBlock {
 
   // ---- sums
 
-  // The sums of a vector of the rank's own row k, which is the block's j-th. Returns whether all ranks' vectors came.
-  //
-  // A thread has the loads of two ranks under way at once: more do not fit into the 64 registers that each of 1024 has.
+  // The sums of vector i of the rank's own row k, which is the block's j-th, of whose own vectors `mine` is this rank's. All
+  // threads of a warp call it, also those whose vector does not exist. Returns whether all ranks' vectors came.
   template <class N>
-  MSCCLPP_DEVICE_INLINE bool sum(uint64_t k, uint64_t j, const RowVector& at,
+  MSCCLPP_DEVICE_INLINE bool sum(uint32_t k, uint32_t j, uint32_t i, Bytes16 mine,
                                  typename VectorNumbers<N>::Values& sums) const {
-    constexpr uint32_t AtOnce = 2;
     // What a number is added to so that it stays as it is, be it 0 or -0.
 #pragma unroll
-    for (uint32_t i = 0; i < VectorNumbers<N>::Count; ++i) sums[i] = -0.0f;
+    for (uint32_t n = 0; n < VectorNumbers<N>::Count; ++n) sums[n] = -0.0f;
     bool came = true;
 #pragma unroll 1
-    for (uint32_t r = 0; r < b.ranks; r += AtOnce) {
-      Bytes16 first[AtOnce], second[AtOnce];
+    for (uint32_t r = 0; r < b.ranks; ++r) {
+      Bytes16 vector = mine;
+      if (r != b.rank) came = take(r, k, j, i, vector) && came;
+      typename VectorNumbers<N>::Values numbers;
+      VectorNumbers<N>::widen(vector, numbers);
 #pragma unroll
-      for (uint32_t u = 0; u < AtOnce; ++u) {
-        const uint32_t from = r + u;
-        first[u] = second[u] = {0, 0};
-        if (from >= b.ranks) continue;
-        if (from == b.rank) {
-          first[u] = at.of(call.send);
-        } else if (call.byPackets) {
-          const uint8_t* const packet = packetsOf(b.rank, from) + (k * call.vectors + at.vector) * 32;
-          first[u] = loadPair(packet);
-          second[u] = loadPair(packet + 16);
-        } else {
-          first[u] = load16(pieces.place(Pieces::First, b.rank, from, j) + static_cast<uint64_t>(at.vector) * 16);
-        }
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < AtOnce; ++u) {
-        const uint32_t from = r + u;
-        if (from >= b.ranks) continue;
-        Bytes16 vector = first[u];
-        if (call.byPackets && from != b.rank) {
-          const uint8_t* const packet = packetsOf(b.rank, from) + (k * call.vectors + at.vector) * 32;
-          came = takeVector(packet, first[u], second[u], vector, b.comm.status[from]) && came;
-        }
-        typename VectorNumbers<N>::Values numbers;
-        VectorNumbers<N>::widen(vector, numbers);
-#pragma unroll
-        for (uint32_t i = 0; i < VectorNumbers<N>::Count; ++i) sums[i] = addValues(sums[i], numbers[i]);
-      }
+      for (uint32_t n = 0; n < VectorNumbers<N>::Count; ++n) sums[n] = addValues(sums[n], numbers[n]);
     }
     return came;
-  }
-
-  // The vector of two packets, which have been loaded once. Waits for them if that was too early; returns whether they
-  // came.
-  MSCCLPP_DEVICE_INLINE bool takeVector(const uint8_t* at, Bytes16 first, Bytes16 second, Bytes16& vector,
-                                        uint32_t* status) const {
-    const auto isThere = [&](Bytes16 packet) {
-      return packet.low >> 32 == packets.first && packet.high >> 32 == packets.second;
-    };
-    const auto came = [&] {
-      first = loadPair(at);
-      second = loadPair(at + 16);
-      return isThere(first) && isThere(second);
-    };
-    const bool done = (isThere(first) && isThere(second)) || pollUntil<1>(came, -1, status);
-    vector = {(first.low & 0xffffffffu) | first.high << 32, (second.low & 0xffffffffu) | second.high << 32};
-    return done;
   }
 };
 

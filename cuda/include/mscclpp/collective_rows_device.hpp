@@ -28,10 +28,13 @@
 //   One step    every rank sends all rows to every other. Each does all the work, on all rows.
 //   Two steps   row r is that of rank r modulo the ranks: its sum is made there alone, and so is the epilogue called.
 //               Results go to all ranks, except those of outputs that the host has called its own: these stay.
-//   Packets     are valid by themselves, and their places are not used again before the next call but one. All threads
-//               of the launch send, whatever row it is; then blocks take the rows that are theirs.
+//   Packets     are valid by themselves, and so are lines, where the link keeps them whole. Their places are not used again
+//               before the next call but one.
 //   Pieces      of one row: plain stores into the ring of collective_pieces_device.hpp, and a signal. Its rules R1 (one
 //               step) and R3 (two steps) say when a place is free.
+//
+// A block sends the rows of its number, one ahead of the one that it takes. So the thread that sends a vector to a peer takes the
+// peer's vector of the same number, where both sum up the row.
 //
 // E2 of collective_device.hpp holds: in two steps there are at least as many rows as ranks, so each rank sums up some
 // row, for which it takes something from every other.
@@ -49,14 +52,30 @@
 
 namespace mscclpp {
 
+namespace detail {
+
+// The block's memory for a value of each 32 vectors, in two halves that reductions over rows use in turns: who writes to the
+// one has seen, by the barrier of the reduction between, that all have read it.
+MSCCLPP_DEVICE_INLINE float* rowParts(uint32_t half) {
+  constexpr uint32_t Most = CollectiveMaxVectors * 1024 / 32;
+#if defined(MSCCLPP_DEVICE_HIP)
+  static __attribute__((shared)) float memory[2][Most];
+#else
+  __shared__ float memory[2][Most];
+#endif
+  return memory[half];
+}
+
+}  // namespace detail
+
 // A row whose sums are there, as an epilogue's `finish` has it. All threads of the block call `sum` and `max`.
-template <class N>
+template <class N, bool Short>
 struct CollectiveRow {
-  const detail::RowsBlock& block;
+  const detail::RowsBlock<Short>& block;
   // Which of the message's rows, of the rank's own, and of the block's.
-  uint64_t row;
-  uint64_t own;
-  uint64_t ofBlock;
+  uint32_t row;
+  uint32_t own;
+  uint32_t ofBlock;
   // Which half of the memory for reductions over the row is next.
   uint32_t& turn;
 
@@ -92,8 +111,8 @@ struct CollectiveRow {
     store16(to.memory + at.index * 16, vector);
     send(to, [&](uint32_t p) {
       const uint64_t offset = to.at + static_cast<uint64_t>(at.vector) * 16;
-      if (block.call.byPackets) {
-        block.putVector(block.resultPackets(p, rank(), own) + offset * 2, vector);
+      if (!block.byPieces()) {
+        block.putResult(block.resultPackets(p, rank(), own) + offset * 2, vector);
       } else {
         store16(place(p) + offset, vector);
       }
@@ -108,22 +127,23 @@ struct CollectiveRow {
   MSCCLPP_DEVICE_INLINE void storeOfRow(uint32_t output, float number) const {
     if (block.b.thread != 0) return;
     const CollectiveOutput& to = block.call.outputs[output];
-    store4(to.memory + row * 4, detail::bitsAs<uint32_t>(number));
+    store4(to.memory + row * 4ull, detail::bitsAs<uint32_t>(number));
     sendWord(to, 0, detail::bitsAs<uint32_t>(number));
   }
 
   // For the library's own use, as what follows.
   MSCCLPP_DEVICE_INLINE RowVector at(uint32_t vector) const {
-    return {row, vector, vector * VectorNumbers<N>::Count, row * block.call.vectors + vector, block.b.rank};
+    const uint64_t index = static_cast<uint64_t>(row) * block.call.vectors + vector;
+    return {row, vector, vector * VectorNumbers<N>::Count, index, block.b.rank};
   }
 
  private:
   MSCCLPP_DEVICE_INLINE uint8_t* place(uint32_t p) const {
-    return block.pieces.place(detail::Pieces::Results, p, rank(), ofBlock);
+    return block.pieces().place(detail::Pieces::Results, p, rank(), ofBlock);
   }
   MSCCLPP_DEVICE_INLINE void sendWord(const CollectiveOutput& to, uint64_t offset, uint64_t word) const {
     send(to, [&](uint32_t p) {
-      if (block.call.byPackets) {
+      if (!block.byPieces()) {
         block.packets.put(block.resultPackets(p, rank(), own) + (to.at + offset) * 2, word);
       } else {
         store8(place(p) + to.at + offset, word);
@@ -132,7 +152,7 @@ struct CollectiveRow {
   }
   template <class ToPeer>
   MSCCLPP_DEVICE_INLINE void send(const CollectiveOutput& output, ToPeer toPeer) const {
-    if (!block.call.twoSteps || !detail::RowsBlock::isSent(output)) return;
+    if (!block.twoSteps() || !block.isSent(output)) return;
 #pragma unroll 1
     for (uint32_t n = 1; n < block.b.ranks; ++n) toPeer(block.b.peer(n));
   }
@@ -142,27 +162,15 @@ struct CollectiveRow {
     const uint32_t lane = laneId();
 #pragma unroll
     for (uint32_t bit = 16; bit != 0; bit >>= 1) {
-      const uint64_t bits = warpShuffle(detail::bitsAs<uint32_t>(value), lane ^ bit);
-      const float other = detail::bitsAs<float>(static_cast<uint32_t>(bits));
+      const float other = detail::bitsAs<float>(warpShuffle(detail::bitsAs<uint32_t>(value), lane ^ bit));
       // In the order of the threads, so that all of them have the same, be it 0 or -0.
       value = lane & bit ? combine(other, value) : combine(value, other);
     }
     return value;
   }
-  // The block's memory for a value of each 32 vectors, in two halves that reductions use in turns: who writes to the one
-  // has seen, by the barrier of the reduction between, that all have read it.
-  MSCCLPP_DEVICE_INLINE static float* parts(uint32_t half) {
-    constexpr uint32_t Most = CollectiveMaxVectors * 1024 / 32;
-#if defined(MSCCLPP_DEVICE_HIP)
-    static __attribute__((shared)) float memory[2][Most];
-#else
-    __shared__ float memory[2][Most];
-#endif
-    return memory[half];
-  }
   template <class Kept, uint32_t Vectors, class Value, class Combine>
   MSCCLPP_DEVICE_INLINE float reduced(const Kept (&kept)[Vectors], Value value, float none, Combine combine) const {
-    float* const here = parts(turn);
+    float* const here = detail::rowParts(turn);
     turn ^= 1;
     const uint32_t lane = laneId(), vectors = block.call.vectors;
 #pragma unroll 1
@@ -182,46 +190,93 @@ struct CollectiveRow {
 
 namespace detail {
 
-// The rank's own row k, which is the block's j-th. All threads of the block call it. Returns whether it came.
-template <class N, uint32_t Vectors, class Epilogue>
-MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock& block, const Epilogue& epilogue, uint64_t k, uint64_t j,
-                                     uint32_t& turn) {
-  const CollectiveRow<N> row = {block, block.row(block.b.rank, k), k, j, turn};
+// The rank's own row k, which is the block's j-th. All threads of the block call it. `first`: the thread's vector of the row, if the
+// call is short. Returns whether it came.
+template <class N, uint32_t Vectors, bool Short, class Epilogue>
+MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock<Short>& block, const Epilogue& epilogue, uint32_t k, uint32_t j,
+                                     uint32_t& turn, Bytes16 first) {
+  const CollectiveRow<N, Short> row = {block, block.row(block.b.rank, k), k, j, turn};
   typename Epilogue::Kept kept[Vectors];
   row.each(kept, [&](const RowVector& at, auto& mine) { epilogue.prefetch(at, mine); });
-  if (!block.call.byPackets && !block.pieces.waitForAll(Pieces::First, j, [](uint32_t) { return true; })) return false;
+  if (block.byPieces() && !block.pieces().waitForAll(Pieces::First, j, [](uint32_t) { return true; })) return false;
   bool failed = false;
-  row.each(kept, [&](const RowVector& at, auto& mine) {
+#pragma unroll 1
+  for (uint32_t n = 0; n < Vectors; ++n) {
+    const uint32_t i = n * block.b.threads + block.b.thread;
+    if (!block.warpHas(i)) continue;
+    const RowVector at = row.at(i);
+    const bool exists = i < block.call.vectors;
     typename VectorNumbers<N>::Values sums;
-    if (!block.sum<N>(k, j, at, sums)) failed = true;
-    epilogue.reduced(at, sums, mine);
-  });
-  // Nobody is given results of what has not come.
-  if (blockAny(failed)) return false;
+    failed = !block.template sum<N>(k, j, i, Short || !exists ? first : at.of(block.call.send), sums) || failed;
+    if (exists) epilogue.reduced(at, sums, kept[n]);
+  }
+  // Nobody else is given results of what has not come.
+  if (block.twoSteps() && blockAny(failed)) return false;
   epilogue.finish(row, kept);
-  return true;
+  return !failed;
 }
 
-template <class N, uint32_t Vectors, class Epilogue>
-MSCCLPP_DEVICE_INLINE bool reduceRows(const RowsBlock& block, const Epilogue& epilogue) {
-  const CollectiveBlock& b = block.b;
+// A call by lines, in one step, of rows of which each thread has a vector. It is what few rows take, so the first vector is loaded
+// while the epoch is read, and no register goes into local memory: one rank after the other is waited for.
+template <class N, class Epilogue>
+MSCCLPP_DEVICE_INLINE void reduceShortRows(const CollectiveHandle& comm, const CollectiveRows& call,
+                                           const Epilogue& epilogue) {
+  CollectiveBlock b(comm, call.call, false);
+  const uint32_t rows = static_cast<uint32_t>(call.rows);
+  const auto load = [&](uint32_t row) {
+    const uint64_t index = static_cast<uint64_t>(row) * call.vectors + b.thread;
+    return row < rows && b.thread < call.vectors ? load16(call.send + index * 16) : Bytes16{0, 0};
+  };
+  Bytes16 mine = load(b.block);
+  if (!b.begin()) return;
+  const RowsBlock<true> block(call, b);
   uint32_t turn = 0;
-  const bool byPackets = block.call.byPackets, twoSteps = block.call.twoSteps;
-  if (byPackets) block.putPackets();
-  // How many rows this block has of the rank that has most.
-  const uint64_t most = block.call.most > b.block ? (block.call.most - b.block + b.blocks - 1) / b.blocks : 0;
+  bool failed = false;
 #pragma unroll 1
-  for (uint64_t i = 0; i < most + (twoSteps ? 2 : 1); ++i) {
-    if (!byPackets && i < most) block.putPiece(i);
-    if (i >= 1 && i - 1 < most) {
-      const uint64_t j = i - 1;
-      const bool has = block.has(b.rank, j);
-      if (has && !finishRow<N, Vectors>(block, epilogue, block.ofBlock(j), j, turn)) return false;
-      if (!byPackets && twoSteps) block.pieces.signalAll(Pieces::Results, j, [&](uint32_t) { return has; });
+  for (uint32_t row = b.block; row < rows; row += b.blocks) {
+    const bool isFirst = row == b.block;
+    if (!isFirst) mine = load(row);
+    if (block.warpHas(b.thread)) {
+#pragma unroll 1
+      for (uint32_t n = 1; n < b.ranks; ++n) block.putVector(b.peer(n), row, b.thread, mine);
     }
-    if (!byPackets && twoSteps && i >= 2 && !block.takeResultPieces(i - 2)) return false;
+    if (isFirst) b.countOthers();
+    // If a thread gives up, the others go on, and wait for it at barriers.
+    failed = !finishRow<N, 1>(block, epilogue, row, 0, turn, mine) || failed;
   }
-  return !(byPackets && twoSteps) || block.takeResultPackets();
+  if (b.block >= rows) b.countOthers();
+  b.end(failed);
+}
+
+// Any other.
+template <class N, uint32_t Vectors, class Epilogue>
+MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const CollectiveRows& call, const Epilogue& epilogue) {
+  CollectiveBlock b(comm, call.call, false);
+  if (!b.begin()) return;
+  b.countOthers();
+  const RowsBlock<false> block(call, b);
+  const bool byPieces = block.byPieces(), twoSteps = block.twoSteps();
+  // How many rows this block has of the rank that has most.
+  const uint32_t n = b.block < block.most() ? (block.most() - b.block + b.blocks - 1) / b.blocks : 0;
+  uint32_t turn = 0;
+  bool failed = false;
+#pragma unroll 1
+  for (uint32_t i = 0; n != 0 && i < n + (byPieces && twoSteps ? 2 : 1); ++i) {
+    if (i < n) block.put(i);
+    if (i >= 1 && i <= n) {
+      const uint32_t j = i - 1;
+      const bool has = block.has(b.rank, j);
+      if (has && !finishRow<N, Vectors>(block, epilogue, block.ofBlock(j), j, turn, Bytes16{0, 0})) {
+        // All threads know it, but by packets and lines in one step: then the others go on, and wait for this one at barriers.
+        if (byPieces || twoSteps) return b.end(true);
+        failed = true;
+      }
+      if (byPieces && twoSteps) block.pieces().signalAll(Pieces::Results, j, [&](uint32_t) { return has; });
+    }
+    if (byPieces && twoSteps && i >= 2 && !block.takeResultPieces(i - 2)) return b.end(true);
+  }
+  if (!byPieces && twoSteps) failed = !block.takeResultPackets();
+  b.end(failed);
 }
 
 }  // namespace detail
@@ -232,15 +287,15 @@ MSCCLPP_DEVICE_INLINE bool reduceRows(const RowsBlock& block, const Epilogue& ep
 template <class N, class Epilogue>
 MSCCLPP_DEVICE_INLINE void allReduceRows(const CollectiveHandle& comm, const CollectiveRows& call,
                                          const Epilogue& epilogue) {
-  detail::CollectiveBlock b(comm, call.call, false);
-  if (!b.begin()) return;
-  b.countOthers();
-  const detail::Pieces pieces(b);
-  const detail::RowsBlock block(call, b, pieces);
   // One vector of each thread is kept in registers, more in local memory.
-  const bool came = call.vectors <= b.threads ? detail::reduceRows<N, 1>(block, epilogue)
-                                                    : detail::reduceRows<N, CollectiveMaxVectors>(block, epilogue);
-  b.end(!came);
+  if (call.way == RowsByLines && !call.twoSteps && call.vectors <= threadsOfBlock()) {
+    detail::reduceShortRows<N>(comm, call, epilogue);
+  } else if (call.vectors <= threadsOfBlock()) {
+    detail::reduceRows<N, 1>(comm, call, epilogue);
+  } else {
+    // What one vector of each thread keeps is in registers, that of more in local memory.
+    detail::reduceRows<N, CollectiveMaxVectors>(comm, call, epilogue);
+  }
 }
 
 }  // namespace mscclpp

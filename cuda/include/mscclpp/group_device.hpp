@@ -33,6 +33,9 @@ MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, 
 MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
   return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(value), static_cast<int>(thread));
 }
+MSCCLPP_DEVICE_INLINE uint32_t warpShuffle(uint32_t value, uint32_t thread) {
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(thread));
+}
 
 // `load()`, by the 32 threads of a warp in one instruction, as which they make it once they have met. All 32 call it.
 template <class Load>
@@ -90,12 +93,14 @@ MSCCLPP_DEVICE_INLINE bool warpAny(bool value) {
   const uint64_t votes = __builtin_amdgcn_ballot_w64(value);
   return static_cast<uint32_t>(votes >> (detail::threadOfWavefront() & 32)) != 0;
 }
-MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+MSCCLPP_DEVICE_INLINE uint32_t warpShuffle(uint32_t value, uint32_t thread) {
   // The instruction names a thread of the wavefront by 4 times its number.
   const int from = static_cast<int>(((detail::threadOfWavefront() & 32) + thread % 32) * 4);
-  const int low = __builtin_amdgcn_ds_bpermute(from, static_cast<int>(value));
-  const int high = __builtin_amdgcn_ds_bpermute(from, static_cast<int>(value >> 32));
-  return static_cast<uint32_t>(low) | static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32;
+  return static_cast<uint32_t>(__builtin_amdgcn_ds_bpermute(from, static_cast<int>(value)));
+}
+MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+  const uint32_t low = warpShuffle(static_cast<uint32_t>(value), thread);
+  return low | static_cast<uint64_t>(warpShuffle(static_cast<uint32_t>(value >> 32), thread)) << 32;
 }
 template <class Load>
 MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
@@ -149,6 +154,9 @@ MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
 MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
   return __shfl_sync(0xffffffffu, value, static_cast<int>(thread));
+}
+MSCCLPP_DEVICE_INLINE uint32_t warpShuffle(uint32_t value, uint32_t thread) {
+  return static_cast<uint32_t>(warpShuffle(static_cast<uint64_t>(value), thread));
 }
 // Those with the flag of a line load before the others, like loads that find a line as it was before a store or after.
 template <class Load>

@@ -181,7 +181,6 @@ MSCCLPP_FLOAT(ReduceF8E4m3, 1,
               ((bits & 0x7f) == 0x7f ? detail::bitsAs<float>(0x7fc00000u) : detail::widenFloat<4, 3>(bits)),
               (detail::narrowFloat<4, 3, 0x7e, true, 0x7f>(value)))
 MSCCLPP_FLOAT(ReduceF8E5m2, 1, (detail::widenFloat<5, 2>(bits)), (detail::narrowFloat<5, 2, 0x7b, true, 0x7f>(value)))
-MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), (detail::narrowFloat<8, 7, 0x7f7f, false, 0x7fff>(value)))
 #if defined(MSCCLPP_DEVICE_CUDA)
 namespace detail {
 MSCCLPP_DEVICE_INLINE float widenHalf(uint32_t bits) {
@@ -215,9 +214,16 @@ MSCCLPP_DEVICE_INLINE uint32_t narrowHalf(float value) {
   asm("{\n\t.reg .b16 half;\n\tcvt.rn.f16.f32 half, %1;\n\tcvt.u32.u16 %0, half;\n\t}" : "=r"(bits) : "f"(value));
   return bits;
 }
+MSCCLPP_DEVICE_INLINE uint32_t narrowBf16(float value) {
+  uint32_t bits;
+  asm("{\n\t.reg .b16 half;\n\tcvt.rn.bf16.f32 half, %1;\n\tcvt.u32.u16 %0, half;\n\t}" : "=r"(bits) : "f"(value));
+  return bits;
+}
 }  // namespace detail
 MSCCLPP_FLOAT(ReduceF16, 2, detail::widenHalf(bits), detail::narrowHalf(value))
+MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), detail::narrowBf16(value))
 #else
+MSCCLPP_FLOAT(ReduceBf16, 2, detail::bitsAs<float>(bits << 16), (detail::narrowFloat<8, 7, 0x7f7f, false, 0x7fff>(value)))
 MSCCLPP_FLOAT(ReduceF16, 2, (detail::widenFloat<5, 10>(bits)), (detail::narrowFloat<5, 10, 0x7bff, false, 0x7fff>(value)))
 #endif
 #undef MSCCLPP_FLOAT

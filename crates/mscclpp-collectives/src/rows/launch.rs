@@ -4,7 +4,7 @@ use super::{Rows, VECTOR};
 use crate::{
     Error, Result, Way,
     calls::{Inner, Mapped, Reach},
-    handle::{CollectiveCall, CollectiveRows, MAX_RANKS, Segment, VECTORS},
+    handle::{CollectiveCall, CollectiveRows, MAX_RANKS, RowsWay, Segment, VECTORS},
     select::{Choice, Possible, Question, Shape, blocks_with_room},
     signature::rows_signature,
 };
@@ -28,7 +28,11 @@ impl Inner {
             return Ok(None);
         }
         let (bytes, result_bytes) = (rows.row_bytes(), u64::from(rows.outputs().1));
+        if rows.rows >= 1 << 31 {
+            return Err(Error::InvalidArgument(format!("{} rows; there may be fewer than 2^31", rows.rows)));
+        }
         let part = rows.rows.div_ceil(ranks as u64);
+        let vectors = bytes / VECTOR;
         // Every rank sums up some row: see E2 of the header.
         let two_steps = ranks > 1 && rows.rows >= ranks as u64;
         let question = Question {
@@ -37,11 +41,13 @@ impl Inner {
             bytes: bytes.saturating_mul(rows.rows),
             ranks,
             possible: Possible {
-                packets: mapped.layout.fits_packets(bytes.saturating_mul(rows.rows)),
-                lines: false,
+                packets: mapped.layout.fits_rows(vectors, rows.rows, 0, false),
+                lines: mapped.lines && mapped.layout.fits_rows(vectors, rows.rows, 0, true),
                 packets_in_two_steps: two_steps
-                    && mapped.layout.fits_packets((bytes + result_bytes).saturating_mul(part)),
-                lines_in_two_steps: false,
+                    && mapped.layout.fits_rows(vectors, part, result_bytes, false),
+                lines_in_two_steps: two_steps
+                    && mapped.lines
+                    && mapped.layout.fits_rows(vectors, part, result_bytes, true),
                 pieces_in_two_steps: two_steps,
                 direct: false,
                 bulk: false,
@@ -53,7 +59,7 @@ impl Inner {
             devices: mapped.devices,
         };
         let mut choice = self.selector.choose(&question).mended(&question);
-        let threads = (bytes / VECTOR).div_ceil(VECTORS).next_multiple_of(32);
+        let threads = vectors.div_ceil(VECTORS).next_multiple_of(32);
         choice.threads = choice.threads.max(threads as u32);
         choice.blocks = choice.blocks.min(blocks_with_room(mapped.max_threads, choice.threads).max(1));
         if choice.way == Way::Pieces {
@@ -95,7 +101,11 @@ impl Inner {
             vectors: (rows.row_bytes() / VECTOR) as u32,
             result_bytes,
             two_steps: choice.two_steps.into(),
-            by_packets: (choice.way == Way::Packets).into(),
+            way: match choice.way {
+                Way::Packets => RowsWay::Packets,
+                Way::Lines => RowsWay::Lines,
+                _ => RowsWay::Pieces,
+            } as u32,
         }
     }
 }

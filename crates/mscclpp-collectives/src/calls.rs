@@ -42,6 +42,7 @@ pub(crate) struct Inner {
     /// What was asked for, which groups of these ranks ask for, too.
     pub(crate) max_blocks: Option<u32>,
     pub(crate) calls_at_once: u32,
+    pub(crate) overlap: bool,
     pub(crate) budget: u64,
     /// See [`Counters`].
     pub(crate) counters: Counters,

@@ -145,6 +145,7 @@ impl Collectives {
         let mut builder = Self::builder(&inner.comm, &inner.gpu)
             .ranks(members.iter().map(|r| inner.group.ranks[*r]))
             .calls_at_once(inner.calls_at_once)
+            .overlap(inner.overlap)
             .scratch(inner.budget)
             .tag(inner.tag)
             .check_calls(inner.check_calls)
@@ -456,13 +457,13 @@ mod tests {
         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
         let gpu = comm.context().gpu(0).unwrap();
         let asked = |collectives: &Collectives| {
-            let Inner { max_blocks, calls_at_once, budget, .. } = *collectives.inner;
-            (max_blocks, calls_at_once, budget)
+            let Inner { max_blocks, calls_at_once, overlap, budget, .. } = *collectives.inner;
+            (max_blocks, calls_at_once, overlap, budget)
         };
         let usual = Collectives::new(&comm, &gpu).unwrap();
         let builder = Collectives::builder(&comm, &gpu).max_blocks(3).calls_at_once(5).scratch(1 << 20);
-        let other = builder.connect().unwrap();
-        for (all, expected) in [(usual, (None, 2, 16 << 20)), (other, (Some(3), 5, 1 << 20))] {
+        let other = builder.overlap(true).connect().unwrap();
+        for (all, expected) in [(usual, (None, 2, false, 16 << 20)), (other, (Some(3), 5, true, 1 << 20))] {
             let group = all.split(Some(0), 0).unwrap().expect("a group");
             assert_eq!([asked(&all), asked(&group)], [expected; 2]);
         }

@@ -47,17 +47,17 @@ const FORMS: [&str; 5] =
     ["exchange_packets", "exchange_lines", "exchange_pieces", "all_reduce_lines", "all_reduce_pieces"];
 const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
 
-/// Those that are loaded, by device and whether they are for two ranks.
+/// Those that are loaded, by device, whether they are for two ranks, and whether they overlap with other kernels.
 ///
 /// Loading waits for kernels that run on the device. A communicator that is set up while calls of another one wait for
 /// their peers must not do that, so all of a device share what the first of them loaded.
-type Loaded = Vec<((Platform, usize, bool), Arc<Mutex<Weak<Kernels>>>)>;
+type Loaded = Vec<((Platform, usize, bool, bool), Arc<Mutex<Weak<Kernels>>>)>;
 static LOADED: Mutex<Loaded> = Mutex::new(Vec::new());
 
 impl Kernels {
-    /// Those for so many ranks on a device.
-    pub(crate) fn on(gpu: &Gpu, ranks: usize) -> Result<Arc<Self>> {
-        let key = (gpu.platform(), gpu.id(), ranks == 2);
+    /// Those for so many ranks on a device. `overlap`: see [`CollectivesBuilder::overlap`](crate::CollectivesBuilder::overlap).
+    pub(crate) fn on(gpu: &Gpu, ranks: usize, overlap: bool) -> Result<Arc<Self>> {
+        let key = (gpu.platform(), gpu.id(), ranks == 2, overlap);
         let entry = {
             let mut loaded = LOADED.lock();
             let found = loaded.iter().find(|(of, _)| *of == key).map(|(_, entry)| entry.clone());
@@ -81,6 +81,9 @@ impl Kernels {
             let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_BULK)?;
             kernels.bulk = Some(module.kernel("exchange_bulk_move")?);
         }
+        if overlap {
+            kernels.prefer_shared_memory()?;
+        }
         let kernels = Arc::new(kernels);
         *entry = Arc::downgrade(&kernels);
         Ok(kernels)
@@ -100,6 +103,14 @@ impl Kernels {
         let group = |words: &str| module.kernel(&format!("all_reduce_group_{words}"));
         let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
         Ok(Self { forms, direct, groups, bulk: None, messages: module.kernel("move_messages")? })
+    }
+
+    fn prefer_shared_memory(&self) -> Result<()> {
+        let kernels = self.forms.iter().flatten().flatten().chain(&self.groups);
+        for kernel in kernels.chain([&self.direct, &self.messages]) {
+            kernel.prefer_shared_memory()?;
+        }
+        Ok(())
     }
 
     pub(crate) fn of(&self, choice: Choice, words: Words) -> Result<&Kernel> {

@@ -205,6 +205,8 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let devices: Vec<[u8; 16]> = all.iter().map(|hello| hello.uuid).collect();
     let communicator = Communicator::with_context(bootstrap, Context::on(comm.gpu.platform()));
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
+        // What they overlap with in trainings are matrix multiplications, and so it is with NCCL's kernels.
+        .overlap(true)
         .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
         .check_calls(env.check_calls);
     if let Some(host) = id::host(env)? {

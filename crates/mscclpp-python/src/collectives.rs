@@ -68,7 +68,7 @@ pub(crate) struct PyRegistered(Mutex<Option<Registered>>);
 impl PyCollectives {
     /// All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "host".
     #[new]
-    #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = false))]
+    #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = false, overlap = false))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn new(
         py: Python<'_>,
@@ -79,11 +79,12 @@ impl PyCollectives {
         calls_at_once: Option<u32>,
         timeout_sec: Option<f64>,
         check_calls: bool,
+        overlap: bool,
     ) -> PyResult<Self> {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
-        let mut builder =
-            Collectives::builder(&communicator, &gpu).check_calls(check_calls).selector(AsWished);
+        let builder = Collectives::builder(&communicator, &gpu);
+        let mut builder = builder.check_calls(check_calls).overlap(overlap).selector(AsWished);
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks);
         }

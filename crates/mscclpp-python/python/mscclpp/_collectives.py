@@ -65,7 +65,8 @@ class Collectives:
 
     `device` is the number of this rank's GPU, or else the current one. `synchronize()` gives up after `timeout`
     seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call
-    takes of a device, `scratch` its memory in bytes, and `check_calls` finds calls that do not match.
+    takes of a device, `scratch` its memory in bytes, `check_calls` finds calls that do not match, and `overlap` is for calls
+    that run beside matrix multiplications.
     """
 
     #: The number of this rank, and how many there are.
@@ -85,6 +86,7 @@ class Collectives:
         scratch: int | None = None,
         calls_at_once: int | None = None,
         check_calls: bool = False,
+        overlap: bool = False,
     ) -> None:
         if not isinstance(group, (CommGroup, Communicator)):
             group = CommGroup(group) if hasattr(group, "Get_rank") else CommGroup(torch_group=group)
@@ -92,7 +94,9 @@ class Collectives:
         communicator = group.communicator if isinstance(group, CommGroup) else group
         device = _mscclpp._current_gpu()[1] if device is None else device
         self._take(
-            _mscclpp._Collectives(communicator, device, max_blocks, scratch, calls_at_once, timeout, check_calls)
+            _mscclpp._Collectives(
+                communicator, device, max_blocks, scratch, calls_at_once, timeout, check_calls, overlap
+            )
         )
 
     def _take(self, made: _mscclpp._Collectives) -> None:

@@ -419,7 +419,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         bootstrap = TcpBootstrap.create(rank, len(ranks))
         bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank), seconds)
         index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
-        collectives = Collectives(Communicator(bootstrap), index, timeout=seconds)
+        # What they overlap with are the matrix multiplications of a backward pass.
+        collectives = Collectives(Communicator(bootstrap), index, timeout=seconds, overlap=True)
         return Lane(collectives, seconds, self._described)
 
 

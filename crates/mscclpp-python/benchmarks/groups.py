@@ -6,43 +6,16 @@ It starts itself as the two ranks. A graph has ten groups, and a figure is the m
 """
 
 import os
-import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
-
-def graph_of(torch: Any, calls: Callable[[], None]) -> Any:
-    calls()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(10):
-            calls()
-    return graph
-
-
-def timed(torch: Any, dist: Any, graph: Any) -> float:
-    times: list[float] = []
-    for _ in range(7):
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(20):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / 200)
-    return statistics.median(times)
+import mscclpp
+import torch
+import torch.distributed as dist
+from timing import as_ranks, graph_of, timed
 
 
 def rank() -> None:
-    import mscclpp
-    import torch
-    import torch.distributed as dist
-
     device = torch.device("cuda", int(os.environ["RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
@@ -63,7 +36,7 @@ def rank() -> None:
                 for tensor in tensors:
                     dist.all_reduce(tensor)
 
-        figures = [timed(torch, dist, graph_of(torch, calls)) for calls in (each, grouped, of_nccl)]
+        figures = [timed(graph_of(calls, 10), 20, 10) for calls in (each, grouped, of_nccl)]
         if device.index == 0:
             one_by_one, group, nccl = (f"{figure:.2f}" for figure in figures)
             print(f"16 x {count} bf16: one by one {one_by_one}, a group {group}, a group of NCCL's {nccl}", flush=True)
@@ -71,11 +44,4 @@ def rank() -> None:
     dist.destroy_process_group()
 
 
-if "RANK" in os.environ:
-    rank()
-else:
-    common = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29543")
-    started = [
-        subprocess.Popen([sys.executable, __file__], env=dict(common, RANK=str(r), LOCAL_RANK=str(r))) for r in range(2)
-    ]
-    sys.exit(max(process.wait() for process in started))
+as_ranks(__file__, rank)

@@ -1,0 +1,52 @@
+"""What the benchmarks of two GPUs with PyTorch share: ranks, graphs, times."""
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def as_ranks(file: str, rank: Callable[[], None]) -> None:
+    """Run `rank` in two processes, which start `file` with what torch.distributed reads."""
+    if "RANK" in os.environ:
+        rank()
+        return
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    common = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    command = [sys.executable, file, *sys.argv[1:]]
+    started = [subprocess.Popen(command, env=dict(common, RANK=str(r), LOCAL_RANK=str(r))) for r in range(2)]
+    sys.exit(max(abs(process.wait()) for process in started))
+
+
+def graph_of(calls: Callable[[], object], times: int) -> Any:
+    """A graph of `calls`, as many times one after the other. They run once before."""
+    calls()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            calls()
+    return graph
+
+
+def timed(graph: Any, replays: int, calls: int) -> float:
+    """Microseconds for one of the `calls` of a graph: the median of seven times of so many replays."""
+    times: list[float] = []
+    for _ in range(7):
+        dist.barrier()
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / (replays * calls))
+    return statistics.median(times)

@@ -62,6 +62,11 @@ pub trait Setup: Sync {
         false
     }
 
+    /// What endpoints are given as [`mscclpp_core::EndpointConfig::tokens_on_host`].
+    fn tokens_on_host(&self) -> bool {
+        false
+    }
+
     /// Whether of two writes to the same bytes the later one stays, with no update or flush between them.
     fn orders_writes(&self) -> bool {
         true

@@ -55,7 +55,9 @@ impl End {
         };
         let gpu = context.gpu(id).expect("the GPU of an end");
         let endpoint = context
-            .create_endpoint(EndpointConfig::new(setup.transport(), device))
+            .create_endpoint(
+                EndpointConfig::new(setup.transport(), device).tokens_on_host(setup.tokens_on_host()),
+            )
             .expect("the endpoint of an end");
         Self { context, gpu, endpoint }
     }

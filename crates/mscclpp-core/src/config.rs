@@ -74,6 +74,10 @@ pub struct EndpointConfig {
     /// How many operations may wait to be sent in each queue; none for the transport's own limit. When a queue is full, callers
     /// wait; that is no failure. CUDA IPC does not use this: it hands each operation to the driver at once.
     pub max_write_queue_size: Option<u32>,
+    /// Whether the tokens of its semaphores are in pinned host memory, also where kernels of its device wait for them. That is
+    /// for connections over which peers write to host memory: nothing then goes through the device on its way. Used by
+    /// Ethernet only.
+    pub tokens_on_host: bool,
     /// Used by `IB0` to `IB7` only.
     pub ib: IbConfig,
 }
@@ -82,13 +86,20 @@ impl EndpointConfig {
     /// An endpoint with everything else at its default.
     #[must_use]
     pub fn new(transport: Transport, device: Device) -> Self {
-        Self { transport, device, max_write_queue_size: None, ib: IbConfig::default() }
+        Self { transport, device, max_write_queue_size: None, tokens_on_host: false, ib: IbConfig::default() }
     }
 
     /// Sets [`EndpointConfig::max_write_queue_size`], 1 or more.
     #[must_use]
     pub fn max_write_queue_size(mut self, operations: u32) -> Self {
         self.max_write_queue_size = Some(operations);
+        self
+    }
+
+    /// Sets [`EndpointConfig::tokens_on_host`].
+    #[must_use]
+    pub fn tokens_on_host(mut self, on_host: bool) -> Self {
+        self.tokens_on_host = on_host;
         self
     }
 

@@ -174,6 +174,13 @@ impl Connection {
         if local == remote { local } else { remote }
     }
 
+    /// Whether device code of this side may reach memory of the peer by itself over this transport
+    /// ([`Connection::peer_ptr`]).
+    #[must_use]
+    pub fn maps_memory(&self) -> bool {
+        self.inner.provider.maps_memory(self.transport())
+    }
+
     /// The context that made it.
     #[must_use]
     pub fn context(&self) -> &Context {

@@ -1,6 +1,6 @@
 use std::{any::Any, collections::HashMap, sync::Arc, time::Duration};
 
-use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, Platform, fork::OfProcess};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, Gpu, PinnedBuffer, Platform, fork::OfProcess};
 use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::Mutex;
 
@@ -202,6 +202,24 @@ impl Context {
         self.register(region, transports.into())
     }
 
+    /// Registers a whole buffer of pinned host memory, as [`Context::register_buffer`] does with one of a device. Kernels of the
+    /// device that it was allocated for reach it, and transports that move host memory need no copy of their own.
+    ///
+    /// The registration keeps the buffer alive.
+    ///
+    /// # Errors
+    /// As [`Context::register_buffer`]; [`Error::InvalidArgument`] if the device has it at another address than the host.
+    pub fn register_pinned(
+        &self,
+        buffer: &PinnedBuffer,
+        transports: impl Into<TransportFlags>,
+    ) -> Result<RegisteredMemory> {
+        self.inner.here()?;
+        let region =
+            MemoryRegion::new(host_address(buffer)?, buffer.len(), None, Some(Arc::new(buffer.clone())))?;
+        self.register(region, transports.into())
+    }
+
     /// Registers memory of any origin (PyTorch, CuPy, cudarc, host memory) for use over `transports`.
     ///
     /// # Safety
@@ -362,15 +380,7 @@ impl Context {
             }
             TokenMemory::PinnedHost => {
                 let pinned = gpu.allocate_pinned(HOST_TOKEN_SLAB)?;
-                let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
-                if host != pinned.ptr() {
-                    return Err(Error::InvalidArgument(format!(
-                        "{gpu} has pinned memory at {:?} which the host has at {host:?}; tokens in host memory need \
-                             one address",
-                        pinned.ptr()
-                    )));
-                }
-                (host, None, Arc::new(pinned))
+                (host_address(&pinned)?, None, Arc::new(pinned))
             }
             TokenMemory::Own => {
                 let own = self.provider(transport)?.own_tokens(transport, gpu, HOST_TOKEN_SLAB)?;
@@ -391,6 +401,18 @@ impl Context {
         let region = MemoryRegion::new(DevicePtr(words.address()), words.len(), None, Some(words.clone()))?;
         let memory = self.register(region, transport.into())?;
         Ok(TokenSlab { memory, len: HOST_TOKEN_SLAB, beside: None, host: Some(words) })
+    }
+}
+
+/// The one address that host and device have for it.
+fn host_address(pinned: &PinnedBuffer) -> Result<DevicePtr> {
+    let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
+    match host == pinned.ptr() {
+        true => Ok(host),
+        false => Err(Error::InvalidArgument(format!(
+            "the device has pinned memory at {:?} which the host has at {host:?}; memory that peers write needs one address",
+            pinned.ptr()
+        ))),
     }
 }
 

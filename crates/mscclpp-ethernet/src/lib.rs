@@ -62,7 +62,7 @@ use std::sync::Arc;
 use mscclpp_core::{
     EndpointConfig, Error as CoreError, LinkMonitor, MemoryRegion, RegionInfo, Result, Transport,
     TransportFlags, host_id,
-    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TransportProvider},
+    provider::{Ends, Link, LocalEndpoint, Registration, RemoteRegion, TokenMemory, TransportProvider},
 };
 use mscclpp_gpu::Gpu;
 use mscclpp_net::event_loop::get_or_start;
@@ -118,6 +118,7 @@ struct EthernetEndpoint {
     name: Name,
     gpu: Option<Gpu>,
     max_waiting: Option<u32>,
+    tokens: TokenMemory,
     hub: Arc<Hub>,
 }
 
@@ -146,6 +147,7 @@ impl TransportProvider for Ethernet {
             blob: address.encode(&PROTOCOL),
             gpu: gpu.cloned(),
             max_waiting: config.max_write_queue_size,
+            tokens: if config.tokens_on_host { TokenMemory::PinnedHost } else { TokenMemory::Device },
             hub,
         }))
     }
@@ -186,6 +188,7 @@ impl TransportProvider for Ethernet {
                     error => Error::from(error).into(),
                 }
             })?;
-        Ok(Arc::new(EthernetLink { state, link, hub: local.hub.clone(), max_waiting: local.max_waiting }))
+        let EthernetEndpoint { max_waiting, tokens, .. } = *local;
+        Ok(Arc::new(EthernetLink { state, link, hub: local.hub.clone(), max_waiting, tokens }))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mscclpp_core::{
     Result,
-    provider::{Link, Queue},
+    provider::{Link, Queue, TokenMemory},
 };
 use mscclpp_net::links;
 
@@ -20,6 +20,7 @@ pub(crate) struct EthernetLink {
     pub(crate) link: links::Link,
     pub(crate) hub: Arc<Hub>,
     pub(crate) max_waiting: Option<u32>,
+    pub(crate) tokens: TokenMemory,
 }
 
 impl Link for EthernetLink {
@@ -31,6 +32,11 @@ impl Link for EthernetLink {
         socket::SENDER.apply(&connection.stream).during("setting up a connection").map_err(Error::from)?;
         let suspicions = self.link.suspicions();
         Ok(sending::open(connection, &self.state, suspicions, &self.hub.settings, self.max_waiting)?)
+    }
+
+    /// A token in host memory is stored when all copies to devices are complete, one on a device behind them in its stream.
+    fn token_memory(&self) -> Result<TokenMemory> {
+        Ok(self.tokens)
     }
 
     fn tell_failure(&self, reason: &str) {

@@ -9,13 +9,22 @@ use mscclpp_ethernet::Ethernet;
 #[derive(Clone, Copy)]
 struct OverEthernet {
     devices: Devices,
-    checksums: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Plain,
+    WithChecksums,
+    /// A signal is stored by the receiving thread, and not by the device behind its copies.
+    TokensOnHost,
 }
 
 impl Setup for OverEthernet {
     fn builder(&self) -> ContextBuilder {
         // Chunks that are small enough for the cases to go around many of them.
-        let ethernet = Ethernet::builder().staging(16 << 10, 3).checksums(self.checksums).build();
+        let ethernet =
+            Ethernet::builder().staging(16 << 10, 3).checksums(self.kind == Kind::WithChecksums).build();
         Context::builder().provider(ethernet)
     }
 
@@ -35,6 +44,10 @@ impl Setup for OverEthernet {
         true
     }
 
+    fn tokens_on_host(&self) -> bool {
+        self.kind == Kind::TokensOnHost
+    }
+
     fn writes_from_local_memory(&self) -> bool {
         true
     }
@@ -42,12 +55,16 @@ impl Setup for OverEthernet {
 
 fn main() -> ExitCode {
     let setups = Devices::all().into_iter().flat_map(|devices| {
-        // Checksums are tested between two devices.
-        let kinds = if devices.is_one() { &[false][..] } else { &[false, true] };
-        kinds.iter().map(move |&checksums| {
-            let checked = if checksums { "_with_checksums" } else { "" };
-            (format!("{devices}{checked}"), OverEthernet { devices, checksums })
-        })
+        // Other kinds are tested between two devices.
+        let kinds = if devices.is_one() { 1 } else { 3 };
+        let kinds = [
+            (Kind::Plain, ""),
+            (Kind::WithChecksums, "_with_checksums"),
+            (Kind::TokensOnHost, "_with_tokens_on_host"),
+        ]
+        .into_iter()
+        .take(kinds);
+        kinds.map(move |(kind, name)| (format!("{devices}{name}"), OverEthernet { devices, kind }))
     });
     run(setups, [])
 }

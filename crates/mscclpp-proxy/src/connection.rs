@@ -108,8 +108,9 @@ impl Counts {
         }
     }
 
-    /// A trigger was taken: what it asks for is about to be given to the connection's queue.
-    pub(crate) fn note(&self, trigger: ProxyTrigger, position: FifoPosition) {
+    /// A trigger was taken: what it asks for is about to be given to the connection's queue. `asks`: with it goes the question
+    /// whether all is complete.
+    pub(crate) fn note(&self, trigger: ProxyTrigger, position: FifoPosition, asks: bool) {
         let add = |count: &AtomicU64, n: u64| {
             let sum = count.load(Ordering::Relaxed) + n;
             count.store(sum, Ordering::Relaxed);
@@ -129,7 +130,7 @@ impl Counts {
             at.store(self.start.elapsed().as_nanos() as u64, Ordering::Relaxed);
             end.store((position + 1).raw(), Ordering::Relaxed);
         }
-        if kind.has(TriggerKind::FLAG) || kind.has(TriggerKind::SYNC) {
+        if asks {
             self.asked.store((position + 1).raw(), Ordering::Relaxed);
         }
         self.taken.store((position + 1).raw(), Ordering::Relaxed);
@@ -163,7 +164,7 @@ mod tests {
         let memory = (MemoryId::from_raw(0), 0);
         let trigger = ProxyTrigger::new(all, memory, memory, 10, SemaphoreId::from_raw(0)).unwrap();
         for position in 0..100 {
-            counts.note(trigger, FifoPosition::from_raw(position));
+            counts.note(trigger, FifoPosition::from_raw(position), true);
         }
         assert_eq!(oldest(90), Some(90));
         assert_eq!(oldest(100), None);

@@ -53,6 +53,8 @@ struct ConnectionQueue {
     queue: SendQueue,
     routes: Routes,
     completed: Completed,
+    /// Whether kernels can go directly, and so look whether something is pending, without a flush.
+    is_looked_at: bool,
     /// The first and the last of the triggers whose operations may not all have been taken by the transport.
     unsent: Option<(FifoPosition, Last)>,
     /// Tickets and the positions that are complete with them, both growing.
@@ -102,15 +104,17 @@ impl Engine {
             })?;
             queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
         }
+        // What no kernel looks at until it flushes costs a question and an answer, for nothing.
+        let signals = kind.has(TriggerKind::FLAG);
+        let asks = kind.has(TriggerKind::SYNC) || (signals && connection.is_looked_at);
         // Before anybody can know that it is done: who does finds it counted.
         if let Some(shared) = state.connections.get(number as u32) {
-            shared.counts.note(trigger, position);
+            shared.counts.note(trigger, position, asks);
         }
-        let signals = kind.has(TriggerKind::FLAG);
         if signals {
             queue.signal(signaller)?;
         }
-        if signals || kind.has(TriggerKind::SYNC) {
+        if asks {
             connection.report_completion(position + 1)?;
         }
         connection.note_unsent(Last { position, trigger });
@@ -218,7 +222,8 @@ impl ProxyHandler for Engine {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        let unasked = self.connections.iter_mut().flatten().filter(|connection| !connection.is_looked_at);
+        unasked.map(ConnectionQueue::check).collect()
     }
 
     fn failed(&mut self, error: &Error) {
@@ -241,6 +246,7 @@ impl ConnectionQueue {
             queue: shared.queue.lock().take().ok_or_else(taken)?,
             routes: Routes::new(),
             completed: shared.completed.clone(),
+            is_looked_at: shared.connection.maps_memory(),
             unsent: None,
             awaited: VecDeque::with_capacity(MAX_AWAITED),
             last: None,
@@ -300,6 +306,14 @@ impl ConnectionQueue {
             self.awaited.pop_front();
         }
         completed.map_or(Ok(()), |end| store(word, end))
+    }
+
+    /// Looks whether something that was handed over has failed, of which nobody may have asked whether it is complete.
+    fn check(&mut self) -> Result<()> {
+        let progress = self.queue.progress();
+        progress
+            .map_or_else(|error| self.unless_closed(error).map(drop), |_| Ok(()))
+            .map_err(|error| self.named(error))
     }
 
     /// Gives `false` instead of a failure for a peer that has closed its side, if only a stop wanted to hear of it: as

@@ -83,6 +83,11 @@ impl Idle {
             self.polls = POLLS_PER_LOOK - 1;
             thread::sleep(nap);
         }
+        self.is_due(now)
+    }
+
+    /// Whether it is time to check that all is well, as it is every millisecond or so.
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.checked.is_none_or(|checked| now - checked >= CHECK_PERIOD);
         if due {
             self.checked = Some(now);

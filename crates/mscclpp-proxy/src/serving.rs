@@ -151,10 +151,14 @@ impl<H: ProxyHandler> Shared<H> {
             if trigger.is_some() {
                 continue;
             }
-            if progress == Progress::Busy {
+            let is_due = if progress == Progress::Busy {
                 idle.reset();
                 thread::yield_now();
-            } else if idle.pause() {
+                idle.is_due(Instant::now())
+            } else {
+                idle.pause()
+            };
+            if is_due {
                 match fifo.check() {
                     // For a moment the hole is behind a push that is under way. The next look is a millisecond later.
                     Err(_) if suspected.replace(fifo.tail()) != Some(fifo.tail()) => {}

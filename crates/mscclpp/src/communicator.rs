@@ -4,7 +4,7 @@ use mscclpp_bootstrap::Bootstrap;
 use mscclpp_core::{
     Connection, Context, Endpoint, RegisteredMemory, Semaphore, SemaphoreStub, TransportFlags,
 };
-use mscclpp_gpu::{DeviceBuffer, DevicePtr};
+use mscclpp_gpu::{DeviceBuffer, DevicePtr, PinnedBuffer};
 
 use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, members::Members, mesh};
 
@@ -293,6 +293,18 @@ impl Communicator {
         transports: impl Into<TransportFlags>,
     ) -> Result<RegisteredMemory> {
         Ok(self.context.register_buffer(buffer, transports)?)
+    }
+
+    /// [`Context::register_pinned`] of this communicator's context.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn register_pinned(
+        &self,
+        buffer: &PinnedBuffer,
+        transports: impl Into<TransportFlags>,
+    ) -> Result<RegisteredMemory> {
+        Ok(self.context.register_pinned(buffer, transports)?)
     }
 
     /// [`Context::register_memory`] of this communicator's context.

@@ -192,10 +192,10 @@ inline bool copyWords([[maybe_unused]] void* to, [[maybe_unused]] const void* fr
 #endif
 }
 
-// Adds numbers, in the order of their sources, in the same way (trace.cpp).
-extern "C" __attribute__((visibility("hidden"))) void mscclpp_host_add_floats(uint32_t* to, const uint8_t* const* from,
+// Adds numbers, in the order of their sources, in the same way (trace.cpp). `byEight`: all is at multiples of 8.
+extern "C" __attribute__((visibility("hidden"))) void mscclpp_host_add_floats(uint8_t* to, const uint8_t* const* from,
                                                                                uint32_t count, uint64_t offset,
-                                                                               uint64_t floats);
+                                                                               uint64_t floats, bool byEight);
 
 // As copyWords, for sums of the numbers that are `offset` bytes behind each of `count` sources. Also false if not all is at
 // multiples of 4.
@@ -212,7 +212,7 @@ inline bool addFloats([[maybe_unused]] uint8_t* to, [[maybe_unused]] const uint8
     if (!isOneMemory(from[n] + offset, floats * 4, 0)) return false;
   }
   if (addresses % 4 != 0) return false;
-  mscclpp_host_add_floats(reinterpret_cast<uint32_t*>(to + offset), from, count, offset, floats);
+  mscclpp_host_add_floats(to + offset, from, count, offset, floats, addresses % 8 == 0);
   step(static_cast<int64_t>(floats / 16 * count));
   return true;
 #endif

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use mscclpp::{
     Communicator, Device, DeviceBuffer, DevicePtr, EndpointConfig, Gpu, Kernel, LaunchConfig, Module,
-    Platform, PortChannel, PortChannelHandle, ProxyService, Semaphore, Stream, Transport,
+    Platform, PortChannel, PortChannelHandle, ProxyService, RegisteredMemory, Semaphore, Stream, Transport,
     errors::ProxyError,
-    gpu::{Abort, KernelArgument, Owner},
+    gpu::{Abort, KernelArgument, Owner, PinnedBuffer},
 };
 
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) struct Links {
     pub(crate) network: Network,
     /// For each link, channel and lane.
     channels: Vec<PortChannel>,
-    memory: DeviceBuffer,
+    rings: Rings,
     handles: DeviceBuffer,
     counts: DeviceBuffer,
     move_across: Kernel,
@@ -73,8 +73,50 @@ pub(crate) struct Links {
     /// Without transfers.
     call: CollectiveAcross,
     /// Memory for steps: see [`Maker`](super::steps::Maker).
-    pub(super) scratch: DevicePtr,
-    pub(super) scratch_bytes: u64,
+    pub(super) scratch: DeviceBuffer,
+}
+
+/// Where a rank's rings are: in memory that the transport reads and writes without copies of its own.
+enum Rings {
+    /// For adapters.
+    Device(DeviceBuffer),
+    /// For sockets. Kernels bring data to host memory, and take it from there, where a copy engine would have to do that too.
+    Pinned(PinnedBuffer),
+}
+
+impl Rings {
+    fn allocate(gpu: &Gpu, transport: Transport, bytes: u64) -> Result<Self> {
+        Ok(match transport == Transport::ETHERNET {
+            true => Self::Pinned(gpu.allocate_pinned(bytes)?),
+            false => Self::Device(gpu.allocate(bytes)?),
+        })
+    }
+
+    fn register(&self, comm: &Communicator, transport: Transport) -> Result<RegisteredMemory> {
+        Ok(match self {
+            Self::Device(rings) => comm.register_buffer(rings, transport)?,
+            Self::Pinned(rings) => comm.register_pinned(rings, transport)?,
+        })
+    }
+
+    fn are_on_host(&self) -> bool {
+        matches!(self, Self::Pinned(_))
+    }
+
+    fn ptr(&self) -> DevicePtr {
+        match self {
+            Self::Device(rings) => rings.ptr(),
+            Self::Pinned(rings) => rings.ptr(),
+        }
+    }
+
+    /// What launches keep.
+    fn owner(&self) -> Option<Owner> {
+        match self {
+            Self::Device(rings) => KernelArgument::owner(&rings),
+            Self::Pinned(rings) => KernelArgument::owner(&rings),
+        }
+    }
 }
 
 impl Links {
@@ -93,17 +135,19 @@ impl Links {
         let (lanes, connections) = lanes_and_connections(gpu, topology, connections);
         let remote = topology.remote();
         let (place, scratch_bytes) = place_and_scratch(topology.most_links() as u64, lanes.into(), budget)?;
-        let rings = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
+        let outbox = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
         let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_OF_HOSTS)?;
-        let memory = gpu.allocate(2 * rings + scratch_bytes)?;
+        let rings = Rings::allocate(gpu, transport, 2 * outbox)?;
+        let scratch = gpu.allocate(scratch_bytes)?;
         let channels = remote.len() * CHANNELS * lanes as usize;
         let handles = gpu.allocate(channels as u64 * HANDLE)?;
         // Fresh memory is zero.
         let counts = gpu.allocate(8 * channels as u64)?;
-        let registered = comm.register_buffer(&memory, transport)?;
+        let registered = rings.register(comm, transport)?;
         let lanes_of_each = (lanes / connections) as usize;
         let connect = |_| {
-            let config = EndpointConfig::new(transport, Device::gpu(gpu.id()));
+            let config =
+                EndpointConfig::new(transport, Device::gpu(gpu.id())).tokens_on_host(rings.are_on_host());
             let peers = remote.iter().map(|r| group.ranks[*r]);
             let mesh = comm.mesh(config).peers(peers).tag(tag).memory(&registered);
             mesh.semaphores(CHANNELS * lanes_of_each).connect()
@@ -139,9 +183,9 @@ impl Links {
             transfers: [Transfer::NONE; MAX_RANKS_OF_HOSTS],
             channels: handles.ptr(),
             counts: counts.ptr(),
-            memory: memory.ptr(),
+            memory: rings.ptr(),
             inbox: 0,
-            outbox: rings,
+            outbox,
             place,
             most: 0,
             count: 0,
@@ -158,9 +202,8 @@ impl Links {
             service: Arc::new(service),
             network: Network { transport, tag, connections },
             channels: all,
-            scratch: memory.ptr().add(2 * rings),
-            scratch_bytes,
-            memory,
+            scratch,
+            rings,
             handles,
             counts,
             move_across: module.kernel("move_across")?,
@@ -170,14 +213,16 @@ impl Links {
     }
 
     pub(crate) fn device_bytes(&self) -> u64 {
-        self.memory.len() + self.handles.len() + self.counts.len()
+        let rings = if let Rings::Device(rings) = &self.rings { rings.len() } else { 0 };
+        rings + self.scratch.len() + self.handles.len() + self.counts.len()
     }
 
     /// What launches keep.
     pub(crate) fn owner(&self) -> Owner {
         let channels = self.channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
-        let buffers = [&self.memory, &self.handles, &self.counts];
-        let owners = channels.chain(buffers.iter().filter_map(KernelArgument::owner)).collect();
+        let buffers = [&self.scratch, &self.handles, &self.counts];
+        let buffers = buffers.iter().filter_map(KernelArgument::owner);
+        let owners = channels.chain(buffers).chain(self.rings.owner()).collect();
         Arc::new(Served::new(owners, &self.service))
     }
 

@@ -177,8 +177,13 @@ impl Hosts {
     }
 
     fn maker(&self) -> Maker<'_> {
-        let Links { scratch, scratch_bytes, .. } = self.links;
-        Maker { topology: &self.topology, model: self.model, scratch, scratch_bytes }
+        let scratch = &self.links.scratch;
+        Maker {
+            topology: &self.topology,
+            model: self.model,
+            scratch: scratch.ptr(),
+            scratch_bytes: scratch.len(),
+        }
     }
 
     /// # Safety

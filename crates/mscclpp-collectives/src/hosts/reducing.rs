@@ -135,7 +135,9 @@ impl Maker<'_> {
             return steps;
         }
         let rails = Rails { count: topology.fewest(), first: 0 };
-        let chunks = (bytes / CHUNK_MIN).clamp(1, CHUNKS_MAX) as usize;
+        // While one is between hosts, the ranks of a host are busy with others. A rank alone would only begin again with each.
+        let most = if topology.even() == Some(1) { 1 } else { CHUNKS_MAX };
+        let chunks = (bytes / CHUNK_MIN).clamp(1, most) as usize;
         let chunk = |n: usize| {
             let (at, size) = Self::part(bytes, chunks, n);
             let (send, recv) = (send.add(at), recv.add(at));

@@ -14,7 +14,8 @@ impl CollectivesBuilder {
     /// Within a host, ranks reach each other's memory as ever. Between hosts, port channels move the data. The selector and
     /// [algorithms](Self::algorithm) of the program are asked for what is done within a host, or not at all; memory that is
     /// registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
-    /// [`all_reduce_rows`](crate::Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again.
+    /// [`all_reduce_rows`](crate::Collectives::all_reduce_rows). It takes as much [scratch](Self::scratch) again,
+    /// of which three quarters are page-locked host memory over Ethernet.
     pub fn between_hosts(mut self, transport: Transport) -> Self {
         self.between_hosts = Some(transport);
         self

@@ -36,6 +36,9 @@ pub(crate) struct Receiver<W> {
     buffer: Box<[u8]>,
     /// The part of the buffer that has arrived and is not used yet.
     filled: Range<usize>,
+    /// How many bytes are looked for at the beginning of a frame. Behind long data most likely comes more, most of which should
+    /// go directly to its place.
+    ahead: usize,
 }
 
 /// How receiving ended.
@@ -92,7 +95,7 @@ impl<W: Wire> Receiver<W> {
         placer: Placer,
     ) -> Self {
         let buffer = vec![0; BUFFER].into_boxed_slice();
-        Self { wire, inbound, outbound, placer, regions, buffer, filled: 0..0 }
+        Self { wire, inbound, outbound, placer, regions, buffer, filled: 0..0, ahead: BUFFER }
     }
 
     #[cfg(any(fuzzing, test))]
@@ -128,6 +131,7 @@ impl<W: Wire> Receiver<W> {
         match Frame::open(&mut self.inbound, &header)? {
             Frame::Write { region, offset, len, checksum } => {
                 let target = self.regions.target(region, offset, len)?;
+                self.ahead = if len >= BUFFER as u64 { SMALL } else { BUFFER };
                 let intact = self.receive(&target, len, checksum)?;
                 self.regions.done();
                 match intact {
@@ -175,7 +179,8 @@ impl<W: Wire> Receiver<W> {
             self.filled = 0..len;
         }
         let at = if self.filled.is_empty() { CutAt::BetweenFrames } else { CutAt::Header };
-        let count = self.receive_into(Piece::NONE, self.filled.end..BUFFER, at)?;
+        let end = BUFFER.min(self.filled.end + self.ahead);
+        let count = self.receive_into(Piece::NONE, self.filled.end..end, at)?;
         self.filled.end += count;
         Ok(())
     }
@@ -245,10 +250,8 @@ impl<W: Wire> Receiver<W> {
         self.filled.start += there;
         let mut rest = piece.after(there);
         while rest.len > 0 {
-            // The buffer is empty, or there would be no rest. Behind a long write most likely comes another, whose bytes
-            // should go directly to their place.
-            let room = if rest.len >= BUFFER { SMALL } else { BUFFER };
-            let count = self.receive_into(rest, 0..room, CutAt::Data)?;
+            // The buffer is empty, or there would be no rest.
+            let count = self.receive_into(rest, 0..self.ahead, CutAt::Data)?;
             let direct = count.min(rest.len);
             rest = rest.after(direct);
             self.filled = 0..count - direct;

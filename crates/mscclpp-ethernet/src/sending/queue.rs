@@ -62,7 +62,7 @@ pub(crate) fn open(
         max_waiting: max_waiting.unwrap_or(MAX_WAITING).into(),
         connection,
         given: 0,
-        has_handed_over: false,
+        handed_over: Vec::with_capacity(BACKLOG),
         routes: Routes::default(),
         completed: 0,
         flushes: VecDeque::with_capacity(BACKLOG),
@@ -74,9 +74,10 @@ struct EthernetQueue {
     answers: Answers,
     checksums: bool,
     max_waiting: u64,
-    /// Works handed over, and whether the driver must still be woken for one.
+    /// How many works were handed over, with those of the batch at hand. The driver gets these together, or it might send a write
+    /// without its signal, for which the peer would wake up twice.
     given: u64,
-    has_handed_over: bool,
+    handed_over: Vec<Work>,
     /// By number.
     routes: Routes<EthernetRoute>,
     /// The last ticket that was answered.
@@ -107,8 +108,7 @@ impl EthernetQueue {
 
     fn hand_over(&mut self, work: Work) {
         self.given += 1;
-        self.has_handed_over = true;
-        self.connection.backlog.lock().push_back(work);
+        self.handed_over.push(work);
     }
 
     /// Whether the most operations that may wait to be sent are waiting.
@@ -226,8 +226,8 @@ impl Queue for EthernetQueue {
             }
             taken += 1;
         }
-        // Once for all of them.
-        if std::mem::take(&mut self.has_handed_over) {
+        if !self.handed_over.is_empty() {
+            self.connection.backlog.lock().extend(self.handed_over.drain(..));
             self.connection.wake();
         }
         match result {

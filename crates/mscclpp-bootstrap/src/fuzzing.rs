@@ -11,6 +11,7 @@ use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Table, parse_place};
 use crate::unique_id::UniqueId;
+use mscclpp_net::wire::Wire;
 use mscclpp_net::{frame, handshake};
 
 /// The version of the protocol.

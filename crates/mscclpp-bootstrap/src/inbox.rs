@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mscclpp_net::wire_enum;
 use mscclpp_os::waiting::LongWait;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -23,6 +24,8 @@ pub(crate) enum Channel {
     /// Barriers of groups; the tag names the group.
     Group,
 }
+
+wire_enum!(Channel or "a message is for no known channel" { 0 => User, 1 => Tree, 2 => Group });
 
 /// Which stream of messages one belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

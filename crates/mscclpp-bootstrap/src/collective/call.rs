@@ -7,7 +7,7 @@ use super::broken;
 use super::exchange::{Envelope, Exchange, Place};
 use crate::protocol::tree;
 use crate::{Error, Party, Result};
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 /// Which collective a message belongs to, and whose call it is. Ranks that call different ones, or in another order, find
 /// out.
@@ -84,13 +84,7 @@ impl Call {
     }
 
     fn header(self, status: u8, rank: usize) -> Vec<u8> {
-        let (code, root) = self.operation.code();
-        let mut out = vec![code];
-        out.extend(root.to_le_bytes());
-        out.extend(self.number.to_le_bytes());
-        out.push(status);
-        out.extend((rank as u32).to_le_bytes());
-        out
+        (self.operation.code(), self.number, status, rank).to_bytes()
     }
 }
 
@@ -147,8 +141,8 @@ struct Header {
 
 fn parse_header(message: &[u8]) -> Result<Header, Malformed> {
     let mut reader = Reader::new(message);
-    let operation = Operation::from_code((reader.u8()?, reader.u32()?))?;
-    Ok(Header { operation, number: reader.u64()?, status: reader.u8()?, rank: reader.u32()? as usize })
+    let operation = Operation::from_code(reader.take()?)?;
+    Ok(Header { operation, number: reader.take()?, status: reader.take()?, rank: reader.take()? })
 }
 
 /// Parses a message in every way one can be, for the fuzz targets.
@@ -159,8 +153,7 @@ pub(crate) fn check(message: &[u8]) {
 }
 
 pub(crate) fn put_contribution(out: &mut Vec<u8>, rank: usize, bytes: &[u8]) {
-    out.extend((rank as u32).to_le_bytes());
-    out.extend((bytes.len() as u64).to_le_bytes());
+    (rank, bytes.len() as u64).put(out);
     out.extend_from_slice(bytes);
 }
 
@@ -168,8 +161,8 @@ pub(crate) fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, M
     let mut found = BTreeMap::new();
     let mut reader = Reader::new(gathered);
     while !reader.rest().is_empty() {
-        let rank = reader.u32()? as usize;
-        let length = usize::try_from(reader.u64()?).map_err(|_| Malformed("a contribution is too long"))?;
+        let (rank, length) = reader.take::<(usize, u64)>()?;
+        let length = usize::try_from(length).map_err(|_| Malformed("a contribution is too long"))?;
         found.insert(rank, reader.bytes(length)?.to_vec());
     }
     if found.len() != n || found.keys().next_back() != Some(&(n - 1)) {

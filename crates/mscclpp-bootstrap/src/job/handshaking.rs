@@ -15,7 +15,7 @@ use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::protocol::roster::Refused;
 use crate::{Error, LOG, Party};
-use mscclpp_net::wire::Malformed;
+use mscclpp_net::wire::{Malformed, Wire};
 
 /// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end. If ranks may be
 /// replaced, until its time is up: the complete generation will end.
@@ -202,7 +202,7 @@ impl Job {
             }
         }
         let remote = self.connections.get(&id).map(|connection| connection.remote);
-        self.say([id], verified.reject(&rejection.payload()));
+        self.say([id], verified.reject(&rejection.to_bytes()));
         if let (Rejection::OtherJob { .. }, Some(remote)) = (&rejection, remote) {
             let id = if hello.job == [0; 16] { "without an id" } else { "with another id" };
             let remedy = "if it is of this one, give all ranks the same MSCCLPP_JOB_ID";

@@ -209,16 +209,14 @@ impl Job {
                 }
             }
             Kind::Credit => {
-                let mut reader = Reader::new(&frame.payload);
-                let credit = reader.u32()? as usize;
+                let credit = Reader::new(&frame.payload).take()?;
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.outbox.credit(credit);
                     self.queue_write(id);
                 }
             }
             Kind::Goodbye => {
-                let mut reader = Reader::new(&frame.payload);
-                let count = reader.u64()?;
+                let count = Reader::new(&frame.payload).take()?;
                 self.peers.entry(rank).or_default().farewell = Some(count);
                 self.remove_link(id, rank);
                 self.leave_if_done(rank);

@@ -35,7 +35,7 @@ impl Formation {
     pub(super) fn take_progress(&mut self, frame: &Frame) -> Result<(), Malformed> {
         let mut reader = Reader::new(&frame.payload);
         self.missing = notice::take_ranks(&mut reader)?;
-        self.full = if reader.rest().is_empty() { None } else { Some(reader.u32()?) };
+        self.full = if reader.rest().is_empty() { None } else { Some(reader.take()?) };
         Ok(())
     }
 }

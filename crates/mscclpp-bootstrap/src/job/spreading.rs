@@ -105,7 +105,7 @@ impl Job {
             return Ok(());
         }
         let mut reader = Reader::new(&frame.payload);
-        let last = reader.flag()?;
+        let last = reader.take::<bool>()?;
         self.formation.table.extend_from_slice(reader.rest());
         if self.formation.table.len() > most_bytes(self.plan.n_ranks) {
             return Err(Malformed("a table is too long"));

@@ -6,7 +6,7 @@
 
 use mscclpp_net::handshake::{self, Claim, Failure, Frame, Verified};
 use mscclpp_net::key::Nonce;
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Wire};
 
 use crate::protocol::hello::{Hello, JobId, Rejection};
 use crate::protocol::key::JobKey;
@@ -60,7 +60,7 @@ impl Initiator {
         first: &Frame,
     ) -> Result<(Self, Vec<u8>), HandshakeError> {
         let secret = key.secret;
-        handshake::Initiator::answer(PROTOCOL, &key.key, &hello.payload(), first)
+        handshake::Initiator::answer(PROTOCOL, &key.key, &hello.to_bytes(), first)
             .map(|(initiator, bytes)| (Self { secret, initiator }, bytes))
             .map_err(|failure| HandshakeError::of(failure, secret))
     }
@@ -72,10 +72,7 @@ impl Initiator {
         if !answer.accepted {
             return Ok(Answer::Rejected(Rejection::parse(answer.said)?));
         }
-        let mut reader = Reader::new(answer.said);
-        let job = reader.array()?;
-        reader.end()?;
-        Ok(Answer::Accepted { job })
+        Ok(Answer::Accepted { job: JobId::parse(answer.said)? })
     }
 }
 
@@ -96,7 +93,7 @@ impl Responder {
     /// the connection is closed.
     pub(crate) fn verify(&self, first: &Frame) -> Result<(Hello, Verified), HandshakeError> {
         let claim = Claim::of(first).map_err(|failure| HandshakeError::of(failure, self.key.secret))?;
-        let hello = Hello::parse(claim.said)?;
+        let hello = Hello::of_any_version(claim.said)?;
         match (hello.secret, self.key.secret) {
             (true, false) => Err(HandshakeError::Unproven("it has a key, and this job has none")),
             (false, true) => Err(HandshakeError::Unproven("it has no key")),
@@ -109,7 +106,7 @@ impl Responder {
 
     /// What somebody says of itself who was not verified: for messages alone.
     pub(crate) fn claim(first: &Frame) -> Option<Hello> {
-        Hello::parse(Claim::of(first).ok()?.said).ok()
+        Hello::of_any_version(Claim::of(first).ok()?.said).ok()
     }
 
     /// The answer to a stranger: that it does not belong here, and whether a key is needed.
@@ -164,7 +161,7 @@ mod tests {
             Rejection::OtherJob { theirs: "Slurm job 7 step 0".into() },
         ] {
             let (initiator, verified, _) = run(&key, &key).unwrap();
-            let answer = initiator.conclude(&frame(&verified.reject(&rejection.payload())));
+            let answer = initiator.conclude(&frame(&verified.reject(&rejection.to_bytes())));
             assert_eq!(answer, Ok(Answer::Rejected(rejection)));
         }
     }

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use mscclpp_net::wire::Wire;
+
 use crate::collective::call::{Call, Operation, put_contribution};
 use crate::collective::exchange::Envelope;
 use crate::inbox::Channel;
@@ -133,7 +135,7 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
     let challenge = HEADER + NONCE;
     let accept = HEADER + PROOF + JOB;
     let empty = encode(Kind::Go, &[]).len();
-    let hello = HEADER + PROOF + hello(plan, 0, Purpose::Join, [0; NONCE]).payload().len();
+    let hello = HEADER + PROOF + hello(plan, 0, Purpose::Join, [0; NONCE]).to_bytes().len();
     let join = HEADER + entry.encode().len();
     let table = table::encode(std::slice::from_ref(entry), 1).len();
     // One entry, its two hosts and the head, of which there is more for more ranks.

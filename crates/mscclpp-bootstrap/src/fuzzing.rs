@@ -2,7 +2,7 @@
 //! Not part of the API.
 
 use crate::address::Address;
-use crate::collective;
+use crate::collective::call;
 use crate::protocol::frame::{FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
@@ -162,7 +162,7 @@ pub fn table(bytes: &[u8]) {
 
 /// Bytes as a message of a collective.
 pub fn collective_message(bytes: &[u8]) {
-    collective::check(bytes);
+    call::check(bytes);
 }
 
 /// The id of the job of a rank that was told its number and the address, as the environment says.

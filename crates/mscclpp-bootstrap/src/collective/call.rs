@@ -27,6 +27,14 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllGather => "all_gather",
+            Self::Barrier => "barrier",
+            Self::Broadcast { .. } => "broadcast",
+        }
+    }
+
     fn code(self) -> (u8, u32) {
         match self {
             Self::AllGather => (1, 0),
@@ -47,11 +55,8 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AllGather => write!(f, "all_gather"),
-            Self::Barrier => write!(f, "barrier"),
-            Self::Broadcast { root } => write!(f, "broadcast from rank {root}"),
-        }
+        f.write_str(self.name())?;
+        if let Self::Broadcast { root } = self { write!(f, " from rank {root}") } else { Ok(()) }
     }
 }
 
@@ -152,9 +157,12 @@ pub(crate) fn check(message: &[u8]) {
     }
 }
 
-pub(crate) fn put_contribution(out: &mut Vec<u8>, rank: usize, bytes: &[u8]) {
-    (rank, bytes.len() as u64).put(out);
+/// What a rank gives to an all_gather.
+pub(crate) fn contribution(rank: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(12 + bytes.len());
+    (rank, bytes.len() as u64).put(&mut out);
     out.extend_from_slice(bytes);
+    out
 }
 
 pub(crate) fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {

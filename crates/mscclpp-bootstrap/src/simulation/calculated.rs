@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mscclpp_net::wire::Wire;
 
-use crate::collective::call::{Call, Operation, put_contribution};
+use crate::collective::call::{Call, Operation, contribution};
 use crate::collective::exchange::Envelope;
 use crate::inbox::Channel;
 use crate::job::{Plan, hello};
@@ -77,10 +77,10 @@ impl Gather {
 
     /// The bytes of a message with what so many ranks have given.
     fn bytes(&self, ranks: usize) -> usize {
-        let mut piece = Vec::new();
-        if self.operation == Operation::AllGather {
-            put_contribution(&mut piece, 0, &[0; PIECE]);
-        }
+        let piece = match self.operation {
+            Operation::AllGather => contribution(0, &[0; PIECE]),
+            _ => Vec::new(),
+        };
         let call = Call { operation: self.operation, number: 0, rank: 0, n: self.n };
         call.seal(&Ok(vec![0; ranks * piece.len()])).map_or(0, |message| message.len())
     }

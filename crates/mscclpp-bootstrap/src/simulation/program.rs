@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::collective::call::{Call, Operation, contributions, put_contribution};
+use crate::collective::call::{Call, Operation, contribution, contributions};
 use crate::collective::exchange::{Envelope, Exchange, Next};
 use crate::collective::group::Group;
 use crate::inbox::{Channel, Stream};
@@ -201,11 +201,7 @@ impl Program {
             self.calls += 1;
         }
         match step {
-            Step::AllGather => {
-                let mut own = Vec::new();
-                put_contribution(&mut own, rank, &self.piece(rank));
-                call(Operation::AllGather, own)
-            }
+            Step::AllGather => call(Operation::AllGather, contribution(rank, &self.piece(rank))),
             Step::Barrier => call(Operation::Barrier, Vec::new()),
             Step::Broadcast { root } => {
                 let own = if rank == root { self.piece(root) } else { Vec::new() };
@@ -278,22 +274,9 @@ impl Program {
         (channel, tag): (Channel, u64),
         commands: &mut Vec<Command>,
     ) -> Result<Next> {
-        loop {
-            let next = exchange.advance(|peer, bytes| {
-                commands.push(Command::Send { stream: Stream { peer, channel, tag }, bytes, written: None });
-            })?;
-            let Next::Await(awaited) = next else { return Ok(next) };
-            let mut missing = Vec::new();
-            for &peer in &awaited {
-                match self.take(Stream { peer, channel, tag }) {
-                    Some(outcome) => exchange.take(peer, outcome)?,
-                    None => missing.push(peer),
-                }
-            }
-            if missing.len() == awaited.len() {
-                return Ok(Next::Await(missing));
-            }
-        }
+        let stream = |peer| Stream { peer, channel, tag };
+        let post = |peer, bytes| commands.push(Command::Send { stream: stream(peer), bytes, written: None });
+        exchange.run(post, |peer| self.take(stream(peer)).transpose())
     }
 
     fn take(&mut self, stream: Stream) -> Option<Result<Vec<u8>>> {

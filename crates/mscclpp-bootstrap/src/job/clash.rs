@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::job::Job;
+use crate::job::roster::Refused;
 use crate::protocol::hello::{Hello, Purpose, Rejection};
-use crate::protocol::roster::Refused;
 
 impl Job {
     /// Judges a rank that wants to join the complete job of this rank 0; nothing if it wants something else.

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use mscclpp_net::handshake::{Initiator, Responder};
 use mscclpp_net::key::Nonce;
 
 use crate::protocol::frame::{FrameReader, MAX_HANDSHAKE, MAX_PAYLOAD};
-use crate::protocol::handshake::{Initiator, Responder};
 use crate::protocol::hello::Purpose;
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};

@@ -20,10 +20,10 @@ use mscclpp_os::waiting::LongWait;
 use crate::job::connection::{Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::progress::FIRST_PROGRESS;
+use crate::job::roster::Roster;
 use crate::job::{Action, ConnectionId, Job, Join, Plan};
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::Purpose;
-use crate::protocol::roster::Roster;
 use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
 use crate::{Error, LOG};
@@ -63,9 +63,9 @@ enum Stage {
 }
 
 impl Formation {
-    /// Rank 0 collects all ranks.
-    pub(crate) fn of_root(roster: Roster) -> Self {
-        Self::at(Stage::Collecting(roster))
+    /// Rank 0, which listens at `address`, collects all ranks.
+    pub(crate) fn of_root(plan: &Plan, address: String, root: Entry) -> Self {
+        Self::at(Stage::Collecting(Roster::new(plan, address, root)))
     }
 
     /// Another rank joins.

@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mscclpp_net::dial::Failed;
-use mscclpp_net::handshake::{self, Verified};
+use mscclpp_net::handshake::{self, Responder, Verified};
 use mscclpp_net::key::Nonce;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::ANSWER_LIMIT;
+use crate::job::roster::Refused;
 use crate::job::{ConnectionId, Job, Plan};
-use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder};
+use crate::protocol::handshake::{Answer, HandshakeError, claim};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
-use crate::protocol::roster::Refused;
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::{Malformed, Wire};
 
@@ -30,7 +30,7 @@ impl Job {
             Phase::Unproven(responder) => return self.on_hello(id, &responder, frame),
             Phase::Greeting { peer, purpose, nonce } => (peer, self.prove(id, peer, purpose, nonce, frame)),
             Phase::Proved { peer, purpose, initiator } => {
-                let answer = initiator.conclude(frame);
+                let answer = self.plan.key.conclude(initiator, frame);
                 (peer, answer.map(|answer| self.answered(id, peer, purpose, answer)))
             }
             other => {
@@ -60,7 +60,7 @@ impl Job {
         challenge: &handshake::Frame,
     ) -> Result<(), HandshakeError> {
         let hello = hello(&self.plan, peer, purpose, nonce);
-        let (initiator, bytes) = Initiator::answer(&self.plan.key, &hello, challenge)?;
+        let (initiator, bytes) = self.plan.key.answer(&hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
             connection.deadline = Some(self.now + ANSWER_LIMIT);
@@ -145,13 +145,13 @@ impl Job {
     /// The first frame on a connection that somebody else opened.
     fn on_hello(&mut self, id: ConnectionId, responder: &Responder, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        match responder.verify(frame) {
+        match self.plan.key.verify(responder, frame) {
             Ok((hello, verified)) => self.admit(id, verified, &hello),
             Err(stranger) => {
                 let remote = connection.remote;
-                self.say([id], responder.refusal());
+                self.say([id], self.plan.key.refusal());
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
-                if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, Responder::claim(frame)) {
+                if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, claim(frame)) {
                     let (rank, process) = (hello.from, hello.process);
                     let remedy = self.plan.secret_remedy();
                     let what =

@@ -26,6 +26,7 @@ mod handshaking;
 mod links;
 mod plan;
 mod progress;
+mod roster;
 mod spreading;
 
 use std::collections::{BTreeMap, VecDeque};

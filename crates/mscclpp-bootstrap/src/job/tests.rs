@@ -7,33 +7,20 @@ use super::*;
 use crate::fuzzing::RawRank;
 use crate::job::connection::Link;
 use crate::protocol::frame::{self, Kind, MAX_PAYLOAD};
-use crate::protocol::hello::{Process, Purpose};
-use crate::protocol::key::JobKey;
-use crate::protocol::roster::Roster;
+use crate::protocol::handshake::JobKey;
+use crate::protocol::hello::Purpose;
 use crate::protocol::table::Entry;
 
 fn plan_of_rank_0() -> Plan {
-    Plan {
-        rank: 0,
-        n_ranks: 4,
-        key: JobKey::none(),
-        job: Some([5; 16]),
-        timeout: Duration::from_secs(600),
-        deadline: Instant::now() + Duration::from_secs(600),
-        by_address: true,
-        launched: None,
-        last_generation: None,
-        log_after: Duration::MAX,
-        process: Process::own(),
-    }
+    Plan { by_address: true, ..Plan::for_tests(0, 4, JobKey::none(), Duration::from_secs(600)) }
 }
 
 /// Rank 0 of four, while ranks are missing.
 pub(crate) fn rank_0() -> Job {
     let root = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
-    let formation =
-        Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root, &Process::own()));
-    Job::new(plan_of_rank_0(), formation, Instant::now())
+    let plan = plan_of_rank_0();
+    let formation = Formation::of_root(&plan, "127.0.0.1:1".to_owned(), root);
+    Job::new(plan, formation, Instant::now())
 }
 
 /// A link to a rank.

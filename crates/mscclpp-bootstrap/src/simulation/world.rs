@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::job::{Action, ConnectionId, Job};
+use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::Process;
-use crate::protocol::key::JobKey;
 use crate::simulation::cost::Traffic;
 use crate::simulation::dice::Dice;
 use crate::simulation::faults::Fault;

@@ -14,9 +14,8 @@ use crate::host;
 use crate::inbox::Inbox;
 use crate::job::{Formation, Job, Join, Plan};
 use crate::member::Member;
+use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{LaunchedJob, Process};
-use crate::protocol::key::JobKey;
-use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::TcpBootstrap;
 use crate::tcp::forming::Forming;
@@ -331,18 +330,12 @@ impl TcpBootstrapBuilder {
             Some(local) if local.ip().is_unspecified() => (local.port(), own),
             Some(local) => (local.port(), vec![local.ip()]),
         };
-        let job = match plan.job {
-            Some(job) => job,
-            None => random()?,
-        };
-        plan.job = Some(job);
+        if plan.job.is_none() {
+            plan.job = Some(random()?);
+        }
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
         let root = Entry { host, domain, port, addresses };
-        let formation = Formation::of_root(
-            Roster::new(job, shown, plan.n_ranks, root, &plan.process)
-                .launched_as(plan.launched.clone())
-                .after_generation(plan.last_generation),
-        );
+        let formation = Formation::of_root(&plan, shown, root);
         Ok(Settings { plan, listener, formation, places: Places::default() })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use crate::error::JOB_IDS;
+use crate::job::Plan;
 use crate::protocol::hello::{Hello, JobId, LaunchedJob, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
@@ -32,34 +33,21 @@ pub(crate) struct Refused {
 }
 
 impl Roster {
-    /// A job of `n` ranks, of which rank 0 is this process.
-    pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry, process: &Process) -> Self {
-        let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
-        ranks[0] = Some((root, process.at(&address)));
-        let proved = HashSet::from([0]);
+    /// The list of rank 0, which listens at `address` and says this of itself.
+    pub(crate) fn new(plan: &Plan, address: String, root: Entry) -> Self {
+        let mut ranks: Vec<_> = (0..plan.n_ranks).map(|_| None).collect();
+        ranks[0] = Some((root, plan.process.at(&address)));
         Self {
-            job,
-            launched: None,
+            job: plan.job.unwrap_or_default(),
+            launched: plan.launched.clone(),
             address,
             ranks,
-            absent: n - 1,
-            proved,
+            absent: plan.n_ranks - 1,
+            proved: HashSet::from([0]),
             contested: false,
-            elastic: false,
-            last_generation: 0,
+            elastic: plan.is_elastic(),
+            last_generation: plan.last_generation.unwrap_or(0),
         }
-    }
-
-    /// The same for a job that a launcher has given a name, or has not.
-    pub(crate) fn launched_as(mut self, launched: Option<LaunchedJob>) -> Self {
-        self.launched = launched;
-        self
-    }
-
-    /// The same of a job whose ranks may be replaced, and the last generation in which rank 0 was.
-    pub(crate) fn after_generation(mut self, last: Option<u64>) -> Self {
-        (self.elastic, self.last_generation) = (last.is_some(), last.unwrap_or(0));
-        self
     }
 
     /// Judges a verified member that wants to join.
@@ -210,15 +198,26 @@ fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::fuzzing;
+    use crate::protocol::handshake::JobKey;
 
     fn entry() -> Entry {
         Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
     }
 
+    fn plan() -> Plan {
+        Plan::for_tests(0, 3, JobKey::none(), Duration::ZERO)
+    }
+
+    fn roster_of(plan: &Plan) -> Roster {
+        Roster::new(plan, "10.0.0.1:5000".into(), entry())
+    }
+
     fn roster() -> Roster {
-        Roster::new([5; 16], "10.0.0.1:5000".into(), 3, entry(), &Process::own())
+        roster_of(&plan())
     }
 
     fn hello(from: u32) -> Hello {
@@ -241,7 +240,7 @@ mod tests {
     fn ranks_of_another_launched_job_are_refused_and_end_nothing() {
         let here = LaunchedJob::new("Slurm job 7 step 0".to_owned());
         let theirs = LaunchedJob::new("Slurm job 8 step 0".to_owned());
-        let mut roster = roster().launched_as(Some(here.clone()));
+        let mut roster = roster_of(&Plan { launched: Some(here.clone()), ..plan() });
         for hello in [
             Hello { job: theirs.id, ..hello(1) },
             Hello { job: theirs.id, n_ranks: 9, ..hello(8) },

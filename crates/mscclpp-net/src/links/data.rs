@@ -9,6 +9,7 @@ use super::{
     Command, Complaint, Name, Shared,
     handshake::Request,
     header::{Inbound, Outbound},
+    message::Message,
 };
 
 /// A connection that carries a transport's data beside a link. Its handshake is complete. Its socket does not block.
@@ -76,21 +77,27 @@ impl Admission {
     /// Refuses what came on the connection, for this `reason`. The peer is told on the link, which then ends. Links
     /// back to the peer end too, because what this side waits for over them would never come.
     pub fn refuse(self, complaint: Complaint, reason: String) {
-        let request = self.request;
-        self.shared.commands.send(Command::Refuse { request, complaint, reason });
+        self.report(Message::Refused(complaint), reason);
     }
 
     /// Reports that nothing comes from the peer on this connection any more. If the link still lives, the network drops
     /// the packets of this connection alone; the peer is then told so, and links back to it become suspect.
     pub fn report_silence(self) {
-        self.shared.commands.send(Command::ReportSilence { request: self.request });
+        self.report(
+            Message::Silence,
+            "the network swallows a connection of its that carries data".to_owned(),
+        );
     }
 
     /// Reports that the connection ended although neither side had said that it would, for this `reason`. If its link still
     /// lives, the peer is told on it, which ends it: the peer may not know. Links back to the peer become suspect, because
     /// what this side waits for over them may have been lost.
     pub fn report_broken(self, reason: String) {
-        self.shared.commands.send(Command::ReportBroken { request: self.request, reason });
+        self.report(Message::Broken, reason);
+    }
+
+    fn report(self, message: Message, reason: String) {
+        self.shared.commands.send(Command::Report { request: self.request, message, reason });
     }
 }
 

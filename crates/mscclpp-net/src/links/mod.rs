@@ -94,6 +94,7 @@ pub use protocol::Protocol;
 
 use error::Result;
 use handshake::{Purpose, Request};
+use message::Message;
 use outbound::OutboundLink;
 
 /// The name of an endpoint: random bytes. Not a secret.
@@ -147,19 +148,10 @@ enum Command {
         link: u64,
         reason: String,
     },
-    /// What came on a data connection was refused.
-    Refuse {
+    /// Something went wrong on a data connection: this is said to the peer.
+    Report {
         request: Request,
-        complaint: Complaint,
-        reason: String,
-    },
-    /// Nothing comes on a data connection any more.
-    ReportSilence {
-        request: Request,
-    },
-    /// A data connection ended as it should not.
-    ReportBroken {
-        request: Request,
+        message: Message,
         reason: String,
     },
     /// The peer to which that link leads is told that this side has failed.

@@ -37,9 +37,6 @@ impl Liveness {
     };
 
     /// Sets these limits on a connection.
-    ///
-    /// # Errors
-    /// If the system refuses.
     pub fn apply(&self, stream: &TcpStream) -> io::Result<()> {
         let socket = SockRef::from(stream);
         let probes = TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(3);
@@ -68,9 +65,6 @@ fn socket(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<Sock
 ///
 /// `receive_buffer` is the receive buffer of accepted connections, in bytes; if none, the system adapts it to the
 /// traffic.
-///
-/// # Errors
-/// If the system refuses.
 pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
     let socket = socket(address, receive_buffer)?;
     if address.is_ipv6() {
@@ -83,9 +77,6 @@ pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<
 
 /// Listens on a free port of all addresses: of both families if `v6` is set and the system has both, otherwise of IPv4
 /// alone.
-///
-/// # Errors
-/// If the system refuses.
 pub fn listen_everywhere(v6: bool, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
     let at = |ip: IpAddr| listen(SocketAddr::new(ip, 0), receive_buffer);
     match v6 {

@@ -13,10 +13,7 @@ pub trait Wire: Sized {
     /// Appends the value.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Reads what [`put`](Self::put) wrote.
-    ///
-    /// # Errors
-    /// If it is not there, or another value.
+    /// Reads what [`put`](Self::put) wrote. What else is there is malformed.
     fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
 
     /// The bytes of this value alone.
@@ -27,9 +24,6 @@ pub trait Wire: Sized {
     }
 
     /// Reads [`to_bytes`](Self::to_bytes). Nothing may follow it.
-    ///
-    /// # Errors
-    /// If it is not there, another value, or followed by something.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         let value = reader.take()?;
@@ -59,25 +53,18 @@ impl<'a> Reader<'a> {
     }
 
     /// The next value.
-    ///
-    /// # Errors
-    /// If it is not there, or another value.
     pub fn take<T: Wire>(&mut self) -> Result<T, Malformed> {
         T::take(self)
     }
 
     /// The next `n` bytes.
-    ///
-    /// # Errors
-    /// If there are fewer.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(Malformed("it ends too early"))?;
         self.rest = rest;
         Ok(head)
     }
 
-    /// # Errors
-    /// If something is left over.
+    /// Nothing may be left over.
     pub fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed("it is too long")) }
     }
@@ -171,16 +158,6 @@ impl Wire for IpAddr {
             6 => Ok(reader.take::<[u8; 16]>()?.into()),
             _ => Err(Malformed("an address is of no known family")),
         }
-    }
-}
-
-impl<T: Wire> Wire for Box<T> {
-    fn put(&self, out: &mut Vec<u8>) {
-        (**self).put(out);
-    }
-
-    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        reader.take().map(Self::new)
     }
 }
 

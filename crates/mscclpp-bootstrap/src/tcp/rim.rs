@@ -1,7 +1,7 @@
 //! The thread of a rank: it owns the rank's sockets, tells the [`Job`] what happens, and does what that wants done.
 //!
 //! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
-//! but in `EventLoop::wait`, so no peer and no stranger can hold it up.
+//! but in `EventLoop::wait_until`, so no peer and no stranger can hold it up.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};

@@ -181,6 +181,14 @@ pub fn address(text: &str) {
     }
 }
 
+/// The kinds of the frames in a stream.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) fn kinds(bytes: &[u8]) -> Vec<u8> {
+    let mut reader = FrameReader::new(usize::MAX);
+    reader.push(bytes);
+    std::iter::from_fn(|| reader.take::<u8>().ok()?).map(|frame| frame.kind).collect()
+}
+
 /// A frame of kind number `kind`, which may be unknown.
 pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame::encode(kind, &payload[..payload.len().min(MAX_PAYLOAD)])

@@ -24,7 +24,7 @@ impl Job {
     /// Event: somebody has connected. The nonce must never have been used before.
     pub(crate) fn on_accepted(&mut self, now: Instant, from: SocketAddr, nonce: Nonce) -> ConnectionId {
         self.set_time(now);
-        self.formation.set_full(None);
+        self.formation.full = None;
         let (responder, challenge) = challenge(nonce);
         let deadline = Some(self.now + HANDSHAKE_LIMIT);
         let id = self.enter(Connection::new(from, Phase::Unproven(responder), deadline));
@@ -38,7 +38,7 @@ impl Job {
     /// come.
     pub(crate) fn on_full(&mut self, now: Instant, descriptors: u32) -> Vec<u8> {
         self.set_time(now);
-        self.formation.set_full(Some(descriptors));
+        self.formation.full = Some(descriptors);
         if let Some(times) = self.turned_away.another(now) {
             let room = self.formation.no_room();
             tracing::warn!(target: LOG, rank = self.plan.rank, "turned away a connection{room}{times}");

@@ -72,8 +72,10 @@ impl Job {
             if now >= dial.search.deadline() {
                 self.dial_over(peer);
             } else if let Some(address) = dial.search.attempt(now) {
-                let (purpose, limit) = (dial.purpose, dial.search.attempt_limit());
-                self.begin_attempt(peer, purpose, address, now + limit);
+                let (purpose, deadline) = (dial.purpose, now + dial.search.attempt_limit());
+                let phase = Phase::Connecting { peer, purpose };
+                let id = self.enter(Connection::new(address, phase, Some(deadline)));
+                self.actions.push_back(Action::Dial { id, address });
             }
         }
     }
@@ -96,11 +98,6 @@ impl Job {
             self.say([id], frame::encode(Kind::Retire, &[]));
         }
         // Two other ranks may have several connections: this is one of them if it is still answered.
-    }
-
-    fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
-        let id = self.enter(Connection::new(address, Phase::Connecting { peer, purpose }, Some(deadline)));
-        self.actions.push_back(Action::Dial { id, address });
     }
 
     /// Event: a connection of ours is established. The nonce must never have been used before.

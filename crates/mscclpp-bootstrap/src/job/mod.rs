@@ -284,7 +284,9 @@ impl Job {
     /// There may be something to write on this connection, or nothing any more.
     fn queue_write(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if !connection.is_connecting() && !std::mem::replace(&mut connection.asks_to_write, true) {
+        if !matches!(connection.phase, Phase::Connecting { .. })
+            && !std::mem::replace(&mut connection.asks_to_write, true)
+        {
             self.actions.push_back(Action::Write { id });
         }
     }

@@ -18,11 +18,6 @@ pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_millis(1000);
 
 impl Formation {
-    /// Rank 0 has no descriptor left for another connection, of so many; or has one again.
-    pub(super) fn set_full(&mut self, descriptors: Option<u32>) {
-        self.full = descriptors;
-    }
-
     /// Why rank 0 lets nobody in, in brackets, if it has said so.
     pub(super) fn no_room(&self) -> String {
         self.full.map_or_else(String::new, |descriptors| {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use mscclpp_net::wire::{Malformed, Reader};
 
-use crate::LOG;
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::{ConnectionId, Job};
@@ -37,8 +36,7 @@ impl Job {
         let twice =
             roster.and_then(|roster| claims.filter_map(|(rank, from)| roster.twice(rank, from)).next());
         if let Some(error) = twice {
-            tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
-            self.fail(&error, None);
+            self.fail_as_one_came_twice(&error);
         }
     }
 

@@ -72,9 +72,22 @@ impl Process {
         Self { host: printable(host), pid }
     }
 
-    /// An address of this process, with its number and host.
-    pub(crate) fn at(&self, address: impl fmt::Display) -> String {
-        format!("{address} ({self})")
+    /// This process, which comes from an address.
+    pub(crate) fn at(&self, address: impl fmt::Display) -> Origin {
+        Origin { address: address.to_string(), process: self.clone() }
+    }
+}
+
+/// Where a rank comes from, for messages.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) address: String,
+    pub(crate) process: Process,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.address, self.process)
     }
 }
 

@@ -5,11 +5,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::*;
-use crate::fuzzing::RawRank;
+use crate::fuzzing::{RawRank, kinds};
 use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::job::tests::{self, goodbye, linked, look_for, say_something};
 use crate::job::{Command, Formation, Join, Plan};
-use crate::protocol::frame::{self, Kind};
+use crate::protocol::frame::Kind;
 use crate::protocol::handshake::{JobKey, challenge};
 use crate::protocol::table::Entry;
 use mscclpp_net::handshake;
@@ -80,17 +80,6 @@ fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
         said
     });
     (address, thread)
-}
-
-/// The kinds of the frames in a stream.
-fn kinds(mut bytes: &[u8]) -> Vec<u8> {
-    let mut kinds = Vec::new();
-    while let Some((header, rest)) = bytes.split_first_chunk::<{ frame::HEADER }>() {
-        kinds.push(header[2]);
-        let length = u32::from_le_bytes(header[4..].try_into().unwrap()) as usize;
-        bytes = rest.get(length..).unwrap_or_default();
-    }
-    kinds
 }
 
 #[test]

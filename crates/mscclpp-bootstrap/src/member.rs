@@ -12,7 +12,6 @@ use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::protocol::tree;
 use crate::{Error, FailureHook, Result};
 
-/// One rank.
 pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
@@ -38,7 +37,6 @@ impl Member {
         if child == self.process { Ok(()) } else { Err(Error::Forked { parent: self.process, child }) }
     }
 
-    /// Why the job failed, if it has.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.check_process().err().or_else(|| self.inbox.failure())
     }

@@ -135,7 +135,6 @@ pub(super) fn departed(error: &Error) -> Result<usize> {
     }
 }
 
-/// What a message has before its data.
 struct Header {
     operation: Operation,
     number: u64,

@@ -30,7 +30,6 @@ pub(crate) enum Next {
     Done(Vec<u8>),
 }
 
-/// A call.
 pub(crate) struct Exchange<E> {
     pub(crate) envelope: E,
     place: Place,

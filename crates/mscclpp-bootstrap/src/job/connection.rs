@@ -50,7 +50,6 @@ impl Link {
     }
 }
 
-/// A connection of a rank.
 pub(super) struct Connection {
     pub(super) remote: SocketAddr,
     /// This rank's end, if it opened the connection and it is established.
@@ -90,7 +89,6 @@ impl Connection {
         self.reader.set_limit(MAX_PAYLOAD);
     }
 
-    /// Whether the other side has not proved itself.
     pub(super) fn is_unproven(&self) -> bool {
         matches!(self.phase, Phase::Unproven(_))
     }

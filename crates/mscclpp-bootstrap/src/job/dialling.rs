@@ -41,7 +41,6 @@ impl Dial {
 }
 
 impl Job {
-    /// Begins to look for a connection to a rank.
     pub(super) fn dial(&mut self, peer: usize, dial: Dial) {
         self.dials.insert(peer, dial);
         self.advance_dials();
@@ -80,7 +79,6 @@ impl Job {
         }
     }
 
-    /// The time of an attempt is up.
     fn attempt_expired(&mut self, id: ConnectionId) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -119,7 +117,6 @@ impl Job {
         self.attempt_failed(peer, remote, how);
     }
 
-    /// An attempt to connect to a rank has ended.
     pub(super) fn attempt_failed(&mut self, peer: usize, address: SocketAddr, how: Failed) {
         if let Some(otherwise) = self.formation.second_root().cloned() {
             let now = self.now;

@@ -28,7 +28,6 @@ use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
-/// How far the forming of the job has come.
 pub(crate) struct Formation {
     stage: Stage,
     /// Of rank 0.
@@ -71,7 +70,6 @@ impl Formation {
         Self { roster, ..Self::at(Stage::Collecting) }
     }
 
-    /// Another rank joins.
     pub(crate) fn of_member(join: Join) -> Self {
         Self::at(Stage::Searching(join))
     }

@@ -22,7 +22,6 @@ use mscclpp_net::wire::{Malformed, Wire};
 const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Job {
-    /// A frame of the handshake.
     pub(super) fn on_handshake_frame(&mut self, id: ConnectionId, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         // Each phase ends with the first frame, whatever that is.

@@ -112,7 +112,6 @@ impl Job {
         self.peers.get(&rank).is_some_and(|peer| !peer.links.is_empty() && peer.farewell.is_none())
     }
 
-    /// A connection to a rank stands.
     pub(super) fn link_up(&mut self, id: ConnectionId, link: Link) {
         let rank = link.peer;
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, ours = link.ours, "connected");
@@ -179,7 +178,6 @@ impl Job {
         self.say([id], frame::encode(Kind::Retire, &[]));
     }
 
-    /// A frame from a rank.
     pub(super) fn on_link_frame(
         &mut self,
         id: ConnectionId,
@@ -285,7 +283,6 @@ impl Job {
         }
     }
 
-    /// A connection to a rank has ended.
     pub(super) fn link_ended(&mut self, link: &Link, id: ConnectionId, why: &str) {
         let Some(peer) = self.peers.get_mut(&link.peer) else { return };
         peer.links.retain(|&t| t != id);

@@ -98,7 +98,6 @@ pub(crate) enum Command {
     Close,
 }
 
-/// The state of a rank.
 pub(crate) struct Job {
     plan: Plan,
     /// When the current event happened.
@@ -124,7 +123,6 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A rank that begins at `now`.
     pub(crate) fn new(plan: Plan, formation: Formation, now: Instant) -> Self {
         let uplink = tree::parent(plan.rank);
         let mut job = Self {
@@ -196,7 +194,6 @@ impl Job {
 
     // ---- Events ----------------------------------------------------------------------------------------------------
 
-    /// Event: time has passed.
     pub(crate) fn on_time(&mut self, now: Instant) {
         self.set_time(now);
         self.expire_unproven();
@@ -302,12 +299,10 @@ impl Job {
         }
     }
 
-    /// The connections in such a phase.
     fn connections_in(&self, phase: impl Fn(&Phase) -> bool) -> Vec<ConnectionId> {
         self.connections.iter().filter(|(_, c)| phase(&c.phase)).map(|(&id, _)| id).collect()
     }
 
-    /// All that there was to write on a connection is written.
     fn all_written(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if matches!(connection.phase, Phase::Leaving) {

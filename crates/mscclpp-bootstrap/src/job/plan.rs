@@ -7,7 +7,6 @@ use crate::host::HostId;
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{JobId, LaunchedJob, Process};
 
-/// What a rank knows when it starts.
 pub(crate) struct Plan {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,

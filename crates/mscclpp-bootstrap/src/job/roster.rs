@@ -10,7 +10,6 @@ use crate::protocol::hello::{
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
 
-/// Who has come, and from where.
 pub(crate) struct Roster {
     job: JobId,
     launched: Option<LaunchedJob>,
@@ -160,7 +159,6 @@ impl Roster {
         }
     }
 
-    /// The ranks that have not come.
     pub(crate) fn missing(&self) -> Vec<usize> {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }

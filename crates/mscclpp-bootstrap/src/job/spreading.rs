@@ -93,7 +93,6 @@ impl Job {
         Ok(())
     }
 
-    /// A part of the table, from a rank.
     pub(super) fn on_table_frame(&mut self, from: usize, frame: &Frame) -> Result<(), Malformed> {
         if self.parent() != Some(from) {
             return Err(Malformed("the table is not from the parent in the tree"));

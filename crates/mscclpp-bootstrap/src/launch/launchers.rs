@@ -38,7 +38,6 @@ pub(crate) struct Claim {
     pub(crate) local_rank: Option<Setting<usize>>,
     /// Whether all ranks are on one host, as far as it says.
     pub(crate) on_one_host: bool,
-    /// Its id of the job.
     pub(crate) job: Option<String>,
 }
 

@@ -12,7 +12,6 @@ use crate::protocol::hello::{Hello, JobId, Rejection};
 
 const PROTOCOL: &str = "mscclpp-bootstrap";
 
-/// Why a handshake ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error("it broke the protocol: {0}")]
@@ -61,7 +60,6 @@ impl JobKey {
             .map_err(|failure| self.error(failure))
     }
 
-    /// Takes the answer to the hello.
     pub(crate) fn conclude(&self, initiator: Initiator, frame: &Frame) -> Result<Answer, HandshakeError> {
         let answer = initiator.conclude(frame).map_err(|failure| self.error(failure))?;
         Ok(match answer.accepted {

@@ -60,13 +60,11 @@ pub(crate) struct Process {
 wire_struct!(Process { pid, host });
 
 impl Process {
-    /// This one.
     pub(crate) fn own() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self { host: printable(&host), pid: std::process::id() }
     }
 
-    /// One of these.
     #[cfg(feature = "simulation")]
     pub(crate) fn named(host: &str, pid: u32) -> Self {
         Self { host: printable(host), pid }

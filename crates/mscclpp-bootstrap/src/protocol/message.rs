@@ -14,7 +14,6 @@ const FIRST: usize = 1 + 1 + 8 + 8;
 /// The same in the others: whether it is the last.
 const OTHER: usize = 1;
 
-/// A message on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) channel: Channel,
@@ -23,7 +22,6 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The frames of a message.
 pub(crate) fn frames(channel: Channel, tag: u64, number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
     let head = bytes.len().min(MAX_PAYLOAD - FIRST);
     let (first, rest) = bytes.split_at(head);

@@ -48,7 +48,6 @@ pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reads a notice.
 pub(crate) fn parse(payload: &[u8]) -> Result<Error, Malformed> {
     let mut reader = Reader::new(payload);
     let error = match reader.take::<u8>()? {
@@ -89,7 +88,6 @@ pub(crate) fn put_ranks(out: &mut Vec<u8>, ranks: &[usize]) {
     named.iter().for_each(|rank| rank.put(out));
 }
 
-/// Reads a list of ranks.
 pub(crate) fn take_ranks(reader: &mut Reader<'_>) -> Result<Vec<usize>, Malformed> {
     let count = reader.take::<usize>()?;
     if count > MAX_NAMED {

@@ -132,7 +132,6 @@ impl Table {
         self.bytes.get(start as usize + 8..end).unwrap_or_default()
     }
 
-    /// All of it, as it came.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -142,7 +141,6 @@ impl Table {
         self.generation
     }
 
-    /// How many ranks there are.
     pub(crate) fn ranks(&self) -> usize {
         self.entries.len()
     }

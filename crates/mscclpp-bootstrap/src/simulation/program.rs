@@ -13,7 +13,6 @@ use crate::simulation::dice::Dice;
 use crate::tcp::OPEN_AFTER;
 use crate::{Error, Result};
 
-/// One call.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     AllGather,
@@ -26,18 +25,14 @@ pub(super) enum Step {
 }
 
 enum Running {
+    /// A collective of all.
     Tree(Exchange<Call>),
+    /// A barrier of a group.
     Group(Exchange<Group>),
     /// Until the message is with the system, as a caller waits for it.
-    Send {
-        to: usize,
-        written: Written,
-    },
-    Receive {
-        from: usize,
-        tag: u64,
-        bytes: Vec<u8>,
-    },
+    Send { to: usize, written: Written },
+    /// Until this message comes.
+    Receive { from: usize, tag: u64, bytes: Vec<u8> },
 }
 
 /// The caller of a rank, and what it has heard of.

@@ -60,7 +60,6 @@ const KINDS: [Kind; 10] = [
     Kind::Replaced,
 ];
 
-/// A seed, unfolded.
 pub(super) struct Scenario {
     pub(super) kind: Kind,
     pub(super) n: usize,

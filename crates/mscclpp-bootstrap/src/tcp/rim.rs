@@ -27,7 +27,6 @@ const SCRATCH: usize = 16 * 1024;
 /// How often a connection is read before others have their turn. The event loop tells of the rest again.
 const READS: usize = 8;
 
-/// A socket of a connection.
 struct Socket {
     stream: TcpStream,
     /// It is not known yet whether it is connected.
@@ -36,7 +35,6 @@ struct Socket {
     awaits_writable: bool,
 }
 
-/// The state of a rank's thread.
 pub(crate) struct Rim {
     rank: usize,
     pub(super) job: Job,
@@ -135,7 +133,6 @@ impl Rim {
 
     // ---- What the job wants ----------------------------------------------------------------------------------------
 
-    /// Does what the job wants done.
     pub(super) fn act(&mut self) {
         while let Some(action) = self.job.next_action() {
             match action {
@@ -262,7 +259,6 @@ impl Rim {
         }
     }
 
-    /// Reads what has come on a connection.
     fn read(&mut self, id: ConnectionId) {
         for _ in 0..READS {
             let Some(socket) = self.sockets.get_mut(&id).filter(|socket| !socket.connecting) else { return };

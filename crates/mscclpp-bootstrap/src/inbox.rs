@@ -307,18 +307,11 @@ fn notify(hooks: Vec<FailureHook>, error: &Error) {
     if hooks.is_empty() {
         return;
     }
-    let hooks = Arc::new(hooks);
-    let for_thread = Arc::clone(&hooks);
-    let for_error = error.clone();
-    let spawned = std::thread::Builder::new().name("mscclpp-notify".to_owned()).spawn(move || {
-        for hook in for_thread.iter() {
-            hook(&for_error);
-        }
-    });
-    if spawned.is_err() {
-        for hook in hooks.iter() {
-            hook(error);
-        }
+    let error = error.clone();
+    let call_all = Arc::new(move || hooks.iter().for_each(|hook| hook(&error)));
+    let on_thread = Arc::clone(&call_all);
+    if std::thread::Builder::new().name("mscclpp-notify".to_owned()).spawn(move || on_thread()).is_err() {
+        call_all();
     }
 }
 

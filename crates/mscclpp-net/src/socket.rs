@@ -156,6 +156,22 @@ pub fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
+/// Reads some of what has arrived on a connection that does not block; `None` if nothing has.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the connection has ended; otherwise the system's error.
+pub fn read_some(mut stream: impl Read, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match stream.read(into) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// A message of `N` bytes that arrives on a connection that does not block.
 #[derive(Debug, Clone)]
 pub struct Incoming<const N: usize> {
@@ -176,13 +192,10 @@ impl<const N: usize> Incoming<N> {
     /// [`io::ErrorKind::UnexpectedEof`] if the connection ended too early; otherwise the system's error.
     pub fn read(&mut self, mut stream: impl Read) -> io::Result<Option<&[u8; N]>> {
         while self.filled < N {
-            match stream.read(&mut self.bytes[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
+            let Some(count) = read_some(&mut stream, &mut self.bytes[self.filled..])? else {
+                return Ok(None);
+            };
+            self.filled += count;
         }
         Ok(Some(&self.bytes))
     }

@@ -177,14 +177,16 @@ impl Job {
             Ok(job) => {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.has_proved_itself();
-                    connection.phase = Phase::Member { rank: peer, joined: false, from };
+                    if forms {
+                        connection.phase = Phase::Member { rank: peer, joined: false, from };
+                    }
                 }
                 self.say([id], verified.accept(&job));
-                return if forms {
-                    self.tell_latecomer(id)
-                } else {
-                    self.link_up(id, Link::new(peer, false))
-                };
+                match forms {
+                    true => self.tell_latecomer(id),
+                    false => self.link_up(id, Link::new(peer, false)),
+                }
+                return;
             }
         };
         let rank = self.plan.rank;

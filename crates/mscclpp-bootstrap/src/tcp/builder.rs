@@ -94,14 +94,12 @@ pub struct TcpBootstrapBuilder {
 
 impl TcpBootstrapBuilder {
     pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
-        let timeout = Duration::from_secs(30);
-        let given = Env::default();
         Self {
             rank,
             n_ranks,
-            timeout,
+            timeout: Duration::from_secs(30),
             env: None,
-            given,
+            given: Env::default(),
             ipc_domain: None,
             log_after: FIRST_LOG,
             job_id: None,
@@ -203,16 +201,13 @@ impl TcpBootstrapBuilder {
             return Err(Error::InvalidArgument(format!("n_ranks is {n_ranks}; allowed: 1 to {MAX_RANKS}")));
         }
         if rank >= n_ranks {
-            return Err(Error::InvalidArgument(format!(
-                "rank is {rank}, but there are only {n_ranks} ranks"
-            )));
+            let what = format!("rank is {rank}, but there are only {n_ranks} ranks");
+            return Err(Error::InvalidArgument(what));
         }
         let log_after = self.log_after;
         if let Some(id) = self.job_id.as_ref().filter(|id| !(1..=512).contains(&id.len())) {
-            return Err(Error::InvalidArgument(format!(
-                "the job's id has {} bytes; allowed: 1 to 512",
-                id.len()
-            )));
+            let what = format!("the job's id has {} bytes; allowed: 1 to 512", id.len());
+            return Err(Error::InvalidArgument(what));
         }
         let at = ParsedPlace::parse(at.into(), self.address_from.as_ref())?;
         let settings = self.resolve(&at, started)?;

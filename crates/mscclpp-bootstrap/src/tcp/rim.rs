@@ -4,7 +4,7 @@
 //! but in `EventLoop::wait_until`, so no peer and no stranger can hold it up.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
 use mscclpp_net::key::Nonce;
-use mscclpp_net::socket::{canonical, is_connected};
+use mscclpp_net::socket::{canonical, is_connected, read_some};
 use mscclpp_net::{Report, SystemCall, SystemError, random};
 
 use crate::job::{Action, ConnectionId, Job};
@@ -262,20 +262,19 @@ impl Rim {
     fn read(&mut self, id: ConnectionId) {
         for _ in 0..READS {
             let Some(socket) = self.sockets.get_mut(&id).filter(|socket| !socket.connecting) else { return };
-            let ended = match socket.stream.read(&mut self.scratch) {
-                Ok(0) => "it closed the connection".to_owned(),
-                Ok(n) => {
+            let ended = match read_some(&socket.stream, &mut self.scratch) {
+                Ok(None) => return,
+                Ok(Some(n)) => {
                     self.job.on_bytes(Instant::now(), id, &self.scratch[..n]);
                     if n < SCRATCH || !self.job.is_open(id) {
                         return;
                     }
                     continue;
                 }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return,
-                    io::ErrorKind::Interrupted => continue,
-                    _ => format!("the connection broke: {error}"),
-                },
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    "it closed the connection".to_owned()
+                }
+                Err(error) => format!("the connection broke: {error}"),
             };
             return self.job.on_end(Instant::now(), id, &ended);
         }

@@ -3,12 +3,12 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use crate::{SystemError, handshake::Session};
+use crate::SystemError;
 
 use super::{
     Command, Complaint, Name, Shared,
     handshake::Request,
-    header::{Inbound, Outbound},
+    header::{Inbound, Outbound, SealKey},
     message::Message,
 };
 
@@ -23,16 +23,9 @@ pub struct DataConnection {
 }
 
 impl DataConnection {
-    /// As the side that connected has it.
-    pub(super) fn dialled(stream: TcpStream, session: &Session) -> Self {
-        let (outbound, inbound) = (Outbound::new(&session.initiator), Inbound::new(&session.responder));
-        Self { stream, outbound, inbound }
-    }
-
-    /// As the side that listened has it.
-    pub(super) fn accepted(stream: TcpStream, session: &Session) -> Self {
-        let (outbound, inbound) = (Outbound::new(&session.responder), Inbound::new(&session.initiator));
-        Self { stream, outbound, inbound }
+    /// `ours` is the key of what this side says.
+    pub(super) fn new(stream: TcpStream, ours: &SealKey, theirs: &SealKey) -> Self {
+        Self { stream, outbound: Outbound::new(ours), inbound: Inbound::new(theirs) }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 
 use super::{
     Acceptor, Admission, Command, DataConnection, LinkEnd, Name, Shared,
-    accepted::{Accepted, Progress},
+    accepted::Accepted,
     handshake::{Purpose, Refusal, Request},
     inbound::{InboundEnd, InboundLink},
     message::{Message, failure},
@@ -123,12 +123,12 @@ impl Service {
         for Ready { token, .. } in ready {
             let Some(mut accepted) = self.handshakes.remove(token) else { continue };
             match accepted.read(|name| self.shared.key_of(name), |request| self.admit(request)) {
-                Progress::Undecided => {
+                Ok(None) => {
                     self.handshakes.insert(*token, accepted);
                 }
-                Progress::Admitted { request, session } => self.let_in(*token, accepted, request, &session),
-                Progress::Over(None) => {}
-                Progress::Over(Some(refusal)) => {
+                Ok(Some((request, session))) => self.let_in(*token, accepted, request, &session),
+                Err(None) => {}
+                Err(Some(refusal)) => {
                     tracing::warn!(target: "mscclpp::conn", from = %accepted.address, %refusal, "refused a connection");
                 }
             }
@@ -171,7 +171,7 @@ impl Service {
             (Purpose::Data, Some(acceptor)) => {
                 // From here on the transport waits for what it brings.
                 self.events.remove(&stream);
-                let connection = DataConnection::accepted(stream, session);
+                let connection = DataConnection::new(stream, &session.responder, &session.initiator);
                 acceptor.accept(connection, Admission::new(&self.shared, request))
             }
             (Purpose::Link, _) => InboundLink::new(stream, request, session).map(|link| {

@@ -1,5 +1,6 @@
 //! Ranks with sockets: some have strangers among the addresses they try.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;

@@ -78,7 +78,6 @@ impl Address {
         Ok(Self { interface: interface.map(str::to_owned), host, port, variable })
     }
 
-    /// It cannot be used.
     pub(crate) fn unusable(&self, reason: impl Into<String>) -> Error {
         Error::BadAddress { address: self.to_string(), variable: self.variable, reason: reason.into() }
     }

@@ -50,7 +50,6 @@ impl Env {
     }
 }
 
-/// A variable of the process's environment.
 pub(crate) fn of_process(name: &'static str) -> Option<OsString> {
     std::env::var_os(name)
 }

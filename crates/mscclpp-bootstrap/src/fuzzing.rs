@@ -2,16 +2,17 @@
 //! Not part of the API.
 
 use crate::address::Address;
-use crate::collective;
+use crate::collective::call;
 use crate::protocol::frame::{FrameReader, Kind, MAX_HANDSHAKE, MAX_PAYLOAD};
-use crate::protocol::handshake::{Initiator, Responder};
+use crate::protocol::handshake::{self, JobKey};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
-use crate::protocol::key::JobKey;
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
 use crate::protocol::table::{Entry, Table, parse_place};
 use crate::unique_id::UniqueId;
-use mscclpp_net::{frame, handshake};
+use mscclpp_net::frame;
+use mscclpp_net::handshake::{Frame, Initiator, Kind as Said};
+use mscclpp_net::wire::Wire;
 
 /// The version of the protocol.
 pub fn protocol_version() -> u32 {
@@ -59,12 +60,12 @@ impl RawRank {
         let Some(frame) = self.reader.take().map_err(|e| e.to_string())? else { return Ok(Vec::new()) };
         match self.initiator.take() {
             None => {
-                let (initiator, bytes) = Initiator::answer(&self.key, &self.hello, &frame)
-                    .map_err(|stranger| stranger.to_string())?;
+                let (initiator, bytes) =
+                    self.key.answer(&self.hello, &frame).map_err(|stranger| stranger.to_string())?;
                 self.initiator = Some(initiator);
                 Ok(bytes)
             }
-            Some(initiator) => Err(match initiator.conclude(&frame) {
+            Some(initiator) => Err(match self.key.conclude(initiator, &frame) {
                 Ok(answer) => format!("{answer:?}"),
                 Err(stranger) => stranger.to_string(),
             }),
@@ -92,32 +93,32 @@ pub(crate) fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
 /// malformed answers, and as one that is replayed.
 pub fn stale_hello(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Vec<u8> {
     let hello = Hello { version, ..hello(keyed, n_ranks, rank) };
-    Initiator::answer(&JobKey::none(), &hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
+    JobKey::none().answer(&hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
 }
 
-fn challenge() -> handshake::Frame {
-    handshake::Frame { kind: handshake::Kind::Challenge, payload: vec![0; 32] }
+fn challenge() -> Frame {
+    Frame { kind: Said::Challenge, payload: vec![0; 32] }
 }
 
 /// A stream of bytes as a stranger's.
 pub fn stranger(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
-    let (responder, _) = Responder::challenge(JobKey::none(), [1; 32]);
+    let (responder, _) = handshake::challenge([1; 32]);
     reader.push(bytes);
     if let Ok(Some(frame)) = reader.take() {
-        drop(responder.verify(&frame));
+        drop(JobKey::none().verify(&responder, &frame));
     }
 }
 
 /// A stream of bytes as what a stranger that we connected to says: as its challenge, and as its answer to our proof.
 pub fn answer(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
-    let hello = hello(false, 2, 1);
+    let (key, hello) = (JobKey::none(), hello(false, 2, 1));
     reader.push(bytes);
     if let Ok(Some(frame)) = reader.take() {
-        drop(Initiator::answer(&JobKey::none(), &hello, &frame));
-        if let Ok((initiator, _)) = Initiator::answer(&JobKey::none(), &hello, &challenge()) {
-            drop(initiator.conclude(&frame));
+        drop(key.answer(&hello, &frame));
+        if let Ok((initiator, _)) = key.answer(&hello, &challenge()) {
+            drop(key.conclude(initiator, &frame));
         }
         // Behind a proof, which random bytes do not have.
         drop(Rejection::parse(&frame.payload));
@@ -161,7 +162,7 @@ pub fn table(bytes: &[u8]) {
 
 /// Bytes as a message of a collective.
 pub fn collective_message(bytes: &[u8]) {
-    collective::check(bytes);
+    call::check(bytes);
 }
 
 /// The id of the job of a rank that was told its number and the address, as the environment says.
@@ -178,6 +179,14 @@ pub fn address(text: &str) {
         let again = Address::parse(&address.to_string(), None);
         assert_eq!(again.ok(), Some(address), "an address that was understood can be printed and read again");
     }
+}
+
+/// The kinds of the frames in a stream.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) fn kinds(bytes: &[u8]) -> Vec<u8> {
+    let mut reader = FrameReader::new(usize::MAX);
+    reader.push(bytes);
+    std::iter::from_fn(|| reader.take::<u8>().ok()?).map(|frame| frame.kind).collect()
 }
 
 /// A frame of kind number `kind`, which may be unknown.

@@ -14,7 +14,6 @@ pub(crate) fn named(kind: &str, name: &str) -> HostId {
     digest(&[kind, name])
 }
 
-/// The identity of this process's host.
 pub(crate) fn detected() -> Result<HostId> {
     match Host::detect() {
         Ok(Host { boot_id, network_namespace: (device, inode) }) => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use mscclpp_net::wire_enum;
 use mscclpp_os::waiting::LongWait;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -23,6 +24,8 @@ pub(crate) enum Channel {
     /// Barriers of groups; the tag names the group.
     Group,
 }
+
+wire_enum!(Channel or "a message is for no known channel" { 0 => User, 1 => Tree, 2 => Group });
 
 /// Which stream of messages one belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -304,18 +307,11 @@ fn notify(hooks: Vec<FailureHook>, error: &Error) {
     if hooks.is_empty() {
         return;
     }
-    let hooks = Arc::new(hooks);
-    let for_thread = Arc::clone(&hooks);
-    let for_error = error.clone();
-    let spawned = std::thread::Builder::new().name("mscclpp-notify".to_owned()).spawn(move || {
-        for hook in for_thread.iter() {
-            hook(&for_error);
-        }
-    });
-    if spawned.is_err() {
-        for hook in hooks.iter() {
-            hook(error);
-        }
+    let error = error.clone();
+    let call_all = Arc::new(move || hooks.iter().for_each(|hook| hook(&error)));
+    let on_thread = Arc::clone(&call_all);
+    if std::thread::Builder::new().name("mscclpp-notify".to_owned()).spawn(move || on_thread()).is_err() {
+        call_all();
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::collective::{self, Carrier, Collectives};
+use crate::collective::call::{Operation, contribution, contributions};
+use crate::collective::{Carrier, Collectives, broken, group_barrier};
 use crate::inbox::{Channel, Inbox, Stream, Wait};
+use crate::protocol::tree;
 use crate::{Error, FailureHook, Result};
 
-/// One rank.
 pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
@@ -24,7 +25,7 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn new(rank: usize, n_ranks: usize, inbox: Arc<Inbox>) -> Self {
-        let collectives = Mutex::new(Collectives::new());
+        let collectives = Mutex::default();
         let process = std::process::id();
         Self { rank, n_ranks, inbox, process, log_after: FIRST_LOG, collectives }
     }
@@ -36,7 +37,6 @@ impl Member {
         if child == self.process { Ok(()) } else { Err(Error::Forked { parent: self.process, child }) }
     }
 
-    /// Why the job failed, if it has.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.check_process().err().or_else(|| self.inbox.failure())
     }
@@ -66,20 +66,20 @@ impl Member {
         Wait::of_rank(self.rank, timeout, self.log_after)
     }
 
-    /// Runs a collective call, for at most `timeout`. Calls of several threads take turns. The failures that leave ranks out of step
-    /// with each other end the job for all.
+    /// Runs a collective call, for at most `timeout`, to which this rank gives `own`. `read` reads what came of it. Calls of several
+    /// threads take turns. The failures that leave ranks out of step with each other end the job for all.
     fn collective<T>(
         &self,
         carrier: &impl Carrier,
-        what: &'static str,
+        operation: Operation,
         timeout: Option<Duration>,
-        call: impl FnOnce(&mut Collectives, &mut Wait) -> Result<T>,
+        own: impl FnOnce() -> Vec<u8>,
+        read: impl FnOnce(Vec<u8>) -> Result<T>,
     ) -> Result<T> {
         self.check_process()?;
         let mut wait = self.wait_for(timeout);
-        let mut collectives = self.turn(what, &mut wait)?;
-        let outcome = call(&mut collectives, &mut wait);
-        match outcome {
+        let mut collectives = self.turn(operation.name(), &mut wait)?;
+        match collectives.call(carrier, &mut wait, operation, own).and_then(read) {
             Err(error @ (Error::Mismatch { .. } | Error::PeerLost { .. })) => {
                 carrier.fail(&error);
                 // Whichever failure came first is what every call reports.
@@ -95,16 +95,22 @@ impl Member {
         bytes: &[u8],
         timeout: Option<Duration>,
     ) -> Result<Vec<Vec<u8>>> {
-        self.collective(carrier, "all_gather", timeout, |c, wait| c.all_gather(carrier, wait, bytes))
+        let own = || contribution(self.rank, bytes);
+        self.collective(carrier, Operation::AllGather, timeout, own, |all| {
+            contributions(&all, self.n_ranks)
+                .map_err(|error| broken(tree::parent(self.rank).unwrap_or(0), error))
+        })
     }
 
     pub(crate) fn barrier(&self, carrier: &impl Carrier, timeout: Option<Duration>) -> Result<()> {
-        self.collective(carrier, "barrier", timeout, |c, wait| c.barrier(carrier, wait))
+        self.collective(carrier, Operation::Barrier, timeout, Vec::new, |_| Ok(()))
     }
 
     pub(crate) fn broadcast(&self, carrier: &impl Carrier, bytes: &mut Vec<u8>, root: usize) -> Result<()> {
         self.check_peer(root)?;
-        self.collective(carrier, "broadcast", None, |c, wait| c.broadcast(carrier, wait, bytes, root))
+        let own = || if self.rank == root { bytes.clone() } else { Vec::new() };
+        *bytes = self.collective(carrier, Operation::Broadcast { root: root as u32 }, None, own, Ok)?;
+        Ok(())
     }
 
     pub(crate) fn receive(
@@ -164,7 +170,7 @@ impl Member {
         if let Some(error) = self.inbox.failure() {
             return Err(error);
         }
-        collective::group_barrier(carrier, members, &mut self.wait_for(None))
+        group_barrier(carrier, members, &mut self.wait_for(None))
     }
 }
 

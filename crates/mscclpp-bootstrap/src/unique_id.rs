@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
-use mscclpp_net::wire::{Malformed, Reader, put_ip};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 const MAGIC: [u8; 4] = *b"MSUI";
 const VERSION: u8 = 1;
@@ -79,8 +79,7 @@ impl UniqueId {
         let mut packed = Vec::new();
         let mut count = 0_u8;
         for address in addresses {
-            let mut one = Vec::with_capacity(17);
-            put_ip(&mut one, address);
+            let one = address.to_bytes();
             if packed.len() + one.len() <= ADDRESSES.len() {
                 packed.extend(one);
                 count += 1;
@@ -124,7 +123,7 @@ impl UniqueId {
         let mut reader = Reader::new(&self.bytes[ADDRESSES]);
         let mut addresses = Vec::new();
         for _ in 0..count {
-            addresses.push(SocketAddr::new(reader.ip()?, port));
+            addresses.push(SocketAddr::new(reader.take()?, port));
         }
         if reader.rest().iter().any(|&b| b != 0) {
             return Err(Malformed("the padding is not zero"));

@@ -2,7 +2,7 @@
 //!
 //! Every message has a fixed layout, shown at each type, and is parsed from slices with bounds.
 
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 use crate::error::{Error, Result};
 
@@ -50,17 +50,16 @@ impl Request {
 
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refusal> {
         let mut reader = Reader::new(bytes);
-        if reader.array() != Ok(MAGIC) {
+        if reader.take() != Ok(MAGIC) {
             return Err(Refusal::Malformed);
         }
-        if reader.u8() != Ok(VERSION) {
+        if reader.take() != Ok(VERSION) {
             return Err(Refusal::Version);
         }
-        let mut fields = || {
-            let (kind, token, id) = (reader.u8()?, reader.array()?, reader.u64()?);
-            reader.clone().end()?;
+        let fields = || {
+            let (kind, token, id) = Wire::parse(reader.rest())?;
             match kind {
-                1 => Ok(Self::Link { token, from: id }),
+                1_u8 => Ok(Self::Link { token, from: id }),
                 2 => Ok(Self::Fetch { token, id }),
                 _ => Err(Malformed("it is of no known kind")),
             }
@@ -136,10 +135,10 @@ impl Reply {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let malformed = Error::Malformed { what: "an answer", problem: "it is not of this protocol" };
         let mut reader = Reader::new(bytes);
-        if reader.array() != Ok(MAGIC) {
+        if reader.take() != Ok(MAGIC) {
             return Err(malformed);
         }
-        let (Ok(version), Ok(status)) = (reader.u8(), reader.u8()) else {
+        let Ok((version, status)) = reader.take::<(u8, u8)>() else {
             return Err(malformed);
         };
         if version != VERSION {
@@ -148,11 +147,11 @@ impl Reply {
         if status != 0 {
             return Err(Error::Refused { reason: Refusal::reason(status) });
         }
-        let (Ok(kind), Ok(handle), Ok(())) = (reader.u8(), reader.array(), reader.end()) else {
+        let Ok((kind, handle)) = Wire::parse(reader.rest()) else {
             return Err(malformed);
         };
         let handle = match kind {
-            0 => Handle::None,
+            0_u8 => Handle::None,
             1 => Handle::FileDescriptor,
             2 => Handle::Ipc(handle),
             3 => Handle::Fabric(handle),
@@ -180,7 +179,7 @@ impl EndpointBlob {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let ((token, name), address) = part(bytes, "an endpoint", |r| Ok((r.array()?, r.u64()?)))?;
+        let ((token, name), address) = part(bytes, "an endpoint")?;
         Ok(Self { token, name, address })
     }
 }
@@ -213,8 +212,8 @@ impl RegionBlob {
     /// Reads one and checks that `len` bytes of it lie inside the allocation.
     pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Self> {
         let what = "a region";
-        let ((token, allocation, allocation_size, offset), address) =
-            part(bytes, what, |r| Ok((r.array()?, r.u64()?, r.u64()?, r.u64()?)))?;
+        let (fields, address) = part(bytes, what)?;
+        let (token, allocation, allocation_size, offset): (_, _, u64, u64) = fields;
         if offset.checked_add(len).is_none_or(|end| end > allocation_size) {
             return Err(Error::Malformed { what, problem: "it reaches past the end of its allocation" });
         }
@@ -223,17 +222,12 @@ impl RegionBlob {
 }
 
 /// Reads the transport's part of something: the version, fields, and an address.
-fn part<T>(
-    bytes: &[u8],
-    what: &'static str,
-    fields: impl FnOnce(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Result<(T, String)> {
+fn part<T: Wire>(bytes: &[u8], what: &'static str) -> Result<(T, String)> {
     let mut reader = Reader::new(bytes);
-    if reader.u8() != Ok(VERSION) {
+    if reader.take() != Ok(VERSION) {
         return Err(Error::Malformed { what, problem: "it is of another version of this transport" });
     }
-    let fields =
-        fields(&mut reader).map_err(|_| Error::Malformed { what, problem: "it ends in the middle" })?;
+    let fields = reader.take().map_err(|_| Error::Malformed { what, problem: "it ends in the middle" })?;
     Ok((fields, address(reader.rest(), what)?))
 }
 

@@ -8,7 +8,7 @@
 
 use mscclpp_net::{
     links::Protocol,
-    wire::{Malformed, Reader},
+    wire::{Malformed, Reader, Wire},
 };
 
 use crate::error::{Error, Result};
@@ -31,9 +31,7 @@ pub(crate) struct RegionBlob {
 impl RegionBlob {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = PROTOCOL.begin();
-        out.extend(self.id.to_le_bytes());
-        out.extend(self.len.to_le_bytes());
-        out.push(self.misalignment);
+        (self.id, self.len, self.misalignment).put(&mut out);
         out
     }
 
@@ -41,12 +39,12 @@ impl RegionBlob {
     pub(crate) fn decode(bytes: &[u8], id: u64, len: u64) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         PROTOCOL.check(&mut reader).map_err(|error| Error::in_part_of(WHAT, error))?;
-        Self::read(reader, id, len).map_err(|Malformed(problem)| Error::Malformed { what: WHAT, problem })
+        Self::read(reader.rest(), id, len)
+            .map_err(|Malformed(problem)| Error::Malformed { what: WHAT, problem })
     }
 
-    fn read(mut reader: Reader<'_>, id: u64, len: u64) -> Result<Self, Malformed> {
-        let (own_id, own_len, misalignment) = (reader.u64()?, reader.u64()?, reader.u8()?);
-        reader.end()?;
+    fn read(bytes: &[u8], id: u64, len: u64) -> Result<Self, Malformed> {
+        let (own_id, own_len, misalignment) = <(u64, u64, u8)>::parse(bytes)?;
         if misalignment >= 8 {
             return Err(Malformed("its address modulo 8 is 8 or more"));
         }

@@ -12,7 +12,7 @@ use mscclpp_net::{
         Address, Protocol,
         header::{Fields, Header, Inbound, Outbound},
     },
-    wire::{Malformed, Reader, put_text},
+    wire::{Malformed, Reader, Wire},
 };
 
 use crate::{
@@ -45,21 +45,17 @@ pub(crate) struct EndpointBlob {
 impl EndpointBlob {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.address.encode(&PROTOCOL);
-        out.extend([u8::from(self.atomics), u8::from(self.is_ethernet)]);
-        out.extend(self.gid.0);
-        put_text(&mut out, &self.device);
+        (self.atomics, self.is_ethernet, self.gid.0).put(&mut out);
+        self.device.put(&mut out);
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         let address = Address::read(&PROTOCOL, &mut reader)?;
-        let rest = |reader: &mut Reader<'_>| {
-            Ok((reader.flag()?, reader.flag()?, Gid(reader.array()?), reader.text()?))
-        };
-        let (atomics, is_ethernet, gid, device) = rest(&mut reader).map_err(malformed("an endpoint"))?;
-        reader.end().map_err(malformed("an endpoint"))?;
-        Ok(Self { address, atomics, is_ethernet, gid, device })
+        let rest = Wire::parse(reader.rest()).map_err(malformed("an endpoint"))?;
+        let (atomics, is_ethernet, gid, device) = rest;
+        Ok(Self { address, atomics, is_ethernet, gid: Gid(gid), device })
     }
 }
 
@@ -76,11 +72,7 @@ pub(crate) struct RegionBlob {
 impl RegionBlob {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = PROTOCOL.begin();
-        for number in [self.id, self.address, self.len] {
-            out.extend(number.to_le_bytes());
-        }
-        out.extend(self.data_key.to_le_bytes());
-        out.extend(self.update_key.to_le_bytes());
+        (self.id, self.address, self.len, self.data_key, self.update_key).put(&mut out);
         out
     }
 
@@ -89,10 +81,9 @@ impl RegionBlob {
         const WHAT: &str = "a registered memory";
         let mut reader = Reader::new(bytes);
         PROTOCOL.check(&mut reader)?;
-        let parse = |mut reader: Reader<'_>| {
-            let (own_id, address, own_len) = (reader.u64()?, reader.u64()?, reader.u64()?);
-            let (data_key, update_key) = (reader.u32()?, reader.u32()?);
-            reader.end()?;
+        let parse = || {
+            let (own_id, address, own_len, data_key, update_key) =
+                <(u64, u64, u64, u32, u32)>::parse(reader.rest())?;
             if (own_id, own_len) != (id, len) {
                 return Err(Malformed("it belongs to a different region than the memory it came in"));
             }
@@ -101,7 +92,7 @@ impl RegionBlob {
             }
             Ok(Self { id, address, len, data_key, update_key })
         };
-        parse(reader).map_err(malformed(WHAT))
+        parse().map_err(malformed(WHAT))
     }
 }
 

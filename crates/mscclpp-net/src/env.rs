@@ -20,17 +20,11 @@ pub struct Env {
 
 impl Env {
     /// Reads the process's environment.
-    ///
-    /// # Errors
-    /// If a value is malformed.
     pub fn read() -> Result<Self, BadVariable> {
         Self::from_lookup(std::env::var_os)
     }
 
     /// Reads variables through a function.
-    ///
-    /// # Errors
-    /// If a value is malformed.
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, BadVariable> {
         let text = |name, allowed, valid: fn(&str) -> bool| {
             text(name, lookup(name).filter(|value| !value.is_empty()), allowed, valid)

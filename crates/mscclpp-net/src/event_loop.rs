@@ -1,10 +1,12 @@
 //! One thread that owns sockets, waits until one is ready, and takes commands from other threads.
 //!
 //! # Invariants
-//! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait`] clears the descriptor before its
+//! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait_until`] clears the descriptor before its
 //!    caller takes the queue. So a command is either taken in this turn, or the descriptor is still set for the next
 //!    one.
 //! 2. A socket is reported for as long as it is ready: what is not dealt with in one turn is reported again.
+//!
+//! Errors are the system's, which has no descriptor, no memory or no thread left.
 
 use std::{
     io,
@@ -28,9 +30,6 @@ pub struct Commands<C> {
 
 impl<C> Commands<C> {
     /// An empty queue.
-    ///
-    /// # Errors
-    /// If the system has no descriptor left.
     pub fn new() -> Result<Self, SystemError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .during("making an event descriptor")?;
@@ -100,9 +99,6 @@ pub struct EventLoop<C> {
 
 impl<C> EventLoop<C> {
     /// A loop that watches no socket yet.
-    ///
-    /// # Errors
-    /// If the system has no descriptor left.
     pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
         let this = Self { epoll, commands, next_token: LISTENER + 1 };
@@ -120,17 +116,11 @@ impl<C> EventLoop<C> {
     /// Unlike other sockets, the listener is reported once for each connection that comes (an exception to invariant
     /// 2). A caller that does not accept all waiting connections, because there are too many or no descriptors left,
     /// must remember to go on later.
-    ///
-    /// # Errors
-    /// If the system cannot watch one more socket.
     pub fn add_listener(&self, listener: impl AsFd) -> Result<(), SystemError> {
         self.register(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
     /// Watches a socket. Gives its token, which is larger than all tokens before it.
-    ///
-    /// # Errors
-    /// If the system cannot watch one more socket.
     pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
         let token = self.next_token;
         self.register(socket, token, interest.flags())?;
@@ -140,17 +130,11 @@ impl<C> EventLoop<C> {
 
     /// Watches a socket under a token of the caller's, who uses this or [`add`](Self::add), and not both. It must not be
     /// [`LISTENER`] nor `u64::MAX`.
-    ///
-    /// # Errors
-    /// If the system cannot watch one more socket.
     pub fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
         self.register(socket, token, interest.flags())
     }
 
     /// Changes what is reported about a socket.
-    ///
-    /// # Errors
-    /// If the socket is not being watched.
     pub fn modify(&self, socket: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(token), interest.flags())?)
     }
@@ -161,12 +145,10 @@ impl<C> EventLoop<C> {
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// Waits until a socket is ready or a command has come, for at most `timeout`. Gives the sockets that are ready.
-    ///
-    /// # Errors
-    /// If the system refuses the wait.
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Ready>, SystemError> {
-        let timeout = timeout.map(|t| {
+    /// Waits until a socket is ready or a command has come, or until `deadline`. Gives the sockets that are ready.
+    pub fn wait_until(&self, deadline: Option<Instant>) -> Result<Vec<Ready>, SystemError> {
+        let timeout = deadline.map(|at| {
+            let t = at.saturating_duration_since(Instant::now());
             // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
             let t = t.min(Duration::from_secs(3600)) + Duration::from_millis(1);
             Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() }
@@ -193,14 +175,6 @@ impl<C> EventLoop<C> {
         Ok(ready)
     }
 
-    /// Like [`EventLoop::wait`], until `deadline` at most.
-    ///
-    /// # Errors
-    /// As for [`EventLoop::wait`].
-    pub fn wait_until(&self, deadline: Option<Instant>) -> Result<Vec<Ready>, SystemError> {
-        self.wait(deadline.map(|at| at.saturating_duration_since(Instant::now())))
-    }
-
     /// Like [`EventLoop::wait_until`], for a service that goes on when the system refuses a wait. The refusal is
     /// logged. After a pause of 10 ms this returns no ready socket, so that the caller looks after its commands and
     /// deadlines and then tries again.
@@ -215,9 +189,6 @@ impl<C> EventLoop<C> {
 }
 
 /// The service that `running` leads to; if nobody uses it any more, one that `start` starts.
-///
-/// # Errors
-/// Those of `start`.
 pub fn get_or_start<T, E>(
     running: &Mutex<Weak<T>>,
     start: impl FnOnce() -> Result<Arc<T>, E>,
@@ -241,9 +212,6 @@ pub struct ServiceThread<C> {
 
 impl<C> ServiceThread<C> {
     /// Starts it. `stop` makes the command at which `run` returns.
-    ///
-    /// # Errors
-    /// If the system has no room for a thread.
     pub fn start(
         name: &str,
         commands: &Arc<Commands<C>>,
@@ -280,9 +248,6 @@ pub struct Listener<L> {
 
 impl<L: AsFd> Listener<L> {
     /// The listener of `events`.
-    ///
-    /// # Errors
-    /// If the system cannot watch one more socket.
     pub fn new<C>(events: &EventLoop<C>, socket: L) -> Result<Self, SystemError> {
         events.add_listener(&socket)?;
         Ok(Self { socket, resume_at: None, pause_reported: false })

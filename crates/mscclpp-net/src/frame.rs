@@ -9,7 +9,7 @@
 
 use std::io::{self, Read};
 
-use crate::wire::Malformed;
+use crate::{socket::read_some, wire::Malformed};
 
 const MARK: u8 = 0xB5;
 const VERSION: u8 = 1;
@@ -112,13 +112,8 @@ impl FrameReader {
             }
             let mut bytes = [0; 256];
             let missing = self.missing().min(bytes.len());
-            match stream.read(&mut bytes[..missing]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
+            let Some(count) = read_some(&mut stream, &mut bytes[..missing])? else { return Ok(None) };
+            self.push(&bytes[..count]);
         }
     }
 

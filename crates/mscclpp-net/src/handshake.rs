@@ -31,7 +31,7 @@ use sha2::Sha256;
 use crate::{
     frame::{self, encode},
     key::{Key, Nonce},
-    wire::{Malformed, Reader},
+    wire::{Malformed, Reader, Wire},
 };
 
 /// A side's proof that it has the key.
@@ -164,14 +164,11 @@ impl Initiator {
         hello: &[u8],
         first: &Frame,
     ) -> Result<(Self, Vec<u8>), Failure> {
-        let mut reader = Reader::new(&first.payload);
         match first.kind {
-            Kind::Challenge => {}
-            Kind::Full => return Err(Failure::Full(reader.u32()?)),
+            Kind::Challenge => Nonce::parse(&first.payload)?,
+            Kind::Full => return Err(Failure::Full(Reader::new(&first.payload).take()?)),
             _ => return Err(OUT_OF_PLACE),
-        }
-        let _: Nonce = reader.array()?;
-        reader.end()?;
+        };
         let exchange = Exchange::new(protocol, key, &first.payload, hello);
         let bytes = encode(Kind::Hello as u8, &[&exchange.prove("initiator")[..], hello].concat());
         Ok((Self(exchange), bytes))
@@ -189,12 +186,7 @@ impl Initiator {
     /// If it is not proved.
     pub fn conclude(self, frame: &Frame) -> Result<Answer<'_>, Failure> {
         match frame.kind {
-            Kind::Refuse => {
-                let mut reader = Reader::new(&frame.payload);
-                let reason = reader.u8()?;
-                reader.end()?;
-                Err(Failure::Refused(reason))
-            }
+            Kind::Refuse => Err(Failure::Refused(u8::parse(&frame.payload)?)),
             Kind::Accept | Kind::Reject => {
                 let Claim { proof, said } = Claim::split(&frame.payload)?;
                 self.0.answered(frame.kind, said).verify("responder", proof)?;

@@ -44,9 +44,6 @@ pub struct NoSuchInterface {
 }
 
 /// All addresses of all interfaces.
-///
-/// # Errors
-/// If the system cannot list them.
 pub fn list() -> Result<Vec<Interface>, SystemError> {
     let found = if_addrs::get_if_addrs().during("listing the network interfaces")?;
     Ok(found.into_iter().map(|i| Interface { ip: i.ip(), name: i.name }).collect())

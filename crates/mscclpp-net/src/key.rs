@@ -4,30 +4,36 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
+use crate::wire_struct;
+
 /// Random bytes that one handshake uses once.
 pub type Nonce = [u8; 32];
 
 /// A secret that two sides share.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; 32]);
+pub struct Key {
+    bytes: [u8; 32],
+}
+
+wire_struct!(Key { bytes });
 
 impl Key {
     /// The key with these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
+        Self { bytes }
     }
 
     /// Derives a key from a text, for one `purpose`.
     #[must_use]
     pub fn of_text(purpose: &[u8], text: &str) -> Self {
-        Self(Sha256::new().chain_update(purpose).chain_update(text).finalize().into())
+        Self { bytes: Sha256::new().chain_update(purpose).chain_update(text).finalize().into() }
     }
 
     /// The key's bytes.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; 32] {
-        self.0
+        self.bytes
     }
 }
 

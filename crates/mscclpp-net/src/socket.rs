@@ -37,9 +37,6 @@ impl Liveness {
     };
 
     /// Sets these limits on a connection.
-    ///
-    /// # Errors
-    /// If the system refuses.
     pub fn apply(&self, stream: &TcpStream) -> io::Result<()> {
         let socket = SockRef::from(stream);
         let probes = TcpKeepalive::new().with_time(self.idle).with_interval(self.interval).with_retries(3);
@@ -68,9 +65,6 @@ fn socket(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<Sock
 ///
 /// `receive_buffer` is the receive buffer of accepted connections, in bytes; if none, the system adapts it to the
 /// traffic.
-///
-/// # Errors
-/// If the system refuses.
 pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
     let socket = socket(address, receive_buffer)?;
     if address.is_ipv6() {
@@ -83,9 +77,6 @@ pub fn listen(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<
 
 /// Listens on a free port of all addresses: of both families if `v6` is set and the system has both, otherwise of IPv4
 /// alone.
-///
-/// # Errors
-/// If the system refuses.
 pub fn listen_everywhere(v6: bool, receive_buffer: Option<usize>) -> io::Result<TcpListener> {
     let at = |ip: IpAddr| listen(SocketAddr::new(ip, 0), receive_buffer);
     match v6 {
@@ -165,6 +156,22 @@ pub fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
+/// Reads some of what has arrived on a connection that does not block; `None` if nothing has.
+///
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] if the connection has ended; otherwise the system's error.
+pub fn read_some(mut stream: impl Read, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match stream.read(into) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// A message of `N` bytes that arrives on a connection that does not block.
 #[derive(Debug, Clone)]
 pub struct Incoming<const N: usize> {
@@ -185,13 +192,10 @@ impl<const N: usize> Incoming<N> {
     /// [`io::ErrorKind::UnexpectedEof`] if the connection ended too early; otherwise the system's error.
     pub fn read(&mut self, mut stream: impl Read) -> io::Result<Option<&[u8; N]>> {
         while self.filled < N {
-            match stream.read(&mut self.bytes[self.filled..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
+            let Some(count) = read_some(&mut stream, &mut self.bytes[self.filled..])? else {
+                return Ok(None);
+            };
+            self.filled += count;
         }
         Ok(Some(&self.bytes))
     }

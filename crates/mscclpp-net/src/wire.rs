@@ -1,11 +1,36 @@
-//! Reads bytes from outside, with bounds, and writes them: integers, texts and IP addresses, in little-endian order.
+//! Bytes to and from outside: values that have one form on the wire, and a reader with bounds. All is little-endian.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Bytes from outside that are malformed; the text says what is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
+
+/// A value that has one form on the wire. [`wire_struct!`](crate::wire_struct) and [`wire_enum!`](crate::wire_enum) implement it
+/// for types that consist of such values.
+pub trait Wire: Sized {
+    /// Appends the value.
+    fn put(&self, out: &mut Vec<u8>);
+
+    /// Reads what [`put`](Self::put) wrote. What else is there is malformed.
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
+
+    /// The bytes of this value alone.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.put(&mut out);
+        out
+    }
+
+    /// Reads [`to_bytes`](Self::to_bytes). Nothing may follow it.
+    fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let value = reader.take()?;
+        reader.end()?;
+        Ok(value)
+    }
+}
 
 /// Takes values off the front of a slice. Never reads past its end, and allocates no more than the bytes that are
 /// there.
@@ -27,113 +52,194 @@ impl<'a> Reader<'a> {
         self.rest
     }
 
+    /// The next value.
+    pub fn take<T: Wire>(&mut self) -> Result<T, Malformed> {
+        T::take(self)
+    }
+
     /// The next `n` bytes.
-    ///
-    /// # Errors
-    /// If there are fewer. The same holds for all methods below.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(Malformed("it ends too early"))?;
         self.rest = rest;
         Ok(head)
     }
 
-    /// The next `N` bytes.
-    ///
-    /// # Errors
-    /// If there are fewer.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (head, rest) = self.rest.split_first_chunk().ok_or(Malformed("it ends too early"))?;
-        self.rest = rest;
+    /// Nothing may be left over.
+    pub fn end(self) -> Result<(), Malformed> {
+        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("it is too long")) }
+    }
+}
+
+impl<const N: usize> Wire for [u8; N] {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend(self);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (head, rest) = reader.rest.split_first_chunk().ok_or(Malformed("it ends too early"))?;
+        reader.rest = rest;
         Ok(*head)
     }
+}
 
-    /// # Errors
-    /// If it is not there.
-    pub fn u8(&mut self) -> Result<u8, Malformed> {
-        Ok(u8::from_le_bytes(self.array()?))
+macro_rules! wire_numbers {
+    ($($number:ty),*) => { $(
+        impl Wire for $number {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.to_le_bytes().put(out);
+            }
+
+            fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(Self::from_le_bytes(reader.take()?))
+            }
+        }
+    )* };
+}
+wire_numbers!(u8, u16, u32, u64);
+
+/// A rank or the like, in four bytes.
+impl Wire for usize {
+    fn put(&self, out: &mut Vec<u8>) {
+        (*self as u32).put(out);
     }
 
-    /// # Errors
-    /// If it is not there.
-    pub fn u16(&mut self) -> Result<u16, Malformed> {
-        Ok(u16::from_le_bytes(self.array()?))
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(reader.take::<u32>()? as Self)
+    }
+}
+
+/// A byte 0 or 1.
+impl Wire for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
     }
 
-    /// # Errors
-    /// If it is not there.
-    pub fn u32(&mut self) -> Result<u32, Malformed> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    /// # Errors
-    /// If it is not there.
-    pub fn u64(&mut self) -> Result<u64, Malformed> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    /// A byte that is 0 or 1.
-    ///
-    /// # Errors
-    /// If it is not there, or another number.
-    pub fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.u8()? {
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match reader.take::<u8>()? {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(Malformed("a flag is neither 0 nor 1")),
         }
-    }
-
-    /// A text written by [`put_text`]; bytes that are not UTF-8 are replaced.
-    ///
-    /// # Errors
-    /// If it is not there.
-    pub fn text(&mut self) -> Result<String, Malformed> {
-        let length = usize::from(self.u16()?);
-        Ok(String::from_utf8_lossy(self.bytes(length)?).into_owned())
-    }
-
-    /// An address written by [`put_ip`].
-    ///
-    /// # Errors
-    /// If it is not there, or of a family other than IPv4 and IPv6.
-    pub fn ip(&mut self) -> Result<IpAddr, Malformed> {
-        match self.u8()? {
-            4 => Ok(Ipv4Addr::from(self.array::<4>()?).into()),
-            6 => Ok(Ipv6Addr::from(self.array::<16>()?).into()),
-            _ => Err(Malformed("an address is of no known family")),
-        }
-    }
-
-    /// # Errors
-    /// If something is left over.
-    pub fn end(self) -> Result<(), Malformed> {
-        if self.rest.is_empty() { Ok(()) } else { Err(Malformed("it is too long")) }
     }
 }
 
 /// Texts are cut to this many bytes when they are written.
 pub const MAX_TEXT: usize = 1024;
 
-/// Writes a text of at most [`MAX_TEXT`] bytes: two bytes of length, then UTF-8.
-pub fn put_text(out: &mut Vec<u8>, text: &str) {
-    let mut end = text.len().min(MAX_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
+/// Two bytes of length, then UTF-8. At most [`MAX_TEXT`] bytes are written. Of what is read, bytes that are not UTF-8 are replaced.
+impl Wire for String {
+    fn put(&self, out: &mut Vec<u8>) {
+        let mut end = self.len().min(MAX_TEXT);
+        while !self.is_char_boundary(end) {
+            end -= 1;
+        }
+        (end as u16).put(out);
+        out.extend(&self.as_bytes()[..end]);
     }
-    out.extend((end as u16).to_le_bytes());
-    out.extend(&text.as_bytes()[..end]);
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let length = reader.take::<u16>()?;
+        Ok(Self::from_utf8_lossy(reader.bytes(length.into())?).into_owned())
+    }
 }
 
-/// Writes an address: a byte 4 or 6, then its octets.
-pub fn put_ip(out: &mut Vec<u8>, ip: &IpAddr) {
-    match ip {
-        IpAddr::V4(v4) => {
-            out.push(4);
-            out.extend(v4.octets());
-        }
-        IpAddr::V6(v6) => {
-            out.push(6);
-            out.extend(v6.octets());
+/// A byte 4 or 6, then the octets.
+impl Wire for IpAddr {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::V4(v4) => (4_u8, v4.octets()).put(out),
+            Self::V6(v6) => (6_u8, v6.octets()).put(out),
         }
     }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match reader.take::<u8>()? {
+            4 => Ok(reader.take::<[u8; 4]>()?.into()),
+            6 => Ok(reader.take::<[u8; 16]>()?.into()),
+            _ => Err(Malformed("an address is of no known family")),
+        }
+    }
+}
+
+macro_rules! wire_tuples {
+    ($(($($part:ident)+))*) => { $(
+        #[allow(non_snake_case, reason = "a part is called like its type")]
+        impl<$($part: Wire),+> Wire for ($($part,)+) {
+            fn put(&self, out: &mut Vec<u8>) {
+                let ($($part,)+) = self;
+                $($part.put(out);)+
+            }
+
+            fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+                Ok(($(reader.take::<$part>()?,)+))
+            }
+        }
+    )* };
+}
+wire_tuples!((A B) (A B C) (A B C D) (A B C D E));
+
+/// Implements [`Wire`](crate::wire::Wire) for a struct: its fields, in the order given here. Those behind a semicolon are of
+/// later versions: they have their defaults where nothing more has come.
+///
+/// ```
+/// use mscclpp_net::{wire::Wire, wire_struct};
+///
+/// struct Point { x: u16, y: u16 }
+/// wire_struct!(Point { x, y });
+/// assert_eq!(Point { x: 1, y: 2 }.to_bytes(), [1, 0, 2, 0]);
+/// ```
+#[macro_export]
+macro_rules! wire_struct {
+    ($name:ident { $($field:ident),* $(; $($later:ident),*)? }) => {
+        impl $crate::wire::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                $($crate::wire::Wire::put(&self.$field, out);)*
+                $($($crate::wire::Wire::put(&self.$later, out);)*)?
+            }
+
+            fn take(reader: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::Malformed> {
+                $(let $field = reader.take()?;)*
+                $($(let $later = if reader.rest().is_empty() { Default::default() } else { reader.take()? };)*)?
+                Ok(Self { $($field),* $(, $($later),*)? })
+            }
+        }
+    };
+}
+
+/// Implements [`Wire`](crate::wire::Wire) for an enum: a byte that says which variant it is, and its fields. The text is the
+/// error for any other byte.
+///
+/// ```
+/// use mscclpp_net::{wire::{Malformed, Wire}, wire_enum};
+///
+/// #[derive(Debug, PartialEq)]
+/// enum Shape { Dot, Circle { radius: u16 } }
+/// wire_enum!(Shape or "a shape is of no known kind" { 1 => Dot, 2 => Circle { radius } });
+/// assert_eq!(Shape::Circle { radius: 5 }.to_bytes(), [2, 5, 0]);
+/// assert_eq!(Shape::parse(&[3]), Err(Malformed("a shape is of no known kind")));
+/// ```
+#[macro_export]
+macro_rules! wire_enum {
+    ($name:ident or $unknown:literal { $($number:literal => $variant:ident $({ $($field:ident),* })?),* $(,)? }) => {
+        impl $crate::wire::Wire for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? => {
+                        out.push($number);
+                        $($($crate::wire::Wire::put($field, out);)*)?
+                    })*
+                }
+            }
+
+            fn take(reader: &mut $crate::wire::Reader<'_>) -> Result<Self, $crate::wire::Malformed> {
+                match reader.take::<u8>()? {
+                    $($number => {
+                        $($(let $field = reader.take()?;)*)?
+                        Ok(Self::$variant $({ $($field),* })?)
+                    })*
+                    _ => Err($crate::wire::Malformed($unknown)),
+                }
+            }
+        }
+    };
 }

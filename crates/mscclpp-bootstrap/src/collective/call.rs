@@ -7,7 +7,7 @@ use super::broken;
 use super::exchange::{Envelope, Exchange, Place};
 use crate::protocol::tree;
 use crate::{Error, Party, Result};
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 /// Which collective a message belongs to, and whose call it is. Ranks that call different ones, or in another order, find
 /// out.
@@ -27,6 +27,14 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllGather => "all_gather",
+            Self::Barrier => "barrier",
+            Self::Broadcast { .. } => "broadcast",
+        }
+    }
+
     fn code(self) -> (u8, u32) {
         match self {
             Self::AllGather => (1, 0),
@@ -47,11 +55,8 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AllGather => write!(f, "all_gather"),
-            Self::Barrier => write!(f, "barrier"),
-            Self::Broadcast { root } => write!(f, "broadcast from rank {root}"),
-        }
+        f.write_str(self.name())?;
+        if let Self::Broadcast { root } = self { write!(f, " from rank {root}") } else { Ok(()) }
     }
 }
 
@@ -84,13 +89,7 @@ impl Call {
     }
 
     fn header(self, status: u8, rank: usize) -> Vec<u8> {
-        let (code, root) = self.operation.code();
-        let mut out = vec![code];
-        out.extend(root.to_le_bytes());
-        out.extend(self.number.to_le_bytes());
-        out.push(status);
-        out.extend((rank as u32).to_le_bytes());
-        out
+        (self.operation.code(), self.number, status, rank).to_bytes()
     }
 }
 
@@ -136,7 +135,6 @@ pub(super) fn departed(error: &Error) -> Result<usize> {
     }
 }
 
-/// What a message has before its data.
 struct Header {
     operation: Operation,
     number: u64,
@@ -147,8 +145,8 @@ struct Header {
 
 fn parse_header(message: &[u8]) -> Result<Header, Malformed> {
     let mut reader = Reader::new(message);
-    let operation = Operation::from_code((reader.u8()?, reader.u32()?))?;
-    Ok(Header { operation, number: reader.u64()?, status: reader.u8()?, rank: reader.u32()? as usize })
+    let operation = Operation::from_code(reader.take()?)?;
+    Ok(Header { operation, number: reader.take()?, status: reader.take()?, rank: reader.take()? })
 }
 
 /// Parses a message in every way one can be, for the fuzz targets.
@@ -158,18 +156,20 @@ pub(crate) fn check(message: &[u8]) {
     }
 }
 
-pub(crate) fn put_contribution(out: &mut Vec<u8>, rank: usize, bytes: &[u8]) {
-    out.extend((rank as u32).to_le_bytes());
-    out.extend((bytes.len() as u64).to_le_bytes());
+/// What a rank gives to an all_gather.
+pub(crate) fn contribution(rank: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(12 + bytes.len());
+    (rank, bytes.len() as u64).put(&mut out);
     out.extend_from_slice(bytes);
+    out
 }
 
 pub(crate) fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {
     let mut found = BTreeMap::new();
     let mut reader = Reader::new(gathered);
     while !reader.rest().is_empty() {
-        let rank = reader.u32()? as usize;
-        let length = usize::try_from(reader.u64()?).map_err(|_| Malformed("a contribution is too long"))?;
+        let (rank, length) = reader.take::<(usize, u64)>()?;
+        let length = usize::try_from(length).map_err(|_| Malformed("a contribution is too long"))?;
         found.insert(rank, reader.bytes(length)?.to_vec());
     }
     if found.len() != n || found.keys().next_back() != Some(&(n - 1)) {

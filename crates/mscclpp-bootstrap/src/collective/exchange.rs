@@ -1,6 +1,6 @@
 //! One collective call on one rank, as a machine: something goes up a tree from all ranks, or from one, and comes down to all.
 //!
-//! It does not wait. It says from whom it needs a message, is told what came of that, and says what to send.
+//! It does not wait. It asks for the messages that it needs, and says of whom one is missing, and what to send.
 
 use crate::{Error, Result};
 
@@ -30,7 +30,6 @@ pub(crate) enum Next {
     Done(Vec<u8>),
 }
 
-/// A call.
 pub(crate) struct Exchange<E> {
     pub(crate) envelope: E,
     place: Place,
@@ -49,7 +48,7 @@ impl<E: Envelope> Exchange<E> {
     ///
     /// # Errors
     /// The departure of a rank, once it has been passed on.
-    pub(crate) fn advance(&mut self, mut post: impl FnMut(usize, Vec<u8>)) -> Result<Next> {
+    fn advance(&mut self, mut post: impl FnMut(usize, Vec<u8>)) -> Result<Next> {
         if !self.place.senders.is_empty() {
             return Ok(Next::Await(self.place.senders.clone()));
         }
@@ -73,11 +72,38 @@ impl<E: Envelope> Exchange<E> {
         }
     }
 
+    /// Goes on until the call is over, or messages are missing that `take` does not give: then it says of whom.
+    ///
+    /// # Errors
+    /// The departure of a rank, once it has been passed on; or what ends the call here and now, of which all hear by other means.
+    pub(crate) fn run(
+        &mut self,
+        mut post: impl FnMut(usize, Vec<u8>),
+        mut take: impl FnMut(usize) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Next> {
+        loop {
+            let awaited = match self.advance(&mut post)? {
+                Next::Await(awaited) => awaited,
+                done @ Next::Done(_) => return Ok(done),
+            };
+            let mut missing = Vec::new();
+            for peer in awaited {
+                match take(peer).transpose() {
+                    Some(outcome) => self.take(peer, outcome)?,
+                    None => missing.push(peer),
+                }
+            }
+            if !missing.is_empty() {
+                return Ok(Next::Await(missing));
+            }
+        }
+    }
+
     /// What came of the wait for a message of `peer`.
     ///
     /// # Errors
     /// What ends the call here and now. All hear of it by other means.
-    pub(crate) fn take(&mut self, peer: usize, outcome: Result<Vec<u8>>) -> Result<()> {
+    fn take(&mut self, peer: usize, outcome: Result<Vec<u8>>) -> Result<()> {
         let part = match outcome.and_then(|message| self.envelope.open(peer, message)) {
             Err(error) if !is_departure(&error) => return Err(error),
             part => part,
@@ -108,7 +134,7 @@ mod tests {
     use std::collections::{BTreeMap, VecDeque};
 
     use super::*;
-    use crate::collective::call::{Call, Operation, contributions, put_contribution};
+    use crate::collective::call::{Call, Operation, contribution, contributions};
     use crate::protocol::tree;
 
     /// Messages on their way, by receiver and sender.
@@ -127,29 +153,24 @@ mod tests {
             moved = false;
             for me in 0..n {
                 let Some(exchange) = &mut ranks[me] else { continue };
-                let next = exchange.advance(|to, bytes| {
+                let mut posted = Vec::new();
+                let next = exchange.run(
+                    |to, bytes| posted.push((to, bytes)),
+                    |peer| match mail.get_mut(&(me, peer)).and_then(VecDeque::pop_front) {
+                        None if gone == Some(peer) => Err(Error::PeerClosed { rank: peer }),
+                        message => Ok(message),
+                    },
+                );
+                moved |= !posted.is_empty();
+                for (to, bytes) in posted {
                     mail.entry((to, me)).or_default().push_back(bytes);
-                    moved = true;
-                });
-                let awaited = match next {
-                    Ok(Next::Await(awaited)) => awaited,
-                    end => {
-                        outcomes[me] = Some(end.map(|next| match next {
-                            Next::Done(down) => down,
-                            Next::Await(_) => unreachable!(),
-                        }));
-                        ranks[me] = None;
-                        moved = true;
-                        continue;
-                    }
-                };
-                for peer in awaited {
-                    let message = mail.get_mut(&(me, peer)).and_then(VecDeque::pop_front);
-                    let left = (gone == Some(peer)).then_some(Err(Error::PeerClosed { rank: peer }));
-                    let Some(outcome) = message.map(Ok).or(left) else { continue };
-                    exchange.take(peer, outcome).unwrap();
-                    moved = true;
                 }
+                outcomes[me] = match next {
+                    Ok(Next::Await(_)) => continue,
+                    Ok(Next::Done(down)) => Some(Ok(down)),
+                    Err(error) => Some(Err(error)),
+                };
+                ranks[me] = None;
             }
         }
         assert!(mail.iter().all(|((to, _), messages)| messages.is_empty() || gone == Some(*to)));
@@ -159,8 +180,7 @@ mod tests {
     }
 
     fn gather(rank: usize, n: usize) -> Exchange<Call> {
-        let mut own = Vec::new();
-        put_contribution(&mut own, rank, &[rank as u8]);
+        let own = contribution(rank, &[rank as u8]);
         Call { operation: Operation::AllGather, number: 0, rank, n }.exchange(own)
     }
 

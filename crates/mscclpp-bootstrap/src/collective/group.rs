@@ -7,7 +7,7 @@ use super::exchange::{Envelope, Exchange, Place};
 use super::{broken, call};
 use crate::protocol::tree;
 use crate::{Error, Result};
-use mscclpp_net::wire::Reader;
+use mscclpp_net::wire::{Reader, Wire};
 
 /// The ranks that meet, in order.
 pub(crate) struct Group {
@@ -46,20 +46,17 @@ impl Group {
 
 impl Envelope for Group {
     fn seal(&self, part: &Result<Vec<u8>>) -> Result<Vec<u8>> {
-        let (status, rank) = match part {
+        let message = match part {
             Ok(_) => (DATA, 0),
-            Err(error) => (CLOSED, call::departed(error)? as u32),
+            Err(error) => (CLOSED, call::departed(error)?),
         };
-        let mut message = vec![status];
-        message.extend(rank.to_le_bytes());
-        Ok(message)
+        Ok(message.to_bytes())
     }
 
     fn open(&self, peer: usize, message: Vec<u8>) -> Result<Vec<u8>> {
-        let mut reader = Reader::new(&message);
-        match reader.u8().and_then(|status| Ok((status, reader.u32()?))) {
+        match Reader::new(&message).take() {
             Ok((DATA, _)) => Ok(Vec::new()),
-            Ok((_, rank)) => Err(Error::PeerClosed { rank: rank as usize }),
+            Ok((_, rank)) => Err(Error::PeerClosed { rank }),
             Err(error) => Err(broken(peer, error)),
         }
     }

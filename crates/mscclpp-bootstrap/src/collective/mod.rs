@@ -15,9 +15,7 @@ pub(crate) mod call;
 pub(crate) mod exchange;
 pub(crate) mod group;
 
-pub(crate) use call::check;
-
-use call::{Call, Operation, contributions, put_contribution};
+use call::{Call, Operation};
 use exchange::{Envelope, Exchange, Next};
 use group::Group;
 use mscclpp_net::wire::Malformed;
@@ -45,6 +43,7 @@ pub(crate) trait Carrier {
 }
 
 /// One collective call at a time.
+#[derive(Default)]
 pub(crate) struct Collectives {
     next: u64,
     /// A call whose time was up. The next call must be the same, and goes on with it.
@@ -52,44 +51,8 @@ pub(crate) struct Collectives {
 }
 
 impl Collectives {
-    pub(crate) fn new() -> Self {
-        Self { next: 0, unfinished: None }
-    }
-
-    pub(crate) fn barrier(&mut self, carrier: &impl Carrier, wait: &mut Wait) -> Result<()> {
-        self.call(carrier, wait, Operation::Barrier, Vec::new).map(drop)
-    }
-
-    pub(crate) fn all_gather(
-        &mut self,
-        carrier: &impl Carrier,
-        wait: &mut Wait,
-        bytes: &[u8],
-    ) -> Result<Vec<Vec<u8>>> {
-        let (rank, n) = (carrier.rank(), carrier.n_ranks());
-        let own = || {
-            let mut own = Vec::with_capacity(12 + bytes.len());
-            put_contribution(&mut own, rank, bytes);
-            own
-        };
-        let all = self.call(carrier, wait, Operation::AllGather, own)?;
-        contributions(&all, n).map_err(|e| broken(tree::parent(rank).unwrap_or(0), e))
-    }
-
-    pub(crate) fn broadcast(
-        &mut self,
-        carrier: &impl Carrier,
-        wait: &mut Wait,
-        bytes: &mut Vec<u8>,
-        root: usize,
-    ) -> Result<()> {
-        let own = || if carrier.rank() == root { bytes.clone() } else { Vec::new() };
-        *bytes = self.call(carrier, wait, Operation::Broadcast { root: root as u32 }, own)?;
-        Ok(())
-    }
-
     /// Begins a call, or goes on with the one whose time was up. That one has its `own` part already.
-    fn call(
+    pub(crate) fn call(
         &mut self,
         carrier: &impl Carrier,
         wait: &mut Wait,
@@ -105,8 +68,8 @@ impl Collectives {
         let (me, n) = (carrier.rank(), carrier.n_ranks());
         let whom = |peer| format!("{}: {}", awaited(peer, me, n), call.operation);
         match run(&mut exchange, carrier, wait, (Channel::Tree, 0), &whom)? {
-            Step::Done(down) => Ok(down),
-            Step::Late(missing) => {
+            Next::Done(down) => Ok(down),
+            Next::Await(missing) => {
                 let first = missing.first().map_or_else(String::new, |&peer| awaited(peer, me, n));
                 let operation = format!("{}, waiting for {first},", call.operation);
                 self.unfinished = Some(exchange);
@@ -135,20 +98,12 @@ pub(crate) fn group_barrier(carrier: &impl Carrier, members: Vec<usize>, wait: &
     let (tag, members) = (exchange.envelope.tag(), exchange.envelope.members().to_vec());
     let whom = |peer| format!("rank {peer}: group_barrier of the ranks {members:?}");
     match run(&mut exchange, carrier, wait, (Channel::Group, tag), &whom)? {
-        Step::Done(_) => Ok(()),
-        Step::Late(missing) => {
+        Next::Done(_) => Ok(()),
+        Next::Await(missing) => {
             let operation = missing.first().map_or_else(String::new, |&peer| whom(peer));
             Err(wait.timed_out(operation, missing))
         }
     }
-}
-
-/// What became of a call.
-enum Step {
-    /// This came down.
-    Done(Vec<u8>),
-    /// Time is up, and nothing has come from these ranks.
-    Late(Vec<usize>),
 }
 
 /// Goes on with a call until it is over, or time is up. `whom` says for whom it waits.
@@ -158,24 +113,9 @@ fn run<E: Envelope>(
     wait: &mut Wait,
     (channel, tag): (Channel, u64),
     whom: &dyn Fn(usize) -> String,
-) -> Result<Step> {
-    loop {
-        let awaited = match exchange.advance(|peer, bytes| carrier.post(peer, channel, tag, bytes))? {
-            Next::Done(down) => return Ok(Step::Done(down)),
-            Next::Await(awaited) => awaited,
-        };
-        let mut late = Vec::new();
-        for peer in awaited {
-            match carrier.take(Stream { peer, channel, tag }, wait, &|| whom(peer)) {
-                Ok(None) => late.push(peer),
-                Ok(Some(message)) => exchange.take(peer, Ok(message))?,
-                Err(error) => exchange.take(peer, Err(error))?,
-            }
-        }
-        if !late.is_empty() {
-            return Ok(Step::Late(late));
-        }
-    }
+) -> Result<Next> {
+    let post = |peer, bytes| carrier.post(peer, channel, tag, bytes);
+    exchange.run(post, |peer| carrier.take(Stream { peer, channel, tag }, wait, &|| whom(peer)))
 }
 
 /// Those of `ranks` that nobody is below: what they have not sent is missing because of them, and not of others.
@@ -197,7 +137,7 @@ fn awaited(peer: usize, me: usize, n: usize) -> String {
     }
 }
 
-fn broken(peer: usize, error: Malformed) -> Error {
+pub(crate) fn broken(peer: usize, error: Malformed) -> Error {
     Error::PeerLost {
         rank: peer,
         detail: format!("it sent a collective message that breaks the protocol: {error}"),

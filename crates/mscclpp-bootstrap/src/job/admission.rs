@@ -5,13 +5,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mscclpp_net::handshake;
+use mscclpp_net::handshake::Responder;
 use mscclpp_net::key::Nonce;
 
 use crate::LOG;
 use crate::job::connection::{Connection, Phase};
 use crate::job::{ConnectionId, Job};
-use crate::protocol::handshake::Responder;
+use crate::protocol::handshake::challenge;
 
 /// How long a connection may take to prove that it belongs here.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -24,8 +24,8 @@ impl Job {
     /// Event: somebody has connected. The nonce must never have been used before.
     pub(crate) fn on_accepted(&mut self, now: Instant, from: SocketAddr, nonce: Nonce) -> ConnectionId {
         self.set_time(now);
-        self.formation.set_full(None);
-        let (responder, challenge) = Responder::challenge(self.plan.key.clone(), nonce);
+        self.formation.full = None;
+        let (responder, challenge) = challenge(nonce);
         let deadline = Some(self.now + HANDSHAKE_LIMIT);
         let id = self.enter(Connection::new(from, Phase::Unproven(responder), deadline));
         self.unproven.push_back(id);
@@ -38,12 +38,12 @@ impl Job {
     /// come.
     pub(crate) fn on_full(&mut self, now: Instant, descriptors: u32) -> Vec<u8> {
         self.set_time(now);
-        self.formation.set_full(Some(descriptors));
+        self.formation.full = Some(descriptors);
         if let Some(times) = self.turned_away.another(now) {
             let room = self.formation.no_room();
             tracing::warn!(target: LOG, rank = self.plan.rank, "turned away a connection{room}{times}");
         }
-        handshake::Responder::full(descriptors)
+        Responder::full(descriptors)
     }
 
     /// Event: connections cannot be accepted. Makes room by ending the oldest one that has not proved itself.

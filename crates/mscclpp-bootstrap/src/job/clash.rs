@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::job::Job;
-use crate::protocol::hello::{Hello, Purpose, Rejection};
-use crate::protocol::roster::Refused;
+use crate::job::roster::Refused;
+use crate::protocol::hello::{Hello, Origin, Purpose, Rejection};
 
 impl Job {
     /// Judges a rank that wants to join the complete job of this rank 0; nothing if it wants something else.
@@ -15,7 +15,7 @@ impl Job {
     /// It is no clash if the rank that the newcomer wants to be has left, or if a rank of this job is in the same process. Then
     /// the same processes begin their next job, which may have another number of ranks, before this one is dropped
     /// everywhere, and the newcomer asks again until it is. It is none either if ranks of the job may be replaced.
-    pub(super) fn judge_latecomer(&mut self, hello: &Hello, from: &str) -> Option<Refused> {
+    pub(super) fn judge_latecomer(&mut self, hello: &Hello, from: &Origin) -> Option<Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return None;
         }

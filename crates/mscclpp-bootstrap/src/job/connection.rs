@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use mscclpp_net::handshake::{Initiator, Responder};
 use mscclpp_net::key::Nonce;
 
 use crate::protocol::frame::{FrameReader, MAX_HANDSHAKE, MAX_PAYLOAD};
-use crate::protocol::handshake::{Initiator, Responder};
-use crate::protocol::hello::Purpose;
+use crate::protocol::hello::{Origin, Purpose};
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};
 
@@ -25,7 +25,7 @@ pub(super) enum Phase {
     /// Opened by somebody who was challenged and has not proved itself: a stranger, as far as is known.
     Unproven(Responder),
     /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.
-    Member { rank: usize, joined: bool, from: String },
+    Member { rank: usize, joined: bool, from: Origin },
     /// At another rank: the connection to rank 0 over which the job forms.
     Root,
     /// A connection between two ranks of the formed, or forming, tree, or of two peers.
@@ -50,7 +50,6 @@ impl Link {
     }
 }
 
-/// A connection of a rank.
 pub(super) struct Connection {
     pub(super) remote: SocketAddr,
     /// This rank's end, if it opened the connection and it is established.
@@ -90,13 +89,8 @@ impl Connection {
         self.reader.set_limit(MAX_PAYLOAD);
     }
 
-    /// Whether the other side has not proved itself.
     pub(super) fn is_unproven(&self) -> bool {
         matches!(self.phase, Phase::Unproven(_))
-    }
-
-    pub(super) fn is_connecting(&self) -> bool {
-        matches!(self.phase, Phase::Connecting { .. })
     }
 
     /// Whether both sides have given this connection up for another one to the same peer.

@@ -41,7 +41,6 @@ impl Dial {
 }
 
 impl Job {
-    /// Begins to look for a connection to a rank.
     pub(super) fn dial(&mut self, peer: usize, dial: Dial) {
         self.dials.insert(peer, dial);
         self.advance_dials();
@@ -72,13 +71,14 @@ impl Job {
             if now >= dial.search.deadline() {
                 self.dial_over(peer);
             } else if let Some(address) = dial.search.attempt(now) {
-                let (purpose, limit) = (dial.purpose, dial.search.attempt_limit());
-                self.begin_attempt(peer, purpose, address, now + limit);
+                let (purpose, deadline) = (dial.purpose, now + dial.search.attempt_limit());
+                let phase = Phase::Connecting { peer, purpose };
+                let id = self.enter(Connection::new(address, phase, Some(deadline)));
+                self.actions.push_back(Action::Dial { id, address });
             }
         }
     }
 
-    /// The time of an attempt is up.
     fn attempt_expired(&mut self, id: ConnectionId) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -96,11 +96,6 @@ impl Job {
             self.say([id], frame::encode(Kind::Retire, &[]));
         }
         // Two other ranks may have several connections: this is one of them if it is still answered.
-    }
-
-    fn begin_attempt(&mut self, peer: usize, purpose: Purpose, address: SocketAddr, deadline: Instant) {
-        let id = self.enter(Connection::new(address, Phase::Connecting { peer, purpose }, Some(deadline)));
-        self.actions.push_back(Action::Dial { id, address });
     }
 
     /// Event: a connection of ours is established. The nonce must never have been used before.
@@ -122,7 +117,6 @@ impl Job {
         self.attempt_failed(peer, remote, how);
     }
 
-    /// An attempt to connect to a rank has ended.
     pub(super) fn attempt_failed(&mut self, peer: usize, address: SocketAddr, how: Failed) {
         if let Some(otherwise) = self.formation.second_root().cloned() {
             let now = self.now;

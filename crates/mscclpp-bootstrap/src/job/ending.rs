@@ -7,10 +7,10 @@ use mscclpp_net::Report;
 
 use crate::job::connection::{Connection, Phase};
 use crate::job::links::Peer;
+use crate::job::roster::Roster;
 use crate::job::{Action, ConnectionId, Job};
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
-use crate::protocol::roster::Roster;
 use crate::{Error, LOG};
 
 /// How long a dropped bootstrap waits for its last bytes to be taken, and rank 0 of a job that failed while it formed

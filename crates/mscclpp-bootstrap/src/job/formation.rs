@@ -20,17 +20,18 @@ use mscclpp_os::waiting::LongWait;
 use crate::job::connection::{Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::progress::FIRST_PROGRESS;
+use crate::job::roster::Roster;
 use crate::job::{Action, ConnectionId, Job, Join, Plan};
 use crate::protocol::frame::{self, Frame, Kind};
-use crate::protocol::hello::Purpose;
-use crate::protocol::roster::Roster;
+use crate::protocol::hello::{Origin, Purpose};
 use crate::protocol::table::{Entry, Table};
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
-/// How far the forming of the job has come.
 pub(crate) struct Formation {
     stage: Stage,
+    /// Of rank 0.
+    roster: Option<Roster>,
     /// The ranks that are missing, as rank 0 said.
     pub(super) missing: Vec<usize>,
     /// Rank 0 has no descriptor left, of so many.
@@ -49,7 +50,7 @@ pub(crate) struct Formation {
 /// The stages of forming. Rank 0 goes from `Collecting` to `Formed`, and another rank through those between.
 enum Stage {
     /// Rank 0: not all ranks are connected.
-    Collecting(Roster),
+    Collecting,
     /// Looks for rank 0.
     Searching(Join),
     /// Rank 0 has let this rank in on this connection, and it begins to listen for others.
@@ -58,17 +59,17 @@ enum Stage {
     Joined,
     /// There is a rank 0 at this address already, which hears of this one. If it gives no reason, the job fails for this one.
     SecondRoot(SocketAddr, Error),
-    /// All ranks are connected. Rank 0 keeps its list.
-    Formed { at: Instant, roster: Option<Roster> },
+    /// All ranks are connected.
+    Formed { at: Instant },
 }
 
 impl Formation {
-    /// Rank 0 collects all ranks.
-    pub(crate) fn of_root(roster: Roster) -> Self {
-        Self::at(Stage::Collecting(roster))
+    /// Rank 0, which listens at `address`, collects all ranks.
+    pub(crate) fn of_root(plan: &Plan, address: String, root: Entry) -> Self {
+        let roster = Some(Roster::new(plan, address, root));
+        Self { roster, ..Self::at(Stage::Collecting) }
     }
 
-    /// Another rank joins.
     pub(crate) fn of_member(join: Join) -> Self {
         Self::at(Stage::Searching(join))
     }
@@ -90,6 +91,7 @@ impl Formation {
     fn at(stage: Stage) -> Self {
         Self {
             stage,
+            roster: None,
             missing: Vec::new(),
             full: None,
             table: Vec::new(),
@@ -103,32 +105,24 @@ impl Formation {
 
     pub(super) fn formed_at(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Formed { at, .. } => Some(at),
+            Stage::Formed { at } => Some(at),
             _ => None,
         }
     }
 
     /// Rank 0's list of the job that has formed.
     pub(super) fn complete_mut(&mut self) -> Option<&mut Roster> {
-        match &mut self.stage {
-            Stage::Formed { roster, .. } => roster.as_mut(),
-            _ => None,
-        }
+        self.formed_at().and(self.roster.as_mut())
     }
 
     /// Rank 0's list, until the job has formed.
     pub(super) fn roster(&self) -> Option<&Roster> {
-        match &self.stage {
-            Stage::Collecting(roster) => Some(roster),
-            _ => None,
-        }
+        self.roster.as_ref().filter(|_| self.formed_at().is_none())
     }
 
     pub(super) fn roster_mut(&mut self) -> Option<&mut Roster> {
-        match &mut self.stage {
-            Stage::Collecting(roster) => Some(roster),
-            _ => None,
-        }
+        let forms = self.formed_at().is_none();
+        self.roster.as_mut().filter(|_| forms)
     }
 
     /// Why a second rank 0 fails if it hears no reason.
@@ -211,13 +205,9 @@ impl Job {
             Ok(at) => at,
             Err(error) => return self.fail(&error, None),
         };
-        if !matches!(self.formation.stage, Stage::Listening(..)) {
-            return;
-        }
-        let Stage::Listening(id, join) = std::mem::replace(&mut self.formation.stage, Stage::Joined) else {
-            return;
-        };
-        let entry = Entry { host: join.host, domain: join.domain, port, addresses };
+        let Stage::Listening(id, join) = &self.formation.stage else { return };
+        let (id, entry) = (*id, Entry { host: join.host, domain: join.domain, port, addresses });
+        self.formation.stage = Stage::Joined;
         self.say([id], frame::encode(Kind::Join, &entry.encode()));
     }
 
@@ -235,32 +225,35 @@ impl Job {
             Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {
                 let entry = Entry::parse(&frame.payload)?;
-                let Some(Phase::Member { from, .. }) = self.connections.get(&id).map(|c| &c.phase) else {
-                    return Ok(());
-                };
-                let from = from.clone();
-                let other_claim = self.claim_of_another(id, rank, &from);
-                let Some(roster) = self.formation.roster_mut() else { return Ok(()) };
-                if let Some(Phase::Member { joined: joined @ false, .. }) =
-                    self.connections.get_mut(&id).map(|c| &mut c.phase)
+                let connection = self.connections.get_mut(&id);
+                if let Some(Phase::Member { joined, from, .. }) = connection.map(|c| &mut c.phase)
+                    && self.formation.roster().is_some()
                 {
-                    *joined = true;
-                } else {
-                    return Err(Malformed("a rank joined twice on one connection"));
-                }
-                tracing::debug!(target: LOG, peer = rank, from, "a rank has joined");
-                let entered = roster.enter(rank, entry, &from, other_claim.as_deref());
-                match entered {
-                    Err(error) => {
-                        tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
-                        self.fail(&error, None);
+                    if std::mem::replace(joined, true) {
+                        return Err(Malformed("a rank joined twice on one connection"));
                     }
-                    Ok(()) => self.begin_tree_if_all_came(),
+                    let from = from.clone();
+                    self.has_joined(id, rank, entry, from);
                 }
                 Ok(())
             }
             _ => Err(Malformed("a frame of a joining rank is out of place")),
         }
+    }
+
+    fn has_joined(&mut self, id: ConnectionId, rank: usize, entry: Entry, from: Origin) {
+        tracing::debug!(target: LOG, peer = rank, %from, "a rank has joined");
+        let other_claim = self.claim_of_another(id, rank, &from);
+        let Some(roster) = self.formation.roster_mut() else { return };
+        match roster.enter(rank, entry, from, other_claim.as_ref()) {
+            Err(error) => self.fail_as_one_came_twice(&error),
+            Ok(()) => self.begin_tree_if_all_came(),
+        }
+    }
+
+    pub(super) fn fail_as_one_came_twice(&mut self, error: &Error) {
+        tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
+        self.fail(error, None);
     }
 
     /// A frame from rank 0, on the connection over which the job forms.
@@ -326,11 +319,7 @@ impl Job {
             return;
         }
         let table = Arc::clone(table);
-        let roster = match std::mem::replace(&mut self.formation.stage, Stage::Joined) {
-            Stage::Collecting(roster) => Some(roster),
-            _ => None,
-        };
-        self.formation.stage = Stage::Formed { at: self.now, roster };
+        self.formation.stage = Stage::Formed { at: self.now };
         for child in tree::children(self.plan.rank, self.plan.n_ranks) {
             self.send_empty(child, Kind::Go);
         }

@@ -4,25 +4,24 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mscclpp_net::dial::Failed;
-use mscclpp_net::handshake::{self, Verified};
+use mscclpp_net::handshake::{self, Responder, Verified};
 use mscclpp_net::key::Nonce;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::ANSWER_LIMIT;
+use crate::job::roster::Refused;
 use crate::job::{ConnectionId, Job, Plan};
-use crate::protocol::handshake::{Answer, HandshakeError, Initiator, Responder};
-use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Purpose, Rejection};
-use crate::protocol::roster::Refused;
+use crate::protocol::handshake::{Answer, HandshakeError, claim};
+use crate::protocol::hello::{Hello, Origin, PROTOCOL_VERSION, Purpose, Rejection};
 use crate::{Error, LOG, Party};
-use mscclpp_net::wire::Malformed;
+use mscclpp_net::wire::{Malformed, Wire};
 
 /// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end. If ranks may be
 /// replaced, until its time is up: the complete generation will end.
 const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Job {
-    /// A frame of the handshake.
     pub(super) fn on_handshake_frame(&mut self, id: ConnectionId, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         // Each phase ends with the first frame, whatever that is.
@@ -30,7 +29,7 @@ impl Job {
             Phase::Unproven(responder) => return self.on_hello(id, &responder, frame),
             Phase::Greeting { peer, purpose, nonce } => (peer, self.prove(id, peer, purpose, nonce, frame)),
             Phase::Proved { peer, purpose, initiator } => {
-                let answer = initiator.conclude(frame);
+                let answer = self.plan.key.conclude(initiator, frame);
                 (peer, answer.map(|answer| self.answered(id, peer, purpose, answer)))
             }
             other => {
@@ -45,7 +44,7 @@ impl Job {
             HandshakeError::Malformed(_) | HandshakeError::Full(_) => Failed::Other(stranger.to_string()),
         };
         if let (0, HandshakeError::Full(descriptors)) = (peer, stranger) {
-            self.formation.set_full(Some(descriptors));
+            self.formation.full = Some(descriptors);
         }
         self.attempt_failed(peer, connection.remote, how);
     }
@@ -60,7 +59,7 @@ impl Job {
         challenge: &handshake::Frame,
     ) -> Result<(), HandshakeError> {
         let hello = hello(&self.plan, peer, purpose, nonce);
-        let (initiator, bytes) = Initiator::answer(&self.plan.key, &hello, challenge)?;
+        let (initiator, bytes) = self.plan.key.answer(&hello, challenge)?;
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.phase = Phase::Proved { peer, purpose, initiator };
             connection.deadline = Some(self.now + ANSWER_LIMIT);
@@ -92,7 +91,7 @@ impl Job {
                 self.dials.remove(&peer);
                 self.give_up_attempts(Some(peer));
                 if purpose == Purpose::Join {
-                    self.formation.set_full(None);
+                    self.formation.full = None;
                     self.plan.job = Some(job);
                     self.joined(id);
                 } else {
@@ -145,13 +144,13 @@ impl Job {
     /// The first frame on a connection that somebody else opened.
     fn on_hello(&mut self, id: ConnectionId, responder: &Responder, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        match responder.verify(frame) {
+        match self.plan.key.verify(responder, frame) {
             Ok((hello, verified)) => self.admit(id, verified, &hello),
             Err(stranger) => {
                 let remote = connection.remote;
-                self.say([id], responder.refusal());
+                self.say([id], self.plan.key.refusal());
                 tracing::info!(target: LOG, rank = self.plan.rank, %remote, why = %stranger, "refused a stranger");
-                if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, Responder::claim(frame)) {
+                if let (HandshakeError::Unproven(why), Some(hello)) = (stranger, claim(frame)) {
                     let (rank, process) = (hello.from, hello.process);
                     let remedy = self.plan.secret_remedy();
                     let what =
@@ -167,43 +166,41 @@ impl Job {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let from = hello.process.at(connection.remote);
         let peer = hello.from as usize;
-        let refused = match self.formation.roster_mut() {
-            Some(roster) => match roster.admit(hello, &from) {
-                Ok(()) => {
-                    connection.phase = Phase::Member { rank: peer, joined: false, from };
-                    connection.has_proved_itself();
-                    self.say([id], verified.accept(&self.plan.job.unwrap_or_default()));
-                    self.tell_latecomer(id);
-                    return;
-                }
-                Err(refused) => refused,
-            },
-            None => match self.judge_latecomer(hello, &from).map_or_else(|| self.admit_peer(hello), Err) {
-                Ok(job) => {
-                    if let Some(connection) = self.connections.get_mut(&id) {
-                        connection.has_proved_itself();
-                    }
-                    self.say([id], verified.accept(&job));
-                    self.link_up(id, Link::new(peer, false));
-                    return;
-                }
-                Err(refused) => refused,
-            },
+        let remote = connection.remote;
+        let forms = self.awaits_all();
+        let admitted = match self.formation.roster_mut() {
+            Some(roster) => roster.admit(hello, &from).map(|()| self.plan.job.unwrap_or_default()),
+            None => self.judge_latecomer(hello, &from).map_or_else(|| self.admit_peer(hello), Err),
         };
-        let Refused { rejection, fatal } = refused;
-        let (rank, from) = (self.plan.rank, &from);
+        let Refused { rejection, fatal } = match admitted {
+            Err(refused) => refused,
+            Ok(job) => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.has_proved_itself();
+                    if forms {
+                        connection.phase = Phase::Member { rank: peer, joined: false, from };
+                    }
+                }
+                self.say([id], verified.accept(&job));
+                match forms {
+                    true => self.tell_latecomer(id),
+                    false => self.link_up(id, Link::new(peer, false)),
+                }
+                return;
+            }
+        };
+        let rank = self.plan.rank;
         match &fatal {
             // Before anybody hears of it, and may end this process. A job that has formed may only be about to end.
-            Some(error) if self.formation.roster().is_some() => {
-                tracing::error!(target: LOG, rank, from, %error, "did not admit a member");
+            Some(error) if forms => {
+                tracing::error!(target: LOG, rank, %from, %error, "did not admit a member");
             }
             _ => {
-                tracing::warn!(target: LOG, rank, from, ?rejection, "did not admit a member");
+                tracing::warn!(target: LOG, rank, %from, ?rejection, "did not admit a member");
             }
         }
-        let remote = self.connections.get(&id).map(|connection| connection.remote);
-        self.say([id], verified.reject(&rejection.payload()));
-        if let (Rejection::OtherJob { .. }, Some(remote)) = (&rejection, remote) {
+        self.say([id], verified.reject(&rejection.to_bytes()));
+        if matches!(rejection, Rejection::OtherJob { .. }) {
             let id = if hello.job == [0; 16] { "without an id" } else { "with another id" };
             let remedy = "if it is of this one, give all ranks the same MSCCLPP_JOB_ID";
             self.note_refusal(remote, format!("was refused: it is rank {peer} of a job {id}; {remedy}"));
@@ -229,22 +226,22 @@ impl Job {
 
     /// Where another process is that was admitted as the same rank. One process comes twice if its first connection has broken, which
     /// is heard of here later; so does a process in the place of one that is gone, if ranks may be replaced.
-    pub(super) fn claim_of_another(&self, id: ConnectionId, rank: usize, from: &str) -> Option<String> {
+    pub(super) fn claim_of_another(&self, id: ConnectionId, rank: usize, from: &Origin) -> Option<Origin> {
         self.claims(id, rank).find(|claim| !self.may_follow(from, claim)).cloned()
     }
 
     /// Whether this rank was admitted on another connection, too, to the same process or to one that may be in its place.
-    pub(super) fn claims_again(&self, id: ConnectionId, rank: usize, from: &str) -> bool {
+    pub(super) fn claims_again(&self, id: ConnectionId, rank: usize, from: &Origin) -> bool {
         self.claims(id, rank).any(|claim| self.may_follow(claim, from))
     }
 
     /// Whether who comes from `next` may be the same rank as who came from `first`, whose connection has ended or is about to.
-    fn may_follow(&self, next: &str, first: &str) -> bool {
-        self.plan.is_elastic() || is_same_process(next, first)
+    fn may_follow(&self, next: &Origin, first: &Origin) -> bool {
+        self.plan.is_elastic() || next.process == first.process
     }
 
     /// The other connections that were admitted as this rank: where they are from.
-    fn claims(&self, id: ConnectionId, rank: usize) -> impl Iterator<Item = &String> {
+    fn claims(&self, id: ConnectionId, rank: usize) -> impl Iterator<Item = &Origin> {
         // Most often there is none, and the search can be saved.
         let contested = self.formation.roster().filter(|roster| roster.is_contested());
         let others = contested.into_iter().flat_map(move |_| self.connections.iter());
@@ -276,12 +273,6 @@ impl Job {
             _ => Err(mismatch("job ids", "one id")),
         }
     }
-}
-
-/// Whether two were sent by one process, as [`Process::at`](crate::protocol::hello::Process::at) says where they are from.
-fn is_same_process(one: &str, other: &str) -> bool {
-    let process = |from: &str| from.split_once(" (").map(|(_, process)| process.to_owned());
-    process(one).is_some_and(|of_one| process(other) == Some(of_one))
 }
 
 /// What a rank says of itself to `peer`.
@@ -329,7 +320,7 @@ fn reason(
             }
         }
         Rejection::Duplicate { first } => {
-            let second = plan.process.at(local.unwrap_or_default());
+            let second = plan.process.at(local.unwrap_or_default()).to_string();
             Error::DuplicateRank { rank, first, second, address: remote }
         }
         Rejection::OtherJob { theirs } => Error::OtherJob { address: remote, ours: our_job(), theirs },

@@ -85,8 +85,7 @@ impl Job {
     /// Sees that there is a connection to a rank, or that one is looked for.
     pub(super) fn open(&mut self, rank: usize) {
         let peer = self.peers.entry(rank).or_default();
-        let connected = !peer.links.is_empty();
-        if connected
+        if !peer.links.is_empty()
             || peer.departed
             || self.failed.is_some()
             || self.is_closing()
@@ -113,7 +112,6 @@ impl Job {
         self.peers.get(&rank).is_some_and(|peer| !peer.links.is_empty() && peer.farewell.is_none())
     }
 
-    /// A connection to a rank stands.
     pub(super) fn link_up(&mut self, id: ConnectionId, link: Link) {
         let rank = link.peer;
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, ours = link.ours, "connected");
@@ -157,24 +155,22 @@ impl Job {
     /// Of two connections that both sides opened at once, gives up the one the higher rank opened.
     fn retire_surplus(&mut self, rank: usize) {
         let Some(peer) = self.peers.get(&rank) else { return };
+        let first_opened_by = |we: bool| {
+            let mut links = peer.links.iter().copied();
+            links.find(|id| match self.connections.get(id).map(|c| &c.phase) {
+                Some(Phase::Link(link)) => link.ours == we,
+                _ => false,
+            })
+        };
         let lower_is_us = self.plan.rank < rank;
-        let opened_by_lower =
-            |service: &Self, id: ConnectionId| match service.connections.get(&id).map(|c| &c.phase) {
-                Some(Phase::Link(link)) => Some(link.ours == lower_is_us),
-                _ => None,
-            };
-        let links = peer.links.clone();
-        let keep = links.iter().copied().find(|&id| opened_by_lower(self, id) == Some(true));
-        let surplus = links.iter().copied().find(|&id| opened_by_lower(self, id) == Some(false));
-        if let (Some(keep), Some(surplus)) = (keep, surplus) {
+        if let (Some(keep), Some(surplus)) = (first_opened_by(lower_is_us), first_opened_by(!lower_is_us)) {
             self.send_on(rank, keep);
             self.retire(surplus);
         }
     }
 
     fn retire(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let Some(link) = connection.link_mut() else { return };
+        let Some(link) = self.connections.get_mut(&id).and_then(Connection::link_mut) else { return };
         if link.retire_sent {
             return;
         }
@@ -182,7 +178,6 @@ impl Job {
         self.say([id], frame::encode(Kind::Retire, &[]));
     }
 
-    /// A frame from a rank.
     pub(super) fn on_link_frame(
         &mut self,
         id: ConnectionId,
@@ -209,23 +204,21 @@ impl Job {
                 }
             }
             Kind::Credit => {
-                let mut reader = Reader::new(&frame.payload);
-                let credit = reader.u32()? as usize;
+                let credit = Reader::new(&frame.payload).take()?;
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.outbox.credit(credit);
                     self.queue_write(id);
                 }
             }
             Kind::Goodbye => {
-                let mut reader = Reader::new(&frame.payload);
-                let count = reader.u64()?;
+                let count = Reader::new(&frame.payload).take()?;
                 self.peers.entry(rank).or_default().farewell = Some(count);
                 self.remove_link(id, rank);
                 self.leave_if_done(rank);
                 self.look_again(rank);
             }
             Kind::Retire => {
-                if let Some(link) = self.connections.get_mut(&id).and_then(|c| c.link_mut()) {
+                if let Some(link) = self.connections.get_mut(&id).and_then(Connection::link_mut) {
                     link.retire_received = true;
                 }
                 if let Some(peer) = self.peers.get_mut(&rank)
@@ -290,7 +283,6 @@ impl Job {
         }
     }
 
-    /// A connection to a rank has ended.
     pub(super) fn link_ended(&mut self, link: &Link, id: ConnectionId, why: &str) {
         let Some(peer) = self.peers.get_mut(&link.peer) else { return };
         peer.links.retain(|&t| t != id);

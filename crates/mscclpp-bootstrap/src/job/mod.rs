@@ -26,6 +26,7 @@ mod handshaking;
 mod links;
 mod plan;
 mod progress;
+mod roster;
 mod spreading;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -97,7 +98,6 @@ pub(crate) enum Command {
     Close,
 }
 
-/// The state of a rank.
 pub(crate) struct Job {
     plan: Plan,
     /// When the current event happened.
@@ -123,7 +123,6 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A rank that begins at `now`.
     pub(crate) fn new(plan: Plan, formation: Formation, now: Instant) -> Self {
         let uplink = tree::parent(plan.rank);
         let mut job = Self {
@@ -195,7 +194,6 @@ impl Job {
 
     // ---- Events ----------------------------------------------------------------------------------------------------
 
-    /// Event: time has passed.
     pub(crate) fn on_time(&mut self, now: Instant) {
         self.set_time(now);
         self.expire_unproven();
@@ -283,7 +281,9 @@ impl Job {
     /// There may be something to write on this connection, or nothing any more.
     fn queue_write(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if !connection.is_connecting() && !std::mem::replace(&mut connection.asks_to_write, true) {
+        if !matches!(connection.phase, Phase::Connecting { .. })
+            && !std::mem::replace(&mut connection.asks_to_write, true)
+        {
             self.actions.push_back(Action::Write { id });
         }
     }
@@ -299,12 +299,10 @@ impl Job {
         }
     }
 
-    /// The connections in such a phase.
     fn connections_in(&self, phase: impl Fn(&Phase) -> bool) -> Vec<ConnectionId> {
         self.connections.iter().filter(|(_, c)| phase(&c.phase)).map(|(&id, _)| id).collect()
     }
 
-    /// All that there was to write on a connection is written.
     fn all_written(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if matches!(connection.phase, Phase::Leaving) {

@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::host::HostId;
+use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{JobId, LaunchedJob, Process};
-use crate::protocol::key::JobKey;
 
-/// What a rank knows when it starts.
 pub(crate) struct Plan {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
@@ -29,6 +28,24 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// What a rank of some job knows, which has this time from now on to form.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(crate) fn for_tests(rank: usize, n_ranks: usize, key: JobKey, timeout: Duration) -> Self {
+        Self {
+            rank,
+            n_ranks,
+            key,
+            job: Some([5; 16]),
+            timeout,
+            deadline: Instant::now() + timeout,
+            by_address: false,
+            launched: None,
+            last_generation: None,
+            log_after: Duration::MAX,
+            process: Process::own(),
+        }
+    }
+
     /// Whether ranks of the job that are gone may be replaced: then a rank that comes while it is complete comes for its next
     /// generation.
     pub(crate) fn is_elastic(&self) -> bool {

@@ -18,11 +18,6 @@ pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_millis(1000);
 
 impl Formation {
-    /// Rank 0 has no descriptor left for another connection, of so many; or has one again.
-    pub(super) fn set_full(&mut self, descriptors: Option<u32>) {
-        self.full = descriptors;
-    }
-
     /// Why rank 0 lets nobody in, in brackets, if it has said so.
     pub(super) fn no_room(&self) -> String {
         self.full.map_or_else(String::new, |descriptors| {
@@ -35,7 +30,7 @@ impl Formation {
     pub(super) fn take_progress(&mut self, frame: &Frame) -> Result<(), Malformed> {
         let mut reader = Reader::new(&frame.payload);
         self.missing = notice::take_ranks(&mut reader)?;
-        self.full = if reader.rest().is_empty() { None } else { Some(reader.u32()?) };
+        self.full = if reader.rest().is_empty() { None } else { Some(reader.take()?) };
         Ok(())
     }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use mscclpp_net::wire::{Malformed, Reader};
 
-use crate::LOG;
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dialling::Dial;
 use crate::job::{ConnectionId, Job};
@@ -37,8 +36,7 @@ impl Job {
         let twice =
             roster.and_then(|roster| claims.filter_map(|(rank, from)| roster.twice(rank, from)).next());
         if let Some(error) = twice {
-            tracing::error!(target: LOG, rank = self.plan.rank, %error, "a rank came twice");
-            self.fail(&error, None);
+            self.fail_as_one_came_twice(&error);
         }
     }
 
@@ -95,7 +93,6 @@ impl Job {
         Ok(())
     }
 
-    /// A part of the table, from a rank.
     pub(super) fn on_table_frame(&mut self, from: usize, frame: &Frame) -> Result<(), Malformed> {
         if self.parent() != Some(from) {
             return Err(Malformed("the table is not from the parent in the tree"));
@@ -105,7 +102,7 @@ impl Job {
             return Ok(());
         }
         let mut reader = Reader::new(&frame.payload);
-        let last = reader.flag()?;
+        let last = reader.take::<bool>()?;
         self.formation.table.extend_from_slice(reader.rest());
         if self.formation.table.len() > most_bytes(self.plan.n_ranks) {
             return Err(Malformed("a table is too long"));

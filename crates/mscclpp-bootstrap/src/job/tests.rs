@@ -7,33 +7,19 @@ use super::*;
 use crate::fuzzing::RawRank;
 use crate::job::connection::Link;
 use crate::protocol::frame::{self, Kind, MAX_PAYLOAD};
-use crate::protocol::hello::{Process, Purpose};
-use crate::protocol::key::JobKey;
-use crate::protocol::roster::Roster;
+use crate::protocol::handshake::JobKey;
+use crate::protocol::hello::Purpose;
 use crate::protocol::table::Entry;
 
 fn plan_of_rank_0() -> Plan {
-    Plan {
-        rank: 0,
-        n_ranks: 4,
-        key: JobKey::none(),
-        job: Some([5; 16]),
-        timeout: Duration::from_secs(600),
-        deadline: Instant::now() + Duration::from_secs(600),
-        by_address: true,
-        launched: None,
-        last_generation: None,
-        log_after: Duration::MAX,
-        process: Process::own(),
-    }
+    Plan { by_address: true, ..Plan::for_tests(0, 4, JobKey::none(), Duration::from_secs(600)) }
 }
 
 /// Rank 0 of four, while ranks are missing.
 pub(crate) fn rank_0() -> Job {
-    let root = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
-    let formation =
-        Formation::of_root(Roster::new([5; 16], "127.0.0.1:1".to_owned(), 4, root, &Process::own()));
-    Job::new(plan_of_rank_0(), formation, Instant::now())
+    let plan = plan_of_rank_0();
+    let formation = Formation::of_root(&plan, "127.0.0.1:1".to_owned(), entry());
+    Job::new(plan, formation, Instant::now())
 }
 
 /// A link to a rank.
@@ -63,6 +49,15 @@ pub(crate) fn goodbye() -> Vec<u8> {
     frame::encode(Kind::Goodbye, &0_u64.to_le_bytes())
 }
 
+/// All that the rank wants done now.
+fn actions(job: &mut Job) -> Vec<Action> {
+    std::iter::from_fn(|| job.next_action()).collect()
+}
+
+fn entry() -> Entry {
+    Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
+}
+
 /// Somebody who connects, and its challenge.
 fn come(job: &mut Job) -> (ConnectionId, Vec<u8>) {
     let id = job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
@@ -77,7 +72,7 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
     let now = job.now;
     look_for(&mut job, 2, candidates, Duration::from_secs(600));
     // It accepts, and never says anything.
-    let attempt = std::iter::from_fn(|| job.next_action()).find_map(|action| match action {
+    let attempt = actions(&mut job).into_iter().find_map(|action| match action {
         Action::Dial { id, .. } => Some(id),
         _ => None,
     });
@@ -99,7 +94,7 @@ fn a_rank_that_is_connected_has_not_left_though_its_address_refuses() {
     job.on_dial_failed(later, attempt, Failed::Refused);
     job.on_time(later);
     assert!(job.dials.is_empty() && job.is_open(link));
-    assert!(!std::iter::from_fn(|| job.next_action()).any(|action| matches!(action, Action::Gone { .. })));
+    assert!(!actions(&mut job).iter().any(|action| matches!(action, Action::Gone { .. })));
 }
 
 /// The first one may have bound its port, and be about to listen there.
@@ -112,7 +107,7 @@ fn a_second_rank_0_asks_again_before_the_port_counts_as_anothers() {
     let mut tried = 0;
     let mut now = begun;
     let failed = loop {
-        let actions: Vec<_> = std::iter::from_fn(|| job.next_action()).collect();
+        let actions = actions(&mut job);
         if let Some(error) = actions.iter().find_map(|action| match action {
             Action::Failed(error) => Some(error.clone()),
             _ => None,
@@ -151,10 +146,10 @@ fn a_stranger_is_ended_in_time_though_an_older_one_has_gone() {
 fn a_failure_is_written_to_all_before_callers_see_it() {
     let mut job = rank_0();
     let links = [2, 3].map(|peer| linked(&mut job, peer));
-    while job.next_action().is_some() {}
+    actions(&mut job);
     let now = job.now;
     job.on_end(now, links[0], "it closed the connection");
-    let order: Vec<_> = std::iter::from_fn(|| job.next_action()).collect();
+    let order = actions(&mut job);
     let at = |wanted: fn(&Action) -> bool| order.iter().position(wanted).unwrap();
     let written = at(|action| matches!(action, Action::Write { .. }));
     assert!(written < at(|action| matches!(action, Action::Failed(Error::PeerLost { rank: 2, .. }))));
@@ -209,8 +204,7 @@ fn a_rank_that_came_twice_is_said_at_once_with_both() {
             id
         })
         .collect();
-    let entry = Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] };
-    let join = frame::encode(Kind::Join, &entry.encode());
+    let join = frame::encode(Kind::Join, &entry().encode());
     job.on_bytes(Instant::now(), ids[1], &join);
     assert!(job.failed.is_none(), "{:?}", job.failed);
     let text = logged(|| job.on_bytes(Instant::now(), ids[0], &join));
@@ -235,14 +229,13 @@ fn who_is_let_in_by_a_rank_that_leaves_hears_its_goodbye() {
 fn a_process_may_join_again_and_rank_0_waits_for_the_end_of_its_first_connection() {
     let mut job = rank_0();
     let now = job.now;
-    let entry = Entry { host: [1; 16], domain: [1; 16], port: 9, addresses: vec![] };
     let join = |job: &mut Job, rank: u32| {
         let (id, challenge) = come(job);
         job.on_written(now, id, challenge.len());
         job.on_bytes(now, id, &RawRank::without_key(4, rank).on_bytes(&challenge).unwrap());
         id
     };
-    let says_where = |job: &mut Job, id| job.on_bytes(now, id, &frame::encode(Kind::Join, &entry.encode()));
+    let says_where = |job: &mut Job, id| job.on_bytes(now, id, &frame::encode(Kind::Join, &entry().encode()));
     for rank in [2, 3] {
         let id = join(&mut job, rank);
         says_where(&mut job, id);

@@ -38,7 +38,6 @@ pub(crate) struct Claim {
     pub(crate) local_rank: Option<Setting<usize>>,
     /// Whether all ranks are on one host, as far as it says.
     pub(crate) on_one_host: bool,
-    /// Its id of the job.
     pub(crate) job: Option<String>,
 }
 
@@ -99,6 +98,7 @@ impl Claim {
 }
 
 /// The names of its variables; of several for one thing, the first that is set counts.
+#[derive(Default)]
 struct Names {
     rank: &'static [&'static str],
     n_ranks: &'static [&'static str],
@@ -107,42 +107,40 @@ struct Names {
     hosts: &'static [&'static str],
 }
 
-const NO_NAMES: Names = Names { rank: &[], n_ranks: &[], local_rank: &[], ranks_here: &[], hosts: &[] };
-
 impl Launcher {
     fn names(self) -> Names {
         match self {
-            Self::Own => Names { rank: &["MSCCLPP_RANK"], n_ranks: &["MSCCLPP_N_RANKS"], ..NO_NAMES },
+            Self::Own => Names { rank: &["MSCCLPP_RANK"], n_ranks: &["MSCCLPP_N_RANKS"], ..Names::default() },
             Self::Torch | Self::Torchrun => Names {
                 rank: &["RANK"],
                 n_ranks: &["WORLD_SIZE"],
                 local_rank: &["LOCAL_RANK"],
                 ranks_here: &["LOCAL_WORLD_SIZE"],
-                ..NO_NAMES
+                ..Names::default()
             },
             Self::OpenMpi => Names {
                 rank: &["OMPI_COMM_WORLD_RANK"],
                 n_ranks: &["OMPI_COMM_WORLD_SIZE"],
                 local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
                 ranks_here: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
-                ..NO_NAMES
+                ..Names::default()
             },
-            Self::Pmix => Names { rank: &["PMIX_RANK"], ..NO_NAMES },
+            Self::Pmix => Names { rank: &["PMIX_RANK"], ..Names::default() },
             Self::Pmi => Names {
                 rank: &["PMI_RANK"],
                 n_ranks: &["PMI_SIZE"],
                 local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
                 ranks_here: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
-                ..NO_NAMES
+                ..Names::default()
             },
             Self::Slurm => Names {
                 rank: &["SLURM_PROCID"],
                 n_ranks: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
                 local_rank: &["SLURM_LOCALID"],
                 hosts: &["SLURM_STEP_NUM_NODES"],
-                ..NO_NAMES
+                ..Names::default()
             },
-            Self::Kubernetes => Names { rank: &["JOB_COMPLETION_INDEX"], ..NO_NAMES },
+            Self::Kubernetes => Names { rank: &["JOB_COMPLETION_INDEX"], ..Names::default() },
         }
     }
 

@@ -20,7 +20,6 @@ pub(crate) struct Job<'a> {
     pub(crate) of_slurm: bool,
 }
 
-/// The address of rank 0.
 pub(crate) struct Place {
     pub(crate) address: String,
     /// How it came about, for the log.

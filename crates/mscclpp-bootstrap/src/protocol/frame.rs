@@ -7,7 +7,6 @@ pub(crate) const MAX_PAYLOAD: usize = 32 * 1024;
 /// The largest payload of a frame of the handshake: all that a stranger can make us keep.
 pub(crate) const MAX_HANDSHAKE: usize = 4 * 1024;
 
-/// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

@@ -4,16 +4,14 @@
 //! that everybody knows; the exchange then only shows that the other end is alive and speaks this protocol, which recorded
 //! or random bytes do not.
 
-use mscclpp_net::handshake::{self, Claim, Failure, Frame, Verified};
-use mscclpp_net::key::Nonce;
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::handshake::{Claim, Failure, Frame, Initiator, Responder, Verified};
+use mscclpp_net::key::{Key, Nonce};
+use mscclpp_net::wire::{Malformed, Wire};
 
 use crate::protocol::hello::{Hello, JobId, Rejection};
-use crate::protocol::key::JobKey;
 
 const PROTOCOL: &str = "mscclpp-bootstrap";
 
-/// Why a handshake ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandshakeError {
     #[error("it broke the protocol: {0}")]
@@ -24,27 +22,6 @@ pub(crate) enum HandshakeError {
     Full(u32),
 }
 
-impl HandshakeError {
-    /// What it means to a rank that has a secret key, or has none.
-    fn of(failure: Failure, secret: bool) -> Self {
-        match (failure, secret) {
-            (Failure::Malformed(malformed), _) => Self::Malformed(malformed),
-            (Failure::Full(descriptors), _) => Self::Full(descriptors),
-            (Failure::Key, _) | (Failure::Refused(1), true) => Self::Unproven("its key is not ours"),
-            (Failure::Refused(0), true) => Self::Unproven("it does not take members with a key"),
-            (Failure::Refused(1), false) => Self::Unproven("it demands a key, and we have none"),
-            (Failure::Refused(0), false) => Self::Unproven("it did not understand us"),
-            (Failure::Refused(_), _) => Self::Malformed(Malformed("a flag is neither 0 nor 1")),
-        }
-    }
-}
-
-/// The end that opened the connection, once it has answered the challenge.
-pub(crate) struct Initiator {
-    secret: bool,
-    initiator: handshake::Initiator,
-}
-
 /// How a member answers to an initiator.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
@@ -52,70 +29,92 @@ pub(crate) enum Answer {
     Rejected(Rejection),
 }
 
-impl Initiator {
-    /// Answers the first frame of the other end; the bytes are to be sent.
+/// What members of a job have in common.
+#[derive(Clone)]
+pub(crate) struct JobKey {
+    key: Key,
+    /// Whether it is a secret, and not the key of jobs that have none.
+    pub(crate) secret: bool,
+}
+
+impl JobKey {
+    pub(crate) fn of_unique_id(bytes: [u8; 32]) -> Self {
+        Self { key: Key::from_bytes(bytes), secret: true }
+    }
+
+    pub(crate) fn of_secret(secret: &str) -> Self {
+        Self { key: Key::of_text(b"mscclpp-bootstrap secret\0", secret), secret: true }
+    }
+
+    pub(crate) fn none() -> Self {
+        Self { key: Key::from_bytes([0; 32]), secret: false }
+    }
+
+    /// Answers the first frame of the other end, as the one that opened the connection; the bytes are to be sent.
     pub(crate) fn answer(
-        key: &JobKey,
+        &self,
         hello: &Hello,
         first: &Frame,
-    ) -> Result<(Self, Vec<u8>), HandshakeError> {
-        let secret = key.secret;
-        handshake::Initiator::answer(PROTOCOL, &key.key, &hello.payload(), first)
-            .map(|(initiator, bytes)| (Self { secret, initiator }, bytes))
-            .map_err(|failure| HandshakeError::of(failure, secret))
+    ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
+        Initiator::answer(PROTOCOL, &self.key, &hello.to_bytes(), first)
+            .map_err(|failure| self.error(failure))
     }
 
-    /// Takes the answer to the hello.
-    pub(crate) fn conclude(self, frame: &Frame) -> Result<Answer, HandshakeError> {
-        let answer =
-            self.initiator.conclude(frame).map_err(|failure| HandshakeError::of(failure, self.secret))?;
-        if !answer.accepted {
-            return Ok(Answer::Rejected(Rejection::parse(answer.said)?));
-        }
-        let mut reader = Reader::new(answer.said);
-        let job = reader.array()?;
-        reader.end()?;
-        Ok(Answer::Accepted { job })
-    }
-}
-
-/// The end that listened, until the other has proved itself.
-pub(crate) struct Responder {
-    key: JobKey,
-    responder: handshake::Responder,
-}
-
-impl Responder {
-    /// Begins; the bytes are to be sent. A nonce must never be used twice.
-    pub(crate) fn challenge(key: JobKey, nonce: Nonce) -> (Self, Vec<u8>) {
-        let (responder, challenge) = handshake::Responder::challenge(PROTOCOL, nonce);
-        (Self { key, responder }, challenge)
+    pub(crate) fn conclude(&self, initiator: Initiator, frame: &Frame) -> Result<Answer, HandshakeError> {
+        let answer = initiator.conclude(frame).map_err(|failure| self.error(failure))?;
+        Ok(match answer.accepted {
+            true => Answer::Accepted { job: JobId::parse(answer.said)? },
+            false => Answer::Rejected(Rejection::parse(answer.said)?),
+        })
     }
 
-    /// Takes the first frame of the other end: who is it? On an error, a [`refusal`](Self::refusal) may be sent before
-    /// the connection is closed.
-    pub(crate) fn verify(&self, first: &Frame) -> Result<(Hello, Verified), HandshakeError> {
-        let claim = Claim::of(first).map_err(|failure| HandshakeError::of(failure, self.key.secret))?;
-        let hello = Hello::parse(claim.said)?;
-        match (hello.secret, self.key.secret) {
+    /// Takes the first frame of an end that was challenged: who is it? On an error, a [`refusal`](Self::refusal) may be sent
+    /// before the connection is closed.
+    pub(crate) fn verify(
+        &self,
+        responder: &Responder,
+        first: &Frame,
+    ) -> Result<(Hello, Verified), HandshakeError> {
+        let claim = Claim::of(first).map_err(|failure| self.error(failure))?;
+        let hello = Hello::of_any_version(claim.said)?;
+        match (hello.secret, self.secret) {
             (true, false) => Err(HandshakeError::Unproven("it has a key, and this job has none")),
             (false, true) => Err(HandshakeError::Unproven("it has no key")),
-            _ => match self.responder.verify(&self.key.key, &claim) {
+            _ => match responder.verify(&self.key, &claim) {
                 Ok(verified) => Ok((hello, verified)),
                 Err(_) => Err(HandshakeError::Unproven("its key is not this job's")),
             },
         }
     }
 
-    /// What somebody says of itself who was not verified: for messages alone.
-    pub(crate) fn claim(first: &Frame) -> Option<Hello> {
-        Hello::parse(Claim::of(first).ok()?.said).ok()
-    }
-
     /// The answer to a stranger: that it does not belong here, and whether a key is needed.
     pub(crate) fn refusal(&self) -> Vec<u8> {
-        handshake::Responder::refusal(u8::from(self.key.secret))
+        Responder::refusal(u8::from(self.secret))
     }
+
+    /// What a failure means to a rank that has a secret key, or has none.
+    fn error(&self, failure: Failure) -> HandshakeError {
+        use HandshakeError::{Full, Malformed as Broken, Unproven};
+        match (failure, self.secret) {
+            (Failure::Malformed(malformed), _) => Broken(malformed),
+            (Failure::Full(descriptors), _) => Full(descriptors),
+            (Failure::Key, _) | (Failure::Refused(1), true) => Unproven("its key is not ours"),
+            (Failure::Refused(0), true) => Unproven("it does not take members with a key"),
+            (Failure::Refused(1), false) => Unproven("it demands a key, and we have none"),
+            (Failure::Refused(0), false) => Unproven("it did not understand us"),
+            (Failure::Refused(_), _) => Broken(Malformed("a flag is neither 0 nor 1")),
+        }
+    }
+}
+
+/// Challenges who has connected; the bytes are to be sent. A nonce must never be used twice.
+pub(crate) fn challenge(nonce: Nonce) -> (Responder, Vec<u8>) {
+    Responder::challenge(PROTOCOL, nonce)
+}
+
+/// What somebody says of itself who was not verified: for messages alone.
+pub(crate) fn claim(first: &Frame) -> Option<Hello> {
+    Hello::of_any_version(Claim::of(first).ok()?.said).ok()
 }
 
 #[cfg(test)]
@@ -137,9 +136,9 @@ mod tests {
 
     /// Runs a handshake up to the responder's verdict on the initiator.
     fn run(ours: &JobKey, theirs: &JobKey) -> Result<(Initiator, Verified, Hello), HandshakeError> {
-        let (responder, challenge) = Responder::challenge(theirs.clone(), [9; 32]);
-        let (initiator, bytes) = Initiator::answer(ours, &hello(ours.secret), &frame(&challenge))?;
-        let (said, verified) = responder.verify(&frame(&bytes))?;
+        let (responder, challenge) = challenge([9; 32]);
+        let (initiator, bytes) = ours.answer(&hello(ours.secret), &frame(&challenge))?;
+        let (said, verified) = theirs.verify(&responder, &frame(&bytes))?;
         Ok((initiator, verified, said))
     }
 
@@ -148,7 +147,7 @@ mod tests {
         for key in [JobKey::of_unique_id([3; 32]), JobKey::of_secret("swordfish"), JobKey::none()] {
             let (initiator, verified, said) = run(&key, &key).unwrap();
             assert_eq!(said, hello(key.secret));
-            let answer = initiator.conclude(&frame(&verified.accept(&[5; 16])));
+            let answer = key.conclude(initiator, &frame(&verified.accept(&[5; 16])));
             assert_eq!(answer, Ok(Answer::Accepted { job: [5; 16] }));
         }
     }
@@ -164,7 +163,7 @@ mod tests {
             Rejection::OtherJob { theirs: "Slurm job 7 step 0".into() },
         ] {
             let (initiator, verified, _) = run(&key, &key).unwrap();
-            let answer = initiator.conclude(&frame(&verified.reject(&rejection.payload())));
+            let answer = key.conclude(initiator, &frame(&verified.reject(&rejection.to_bytes())));
             assert_eq!(answer, Ok(Answer::Rejected(rejection)));
         }
     }
@@ -173,15 +172,12 @@ mod tests {
     fn the_version_is_not_looked_at_before_the_proof() {
         let key = JobKey::of_secret("a");
         let newer = Hello { version: PROTOCOL_VERSION + 1, ..hello(true) };
-        let (responder, challenge) = Responder::challenge(key.clone(), [9; 32]);
-        let (_, bytes) = Initiator::answer(&key, &newer, &frame(&challenge)).unwrap();
-        assert_eq!(
-            responder.verify(&frame(&bytes)).unwrap().0,
-            newer,
-            "proved; what differs is told in an answer"
-        );
-        let (_, forged) = Initiator::answer(&JobKey::of_secret("b"), &newer, &frame(&challenge)).unwrap();
-        assert!(matches!(responder.verify(&frame(&forged)), Err(HandshakeError::Unproven(_))));
+        let (responder, challenge) = challenge([9; 32]);
+        let answered = |key: &JobKey| frame(&key.answer(&newer, &frame(&challenge)).unwrap().1);
+        let (proved, _) = key.verify(&responder, &answered(&key)).unwrap();
+        assert_eq!(proved, newer, "what differs is told in an answer");
+        let forged = answered(&JobKey::of_secret("b"));
+        assert!(matches!(key.verify(&responder, &forged), Err(HandshakeError::Unproven(_))));
     }
 
     #[test]
@@ -193,24 +189,16 @@ mod tests {
             (&JobKey::none(), &a, "it demands a key, and we have none"),
         ] {
             assert!(matches!(run(ours, theirs), Err(HandshakeError::Unproven(_))));
-            let (responder, challenge) = Responder::challenge(theirs.clone(), [9; 32]);
-            let (initiator, _) = Initiator::answer(ours, &hello(ours.secret), &frame(&challenge)).unwrap();
-            let end = initiator.conclude(&frame(&responder.refusal()));
+            let first = frame(&challenge([9; 32]).1);
+            let (initiator, _) = ours.answer(&hello(ours.secret), &first).unwrap();
+            let end = ours.conclude(initiator, &frame(&theirs.refusal()));
             assert_eq!(end, Err(HandshakeError::Unproven(told)));
         }
     }
 
     #[test]
-    fn a_challenge_does_not_depend_on_the_key() {
-        let challenges = [JobKey::of_secret("a"), JobKey::of_unique_id([1; 32]), JobKey::none()]
-            .map(|key| Responder::challenge(key, [9; 32]).1);
-        assert!(challenges.iter().all(|challenge| *challenge == challenges[0]));
-    }
-
-    #[test]
     fn who_has_no_room_is_not_taken_for_a_stranger() {
-        let full = frame(&handshake::Responder::full(64));
-        let answered = Initiator::answer(&JobKey::none(), &hello(false), &full).map(drop);
+        let answered = JobKey::none().answer(&hello(false), &frame(&Responder::full(64))).map(drop);
         assert_eq!(answered, Err(HandshakeError::Full(64)));
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::protocol::frame;
 use mscclpp_net::key::Nonce;
-use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
+use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader};
+use mscclpp_net::{wire_enum, wire_struct};
 use sha2::{Digest, Sha256};
 
 /// The version of all that follows the handshake.
@@ -46,35 +47,51 @@ pub(crate) enum Purpose {
     Peer,
 }
 
+wire_enum!(Purpose or "a connection is for no known purpose" { 1 => Join, 2 => Tree, 3 => Peer });
+
 /// Which process somebody says it is, for messages. Before its proof nothing of it is certain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Process {
-    host: String,
     pid: u32,
+    /// As it came: only what is [`printable`] of it is shown.
+    host: String,
 }
 
+wire_struct!(Process { pid, host });
+
 impl Process {
-    /// This one.
     pub(crate) fn own() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self { host: printable(&host), pid: std::process::id() }
     }
 
-    /// One of these.
     #[cfg(feature = "simulation")]
     pub(crate) fn named(host: &str, pid: u32) -> Self {
         Self { host: printable(host), pid }
     }
 
-    /// An address of this process, with its number and host.
-    pub(crate) fn at(&self, address: impl fmt::Display) -> String {
-        format!("{address} ({self})")
+    /// This process, which comes from an address.
+    pub(crate) fn at(&self, address: impl fmt::Display) -> Origin {
+        Origin { address: address.to_string(), process: self.clone() }
+    }
+}
+
+/// Where a rank comes from, for messages.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) address: String,
+    pub(crate) process: Process,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.address, self.process)
     }
 }
 
 impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.pid, self.host.as_str()) {
+        match (self.pid, &*printable(&self.host)) {
             (0, _) => f.write_str("an unknown process"),
             (pid, "") => write!(f, "process {pid}"),
             (pid, host) => write!(f, "process {pid} on host {host}"),
@@ -104,53 +121,12 @@ pub(crate) struct Hello {
     pub(crate) generation: u64,
 }
 
-impl Hello {
-    pub(crate) fn payload(&self) -> Vec<u8> {
-        let mut out = self.version.to_le_bytes().to_vec();
-        out.push(u8::from(self.secret));
-        out.push(match self.purpose {
-            Purpose::Join => 1,
-            Purpose::Tree => 2,
-            Purpose::Peer => 3,
-        });
-        out.extend(self.job);
-        out.extend(self.n_ranks.to_le_bytes());
-        out.extend(self.from.to_le_bytes());
-        out.extend(self.to.to_le_bytes());
-        out.extend(self.nonce);
-        out.extend(self.process.pid.to_le_bytes());
-        put_text(&mut out, &self.process.host);
-        out.extend(self.generation.to_le_bytes());
-        out
-    }
+wire_struct!(Hello { version, secret, purpose, job, n_ranks, from, to, nonce; process, generation });
 
-    pub(crate) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(payload);
-        let mut hello = Self {
-            version: reader.u32()?,
-            secret: reader.flag()?,
-            purpose: match reader.u8()? {
-                1 => Purpose::Join,
-                2 => Purpose::Tree,
-                3 => Purpose::Peer,
-                _ => return Err(Malformed("a connection is for no known purpose")),
-            },
-            job: reader.array()?,
-            n_ranks: reader.u32()?,
-            from: reader.u32()?,
-            to: reader.u32()?,
-            nonce: reader.array()?,
-            process: Process::default(),
-            generation: 0,
-        };
-        // Older versions end here, or behind the process.
-        if !reader.rest().is_empty() {
-            hello.process = Process { pid: reader.u32()?, host: printable(&reader.text()?) };
-        }
-        if !reader.rest().is_empty() {
-            hello.generation = reader.u64()?;
-        }
-        Ok(hello)
+impl Hello {
+    /// Reads one of any version: those to come may have more at the end.
+    pub(crate) fn of_any_version(payload: &[u8]) -> Result<Self, Malformed> {
+        Reader::new(payload).take()
     }
 }
 
@@ -169,55 +145,21 @@ pub(crate) enum Rejection {
     OtherJob { theirs: String },
 }
 
-impl Rejection {
-    pub(crate) fn payload(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        match self {
-            Self::Mismatch { what, theirs } => {
-                out.push(1);
-                put_text(&mut out, what);
-                put_text(&mut out, theirs);
-            }
-            Self::Duplicate { first } => {
-                out.push(2);
-                put_text(&mut out, first);
-            }
-            Self::Complete { n_ranks } => {
-                out.push(3);
-                out.extend(n_ranks.to_le_bytes());
-            }
-            Self::WrongPlace { here } => {
-                out.push(4);
-                out.extend(here.to_le_bytes());
-            }
-            Self::OtherJob { theirs } => {
-                out.push(5);
-                put_text(&mut out, theirs);
-            }
-        }
-        out
-    }
-
-    pub(crate) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(payload);
-        let rejection = match reader.u8()? {
-            1 => Self::Mismatch { what: reader.text()?, theirs: reader.text()? },
-            2 => Self::Duplicate { first: reader.text()? },
-            3 => Self::Complete { n_ranks: reader.u32()? },
-            4 => Self::WrongPlace { here: reader.u32()? },
-            5 => Self::OtherJob { theirs: reader.text()? },
-            _ => return Err(Malformed("a rejection is for no known reason")),
-        };
-        reader.end()?;
-        Ok(rejection)
-    }
-}
+wire_enum!(Rejection or "a rejection is for no known reason" {
+    1 => Mismatch { what, theirs },
+    2 => Duplicate { first },
+    3 => Complete { n_ranks },
+    4 => WrongPlace { here },
+    5 => OtherJob { theirs },
+});
 
 const _: () =
     assert!(2 * (MAX_TEXT + 2) + 1 + 32 <= frame::MAX_HANDSHAKE, "a rejection fits a handshake's frame");
 
 #[cfg(test)]
 mod tests {
+    use mscclpp_net::wire::Wire;
+
     use super::*;
     use crate::fuzzing;
 
@@ -230,25 +172,25 @@ mod tests {
         let own = Process::own();
         let shown = own.to_string();
         assert!(shown.starts_with(&format!("process {} on host ", std::process::id())), "{shown}");
-        assert_eq!(Hello::parse(&hello(own.clone()).payload()).unwrap().process, own);
+        assert_eq!(Hello::of_any_version(&hello(own.clone()).to_bytes()).unwrap().process, own);
     }
 
     /// What a stranger calls its host is shown to people.
     #[test]
     fn the_name_of_a_host_is_short_and_plain() {
         let process = Process { host: format!("a\u{1b}[2J\nrank 0 {}", "x".repeat(5000)), pid: 7 };
-        let shown = Hello::parse(&hello(process).payload()).unwrap().process.to_string();
+        let shown = Hello::of_any_version(&hello(process).to_bytes()).unwrap().process.to_string();
         assert!(shown.starts_with("process 7 on host a2Jrank0xxx") && shown.len() < 90, "{shown}");
     }
 
     #[test]
     fn a_hello_of_an_older_version_has_no_process_and_one_of_a_newer_has_more() {
-        let whole = hello(Process::default()).payload();
-        let third = Hello::parse(&whole[..whole.len() - 8]).unwrap();
+        let whole = hello(Process::default()).to_bytes();
+        let third = Hello::of_any_version(&whole[..whole.len() - 8]).unwrap();
         assert_eq!((third.process.to_string().as_str(), third.generation), ("an unknown process", 0));
-        let older = Hello::parse(&whole[..whole.len() - 14]).unwrap();
+        let older = Hello::of_any_version(&whole[..whole.len() - 14]).unwrap();
         assert_eq!(older, third);
-        let newer = Hello::parse(&[whole.as_slice(), b"more"].concat()).unwrap();
+        let newer = Hello::of_any_version(&[whole.as_slice(), b"more"].concat()).unwrap();
         assert_eq!(newer, hello(Process::default()));
     }
 }

@@ -7,14 +7,13 @@ use std::collections::BTreeMap;
 
 use crate::inbox::Channel;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 /// Bytes before the data in the first frame: channel, whether it is the last frame, tag, number.
 const FIRST: usize = 1 + 1 + 8 + 8;
 /// The same in the others: whether it is the last.
 const OTHER: usize = 1;
 
-/// A message on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) channel: Channel,
@@ -23,25 +22,17 @@ pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The frames of a message.
 pub(crate) fn frames(channel: Channel, tag: u64, number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
     let head = bytes.len().min(MAX_PAYLOAD - FIRST);
     let (first, rest) = bytes.split_at(head);
     let mut payload = Vec::with_capacity(FIRST + first.len());
-    payload.push(match channel {
-        Channel::User => 0,
-        Channel::Tree => 1,
-        Channel::Group => 2,
-    });
-    payload.push(u8::from(rest.is_empty()));
-    payload.extend(tag.to_le_bytes());
-    payload.extend(number.to_le_bytes());
+    (channel, rest.is_empty(), tag, number).put(&mut payload);
     payload.extend_from_slice(first);
     let mut frames = vec![frame::encode(Kind::Message, &payload)];
     let mut chunks = rest.chunks(MAX_PAYLOAD - OTHER).peekable();
     while let Some(chunk) = chunks.next() {
         payload.clear();
-        payload.push(u8::from(chunks.peek().is_none()));
+        chunks.peek().is_none().put(&mut payload);
         payload.extend_from_slice(chunk);
         frames.push(frame::encode(Kind::Rest, &payload));
     }
@@ -60,20 +51,13 @@ impl Assembler {
         let mut reader = Reader::new(&frame.payload);
         let (message, last) = match (frame.kind, self.partial.take()) {
             (Kind::Message, None) => {
-                let channel = match reader.u8()? {
-                    0 => Channel::User,
-                    1 => Channel::Tree,
-                    2 => Channel::Group,
-                    _ => return Err(Malformed("a message is for no known channel")),
-                };
-                let last = reader.flag()?;
-                let (tag, number) = (reader.u64()?, reader.u64()?);
+                let (channel, last, tag, number) = reader.take()?;
                 let mut bytes = frame.payload;
                 bytes.drain(..FIRST);
                 (Message { channel, tag, number, bytes }, last)
             }
             (Kind::Rest, Some(mut message)) => {
-                let last = reader.flag()?;
+                let last = reader.take()?;
                 message.bytes.extend_from_slice(reader.rest());
                 (message, last)
             }

@@ -4,10 +4,8 @@
 pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod hello;
-pub(crate) mod key;
 pub(crate) mod message;
 pub(crate) mod notice;
 pub(crate) mod outbox;
-pub(crate) mod roster;
 pub(crate) mod table;
 pub(crate) mod tree;

@@ -5,79 +5,70 @@ use std::time::Duration;
 use crate::protocol::frame::MAX_PAYLOAD;
 use crate::{Error, Party};
 use mscclpp_net::Report;
-use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, put_text};
+use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, Wire};
 
 /// Missing ranks are named up to this many.
 const MAX_NAMED: usize = 1024;
 
 /// The payload of a notice about `error`, as `rank` sees it.
 pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut bytes = Vec::new();
+    let out = &mut bytes;
     match error {
         Error::PeerLost { rank, detail } => {
-            out.push(1);
-            out.extend((*rank as u32).to_le_bytes());
-            put_text(&mut out, detail);
+            (1_u8, *rank).put(out);
+            detail.put(out);
         }
         Error::Aborted { rank, reason } => {
-            out.push(2);
-            out.extend((*rank as u32).to_le_bytes());
-            put_text(&mut out, reason);
+            (2_u8, *rank).put(out);
+            reason.put(out);
         }
         Error::Timeout { operation, after, missing, .. } => {
-            out.push(3);
-            put_text(&mut out, operation);
-            out.extend((after.as_millis() as u64).to_le_bytes());
-            put_ranks(&mut out, missing);
+            3_u8.put(out);
+            operation.put(out);
+            (after.as_millis() as u64).put(out);
+            put_ranks(out, missing);
         }
         Error::Mismatch { what, ours, theirs } => {
-            out.push(4);
-            put_text(&mut out, what);
+            4_u8.put(out);
+            what.put(out);
             for party in [ours, theirs] {
-                out.extend((party.rank as u32).to_le_bytes());
-                put_text(&mut out, party.address.as_deref().unwrap_or(""));
-                put_text(&mut out, &party.value);
+                party.rank.put(out);
+                party.address.clone().unwrap_or_default().put(out);
+                party.value.put(out);
             }
         }
         Error::DuplicateRank { rank, first, second, address } => {
-            out.push(5);
-            out.extend((*rank as u32).to_le_bytes());
-            for text in [first, second, address] {
-                put_text(&mut out, text);
-            }
+            (5_u8, *rank).put(out);
+            [first, second, address].into_iter().for_each(|text| text.put(out));
         }
         // Anything else concerns the rank that met it; for the others it has given up.
-        other => {
-            out.push(2);
-            out.extend((rank as u32).to_le_bytes());
-            put_text(&mut out, &Report(other).to_string());
-        }
+        other => (2_u8, rank, Report(other).to_string()).put(out),
     }
-    out
+    bytes
 }
 
-/// Reads a notice.
 pub(crate) fn parse(payload: &[u8]) -> Result<Error, Malformed> {
     let mut reader = Reader::new(payload);
-    let error = match reader.u8()? {
-        1 => Error::PeerLost { rank: reader.u32()? as usize, detail: reader.text()? },
-        2 => Error::Aborted { rank: reader.u32()? as usize, reason: reader.text()? },
+    let error = match reader.take::<u8>()? {
+        1 => Error::PeerLost { rank: reader.take()?, detail: reader.take()? },
+        2 => Error::Aborted { rank: reader.take()?, reason: reader.take()? },
         3 => Error::Timeout {
-            operation: reader.text()?,
-            after: Duration::from_millis(reader.u64()?),
+            operation: reader.take()?,
+            after: Duration::from_millis(reader.take()?),
             missing: take_ranks(&mut reader)?,
             attempts: Vec::new(),
         },
         4 => Error::Mismatch {
-            what: reader.text()?,
+            what: reader.take()?,
             ours: Box::new(take_party(&mut reader)?),
             theirs: Box::new(take_party(&mut reader)?),
         },
         5 => Error::DuplicateRank {
-            rank: reader.u32()? as usize,
-            first: reader.text()?,
-            second: reader.text()?,
-            address: reader.text()?,
+            rank: reader.take()?,
+            first: reader.take()?,
+            second: reader.take()?,
+            address: reader.take()?,
         },
         _ => return Err(Malformed("a notice is of no known kind")),
     };
@@ -86,27 +77,23 @@ pub(crate) fn parse(payload: &[u8]) -> Result<Error, Malformed> {
 }
 
 fn take_party(reader: &mut Reader<'_>) -> Result<Party, Malformed> {
-    let rank = reader.u32()? as usize;
-    let address = Some(reader.text()?).filter(|text| !text.is_empty());
-    Ok(Party { rank, address, value: reader.text()? })
+    let (rank, address, value) = reader.take::<(_, String, _)>()?;
+    Ok(Party { rank, address: Some(address).filter(|text| !text.is_empty()), value })
 }
 
 /// Writes a list of ranks, cut to [`MAX_NAMED`].
 pub(crate) fn put_ranks(out: &mut Vec<u8>, ranks: &[usize]) {
     let named = &ranks[..ranks.len().min(MAX_NAMED)];
-    out.extend((named.len() as u32).to_le_bytes());
-    for &rank in named {
-        out.extend((rank as u32).to_le_bytes());
-    }
+    named.len().put(out);
+    named.iter().for_each(|rank| rank.put(out));
 }
 
-/// Reads a list of ranks.
 pub(crate) fn take_ranks(reader: &mut Reader<'_>) -> Result<Vec<usize>, Malformed> {
-    let count = reader.u32()? as usize;
+    let count = reader.take::<usize>()?;
     if count > MAX_NAMED {
         return Err(Malformed("a list of ranks is too long"));
     }
-    (0..count).map(|_| Ok(reader.u32()? as usize)).collect()
+    (0..count).map(|_| reader.take()).collect()
 }
 
 const _: () = assert!(MAX_NAMED * 4 + 5 * MAX_TEXT + 64 <= MAX_PAYLOAD, "every notice fits a frame");

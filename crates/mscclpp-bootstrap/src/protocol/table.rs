@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::host::HostId;
-use mscclpp_net::wire::{Malformed, Reader, put_ip};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 /// The most addresses a rank gives.
 pub(crate) const MAX_ADDRESSES: usize = 6;
@@ -22,16 +22,14 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend(self.host);
-        out.extend(self.domain);
+        let mut out = (self.host, self.domain).to_bytes();
         put_place(&mut out, self.port, &self.addresses);
         out
     }
 
     pub(crate) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(payload);
-        let (host, domain) = (reader.array()?, reader.array()?);
+        let (host, domain) = (reader.take()?, reader.take()?);
         let (port, addresses) = take_place(&mut reader)?;
         reader.end()?;
         Ok(Self { host, domain, port, addresses })
@@ -52,20 +50,16 @@ fn socket_addresses((port, addresses): (u16, Vec<IpAddr>)) -> Vec<SocketAddr> {
 
 fn put_place(out: &mut Vec<u8>, port: u16, addresses: &[IpAddr]) {
     let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
-    out.extend(port.to_le_bytes());
-    out.push(addresses.len() as u8);
-    for address in addresses {
-        put_ip(out, address);
-    }
+    (port, addresses.len() as u8).put(out);
+    addresses.iter().for_each(|ip| ip.put(out));
 }
 
 fn take_place(reader: &mut Reader<'_>) -> Result<(u16, Vec<IpAddr>), Malformed> {
-    let port = reader.u16()?;
-    let count = usize::from(reader.u8()?);
-    if count > MAX_ADDRESSES {
+    let (port, count) = reader.take::<(u16, u8)>()?;
+    if usize::from(count) > MAX_ADDRESSES {
         return Err(Malformed("a rank has too many addresses"));
     }
-    let addresses = (0..count).map(|_| reader.ip()).collect::<Result<_, _>>()?;
+    let addresses = (0..count).map(|_| reader.take()).collect::<Result<_, _>>()?;
     Ok((port, addresses))
 }
 
@@ -91,13 +85,11 @@ pub(crate) fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
     let mut hosts: Vec<HostId> = entries.iter().flat_map(|e| [e.host, e.domain]).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let number = |id: &HostId| hosts.binary_search(id).unwrap_or(0) as u32;
-    let mut out = generation.to_le_bytes().to_vec();
-    out.extend((hosts.len() as u32).to_le_bytes());
+    let number = |id: &HostId| hosts.binary_search(id).unwrap_or(0);
+    let mut out = (generation, hosts.len()).to_bytes();
     out.extend(hosts.iter().flatten());
     for entry in entries {
-        out.extend(number(&entry.host).to_le_bytes());
-        out.extend(number(&entry.domain).to_le_bytes());
+        (number(&entry.host), number(&entry.domain)).put(&mut out);
         put_place(&mut out, entry.port, &entry.addresses);
     }
     out
@@ -107,15 +99,14 @@ impl Table {
     /// Checks the bytes of a table, as rank `rank` of `n`.
     pub(crate) fn parse(bytes: Vec<u8>, rank: usize, n: usize) -> Result<Self, Malformed> {
         let mut reader = Reader::new(&bytes);
-        let generation = reader.u64()?;
-        let hosts = reader.u32()?;
-        let hosts_bytes = (hosts as usize).checked_mul(16).ok_or(Malformed("a table has too many hosts"))?;
+        let (generation, hosts) = reader.take::<(u64, usize)>()?;
+        let hosts_bytes = hosts.checked_mul(16).ok_or(Malformed("a table has too many hosts"))?;
         reader.bytes(hosts_bytes)?;
         let mut entries = Vec::new();
         let mut members = Vec::new();
         for _ in 0..n {
             entries.push((bytes.len() - reader.rest().len()) as u32);
-            let member = (reader.u32()?, reader.u32()?);
+            let member = reader.take::<(usize, usize)>()?;
             if member.0 >= hosts || member.1 >= hosts {
                 return Err(Malformed("a table refers to a host it does not name"));
             }
@@ -141,7 +132,6 @@ impl Table {
         self.bytes.get(start as usize + 8..end).unwrap_or_default()
     }
 
-    /// All of it, as it came.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -151,7 +141,6 @@ impl Table {
         self.generation
     }
 
-    /// How many ranks there are.
     pub(crate) fn ranks(&self) -> usize {
         self.entries.len()
     }

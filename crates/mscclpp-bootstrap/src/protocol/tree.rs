@@ -1,12 +1,10 @@
 //! The tree that collectives and notices of failure run along: rank 0 is its root, rank r has the children 2r + 1 and
 //! 2r + 2. Its depth is the logarithm of the number of ranks, and no rank has more than three neighbours.
 
-/// The parent of a rank; none for the root.
 pub(crate) fn parent(rank: usize) -> Option<usize> {
     rank.checked_sub(1).map(|above| above / 2)
 }
 
-/// The children of a rank among `n` ranks.
 pub(crate) fn children(rank: usize, n: usize) -> impl Iterator<Item = usize> {
     (2 * rank + 1..=2 * rank + 2).filter(move |&child| child < n)
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::collective::call::{Call, Operation, put_contribution};
+use mscclpp_net::wire::Wire;
+
+use crate::collective::call::{Call, Operation, contribution};
 use crate::collective::exchange::Envelope;
 use crate::inbox::Channel;
 use crate::job::{Plan, hello};
@@ -75,10 +77,10 @@ impl Gather {
 
     /// The bytes of a message with what so many ranks have given.
     fn bytes(&self, ranks: usize) -> usize {
-        let mut piece = Vec::new();
-        if self.operation == Operation::AllGather {
-            put_contribution(&mut piece, 0, &[0; PIECE]);
-        }
+        let piece = match self.operation {
+            Operation::AllGather => contribution(0, &[0; PIECE]),
+            _ => Vec::new(),
+        };
         let call = Call { operation: self.operation, number: 0, rank: 0, n: self.n };
         call.seal(&Ok(vec![0; ranks * piece.len()])).map_or(0, |message| message.len())
     }
@@ -133,7 +135,7 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
     let challenge = HEADER + NONCE;
     let accept = HEADER + PROOF + JOB;
     let empty = encode(Kind::Go, &[]).len();
-    let hello = HEADER + PROOF + hello(plan, 0, Purpose::Join, [0; NONCE]).payload().len();
+    let hello = HEADER + PROOF + hello(plan, 0, Purpose::Join, [0; NONCE]).to_bytes().len();
     let join = HEADER + entry.encode().len();
     let table = table::encode(std::slice::from_ref(entry), 1).len();
     // One entry, its two hosts and the head, of which there is more for more ranks.

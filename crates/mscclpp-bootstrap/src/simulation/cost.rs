@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::protocol::key::JobKey;
+use crate::protocol::handshake::JobKey;
 use crate::simulation::calculated;
 use crate::simulation::program::Step;
 use crate::simulation::scenario::{PORT, plan_of, starter};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::collective::call::{Call, Operation, contributions, put_contribution};
+use crate::collective::call::{Call, Operation, contribution, contributions};
 use crate::collective::exchange::{Envelope, Exchange, Next};
 use crate::collective::group::Group;
 use crate::inbox::{Channel, Stream};
@@ -13,7 +13,6 @@ use crate::simulation::dice::Dice;
 use crate::tcp::OPEN_AFTER;
 use crate::{Error, Result};
 
-/// One call.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     AllGather,
@@ -26,18 +25,14 @@ pub(super) enum Step {
 }
 
 enum Running {
+    /// A collective of all.
     Tree(Exchange<Call>),
+    /// A barrier of a group.
     Group(Exchange<Group>),
     /// Until the message is with the system, as a caller waits for it.
-    Send {
-        to: usize,
-        written: Written,
-    },
-    Receive {
-        from: usize,
-        tag: u64,
-        bytes: Vec<u8>,
-    },
+    Send { to: usize, written: Written },
+    /// Until this message comes.
+    Receive { from: usize, tag: u64, bytes: Vec<u8> },
 }
 
 /// The caller of a rank, and what it has heard of.
@@ -201,11 +196,7 @@ impl Program {
             self.calls += 1;
         }
         match step {
-            Step::AllGather => {
-                let mut own = Vec::new();
-                put_contribution(&mut own, rank, &self.piece(rank));
-                call(Operation::AllGather, own)
-            }
+            Step::AllGather => call(Operation::AllGather, contribution(rank, &self.piece(rank))),
             Step::Barrier => call(Operation::Barrier, Vec::new()),
             Step::Broadcast { root } => {
                 let own = if rank == root { self.piece(root) } else { Vec::new() };
@@ -278,22 +269,9 @@ impl Program {
         (channel, tag): (Channel, u64),
         commands: &mut Vec<Command>,
     ) -> Result<Next> {
-        loop {
-            let next = exchange.advance(|peer, bytes| {
-                commands.push(Command::Send { stream: Stream { peer, channel, tag }, bytes, written: None });
-            })?;
-            let Next::Await(awaited) = next else { return Ok(next) };
-            let mut missing = Vec::new();
-            for &peer in &awaited {
-                match self.take(Stream { peer, channel, tag }) {
-                    Some(outcome) => exchange.take(peer, outcome)?,
-                    None => missing.push(peer),
-                }
-            }
-            if missing.len() == awaited.len() {
-                return Ok(Next::Await(missing));
-            }
-        }
+        let stream = |peer| Stream { peer, channel, tag };
+        let post = |peer, bytes| commands.push(Command::Send { stream: stream(peer), bytes, written: None });
+        exchange.run(post, |peer| self.take(stream(peer)).transpose())
     }
 
     fn take(&mut self, stream: Stream) -> Option<Result<Vec<u8>>> {

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::job::{Formation, Job, Join, Plan};
+use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::Process;
-use crate::protocol::key::JobKey;
-use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::simulation::dice::Dice;
 use crate::simulation::faults::Fault;
@@ -20,7 +19,6 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const PORT: u16 = 5000;
 /// Where rank 0 listens, too.
 const OTHER_PORT: u16 = 5001;
-const JOB: [u8; 16] = [5; 16];
 
 /// What goes wrong, and what is to be expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +60,6 @@ const KINDS: [Kind; 10] = [
     Kind::Replaced,
 ];
 
-/// A seed, unfolded.
 pub(super) struct Scenario {
     pub(super) kind: Kind,
     pub(super) n: usize,
@@ -279,18 +276,13 @@ impl Scenario {
 
 /// What a rank knows that starts at this time.
 pub(super) fn plan_of(rank: usize, n: usize, key: JobKey, by_address: bool, at: Instant) -> Plan {
+    let plan = Plan::for_tests(rank, n, key, TIMEOUT);
     Plan {
-        rank,
-        n_ranks: n,
-        key,
-        job: (rank == 0 || !by_address).then_some(JOB),
-        timeout: TIMEOUT,
+        job: plan.job.filter(|_| rank == 0 || !by_address),
         deadline: at + TIMEOUT,
         by_address,
-        launched: None,
-        last_generation: None,
-        log_after: Duration::MAX,
         process: Process::named("played", rank as u32 + 1),
+        ..plan
     }
 }
 
@@ -303,9 +295,7 @@ pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>)
                 world.listen(0, SocketAddr::new(root.ip(), port));
             }
             let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
-            let job = plan.job.unwrap_or(JOB);
-            let roster = Roster::new(job, root.to_string(), plan.n_ranks, entry, &plan.process);
-            Formation::of_root(roster.after_generation(plan.last_generation))
+            Formation::of_root(&plan, root.to_string(), entry)
         } else {
             Formation::of_member(Join { candidates, host, domain })
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::fuzzing::{RawRank, stale_hello};
+use crate::fuzzing::{RawRank, kinds, stale_hello};
 use crate::job::ConnectionId;
 use crate::protocol::frame::Kind;
 use crate::simulation::dice::Dice;
@@ -93,17 +93,6 @@ impl Stranger {
         let told = kinds.find(|kind| !allowed.contains(kind))?;
         Some(format!("a stranger was told a frame of kind {told}"))
     }
-}
-
-/// The kinds of the frames in a stream.
-fn kinds(mut bytes: &[u8]) -> Vec<u8> {
-    let mut kinds = Vec::new();
-    while let Some((header, rest)) = bytes.split_first_chunk::<{ frame::HEADER }>() {
-        kinds.push(header[2]);
-        let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
-        bytes = rest.get(length..).unwrap_or_default();
-    }
-    kinds
 }
 
 impl World {

@@ -16,7 +16,6 @@ const CLOSED: &str = "it closed the connection";
 const RESET: &str = "the connection broke: connection reset by peer";
 const SILENT: &str = "the connection broke: connection timed out";
 
-/// A connection.
 pub(super) struct Wire {
     /// The side that dialled, and the side that listened.
     pub(super) ends: [End; 2],
@@ -24,7 +23,6 @@ pub(super) struct Wire {
     dead: bool,
 }
 
-/// One side of it.
 #[derive(Default)]
 pub(super) struct End {
     pub(super) node: Option<usize>,

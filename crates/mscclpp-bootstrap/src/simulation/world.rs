@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use crate::job::{Action, ConnectionId, Job};
+use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::Process;
-use crate::protocol::key::JobKey;
 use crate::simulation::cost::Traffic;
 use crate::simulation::dice::Dice;
 use crate::simulation::faults::Fault;
@@ -15,7 +15,6 @@ use crate::simulation::scenario::{plan_of, starter};
 use crate::simulation::stranger::Stranger;
 use crate::simulation::wires::Wire;
 
-/// How the network behaves.
 #[derive(Clone)]
 pub(super) struct Network {
     pub(super) least_latency: Duration,
@@ -31,44 +30,23 @@ pub(super) struct Network {
 /// Makes a rank, at a time.
 pub(super) type Starter = Box<dyn FnOnce(&mut World, Instant) -> Job>;
 
-/// Something that happens.
 pub(super) enum Event {
     /// A rank is started.
     Start(usize, Starter),
     /// Somebody's wish to connect arrives at an address.
-    Syn {
-        wire: u64,
-        address: SocketAddr,
-    },
+    Syn { wire: u64, address: SocketAddr },
     /// It is accepted.
-    Accept {
-        wire: u64,
-    },
-    /// The side that dialled hears so, or hears that nobody listens.
-    Established {
-        wire: u64,
-    },
-    Refused {
-        wire: u64,
-    },
+    Accept { wire: u64 },
+    /// The side that dialled hears so.
+    Established { wire: u64 },
+    /// The side that dialled hears that nobody listens.
+    Refused { wire: u64 },
     /// Bytes arrive at a side.
-    Bytes {
-        wire: u64,
-        to: usize,
-        bytes: Vec<u8>,
-        epoch: u32,
-    },
+    Bytes { wire: u64, to: usize, bytes: Vec<u8>, epoch: u32 },
     /// A side can be written again.
-    Writable {
-        wire: u64,
-        side: usize,
-    },
+    Writable { wire: u64, side: usize },
     /// The other side has finished writing, or the connection has broken.
-    End {
-        wire: u64,
-        to: usize,
-        why: &'static str,
-    },
+    End { wire: u64, to: usize, why: &'static str },
     /// A time has come for which a rank or a stranger waits.
     Wake(usize),
     /// A process has time for what waits in line.
@@ -129,7 +107,6 @@ impl Node {
     }
 }
 
-/// Everything.
 pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) network: Network,

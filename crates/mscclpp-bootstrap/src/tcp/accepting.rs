@@ -17,7 +17,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How many are accepted at a time, so that a flood of strangers leaves time for members.
 const AT_A_TIME: usize = 64;
 
-/// Where others come in.
 #[derive(Default)]
 pub(super) struct Door {
     listener: Option<TcpListener>,
@@ -39,7 +38,6 @@ impl Door {
 }
 
 impl Rim {
-    /// Begins to listen.
     pub(super) fn open_door(&mut self, listener: TcpListener) -> Result<(), SystemError> {
         self.events.add_listener(&listener)?;
         self.door.listener = Some(listener);

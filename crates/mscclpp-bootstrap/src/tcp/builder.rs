@@ -14,9 +14,8 @@ use crate::host;
 use crate::inbox::Inbox;
 use crate::job::{Formation, Job, Join, Plan};
 use crate::member::Member;
+use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{LaunchedJob, Process};
-use crate::protocol::key::JobKey;
-use crate::protocol::roster::Roster;
 use crate::protocol::table::Entry;
 use crate::tcp::TcpBootstrap;
 use crate::tcp::forming::Forming;
@@ -95,14 +94,12 @@ pub struct TcpBootstrapBuilder {
 
 impl TcpBootstrapBuilder {
     pub(crate) fn new(rank: usize, n_ranks: usize) -> Self {
-        let timeout = Duration::from_secs(30);
-        let given = Env::default();
         Self {
             rank,
             n_ranks,
-            timeout,
+            timeout: Duration::from_secs(30),
             env: None,
-            given,
+            given: Env::default(),
             ipc_domain: None,
             log_after: FIRST_LOG,
             job_id: None,
@@ -204,16 +201,13 @@ impl TcpBootstrapBuilder {
             return Err(Error::InvalidArgument(format!("n_ranks is {n_ranks}; allowed: 1 to {MAX_RANKS}")));
         }
         if rank >= n_ranks {
-            return Err(Error::InvalidArgument(format!(
-                "rank is {rank}, but there are only {n_ranks} ranks"
-            )));
+            let what = format!("rank is {rank}, but there are only {n_ranks} ranks");
+            return Err(Error::InvalidArgument(what));
         }
         let log_after = self.log_after;
         if let Some(id) = self.job_id.as_ref().filter(|id| !(1..=512).contains(&id.len())) {
-            return Err(Error::InvalidArgument(format!(
-                "the job's id has {} bytes; allowed: 1 to 512",
-                id.len()
-            )));
+            let what = format!("the job's id has {} bytes; allowed: 1 to 512", id.len());
+            return Err(Error::InvalidArgument(what));
         }
         let at = ParsedPlace::parse(at.into(), self.address_from.as_ref())?;
         let settings = self.resolve(&at, started)?;
@@ -331,18 +325,12 @@ impl TcpBootstrapBuilder {
             Some(local) if local.ip().is_unspecified() => (local.port(), own),
             Some(local) => (local.port(), vec![local.ip()]),
         };
-        let job = match plan.job {
-            Some(job) => job,
-            None => random()?,
-        };
-        plan.job = Some(job);
+        if plan.job.is_none() {
+            plan.job = Some(random()?);
+        }
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
         let root = Entry { host, domain, port, addresses };
-        let formation = Formation::of_root(
-            Roster::new(job, shown, plan.n_ranks, root, &plan.process)
-                .launched_as(plan.launched.clone())
-                .after_generation(plan.last_generation),
-        );
+        let formation = Formation::of_root(&plan, shown, root);
         Ok(Settings { plan, listener, formation, places: Places::default() })
     }
 }

@@ -1,10 +1,10 @@
 //! The thread of a rank: it owns the rank's sockets, tells the [`Job`] what happens, and does what that wants done.
 //!
 //! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
-//! but in `EventLoop::wait`, so no peer and no stranger can hold it up.
+//! but in `EventLoop::wait_until`, so no peer and no stranger can hold it up.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use mscclpp_net::event_loop::{EventLoop, Interest, LISTENER, Ready};
 use mscclpp_net::key::Nonce;
-use mscclpp_net::socket::{canonical, is_connected};
+use mscclpp_net::socket::{canonical, is_connected, read_some};
 use mscclpp_net::{Report, SystemCall, SystemError, random};
 
 use crate::job::{Action, ConnectionId, Job};
@@ -27,7 +27,6 @@ const SCRATCH: usize = 16 * 1024;
 /// How often a connection is read before others have their turn. The event loop tells of the rest again.
 const READS: usize = 8;
 
-/// A socket of a connection.
 struct Socket {
     stream: TcpStream,
     /// It is not known yet whether it is connected.
@@ -36,7 +35,6 @@ struct Socket {
     awaits_writable: bool,
 }
 
-/// The state of a rank's thread.
 pub(crate) struct Rim {
     rank: usize,
     pub(super) job: Job,
@@ -135,7 +133,6 @@ impl Rim {
 
     // ---- What the job wants ----------------------------------------------------------------------------------------
 
-    /// Does what the job wants done.
     pub(super) fn act(&mut self) {
         while let Some(action) = self.job.next_action() {
             match action {
@@ -262,24 +259,22 @@ impl Rim {
         }
     }
 
-    /// Reads what has come on a connection.
     fn read(&mut self, id: ConnectionId) {
         for _ in 0..READS {
             let Some(socket) = self.sockets.get_mut(&id).filter(|socket| !socket.connecting) else { return };
-            let ended = match socket.stream.read(&mut self.scratch) {
-                Ok(0) => "it closed the connection".to_owned(),
-                Ok(n) => {
+            let ended = match read_some(&socket.stream, &mut self.scratch) {
+                Ok(None) => return,
+                Ok(Some(n)) => {
                     self.job.on_bytes(Instant::now(), id, &self.scratch[..n]);
                     if n < SCRATCH || !self.job.is_open(id) {
                         return;
                     }
                     continue;
                 }
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return,
-                    io::ErrorKind::Interrupted => continue,
-                    _ => format!("the connection broke: {error}"),
-                },
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    "it closed the connection".to_owned()
+                }
+                Err(error) => format!("the connection broke: {error}"),
             };
             return self.job.on_end(Instant::now(), id, &ended);
         }

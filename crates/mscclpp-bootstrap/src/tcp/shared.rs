@@ -12,7 +12,6 @@ use crate::inbox::Inbox;
 use crate::job::Command;
 use crate::protocol::table::Table;
 
-/// What a caller wants of the thread.
 pub(crate) struct Order {
     pub(crate) command: Command,
     /// A caller waits until a message to this peer is written. The flag is set when the thread looks after it: see
@@ -50,7 +49,6 @@ impl Shared {
         &self.orders
     }
 
-    /// All ranks are connected.
     pub(crate) fn set_formed(&self, table: Arc<Table>) {
         self.inbox.update(|| {
             let _ = self.table.set(table);

@@ -9,7 +9,6 @@ use mscclpp_net::socket::{self, Liveness};
 /// its acknowledgement tells that the other host is alive.
 const RECEIVE_BUFFER: Option<usize> = Some(256 * 1024);
 
-/// Listens on an address.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket::listen(address, RECEIVE_BUFFER)
 }

@@ -30,16 +30,6 @@ pub(super) struct Accepted {
     reader: FrameReader,
 }
 
-/// How far the handshake has come.
-pub(super) enum Progress {
-    /// More must arrive.
-    Undecided,
-    /// The peer proved itself and was admitted.
-    Admitted { request: Request, session: Session },
-    /// The connection ended, or was refused.
-    Over(Option<Refusal>),
-}
-
 impl Accepted {
     /// Challenges the process that connected; none if the connection has ended already.
     pub(super) fn challenge(
@@ -60,24 +50,20 @@ impl Accepted {
         matches!((&self.stream).write(bytes), Ok(count) if count == bytes.len())
     }
 
-    /// Reads what has arrived, and answers once the hello is complete.
+    /// Reads what has arrived, and answers once the hello is complete. The error is that the connection ended, or was refused.
     pub(super) fn read(
         &mut self,
         key_of: impl FnOnce(&Name) -> Option<Key>,
         admit: impl FnOnce(&Request) -> Result<(), Refusal>,
-    ) -> Progress {
-        let hello = match self.reader.read(&self.stream) {
-            Ok(Some(hello)) => hello,
-            Ok(None) => return Progress::Undecided,
-            Err(error) => {
-                return Progress::Over((error.kind() == ErrorKind::InvalidData).then_some(Refusal::Foreign));
-            }
-        };
+    ) -> Result<Option<(Request, Session)>, Option<Refusal>> {
+        let hello = self
+            .reader
+            .read(&self.stream)
+            .map_err(|error| (error.kind() == ErrorKind::InvalidData).then_some(Refusal::Foreign))?;
+        let Some(hello) = hello else { return Ok(None) };
         let (answer, verdict) = handshake::answer(&self.protocol, &self.responder, &hello, key_of, admit);
-        match (verdict, self.send(&answer)) {
-            (Ok((request, session)), true) => Progress::Admitted { request, session },
-            (Ok(_), false) => Progress::Over(None),
-            (Err(refusal), _) => Progress::Over(Some(refusal)),
-        }
+        let sent = self.send(&answer);
+        let admitted = verdict.map_err(Some)?;
+        if sent { Ok(Some(admitted)) } else { Err(None) }
     }
 }

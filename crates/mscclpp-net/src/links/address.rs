@@ -2,7 +2,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::{
     key::Key,
-    wire::{Malformed, Reader, put_ip},
+    wire::{Malformed, Reader, Wire},
 };
 
 use super::{
@@ -35,12 +35,9 @@ impl Address {
     #[must_use]
     pub fn encode(&self, protocol: &Protocol) -> Vec<u8> {
         let mut out = protocol.begin();
-        out.extend(self.name);
-        out.extend(self.key.to_bytes());
-        out.extend(self.port.to_le_bytes());
         let addresses = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
-        out.push(addresses.len() as u8);
-        addresses.iter().for_each(|ip| put_ip(&mut out, ip));
+        (self.name, self.key.to_bytes(), self.port, addresses.len() as u8).put(&mut out);
+        addresses.iter().for_each(|ip| ip.put(&mut out));
         out
     }
 
@@ -61,12 +58,11 @@ impl Address {
     /// As for [`Address::decode`].
     pub fn read(protocol: &Protocol, reader: &mut Reader<'_>) -> Result<Self> {
         protocol.check(reader)?;
-        let (name, key) = (reader.array()?, Key::from_bytes(reader.array()?));
-        let (port, count) = (reader.u16()?, usize::from(reader.u8()?));
-        if port == 0 || !(1..=MAX_ADDRESSES).contains(&count) {
+        let (name, key, port, count) = reader.take::<(Name, Key, u16, u8)>()?;
+        if port == 0 || !(1..=MAX_ADDRESSES).contains(&count.into()) {
             return Err(Error::Malformed(Malformed("it has no port, or no or too many addresses")));
         }
-        let addresses = (0..count).map(|_| reader.ip()).collect::<Result<_, _>>()?;
+        let addresses = (0..count).map(|_| reader.take()).collect::<Result<_, _>>()?;
         Ok(Self { name, key, addresses, port })
     }
 

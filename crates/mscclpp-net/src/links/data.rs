@@ -3,12 +3,13 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use crate::{SystemError, handshake::Session};
+use crate::SystemError;
 
 use super::{
     Command, Complaint, Name, Shared,
     handshake::Request,
-    header::{Inbound, Outbound},
+    header::{Inbound, Outbound, SealKey},
+    message::Message,
 };
 
 /// A connection that carries a transport's data beside a link. Its handshake is complete. Its socket does not block.
@@ -22,16 +23,9 @@ pub struct DataConnection {
 }
 
 impl DataConnection {
-    /// As the side that connected has it.
-    pub(super) fn dialled(stream: TcpStream, session: &Session) -> Self {
-        let (outbound, inbound) = (Outbound::new(&session.initiator), Inbound::new(&session.responder));
-        Self { stream, outbound, inbound }
-    }
-
-    /// As the side that listened has it.
-    pub(super) fn accepted(stream: TcpStream, session: &Session) -> Self {
-        let (outbound, inbound) = (Outbound::new(&session.responder), Inbound::new(&session.initiator));
-        Self { stream, outbound, inbound }
+    /// `ours` is the key of what this side says.
+    pub(super) fn new(stream: TcpStream, ours: &SealKey, theirs: &SealKey) -> Self {
+        Self { stream, outbound: Outbound::new(ours), inbound: Inbound::new(theirs) }
     }
 }
 
@@ -76,21 +70,27 @@ impl Admission {
     /// Refuses what came on the connection, for this `reason`. The peer is told on the link, which then ends. Links
     /// back to the peer end too, because what this side waits for over them would never come.
     pub fn refuse(self, complaint: Complaint, reason: String) {
-        let request = self.request;
-        self.shared.commands.send(Command::Refuse { request, complaint, reason });
+        self.report(Message::Refused(complaint), reason);
     }
 
     /// Reports that nothing comes from the peer on this connection any more. If the link still lives, the network drops
     /// the packets of this connection alone; the peer is then told so, and links back to it become suspect.
     pub fn report_silence(self) {
-        self.shared.commands.send(Command::ReportSilence { request: self.request });
+        self.report(
+            Message::Silence,
+            "the network swallows a connection of its that carries data".to_owned(),
+        );
     }
 
     /// Reports that the connection ended although neither side had said that it would, for this `reason`. If its link still
     /// lives, the peer is told on it, which ends it: the peer may not know. Links back to the peer become suspect, because
     /// what this side waits for over them may have been lost.
     pub fn report_broken(self, reason: String) {
-        self.shared.commands.send(Command::ReportBroken { request: self.request, reason });
+        self.report(Message::Broken, reason);
+    }
+
+    fn report(self, message: Message, reason: String) {
+        self.shared.commands.send(Command::Report { request: self.request, message, reason });
     }
 }
 

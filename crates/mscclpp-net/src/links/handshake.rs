@@ -13,7 +13,8 @@ use crate::{
     frame::FrameReader,
     handshake::{Claim, Failure, Frame, Initiator, Responder, Session},
     key::{Key, Nonce},
-    wire::{Malformed, Reader},
+    wire::{Malformed, Reader, Wire},
+    wire_enum, wire_struct,
 };
 
 use super::{Name, Protocol};
@@ -35,6 +36,8 @@ pub(super) enum Purpose {
     Data,
 }
 
+wire_enum!(Purpose or "a connection is for no known purpose" { 1 => Link, 2 => Data });
+
 /// What the side that connects asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
@@ -47,6 +50,8 @@ pub(super) struct Request {
     pub(super) link: u64,
     pub(super) purpose: Purpose,
 }
+
+wire_struct!(Request { endpoint, from, link, purpose });
 
 impl Request {
     /// Whether both were made for the same link.
@@ -62,27 +67,9 @@ impl Request {
     /// There must be a nonce that is never used again.
     pub(super) fn hello(&self, protocol: &Protocol, nonce: Nonce) -> Vec<u8> {
         let mut hello = protocol.begin();
-        hello.extend(nonce);
-        hello.extend(self.endpoint);
-        hello.extend(self.from);
-        hello.extend(self.link.to_le_bytes());
-        hello.push(match self.purpose {
-            Purpose::Link => 1,
-            Purpose::Data => 2,
-        });
+        nonce.put(&mut hello);
+        self.put(&mut hello);
         hello
-    }
-
-    /// Reads what follows the endpoint.
-    fn of(endpoint: Name, mut reader: Reader<'_>) -> Result<Self, Refusal> {
-        let (from, link) = (reader.array()?, reader.u64()?);
-        let purpose = match reader.u8()? {
-            1 => Purpose::Link,
-            2 => Purpose::Data,
-            _ => return Err(Refusal::Foreign),
-        };
-        reader.end()?;
-        Ok(Self { endpoint, from, link, purpose })
     }
 }
 
@@ -126,8 +113,8 @@ impl Refusal {
     /// Why a member rejects this side.
     fn of_rejection(said: &[u8], ours: u32) -> Result<Self, Malformed> {
         let mut reader = Reader::new(said);
-        let refusal = match reader.u8()? {
-            2 => Self::Version { theirs: reader.u32()?, ours },
+        let refusal = match reader.take::<u8>()? {
+            2 => Self::Version { theirs: reader.take()?, ours },
             5 => Self::NoLink,
             6 => Self::Full,
             _ => Self::Foreign,
@@ -175,18 +162,18 @@ pub(super) fn answer(
         let claim = Claim::of(hello)?;
         let mut reader = Reader::new(claim.said);
         let version = protocol.version_of(&mut reader)?;
-        let _: Nonce = reader.array()?;
-        let endpoint = reader.array()?;
-        let key = key_of(&endpoint).ok_or(Refusal::Unknown)?;
-        Ok((responder.verify(&key, &claim)?, version, endpoint, reader))
+        reader.take::<Nonce>()?;
+        let request = reader.rest();
+        let key = key_of(&reader.take()?).ok_or(Refusal::Unknown)?;
+        Ok((responder.verify(&key, &claim)?, version, request))
     };
-    let (verified, theirs, endpoint, rest) = match proved() {
+    let (verified, theirs, request) = match proved() {
         Ok(proved) => proved,
         Err(refusal) => return (Responder::refusal(refusal.code()), Err(refusal)),
     };
     let (session, ours) = (verified.session(), protocol.version);
     let asked = if theirs == ours { Ok(()) } else { Err(Refusal::Version { theirs, ours }) };
-    let asked = asked.and_then(|()| Request::of(endpoint, rest));
+    let asked = asked.and_then(|()| Ok(Request::parse(request)?));
     match asked.and_then(|request| admit(&request).map(|()| request)) {
         Ok(request) => (verified.accept(&[]), Ok((request, session))),
         Err(refusal) => (verified.reject(&refusal.rejection()), Err(refusal)),

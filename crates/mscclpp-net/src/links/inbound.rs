@@ -1,12 +1,9 @@
-use std::{
-    io::{self, Read, Write},
-    net::TcpStream,
-};
+use std::{io::Write, net::TcpStream};
 
 use crate::{
     SystemCall, SystemError,
     handshake::Session,
-    socket::{Liveness, is_silence},
+    socket::{Liveness, is_silence, read_some},
 };
 
 use super::{handshake::Request, header::Outbound, message::Message};
@@ -43,10 +40,8 @@ impl InboundLink {
 
     /// How the link has ended, if it has.
     pub(super) fn end(&self) -> Option<InboundEnd> {
-        match (&self.stream).read(&mut [0]) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                None
-            }
+        match read_some(&self.stream, &mut [0]) {
+            Ok(None) => None,
             Err(error) if is_silence(&error) => Some(InboundEnd::Silence),
             _ => Some(InboundEnd::Ended),
         }

@@ -33,7 +33,7 @@ impl Link {
     pub fn open_data(&self) -> Result<DataConnection> {
         let request = Request { purpose: Purpose::Data, ..self.request };
         let (stream, session, _) = dial(self.links.shared.protocol, &[self.address], &self.key, &request)?;
-        Ok(DataConnection::dialled(stream, &session))
+        Ok(DataConnection::new(stream, &session.initiator, &session.responder))
     }
 
     /// Tells the peer that this side has failed, on its links to the endpoint that this link comes from; they end. At most

@@ -94,6 +94,7 @@ pub use protocol::Protocol;
 
 use error::Result;
 use handshake::{Purpose, Request};
+use message::Message;
 use outbound::OutboundLink;
 
 /// The name of an endpoint: random bytes. Not a secret.
@@ -137,39 +138,20 @@ struct Shared {
 }
 
 enum Command {
+    /// Report what becomes of this link.
     Watch(OutboundLink),
-    Unwatch {
-        link: u64,
-    },
+    /// Report nothing more.
+    Unwatch { link: u64 },
     /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for
     /// this reason.
-    Suspect {
-        link: u64,
-        reason: String,
-    },
-    /// What came on a data connection was refused.
-    Refuse {
-        request: Request,
-        complaint: Complaint,
-        reason: String,
-    },
-    /// Nothing comes on a data connection any more.
-    ReportSilence {
-        request: Request,
-    },
-    /// A data connection ended as it should not.
-    ReportBroken {
-        request: Request,
-        reason: String,
-    },
+    Suspect { link: u64, reason: String },
+    /// Something went wrong on a data connection: this is said to the peer.
+    Report { request: Request, message: Message, reason: String },
     /// The peer to which that link leads is told that this side has failed.
-    TellFailure {
-        request: Request,
-        reason: String,
-    },
-    CloseEndpoint {
-        name: Name,
-    },
+    TellFailure { request: Request, reason: String },
+    /// Say goodbye to the endpoint's peers.
+    CloseEndpoint { name: Name },
+    /// End the thread.
     Stop,
 }
 

@@ -37,8 +37,8 @@ impl Protocol {
 
     /// The version that [`Protocol::begin`] wrote.
     pub(super) fn version_of(&self, reader: &mut Reader<'_>) -> Result<u32, Malformed> {
-        match reader.array() {
-            Ok(magic) if magic == self.magic => reader.u32(),
+        match reader.take::<[u8; 4]>() {
+            Ok(magic) if magic == self.magic => reader.take(),
             _ => Err(Malformed("it was not made by this transport")),
         }
     }

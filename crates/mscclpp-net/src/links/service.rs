@@ -15,8 +15,8 @@ use crate::{
 };
 
 use super::{
-    Acceptor, Admission, Command, Complaint, DataConnection, LinkEnd, Name, Shared,
-    accepted::{Accepted, Progress},
+    Acceptor, Admission, Command, DataConnection, LinkEnd, Name, Shared,
+    accepted::Accepted,
     handshake::{Purpose, Refusal, Request},
     inbound::{InboundEnd, InboundLink},
     message::{Message, failure},
@@ -123,12 +123,12 @@ impl Service {
         for Ready { token, .. } in ready {
             let Some(mut accepted) = self.handshakes.remove(token) else { continue };
             match accepted.read(|name| self.shared.key_of(name), |request| self.admit(request)) {
-                Progress::Undecided => {
+                Ok(None) => {
                     self.handshakes.insert(*token, accepted);
                 }
-                Progress::Admitted { request, session } => self.let_in(*token, accepted, request, &session),
-                Progress::Over(None) => {}
-                Progress::Over(Some(refusal)) => {
+                Ok(Some((request, session))) => self.let_in(*token, accepted, request, &session),
+                Err(None) => {}
+                Err(Some(refusal)) => {
                     tracing::warn!(target: "mscclpp::conn", from = %accepted.address, %refusal, "refused a connection");
                 }
             }
@@ -171,7 +171,7 @@ impl Service {
             (Purpose::Data, Some(acceptor)) => {
                 // From here on the transport waits for what it brings.
                 self.events.remove(&stream);
-                let connection = DataConnection::accepted(stream, session);
+                let connection = DataConnection::new(stream, &session.responder, &session.initiator);
                 acceptor.accept(connection, Admission::new(&self.shared, request))
             }
             (Purpose::Link, _) => InboundLink::new(stream, request, session).map(|link| {
@@ -204,9 +204,7 @@ impl Service {
                     let suspected = self.outbound.values_mut().filter(|o| o.request.link == link);
                     suspected.for_each(|outbound| outbound.suspect(reason.clone(), now));
                 }
-                Command::Refuse { request, complaint, reason } => self.refuse(&request, complaint, &reason),
-                Command::ReportSilence { request } => self.report_silence(&request, now),
-                Command::ReportBroken { request, reason } => self.report_broken(&request, &reason, now),
+                Command::Report { request, message, reason } => self.report(&request, message, &reason, now),
                 Command::TellFailure { request, reason } => {
                     self.failed.insert((request.from, request.endpoint));
                     let back = self.ways_back_of(&request);
@@ -219,9 +217,25 @@ impl Service {
         true
     }
 
-    fn refuse(&mut self, request: &Request, complaint: Complaint, reason: &str) {
-        tracing::error!(target: "mscclpp::conn", reason, "what a peer sent was refused");
-        self.links_of(request).for_each(|link| link.say(Message::Refused(complaint)));
+    /// Something went wrong on a data connection. The peer may not know, and is told so on its link.
+    fn report(&mut self, request: &Request, message: Message, reason: &str, now: Instant) {
+        match message {
+            Message::Refused(_) => {
+                tracing::error!(target: "mscclpp::conn", reason, "what a peer sent was refused");
+            }
+            // The link has said more already.
+            Message::Silence if self.links_of(request).next().is_none() => return,
+            Message::Silence => {
+                tracing::warn!(target: "mscclpp::conn", "the network swallows a peer's connection");
+            }
+            // A peer that was told that this side has failed cuts what it sends here, and that is no news.
+            _ if self.failed.contains(&(request.endpoint, request.from)) => return,
+            _ => tracing::info!(target: "mscclpp::conn", reason, "a peer's connection broke"),
+        }
+        self.links_of(request).for_each(|link| link.say(message));
+        if !matches!(message, Message::Refused(_)) {
+            return self.suspect_way_back(request, reason, now);
+        }
         // Waiting for that peer is in vain.
         self.outbound.retain(|_, link| {
             let ends = link.request.is_way_back_of(request);
@@ -230,28 +244,6 @@ impl Service {
             }
             !ends
         });
-    }
-
-    fn report_silence(&mut self, request: &Request, now: Instant) {
-        let mut links = self.links_of(request).peekable();
-        if links.peek().is_none() {
-            // The link has said more already.
-            return;
-        }
-        tracing::warn!(target: "mscclpp::conn", "the network swallows a peer's connection");
-        // The peer may not know of this and go on sending.
-        links.for_each(|link| link.say(Message::Silence));
-        self.suspect_way_back(request, "the network swallows a connection of its that carries data", now);
-    }
-
-    fn report_broken(&mut self, request: &Request, reason: &str, now: Instant) {
-        // A peer that was told that this side has failed cuts what it sends here, and that is no news.
-        if self.failed.contains(&(request.endpoint, request.from)) {
-            return;
-        }
-        tracing::info!(target: "mscclpp::conn", reason, "a peer's connection broke");
-        self.links_of(request).for_each(|link| link.say(Message::Broken));
-        self.suspect_way_back(request, reason, now);
     }
 
     /// Suspects the links to the peer that made this request: if it is lost, waiting for it over them is in vain.

@@ -25,32 +25,36 @@ pub(super) const PROTOCOL: Protocol =
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a link brought.
-#[derive(Debug)]
-enum Event {
-    End(LinkEnd),
-}
-
-struct Tell(Sender<Event>);
+struct Tell(Sender<LinkEnd>);
 
 impl LinkEvents for Tell {
     fn ended(&self, end: LinkEnd) {
-        let _ = self.0.send(Event::End(end));
+        let _ = self.0.send(end);
     }
 }
 
-/// A link, and what it brings.
+/// A link, and its end.
 struct Watched {
     link: Link,
-    events: Receiver<Event>,
+    events: Receiver<LinkEnd>,
 }
 
 impl Watched {
     fn end(&self) -> LinkEnd {
-        match self.events.recv_timeout(LIMIT) {
-            Ok(Event::End(end)) => end,
-            other => panic!("no end but {other:?}"),
+        self.events.recv_timeout(LIMIT).expect("no end")
+    }
+
+    /// Why the peer is lost.
+    fn lost(&self) -> String {
+        match self.end() {
+            LinkEnd::Lost(reason) => reason,
+            other => panic!("not lost but {other}"),
         }
+    }
+
+    /// Whether the peer has closed its endpoint.
+    fn says_goodbye(&self) -> bool {
+        matches!(self.end(), LinkEnd::Goodbye)
     }
 }
 
@@ -139,7 +143,7 @@ fn a_peer_that_ends_without_a_goodbye_is_lost() {
     let link = a.dial(&b);
     let at = link.link.address();
     drop(b.links);
-    let LinkEnd::Lost(reason) = link.end() else { panic!("not lost") };
+    let reason = link.lost();
     assert!(reason.contains("its process ended") && reason.contains(&at.to_string()), "{reason}");
 }
 
@@ -152,7 +156,7 @@ fn a_link_that_was_dropped_brings_nothing_more() {
     // The thread lets go of what it called.
     assert!(matches!(events.recv_timeout(LIMIT), Err(std::sync::mpsc::RecvTimeoutError::Disconnected)));
     b.links.close_endpoint(b.address.name);
-    assert!(matches!(other.end(), LinkEnd::Goodbye));
+    assert!(other.says_goodbye());
 }
 
 #[test]
@@ -163,8 +167,8 @@ fn a_suspicion_counts_when_the_link_has_nothing_to_say() {
     to_b.link.suspicions().report("so did more".to_owned());
     to_c.link.suspicions().report("its data broke".to_owned());
     c.links.close_endpoint(c.address.name);
-    assert!(matches!(to_c.end(), LinkEnd::Goodbye), "what the link says counts");
-    let LinkEnd::Lost(reason) = to_b.end() else { panic!("not lost") };
+    assert!(to_c.says_goodbye(), "what the link says counts");
+    let reason = to_b.lost();
     assert!(reason.starts_with("its data broke; it was at "), "{reason}");
 }
 
@@ -205,8 +209,8 @@ fn a_connection_that_the_network_swallows_is_told() {
     let (ab, ba) = (a.dial(&b), b.dial(&a));
     let _data = ab.link.open_data().unwrap();
     b.taken.last().report_silence();
-    for (end, text) in [(ab.end(), "not others"), (ba.end(), "swallows a connection of its")] {
-        let LinkEnd::Lost(reason) = end else { panic!("not lost") };
+    for (link, text) in [(ab, "not others"), (ba, "swallows a connection of its")] {
+        let reason = link.lost();
         assert!(reason.contains(text), "{reason}");
     }
 }
@@ -219,7 +223,7 @@ fn closing_an_endpoint_closes_its_data() {
     until("a connection", || !b.taken.all().is_empty());
     b.links.close_endpoint(b.address.name);
     until("closed connection", || b.taken.all().is_empty());
-    assert!(matches!(link.end(), LinkEnd::Goodbye));
+    assert!(link.says_goodbye());
     assert!(matches!(link.link.open_data(), Err(Error::Closed { .. })));
 }
 
@@ -230,7 +234,7 @@ fn who_takes_no_data_refuses_it() {
     let Err(refused) = link.link.open_data() else { panic!("taken") };
     assert!(refused.to_string().contains("does not speak this protocol"), "{refused}");
     b.links.close_endpoint(b.address.name);
-    assert!(matches!(link.end(), LinkEnd::Goodbye), "the link lived until then");
+    assert!(link.says_goodbye(), "the link lived until then");
 }
 
 #[test]
@@ -253,10 +257,7 @@ fn strangers_do_not_disturb() {
     assert!(matches!(refused, Error::Closed { .. }), "{refused}");
     let later = a.dial(&b);
     b.links.close_endpoint(b.address.name);
-    assert!(
-        matches!((link.end(), later.end()), (LinkEnd::Goodbye, LinkEnd::Goodbye)),
-        "both lived until then"
-    );
+    assert!(link.says_goodbye() && later.says_goodbye(), "both lived until then");
     drop(silent);
 }
 
@@ -284,7 +285,7 @@ fn a_member_gets_no_more_connections_than_there_is_room_for() {
     b.taken.all().clear();
     until("room", || a.try_dial(&b.address).is_ok_and(|link| link.link.open_data().is_ok()));
     b.links.close_endpoint(b.address.name);
-    assert!(matches!(link.end(), LinkEnd::Goodbye), "the first link lived until then");
+    assert!(link.says_goodbye(), "the first link lived until then");
 }
 
 #[test]
@@ -382,22 +383,18 @@ fn the_last_owner_may_be_the_thread_itself() {
 
 #[test]
 fn a_connection_that_breaks_is_known_to_both() {
-    let reason = |end: LinkEnd| match end {
-        LinkEnd::Lost(reason) => reason,
-        other => panic!("{other}"),
-    };
     // Seen by who receives on it.
     let (a, b) = (Process::start(), Process::start());
     let (ab, ba) = (a.dial(&b), b.dial(&a));
     let _data = ab.link.open_data().unwrap();
     b.taken.last().report_broken("it was cut".to_owned());
-    assert!(reason(ab.end()).contains("broke"));
-    assert!(reason(ba.end()).starts_with("it was cut"));
+    assert!(ab.lost().contains("broke"));
+    assert!(ba.lost().starts_with("it was cut"));
     // By who sends on it.
     let (ab, ba) = (a.dial(&b), b.dial(&a));
     ab.link.suspicions().report("sending failed".to_owned());
-    assert!(reason(ab.end()).starts_with("sending failed"));
-    assert!(reason(ba.end()).contains("broke"));
+    assert!(ab.lost().starts_with("sending failed"));
+    assert!(ba.lost().contains("broke"));
 }
 
 #[test]

@@ -2,22 +2,16 @@
 
 use std::net::IpAddr;
 
-use mscclpp_net::wire::{Malformed, Reader, put_ip, put_text};
+use mscclpp_net::wire::{Malformed, Wire};
 
 fn sample() -> Vec<u8> {
-    let mut bytes = vec![1];
-    bytes.extend(7_u64.to_le_bytes());
-    put_text(&mut bytes, "grüße");
-    put_ip(&mut bytes, &"192.0.2.1".parse().unwrap());
-    put_ip(&mut bytes, &"fd00::1".parse().unwrap());
-    bytes
+    let addresses: [IpAddr; 2] = ["192.0.2.1", "fd00::1"].map(|ip| ip.parse().unwrap());
+    (true, 7_u64, "grüße".to_owned(), addresses[0], addresses[1]).to_bytes()
 }
 
 fn read(bytes: &[u8]) -> Result<(bool, u64, String, [IpAddr; 2]), Malformed> {
-    let mut reader = Reader::new(bytes);
-    let value = (reader.flag()?, reader.u64()?, reader.text()?, [reader.ip()?, reader.ip()?]);
-    reader.end()?;
-    Ok(value)
+    let (flag, number, text, one, other) = Wire::parse(bytes)?;
+    Ok((flag, number, text, [one, other]))
 }
 
 #[test]
@@ -45,10 +39,7 @@ fn what_is_cut_short_lengthened_or_changed_is_refused() {
 
 #[test]
 fn long_texts_are_cut_between_characters() {
-    let mut bytes = Vec::new();
-    put_text(&mut bytes, &"ü".repeat(600));
-    assert_eq!(Reader::new(&bytes).text().unwrap(), "ü".repeat(512));
-    bytes.clear();
-    put_text(&mut bytes, &format!("x{}", "ü".repeat(600)));
-    assert_eq!(Reader::new(&bytes).text().unwrap(), format!("x{}", "ü".repeat(511)));
+    let cut = |text: String| String::parse(&text.to_bytes()).unwrap();
+    assert_eq!(cut("ü".repeat(600)), "ü".repeat(512));
+    assert_eq!(cut(format!("x{}", "ü".repeat(600))), format!("x{}", "ü".repeat(511)));
 }

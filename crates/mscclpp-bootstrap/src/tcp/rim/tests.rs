@@ -1,40 +1,29 @@
 //! Ranks with sockets: some have strangers among the addresses they try.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::*;
-use crate::fuzzing::RawRank;
+use crate::fuzzing::{RawRank, kinds};
 use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::job::tests::{self, goodbye, linked, look_for, say_something};
 use crate::job::{Command, Formation, Join, Plan};
-use crate::protocol::frame::{self, Kind};
-use crate::protocol::handshake::Responder;
-use crate::protocol::hello::Process;
-use crate::protocol::key::JobKey;
-use crate::protocol::roster::Roster;
+use crate::protocol::frame::Kind;
+use crate::protocol::handshake::{JobKey, challenge};
 use crate::protocol::table::Entry;
 use mscclpp_net::handshake;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const N_RANKS: usize = 3;
-const JOB: [u8; 16] = [5; 16];
 
-fn rim(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Rim {
-    let plan = Plan {
-        rank,
-        n_ranks: N_RANKS,
-        key: JobKey::of_secret("swordfish"),
-        job: Some(JOB),
-        timeout: PATIENCE,
-        deadline: Instant::now() + PATIENCE,
-        by_address: false,
-        launched: None,
-        last_generation: None,
-        log_after: Duration::MAX,
-        process: Process::own(),
-    };
+fn plan(rank: usize) -> Plan {
+    Plan::for_tests(rank, N_RANKS, JobKey::of_secret("swordfish"), PATIENCE)
+}
+
+fn rim(plan: Plan, formation: Formation, listener: Option<TcpListener>) -> Rim {
+    let rank = plan.rank;
     let job = Job::new(plan, formation, Instant::now());
     let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
     if let Some(listener) = &listener {
@@ -46,14 +35,14 @@ fn rim(rank: usize, formation: Formation, listener: Option<TcpListener>) -> Rim 
 fn rank_0(listener: TcpListener) -> Rim {
     let root = listener.local_addr().unwrap();
     let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
-    let roster = Roster::new(JOB, root.to_string(), N_RANKS, entry, &Process::own());
-    rim(0, Formation::of_root(roster), Some(listener))
+    let formation = Formation::of_root(&plan(0), root.to_string(), entry);
+    rim(plan(0), formation, Some(listener))
 }
 
 /// A rank that looks for rank 0 at these addresses.
 fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Rim {
     let join = Join { candidates, host: [1; 16], domain: [1; 16] };
-    rim(rank, Formation::of_member(join), listener)
+    rim(plan(rank), Formation::of_member(join), listener)
 }
 
 fn listen() -> (TcpListener, SocketAddr) {
@@ -86,23 +75,12 @@ fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&Responder::challenge(JobKey::none(), [0; 32]).1).unwrap();
+        stream.write_all(&challenge([0; 32]).1).unwrap();
         let mut said = Vec::new();
         stream.read_to_end(&mut said).unwrap();
         said
     });
     (address, thread)
-}
-
-/// The kinds of the frames in a stream.
-fn kinds(mut bytes: &[u8]) -> Vec<u8> {
-    let mut kinds = Vec::new();
-    while let Some((header, rest)) = bytes.split_first_chunk::<{ frame::HEADER }>() {
-        kinds.push(header[2]);
-        let length = u32::from_le_bytes(header[4..].try_into().unwrap()) as usize;
-        bytes = rest.get(length..).unwrap_or_default();
-    }
-    kinds
 }
 
 #[test]

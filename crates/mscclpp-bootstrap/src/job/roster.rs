@@ -3,17 +3,19 @@
 use std::collections::HashSet;
 
 use crate::error::JOB_IDS;
-use crate::protocol::hello::{Hello, JobId, LaunchedJob, PROTOCOL_VERSION, Process, Purpose, Rejection};
+use crate::job::Plan;
+use crate::protocol::hello::{
+    Hello, JobId, LaunchedJob, Origin, PROTOCOL_VERSION, Process, Purpose, Rejection,
+};
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
 
-/// Who has come, and from where.
 pub(crate) struct Roster {
     job: JobId,
     launched: Option<LaunchedJob>,
     /// Where rank 0 listens, for messages.
     address: String,
-    ranks: Vec<Option<(Entry, String)>>,
+    ranks: Vec<Option<(Entry, Origin)>>,
     absent: usize,
     /// Who has proved itself, entered or not.
     proved: HashSet<u32>,
@@ -32,38 +34,25 @@ pub(crate) struct Refused {
 }
 
 impl Roster {
-    /// A job of `n` ranks, of which rank 0 is this process.
-    pub(crate) fn new(job: JobId, address: String, n: usize, root: Entry, process: &Process) -> Self {
-        let mut ranks: Vec<_> = (0..n).map(|_| None).collect();
-        ranks[0] = Some((root, process.at(&address)));
-        let proved = HashSet::from([0]);
+    /// The list of rank 0, which listens at `address` and says this of itself.
+    pub(crate) fn new(plan: &Plan, address: String, root: Entry) -> Self {
+        let mut ranks: Vec<_> = (0..plan.n_ranks).map(|_| None).collect();
+        ranks[0] = Some((root, plan.process.at(&address)));
         Self {
-            job,
-            launched: None,
+            job: plan.job.unwrap_or_default(),
+            launched: plan.launched.clone(),
             address,
             ranks,
-            absent: n - 1,
-            proved,
+            absent: plan.n_ranks - 1,
+            proved: HashSet::from([0]),
             contested: false,
-            elastic: false,
-            last_generation: 0,
+            elastic: plan.is_elastic(),
+            last_generation: plan.last_generation.unwrap_or(0),
         }
     }
 
-    /// The same for a job that a launcher has given a name, or has not.
-    pub(crate) fn launched_as(mut self, launched: Option<LaunchedJob>) -> Self {
-        self.launched = launched;
-        self
-    }
-
-    /// The same of a job whose ranks may be replaced, and the last generation in which rank 0 was.
-    pub(crate) fn after_generation(mut self, last: Option<u64>) -> Self {
-        (self.elastic, self.last_generation) = (last.is_some(), last.unwrap_or(0));
-        self
-    }
-
     /// Judges a verified member that wants to join.
-    pub(crate) fn admit(&mut self, hello: &Hello, from: &str) -> Result<(), Refused> {
+    pub(crate) fn admit(&mut self, hello: &Hello, from: &Origin) -> Result<(), Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return Err(Refused { rejection: Rejection::WrongPlace { here: 0 }, fatal: None });
         }
@@ -92,7 +81,7 @@ impl Roster {
                 Err(Refused { rejection: Rejection::Complete { n_ranks: n }, fatal: None })
             }
             Some(Some((_, first))) => Err(Refused {
-                rejection: Rejection::Duplicate { first: first.clone() },
+                rejection: Rejection::Duplicate { first: first.to_string() },
                 fatal: Some(Box::new(self.claimed_twice(rank, first, from))),
             }),
             Some(None) => {
@@ -118,7 +107,7 @@ impl Roster {
         self.proved.len() < self.ranks.len()
     }
 
-    fn mismatch(&self, what: &str, ours: &str, theirs: &str, hello: &Hello, from: &str) -> Refused {
+    fn mismatch(&self, what: &str, ours: &str, theirs: &str, hello: &Hello, from: &Origin) -> Refused {
         Refused {
             rejection: Rejection::Mismatch { what: what.to_owned(), theirs: ours.to_owned() },
             fatal: Some(Box::new(Error::Mismatch {
@@ -130,7 +119,7 @@ impl Roster {
                 }),
                 theirs: Box::new(Party {
                     rank: hello.from as usize,
-                    address: Some(from.to_owned()),
+                    address: Some(from.to_string()),
                     value: theirs.to_owned(),
                 }),
             })),
@@ -138,18 +127,14 @@ impl Roster {
     }
 
     /// The error if this rank has been entered, and somebody else claims to be it.
-    pub(crate) fn twice(&self, rank: usize, from: &str) -> Option<Error> {
+    pub(crate) fn twice(&self, rank: usize, from: &Origin) -> Option<Error> {
         let (_, first) = self.ranks.get(rank)?.as_ref()?;
         Some(self.claimed_twice(rank, first, from))
     }
 
-    fn claimed_twice(&self, rank: usize, first: &str, second: &str) -> Error {
-        Error::DuplicateRank {
-            rank,
-            first: first.to_owned(),
-            second: second.to_owned(),
-            address: self.address.clone(),
-        }
+    fn claimed_twice(&self, rank: usize, first: &Origin, second: &Origin) -> Error {
+        let [first, second] = [first, second].map(ToString::to_string);
+        Error::DuplicateRank { rank, first, second, address: self.address.clone() }
     }
 
     /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more: the
@@ -159,30 +144,28 @@ impl Roster {
         &mut self,
         rank: usize,
         entry: Entry,
-        from: &str,
-        other_claim: Option<&str>,
+        from: Origin,
+        other_claim: Option<&Origin>,
     ) -> Result<(), Error> {
         match (self.ranks.get(rank), other_claim) {
-            (Some(None), Some(other_claim)) => Err(self.claimed_twice(rank, from, other_claim)),
+            (Some(None), Some(other_claim)) => Err(self.claimed_twice(rank, &from, other_claim)),
             (Some(None), None) => {
-                self.ranks[rank] = Some((entry, from.to_owned()));
+                self.ranks[rank] = Some((entry, from));
                 self.absent -= 1;
                 Ok(())
             }
-            (Some(Some((_, first))), _) => Err(self.claimed_twice(rank, first, from)),
+            (Some(Some((_, first))), _) => Err(self.claimed_twice(rank, first, &from)),
             (None, _) => Err(Error::InvalidArgument(format!("there is no rank {rank}"))),
         }
     }
 
-    /// The ranks that have not come.
     pub(crate) fn missing(&self) -> Vec<usize> {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Whether a rank has come from this process.
     pub(crate) fn has_process(&self, process: &Process) -> bool {
-        let end = format!("({process})");
-        self.ranks.iter().flatten().any(|(_, from)| from.ends_with(&end))
+        self.ranks.iter().flatten().any(|(_, from)| from.process == *process)
     }
 
     /// The table of all ranks, once all have come.
@@ -210,15 +193,30 @@ fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::fuzzing;
+    use crate::protocol::handshake::JobKey;
 
     fn entry() -> Entry {
         Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
     }
 
+    fn plan() -> Plan {
+        Plan::for_tests(0, 3, JobKey::none(), Duration::ZERO)
+    }
+
+    fn roster_of(plan: &Plan) -> Roster {
+        Roster::new(plan, "10.0.0.1:5000".into(), entry())
+    }
+
     fn roster() -> Roster {
-        Roster::new([5; 16], "10.0.0.1:5000".into(), 3, entry(), &Process::own())
+        roster_of(&plan())
+    }
+
+    fn at(address: &str) -> Origin {
+        Process::default().at(address)
     }
 
     fn hello(from: u32) -> Hello {
@@ -231,8 +229,8 @@ mod tests {
         assert_eq!(roster.missing(), [1, 2]);
         for rank in [2, 1] {
             assert!(roster.table().is_none() && roster.awaits_proofs());
-            roster.admit(&hello(rank), "x").unwrap();
-            roster.enter(rank as usize, entry(), "x", None).unwrap();
+            roster.admit(&hello(rank), &at("x")).unwrap();
+            roster.enter(rank as usize, entry(), at("x"), None).unwrap();
         }
         assert!(roster.missing().is_empty() && roster.table().is_some() && !roster.awaits_proofs());
     }
@@ -241,50 +239,50 @@ mod tests {
     fn ranks_of_another_launched_job_are_refused_and_end_nothing() {
         let here = LaunchedJob::new("Slurm job 7 step 0".to_owned());
         let theirs = LaunchedJob::new("Slurm job 8 step 0".to_owned());
-        let mut roster = roster().launched_as(Some(here.clone()));
+        let mut roster = roster_of(&Plan { launched: Some(here.clone()), ..plan() });
         for hello in [
             Hello { job: theirs.id, ..hello(1) },
             Hello { job: theirs.id, n_ranks: 9, ..hello(8) },
             hello(0),
             hello(1),
         ] {
-            let refused = roster.admit(&hello, "10.0.0.3:8").unwrap_err();
+            let refused = roster.admit(&hello, &at("10.0.0.3:8")).unwrap_err();
             assert_eq!(refused.rejection, Rejection::OtherJob { theirs: "Slurm job 7 step 0".into() });
             assert!(refused.fatal.is_none());
         }
         let older = Hello { job: theirs.id, version: 1, ..hello(1) };
-        let refused = roster.admit(&older, "10.0.0.3:8").unwrap_err();
+        let refused = roster.admit(&older, &at("10.0.0.3:8")).unwrap_err();
         assert!(
             matches!(&refused.rejection, Rejection::Mismatch { what, .. } if what == "protocol versions")
         );
         assert!(refused.fatal.is_none());
         // A rank of this job still ends it if it does not fit.
         let misfit = Hello { job: here.id, n_ranks: 9, ..hello(1) };
-        assert!(roster.admit(&misfit, "10.0.0.3:8").unwrap_err().fatal.is_some());
-        roster.admit(&Hello { job: here.id, ..hello(1) }, "10.0.0.2:7").unwrap();
+        assert!(roster.admit(&misfit, &at("10.0.0.3:8")).unwrap_err().fatal.is_some());
+        roster.admit(&Hello { job: here.id, ..hello(1) }, &at("10.0.0.2:7")).unwrap();
     }
 
     #[test]
     fn the_same_rank_twice_names_both() {
         let mut roster = roster();
-        roster.enter(1, entry(), "10.0.0.2:7", None).unwrap();
-        let refused = roster.admit(&hello(1), "10.0.0.3:8").unwrap_err();
+        roster.enter(1, entry(), at("10.0.0.2:7"), None).unwrap();
+        let refused = roster.admit(&hello(1), &at("10.0.0.3:8")).unwrap_err();
         let message = refused.fatal.unwrap().to_string();
         for part in ["rank 1", "10.0.0.2:7", "10.0.0.3:8", "10.0.0.1:5000"] {
             assert!(message.contains(part), "{message}");
         }
-        assert!(roster.admit(&hello(0), "10.0.0.3:8").is_err(), "rank 0 is here");
-        assert!(roster.enter(1, entry(), "10.0.0.4:9", None).is_err());
+        assert!(roster.admit(&hello(0), &at("10.0.0.3:8")).is_err(), "rank 0 is here");
+        assert!(roster.enter(1, entry(), at("10.0.0.4:9"), None).is_err());
     }
 
     #[test]
     fn two_that_were_let_in_for_one_rank_are_both_named_when_one_says_more() {
         let mut roster = roster();
-        roster.admit(&hello(2), "10.0.0.2:7").unwrap();
+        roster.admit(&hello(2), &at("10.0.0.2:7")).unwrap();
         assert!(!roster.is_contested());
-        roster.admit(&hello(2), "10.0.0.3:8").unwrap();
+        roster.admit(&hello(2), &at("10.0.0.3:8")).unwrap();
         assert!(roster.is_contested());
-        let error = roster.enter(2, entry(), "10.0.0.3:8", Some("10.0.0.2:7")).unwrap_err();
+        let error = roster.enter(2, entry(), at("10.0.0.3:8"), Some(&at("10.0.0.2:7"))).unwrap_err();
         let message = error.to_string();
         for part in ["rank 2", "10.0.0.2:7", "10.0.0.3:8", "10.0.0.1:5000"] {
             assert!(message.contains(part), "{message}");
@@ -300,11 +298,14 @@ mod tests {
             (Hello { job: [6; 16], ..hello(1) }, "has one; if this is one job"),
             (hello(3), "rank 3"),
         ] {
-            let refused = roster().admit(&hello, "10.0.0.3:8").unwrap_err();
+            let refused = roster().admit(&hello, &at("10.0.0.3:8")).unwrap_err();
             let message = refused.fatal.unwrap().to_string();
             assert!(message.contains(what) && message.contains("10.0.0.3:8"), "{message}");
         }
         let lost = Hello { to: 4, ..hello(1) };
-        assert!(roster().admit(&lost, "x").unwrap_err().fatal.is_none(), "one that looked for another rank");
+        assert!(
+            roster().admit(&lost, &at("x")).unwrap_err().fatal.is_none(),
+            "one that looked for another rank"
+        );
     }
 }

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 STEPS=(readme first_program format clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
-LONG=(site deny package oldest features semver wheels torch races_all soak long_fuzz long_simulation collectives)
+LONG=(site deny package oldest features semver wheels torch races_all sanitizers soak long_fuzz long_simulation collectives)
 
 # The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
 # clean; what they build is there for the steps that follow.
@@ -121,6 +121,21 @@ races_of_seeds() {
         export MSCCLPP_HOST_SCHEDULE=SEED
         clean_of_races --quiet "$@" || { echo "with MSCCLPP_HOST_SCHEDULE=SEED"; exit 1; }' \
         races "$@" --test conformance -- --test-threads=1 $cases
+}
+
+# The tests of the crates with unsafe code under AddressSanitizer, with its search for leaks. Kernels are compiled without it: the
+# Host platform checks each of their accesses itself.
+step_sanitizers() {
+    command -v c++ > /dev/null || install_packages g++
+    local host package packages=()
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    for package in conformance core cuda-ipc ethernet gpu gpu-sys ib proxy verbs-sys; do packages+=(-p "mscclpp-$package"); done
+    # The flag is unstable, so a stable compiler takes it with the variable alone. With a target it is not that of build scripts.
+    # corosensei has to say when it changes from one stack to another. A process with an error ends by a signal, as it does
+    # without the sanitizer when it touches what it may not: tests look at that.
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitizers \
+        ASAN_OPTIONS=abort_on_error=1 MSCCLPP_PLATFORM=host \
+        cargo test --target "$host" --tests "${packages[@]}" --features corosensei/sanitizer
 }
 
 # The types of libibverbs are what rdma-core's headers give, and what the installed header and the crate rdma-sys say. That

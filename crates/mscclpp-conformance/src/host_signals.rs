@@ -156,7 +156,7 @@ fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
 /// A queue is dropped while much of what it was given is under way. Whoever signals next, a host or another queue, overtakes
 /// neither its data nor its signal, which would then be stored over the later one.
 fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
-    const LEN: u64 = 32 << 20;
+    const LEN: u64 = 8 << 20;
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
     let (source, target) = (pair.a.share(LEN), pair.b.share(LEN));

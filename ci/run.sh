@@ -210,7 +210,7 @@ step_deny() {
 # Each crate that is published, built from its package alone: the packages of the others stand in for the registry. Then the
 # reference with the features that docs.rs shows, where there is no network.
 step_package() {
-    cargo package --workspace --locked --exclude xtask --exclude mscclpp-{fake-hip,python,test-support}
+    cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{fake-hip,python,test-support}
     local crate features
     while read -r crate features; do
         RUSTDOCFLAGS="-D warnings" unshare --net --map-root-user \
@@ -249,7 +249,7 @@ step_semver() {
     command -v cargo-semver-checks > /dev/null || cargo install --quiet --locked cargo-semver-checks
     # The default features: more cannot be on together.
     cargo semver-checks check-release --baseline-rev "$baseline" --default-features \
-        --workspace --exclude xtask --exclude mscclpp-{bench,fake-hip,nccl,python,test-support}
+        --workspace --exclude=xtask --exclude=mscclpp-{bench,fake-hip,nccl,python,test-support}
 }
 
 # The Python package as it is released, in environments of their own.

@@ -1,7 +1,0 @@
-//! Addresses, handshakes, and what is said on links.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use mscclpp_net::links::fuzzing;
-
-fuzz_target!(|data: &[u8]| fuzzing::parse_everything(data));

@@ -71,11 +71,10 @@ step_headers() {
     bash ci/headers.sh
 }
 
-# The race detector finds its mutants, and nothing in kernels of each kind of the repository; nor with schedules of a seed in
-# what all transports have to do.
+# The race detector finds nothing in kernels of each kind of the repository, nor with schedules of a seed in what all transports
+# have to do. That it finds its mutants is among the tests of the workspace, which `readme` runs.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
-    cargo test -p mscclpp-gpu --test races
     clean_of_races -p mscclpp --test kernels --test kernels_on_host --test mesh --test arguments --test blocks --test ring
     clean_of_races -p mscclpp --test packets -- flags_change
     clean_of_races -p mscclpp-collectives --test calls --test rows_calls --test symmetric --test replays
@@ -164,7 +163,6 @@ step_hip() {
     mkdir -p "$fake"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
-    cargo test -p mscclpp-fake-hip
     # All of one build. The fake finds other processes by their number.
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp \
         --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
@@ -225,7 +223,9 @@ step_deny() {
 # Each crate that is published, built from its package alone: the packages of the others stand in for the registry. Then the
 # reference with the features that docs.rs shows, where there is no network.
 step_package() {
-    cargo package --workspace --locked --exclude xtask --exclude mscclpp-{fake-hip,python,test-support}
+    # As in the workspace, whose profiles are not packed: what it has built of other people's crates will do.
+    local -x CARGO_PROFILE_DEV_DEBUG=line-tables-only
+    cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{fake-hip,python,test-support}
     local crate features
     while read -r crate features; do
         RUSTDOCFLAGS="-D warnings" unshare --net --map-root-user \
@@ -249,12 +249,13 @@ step_oldest() {
 # do not build alone; nor does the benchmark program without a version. `rdma-sys` is a matter of the step `verbs`.
 step_features() {
     command -v cargo-hack > /dev/null || cargo install --quiet --locked cargo-hack
-    local -x RUSTFLAGS="-D warnings" CARGO_TARGET_DIR=target/features
-    cargo hack check --workspace --exclude mscclpp-bench --each-feature --exclude-features cuda,cudarc,rdma-sys --exclude-all-features
-    cargo check -p mscclpp-bench --features hip
-    cargo check -p mscclpp-bench --no-default-features --features cuda-13000
-    cargo check -p mscclpp-collectives --no-default-features --features cudarc,cuda-13000
-    cargo check -p mscclpp-gpu --features cuda,cuda-13000
+    cargo hack clippy --workspace --exclude mscclpp-bench --each-feature --exclude-features cuda,cudarc,default,rdma-sys \
+        --exclude-all-features -- -D warnings
+    local features
+    for features in "bench --features hip" "bench --no-default-features --features cuda-13000" \
+        "collectives --no-default-features --features cudarc,cuda-13000" "gpu --features cuda,cuda-13000"; do
+        cargo clippy -p mscclpp-$features -- -D warnings
+    done
 }
 
 # Nothing that breaks programs, unless the version says so, since the last release: the last tag `v*`, or SEMVER_BASELINE.
@@ -264,7 +265,7 @@ step_semver() {
     command -v cargo-semver-checks > /dev/null || cargo install --quiet --locked cargo-semver-checks
     # The default features: more cannot be on together.
     cargo semver-checks check-release --baseline-rev "$baseline" --default-features \
-        --workspace --exclude xtask --exclude mscclpp-{bench,fake-hip,nccl,python,test-support}
+        --workspace --exclude=xtask --exclude=mscclpp-{bench,fake-hip,nccl,python,test-support}
 }
 
 # The Python package as it is released, in environments of their own.
@@ -274,10 +275,7 @@ step_wheels() {
 }
 
 # The lock-free protocols, under every interleaving that loom tries.
-step_loom() {
-    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom \
-        cargo test -p mscclpp-core -p mscclpp-proxy --test loom --release
-}
+step_loom() { cargo test -p mscclpp-core -p mscclpp-proxy --test loom --release; }
 
 # The parsers of outside bytes, shortly.
 step_fuzz() { fuzz 5; }
@@ -285,22 +283,19 @@ step_long_fuzz() { fuzz 600; }
 
 # fuzz SECONDS: each target for that long, without cargo-fuzz: its flags for the compiler, but for those that are unstable.
 fuzz() {
-    local crate target folder host
-    folder=$(realpath -m target/fuzz)
+    local host folder
     host=$(rustc -vV | sed -n 's/^host: //p')
-    for crate in crates/*/fuzz; do
-        # With a target, the flags are not those of build scripts.
-        (cd "$crate" && CARGO_TARGET_DIR=$folder RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
-            -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-            -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions" \
-            cargo build --quiet --release --bins --target "$host")
-        for target in $(cd "$crate" && ls fuzz_targets | sed 's/\.rs$//'); do
-            echo "fuzzing $crate $target"
-            mkdir -p "$folder/corpus/$target"
-            (cd "$folder" && "$host/release/$target" "corpus/$target" -max_total_time="$1" -timeout=5 -rss_limit_mb=512 2>&1 |
-                tail -n 3)
-        done
-    done
+    folder=$(realpath -m target/fuzz)
+    # With a target, the flags are not those of build scripts.
+    (cd fuzz && CARGO_TARGET_DIR=$folder RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
+        -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+        -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions" \
+        cargo build --quiet --release --bins --target "$host")
+    ls fuzz/fuzz_targets | sed 's/\.rs$//' | (cd "$folder" && xargs -P "$(nproc)" -I TARGET bash -euc '
+        mkdir -p corpus/TARGET
+        said=$("$1/release/TARGET" corpus/TARGET -max_total_time="$2" -timeout=5 -rss_limit_mb=512 2>&1) ||
+            { echo "$said"; echo "fuzzing TARGET failed"; exit 1; }
+        echo "fuzzed TARGET: $(tail -n 1 <<< "$said")"' fuzz "$host" "$1")
 }
 
 # Ten thousand jobs that are played, each with something else that goes wrong: the same each time. And many new ones.
@@ -318,17 +313,16 @@ step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored 
 
 # Real verbs over soft RoCE, in virtual machines: one with two devices, and two that are joined.
 step_rdma() {
-    command -v qemu-system-x86_64 > /dev/null || install_packages --no-install-recommends qemu-system-x86
+    command -v qemu-system-x86_64 > /dev/null || install_packages qemu-system-x86
     # The machine is made of packages as they are now.
     [ "$(id -u)" != 0 ] || apt-get update -qq
     local smoke ports tests nl=$'\n'
     smoke=$(vm_script rdma-smoke.sh) ports=$(vm_script rdma-ports.sh) tests=$(vm_script rdma-tests.sh)
-    twice cargo xtask rdma-vm -p mscclpp --hosts 2 \
-        --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
-    twice cargo xtask rdma-vm -p mscclpp-bench --hosts 2 --memory 2048 \
-        --shell-command "$(vm_script rdma-hosts.sh)${nl}sh /tmp/rdma-hosts.sh"
-    twice cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048 \
-        --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
+    # The same packages each time: with others, cargo would build most of them again.
+    local vm="cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048"
+    twice $vm --hosts 2 --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
+    twice $vm --hosts 2 --shell-command "$(vm_script rdma-hosts.sh)${nl}sh /tmp/rdma-hosts.sh"
+    twice $vm --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
 }
 
 # A command that writes a script of this folder to /tmp.
@@ -342,7 +336,7 @@ twice() {
 
 install_packages() {
     [ "$(id -u)" = 0 ] || { echo "please install: $*"; return 1; }
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y "$@"
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
 }
 
 [ $# -gt 0 ] && STEPS=("$@")

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=target/wheels
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/wheels/build
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 tools=$folder/tools/bin
 
 prepare_tools() {
@@ -29,7 +29,7 @@ make() {
     # Cargo goes by times, and those in a source distribution are old.
     find "$folder/source" -exec touch {} +
     # Its lock file is that of the workspace, from which cargo drops what is not in the source distribution.
-    (cd "$folder/source" && PATH=$PWD/../tools/bin:$PATH CARGO_TARGET_DIR=$target MSCCLPP_GIT_COMMIT=$commit maturin build --zig \
+    (cd "$folder/source" && PATH=$PWD/../tools/bin:$PATH CARGO_TARGET_DIR=$target/wheels/build MSCCLPP_GIT_COMMIT=$commit maturin build --zig \
         --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out ../dist)
 }
 
@@ -80,5 +80,5 @@ inspect "$wheel"
 found=$(pythons)
 [ -n "$found" ] || { echo "there is no Python from 3.11 on"; exit 1; }
 for python in $found; do try "$python" "$wheel"; done
-# From source, by pip. The wheel is what is optimised; this is about what is needed to build.
+# From source, by pip, beside what the workspace has built. The wheel is what is optimised; this is about what is needed to build.
 CARGO_TARGET_DIR=$target try "$(head -n 1 <<< "$found")" "$(echo "$folder"/dist/*.tar.gz)" --config-settings=build-args="--profile dev"

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub trait SharedWord {
     /// What it holds.
     type Value: Copy;
+    /// How many polls of a wait there are before it looks at `abort`, each time. A model checker, which tries them all, has fewer.
+    const POLLS_BEFORE_ABORT_CHECK: u64 = 64;
     /// As the atomics of `std`.
     fn load(&self, order: Ordering) -> Self::Value;
     /// As the atomics of `std`.
@@ -95,9 +97,6 @@ impl<'a, W32> StatusWords<'a, W32> {
     }
 }
 
-/// How many polls a wait makes before it looks at `abort` each time. Fewer in a model checker, which tries them all.
-const POLLS_BEFORE_ABORT_CHECK: u64 = if cfg!(loom) { 2 } else { 64 };
-
 impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
     /// What `got` finds, asked again and again: for ever with `max_spins < 0`, else that many times. None if it gave
     /// up; `timed_out` or `aborted` then says why.
@@ -113,7 +112,8 @@ impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
                 return Some(found);
             }
             polls += 1;
-            if polls.is_multiple_of(POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0 {
+            if polls.is_multiple_of(W32::POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0
+            {
                 // One last look: what came before the abort still counts, also what a backoff brings.
                 backoff();
                 let found = got();
@@ -214,7 +214,7 @@ mod tests {
             // It arrives just before the wait looks at the abort.
             let store = || {
                 backoffs += 1;
-                if backoffs == POLLS_BEFORE_ABORT_CHECK {
+                if backoffs == AtomicU32::POLLS_BEFORE_ABORT_CHECK {
                     words.inbound.store(1, Ordering::Release);
                 }
             };

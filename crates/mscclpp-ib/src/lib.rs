@@ -54,6 +54,8 @@ mod builder;
 mod complaint;
 mod describe;
 mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod gid;
 mod hub;
 mod link;

@@ -60,6 +60,7 @@ def by_torch(rank, n, address, queues):
     """With what `CommGroup` uses of torch.distributed in its place."""
     mpi = Mpi(rank, queues)
     dist = types.ModuleType("torch.distributed")
+    dist.ProcessGroup = Mpi
     dist.get_rank = lambda group: group.rank
     dist.get_world_size = lambda group: len(group.queues)
     dist.get_global_rank = lambda group, rank: rank
@@ -282,6 +283,10 @@ def test_a_group_says_what_it_is_made_of():
         CommGroup(interfaceIpPortTrio="127.0.0.1:5000", rank=0)
     with pytest.raises(TypeError, match="not both"):
         CommGroup(object(), object())
+    with pytest.raises(TypeError, match="expected a group of PyTorch, got 3"):
+        CommGroup(torch_group=3)
+    with pytest.raises(TypeError, match="expected a CommGroup, a Communicator, .*, got 3"):
+        mscclpp.Collectives(3)
 
 
 def test_all_ranks_hear_why_rank_0_cannot_begin(monkeypatch):

@@ -9,6 +9,7 @@ pub(crate) struct Word32(pub(crate) AtomicU32);
 
 impl SharedWord for Word32 {
     type Value = u32;
+    const POLLS_BEFORE_ABORT_CHECK: u64 = 2;
     fn load(&self, order: Ordering) -> u32 {
         self.0.load(order)
     }

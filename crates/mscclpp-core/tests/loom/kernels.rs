@@ -42,11 +42,6 @@ impl<W: SharedWord<Value = u64>> DeviceSyncer<W> {
         last || status.poll_until(complete, max_spins, backoff).is_some()
     }
 
-    /// `DeviceSyncer::arrive`.
-    pub(crate) fn arrive(&self, n_blocks: u32) -> bool {
-        self.arrive_once(n_blocks).last
-    }
-
     /// `DeviceSyncer::arriveOnce`.
     fn arrive_once(&self, n_blocks: u32) -> Arrival {
         let ticket = self.state.fetch_add(1, Ordering::AcqRel);

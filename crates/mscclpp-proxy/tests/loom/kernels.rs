@@ -58,8 +58,8 @@ pub(crate) enum GaveUp {
     Aborted,
 }
 
-/// How many polls a wait makes before it looks for an abort each time. Fewer in a model checker, which tries them all.
-const POLLS_BEFORE_ABORT_CHECK: u64 = if cfg!(loom) { 2 } else { 64 };
+/// How many polls a wait makes before it looks for an abort each time: fewer than in the header, as a model checker tries them all.
+const POLLS_BEFORE_ABORT_CHECK: u64 = 2;
 
 /// `pollUntil` of poll_device.hpp: polls until `ready`, for ever with `max_spins < 0`, else that many times and once more.
 ///

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +25,11 @@ def check_mpi(mpi_comm: Any) -> None:
             f"argument 'mpi_comm': expected a communicator of mpi4py, got {mpi_comm!r}; an address is given by "
             'name, with rank and size: CommGroup(interfaceIpPortTrio="ip:port", rank=.., size=..)'
         )
+
+
+def is_torch_group(group: Any) -> bool:
+    """Without PyTorch there can be none, so it need not be imported here."""
+    return isinstance(group, getattr(sys.modules.get("torch.distributed"), "ProcessGroup", ()))
 
 
 def expect_connections(connections: Mapping[int, Connection]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
-from . import _arrays, _mscclpp
+from . import _arguments, _arrays, _mscclpp
 from ._group import CommGroup
 from ._mscclpp import Communicator
 
@@ -89,7 +89,15 @@ class Collectives:
         overlap: bool = False,
     ) -> None:
         if not isinstance(group, (CommGroup, Communicator)):
-            group = CommGroup(group) if hasattr(group, "Get_rank") else CommGroup(torch_group=group)
+            if hasattr(group, "Get_rank"):
+                group = CommGroup(group)
+            elif _arguments.is_torch_group(group):
+                group = CommGroup(torch_group=group)
+            else:
+                raise TypeError(
+                    "argument 'group': expected a CommGroup, a Communicator, a communicator of mpi4py or a group of "
+                    f"PyTorch, got {group!r}"
+                )
         self._group = group
         communicator = group.communicator if isinstance(group, CommGroup) else group
         device = _mscclpp._current_gpu()[1] if device is None else device

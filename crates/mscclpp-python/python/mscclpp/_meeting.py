@@ -65,6 +65,8 @@ def _agree(rank: int, share: Callable[[Any], Any]) -> UniqueId:
 
 
 def _of_torch(group: Any) -> tuple[int, int, Callable[[Any], Any]]:
+    if not _arguments.is_torch_group(group):
+        raise TypeError(f"argument 'torch_group': expected a group of PyTorch, got {group!r}")
     import torch.distributed as dist
 
     def share(id: Any) -> Any:

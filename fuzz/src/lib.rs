@@ -1,6 +1,4 @@
-//! What the fuzz targets share: how input becomes bytes to read, and what must hold of the answer.
-//!
-//! `cargo +nightly fuzz run endpoint` (or `memory`, `stub`) in this folder's parent.
+//! What the targets of mscclpp-core share: how input becomes bytes to read, and what must hold of the answer.
 
 #![forbid(unsafe_code)]
 

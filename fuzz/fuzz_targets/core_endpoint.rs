@@ -3,5 +3,5 @@
 use mscclpp_core::Endpoint;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    mscclpp_core_fuzz::check(input, 1, |bytes| Endpoint::deserialize(bytes)?.serialize());
+    mscclpp_fuzz::check(input, 1, |bytes| Endpoint::deserialize(bytes)?.serialize());
 });

@@ -3,5 +3,5 @@
 use mscclpp_core::RegisteredMemory;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    mscclpp_core_fuzz::check(input, 2, |bytes| RegisteredMemory::deserialize(bytes)?.serialize());
+    mscclpp_fuzz::check(input, 2, |bytes| RegisteredMemory::deserialize(bytes)?.serialize());
 });

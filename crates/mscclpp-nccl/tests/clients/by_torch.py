@@ -1,4 +1,5 @@
-"""torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallel, CUDA graphs. One process for each GPU.
+"""torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallel,
+CUDA graphs, torch.compile. One process for each GPU.
 
     by_torch.py RANKS [--results FILE] [--times] [--backend mscclpp]
 
@@ -202,7 +203,20 @@ def tensor_parallel(dist, torch, rank, ranks):
     torch.testing.assert_close(sharded(batch), whole(batch), rtol=1e-4, atol=1e-4)
 
 
-TRIALS = [collectives, subgroups, graphs, ddp, fsdp2, tensor_parallel]
+def compiled(dist, torch, rank, ranks):
+    """Functional collectives that torch.compile puts between its own kernels."""
+    from torch.distributed import _functional_collectives as functional
+
+    def step(numbers):
+        sums = functional.all_reduce(numbers * 2, "sum", dist.group.WORLD)
+        gathered = functional.all_gather_tensor(sums + rank, 0, dist.group.WORLD)
+        return functional.reduce_scatter_tensor(gathered.sin(), "sum", 0, dist.group.WORLD)
+
+    numbers = torch.arange(4096, device="cuda") / 4096.0
+    torch.testing.assert_close(torch.compile(step, fullgraph=True)(numbers), step(numbers))
+
+
+TRIALS = [collectives, subgroups, graphs, ddp, fsdp2, tensor_parallel, compiled]
 
 
 def times(dist, torch, rank, ranks):

@@ -1,0 +1,57 @@
+"""Microseconds of eager all_reduces of 1 KiB from Python, by two GPUs with PyTorch.
+
+    NCCL_NVLS_ENABLE=0 python benchmarks/eager.py
+
+It starts itself as the two ranks. To compare with the same calls from Rust: `mscclpp-bench all-reduce -b 1K -e 1K --eager`. A figure is
+the least of 20 times of 500 calls, of which the host waits for the last. `on the host` is what the calls themselves take of it.
+"""
+
+import os
+import time
+from collections.abc import Callable
+
+import mscclpp
+import mscclpp.torch
+import torch
+import torch.distributed as dist
+from timing import as_ranks
+
+CALLS = 500
+
+
+def timed(call: Callable[[], object]) -> tuple[float, float]:
+    times, of_host = [], []
+    for _ in range(20):
+        dist.barrier()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        of_host.append(time.perf_counter() - begin)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return min(times) * 1e6 / CALLS, min(of_host) * 1e6 / CALLS
+
+
+def rank() -> None:
+    device = torch.device("cuda", int(os.environ["RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    ours = dist.new_group(backend="mscclpp")
+    comm = mscclpp.Collectives(dist.group.WORLD, device.index)
+    numbers = torch.zeros(512, dtype=torch.float16, device=device)
+    stream = torch.cuda.current_stream().cuda_stream
+    for name, call in {
+        "Collectives.all_reduce": lambda: comm.all_reduce(numbers),
+        "the same, with the stream": lambda: comm.all_reduce(numbers, stream=stream),
+        "the backend mscclpp": lambda: dist.all_reduce(numbers, group=ours),
+        "NCCL": lambda: dist.all_reduce(numbers),
+    }.items():
+        whole, of_host = timed(call)
+        if device.index == 0:
+            print(f"{name}: {whole:.2f}, on the host {of_host:.2f}", flush=True)
+    comm.close()
+    dist.destroy_process_group()
+
+
+as_ranks(__file__, rank)

@@ -179,11 +179,12 @@ struct RowsBlock {
     const uint32_t v = vectorOf(to, b.rank, k, i);
     uint8_t* const words = packetsAt(to);
     if (byLines()) {
-      const bool hasFlag = this->hasFlag(i);
+      const bool isInLine = i < wholeVectors(), hasFlag = this->hasFlag(i);
+      // A line is stored in one instruction: the compiler may not give those with the flag one of their own.
       warpSync();
-      if (i >= wholeVectors()) return;
-      storePair(linesAt(to) + v * 16ull, Bytes16{vector.low, hasFlag ? b.epoch : vector.high});
-      if (hasFlag) packets.put(words + v / 8 * 16ull, vector.high);
+      if (isInLine) storePair(linesAt(to) + v * 16ull, Bytes16{vector.low, hasFlag ? b.epoch : vector.high});
+      warpSync();
+      if (isInLine && hasFlag) packets.put(words + v / 8 * 16ull, vector.high);
     } else if (i < call.vectors) {
       packets.put(words + v * 16ull, vector.low);
       packets.put(words + (v + allVectors()) * 16ull, vector.high);
@@ -209,12 +210,14 @@ struct RowsBlock {
     if (byLines()) {
       const uint8_t* const line = linesAt(b.rank) + v * 16ull;
       const auto came = [&] {
+        {
+          [[maybe_unused]] const detail::AsPacket asPacket;
+          if (hasFlag) second = loadPair(words + v / 8 * 16ull);
+        }
+        warpSync();
         first = warpAtOnce([&] { return loadPair(line); });
-        [[maybe_unused]] const detail::AsPacket asPacket;
-        if (hasFlag) second = loadPair(words + v / 8 * 16ull);
         return !warpAny(hasFlag && isInLine && !(first.high == b.epoch && isPacket(second)));
       };
-      warpSync();
       const bool done = came() || pollUntilByWarp<1>(came, -1, b.comm.status[from]);
       vector = {first.low, hasFlag ? word(second) : first.high};
       return done;

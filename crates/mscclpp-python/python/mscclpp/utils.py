@@ -376,7 +376,7 @@ def _packed(place: str, arg: Any) -> bytes:
 
 
 def _is_out_of_reach(address: int) -> bool:
-    """Whether it is no address for kernels. Kernels of simulated devices reach all there is, and those of GPUs do not."""
+    """Whether kernels of a GPU would not reach it. Only simulated devices say so: on a GPU, memory of the host may be pinned."""
     return _mscclpp._current_gpu()[0] == "host" and _mscclpp._device_of(address) is None
 
 

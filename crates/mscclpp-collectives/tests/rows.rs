@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::Mutex;
+
 use half::{bf16, f16};
 use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
 use mscclpp_collectives::{Choice, DeviceSlice, Element, F8E4m3, Rows, Way};
@@ -199,12 +201,24 @@ fn compare<T: Element + std::fmt::Debug>(
     }
 }
 
+/// The kernels, loaded once for each device: that takes seconds.
+fn kernels_on(gpu: &Gpu) -> Module {
+    static LOADED: Mutex<Vec<(usize, Module)>> = Mutex::new(Vec::new());
+    let mut loaded = LOADED.lock().expect("no test has panicked here");
+    if let Some((_, module)) = loaded.iter().find(|(id, _)| *id == gpu.id()) {
+        return module.clone();
+    }
+    let module = Module::load(gpu, &ALL_REDUCE_RMS_NORM).expect("kernels");
+    loaded.push((gpu.id(), module.clone()));
+    module
+}
+
 fn check<T: Number>(n_ranks: usize, cases: usize) {
     let seed = Random::new().word();
     ranks(n_ranks, |comm, gpu| {
         let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
         // First: to load kernels waits for those that run, also for those of ranks on the same device.
-        let module = Module::load(gpu, &ALL_REDUCE_RMS_NORM).expect("kernels");
+        let module = kernels_on(gpu);
         let kernel =
             |form: &str| module.kernel(&format!("all_reduce_rms_norm_{}{form}", T::NAME)).expect("a kernel");
         let kernels = [kernel(""), kernel("_fp8"), kernel("_fp8_of_rows")];

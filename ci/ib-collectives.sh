@@ -51,10 +51,14 @@ while [ "$repeat" -lt "$repeats" ]; do
     repeat=$((repeat + 1))
     for size in $sizes; do
         # Each rank of a collective sends `size` bytes.
-        note "ib_write_bw, one way" "$size" "$(perftest "$size")"
-        note "ib_write_bw, each of both ways" "$size" "$(perftest "$size" -b | awk '{ print $1 / 2 }')"
-        note "all_gather, bus bandwidth" "$size" "$(ours all-gather $((2 * size)))"
-        note "all_reduce, bus bandwidth" "$size" "$(ours all-reduce "$size")"
+        one=$(perftest "$size")
+        both=$(perftest "$size" -b)
+        note "ib_write_bw, one way" "$size" "$one"
+        note "ib_write_bw, each of both ways" "$size" "$(awk "BEGIN { print $both / 2 }")"
+        bandwidth=$(ours all-gather $((2 * size)))
+        note "all_gather, bus bandwidth" "$size" "$bandwidth"
+        bandwidth=$(ours all-reduce "$size")
+        note "all_reduce, bus bandwidth" "$size" "$bandwidth"
     done
 done
 

@@ -222,8 +222,8 @@ impl ProxyHandler for Engine {
                 Err(error) => return Err(error.into()),
             }
         }
-        let unasked = self.connections.iter_mut().flatten().filter(|connection| !connection.is_looked_at);
-        unasked.map(ConnectionQueue::check).collect()
+        let mut unasked = self.connections.iter_mut().flatten().filter(|connection| !connection.is_looked_at);
+        unasked.try_for_each(ConnectionQueue::check)
     }
 
     fn failed(&mut self, error: &Error) {

@@ -314,6 +314,10 @@ impl TransportProvider for Courier {
         Ok(Arc::new(Region { at, keep, blob: region.blob.to_vec(), reach: self.reach, _exported: None }))
     }
 
+    fn maps_memory(&self, _: Transport) -> bool {
+        self.reach != Reach::Nothing
+    }
+
     fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
         let remote = ends.remote;
         let any: Arc<dyn Any + Send + Sync> = ends.local.clone();

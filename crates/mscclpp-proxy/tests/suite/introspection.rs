@@ -8,6 +8,7 @@ use super::{Case, Pair, Setup, pair::until};
 
 pub(super) const CASES: &[Case] = &[
     ("both_ways_are_counted", both_ways_are_counted),
+    ("signals_are_asked_about_where_kernels_look", signals_are_asked_about_where_kernels_look),
     ("a_dump_says_who_waits_for_whom", a_dump_says_who_waits_for_whom),
 ];
 
@@ -44,6 +45,22 @@ fn both_ways_are_counted(setup: &Setup) {
         assert_eq!(b.service.stats().total, TrafficStats::default());
         assert!(stats.last_error.is_none());
     }
+}
+
+/// Whether a signal is complete, only a kernel that may go directly looks at, until it flushes.
+fn signals_are_asked_about_where_kernels_look(setup: &Setup) {
+    let pair = Pair::new(setup, 4096, 1, |builder| builder.direct_put_max(0));
+    let [a, b] = &pair.sides;
+    a.service.start_proxy(true).unwrap();
+    let (from, to) = (a.thread(), b.thread());
+    assert!(from.put_with_signal(8, 8, 32) && to.wait());
+    let asked = || a.service.stats().connections[0].asked.raw();
+    assert_eq!(asked(), u64::from(setup.reach[0]));
+    assert!(from.flush());
+    // The flush returns before its trigger has left the FIFO.
+    until("an empty FIFO", || a.service.stats().queue_depth == Some(0));
+    let connection = &a.service.stats().connections[0];
+    assert_eq!((Some(connection.asked), connection.completed), (connection.pushed, connection.pushed));
 }
 
 fn a_dump_says_who_waits_for_whom(setup: &Setup) {

@@ -18,7 +18,7 @@
 //! same way a rank that has not reached rank 0 names rank 0 as missing, whether that died or never came.
 //!
 //! # How the code is laid out
-//! `protocol` holds what ranks say to each other: frames, the handshake, message assembly and order, flow control, the list
+//! `protocol` holds what ranks say to each other: frames, the handshake, message assembly and order, flow control, the table
 //! of ranks. `job` is one rank as a machine without sockets, threads and clocks: events go in, actions come out. `tcp` drives
 //! it: one thread per rank owns all its sockets. `collective` is written over plain messages and serves both kinds of
 //! bootstrap. `inbox` is where callers wait.

@@ -7,7 +7,9 @@ use mscclpp_core::{Connection, Error, HostToDeviceSemaphore, HostToHostSemaphore
 use crate::{
     Cases, Setup,
     kernels::semaphore_waits,
-    pair::{PATIENCE, Pair, assert_error, assert_same, eventually, join, noise, within},
+    pair::{
+        PATIENCE, Pair, assert_error, assert_same, eventually, is_scheduled, join, noise, rounds, within,
+    },
     semaphores::build,
 };
 
@@ -40,7 +42,7 @@ fn each_wait_takes_one_signal(setup: &dyn Setup) {
     let (a, b) = pair_of(&pair.ab, &pair.ba);
     for (from, to) in [(&a, &b), (&b, &a)] {
         assert!(!wait(to.semaphore(), 1), "a new semaphore has signals");
-        for _ in 0..100 {
+        for _ in 0..rounds(100) {
             from.signal().expect("a signal");
             from.signal().expect("a signal");
             assert!(wait(to.semaphore(), LONG) && wait(to.semaphore(), LONG), "a signal was lost");
@@ -58,7 +60,7 @@ fn a_signal_comes_after_the_data_of_its_queue(setup: &dyn Setup) {
     let mut queue = pair.ab.open_queue().expect("a queue");
     let signaller = queue.attach(a.signaller().expect("the only signaller")).expect("a signaller");
     let route = queue.route(&target.at_peer, &source.memory).expect("a route");
-    for round in 0..200 {
+    for round in 0..rounds(200) {
         let data = noise(LEN as usize);
         source.buffer.write(0, &data).expect("filling the source");
         let half = LEN / 2 + round;
@@ -156,10 +158,11 @@ fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
 /// A queue is dropped while much of what it was given is under way. Whoever signals next, a host or another queue, overtakes
 /// neither its data nor its signal, which would then be stored over the later one.
 fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
-    const LEN: u64 = 8 << 20;
+    // It is under way longer than a signal takes. Seeds run side by side, and it has to arrive within 30 s.
+    let len: u64 = if is_scheduled() { 8 << 20 } else { 32 << 20 };
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
-    let (source, target) = (pair.a.share(LEN), pair.b.share(LEN));
+    let (source, target) = (pair.a.share(len), pair.b.share(len));
     let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
     // The connection's own queue is open: nothing keeps its next signal.
     host.signal().expect("a signal of the host");
@@ -170,11 +173,11 @@ fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
         (queue, signaller)
     };
     for then_a_queue in [false, true] {
-        let data = noise(LEN as usize);
+        let data = noise(len as usize);
         source.buffer.write(0, &data).expect("filling the source");
         let (mut queue, signaller) = open();
         let route = queue.route(&target.at_peer, &source.memory).expect("a route");
-        queue.write(route, 0, 0, LEN).expect("a write");
+        queue.write(route, 0, 0, len).expect("a write");
         queue.signal(signaller).expect("a signal behind it");
         drop(queue);
         if then_a_queue {
@@ -185,7 +188,7 @@ fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
         }
         assert!(wait(&b, LONG), "the signal behind the data was lost");
         let mut end = [0; 8];
-        target.buffer.read(LEN - 8, &mut end).expect("reading the last bytes");
+        target.buffer.read(len - 8, &mut end).expect("reading the last bytes");
         assert_eq!(
             end[..],
             data[data.len() - 8..],

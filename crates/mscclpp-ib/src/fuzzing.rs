@@ -56,9 +56,9 @@ pub fn parse_everything(bytes: &[u8]) -> usize {
 }
 
 fn fields(reader: &mut Reader<'_>) -> Option<Fields> {
-    let [kind, flag] = reader.array().ok()?;
-    let small = reader.u32().ok()?;
-    let mut number = || reader.u64().ok();
+    let [kind, flag] = reader.take().ok()?;
+    let small = reader.take().ok()?;
+    let mut number = || reader.take().ok();
     Some(Fields { kind, flag, small, numbers: [number()?, number()?, number()?] })
 }
 

@@ -239,7 +239,7 @@ fn all_reduce_rmsnorm() -> Result<(), Failed> {
     {
         assert!(variant.starts_with(&format!("{name} ")), "{variants:?}");
     }
-    assert!(variants[6].contains("3 rows, packets 3x"), "{variants:?}");
+    assert!(variants[6].contains("3 rows, lines 3x"), "{variants:?}");
     Ok(())
 }
 

@@ -2,10 +2,10 @@
 
     TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NCCL_NVLS_ENABLE=0 python benchmarks/decode.py [TOKENS...]
 
-It starts itself as the two ranks. A layer multiplies by a part of two weights, adds up the ranks' results, adds the residual and
-normalises (RMSNorm); what differs is what does the last three. A graph has 16 layers, which share their weights: one layer's are
-larger than the cache. `without` leaves the sum out, and is what the rest of a layer takes. With small weights, `narrow`, the
-calls are most of a layer.
+It starts itself as the two ranks. A layer multiplies by a part of two weights, adds up the ranks' results, adds the residual
+and normalises (RMSNorm); what differs is what does the last three. A graph has 16 layers, which share their weights: one
+layer's are larger than the cache. `without` leaves the sum out, and is what the rest of a layer takes. With small weights,
+`narrow`, the calls are most of a layer.
 """
 
 import os
@@ -35,17 +35,19 @@ def rank() -> None:
     ours = dist.new_group(backend="mscclpp")
     comm = mscclpp.Collectives(dist.group.WORLD, device.index)
     if device.index == 0:
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}", flush=True)
+        print(
+            f"{torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}", flush=True
+        )
     for tokens in map(int, sys.argv[1:] or ["1", "16", "64"]):
         for name, inner in (("narrow", 128), ("MLP of 28672", 14336)):
             layers = dict(ways(comm, ours, tokens, inner, device))
             for way, layer in layers.items():
                 try:
-                    figure = timed(graph_of(layer, LAYERS), REPLAYS, LAYERS)
+                    figure = f"{timed(graph_of(layer, LAYERS), REPLAYS, LAYERS):.2f}"
                 except RuntimeError as error:
                     figure = str(error).splitlines()[0]
                 if device.index == 0:
-                    print(f"{tokens} x {HIDDEN}, {name}, {way}: {figure if isinstance(figure, str) else f'{figure:.2f}'}", flush=True)
+                    print(f"{tokens} x {HIDDEN}, {name}, {way}: {figure}", flush=True)
     comm.close()
     dist.destroy_process_group()
 

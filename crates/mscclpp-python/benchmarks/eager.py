@@ -2,8 +2,9 @@
 
     NCCL_NVLS_ENABLE=0 python benchmarks/eager.py
 
-It starts itself as the two ranks. To compare with the same calls from Rust: `mscclpp-bench all-reduce -b 1K -e 1K --eager`. A figure is
-the least of 20 times of 500 calls, of which the host waits for the last. `on the host` is what the calls themselves take of it.
+It starts itself as the two ranks. To compare with the same calls from Rust: `mscclpp-bench all-reduce -b 1K -e 1K --eager`.
+A figure is the least of 20 times of 500 calls, of which the host waits for the last. `on the host` is what the calls
+themselves take of it.
 """
 
 import os

@@ -1798,7 +1798,7 @@ class _Collectives:
     """
     def __enter__(self, /) -> _Collectives: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
-    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool = False) -> _Collectives:
+    def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool = False, overlap: bool = False) -> _Collectives:
         """
         All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "host".
         """

@@ -376,7 +376,7 @@ def _packed(place: str, arg: Any) -> bytes:
 
 
 def _is_out_of_reach(address: int) -> bool:
-    """Whether kernels of a GPU would not reach it. Only simulated devices say so: on a GPU, memory of the host may be pinned."""
+    """Whether kernels of a GPU would not reach it. Only simulated devices say so: on a GPU, it may be pinned memory."""
     return _mscclpp._current_gpu()[0] == "host" and _mscclpp._device_of(address) is None
 
 

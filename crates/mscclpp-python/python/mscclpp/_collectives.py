@@ -40,9 +40,8 @@ _OF_TORCH: dict[Any, str] = {}
 
 
 def _type_of_torch(dtype: Any) -> str:
-    if dtype not in _OF_TORCH:
-        _OF_TORCH[dtype] = str(dtype).removeprefix("torch.")
-    return _OF_TORCH[dtype]
+    name = _OF_TORCH[dtype] = str(dtype).removeprefix("torch.")
+    return name
 
 
 class _Array(NamedTuple):
@@ -133,7 +132,11 @@ class Collectives:
 
     def all_reduce(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; every rank gets the result, in `out` or in `x` itself."""
-        given, taken, out = self._pair(x, out, lambda array: array.shape, in_place=True)
+        if out is None:
+            # What most calls are, in short.
+            given = self._look("x", x, is_written=True)
+            return self._call("all_reduce", given, given, given.length, op, 0, x, x, stream)
+        given, taken, out = self._pair(x, out, lambda array: array.shape)
         return self._call("all_reduce", given, taken, given.length, op, 0, x, out, stream)
 
     def all_reduce_rms_norm(
@@ -371,13 +374,15 @@ class Collectives:
         if _arrays.is_torch_tensor(x):
             if not x.is_contiguous():
                 raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
-            self._expect_device(name, x.device.index if x.is_cuda else None)
+            device = x.device.index if x.is_cuda else None
+            if device != self.device or self.is_simulated:
+                self._expect_device(name, device)
             address, length = x.data_ptr(), x.numel()
             if not address and length:
                 raise ValueError(
                     f"argument '{name}': a {type(x).__name__} of device {x.device} that has no memory here"
                 )
-            return _Array(address, length, _type_of_torch(x.dtype), x.shape)
+            return _Array(address, length, _OF_TORCH.get(x.dtype) or _type_of_torch(x.dtype), x.shape)
         interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
         if interface is None:
             return self._look_at_dlpack(name, x)

@@ -14,6 +14,8 @@ use support::{Told, builder, ranks};
 const EPSILON: f32 = 1e-5;
 /// Numbers before and behind an output.
 const MARGIN: usize = 16;
+const MOST_ROWS: usize = 23;
+const MOST_COLUMNS: usize = 1600;
 
 /// What becomes of normalised numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,8 +75,9 @@ impl Case {
         let two_steps = n / 3 % 2 == 1;
         let unit = random.of(1..=400) as f32 / 1000.0;
         Self {
-            rows: random.of(0..=23) as usize,
-            columns: 8 * random.of(1..=if n.is_multiple_of(5) { 200 } else { 40 }) as usize,
+            rows: random.of(0..=MOST_ROWS as u64) as usize,
+            columns: 8 * random.of(1..=if n.is_multiple_of(5) { MOST_COLUMNS as u64 / 8 } else { 40 })
+                as usize,
             form: [Form::SameType, Form::Fp8 { unit }, Form::Fp8OfRows][n / 6 % 3],
             own_residual: random.of(0..=1) == 1,
             in_place: random.of(0..=1) == 1,
@@ -166,14 +169,22 @@ fn numbers_of_fp8() -> Vec<f32> {
     (0..127).map(number).collect()
 }
 
-/// A slice with a margin on both sides, all of it `fill`.
-fn margined<T: Element>(gpu: &Gpu, count: usize, fill: T) -> DeviceSlice<T> {
-    let all = DeviceSlice::<T>::new(
-        &gpu.allocate(T::DATA_TYPE.size() * (count + 2 * MARGIN) as u64).expect("memory"),
-    );
-    let all = all.expect("a slice");
-    all.write(&vec![fill; count + 2 * MARGIN]).expect("a copy");
-    all
+/// The memory that all cases use, one after the other: on GPUs, to allocate it anew takes longer than all else.
+struct Memory([DeviceBuffer; 7]);
+
+impl Memory {
+    fn new(gpu: &Gpu) -> Self {
+        let most = (MOST_ROWS * MOST_COLUMNS + 2 * MARGIN) * 4;
+        Self(std::array::from_fn(|_| gpu.allocate(most as u64).expect("memory")))
+    }
+
+    /// A slice of the n-th buffer with a margin on both sides, all of it `fill`.
+    fn margined<T: Element>(&self, n: usize, count: usize, fill: T) -> DeviceSlice<T> {
+        let all = DeviceSlice::<T>::new(&self.0[n]).expect("a slice");
+        let all = all.slice(0..count + 2 * MARGIN).expect("a slice");
+        all.write(&vec![fill; count + 2 * MARGIN]).expect("a copy");
+        all
+    }
 }
 
 fn inner<T: Element>(all: &DeviceSlice<T>) -> DeviceSlice<T> {
@@ -226,6 +237,7 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
         let of_fp8 = numbers_of_fp8();
+        let memory = Memory::new(gpu);
         let mut random = Random::with_seed(seed);
         for n in 0..cases {
             let case = Case::new(n, &mut random);
@@ -235,16 +247,17 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
             let (old, weight): (Vec<T>, Vec<T>) = (case.numbers(100, count), case.numbers(101, case.columns));
             let expected = expected(&case, &given, &old, &weight);
 
-            let numbers = margined(gpu, count, T::ZERO);
+            let numbers = memory.margined(0, count, T::ZERO);
             inner(&numbers).write(&given[rank]).expect("a copy");
-            let weights = margined(gpu, case.columns, T::ZERO);
+            let weights = memory.margined(1, case.columns, T::ZERO);
             inner(&weights).write(&weight).expect("a copy");
-            let old_residual = margined(gpu, count, T::ZERO);
+            let old_residual = memory.margined(2, count, T::ZERO);
             inner(&old_residual).write(&old).expect("a copy");
-            let residual = if case.in_place { old_residual.clone() } else { margined(gpu, count, T::ZERO) };
-            let normalised = margined(gpu, count, T::of(7.0));
-            let quantised = margined(gpu, count, F8E4m3(0x5a));
-            let units = margined(gpu, case.rows, -1.0f32);
+            let residual =
+                if case.in_place { old_residual.clone() } else { memory.margined(3, count, T::ZERO) };
+            let normalised = memory.margined(4, count, T::of(7.0));
+            let quantised = memory.margined(5, count, F8E4m3(0x5a));
+            let units = memory.margined(6, case.rows, -1.0f32);
 
             let rows = Rows::new(&inner(&numbers), case.columns).expect("rows");
             let rows = match case.own_residual {

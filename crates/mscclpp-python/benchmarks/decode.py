@@ -8,17 +8,14 @@ layer's are larger than the cache. `without` leaves the sum out, and is what the
 `narrow`, the calls are most of a layer.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import mscclpp
-import mscclpp.torch
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
-from timing import as_ranks, graph_of, timed
+from timing import as_ranks, graph_of, joined, timed
 
 HIDDEN, LAYERS, REPLAYS = 8192, 16, 10
 
@@ -29,11 +26,7 @@ def normalised(sums: Any, residual: Any, weight: Any) -> Any:
 
 
 def rank() -> None:
-    device = torch.device("cuda", int(os.environ["RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    ours = dist.new_group(backend="mscclpp")
-    comm = mscclpp.Collectives(dist.group.WORLD, device.index)
+    device, ours, comm = joined()
     if device.index == 0:
         print(
             f"{torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}", flush=True

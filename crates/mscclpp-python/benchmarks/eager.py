@@ -7,15 +7,12 @@ A figure is the least of 20 times of 500 calls, of which the host waits for the 
 themselves take of it.
 """
 
-import os
 import time
 from collections.abc import Callable
 
-import mscclpp
-import mscclpp.torch
 import torch
 import torch.distributed as dist
-from timing import as_ranks
+from timing import as_ranks, joined
 
 CALLS = 500
 
@@ -35,11 +32,7 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def rank() -> None:
-    device = torch.device("cuda", int(os.environ["RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    ours = dist.new_group(backend="mscclpp")
-    comm = mscclpp.Collectives(dist.group.WORLD, device.index)
+    device, ours, comm = joined()
     numbers = torch.zeros(512, dtype=torch.float16, device=device)
     stream = torch.cuda.current_stream().cuda_stream
     for name, call in {

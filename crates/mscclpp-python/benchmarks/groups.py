@@ -5,21 +5,16 @@
 It starts itself as the two ranks. A graph has ten groups, and a figure is the median of seven times of 20 replays.
 """
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-import mscclpp
 import torch
 import torch.distributed as dist
-from timing import as_ranks, graph_of, timed
+from timing import as_ranks, graph_of, joined, timed
 
 
 def rank() -> None:
-    device = torch.device("cuda", int(os.environ["RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
-    comm = mscclpp.Collectives(dist.group.WORLD, device.index)
+    device, _, comm = joined()
     for count in (64, 512, 2048, 8192):
         tensors = [torch.ones(count, dtype=torch.bfloat16, device=device) for _ in range(16)]
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import mscclpp
+import mscclpp.torch
 import torch
 import torch.distributed as dist
 
@@ -23,6 +25,15 @@ def as_ranks(file: str, rank: Callable[[], None]) -> None:
     command = [sys.executable, file, *sys.argv[1:]]
     started = [subprocess.Popen(command, env=dict(common, RANK=str(r), LOCAL_RANK=str(r))) for r in range(2)]
     sys.exit(max(abs(process.wait()) for process in started))
+
+
+def joined() -> tuple[torch.device, Any, mscclpp.Collectives]:
+    """This rank's device, which is current; a group of the backend `mscclpp`, beside NCCL's; and collectives."""
+    device = torch.device("cuda", int(os.environ["RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    ours = dist.new_group(backend="mscclpp")
+    return device, ours, mscclpp.Collectives(dist.group.WORLD, device.index)
 
 
 def graph_of(calls: Callable[[], object], times: int) -> Any:

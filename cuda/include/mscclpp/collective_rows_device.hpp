@@ -33,8 +33,8 @@
 //   Pieces      of one row: plain stores into the ring of collective_pieces_device.hpp, and a signal. Its rules R1 (one
 //               step) and R3 (two steps) say when a place is free.
 //
-// A block sends the rows of its number, one ahead of the one that it takes. So the thread that sends a vector to a peer takes the
-// peer's vector of the same number, where both sum up the row.
+// Row k of those that a rank sums up is that of block k modulo the blocks, on all ranks. A block sends the rows with its number, and takes
+// those with its number that come: in a short call one row after the other, else with one sent ahead.
 //
 // E2 of collective_device.hpp holds: in two steps there are at least as many rows as ranks, so each rank sums up some
 // row, for which it takes something from every other.
@@ -190,8 +190,8 @@ struct CollectiveRow {
 
 namespace detail {
 
-// The rank's own row k, which is the block's j-th. All threads of the block call it. `first`: the thread's vector of the row, if the
-// call is short. Returns whether it came.
+// Sums up the rank's own row k, which is the block's j-th, and gives it to the epilogue. All threads of the block call it. `first`: the
+// thread's vector of the row, if the call is short. Returns whether all came that this thread waited for.
 template <class N, uint32_t Vectors, bool Short, class Epilogue>
 MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock<Short>& block, const Epilogue& epilogue, uint32_t k, uint32_t j,
                                      uint32_t& turn, Bytes16 first) {

@@ -399,7 +399,13 @@ impl Collectives {
                 Some(CoreError::PeerClosed { .. }) => {
                     self.inner.check_waits().map_err(|error| self.failed(error))?;
                 }
-                Some(failure) => return Err(self.failed(failure)),
+                Some(failure) => {
+                    // The ranks of this host may wait for the call that is refused here.
+                    if let Reach::Hosts(hosts) = &self.inner.reach {
+                        hosts.tell_failure();
+                    }
+                    return Err(self.failed(failure));
+                }
             }
         }
         Ok(())

@@ -19,8 +19,8 @@ impl Hosts {
         self.check_waits_alone().inspect_err(|_| self.tell_failure())
     }
 
-    /// Tells it, unless it was told. An abort is this rank's own decision, and a rank that has left is no failure.
-    fn tell_failure(&self) {
+    /// Tells all ranks what failed, unless they were told. An abort is this rank's own decision, and a rank that has left is no failure.
+    pub(crate) fn tell_failure(&self) {
         let of_service =
             self.links.health().err().filter(|error| !matches!(error, ProxyError::Aborted { .. }));
         let within = || self.local.iter().flat_map(|local| local.inner.semaphores());

@@ -30,6 +30,9 @@ const MAX_AWAITED: usize = 256;
 /// the flush of a stop.
 const OPERATIONS: usize = 3 + 1;
 
+/// See [`ProxyServiceBuilder::on_failure`](crate::ProxyServiceBuilder::on_failure).
+pub(crate) type OnFailure = dyn Fn(&Error) + Send + Sync;
+
 pub(crate) struct Engine {
     // Before `state`: queues end what is under way, then the memory that completions are stored in may go.
     /// By connection.
@@ -39,6 +42,7 @@ pub(crate) struct Engine {
     /// See invariant 4.
     active: Vec<usize>,
     state: Arc<ServiceState>,
+    on_failure: Option<Box<OnFailure>>,
 }
 
 /// A semaphore that was used: its connection, and what signals it there.
@@ -75,9 +79,9 @@ struct Last {
 }
 
 impl Engine {
-    pub(crate) fn new(state: Arc<ServiceState>) -> Self {
+    pub(crate) fn new(state: Arc<ServiceState>, on_failure: Option<Box<OnFailure>>) -> Self {
         let semaphores = (0..MAX_SEMAPHORES).map(|_| None).collect();
-        Self { semaphores, connections: Vec::new(), active: Vec::new(), state }
+        Self { semaphores, connections: Vec::new(), active: Vec::new(), state, on_failure }
     }
 
     fn take(&mut self, trigger: ProxyTrigger, position: FifoPosition) -> Result<ProxyHandlerResult> {
@@ -229,6 +233,9 @@ impl ProxyHandler for Engine {
     fn failed(&mut self, error: &Error) {
         self.state.tell_peers(error);
         self.state.abort_semaphores(error);
+        if let Some(call) = &self.on_failure {
+            call(error);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::{
     BasePortChannel, Error, IdlePolicy, MemoryId, PortChannel, Proxy, ProxyBuilder, Result, SemaphoreId,
     connection::{CONNECTION_WORDS, ServiceConnection},
-    engine::Engine,
+    engine::{Engine, OnFailure},
     state::{EntrySignaller, SemaphoreEntry, ServiceState, Serving},
 };
 
@@ -78,12 +78,15 @@ pub struct ProxyService {
 }
 
 /// Builds a [`ProxyService`].
-#[derive(Debug)]
 pub struct ProxyServiceBuilder {
     proxy: ProxyBuilder,
     direct_put_max: u32,
     bulk_put_max: Option<u32>,
+    on_failure: Option<Box<OnFailure>>,
 }
+
+mscclpp_os::debug_fields!(ProxyServiceBuilder, |this| proxy: this.proxy, direct_put_max: this.direct_put_max,
+    bulk_put_max: this.bulk_put_max, ..);
 
 impl ProxyServiceBuilder {
     /// How many triggers the FIFO holds: a power of two from 2 to 4096, 512 by default. If threads push more at once,
@@ -135,6 +138,28 @@ impl ProxyServiceBuilder {
         self
     }
 
+    /// Sets a function that is called once, with the error, when the service fails or is aborted: at once, on the thread that
+    /// finds it, which is the proxy's as a rule. By then the waits of kernels on the service's semaphores end, and its peers
+    /// are told. For programs whose kernels also wait for others who will not come now. It must not block.
+    ///
+    /// ```
+    /// # use mscclpp_gpu::Platform;
+    /// # use mscclpp_proxy::ProxyService;
+    /// # fn main() -> mscclpp_proxy::Result<()> {
+    /// let (failed, failures) = std::sync::mpsc::channel();
+    /// let tell = move |error: &mscclpp_proxy::Error| drop(failed.send(error.to_string()));
+    /// let service = ProxyService::builder(&Platform::Host.gpu(0)?).on_failure(tell).build()?;
+    /// service.abort("enough");
+    /// assert!(failures.recv().unwrap().contains("enough"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_failure(mut self, call: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.on_failure = Some(Box::new(call));
+        self
+    }
+
     /// Makes the service, without semaphores and memories, and not started yet.
     ///
     /// # Errors
@@ -151,7 +176,8 @@ impl ProxyServiceBuilder {
             bulk_put_max,
             Arc::clone(&failure),
         )?);
-        let proxy = self.proxy.build_on(fifo, failure, Engine::new(state.clone()));
+        let engine = Engine::new(state.clone(), self.on_failure);
+        let proxy = self.proxy.build_on(fifo, failure, engine);
         Ok(ProxyService { proxy, state, start_or_stop: Mutex::default() })
     }
 
@@ -198,6 +224,7 @@ impl ProxyService {
             proxy: Proxy::builder(gpu),
             direct_put_max: Self::DEFAULT_DIRECT_PUT_MAX,
             bulk_put_max: None,
+            on_failure: None,
         }
     }
 

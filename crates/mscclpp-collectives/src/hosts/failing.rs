@@ -1,8 +1,10 @@
 //! A rank whose calls have failed, and that lives: the others learn of it.
 //!
-//! The proxy service tells the ranks to which it has connections, which are those on other hosts, when it fails. The ranks of
-//! this host do not hear of that, and their next call would wait for one that this rank does not make. In the same way those on
-//! other hosts do not hear of what failed within this one. So who finds its calls failed says so on all connections, once.
+//! - Its proxy service fails, because of its adapter or of a rank on another host. The service tells the ranks on other hosts,
+//!   whose services then fail, too. The ranks of this host hear of that as well, and what this one waits for from them ends: they
+//!   may never make the call for which it waits.
+//! - It loses a rank of its own host. That one is lost for all, unless the loss is that of the connection alone. So who finds its
+//!   calls failed so says it to the ranks on other hosts, once.
 
 use std::sync::atomic::Ordering;
 
@@ -11,32 +13,41 @@ use mscclpp::{
     errors::{CoreError, ProxyError},
 };
 
+use crate::Collectives;
+
 use super::Hosts;
 
+/// What is done when the service of a rank fails whose collectives within its host are these.
+pub(super) fn of_host(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Send + Sync + 'static {
+    let semaphores: Vec<Semaphore> =
+        local.iter().flat_map(|local| local.inner.semaphores().cloned()).collect();
+    move |error| {
+        let reason = format!("collectives: {}", Report(error));
+        for semaphore in &semaphores {
+            // An abort is this rank's own decision.
+            if !matches!(error, ProxyError::Aborted { .. }) {
+                semaphore.connection().tell_failure(&reason);
+            }
+            semaphore.abort(&reason);
+        }
+    }
+}
+
 impl Hosts {
-    /// As [`Hosts::check_waits_alone`]; what failed is told to all ranks.
+    /// As [`Hosts::check_waits_alone`]; what failed within this host is told to the ranks on others.
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
         self.check_waits_alone().inspect_err(|_| self.tell_failure())
     }
 
-    /// Tells all ranks what failed, unless they were told. An abort is this rank's own decision, and a rank that has left is no failure.
+    /// Tells it, unless it was told. An abort is this rank's own decision, and a rank that has left is no failure.
     pub(crate) fn tell_failure(&self) {
-        let of_service =
-            self.links.health().err().filter(|error| !matches!(error, ProxyError::Aborted { .. }));
-        let within = || self.local.iter().flat_map(|local| local.inner.semaphores());
-        let of_a_rank = || {
-            let is_news = |error: &CoreError| {
-                !matches!(error, CoreError::Aborted { .. } | CoreError::PeerClosed { .. })
-            };
-            within().filter_map(Semaphore::failure).find(is_news)
-        };
-        let reason = of_service.map(|error| Report(&error).to_string());
-        let Some(reason) = reason.or_else(|| of_a_rank().map(|error| Report(&error).to_string())) else {
-            return;
-        };
+        let is_news =
+            |error: &CoreError| !matches!(error, CoreError::Aborted { .. } | CoreError::PeerClosed { .. });
+        let mut within = self.local.iter().flat_map(|local| local.inner.semaphores());
+        let Some(error) = within.find_map(|semaphore| semaphore.failure().filter(is_news)) else { return };
         if !self.told.swap(true, Ordering::Relaxed) {
-            let reason = format!("collectives: {reason}");
-            self.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
+            let reason = format!("collectives: {}", Report(&error));
+            self.links.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
         }
     }
 }

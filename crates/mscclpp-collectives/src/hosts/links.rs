@@ -120,7 +120,7 @@ impl Rings {
 }
 
 impl Links {
-    /// Sets them up in `budget` bytes, together with the ranks on other hosts.
+    /// Sets them up in `budget` bytes, together with the ranks on other hosts. `on_failure` is called when the service fails.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the budget is too small; those of connecting, and of the service.
@@ -131,6 +131,7 @@ impl Links {
         topology: &Topology,
         Network { transport, tag, connections }: Network,
         budget: u64,
+        on_failure: impl Fn(&ProxyError) + Send + Sync + 'static,
     ) -> Result<Self> {
         let (lanes, connections) = lanes_and_connections(gpu, topology, connections);
         let remote = topology.remote();
@@ -154,7 +155,8 @@ impl Links {
         };
         let meshes = (0..connections).map(connect).collect::<Result<Vec<_>, _>>()?;
 
-        let service = ProxyService::new(gpu).map_err(mscclpp::Error::from)?;
+        let service = ProxyService::builder(gpu).on_failure(on_failure).build();
+        let service = service.map_err(mscclpp::Error::from)?;
         let src = service.add_memory(&registered).map_err(mscclpp::Error::from)?;
         let mut all = Vec::with_capacity(channels);
         for n in 0..remote.len() {
@@ -228,11 +230,6 @@ impl Links {
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
         self.channels.iter().map(PortChannel::semaphore)
-    }
-
-    /// The error with which the proxy has failed.
-    pub(crate) fn health(&self) -> Result<(), ProxyError> {
-        self.service.health()
     }
 
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {

@@ -40,7 +40,7 @@ pub(crate) struct Hosts {
     model: HostsModel,
     /// For messages within the host, beside those to others.
     beside: Stream,
-    /// Whether the other ranks were told that this one's calls have failed.
+    /// Whether the ranks on other hosts were told that this one's calls have failed.
     told: AtomicBool,
 }
 
@@ -72,7 +72,8 @@ impl Hosts {
         network: Network,
         budget: u64,
     ) -> Result<Self> {
-        let links = Links::connect(comm, gpu, group, &topology, network, budget)?;
+        let of_host = failing::of_host(local.as_ref());
+        let links = Links::connect(comm, gpu, group, &topology, network, budget, of_host)?;
         Ok(Self { topology, local, links, model, beside: gpu.stream()?, told: AtomicBool::new(false) })
     }
 
@@ -101,13 +102,14 @@ impl Hosts {
     }
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
-        self.local.iter().flat_map(|local| local.inner.semaphores()).chain(self.links.semaphores())
+        // What failed between hosts has ended the waits within this one: it is the cause.
+        self.links.semaphores().chain(self.local.iter().flat_map(|local| local.inner.semaphores()))
     }
 
     /// That the waits of complete calls got what they waited for.
     pub(crate) fn check_waits_alone(&self) -> Result<(), mscclpp::Error> {
-        self.local.iter().try_for_each(|local| local.inner.check_waits())?;
-        self.links.check_waits()
+        self.links.check_waits()?;
+        self.local.iter().try_for_each(|local| local.inner.check_waits())
     }
 
     /// Puts collectives into a stream: see [`Collectives::enqueue`].

@@ -56,7 +56,7 @@ impl Platform {
 
     /// The platform that `MSCCLPP_PLATFORM` names; if it is not set, CUDA, or else HIP if this build has it.
     ///
-    /// Never chooses [`Platform::Host`] by itself.
+    /// Never chooses [`Platform::Host`] by itself; [`Platform::detect_or_host`] does.
     ///
     /// # Errors
     /// [`Error::Unavailable`], which says what was looked for, if no GPU is usable; [`Error::Forked`].
@@ -77,9 +77,9 @@ impl Platform {
         Err(match failed.swap_remove(there).1 {
             Error::Unavailable { platform, reason } => Error::Unavailable {
                 platform,
+                // Python's programs read this, too.
                 reason: format!(
-                    "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=host; a Rust program can \
-                     take them by itself, with Platform::detect_or_host()"
+                    "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=host"
                 ),
             },
             other => other,

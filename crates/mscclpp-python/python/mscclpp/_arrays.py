@@ -9,12 +9,12 @@ from typing import Any
 def is_torch_tensor(tensor: Any) -> bool:
     """Whether it is a tensor of PyTorch, which need not be installed."""
     kind: Any = type(tensor)
-    return _is_of_torch(kind) and hasattr(tensor, "data_ptr")
+    return _is_tensor_type(kind)
 
 
 @functools.lru_cache
-def _is_of_torch(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "torch"
+def _is_tensor_type(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch" and hasattr(kind, "data_ptr")
 
 
 def locate(tensor: Any, argument: str = "argument 'tensor'", one_piece: bool = True) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import sys
@@ -37,6 +38,15 @@ _keeping = threading.Lock()
 
 #: The names of PyTorch's types, of which there are few.
 _OF_TORCH: dict[Any, str] = {}
+
+
+@functools.cache
+def _stream_of_torch() -> Callable[[int], int]:
+    """What gives the handle of a device's current stream."""
+    torch: Any = sys.modules["torch"]
+    # The handle alone costs a tenth of what a stream costs; versions without this have streams.
+    handle_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return handle_of or (lambda device: int(torch.cuda.current_stream(device).cuda_stream))
 
 
 def _type_of_torch(dtype: Any) -> str:
@@ -424,10 +434,7 @@ class Collectives:
         if self.is_simulated:
             return 0
         if _arrays.is_torch_tensor(x):
-            torch: Any = sys.modules["torch"]
-            # The handle alone costs a tenth of what a stream costs; versions without this have streams.
-            handle_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-            return int(handle_of(self.device) if handle_of else torch.cuda.current_stream(self.device).cuda_stream)
+            return _stream_of_torch()(self.device)
         cupy = sys.modules.get("cupy")
         return int(cupy.cuda.get_current_stream().ptr) if cupy is not None else 0
 
@@ -484,6 +491,8 @@ def _new(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _handle(stream: Any) -> int:
+    if type(stream) is int and stream >= 0:
+        return stream
     from .utils import stream_handle
 
     return stream_handle(stream) or 0

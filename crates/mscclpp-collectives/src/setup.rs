@@ -151,7 +151,8 @@ impl CollectivesBuilder {
     /// Without it, this is so over Ethernet where a device does not reach the memory of another (some machines with PCIe); a
     /// line in the log says it. It is correct and slow: each rank sends all that it gives to all that take it. The selector is
     /// not asked, memory that is registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
-    /// [`all_reduce_rows`](Collectives::all_reduce_rows). It has run on simulated devices alone, of one host.
+    /// [`all_reduce_rows`](Collectives::all_reduce_rows). Its tests have passed on simulated devices and
+    /// on two H100, all of one host; its speed has not been measured.
     pub fn by_ports(mut self, transport: Transport) -> Self {
         self.ports = Some(transport);
         self

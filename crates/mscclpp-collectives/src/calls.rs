@@ -16,7 +16,9 @@ use crate::{
     Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
     crowd::Counted,
     group::Group,
-    handle::{CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment},
+    handle::{
+        CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment, WORDS_BEFORE,
+    },
     hosts::Hosts,
     kernels::{Kernels, Words},
     messages::Batch,
@@ -89,8 +91,8 @@ pub(crate) struct Mapped {
     pub(crate) max_threads: u32,
 }
 
-/// Words of the device's own: an epoch for each block and whether a call runs (see `CollectiveHandle`), the counts of
-/// messages, and what a barrier moves.
+/// Words of the device's own: whether a launch gave up and a call runs (`CollectiveWords`), an epoch for each block, the counts
+/// of messages, and what a barrier moves.
 pub(crate) struct Counters {
     pub(crate) buffer: DeviceBuffer,
     messages: u64,
@@ -99,12 +101,16 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(gpu: &Gpu, ranks: usize, slots: u32) -> Result<Self> {
-        let messages = 8 * (u64::from(slots) + 1);
+        let messages = 8 * (WORDS_BEFORE + u64::from(slots));
         let ranks = ranks as u64;
         let barrier = messages + 8 * ranks * 2 * u64::from(LANES);
         // Fresh memory is zero.
         let buffer = gpu.allocate(barrier + 8 * (1 + ranks))?;
         Ok(Self { buffer, messages, barrier })
+    }
+
+    pub(crate) fn epochs(&self) -> DevicePtr {
+        self.buffer.ptr().add(8 * WORDS_BEFORE)
     }
 
     pub(crate) fn messages(&self) -> DevicePtr {

@@ -25,6 +25,9 @@ pub(crate) const OUTPUTS: usize = 4;
 /// `CollectiveMaxVectors`.
 pub(crate) const VECTORS: u64 = 4;
 
+/// How many words stand in front of the epochs: the least of `CollectiveWords`.
+pub(crate) const WORDS_BEFORE: u64 = 4;
+
 /// `CollectiveHandle`.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
@@ -35,7 +38,7 @@ pub(crate) struct CollectiveHandle {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) slots: u32,
-    pub(crate) reserved: u32,
+    pub(crate) among_hosts: u32,
     pub(crate) mismatch: DevicePtr,
     pub(crate) parts: Parts,
 }
@@ -50,7 +53,7 @@ impl CollectiveHandle {
             rank: u32::try_from(rank).unwrap_or_default(),
             ranks: u32::try_from(ranks).unwrap_or_default(),
             slots: 0,
-            reserved: 0,
+            among_hosts: 0,
             mismatch: DevicePtr::NULL,
             parts: Parts::default(),
         }
@@ -214,6 +217,7 @@ pub(crate) struct PortCall {
     pub(crate) data_type: u32,
     pub(crate) scaled: u32,
     pub(crate) scale: u64,
+    pub(crate) epochs: DevicePtr,
 }
 
 /// `AcrossTransfer`.
@@ -264,4 +268,5 @@ pub(crate) struct CollectiveAcross {
     pub(crate) scale: u64,
     pub(crate) scaled: u32,
     pub(crate) reserved: u32,
+    pub(crate) epochs: DevicePtr,
 }

@@ -122,6 +122,7 @@ impl Ports {
             data_type: 0,
             scaled: 0,
             scale: 0,
+            epochs: DevicePtr::NULL,
         };
         Ok(Self {
             service: Arc::new(service),
@@ -179,6 +180,7 @@ impl Ports {
             data_type: scaled.map_or(0, |plan| plan.data_type as u32),
             scaled: is_scaled,
             scale,
+            epochs: inner.counters.epochs(),
             ..self.call
         };
         let config = LaunchConfig::linear(2 * call.ranks, inner.threads());

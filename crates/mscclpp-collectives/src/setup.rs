@@ -58,6 +58,8 @@ pub struct CollectivesBuilder {
     pub(crate) between_hosts: Option<Transport>,
     pub(crate) connections: Option<u32>,
     pub(crate) host: Option<String>,
+    /// Whether these are the ranks of one host, of those of several.
+    pub(crate) among_hosts: bool,
     pub(crate) hosts_model: Option<HostsModel>,
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
@@ -80,6 +82,7 @@ impl CollectivesBuilder {
             between_hosts: Some(Transport::ETHERNET),
             connections: None,
             host: None,
+            among_hosts: false,
             hosts_model: None,
             selector: Arc::new(Tuned),
             algorithms: Vec::new(),
@@ -272,8 +275,8 @@ impl CollectivesBuilder {
         let counters = Counters::new(gpu, ranks, slots)?;
         let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
         let reach = if let Some(topology) = topology {
-            let hosts = self.connect_hosts(&group, topology, scratch)?;
-            kept.push(hosts.owner());
+            let hosts = self.connect_hosts(&group, topology, scratch, &counters)?;
+            kept.extend(hosts.owners());
             Reach::Hosts(Box::new(hosts))
         } else {
             self.reach_one_host(&group, (slots, scratch), &counters, &mut kept)?
@@ -381,8 +384,9 @@ impl Mapped {
         let lines = group.all(lines)?;
 
         let mut handle = CollectiveHandle {
-            epochs: counters.buffer.ptr(),
+            epochs: counters.epochs(),
             slots: layout.slots,
+            among_hosts: asked.among_hosts.into(),
             mismatch: mismatch.ptr(),
             parts: layout.parts,
             ..CollectiveHandle::of(group.rank, group.ranks.len())

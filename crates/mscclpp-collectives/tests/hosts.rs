@@ -5,7 +5,10 @@
 mod by_hosts;
 mod support;
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use mscclpp::ErrorKind;
 use mscclpp_collectives::{DataType, HostsModel, Kind, ReduceOp, Request, Transfer};
@@ -13,6 +16,9 @@ use mscclpp_test_support::Random;
 
 use by_hosts::{check, check_by, check_with, connected, on};
 use support::{abort_ends_waits, ranks, slice, zeros};
+
+/// Long enough for any machine: no test waits so long unless something is wrong.
+const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn two_hosts_of_one() {
@@ -237,4 +243,49 @@ fn an_abort_ends_waits() {
         let collectives = connected(&[0, 1], comm, gpu);
         abort_ends_waits(comm, gpu, &collectives);
     });
+}
+
+/// A rank gives up a call for which another of its host has not come. Nobody takes what it had so far for a result.
+#[test]
+fn a_call_that_is_given_up_gives_nobody_a_result() {
+    for len in [10, 100_000] {
+        ranks(4, |comm, gpu| {
+            let collectives = connected(&[0, 0, 1, 1], comm, gpu);
+            let stream = gpu.stream().expect("a stream");
+            let numbers = zeros::<u32>(gpu, len);
+            if collectives.rank() == 1 {
+                return comm.bootstrap().barrier().unwrap();
+            }
+            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+            let limit = Duration::from_millis(if collectives.rank() == 0 { 100 } else { 600 });
+            let outcome = stream.synchronize_or_abort(limit, &collectives);
+            outcome.expect_err("rank 1 has given nothing");
+            comm.bootstrap().barrier().unwrap();
+        });
+    }
+}
+
+/// A rank leaves while others wait for it. All of them end, also those that wait for one that has ended.
+#[test]
+fn a_rank_that_leaves_ends_the_calls_of_all() {
+    for leaver in 0..4 {
+        ranks(4, |comm, gpu| {
+            let collectives = connected(&[0, 0, 1, 1], comm, gpu);
+            let stream = gpu.stream().expect("a stream");
+            let numbers = zeros::<u32>(gpu, 10);
+            if collectives.rank() == leaver {
+                thread::sleep(Duration::from_millis(50));
+                drop(collectives);
+            } else {
+                let begun = Instant::now();
+                let call = || {
+                    collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream)?;
+                    stream.synchronize_or_abort(LIMIT, &collectives)
+                };
+                call().expect_err("one rank has given nothing");
+                assert!(begun.elapsed() < LIMIT, "rank {} waited until its time was up", collectives.rank());
+            }
+            comm.bootstrap().barrier().unwrap();
+        });
+    }
 }

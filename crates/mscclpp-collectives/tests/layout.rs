@@ -39,7 +39,7 @@ fn facts() -> Vec<Fact> {
         };
     }
     offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
-        "ranks" ranks, "slots" slots, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "packets" parts.packets, "packetBytes" parts.packet_bytes,
+        "ranks" ranks, "slots" slots, "amongHosts" among_hosts, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "packets" parts.packets, "packetBytes" parts.packet_bytes,
         "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
@@ -51,7 +51,7 @@ fn facts() -> Vec<Fact> {
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "way" way);
     offsets!(PortCall, "CollectivePortCall": "messages" messages, "channels" channels, "scratch" scratch, "inbox" inbox,
-        "outbox" outbox, "piece" piece, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale);
+        "outbox" outbox, "piece" piece, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale, "epochs" epochs);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
     offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);

@@ -27,7 +27,7 @@ fn facts() -> Vec<Fact> {
     }
     offsets!(CollectiveAcross, "CollectiveAcross": "transfers" transfers, "channels" channels, "counts" counts,
         "memory" memory, "inbox" inbox, "outbox" outbox, "place" place, "most" most, "count" count, "lanes" lanes,
-        "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled);
+        "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled, "epochs" epochs);
     offsets!(Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
         "channel" channel, "ring" ring, "theirRing" their_ring, "piece" piece);
     facts.extend([

@@ -21,6 +21,16 @@ enum CollectiveLimits : uint32_t {
 // What `scaled` is besides 0 and 1.
 constexpr uint32_t CollectiveScaledByMemory = 2;
 
+// Words of a communicator in front of its epochs (CollectiveHandle::epochs): see "Giving up" in collective_device.hpp.
+enum CollectiveWords : int32_t {
+  // 0, or 1 if a launch of messages gave up, or 1 more than twice the number of the call that did.
+  CollectiveGaveUp = -4,
+  // Whether a call runs: for those that are `checked`.
+  CollectiveRuns = -3,
+  // Whether a launch between hosts gave up.
+  CollectiveGaveUpAcross = -2,
+};
+
 // That two calls of a communicator ran at the same time: see CollectiveHandle.
 constexpr uint32_t CollectiveOverlap = 0xffff;
 
@@ -31,14 +41,15 @@ struct CollectiveHandle {
   uint8_t* scratch[CollectiveMaxRanks];
   // For each rank, the words through which waits for it are aborted: see StatusWord. That of this rank is null.
   uint32_t* status[CollectiveMaxRanks];
-  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. Behind these, whether a call runs: for
-  // those that are `checked`. In this device's memory.
+  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. In front of these, CollectiveWords. In this
+  // device's memory.
   uint64_t* epochs;
   uint32_t rank;
   uint32_t ranks;
   // How many blocks a call has at most.
   uint32_t slots;
-  uint32_t reserved;
+  // Whether these are the ranks of one of several hosts.
+  uint32_t amongHosts;
   // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
   // 1 that made another call than this one did, and in the higher the parity of the call's number. Pinned host memory.
   uint32_t* mismatch;
@@ -248,6 +259,40 @@ MSCCLPP_DEVICE_NOINLINE bool waitForWord(const uint64_t* word, uint64_t least, u
   return came() || pollUntil<4>(came, -1, status);
 }
 
+// The word of a slot after a call.
+MSCCLPP_DEVICE_INLINE uint64_t slotAfter(const CollectiveCall& call, uint64_t epoch) {
+  return epoch << 1 | (call.oneWay ? 1 : 0);
+}
+
+// Stores a word in the slots that a call does not have, two at a time, by all threads of the call.
+MSCCLPP_DEVICE_INLINE void countOtherSlots(const CollectiveHandle& comm, uint64_t word, uint32_t block, uint32_t blocks,
+                                           uint32_t thread, uint32_t threads) {
+  if (block == 0 && thread == 0 && blocks < comm.slots) {
+    if (blocks % 2 != 0) store8(comm.epochs + blocks, word);
+    if (comm.slots % 2 != 0) store8(comm.epochs + comm.slots - 1, word);
+  }
+  const uint64_t first = (static_cast<uint64_t>(blocks) + 1) / 2, end = comm.slots / 2;
+  const uint64_t here = static_cast<uint64_t>(block) * threads + thread, stride = static_cast<uint64_t>(blocks) * threads;
+  for (uint64_t i = first + here; i < end; i += stride) {
+    store16(comm.epochs + i * 2, Bytes16{word, word});
+  }
+}
+
+// Words that say that a launch gave up: see CollectiveWords. Blocks of one launch may look while another one says it.
+// Launches of a stream see what those before it have said, by the end of a kernel.
+MSCCLPP_DEVICE_INLINE uint64_t hasGivenUp(const uint64_t* epochs, CollectiveWords which) {
+  return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(epochs + which);
+}
+MSCCLPP_DEVICE_INLINE void setGivenUp(uint64_t* epochs, CollectiveWords which, uint64_t value) {
+  detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(epochs + which, value);
+}
+
+// Whether any launch gave up, be it within this host or between hosts. By all threads of a block.
+MSCCLPP_DEVICE_INLINE bool anyGaveUp(const uint64_t* epochs) {
+  const auto is = [&] { return (hasGivenUp(epochs, CollectiveGaveUp) | hasGivenUp(epochs, CollectiveGaveUpAcross)) != 0; };
+  return blockAny(threadOfBlock() == 0 && is());
+}
+
 // What few calls do at their beginning.
 struct CollectiveStart {
   const CollectiveHandle& comm;
@@ -258,6 +303,8 @@ struct CollectiveStart {
   // Rules E2 and E3, by all threads of the block. Returns whether to go on.
   MSCCLPP_DEVICE_INLINE bool begin() const {
     const uint32_t thread = threadOfBlock();
+    // It may be said meanwhile, by a launch in another stream.
+    if (comm.amongHosts && blockAny(thread == 0 && hasGivenUp(comm.epochs, CollectiveGaveUpAcross))) return false;
     const bool isPeer = thread < comm.ranks && thread != comm.rank;
     if (call.oneWay && isFirstBlock() && isPeer) {
       uint64_t* const word =
@@ -282,9 +329,9 @@ struct CollectiveStart {
   MSCCLPP_DEVICE_INLINE bool isAlone() const {
     bool failed = false;
     if (threadOfBlock() == 0) {
-      failed = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + comm.slots, uint64_t{1}) != 0;
-      // A call that gave up has left its mark, and all that come after it give up, too.
-      if (failed) giveUp(isAborted() ? 0 : CollectiveOverlap);
+      uint64_t* const runs = comm.epochs + CollectiveRuns;
+      failed = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(runs, uint64_t{1}) != 0;
+      if (failed) giveUp(CollectiveOverlap);
     }
     return !blockAny(failed);
   }
@@ -316,19 +363,9 @@ struct CollectiveStart {
     return !blockAny(failed);
   }
 
-  // Whether a wait of this rank was aborted.
-  MSCCLPP_DEVICE_INLINE bool isAborted() const {
-    for (uint32_t r = 0; r < comm.ranks; ++r) {
-      if (r == comm.rank) continue;
-      const uint32_t* const abort = comm.status[r] + StatusAbortRequested;
-      if (detail::load<MemoryOrder::Relaxed, MemoryScope::System>(abort) != 0) return true;
-    }
-    return false;
-  }
-
-  // Says what is wrong (see CollectiveHandle::mismatch), if it is anything new, and ends all waits of this rank.
+  // Says what is wrong (see CollectiveHandle::mismatch), and ends all waits of this rank.
   MSCCLPP_DEVICE_INLINE void giveUp(uint32_t what) const {
-    if (what != 0) detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
+    detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
     for (uint32_t r = 0; r < comm.ranks; ++r) {
       if (r != comm.rank) {
         uint32_t* const abort = comm.status[r] + StatusAbortRequested;
@@ -338,9 +375,19 @@ struct CollectiveStart {
   }
 };
 // Not inlined: it is much code, and most calls need none of it.
+//
+// A block that does not go on counts on, as the others do, so that the next call knows that it is a later one.
 MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const CollectiveCall& call, uint64_t epoch,
                                             bool afterOneWay) {
-  return CollectiveStart{comm, call, epoch, afterOneWay}.begin();
+  if (CollectiveStart{comm, call, epoch, afterOneWay}.begin()) return true;
+  const uint32_t block = blockOfGrid(), thread = threadOfBlock();
+  const uint64_t word = slotAfter(call, epoch);
+  countOtherSlots(comm, word, block, blocksOfGrid(), thread, threadsOfBlock());
+  if (thread == 0) {
+    setGivenUp(comm.epochs, CollectiveGaveUp, epoch << 1 | 1);
+    store8(comm.epochs + block, word);
+  }
+  return false;
 }
 
 // Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose
@@ -348,8 +395,8 @@ MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const 
 struct CollectiveBlock {
   const CollectiveHandle& comm;
   const CollectiveCall& call;
-  // What the block's slot has, and the call's number once it has begun.
-  uint64_t slotBefore, epoch;
+  // What the block's slot has, CollectiveGaveUp, and the call's number once it has begun.
+  uint64_t slotBefore, gaveUp, epoch;
   uint32_t rank, ranks, block, blocks, thread, threads;
 
   // `ofTwo`: whether the kernel knows that there are two ranks.
@@ -357,6 +404,7 @@ struct CollectiveBlock {
       : comm(comm),
         call(call),
         slotBefore(0),
+        gaveUp(0),
         epoch(0),
         rank(comm.rank),
         ranks(ofTwo ? 2 : comm.ranks),
@@ -366,40 +414,35 @@ struct CollectiveBlock {
         threads(threadsOfBlock()) {
     // `thread >> 16` is 0, which the compiler does not know. An address that is the same for the whole warp would bring
     // the word into a register of the warp, and that waits for it before anything else is read.
-    slotBefore = load8(comm.epochs + block + (thread >> 16));
+    const uint64_t* const epochs = comm.epochs + (thread >> 16);
+    slotBefore = load8(epochs + block);
+    gaveUp = hasGivenUp(epochs, CollectiveGaveUp);
   }
 
   // All threads call it, before anything is sent. Returns whether to go on.
   MSCCLPP_DEVICE_INLINE bool begin() {
     epoch = (slotBefore >> 1) + 1;
-    const bool afterOneWay = (slotBefore & 1) != 0;
-    return !(afterOneWay || call.oneWay || call.checked) || beginSpecially(comm, call, epoch, afterOneWay);
+    // An earlier launch gave up, and not this one, which some blocks may see and others not: 0 wraps around, and what this
+    // call says is more than its slots had before.
+    if (gaveUp - 1 <= slotBefore) return false;
+    const bool afterOneWay = (slotBefore & 1) != 0, isUsual = !(afterOneWay || call.oneWay || call.checked || comm.amongHosts);
+    return isUsual || beginSpecially(comm, call, epoch, afterOneWay);
   }
 
-  // The word of a slot after this call.
-  MSCCLPP_DEVICE_INLINE uint64_t slotAfter() const { return epoch << 1 | (call.oneWay ? 1 : 0); }
+  MSCCLPP_DEVICE_INLINE uint64_t slotAfter() const { return detail::slotAfter(call, epoch); }
 
-  // Counts on in the slots that this call does not have, two at a time. All threads of the call do it, once, wherever
-  // they have time.
-  MSCCLPP_DEVICE_INLINE void countOthers() const {
-    const uint64_t word = slotAfter();
-    if (block == 0 && thread == 0 && blocks < comm.slots) {
-      if (blocks % 2 != 0) store8(comm.epochs + blocks, word);
-      if (comm.slots % 2 != 0) store8(comm.epochs + comm.slots - 1, word);
-    }
-    const uint64_t first = (static_cast<uint64_t>(blocks) + 1) / 2, end = comm.slots / 2;
-    for (uint64_t i = first + threadOfCall(); i < end; i += threadsOfCall()) {
-      store16(comm.epochs + i * 2, Bytes16{word, word});
-    }
-  }
+  // Counts on in the slots that this call does not have. All threads of the call do it, once, wherever they have time.
+  MSCCLPP_DEVICE_INLINE void countOthers() const { countOtherSlots(comm, slotAfter(), block, blocks, thread, threads); }
 
-  // Counts on in this block's slot, unless a thread has given up. All threads call it last.
+  // Counts on in this block's slot, and says so if a thread has given up. All threads call it last.
   MSCCLPP_DEVICE_INLINE void end(bool failed) const {
-    if (blockAny(failed)) return;
+    const bool fails = blockAny(failed);
     if (thread != 0) return;
-    // See CollectiveStart::isAlone.
-    if (call.checked && block == 0) {
-      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + comm.slots, uint64_t{0});
+    if (fails) {
+      setGivenUp(comm.epochs, CollectiveGaveUp, epoch << 1 | 1);
+    } else if (call.checked && block == 0) {
+      // See CollectiveStart::isAlone.
+      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + CollectiveRuns, uint64_t{0});
     }
     store8(comm.epochs + block, slotAfter());
   }

@@ -36,8 +36,9 @@
 // whatever way they came. So they do not depend on the size of the call, its blocks, or the way.
 //
 // Giving up. A wait for a peer ends when the host aborts the semaphore with it, as it does when the peer is lost.
-// Then the block ends without counting on. All later calls of the communicator are refused by the host, and waits of those
-// that are queued already end, too.
+// Then the block says so in a word of the communicator (CollectiveWords). All later calls are refused by the host, and
+// launches that are queued already end before they send anything: a peer that comes late would take it for what it waits for,
+// or still reads what stands there. So the peer waits until this rank leaves, or until its own time is up.
 
 #ifndef MSCCLPP_COLLECTIVE_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DEVICE_HPP_

@@ -70,6 +70,8 @@ struct CollectiveAcross {
   // What this rank sends, and its own part, is multiplied by this first, as CollectiveCall says.
   uint64_t scale;
   uint32_t scaled, reserved;
+  // CollectiveHandle::epochs of the ranks of this host.
+  uint64_t* epochs;
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -129,6 +131,12 @@ struct AcrossLane {
   }
 };
 
+// Whether a thread of the block has failed, which it says.
+MSCCLPP_DEVICE_INLINE bool acrossEnds(const CollectiveAcross& call, bool failed) {
+  if (failed) setGivenUp(call.epochs, CollectiveGaveUpAcross, 1);
+  return blockAny(failed);
+}
+
 MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
   const uint32_t which = blockOfGrid() / call.lanes;
   if (which >= call.count) return;
@@ -136,16 +144,16 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
   const AcrossLane lane{call, transfer, blockOfGrid() % call.lanes, threadOfBlock(), threadsOfBlock()};
   const uint64_t most = transfer.sendBytes > transfer.recvBytes ? transfer.sendBytes : transfer.recvBytes;
   const uint64_t pieces = lane.pieces(most), before = lane.counted();
-  if (pieces == 0) return;
+  if (pieces == 0 || anyGaveUp(call.epochs)) return;
   for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
     if (j < pieces) {
       lane.load(j, before + j);
       blockSync();
-      if (blockAny(lane.thread == 0 && !lane.put(j, before + j))) return;
+      if (acrossEnds(call, lane.thread == 0 && !lane.put(j, before + j))) return;
     }
     if (j < AcrossAhead) continue;
     const uint64_t taken = j - AcrossAhead;
-    if (blockAny(lane.thread == 0 && !lane.channel()->wait())) return;
+    if (acrossEnds(call, lane.thread == 0 && !lane.channel()->wait())) return;
     const uint32_t bytes = lane.bytesOf(transfer.recvBytes, taken);
     if (bytes > 0) takeBytes(transfer.recv + lane.begin(taken), lane.inPlace(before + taken), bytes, lane.thread, lane.threads);
     // The reads of all threads are complete before a later piece says so.
@@ -213,7 +221,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   const auto isPeer = [&](uint32_t n) { return call.transfers[n].channel != AcrossNoChannel; };
   // As many for all hosts.
   const uint64_t pieces = laneOf(call.own).pieces(call.most);
-  if (pieces == 0) return;
+  if (pieces == 0 || anyGaveUp(call.epochs)) return;
   // The last counts of all channels, and where the numbers of each host are. All is read before the first barrier, and counts
   // are written behind the last one.
   uint64_t before[AcrossTransfers];
@@ -225,7 +233,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     for (uint32_t n = thread; n < call.count; n += threads) {
       if (isPeer(n) && !use(laneOf(n), before[n])) failed = true;
     }
-    return !blockAny(failed);
+    return !acrossEnds(call, failed);
   };
   for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
     if (j < pieces) {

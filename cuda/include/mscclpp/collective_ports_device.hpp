@@ -43,6 +43,8 @@ struct CollectivePortCall {
   // What is sent is multiplied by this first, as CollectiveCall says.
   uint32_t type, scaled;
   uint64_t scale;
+  // CollectiveHandle::epochs.
+  uint64_t* epochs;
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -53,6 +55,11 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
   const uint32_t peer = blockOfGrid() / 2, thread = threadOfBlock(), threads = threadsOfBlock();
   const bool receives = blockOfGrid() % 2 != 0;
   if (peer >= call.ranks || peer == call.rank) return;
+  if (anyGaveUp(call.epochs)) return;
+  const auto ends = [&](bool failed) {
+    if (failed) setGivenUp(call.epochs, CollectiveGaveUp, 1);
+    return blockAny(failed);
+  };
   const PortChannelDeviceHandle* const channels = static_cast<const PortChannelDeviceHandle*>(call.channels);
   const PortChannelDeviceHandle* const data = channels + 2 * peer;
   const PortChannelDeviceHandle* const credits = data + 1;
@@ -74,23 +81,24 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
       bool failed = false;
       if (receives) {
         failed = thread == 0 && !data->wait();
-        if (blockAny(failed)) return;
+        if (ends(failed)) return;
         takeBytes(message.memory + at, place, bytes, thread, threads);
         blockSync();
         failed = thread == 0 && !credits->signal();
       } else {
         failed = thread == 0 && c >= CollectivePieces && !credits->wait();
-        if (blockAny(failed)) return;
+        if (ends(failed)) return;
         putBytes(place, message.memory + at, bytes, thread, threads, sent);
         blockSync();
         failed = thread == 0 && !data->putWithSignal(theirs + offset, ours + offset, static_cast<uint64_t>(bytes));
       }
-      if (blockAny(failed)) return;
+      if (ends(failed)) return;
     }
   }
   if (receives || thread != 0) return;
-  for (uint64_t left = c < CollectivePieces ? c : CollectivePieces; left > 0 && credits->wait(); --left) {
-  }
+  uint64_t left = c < CollectivePieces ? c : CollectivePieces;
+  while (left > 0 && credits->wait()) --left;
+  if (left > 0) setGivenUp(call.epochs, CollectiveGaveUp, 1);
 }
 
 // Reduces, on one device: segments[r].send are the numbers of rank r, of which the own ones may have to be multiplied, and

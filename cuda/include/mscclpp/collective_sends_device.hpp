@@ -47,6 +47,7 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
   const uint32_t peer = which / 2, thread = threadOfBlock(), threads = threadsOfBlock();
   const bool receives = which % 2 != 0;
   if (peer == comm.rank) return;
+  if (anyGaveUp(comm.epochs)) return;
   const uint32_t from = receives ? peer : comm.rank, to = receives ? comm.rank : peer;
   uint64_t* const counted = call.counts + blockOfGrid();
   const uint64_t before = load8(counted);
@@ -60,6 +61,7 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
                         ((from < to ? from : from - 1) * call.lanes + lane) * CollectivePieces * call.piece;
   const auto wait = [&](const uint64_t* word, uint64_t least) {
     const bool failed = thread == 0 && !waitForWord(word, least, comm.status[peer]);
+    if (failed) setGivenUp(comm.epochs, CollectiveGaveUp, 1);
     return !blockAny(failed);
   };
   const auto say = [&](uint64_t* word, uint64_t count) {

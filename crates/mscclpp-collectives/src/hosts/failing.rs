@@ -3,14 +3,15 @@
 //! - Its proxy service fails, because of its adapter or of a rank on another host. The service tells the ranks on other hosts,
 //!   whose services then fail, too. The ranks of this host hear of that as well, and what this one waits for from them ends: they
 //!   may never make the call for which it waits.
-//! - It loses a rank of its own host. That one is lost for all, unless the loss is that of the connection alone. So who finds its
-//!   calls failed so says it to the ranks on other hosts, once.
+//! - A wait for one rank ends: that one has left, or the connection to it is lost. The service is none the wiser, and the other
+//!   ranks may not wait for the same rank. So who finds its calls failed so tells all others, once.
 
 use std::sync::atomic::Ordering;
 
 use mscclpp::{
     Report, Semaphore,
     errors::{CoreError, ProxyError},
+    gpu::Abort,
 };
 
 use crate::Collectives;
@@ -34,20 +35,23 @@ pub(super) fn of_host(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Sen
 }
 
 impl Hosts {
-    /// As [`Hosts::check_waits_alone`]; what failed within this host is told to the ranks on others.
+    /// As [`Hosts::check_waits_alone`]; what failed is told to the other ranks.
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
         self.check_waits_alone().inspect_err(|_| self.tell_failure())
     }
 
-    /// Tells it, unless it was told. An abort is this rank's own decision, and a rank that has left is no failure.
+    /// Tells all other ranks what failed, unless they were told. An abort is this rank's own decision; a rank that has left is a
+    /// failure if a wait ended with that.
     pub(crate) fn tell_failure(&self) {
-        let is_news =
-            |error: &CoreError| !matches!(error, CoreError::Aborted { .. } | CoreError::PeerClosed { .. });
-        let mut within = self.local.iter().flat_map(|local| local.inner.semaphores());
-        let Some(error) = within.find_map(|semaphore| semaphore.failure().filter(is_news)) else { return };
+        let news = |semaphore: &Semaphore| match semaphore.failure()? {
+            CoreError::Aborted { .. } => None,
+            closed @ CoreError::PeerClosed { .. } => Abort::check(semaphore).is_err().then_some(closed),
+            failure => Some(failure),
+        };
+        let Some(error) = self.semaphores().find_map(news) else { return };
         if !self.told.swap(true, Ordering::Relaxed) {
             let reason = format!("collectives: {}", Report(&error));
-            self.links.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
+            self.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct Links {
     /// By [`Words`], as far as these reduce.
     reduce_across: [Kernel; 4],
     /// Without transfers.
-    call: CollectiveAcross,
+    pub(super) call: CollectiveAcross,
     /// Memory for steps: see [`Maker`](super::steps::Maker).
     pub(super) scratch: DeviceBuffer,
 }
@@ -199,6 +199,7 @@ impl Links {
             scale: 0,
             scaled: 0,
             reserved: 0,
+            epochs: DevicePtr::NULL,
         };
         Ok(Self {
             service: Arc::new(service),

@@ -19,7 +19,7 @@ use mscclpp::{
 
 use crate::{
     Collectives, DataType, Kind, ReduceOp, Request, Result,
-    calls::{Inner, Reach},
+    calls::{Counters, Inner, Reach},
     group::Group,
     handle::{MAX_RANKS_OF_HOSTS, Message},
     messages::Messages,
@@ -40,7 +40,7 @@ pub(crate) struct Hosts {
     model: HostsModel,
     /// For messages within the host, beside those to others.
     beside: Stream,
-    /// Whether the ranks on other hosts were told that this one's calls have failed.
+    /// Whether the other ranks were told that this one's calls have failed.
     told: AtomicBool,
 }
 
@@ -71,9 +71,12 @@ impl Hosts {
         (topology, local, model): (Topology, Option<Collectives>, HostsModel),
         network: Network,
         budget: u64,
+        counters: &Counters,
     ) -> Result<Self> {
         let of_host = failing::of_host(local.as_ref());
-        let links = Links::connect(comm, gpu, group, &topology, network, budget, of_host)?;
+        let mut links = Links::connect(comm, gpu, group, &topology, network, budget, of_host)?;
+        // One that gives up ends those behind it, within the host and between hosts.
+        links.call.epochs = local.as_ref().map_or(counters, |local| &local.inner.counters).epochs();
         Ok(Self { topology, local, links, model, beside: gpu.stream()?, told: AtomicBool::new(false) })
     }
 
@@ -97,8 +100,9 @@ impl Hosts {
         self.local.as_ref().map_or(0, Collectives::device_bytes) + self.links.device_bytes()
     }
 
-    pub(crate) fn owner(&self) -> Owner {
-        self.links.owner()
+    /// What launches keep.
+    pub(crate) fn owners(&self) -> Vec<Owner> {
+        self.local.iter().map(|local| local.inner.owner.clone()).chain([self.links.owner()]).collect()
     }
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {

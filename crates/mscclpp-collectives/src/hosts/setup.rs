@@ -2,7 +2,7 @@
 
 use mscclpp::{Platform, Transport, TransportFlags};
 
-use crate::{CollectivesBuilder, Error, Result, group::Group};
+use crate::{CollectivesBuilder, Error, Result, calls::Counters, group::Group};
 
 use super::{Hosts, HostsModel, Network, Topology};
 
@@ -62,7 +62,13 @@ impl CollectivesBuilder {
     }
 
     /// Connects the ranks of this host, and then those of different ones.
-    pub(crate) fn connect_hosts(&self, group: &Group, topology: Topology, scratch: u64) -> Result<Hosts> {
+    pub(crate) fn connect_hosts(
+        &self,
+        group: &Group,
+        topology: Topology,
+        scratch: u64,
+        counters: &Counters,
+    ) -> Result<Hosts> {
         if self.check_calls {
             return Err(Error::InvalidArgument(
                 "check_calls(true) with ranks on several hosts; it compares calls of ranks on one".into(),
@@ -73,7 +79,8 @@ impl CollectivesBuilder {
             1 => None,
             _ => {
                 let ranks = locals.iter().map(|r| group.ranks[*r]);
-                let builder = Self { host: Some("one".into()), algorithms: Vec::new(), ..self.clone() };
+                let (host, algorithms) = (Some("one".into()), Vec::new());
+                let builder = Self { host, algorithms, among_hosts: true, ..self.clone() };
                 Some(builder.ranks(ranks).connect()?)
             }
         };
@@ -96,6 +103,6 @@ impl CollectivesBuilder {
             target: "mscclpp::conn", rank = group.ranks[group.rank], hosts = topology.hosts(), here = ?topology.locals(),
             "collectives of ranks on several hosts, over {transport:?}"
         );
-        Hosts::connect(&self.comm, &self.gpu, group, (topology, local, model), network, scratch)
+        Hosts::connect(&self.comm, &self.gpu, group, (topology, local, model), network, scratch, counters)
     }
 }

@@ -5,7 +5,10 @@
 pub(crate) mod pairs;
 pub(crate) mod reference;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
@@ -100,19 +103,29 @@ pub(crate) fn zeros<T: Element>(gpu: &Gpu, len: usize) -> DeviceSlice<T> {
     slice(gpu, &vec![T::zeroed(); len])
 }
 
-/// Rank 0 waits for calls that the others do not make, until it aborts. All ranks call it.
+/// Rank 0 waits for calls that rank 1 does not make, until it aborts. What it had queued is not taken for its first call when
+/// rank 1 makes that. Both ranks call it.
 pub(crate) fn abort_ends_waits(comm: &Communicator, gpu: &Gpu, collectives: &Collectives) {
     let stream = gpu.stream().expect("a stream");
-    let numbers = zeros::<f64>(gpu, 1000);
     if collectives.rank() == 0 {
-        for _ in 0..3 {
+        for n in 1..=3 {
+            let numbers = slice(gpu, &[f64::from(n); 1000]);
             collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+            collectives.send(&numbers, 1, &stream).unwrap();
         }
         collectives.abort("enough");
         let error = collectives.synchronize(&stream).expect_err("it was aborted");
         assert_eq!(error.kind(), ErrorKind::Aborted, "{error:?}");
         let error = collectives.barrier(&stream).expect_err("it was aborted");
         assert!(format!("{error:?}").contains("enough"), "{error:?}");
+    }
+    comm.bootstrap().barrier().unwrap();
+    if collectives.rank() == 1 {
+        let numbers = slice(gpu, &[0.5f64; 1000]);
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        if stream.synchronize_or_abort(Duration::from_millis(300), collectives).is_ok() {
+            assert_eq!(numbers.read().unwrap(), [1.5; 1000]);
+        }
     }
     comm.bootstrap().barrier().unwrap();
 }

@@ -4,14 +4,15 @@
 //! A call is a barrier between all ranks, copies, and another barrier, in one stream.
 //!
 //! - C1. A rank's copies begin when every rank's first barrier runs. So what came before in the peers' streams is complete, and
-//!   their receive memory has neither to be read nor written any more.
+//!   their receive memory has neither to be read nor written any more. If the barrier gave up, the copies are made all the same:
+//!   nothing takes them out of a stream. [`Collectives::register_symmetric`](crate::Collectives::register_symmetric) says so.
 //! - C2. The second barrier comes behind the copies, in each rank's stream. So when it is complete on a rank, all that the others
 //!   send it is there, and nobody writes into its memory any more.
 //! - C3. Where a peer's place is, this rank knows by the promise of [`Collectives::register_symmetric`](crate::Collectives::register_symmetric).
 //!   No part of it is memory that the call sends from, but for the own part of an all_gather, into which nobody else writes.
 //!
-//! The own part is copied beside the others, in a stream that is forked from the call's and joined with it again. Simulated
-//! devices capture one stream at a time: there it is copied before the others.
+//! The own part is copied beside the others, in a stream that is forked from the call's and joined with it again; before them
+//! where that cannot be (`can_fork`).
 
 use mscclpp::{DeviceBuffer, DevicePtr, LaunchConfig, Stream, gpu::Owner};
 
@@ -20,6 +21,7 @@ use crate::{
     calls::{Inner, Mapped},
     handle::MAX_RANKS,
     kernels::Words,
+    order::{can_fork, comes_after},
     plan::{Plan, Planned},
 };
 
@@ -46,14 +48,13 @@ impl Inner {
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let (rank, ranks) = (self.group.rank, self.group.ranks.len());
-        self.meet(mapped, signature, places, stream, buffers)?;
         let own = plan.segments[rank];
-        let aside = places.aside.as_ref().filter(|_| own.send != own.recv);
-        if let Some(aside) = aside {
-            let event = self.gpu.event(false)?;
-            stream.record(&event)?;
-            aside.wait_event(&event)?;
-        }
+        let aside = match places.aside.as_ref().filter(|_| own.send != own.recv) {
+            Some(aside) if can_fork(stream, aside)? => Some(aside),
+            _ => None,
+        };
+        self.meet(mapped, signature, places, stream, buffers)?;
+        aside.map_or(Ok(()), |aside| comes_after(&self.gpu, stream, aside))?;
         if own.send != own.recv {
             // SAFETY: the caller's promise for this rank's memory, of which nobody writes into this part (C3).
             unsafe { aside.unwrap_or(stream).copy(own.recv, own.send, own.recv_bytes)? };
@@ -65,11 +66,7 @@ impl Inner {
             // `places.owner` is kept, and free for this (C1).
             unsafe { stream.copy(places.at_peers[p], segment.send, segment.send_bytes)? };
         }
-        if let Some(aside) = aside {
-            let event = self.gpu.event(false)?;
-            aside.record(&event)?;
-            stream.wait_event(&event)?;
-        }
+        aside.map_or(Ok(()), |aside| comes_after(&self.gpu, aside, stream))?;
         self.meet(mapped, signature, places, stream, buffers)
     }
 

@@ -1,6 +1,6 @@
 //! The order of calls that are made on different streams.
 
-use mscclpp::{Event, Gpu, Stream};
+use mscclpp::{Event, Gpu, Platform, Stream};
 
 use crate::Result;
 
@@ -8,7 +8,7 @@ use crate::Result;
 #[derive(Default)]
 pub(crate) struct Order {
     last: Last,
-    captured: Option<Stream>,
+    captured: Option<Captured>,
 }
 
 #[derive(Default)]
@@ -21,9 +21,26 @@ enum Last {
     Event(Event, Stream),
 }
 
+/// The last call that was captured. As [`Last`], it keeps no stream of others, which may be gone at any time.
+struct Captured {
+    capture: u64,
+    /// Recorded behind it.
+    event: Event,
+    stream: Stream,
+}
+
 impl Order {
     /// Makes later work in `stream` come after the last call.
     pub(crate) fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
+        if let Some(captured) = &self.captured
+            && stream.capture_id()? == Some(captured.capture)
+        {
+            // Otherwise they would be branches of a graph that run at the same time.
+            if captured.stream.raw() != stream.raw() {
+                stream.wait_event(&captured.event)?;
+            }
+            return Ok(());
+        }
         match &self.last {
             Last::Nothing => {}
             Last::Stream(last) | Last::Event(_, last) if last.is(stream) => {}
@@ -35,11 +52,7 @@ impl Order {
                     stream.wait_event(&event)?;
                 }
             }
-            Last::Stream(last) => {
-                let event = gpu.event(false)?;
-                last.record(&event)?;
-                stream.wait_event(&event)?;
-            }
+            Last::Stream(last) => comes_after(gpu, last, stream)?,
             Last::Event(event, _) => stream.wait_event(event)?,
         }
         Ok(())
@@ -59,9 +72,10 @@ impl Order {
 
     /// The last call is in `stream`.
     pub(crate) fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
-        if stream.is_capturing()? {
-            // A foreign one may be gone at any time.
-            self.captured = (!stream.is_foreign()).then(|| stream.clone());
+        if let Some(capture) = stream.capture_id()? {
+            let event = gpu.event(false)?;
+            stream.record(&event)?;
+            self.captured = Some(Captured { capture, event, stream: stream.clone() });
             return Ok(());
         }
         self.last = if stream.is_foreign() {
@@ -84,11 +98,30 @@ impl Order {
             Last::Stream(last) => Some(last),
             _ => None,
         };
-        for stream in last.into_iter().chain(&self.captured) {
+        // A foreign one may be gone at any time.
+        let captured = self.captured.as_ref().map(|captured| &captured.stream).filter(|it| !it.is_foreign());
+        for stream in last.into_iter().chain(captured) {
             if stream.is_capturing()? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+}
+
+/// What comes into `later` comes after all that is in `earlier`.
+pub(crate) fn comes_after(gpu: &Gpu, earlier: &Stream, later: &Stream) -> Result<()> {
+    let event = gpu.event(false)?;
+    earlier.record(&event)?;
+    Ok(later.wait_event(&event)?)
+}
+
+/// Whether work of a call in `stream` may go into `side`, too. A stream stays in a capture that it was forked into until that
+/// ends, and is none for work outside of it or of another one. Simulated devices capture one stream alone.
+pub(crate) fn can_fork(stream: &Stream, side: &Stream) -> Result<bool> {
+    if stream.gpu().platform() == Platform::Host {
+        return Ok(!stream.is_capturing()?);
+    }
+    let capture = side.capture_id()?;
+    Ok(capture.is_none() || capture == stream.capture_id()?)
 }

@@ -130,8 +130,9 @@ impl Collectives {
     ///
     /// So a rank knows without asking where the others take what it sends, and the largest calls go by the copy engines of the
     /// devices ([`Way::Engines`](crate::Way::Engines)), which reach more of the link than kernels do and leave the multiprocessors to
-    /// others. If ranks do not keep to it, what they send lies in the wrong place of this memory, or they wait for ever. If a call is
-    /// aborted, or a rank is lost, others may still write into this memory: it is not used for anything else before they have ended.
+    /// others. If ranks do not keep to it, what they send lies in the wrong place of this memory, or they wait for ever. If a rank
+    /// aborts, its time is up, or it has lost another, it still writes what its calls send: into this memory of ranks that have not
+    /// come to these calls, too. So nobody uses what it has there after another rank has given up, which it may not know yet.
     ///
     /// # Errors
     /// As there. [`Error::InvalidArgument`] if another rank calls [`Collectives::register`].

@@ -381,6 +381,54 @@ fn an_abort_ends_waits_of_checked_calls() {
     });
 }
 
+/// Calls on two streams of one capture come one after the other, as they were made. A side stream of theirs may still be in that
+/// capture when a call is made outside of it. Simulated devices capture one stream alone.
+#[test]
+fn calls_in_two_streams_of_a_capture_have_an_order() {
+    ranks(2, |comm, gpu| {
+        if gpu.platform() == Platform::Host {
+            return;
+        }
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let rank = collectives.rank() as u32;
+        let streams = [(); 2].map(|()| gpu.stream().expect("a stream"));
+        let numbers = [(); 2].map(|()| zeros::<u32>(gpu, 20_000));
+        let outside = slice(gpu, &[rank + 1; 100]);
+        let events = [(); 2].map(|()| gpu.event(false).expect("an event"));
+
+        streams[0].begin_capture().unwrap();
+        streams[0].record(&events[0]).unwrap();
+        streams[1].wait_event(&events[0]).unwrap();
+        for _ in 0..4 {
+            for (numbers, stream) in numbers.iter().zip(&streams) {
+                collectives.all_reduce(numbers, numbers, ReduceOp::Sum, stream).unwrap();
+            }
+        }
+        let third = gpu.stream().unwrap();
+        collectives.all_reduce(&outside, &outside, ReduceOp::Sum, &third).unwrap();
+        streams[1].record(&events[1]).unwrap();
+        streams[0].wait_event(&events[1]).unwrap();
+        let graph = streams[0].end_capture().unwrap();
+        collectives.synchronize(&third).unwrap();
+        assert_eq!(outside.read().unwrap(), [3; 100]);
+
+        for round in 0..200 {
+            let given = |n: u32, rank: u32| round * 10 + n + rank;
+            for (n, numbers) in (0..).zip(&numbers) {
+                numbers.write(&[given(n, rank); 20_000]).unwrap();
+            }
+            // SAFETY: what was captured keeps its memory.
+            unsafe { graph.launch(&third).unwrap() };
+            collectives.synchronize(&third).unwrap();
+            for (n, numbers) in (0..).zip(&numbers) {
+                let expected = 8 * (given(n, 0) + given(n, 1));
+                assert!(numbers.read().unwrap().iter().all(|it| *it == expected), "round {round}");
+            }
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
 /// Calls on two streams, of which the first is captured behind its call, which waits for the other rank.
 #[test]
 fn a_capture_behind_a_call_does_not_hide_it() {

@@ -112,6 +112,7 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     /// Whether others made the stream.
     fn is_foreign(&self) -> bool;
     fn is_being_captured(&self) -> Result<bool>;
+    fn capture_id(&self) -> Result<Option<u64>>;
     fn begin_capture(&self) -> Result<()>;
     /// Where [`crate::Stream::before_capture`] is kept.
     fn before_capture(&self) -> &Mutex<Option<Event>>;

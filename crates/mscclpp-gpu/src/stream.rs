@@ -77,6 +77,15 @@ impl Stream {
         self.backend()?.is_being_captured()
     }
 
+    /// The number of the capture that it is part of, if it is: the same for all streams of that capture, and for none of another
+    /// one that is under way. Does not block, and disturbs no capture.
+    ///
+    /// # Errors
+    /// As [`Stream::is_capturing`].
+    pub fn capture_id(&self) -> Result<Option<u64>> {
+        self.backend()?.capture_id()
+    }
+
     /// Blocks until all work submitted so far is complete.
     ///
     /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].

@@ -13,9 +13,7 @@ mod topology;
 
 use std::sync::atomic::AtomicBool;
 
-use mscclpp::{
-    Communicator, DeviceBuffer, DevicePtr, Event, Gpu, Platform, Semaphore, Stream, Transport, gpu::Owner,
-};
+use mscclpp::{Communicator, DeviceBuffer, DevicePtr, Event, Gpu, Semaphore, Stream, Transport, gpu::Owner};
 
 use crate::{
     Collectives, DataType, Kind, ReduceOp, Request, Result,
@@ -23,6 +21,7 @@ use crate::{
     group::Group,
     handle::{MAX_RANKS_OF_HOSTS, Message},
     messages::Messages,
+    order::{can_fork, comes_after},
     plan::{Planned, plan},
 };
 
@@ -234,7 +233,7 @@ impl Hosts {
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
-        let fork = self.local.is_some() && chunks.len() > 1 && can_fork(stream)?;
+        let fork = self.local.is_some() && chunks.len() > 1 && can_fork(stream, &self.beside)?;
         let beside = if fork { &self.beside } else { stream };
         let all = |steps: &[Step], stream: &Stream| {
             // SAFETY: the caller's promise.
@@ -254,7 +253,7 @@ impl Hosts {
         for chunk in chunks {
             all(one(&chunk.before), stream)?;
             if fork {
-                after(inner, stream, beside)?;
+                comes_after(&inner.gpu, stream, beside)?;
             }
             all(&chunk.between, beside)?;
             let done = fork.then(|| inner.gpu.event(false)).transpose()?;
@@ -282,10 +281,10 @@ impl Hosts {
             // SAFETY: the caller's promise.
             return unsafe { self.send_rounds(inner, rounds, stream, buffers) };
         };
-        let fork = !rounds.is_empty() && can_fork(stream)?;
+        let fork = !rounds.is_empty() && can_fork(stream, &self.beside)?;
         let beside = if fork { &self.beside } else { stream };
         if fork {
-            after(inner, stream, beside)?;
+            comes_after(&inner.gpu, stream, beside)?;
         }
         for batch in batches {
             // SAFETY: the caller's promise.
@@ -293,7 +292,7 @@ impl Hosts {
         }
         // SAFETY: the caller's promise.
         unsafe { self.send_rounds(inner, rounds, stream, buffers)? };
-        if fork { after(inner, beside, stream) } else { Ok(()) }
+        if fork { comes_after(&inner.gpu, beside, stream) } else { Ok(()) }
     }
 
     /// # Safety
@@ -311,18 +310,6 @@ impl Hosts {
         }
         Ok(())
     }
-}
-
-/// Whether work of a call may go into another stream, too: simulated devices capture one stream alone.
-fn can_fork(stream: &Stream) -> Result<bool> {
-    Ok(stream.gpu().platform() != Platform::Host || !stream.is_capturing()?)
-}
-
-/// What comes into `later` comes after all that is in `earlier`.
-fn after(inner: &Inner, earlier: &Stream, later: &Stream) -> Result<()> {
-    let event = inner.gpu.event(false)?;
-    earlier.record(&event)?;
-    Ok(later.wait_event(&event)?)
 }
 
 /// A word of each, reduced.

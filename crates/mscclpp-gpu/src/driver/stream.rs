@@ -279,6 +279,10 @@ impl<D: Api> StreamBackend for Stream<D> {
         self.is_capturing()
     }
 
+    fn capture_id(&self) -> Result<Option<u64>> {
+        Ok(if self.is_capturing()? { self.capture().map(|(id, _)| id) } else { None })
+    }
+
     fn begin_capture(&self) -> Result<()> {
         if self.handle() as usize <= LAST_SPECIAL_HANDLE {
             return Err(Error::invalid("a default stream cannot be captured; use Gpu::stream"));

@@ -248,6 +248,10 @@ impl Queue {
         self.state.lock().capture.is_some()
     }
 
+    pub(super) fn capture_id(&self) -> Option<u64> {
+        self.state.lock().capture.as_ref().map(|capture| Arc::as_ptr(&capture.token).addr() as u64)
+    }
+
     pub(super) fn begin_capture(&self) -> Result<()> {
         let mut state = self.state.lock();
         state.check()?;

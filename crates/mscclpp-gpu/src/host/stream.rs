@@ -106,6 +106,10 @@ impl StreamBackend for HostStream {
         Ok(self.queue.is_capturing())
     }
 
+    fn capture_id(&self) -> Result<Option<u64>> {
+        Ok(self.queue.capture_id())
+    }
+
     fn begin_capture(&self) -> Result<()> {
         self.queue.begin_capture()
     }

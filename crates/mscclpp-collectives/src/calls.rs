@@ -1,7 +1,7 @@
 //! From a plan to a launch.
 
 use std::{
-    sync::{Arc, atomic::AtomicU32},
+    sync::{Arc, OnceLock, atomic::AtomicU32},
     time::Duration,
 };
 
@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
     pub(crate) timeout: Option<Duration>,
+    /// Why [`Collectives::abort`](crate::Collectives::abort) was called.
+    pub(crate) aborted: OnceLock<String>,
     pub(crate) tag: u32,
     /// What the program calls this rank's host, if it does.
     pub(crate) host: Option<String>,

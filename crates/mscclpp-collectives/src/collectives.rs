@@ -374,6 +374,8 @@ impl Collectives {
     /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
     /// block. Other ranks are not told; [`Communicator::abort`] tells them.
     pub fn abort(&self, reason: &str) {
+        // The first reason stays. Semaphores of ranks that have left keep that one.
+        let _ = self.inner.aborted.set(reason.to_owned());
         self.inner.semaphores().for_each(|semaphore| semaphore.abort(reason));
     }
 
@@ -408,7 +410,8 @@ impl Collectives {
                 }
             }
         }
-        Ok(())
+        let aborted = self.inner.aborted.get();
+        aborted.map_or(Ok(()), |reason| Err(self.failed(CoreError::Aborted { reason: reason.clone() })))
     }
 }
 

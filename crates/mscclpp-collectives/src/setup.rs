@@ -1,6 +1,9 @@
 //! How ranks set up collectives together.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use mscclpp::{
     Communicator, Device, DevicePtr, EndpointConfig, Gpu, MemoryChannel, Platform, Transport,
@@ -297,6 +300,7 @@ impl CollectivesBuilder {
             selector: self.selector,
             algorithms: self.algorithms,
             timeout: self.timeout,
+            aborted: OnceLock::new(),
             tag,
             host: self.host,
             registrations: Registrations::default(),

@@ -5,6 +5,7 @@ mod support;
 
 use std::{
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -329,6 +330,26 @@ fn an_abort_ends_waits() {
             let told = Told::new(Choice { way, two_steps: false, blocks, threads: 64 });
             let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
             abort_ends_waits(comm, gpu, &collectives);
+        }
+    });
+}
+
+/// Also where the others have left before, which is no failure by itself.
+#[test]
+fn after_an_abort_nothing_can_be_called() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        if collectives.rank() == 1 {
+            drop(collectives);
+            comm.bootstrap().barrier().unwrap();
+        } else {
+            comm.bootstrap().barrier().unwrap();
+            // The goodbye comes by another way.
+            thread::sleep(Duration::from_millis(100));
+            collectives.abort("enough");
+            let error = collectives.barrier(&stream).expect_err("it was aborted");
+            assert!(format!("{error:?}").contains("enough"), "{error:?}");
         }
     });
 }

@@ -327,3 +327,16 @@ fn what_is_registered_is_taken_back_once() {
         rank.destroy();
     });
 }
+
+/// What programs were given no communicator for, they end all the same.
+#[test]
+fn to_end_no_communicator_is_no_error() {
+    let (nccl, none) = (nccl(), ptr::null_mut());
+    // SAFETY: none is looked at.
+    unsafe {
+        nccl.ok((nccl.ncclCommFinalize)(none));
+        nccl.ok((nccl.ncclCommRevoke)(none, 0));
+        nccl.ok((nccl.ncclCommAbort)(none));
+        nccl.ok((nccl.ncclCommDestroy)(none));
+    }
+}

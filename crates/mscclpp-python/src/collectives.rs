@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mscclpp::{Communicator, DevicePtr, Gpu, Platform, Report, Stream};
+use mscclpp::{Communicator, DevicePtr, Gpu, Platform, Report, Stream, gpu::Abort as _};
 use mscclpp_collectives::{Collectives, DataType, Error, Kind, ReduceOp, Registered, Request};
 use parking_lot::Mutex;
 use pyo3::{prelude::*, types::PyTuple};
@@ -134,7 +134,10 @@ impl PyCollectives {
     ///
     /// All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
     /// of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
-    #[pyo3(signature = (requests, stream: "int", way = None, blocks = 0, threads = 0))]
+    ///
+    /// The calls also come behind what the streams `others` have, and what these get later comes behind the calls.
+    #[pyo3(signature = (requests, stream: "int", way = None, blocks = 0, threads = 0, others: "list[int]" = Vec::new()))]
+    #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn enqueue(
         &self,
         py: Python<'_>,
@@ -143,11 +146,15 @@ impl PyCollectives {
         way: Option<&str>,
         blocks: u32,
         threads: u32,
+        others: Vec<usize>,
     ) -> PyResult<bool> {
         let made = self.inner.get()?;
         let wish = way.map(|way| Wish::new(way, blocks, threads)).transpose()?;
         let enqueue = || {
-            let stream = stream_of(made.collectives.gpu(), stream)?;
+            let gpu = made.collectives.gpu();
+            let stream = stream_of(gpu, stream)?;
+            let others = others.iter().map(|other| stream_of(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
+            others.iter().try_for_each(|other| comes_after(gpu, other, &stream))?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
             if made.collectives.gpu().platform() == Platform::Host {
                 let was_idle = made.forget_copies(&stream)?;
@@ -158,6 +165,7 @@ impl PyCollectives {
             }
             // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
             unsafe { made.collectives.enqueue(&requests, &stream)? };
+            others.iter().try_for_each(|other| comes_after(gpu, &stream, other))?;
             Ok(false)
         };
         py.detach(|| Wish::during(wish, enqueue)).map_err(raised)
@@ -227,6 +235,12 @@ impl PyCollectives {
             retired::sweep();
             Ok(())
         })
+    }
+
+    /// Raises what became of complete calls, if their waits failed. Does not block.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let made = self.inner.get()?;
+        py.detach(|| made.collectives.check()).map_err(raised)
     }
 
     /// Ends the waits of this rank's calls, and those of all others.
@@ -392,6 +406,13 @@ fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
     }
     // SAFETY: the program says that this is a stream of the device, which lives.
     Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
+}
+
+/// What comes into `later` comes after all that is in `earlier`.
+fn comes_after(gpu: &Gpu, earlier: &Stream, later: &Stream) -> Result<(), Error> {
+    let event = gpu.event(false)?;
+    earlier.record(&event)?;
+    Ok(later.wait_event(&event)?)
 }
 
 /// Work that blocks, and whose wait Ctrl-C ends.

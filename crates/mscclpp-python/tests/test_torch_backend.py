@@ -4,6 +4,7 @@ import _thread
 import os
 import socket
 import threading
+import time
 from datetime import timedelta
 
 import mscclpp
@@ -216,6 +217,12 @@ def ways_to_call(rank, n, _address, port):
     dist.all_reduce(x := own(rank))
     assert (x == total).all()
 
+    # Images whose channels come last: a copy is sent, and the results have the order of the outputs.
+    images = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5).contiguous(memory_format=torch.channels_last) + rank
+    gathered = [torch.empty_like(images) for _ in range(n)]
+    dist.all_gather(gathered, images)
+    assert all((image == images - rank + r).all() for r, image in enumerate(gathered))
+
     # Groups that are split, whether or not torch asks for that by itself, and that are gone.
     assert group.get_group_store() is not None and group.options is None
     group.eager_connect_single_device(torch.device("cuda:0"))
@@ -234,6 +241,29 @@ def ways_to_call(rank, n, _address, port):
 
 def test_ways_to_call_a_group():
     ranks.run(N, ways_to_call, free_port(), timeout=IMPORTS)
+
+
+def aborted(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    group = dist.new_group(list(range(n)))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        threading.Timer(0.5, group.abort).start()
+        begun = time.monotonic()
+        with pytest.raises(RuntimeError):
+            dist.all_gather_object([None] * n, "nobody else comes", group=group)
+        assert time.monotonic() - begun < 60
+        with pytest.raises(RuntimeError, match="the program aborted the group"):
+            dist.barrier(group=group)
+        store.set("aborted", "yes")
+    else:
+        store.wait(["aborted"])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_an_abort_ends_a_wait_of_gloo():
+    ranks.run(2, aborted, free_port(), timeout=IMPORTS)
 
 
 def interrupted(rank, n, _address, port):

@@ -234,7 +234,8 @@ class Collectives:
     def group(self) -> Iterator[None]:
         """Make all calls in the block at its end, together. If it raises, none is made.
 
-        None may take what another one gives. Small all_reduces of one type and operation go in one launch.
+        None may take what another one gives. Small all_reduces of one type and operation go in one launch. Calls of several
+        streams go into the first of these, which comes behind the others and before what follows in them.
         """
         if self._gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "a group() inside a group()")
@@ -244,8 +245,13 @@ class Collectives:
             gathered = self._gathered
         finally:
             self._gathered = None
-        for stream, (requests, arrays) in gathered.items():
-            self._enqueue(requests, stream, arrays)
+        if not gathered:
+            return
+        # All in the first of the streams: messages of one may wait for those of another.
+        requests = [request for of_stream, _ in gathered.values() for request in of_stream]
+        arrays = [array for _, of_stream in gathered.values() for array in of_stream]
+        first, *others = gathered
+        self._enqueue(requests, first, arrays, others)
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
         """Put collectives into a stream, by addresses, together: for other libraries.
@@ -257,6 +263,10 @@ class Collectives:
         "float8_e4m3fn" or "float8_e5m2".
         """
         self._made.enqueue(requests, stream)
+
+    def check(self) -> None:
+        """Raise what became of complete calls, if a rank was lost or they were aborted. Does not block."""
+        self._made.check()
 
     def synchronize(self, stream: Any = 0) -> None:
         """Wait until the work of a stream is complete. Raises with the rank's number if one was lost."""
@@ -323,9 +333,11 @@ class Collectives:
         # What the program drops now must not be another array's memory at the end of the group.
         all_arrays.append(arrays)
 
-    def _enqueue(self, requests: list[Request], stream: int, arrays: Any) -> None:
+    def _enqueue(self, requests: list[Request], stream: int, arrays: Any, others: Sequence[int] = ()) -> None:
         if self.is_simulated:
             self._keep(arrays, lambda: self._made.enqueue(requests, stream))
+        elif others:
+            self._made.enqueue(requests, stream, others=list(others))
         else:
             self._made.enqueue(requests, stream)
 

@@ -1814,6 +1814,10 @@ class _Collectives:
         type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
         bytes, or address and size of memory. Returns what `enqueue` does.
         """
+    def check(self, /) -> None:
+        """
+        Raises what became of complete calls, if their waits failed. Does not block.
+        """
     def choice(self, /, request: Incomplete, way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
         """
         How `enqueue` would do it: the way, whether in two steps, and how many blocks and threads. None where no kernel is needed.
@@ -1832,7 +1836,7 @@ class _Collectives:
         """
         The number of its device.
         """
-    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> bool:
+    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
         """
         Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
         operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
@@ -1840,6 +1844,8 @@ class _Collectives:
 
         All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
         of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
+
+        The calls also come behind what the streams `others` have, and what these get later comes behind the calls.
         """
     @property
     def is_simulated(self, /) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ._collectives import Request
-from ._torch_calls import Call, contiguous, expect_alike, expect_same_type, moved, moving, reducing
+from ._torch_calls import Call, contiguous, dense, expect_alike, expect_same_type, moved, moving, reducing
 
 
 def into_list(
@@ -18,7 +18,8 @@ def into_list(
     if kind == "gather" and rank != root:
         return moving(kind, given, given, size, root)
     _expect_list(kind, taken, given, size)
-    contiguous(kind, given)
+    # Of a tensor in another order of dimensions, such as `channels_last`, a copy is sent.
+    dense(kind, given)
     counts = [moved(tensor)[1] for tensor in taken]
     if counts[rank] != moved(given)[1]:
         raise ValueError(f"{kind}: this rank gives {given.numel()} numbers, and takes {taken[rank].numel()} of its own")
@@ -33,11 +34,14 @@ def into_list(
         if room is None:
             room = given.new_empty(sum(tensor.numel() for tensor in taken))
             call.finish = lambda: _spread(room, taken)
+        sent = given
+        if not given.is_contiguous():
+            sent = call.copy = given.contiguous()
         name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
-        return [(name, given.data_ptr(), room.data_ptr(), count, dtype, "sum", root)] if any(counts) else []
+        return [(name, sent.data_ptr(), room.data_ptr(), count, dtype, "sum", root)] if any(counts) else []
 
     call = Call(kind, [given, *taken], [list(taken)], requests)
-    call.copies = in_one_piece is None
+    call.copies = in_one_piece is None or not given.is_contiguous()
     return call
 
 

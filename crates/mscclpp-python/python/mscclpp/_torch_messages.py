@@ -97,10 +97,15 @@ class Messages:
         waiting = [message for message in self._waiting if not message.is_captured]
         if not waiting:
             return _LOOK_EVERY
-        left = waiting[0].since + _PUT_OFF_FOR - time.monotonic()
+        # From the last one: those of a long list are given one after the other.
+        left = waiting[-1].since + _PUT_OFF_FOR - time.monotonic()
         if left > 0:
             return left
         if len(waiting) == len(self._waiting):
+            device = waiting[0].tensor.device
+            if device.type == "cuda":
+                # Otherwise this thread would make a context on the first device.
+                torch.cuda.set_device(device)
             # What went wrong is raised by those who wait.
             try:
                 self.make()

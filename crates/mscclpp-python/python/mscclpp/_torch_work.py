@@ -101,7 +101,9 @@ class Work(dist.Work):  # type: ignore[misc]
 
     def exception(self) -> Exception | None:
         """What went wrong, as far as known."""
-        return self._error or self._lane.error
+        if self._error is None and self._event is not None and self._event.query():
+            self._lane.look()
+        return self._error or self._lane.tell()
 
     def result(self) -> Any:
         """The tensors that take the results."""
@@ -145,6 +147,7 @@ class Work(dist.Work):  # type: ignore[misc]
                 self._lane.give_up(self._names, seconds)
                 break
             time.sleep(0.00005)
+        self._lane.look()
         self._lane.check()
 
 
@@ -159,6 +162,8 @@ class Lane:
         self.described = described
         self.timeout = timeout
         self.error: Exception | None = None
+        #: Whether the program has heard of it.
+        self._is_told = False
         #: Those on a simulated device that nobody has waited for, with what their calls do then.
         self._simulated: list[tuple[Work, Sequence[Call]]] = []
         self._completing = threading.RLock()
@@ -280,7 +285,22 @@ class Lane:
     def check(self) -> None:
         """Raises what became of earlier calls, if they failed."""
         if self.error is not None:
+            self._is_told = True
             raise self.error
+
+    def look(self) -> None:
+        """Finds out what became of complete calls on a GPU."""
+        if self.error is None:
+            try:
+                self.collectives.check()
+            except Exception as error:
+                self.error = error
+                _LOG.error("%s: %s", self.described, error)
+
+    def tell(self) -> Exception | None:
+        """What went wrong, which the program now knows."""
+        self._is_told = self._is_told or self.error is not None
+        return self.error
 
     def give_up(self, names: str, seconds: float) -> None:
         """Aborts calls that have taken too long. The error names whom they waited for."""
@@ -317,6 +337,9 @@ class Lane:
                 self.collectives.synchronize(self.stream.cuda_stream)
         finally:
             self.collectives.close()
+        if not self._is_told:
+            # Nobody else will say it.
+            self.check()
 
     # Calls that take too long, on GPUs, where nobody waits on the host.
 
@@ -350,6 +373,8 @@ class Lane:
                 n //= 2
             for _ in range(n):
                 self._followed.popleft()
+            if n > 0:
+                self.look()
             if n == 0 and time.monotonic() > self._followed[0][1]:
                 _, _, names, seconds = self._followed[0]
                 self.give_up(names, seconds)

@@ -26,6 +26,8 @@ from ._torch_work import Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
 _ON_SIMULATED = os.environ.get("MSCCLPP_TORCH_SIMULATED") == "1"
+#: For how many groups' calls a device has room. More that run at the same time may wait for each other for ever.
+_CALLS_AT_ONCE = int(os.environ.get("MSCCLPP_TORCH_CALLS_AT_ONCE", "4"))
 
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -49,6 +51,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._n_splits = 0
         #: Why there is no communicator any more.
         self._ended = ""
+        #: The job of a communicator that is being made.
+        self._forming: TcpBootstrap | None = None
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
         # What a group of torch itself does with gloo has all of the names that its version has.
         self._of_cpu = dist.ProcessGroup(store, rank, size)
@@ -226,9 +230,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def barrier(self, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Block the host until all ranks are here, and their collectives with CUDA tensors are complete."""
         opts = asked.options(c10d.BarrierOptions, opts, more, named)
+        if self._ended:
+            raise RuntimeError(self._ended)
+        # First: they may make the communicator.
+        self._messages.make()
         if "all" not in self._lanes and not _ON_SIMULATED:
             return self._gloo("barrier", *asked.some(opts))
-        self._messages.make()
         call = Call("barrier", [], [], lambda: [("barrier", 0, 0, 0, "uint8", "sum", 0)])
         lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
         return lane.run([call], asked.seconds(opts), blocks=True)
@@ -315,9 +322,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
         reason = self._ended = f"{self._described}: the program aborted the group"
-        self._messages.drop(reason)
-        for lane in self._lanes.values():
+        for lane in list(self._lanes.values()):
             lane.abort(reason)
+        # Another thread may be making a communicator, for messages that it does not let go of until then.
+        if self._forming is not None:
+            self._forming.abort(reason)
+        if hasattr(self._of_cpu, "abort"):
+            self._of_cpu.abort()
+        self._messages.drop(reason)
         self._lanes.clear()
 
     def shutdown(self) -> None:
@@ -325,8 +337,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._messages.make()
         self._ended = f"{self._described}: the group was shut down"
         lanes, self._lanes = self._lanes, {}
+        errors = []
         for lane in lanes.values():
-            lane.close()
+            try:
+                lane.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     # Steps of the above.
 
@@ -407,7 +425,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if lane is None:
             if self._ended:
                 raise RuntimeError(self._ended)
-            lane = self._lanes[key] = self._make_lane(device, key, ranks or list(range(self._size)))
+            lane = self._make_lane(device, key, ranks or list(range(self._size)))
+            if self._ended:
+                lane.abort(self._ended)
+                raise RuntimeError(self._ended)
+            self._lanes[key] = lane
         if lane.stream is not None and device.index not in (None, lane.device.index):
             raise ValueError(
                 f"{self._described} uses {lane.device}, not {device}: a group has one device for each rank"
@@ -416,11 +438,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _make_lane(self, device: torch.device, key: str, ranks: list[int]) -> Lane:
         rank, seconds = ranks.index(self._rank), self._timeout.total_seconds()
-        bootstrap = TcpBootstrap.create(rank, len(ranks))
-        bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank), seconds)
         index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
-        # What they overlap with are the matrix multiplications of a backward pass.
-        collectives = Collectives(Communicator(bootstrap), index, timeout=seconds, overlap=True)
+        self._forming = bootstrap = TcpBootstrap.create(rank, len(ranks))
+        try:
+            bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank), seconds)
+            # What they overlap with are the matrix multiplications of a backward pass.
+            collectives = Collectives(
+                Communicator(bootstrap), index, timeout=seconds, calls_at_once=_CALLS_AT_ONCE, overlap=True
+            )
+        finally:
+            self._forming = None
         return Lane(collectives, seconds, self._described)
 
 

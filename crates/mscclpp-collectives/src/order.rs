@@ -8,7 +8,8 @@ use crate::Result;
 #[derive(Default)]
 pub(crate) struct Order {
     last: Last,
-    captured: Option<Captured>,
+    /// Of each capture that is under way, and of some that have ended.
+    captured: Vec<Captured>,
 }
 
 #[derive(Default)]
@@ -21,7 +22,10 @@ enum Last {
     Event(Event, Stream),
 }
 
-/// The last call that was captured. As [`Last`], it keeps no stream of others, which may be gone at any time.
+/// How many captures at once are kept in order: of those of streams of others it is not known whether they have ended.
+const MOST_CAPTURES: usize = 16;
+
+/// The last call of a capture. As [`Last`], it keeps no stream of others, which may be gone at any time.
 struct Captured {
     capture: u64,
     /// Recorded behind it.
@@ -32,9 +36,8 @@ struct Captured {
 impl Order {
     /// Makes later work in `stream` come after the last call.
     pub(crate) fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
-        if let Some(captured) = &self.captured
-            && stream.capture_id()? == Some(captured.capture)
-        {
+        let capture = if self.captured.is_empty() { None } else { stream.capture_id()? };
+        if let Some(captured) = self.captured.iter().find(|captured| Some(captured.capture) == capture) {
             // Otherwise they would be branches of a graph that run at the same time.
             if captured.stream.raw() != stream.raw() {
                 stream.wait_event(&captured.event)?;
@@ -72,10 +75,16 @@ impl Order {
 
     /// The last call is in `stream`.
     pub(crate) fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
-        if let Some(capture) = stream.capture_id()? {
+        if stream.is_capturing()? {
+            // None of a capture that has failed: nothing came into the stream then.
+            let Some(capture) = stream.capture_id()? else { return Ok(()) };
             let event = gpu.event(false)?;
             stream.record(&event)?;
-            self.captured = Some(Captured { capture, event, stream: stream.clone() });
+            self.captured.retain(|it| it.capture != capture && it.may_go_on());
+            if self.captured.len() == MOST_CAPTURES {
+                self.captured.remove(0);
+            }
+            self.captured.push(Captured { capture, event, stream: stream.clone() });
             return Ok(());
         }
         self.last = if stream.is_foreign() {
@@ -99,13 +108,20 @@ impl Order {
             _ => None,
         };
         // A foreign one may be gone at any time.
-        let captured = self.captured.as_ref().map(|captured| &captured.stream).filter(|it| !it.is_foreign());
+        let captured = self.captured.iter().map(|captured| &captured.stream).filter(|it| !it.is_foreign());
         for stream in last.into_iter().chain(captured) {
             if stream.is_capturing()? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+}
+
+impl Captured {
+    /// Whether the capture may be under way.
+    fn may_go_on(&self) -> bool {
+        self.stream.is_foreign() || self.stream.capture_id().is_ok_and(|id| id == Some(self.capture))
     }
 }
 
@@ -122,6 +138,10 @@ pub(crate) fn can_fork(stream: &Stream, side: &Stream) -> Result<bool> {
     if stream.gpu().platform() == Platform::Host {
         return Ok(!stream.is_capturing()?);
     }
+    if !side.is_capturing()? {
+        return Ok(true);
+    }
+    // None of a capture that has failed and was not ended yet.
     let capture = side.capture_id()?;
-    Ok(capture.is_none() || capture == stream.capture_id()?)
+    Ok(capture.is_some() && capture == stream.capture_id()?)
 }

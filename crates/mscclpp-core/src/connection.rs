@@ -142,14 +142,18 @@ impl Connection {
 
     /// Tells the peer that this side has failed: its end of the connection fails with [`Error::PeerFailed`], and so all waits of
     /// its kernels over it end. `reason` says what failed and why, as in `proxy: offset 4000 is past the end`; what is
-    /// longer than [`LinkMonitor::MAX_REASON`] bytes is cut. This side's end goes on. Does nothing if that has failed
-    /// already. Does not block.
+    /// longer than [`LinkMonitor::MAX_REASON`] bytes is cut. This side's end goes on, if it has not failed by itself. Does nothing if
+    /// the peer is gone, or said first that it failed, or the job was aborted. Does not block.
     pub fn tell_failure(&self, reason: &str) {
         let mut end = reason.len().min(LinkMonitor::MAX_REASON);
         while !reason.is_char_boundary(end) {
             end -= 1;
         }
-        if self.check().is_ok() {
+        let is_known = |error: &Error| {
+            use Error::{Aborted, PeerClosed, PeerFailed, PeerLost};
+            matches!(error, PeerLost { .. } | PeerClosed { .. } | PeerFailed { .. } | Aborted { .. })
+        };
+        if self.inner.is_here() && !self.inner.monitor.check().is_err_and(|error| is_known(&error)) {
             self.inner.link.tell_failure(&reason[..end]);
         }
     }

@@ -350,6 +350,7 @@ impl Drop for SendQueue {
                     peer = %self.connection.label(),
                     "a queue was dropped before the transport had taken all; its connection fails"
                 );
+                self.connection.tell_failure(&format!("queue: {}", Report(&error)));
                 self.connection.fail(error);
             }
             true

@@ -232,21 +232,30 @@ impl Receiver {
         Ok(Served::Some)
     }
 
-    /// The adapter fails. The peer sees its own end fail.
-    fn give_up(&self, error: &Error) -> Option<Complaint> {
-        let error = mscclpp_net::Report(error).to_string();
-        tracing::warn!(target: "mscclpp::conn", device = self.side.adapter.name(), error, "a queue is given up");
+    /// The adapter fails.
+    fn give_up(&mut self, error: &Error) -> Option<Complaint> {
+        self.report_broken(&mscclpp_net::Report(error).to_string());
         None
+    }
+
+    /// Nothing will come over the queue any more, whether or not the peer sends again and sees that. So it is told, and what
+    /// this side waits for from it ends, too.
+    pub(crate) fn report_broken(&mut self, reason: &str) {
+        let device = self.side.adapter.name();
+        tracing::warn!(target: "mscclpp::conn", device, reason, "a queue is given up");
+        if let Some(admission) = self.admission.take() {
+            admission.report_broken(format!("queue pair {} of {device} failed: {reason}", self.qp.number()));
+        }
     }
 
     fn take(&mut self, completion: &Completion) -> Result<(), Option<Complaint>> {
         if Status(completion.status) != Status::SUCCESS {
             if Status(completion.status) != Status::FLUSHED {
                 let (status, remedy) = Status(completion.status).explain();
-                tracing::debug!(
-                    target: "mscclpp::conn", device = self.side.adapter.name(), status, remedy, vendor = completion.vendor,
-                    "the receiving end of a queue failed"
-                );
+                self.report_broken(&format!(
+                    "a receive failed with {status} (vendor code {:#x}): {remedy}",
+                    completion.vendor
+                ));
             }
             return Err(None);
         }
@@ -300,10 +309,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// Makes the next message raise an event.
-    pub(crate) fn arm(&self) {
+    /// Makes the next message raise an event. If that fails, the queue is over.
+    pub(crate) fn arm(&mut self) {
         if let Err(error) = self.cq.arm() {
             self.give_up(&error);
+            self.is_over = true;
         }
     }
 }

@@ -1,10 +1,10 @@
 //! What the parts of a connection know in common: the endpoint on this side, and the state of the link to the peer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mscclpp_core::{Error as CoreError, IbConfig, LinkMonitor, Result as CoreResult, Transport};
 use mscclpp_gpu::Gpu;
-use mscclpp_net::links::{LinkEnd, LinkEvents, Name};
+use mscclpp_net::links::{Failures, LinkEnd, LinkEvents, Name};
 
 use crate::{
     adapter::{Adapter, Port, Reliability},
@@ -47,11 +47,17 @@ pub(crate) struct LinkState {
     pub(crate) side: Side,
     pub(crate) mode: SignalMode,
     monitor: LinkMonitor,
+    failures: OnceLock<Failures>,
 }
 
 impl LinkState {
     pub(crate) fn new(side: Side, mode: SignalMode, monitor: LinkMonitor) -> Self {
-        Self { side, mode, monitor }
+        Self { side, mode, monitor, failures: OnceLock::new() }
+    }
+
+    /// How the peer is told that this side fails.
+    pub(crate) fn tells_by(&self, failures: Failures) {
+        let _ = self.failures.set(failures);
     }
 
     /// Whether signals go as immediate data.
@@ -63,8 +69,15 @@ impl LinkState {
         self.monitor.check()
     }
 
+    /// It fails, because of this side. The peer is told: nothing that arrives there, or fails to, says so.
     pub(crate) fn fail(&self, error: Error) {
-        self.monitor.fail(error.over(self.side.transport));
+        let error = error.over(self.side.transport);
+        if self.monitor.check().is_ok()
+            && let Some(failures) = self.failures.get()
+        {
+            failures.tell(mscclpp_core::Report(&error).to_string());
+        }
+        self.monitor.fail(error);
     }
 
     /// The name of the peer in errors.

@@ -13,7 +13,7 @@
 
 use std::{collections::VecDeque, sync::Arc, sync::atomic::Ordering};
 
-use mscclpp_core::{SendQueue, SignallerId, provider::RouteId};
+use mscclpp_core::{Report, SendQueue, SignallerId, provider::RouteId};
 use mscclpp_gpu::PinnedBuffer;
 
 use crate::{
@@ -241,6 +241,17 @@ impl ProxyHandler for Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if let Some(error) = self.state.own_failure() {
+            // What was set aside is not sent any more: nobody waits here for it, and its sources may have changed. Signals of it
+            // were counted, so the connections cannot go on.
+            for (shared, open) in self.state.connections.iter().zip(&self.connections) {
+                if open.as_ref().is_some_and(|open| open.queue.waiting() > 0) {
+                    let reason = format!("proxy: {}", Report(&error));
+                    shared.connection.tell_failure(&reason);
+                    shared.connection.fail(mscclpp_core::Error::Aborted { reason });
+                }
+            }
+        }
         self.connections.clear();
         self.state.words_may_go();
     }

@@ -48,7 +48,8 @@ pub trait BaseProxyService: Send + Sync {
 /// The service stops for good if a trigger cannot be carried out (an unknown number, a range outside its memory, a lost
 /// peer), or if the peer of a connection is lost. Waits and flushes of kernels on all its semaphores then return false.
 /// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, and name the trigger. The process lives on. The peers of
-/// all its connections are told: their ends fail with [`mscclpp_core::Error::PeerFailed`]. An abort is not told.
+/// all its connections are told: their ends fail with [`mscclpp_core::Error::PeerFailed`]. An abort is not told, but to
+/// those for whom something was set aside, when the service is dropped.
 ///
 /// # Memory of 4 GiB and more
 /// Offsets and sizes in triggers have 32 bits. Register larger memory in pieces, which get consecutive numbers:

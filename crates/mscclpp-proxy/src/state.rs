@@ -222,7 +222,7 @@ impl ServiceState {
             _ => format!("proxy: {}", Report(error)),
         };
         for entry in self.connections.iter() {
-            // Which does nothing where the peer failed first.
+            // Which says nothing to a peer that failed first.
             entry.connection.tell_failure(&reason);
         }
     }

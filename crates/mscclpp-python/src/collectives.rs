@@ -237,6 +237,14 @@ impl PyCollectives {
         })
     }
 
+    /// The number of the capture that a stream is part of, if it is.
+    #[pyo3(signature = (stream: "int"))]
+    fn capture_of(&self, stream: usize) -> PyResult<Option<u64>> {
+        let made = self.inner.get()?;
+        let id = stream_of(made.collectives.gpu(), stream).and_then(|stream| Ok(stream.capture_id()?));
+        id.map_err(raised)
+    }
+
     /// Raises what became of complete calls, if their waits failed. Does not block.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let made = self.inner.get()?;

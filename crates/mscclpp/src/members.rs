@@ -24,6 +24,8 @@ pub(crate) struct Members {
     log_waits_after: Duration,
     queues: Mutex<HashMap<(usize, u32), Arc<ReceiveQueue>>>,
     known: Mutex<Known>,
+    /// For each peer, how often this rank has settled with it, and the last number that came from there.
+    settled: Mutex<HashMap<usize, (u64, u64)>>,
 }
 
 /// A connection is either failed by `failure`'s setting or, coming later, by its own entry: both look at the other
@@ -45,8 +47,9 @@ struct Entry {
 impl Members {
     /// Watches the job: when it fails, so do the connections.
     pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>, log_waits_after: Duration) -> Arc<Self> {
-        let (queues, known) = (Mutex::default(), Mutex::default());
-        let members = Arc::new(Self { bootstrap, origin: Origin::here(), log_waits_after, queues, known });
+        let (queues, known, settled) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let origin = Origin::here();
+        let members = Arc::new(Self { bootstrap, origin, log_waits_after, queues, known, settled });
         let weak = Arc::downgrade(&members);
         members.bootstrap.on_failure(Box::new(move |error| {
             if let Some(members) = weak.upgrade() {
@@ -73,6 +76,22 @@ impl Members {
     pub(crate) fn receive_queue(&self, peer: usize, tag: u32) -> Arc<ReceiveQueue> {
         let new = || Arc::new(ReceiveQueue::new(peer, tag));
         Arc::clone(self.queues.lock().entry((peer, tag)).or_insert_with(new))
+    }
+
+    /// The number of this rank's next [`Communicator::settle`](crate::Communicator::settle) with `peer`.
+    pub(crate) fn settles(&self, peer: usize) -> u64 {
+        let mut settled = self.settled.lock();
+        let (own, _) = settled.entry(peer).or_default();
+        *own += 1;
+        *own
+    }
+
+    /// Whether `peer` has settled `number` times, as far as is known, or with what has come: `theirs`.
+    pub(crate) fn has_settled(&self, peer: usize, number: u64, theirs: Option<u64>) -> bool {
+        let mut settled = self.settled.lock();
+        let (_, last) = settled.entry(peer).or_default();
+        *last = theirs.map_or(*last, |theirs| theirs.max(*last));
+        *last >= number
     }
 
     /// From now on the connection fails with the job.

@@ -26,13 +26,22 @@ impl Communicator {
         let bootstrap = self.bootstrap();
         let peers: Vec<usize> = peers.into_iter().filter(|&peer| peer != bootstrap.rank()).collect();
         let deadline = Instant::now() + SETTLING;
-        for &peer in &peers {
-            bootstrap.send(&[], peer, SETTLED)?;
+        let numbers = peers.iter().map(|&peer| (peer, self.members().settles(peer))).collect::<Vec<_>>();
+        for &(peer, number) in &numbers {
+            bootstrap.send(&number.to_le_bytes(), peer, SETTLED)?;
         }
-        for peer in peers {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let Err(error) = bootstrap.recv_timeout(peer, SETTLED, left) {
-                tracing::debug!(target: "mscclpp::conn", peer, %error, "a peer has not said that it is done");
+        for (peer, number) in numbers {
+            let mut theirs = None;
+            // What comes may be of an earlier call, for which this rank did not wait so long.
+            while !self.members().has_settled(peer, number, theirs) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match bootstrap.recv_timeout(peer, SETTLED, left) {
+                    Ok(message) => theirs = message.try_into().ok().map(u64::from_le_bytes),
+                    Err(error) => {
+                        tracing::debug!(target: "mscclpp::conn", peer, %error, "a peer has not said that it is done");
+                        break;
+                    }
+                }
             }
         }
         Ok(())

@@ -71,6 +71,26 @@ fn ranks_settle_with_those_that_have_made_their_side_and_with_no_others() {
     });
 }
 
+/// A rank was not waited for the first time. What it said then does not count the second time.
+#[test]
+fn who_came_late_once_is_waited_for_the_next_time() {
+    let made = Arc::new(AtomicBool::new(false));
+    ranks(2, move |comm| {
+        if comm.bootstrap().rank() == 0 {
+            comm.settle([1]).unwrap();
+            comm.bootstrap().send(&[], 1, 7).unwrap();
+            comm.settle([1]).unwrap();
+            assert!(made.load(Ordering::Acquire), "rank 0 was too early");
+        } else {
+            comm.bootstrap().recv(0, 7).unwrap();
+            comm.settle([0]).unwrap();
+            thread::sleep(Duration::from_millis(300));
+            made.store(true, Ordering::Release);
+            comm.settle([0]).unwrap();
+        }
+    });
+}
+
 #[test]
 fn of_several_places_both_sides_choose_the_same() {
     // Devices behind the fake of HIP are simulated, and timed all the same.

@@ -15,6 +15,8 @@ use std::sync::atomic::AtomicBool;
 
 use mscclpp::{Communicator, DeviceBuffer, DevicePtr, Event, Gpu, Semaphore, Stream, Transport, gpu::Owner};
 
+use parking_lot::Mutex;
+
 use crate::{
     Collectives, DataType, Kind, ReduceOp, Request, Result,
     calls::{Counters, Inner, Reach},
@@ -37,8 +39,8 @@ pub(crate) struct Hosts {
     local: Option<Collectives>,
     links: Links,
     model: HostsModel,
-    /// For messages within the host, beside those to others.
-    beside: Stream,
+    /// For what goes beside the calls' own streams: more than one only where some are in captures that go on.
+    beside: Mutex<Vec<Stream>>,
     /// Whether the other ranks were told that this one's calls have failed.
     told: AtomicBool,
 }
@@ -76,7 +78,7 @@ impl Hosts {
         let mut links = Links::connect(comm, gpu, group, &topology, network, budget, of_host)?;
         // One that gives up ends those behind it, within the host and between hosts.
         links.call.epochs = local.as_ref().map_or(counters, |local| &local.inner.counters).epochs();
-        Ok(Self { topology, local, links, model, beside: gpu.stream()?, told: AtomicBool::new(false) })
+        Ok(Self { topology, local, links, model, beside: Mutex::default(), told: AtomicBool::new(false) })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -222,7 +224,24 @@ impl Hosts {
         Ok(())
     }
 
-    /// What is between hosts goes into the stream beside, in the order of the chunks, as far as it can be beside.
+    /// A stream for work of a call in `stream` that may go beside it. None where the platform has none.
+    fn side(&self, stream: &Stream) -> Result<Option<Stream>> {
+        let mut sides = self.beside.lock();
+        for side in &*sides {
+            if can_fork(stream, side)? {
+                return Ok(Some(side.clone()));
+            }
+        }
+        // Simulated devices capture one stream alone.
+        let side = stream.gpu().stream()?;
+        if !can_fork(stream, &side)? {
+            return Ok(None);
+        }
+        sides.push(side.clone());
+        Ok(Some(side))
+    }
+
+    /// What is between hosts goes into a stream beside, in the order of the chunks, as far as it can be beside.
     ///
     /// # Safety
     /// As for [`Hosts::submit`].
@@ -233,8 +252,8 @@ impl Hosts {
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
-        let fork = self.local.is_some() && chunks.len() > 1 && can_fork(stream, &self.beside)?;
-        let beside = if fork { &self.beside } else { stream };
+        let side = if self.local.is_some() && chunks.len() > 1 { self.side(stream)? } else { None };
+        let (fork, beside) = (side.is_some(), side.as_ref().unwrap_or(stream));
         let all = |steps: &[Step], stream: &Stream| {
             // SAFETY: the caller's promise.
             steps
@@ -281,8 +300,8 @@ impl Hosts {
             // SAFETY: the caller's promise.
             return unsafe { self.send_rounds(inner, rounds, stream, buffers) };
         };
-        let fork = !rounds.is_empty() && can_fork(stream, &self.beside)?;
-        let beside = if fork { &self.beside } else { stream };
+        let side = if rounds.is_empty() { None } else { self.side(stream)? };
+        let (fork, beside) = (side.is_some(), side.as_ref().unwrap_or(stream));
         if fork {
             comes_after(&inner.gpu, stream, beside)?;
         }

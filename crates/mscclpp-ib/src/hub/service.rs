@@ -375,11 +375,15 @@ impl Service {
                 self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, adapter) || down.port != port);
             }
             AsyncEvent::DeviceFailed(text) => self.fail(adapter, |_| true, &text),
-            // The sending end of a queue pair sees its requests fail, with the reason.
+            // The sending end of a queue pair sees its requests fail, with the reason, if it has any under way.
             AsyncEvent::QueuePairFailed(qpn, text) => {
                 for number in self.those(|it| Arc::ptr_eq(&it.side().adapter, adapter) && it.qpn() == qpn) {
-                    tracing::warn!(target: "mscclpp::conn", device = adapter.name(), qpn, text, "a queue pair failed");
-                    self.serve_and_close(number);
+                    if let Some(receiver) = self.receivers.get(&number) {
+                        let mut receiver = receiver.lock();
+                        receiver.serve();
+                        receiver.report_broken(&text);
+                    }
+                    self.close(number);
                 }
             }
             AsyncEvent::Other(_) => {}

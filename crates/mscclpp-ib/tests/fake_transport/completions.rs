@@ -75,7 +75,12 @@ fn fail(world: &World, mode: IbMode, nth: u64, status: sys::ibv_wc_status) -> St
     write(&pair);
     let _ = there.signal();
     (0..8).for_each(|_| write(&pair));
-    first_failure(&pair.ab)
+    let failure = first_failure(&pair.ab);
+    // Nothing that arrives at the peer, or fails to, says so.
+    assert!(within(LIMIT, || pair.ba.check().is_err()), "the peer was not told");
+    let told = pair.ba.check().expect_err("it has failed").to_string();
+    assert!(told.contains("as it says") && told.contains("vendor code 0xfa"), "{told}");
+    failure
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn a_port_that_stays_down_fails_its_connections() {
         assert!(began.elapsed() >= GRACE, "noticed after {:?}", began.elapsed());
         let error = pair.ab.check().expect_err("it has failed").to_string();
         assert!(error.contains("fake0") && error.contains("port 1 went down"), "{error}");
+        assert!(within(NOTICE, || pair.ba.check().is_err()), "the peer was not told");
     }
 }
 
@@ -97,7 +98,9 @@ fn a_device_that_fails_is_told_though_its_requests_are_flushed() {
             assert!(noticed, "nothing was noticed");
             let error = pair.ab.check().expect_err("it has failed").to_string();
             assert!(error.contains("fake0: local catastrophic error"), "{error}");
-            pair.ba.check().expect("it is not the other adapter that failed");
+            assert!(within(NOTICE, || pair.ba.check().is_err()), "the peer was not told");
+            let told = pair.ba.check().expect_err("it has failed").to_string();
+            assert!(told.contains("fake0: local catastrophic error (as it says)"), "{told}");
         }
     }
 }
@@ -144,7 +147,25 @@ fn a_queue_pair_of_the_peer_that_fails_is_told() {
         });
         assert!(noticed, "nothing was noticed");
         let error = pair.ab.check().expect_err("it has failed").to_string();
-        assert!(error.contains("fake0 port 1") && error.contains("does not answer"), "{error}");
+        // Whoever is first: the own request that fails, or the peer, which says so.
+        let is_own = error.contains("fake0 port 1") && error.contains("does not answer");
+        assert!(is_own || error.contains("says that a connection between the two broke"), "{error}");
+    }
+}
+
+/// Nothing is under way that could fail. The peer says so, and what it waits for itself ends, too.
+#[test]
+fn a_receiving_end_that_fails_is_told_to_who_sends_nothing() {
+    let world = World::new(Config::new(2));
+    let pair = world.pair(IbMode::HostNoAtomic, IbConfig::new());
+    let (there, back) = pair.semaphores();
+    there.signal().expect("a signal");
+    back.wait(POLLS).expect("a signal");
+    let of_peer = world.fake.queue_pairs().into_iter().find(|(device, _)| *device == 1);
+    let (_, number) = of_peer.expect("the peer's end of the queue");
+    world.fake.fail_queue_pair(number);
+    for connection in [&pair.ab, &pair.ba] {
+        assert!(within(NOTICE, || connection.check().is_err()), "nothing was noticed");
     }
 }
 
@@ -197,7 +218,8 @@ fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     let noticed = within(NOTICE, || queue.submit().is_err() || queue.progress().is_err());
     assert!(noticed, "nothing was noticed");
     let error = pair.ab.check().expect_err("it has failed").to_string();
-    assert!(error.contains("its end of the queue is closed"), "{error}");
+    let says_so = error.contains("says that a connection between the two broke");
+    assert!(says_so || error.contains("its end of the queue is closed"), "{error}");
 }
 
 /// The end of a queue may be found by a thread that waits. What comes behind it is for a token that was never selected: it must

@@ -39,7 +39,13 @@ impl Link {
     /// Tells the peer that this side has failed, on its links to the endpoint that this link comes from; they end. At most
     /// 480 bytes of `reason` are said. Never blocks.
     pub fn tell_failure(&self, reason: String) {
-        self.links.shared.commands.send(Command::TellFailure { request: self.request, reason });
+        self.failures().tell(reason);
+    }
+
+    /// A way to tell the peer so, for threads that must not keep the link alive.
+    #[must_use]
+    pub fn failures(&self) -> Failures {
+        Failures { shared: self.links.shared.clone(), request: self.request }
     }
 
     /// A way to report problems with the link, for threads that must not keep it alive.
@@ -52,6 +58,20 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.links.shared.commands.send(Command::Unwatch { link: self.request.link });
+    }
+}
+
+/// Tells the peer of a link that this side has failed. Does not keep the link alive.
+#[derive(Clone)]
+pub struct Failures {
+    shared: Arc<Shared>,
+    request: Request,
+}
+
+impl Failures {
+    /// As [`Link::tell_failure`].
+    pub fn tell(&self, reason: String) {
+        self.shared.commands.send(Command::TellFailure { request: self.request, reason });
     }
 }
 

@@ -88,7 +88,7 @@ pub use address::Address;
 pub use data::{Acceptor, Admission, DataConnection};
 pub use error::Error;
 pub use events::{LinkEnd, LinkEvents};
-pub use link::{Link, Suspicions};
+pub use link::{Failures, Link, Suspicions};
 pub use message::Complaint;
 pub use protocol::Protocol;
 

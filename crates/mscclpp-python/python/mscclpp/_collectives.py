@@ -245,13 +245,14 @@ class Collectives:
             gathered = self._gathered
         finally:
             self._gathered = None
-        if not gathered:
-            return
-        # All in the first of the streams: messages of one may wait for those of another.
-        requests = [request for of_stream, _ in gathered.values() for request in of_stream]
-        arrays = [array for _, of_stream in gathered.values() for array in of_stream]
-        first, *others = gathered
-        self._enqueue(requests, first, arrays, others)
+        # All in the first of the streams: messages of one may wait for those of another. Nothing comes from outside into a capture.
+        captures: dict[int | None, list[int]] = {}
+        for stream in gathered:
+            captures.setdefault(self._made.capture_of(stream) if len(gathered) > 1 else None, []).append(stream)
+        for streams in captures.values():
+            requests = [request for stream in streams for request in gathered[stream][0]]
+            arrays = [array for stream in streams for array in gathered[stream][1]]
+            self._enqueue(requests, streams[0], arrays, streams[1:])
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
         """Put collectives into a stream, by addresses, together: for other libraries.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -101,8 +102,11 @@ def launched(timeout_sec: float) -> Bootstrap:
     return bootstrap
 
 
-def _through_store(store: Any, key: str, rank: int) -> UniqueId:
-    """The id of the job, as `_agree`. A store is open to all who reach it: what is in it is bytes, and no pickle."""
+def _through_store(store: Any, key: str, rank: int, check: Callable[[], None] | None = None) -> UniqueId:
+    """The id of the job, as `_agree`. A store is open to all who reach it: what is in it is bytes, and no pickle.
+
+    `check` is called again and again while it waits for rank 0, and raises to end that.
+    """
     good, bad = b"id:", b"error:"
     if rank == 0:
         try:
@@ -112,6 +116,9 @@ def _through_store(store: Any, key: str, rank: int) -> UniqueId:
             raise
         store.set(key, good + id.__getstate__())
         return id
+    while check is not None and not store.check([key]):
+        check()
+        time.sleep(0.001)
     value = bytes(store.get(key))
     if not value.startswith(good):
         _fail(f"rank 0 made no id for the job: {value.removeprefix(bad).decode(errors='replace')}")

@@ -97,8 +97,9 @@ class Messages:
         waiting = [message for message in self._waiting if not message.is_captured]
         if not waiting:
             return _LOOK_EVERY
-        # From the last one: those of a long list are given one after the other.
-        left = waiting[-1].since + _PUT_OFF_FOR - time.monotonic()
+        # From the last one, since those of a long list are given one after the other; but some may always come.
+        due = min(waiting[-1].since + _PUT_OFF_FOR, waiting[0].since + 10 * _PUT_OFF_FOR)
+        left = due - time.monotonic()
         if left > 0:
             return left
         if len(waiting) == len(self._waiting):

@@ -164,6 +164,8 @@ class Lane:
         self.error: Exception | None = None
         #: Whether the program has heard of it.
         self._is_told = False
+        #: Whether the communicator was let go of.
+        self._is_gone = False
         #: Those on a simulated device that nobody has waited for, with what their calls do then.
         self._simulated: list[tuple[Work, Sequence[Call]]] = []
         self._completing = threading.RLock()
@@ -290,7 +292,9 @@ class Lane:
 
     def look(self) -> None:
         """Finds out what became of complete calls on a GPU."""
-        if self.error is None:
+        with self._changed:
+            if self.error is not None or self._is_gone:
+                return
             try:
                 self.collectives.check()
             except Exception as error:
@@ -336,6 +340,8 @@ class Lane:
                     self.stream.wait_event(event)
                 self.collectives.synchronize(self.stream.cuda_stream)
         finally:
+            with self._changed:
+                self._is_gone = True
             self.collectives.close()
         if not self._is_told:
             # Nobody else will say it.

@@ -6,6 +6,7 @@ CUDA tensors go through this library's collectives, CPU tensors and objects thro
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -440,8 +441,18 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         rank, seconds = ranks.index(self._rank), self._timeout.total_seconds()
         index = None if _ON_SIMULATED else torch.cuda.current_device() if device.index is None else device.index
         self._forming = bootstrap = TcpBootstrap.create(rank, len(ranks))
+        deadline = time.monotonic() + seconds
+
+        def check() -> None:
+            if self._ended:
+                raise RuntimeError(self._ended)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self._described}: rank {ranks[0]} has not begun to connect after {seconds:g} s")
+
         try:
-            bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank), seconds)
+            # An abort that came before is not lost.
+            check()
+            bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank, check), seconds)
             # What they overlap with are the matrix multiplications of a backward pass.
             collectives = Collectives(
                 Communicator(bootstrap), index, timeout=seconds, calls_at_once=_CALLS_AT_ONCE, overlap=True

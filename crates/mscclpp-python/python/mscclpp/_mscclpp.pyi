@@ -1814,6 +1814,10 @@ class _Collectives:
         type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
         bytes, or address and size of memory. Returns what `enqueue` does.
         """
+    def capture_of(self, /, stream: "int") -> int | None:
+        """
+        The number of the capture that a stream is part of, if it is.
+        """
     def check(self, /) -> None:
         """
         Raises what became of complete calls, if their waits failed. Does not block.

@@ -245,7 +245,7 @@ class Collectives:
             gathered = self._gathered
         finally:
             self._gathered = None
-        # All in the first of the streams, since messages of one may wait for those of another. What is captured goes by itself.
+        # All in the first of the streams: messages of one may wait for those of another. What is captured goes by itself.
         captures: dict[int | None, list[int]] = {}
         for stream in gathered:
             captures.setdefault(self._made.capture_of(stream) if len(gathered) > 1 else None, []).append(stream)

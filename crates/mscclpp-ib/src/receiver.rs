@@ -250,13 +250,12 @@ impl Receiver {
 
     fn take(&mut self, completion: &Completion) -> Result<(), Option<Complaint>> {
         if Status(completion.status) != Status::SUCCESS {
-            if Status(completion.status) != Status::FLUSHED {
-                let (status, remedy) = Status(completion.status).explain();
-                self.report_broken(&format!(
-                    "a receive failed with {status} (vendor code {:#x}): {remedy}",
-                    completion.vendor
-                ));
-            }
+            // Also one that was flushed: this side has not closed the queue, and the peer's end does not flush it when it closes.
+            let (status, remedy) = Status(completion.status).explain();
+            let vendor = completion.vendor;
+            self.report_broken(&format!(
+                "a receive failed with {status} (vendor code {vendor:#x}): {remedy}"
+            ));
             return Err(None);
         }
         if completion.id == COUNT {

@@ -12,7 +12,7 @@ use compare::{Fact, fact, offset, sizes};
 use handle::{
     CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectiveRows, CollectiveSends,
     LINE, MAX_RANKS, MESSAGES, Message, OUTPUTS, OVERLAP, Output, PARTS, Part, PortCall, RING, Segment,
-    VECTORS,
+    VECTORS, WORDS_BEFORE,
 };
 
 fn main() {
@@ -59,6 +59,7 @@ fn facts() -> Vec<Fact> {
         fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
         fact("pieces", "mscclpp::CollectivePieces", RING as usize),
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
+        fact("words before the epochs", "-mscclpp::CollectiveGaveUp", WORDS_BEFORE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
         fact("parts", "mscclpp::CollectiveMaxParts", PARTS),
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),

@@ -28,7 +28,9 @@ from ._torch_work import Lane, OfGloo, Work
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
 _ON_SIMULATED = os.environ.get("MSCCLPP_TORCH_SIMULATED") == "1"
 #: For how many groups' calls a device has room. More that run at the same time may wait for each other for ever.
-_CALLS_AT_ONCE = int(os.environ.get("MSCCLPP_TORCH_CALLS_AT_ONCE", "4"))
+_CALLS_AT_ONCE = os.environ.get("MSCCLPP_TORCH_CALLS_AT_ONCE", "4")
+if not (_CALLS_AT_ONCE.isdecimal() and 1 <= int(_CALLS_AT_ONCE) <= 32):
+    raise ValueError(f"MSCCLPP_TORCH_CALLS_AT_ONCE is {_CALLS_AT_ONCE!r}; give a number from 1 to 32")
 
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -455,7 +457,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank, check), seconds)
             # What they overlap with are the matrix multiplications of a backward pass.
             collectives = Collectives(
-                Communicator(bootstrap), index, timeout=seconds, calls_at_once=_CALLS_AT_ONCE, overlap=True
+                Communicator(bootstrap), index, timeout=seconds, calls_at_once=int(_CALLS_AT_ONCE), overlap=True
             )
         finally:
             self._forming = None

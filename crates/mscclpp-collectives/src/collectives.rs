@@ -221,11 +221,11 @@ impl Collectives {
         let own = messages.own(self.rank())?;
 
         let mut order = inner.order.lock();
-        order.before(&inner.gpu, stream)?;
+        order.before(stream)?;
         // SAFETY: the caller's promise.
         let put = unsafe { self.put(&exchanges, &own, &messages, stream, buffers) };
         // What is in the stream comes before calls in others, also if something behind it failed.
-        order.after(&inner.gpu, stream)?;
+        order.after(stream)?;
         put
     }
 
@@ -374,7 +374,7 @@ impl Collectives {
     /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
     /// block. Other ranks are not told; [`Communicator::abort`] tells them.
     pub fn abort(&self, reason: &str) {
-        // The first reason stays. Semaphores of ranks that have left keep that one.
+        // The first reason stays. A semaphore whose peer has left does not take this one.
         let _ = self.inner.aborted.set(reason.to_owned());
         self.inner.semaphores().for_each(|semaphore| semaphore.abort(reason));
     }

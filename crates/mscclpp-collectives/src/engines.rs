@@ -21,7 +21,7 @@ use crate::{
     calls::{Inner, Mapped},
     handle::MAX_RANKS,
     kernels::Words,
-    order::{can_fork, comes_after},
+    order::can_fork,
     plan::{Plan, Planned},
 };
 
@@ -54,7 +54,9 @@ impl Inner {
             _ => None,
         };
         self.meet(mapped, signature, places, stream, buffers)?;
-        aside.map_or(Ok(()), |aside| comes_after(&self.gpu, stream, aside))?;
+        if let Some(aside) = aside {
+            aside.wait_stream(stream)?;
+        }
         if own.send != own.recv {
             // SAFETY: the caller's promise for this rank's memory, of which nobody writes into this part (C3).
             unsafe { aside.unwrap_or(stream).copy(own.recv, own.send, own.recv_bytes)? };
@@ -66,7 +68,9 @@ impl Inner {
             // `places.owner` is kept, and free for this (C1).
             unsafe { stream.copy(places.at_peers[p], segment.send, segment.send_bytes)? };
         }
-        aside.map_or(Ok(()), |aside| comes_after(&self.gpu, aside, stream))?;
+        if let Some(aside) = aside {
+            stream.wait_stream(aside)?;
+        }
         self.meet(mapped, signature, places, stream, buffers)
     }
 

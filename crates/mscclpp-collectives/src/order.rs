@@ -1,6 +1,6 @@
 //! The order of calls that are made on different streams.
 
-use mscclpp::{Event, Gpu, Platform, Stream};
+use mscclpp::{Event, Platform, Stream};
 
 use crate::Result;
 
@@ -35,7 +35,7 @@ struct Captured {
 
 impl Order {
     /// Makes later work in `stream` come after the last call.
-    pub(crate) fn before(&self, gpu: &Gpu, stream: &Stream) -> Result<()> {
+    pub(crate) fn before(&self, stream: &Stream) -> Result<()> {
         let capture = if self.captured.is_empty() { None } else { stream.capture_id()? };
         if let Some(captured) = self.captured.iter().find(|captured| Some(captured.capture) == capture) {
             // Otherwise they would be branches of a graph that run at the same time.
@@ -55,7 +55,7 @@ impl Order {
                     stream.wait_event(&event)?;
                 }
             }
-            Last::Stream(last) => comes_after(gpu, last, stream)?,
+            Last::Stream(last) => stream.wait_stream(last)?,
             Last::Event(event, _) => stream.wait_event(event)?,
         }
         Ok(())
@@ -74,11 +74,11 @@ impl Order {
     }
 
     /// The last call is in `stream`.
-    pub(crate) fn after(&mut self, gpu: &Gpu, stream: &Stream) -> Result<()> {
+    pub(crate) fn after(&mut self, stream: &Stream) -> Result<()> {
         if stream.is_capturing()? {
             // None of a capture that has failed: nothing came into the stream then.
             let Some(capture) = stream.capture_id()? else { return Ok(()) };
-            let event = gpu.event(false)?;
+            let event = stream.gpu().event(false)?;
             stream.record(&event)?;
             self.captured.retain(|it| it.capture != capture && it.may_go_on());
             if self.captured.len() == MOST_CAPTURES {
@@ -91,7 +91,7 @@ impl Order {
             // Who waits for an event waits for what it was when the wait was submitted, so one is enough.
             let event = match &self.last {
                 Last::Event(event, _) => event.clone(),
-                _ => gpu.event(false)?,
+                _ => stream.gpu().event(false)?,
             };
             stream.record(&event)?;
             Last::Event(event, stream.clone())
@@ -123,13 +123,6 @@ impl Captured {
     fn may_go_on(&self) -> bool {
         self.stream.is_foreign() || self.stream.capture_id().is_ok_and(|id| id == Some(self.capture))
     }
-}
-
-/// What comes into `later` comes after all that is in `earlier`.
-pub(crate) fn comes_after(gpu: &Gpu, earlier: &Stream, later: &Stream) -> Result<()> {
-    let event = gpu.event(false)?;
-    earlier.record(&event)?;
-    Ok(later.wait_event(&event)?)
 }
 
 /// Whether work of a call in `stream` may go into `side`, too. A stream stays in a capture that it was forked into until that

@@ -297,10 +297,10 @@ impl Collectives {
             .with(inner.rows_call(rows, choice));
         let config = LaunchConfig::linear(choice.blocks, choice.threads);
         let mut order = inner.order.lock();
-        order.before(&inner.gpu, stream)?;
+        order.before(stream)?;
         // SAFETY: the caller answers for the kernel, its other parameters and their memory.
         unsafe { kernel.launch(stream, config, &args)? };
-        order.after(&inner.gpu, stream)
+        order.after(stream)
     }
 
     /// How [`Collectives::all_reduce_rows`] would do it. None if there are no rows: then nothing is launched.

@@ -208,6 +208,16 @@ impl Stream {
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.backend()?.wait_event(event.backend()?)
     }
+
+    /// Makes later work of this stream wait until all is complete that `other` has so far. Does not block.
+    ///
+    /// # Errors
+    /// As [`Stream::record`]; those of making an event.
+    pub fn wait_stream(&self, other: &Self) -> Result<()> {
+        let event = other.gpu().event(false)?;
+        other.record(&event)?;
+        self.wait_event(&event)
+    }
 }
 
 impl Gpu {

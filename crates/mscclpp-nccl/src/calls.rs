@@ -166,18 +166,9 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
     // Calls of several streams go into the first of these, which comes after the others and before what follows in them.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
-    for other in others {
-        let event = comm.gpu.event(false)?;
-        other.record(&event)?;
-        stream.wait_event(&event)?;
-    }
+    others.iter().try_for_each(|other| stream.wait_stream(other))?;
     enqueue(comm, ours, &requests, stream)?;
-    if !others.is_empty() {
-        let event = comm.gpu.event(false)?;
-        stream.record(&event)?;
-        others.iter().try_for_each(|other| other.wait_event(&event))?;
-    }
-    Ok(())
+    Ok(others.iter().try_for_each(|other| other.wait_stream(stream))?)
 }
 
 fn enqueue(comm: &Comm, ours: &Ours, requests: &[Request<'_>], stream: &Stream) -> Result<(), Failure> {

@@ -154,7 +154,7 @@ impl PyCollectives {
             let gpu = made.collectives.gpu();
             let stream = stream_of(gpu, stream)?;
             let others = others.iter().map(|other| stream_of(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
-            others.iter().try_for_each(|other| comes_after(gpu, other, &stream))?;
+            others.iter().try_for_each(|other| stream.wait_stream(other))?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
             if made.collectives.gpu().platform() == Platform::Host {
                 let was_idle = made.forget_copies(&stream)?;
@@ -165,7 +165,7 @@ impl PyCollectives {
             }
             // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
             unsafe { made.collectives.enqueue(&requests, &stream)? };
-            others.iter().try_for_each(|other| comes_after(gpu, &stream, other))?;
+            others.iter().try_for_each(|other| other.wait_stream(&stream))?;
             Ok(false)
         };
         py.detach(|| Wish::during(wish, enqueue)).map_err(raised)
@@ -414,13 +414,6 @@ fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
     }
     // SAFETY: the program says that this is a stream of the device, which lives.
     Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
-}
-
-/// What comes into `later` comes after all that is in `earlier`.
-fn comes_after(gpu: &Gpu, earlier: &Stream, later: &Stream) -> Result<(), Error> {
-    let event = gpu.event(false)?;
-    earlier.record(&event)?;
-    Ok(later.wait_event(&event)?)
 }
 
 /// Work that blocks, and whose wait Ctrl-C ends.

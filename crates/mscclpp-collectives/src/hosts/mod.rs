@@ -23,7 +23,7 @@ use crate::{
     group::Group,
     handle::{MAX_RANKS_OF_HOSTS, Message},
     messages::Messages,
-    order::{can_fork, comes_after},
+    order::can_fork,
     plan::{Planned, plan},
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Hosts {
     local: Option<Collectives>,
     links: Links,
     model: HostsModel,
-    /// For what goes beside the calls' own streams: more than one only where some are in captures that go on.
+    /// For parts of calls that run beside the rest: several only while some of them are in captures.
     beside: Mutex<Vec<Stream>>,
     /// Whether the other ranks were told that this one's calls have failed.
     told: AtomicBool,
@@ -144,11 +144,11 @@ impl Hosts {
         let own = messages.local.own(self.topology.index)?;
 
         let mut order = inner.order.lock();
-        order.before(&inner.gpu, stream)?;
+        order.before(stream)?;
         // SAFETY: the caller's promise.
         let put = unsafe { self.put(inner, &steps, &own, &messages, stream, buffers) };
         // What is in the stream comes before calls in others, also if something behind it failed.
-        order.after(&inner.gpu, stream)?;
+        order.after(stream)?;
         put
     }
 
@@ -224,7 +224,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// A stream for work of a call in `stream` that may go beside it. None where the platform has none.
+    /// A stream into which a part of a call in `stream` may go, to run beside the rest. None where there can be none.
     fn side(&self, stream: &Stream) -> Result<Option<Stream>> {
         let mut sides = self.beside.lock();
         for side in &*sides {
@@ -272,7 +272,7 @@ impl Hosts {
         for chunk in chunks {
             all(one(&chunk.before), stream)?;
             if fork {
-                comes_after(&inner.gpu, stream, beside)?;
+                beside.wait_stream(stream)?;
             }
             all(&chunk.between, beside)?;
             let done = fork.then(|| inner.gpu.event(false)).transpose()?;
@@ -303,7 +303,7 @@ impl Hosts {
         let side = if rounds.is_empty() { None } else { self.side(stream)? };
         let (fork, beside) = (side.is_some(), side.as_ref().unwrap_or(stream));
         if fork {
-            comes_after(&inner.gpu, stream, beside)?;
+            beside.wait_stream(stream)?;
         }
         for batch in batches {
             // SAFETY: the caller's promise.
@@ -311,7 +311,7 @@ impl Hosts {
         }
         // SAFETY: the caller's promise.
         unsafe { self.send_rounds(inner, rounds, stream, buffers)? };
-        if fork { comes_after(&inner.gpu, beside, stream) } else { Ok(()) }
+        if fork { Ok(stream.wait_stream(beside)?) } else { Ok(()) }
     }
 
     /// # Safety

@@ -77,7 +77,7 @@ step_races() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races -p mscclpp --test kernels --test kernels_on_host --test mesh --test arguments --test blocks --test ring
     clean_of_races -p mscclpp --test packets -- flags_change
-    clean_of_races -p mscclpp-collectives --test calls --test rows_calls --test symmetric --test replays
+    clean_of_races -p mscclpp-collectives --test calls --test failing_calls --test rows_calls --test symmetric --test replays
     races_of_seeds 3 "" -p mscclpp-cuda-ipc
 }
 

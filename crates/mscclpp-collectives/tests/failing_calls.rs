@@ -1,0 +1,251 @@
+//! Calls of collectives that are refused, that do not match, that are given up, or whose ranks end.
+
+mod support;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use mscclpp::{ErrorKind, prelude::*};
+use mscclpp_collectives::{Choice, Collectives, DataType, DeviceSlice, Error, Kind, ReduceOp, Request, Way};
+use mscclpp_test_support::LIMIT;
+use support::{Told, abort_ends_waits, builder, ranks, zeros};
+
+#[test]
+fn what_can_never_be_right_is_refused_and_nothing_is_done() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let (four, three) = (zeros::<f32>(gpu, 4), zeros::<f32>(gpu, 3));
+        let refused = |result: Result<(), Error>, text: &str| {
+            let error = result.expect_err("it is wrong");
+            assert_eq!(error.kind(), ErrorKind::InvalidUsage);
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        refused(
+            collectives.all_reduce(&four, &three, ReduceOp::Sum, &stream),
+            "all_reduce: `recv` has 3 numbers instead of 4",
+        );
+        refused(collectives.all_gather(&four, &four, &stream), "has 4 numbers instead of 8");
+        refused(
+            collectives.reduce_scatter(&three, &three, ReduceOp::Sum, &stream),
+            "has 3 numbers instead of 6",
+        );
+        refused(collectives.all_to_all(&three, &three, &stream), "cannot share evenly");
+        refused(collectives.broadcast(&three, 2, &stream), "broadcast from 2 of 2 ranks");
+        refused(collectives.send(&three, 9, &stream), "send to 9 of 2 ranks");
+        refused(collectives.all_gather_v(&three, &four, &[3], &stream), "has 4 numbers instead of 3");
+        refused(collectives.send(&three, collectives.rank(), &stream), "give both in one call");
+        if collectives.rank() == 0 {
+            refused(collectives.gather::<f32>(&three, None, 0, &stream), "the root, rank 0, gives `recv`");
+        }
+        let devices = gpu.platform().device_count().unwrap();
+        if devices > 2 {
+            let other = comm.context().gpu(2).unwrap();
+            refused(
+                collectives.all_reduce(&four, &four, ReduceOp::Sum, &other.stream().unwrap()),
+                "a stream of",
+            );
+            let elsewhere = zeros::<f32>(&other, 4);
+            refused(collectives.all_reduce(&four, &elsewhere, ReduceOp::Sum, &stream), "memory of");
+        }
+        let request = Request {
+            kind: Kind::AllReduce(ReduceOp::PreMulSum(f64::NAN)),
+            send: four.ptr(),
+            recv: four.ptr(),
+            count: 1,
+            data_type: DataType::I32,
+        };
+        // SAFETY: it is refused.
+        refused(unsafe { collectives.enqueue(&[request], &stream) }, "cannot be multiplied by NaN");
+        // All of it left no trace.
+        collectives.all_reduce(&four, &four, ReduceOp::Sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_ask_for_different_things_are_told() {
+    ranks(2, |comm, gpu| {
+        let blocks = 1 + comm.bootstrap().rank() as u32;
+        let error = builder(comm, gpu).max_blocks(blocks).connect().expect_err("they differ");
+        let (ours, theirs) = (blocks, 3 - blocks);
+        let text = format!("different max_blocks: {ours} and {theirs}");
+        assert!(error.to_string().contains(&text), "{error}");
+        let error = Collectives::builder(comm, gpu).ranks([0, 1, 1]).connect().expect_err("twice");
+        assert!(error.to_string().contains("rank 1 is named twice"), "{error}");
+        let other = 1 - comm.bootstrap().rank();
+        let error = Collectives::builder(comm, gpu).ranks([other]).connect().expect_err("not this one");
+        assert!(error.to_string().contains("is not among the ranks"), "{error}");
+        let error = builder(comm, gpu).scratch(1000).connect().expect_err("too little");
+        assert!(error.to_string().contains("1000 bytes of scratch are too few"), "{error}");
+    });
+}
+
+/// Kinds, counts, types, operations and roots that differ, in calls that would wait for ever or mix up numbers.
+#[test]
+fn calls_that_do_not_match_are_named() {
+    type Call = fn(&Collectives, &DeviceSlice<f32>, &DeviceSlice<u32>, &Stream) -> Result<(), Error>;
+    let pairs: [(Call, Call, [&str; 2]); 4] = [
+        (
+            |c, x, _, s| c.all_reduce(x, x, ReduceOp::Sum, s),
+            |c, x, _, s| c.broadcast(x, 1, s),
+            ["all_reduce (Sum) of 3000 F32", "broadcast of 3000 F32, root 1"],
+        ),
+        (
+            |c, x, _, s| c.all_reduce(x, x, ReduceOp::Sum, s),
+            |c, x, _, s| c.all_reduce(x, x, ReduceOp::Max, s),
+            ["all_reduce (Sum) of 3000 F32", "all_reduce (Max) of 3000 F32"],
+        ),
+        (
+            |c, x, _, s| c.all_to_all(x, x, s),
+            |c, _, y, s| c.all_to_all(y, y, s),
+            ["all_to_all of 1500 F32", "all_to_all of 1500 U32"],
+        ),
+        (
+            |c, x, _, s| c.broadcast(x, 0, s),
+            |c, x, _, s| c.broadcast(x, 1, s),
+            ["broadcast of 3000 F32, root 0", "broadcast of 3000 F32, root 1"],
+        ),
+    ];
+    ranks(2, |comm, gpu| {
+        for (first, second, names) in &pairs {
+            let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+            let stream = gpu.stream().expect("a stream");
+            let (floats, words) = (zeros::<f32>(gpu, 3000), zeros::<u32>(gpu, 3000));
+            let rank = collectives.rank();
+            // Calls that match go on as ever.
+            for _ in 0..3 {
+                collectives.all_reduce(&words, &words, ReduceOp::Sum, &stream).unwrap();
+                collectives.broadcast(&floats, 1, &stream).unwrap();
+            }
+            collectives.synchronize(&stream).unwrap();
+            let call = if rank == 0 { first } else { second };
+            call(&collectives, &floats, &words, &stream).unwrap();
+            // What comes behind it says nothing else. The ranks may know of the first one already.
+            let _ = collectives.all_reduce(&floats, &floats, ReduceOp::Sum, &stream);
+            let error = collectives.synchronize(&stream).expect_err("they differ");
+            let (ours, theirs) = (names[rank], names[1 - rank]);
+            let text = format!("rank {rank} called {ours}, while rank {} called {theirs}", 1 - rank);
+            assert!(error.to_string().contains(&text), "{error}");
+            let again = collectives.barrier(&stream).expect_err("it stays so");
+            assert_eq!(again.kind(), ErrorKind::InvalidUsage);
+            comm.bootstrap().barrier().unwrap();
+        }
+    });
+}
+
+/// A rank that waits for others ends when it is told to, whichever way it waits.
+#[test]
+fn an_abort_ends_waits() {
+    ranks(2, |comm, gpu| {
+        for (way, blocks) in [(Way::Packets, 1), (Way::Lines, 2), (Way::Pieces, 3)] {
+            let told = Told::new(Choice { way, two_steps: false, blocks, threads: 64 });
+            let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
+            abort_ends_waits(comm, gpu, &collectives);
+        }
+    });
+}
+
+/// Also where the others have left before, which is no failure by itself.
+#[test]
+fn after_an_abort_nothing_can_be_called() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        if collectives.rank() == 1 {
+            drop(collectives);
+            comm.bootstrap().barrier().unwrap();
+        } else {
+            comm.bootstrap().barrier().unwrap();
+            // The goodbye comes by another way.
+            thread::sleep(Duration::from_millis(100));
+            collectives.abort("enough");
+            let error = collectives.barrier(&stream).expect_err("it was aborted");
+            assert!(format!("{error:?}").contains("enough"), "{error:?}");
+        }
+    });
+}
+
+#[test]
+fn a_limit_ends_waits_and_names_who_is_waited_for() {
+    ranks(2, |comm, gpu| {
+        let limit = Duration::from_millis(300);
+        let collectives = builder(comm, gpu).timeout(limit).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        if collectives.rank() == 1 {
+            let numbers = zeros::<u8>(gpu, 10);
+            collectives.recv(&numbers, 0, &stream).unwrap();
+            let error = collectives.synchronize(&stream).expect_err("nobody sends");
+            assert!(format!("{error:?}").contains("rank 0"), "{error:?}");
+        }
+    });
+}
+
+/// The other ranks' calls end when one dies, and say which.
+#[test]
+fn a_rank_that_aborts_the_job_is_named_by_all() {
+    ranks(3, |comm, gpu| {
+        let collectives = builder(comm, gpu).connect().expect("collectives");
+        let stream = gpu.stream().expect("a stream");
+        let numbers = zeros::<i64>(gpu, 4000);
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        // This test ends with a failed job: the ranks that come after it have one of their own.
+        if collectives.rank() == 1 {
+            comm.abort("rank 1 has had enough");
+        } else {
+            let begin = Instant::now();
+            let outcome = collectives
+                .all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream)
+                .and_then(|()| collectives.synchronize(&stream));
+            let error = outcome.expect_err("rank 1 has given up");
+            assert!(format!("{error:?}").contains("rank 1"), "{error:?}");
+            assert!(begin.elapsed() < LIMIT);
+        }
+    });
+}
+
+/// A call that gave up is not taken for one that runs by the calls behind it.
+#[test]
+fn an_abort_ends_waits_of_checked_calls() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+        abort_ends_waits(comm, gpu, &collectives);
+    });
+}
+
+/// Replays on two streams, which nothing orders: the first waits for the other rank when the second begins.
+#[test]
+fn replays_that_overlap_are_named() {
+    ranks(2, |comm, gpu| {
+        let collectives = builder(comm, gpu).check_calls(true).connect().expect("collectives");
+        let streams = [0, 1].map(|_| gpu.stream().expect("a stream"));
+        let numbers = zeros::<f32>(gpu, 300);
+        let graphs = streams.each_ref().map(|stream| {
+            stream.begin_capture().unwrap();
+            collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, stream).unwrap();
+            stream.end_capture().unwrap()
+        });
+        // In order they are right.
+        for graph in &graphs {
+            // SAFETY: what was captured keeps its memory.
+            unsafe { graph.launch(&streams[0]).unwrap() };
+        }
+        collectives.synchronize(&streams[0]).unwrap();
+        comm.bootstrap().barrier().unwrap();
+        if collectives.rank() == 0 {
+            for (graph, stream) in graphs.iter().zip(&streams) {
+                // SAFETY: as above.
+                unsafe { graph.launch(stream).unwrap() };
+            }
+            let found = streams.each_ref().map(|stream| collectives.synchronize(stream));
+            let errors: Vec<Error> = found.into_iter().filter_map(Result::err).collect();
+            assert!(errors.iter().any(|error| matches!(error, Error::Overlap { rank: 0 })), "{errors:?}");
+            let again = collectives.barrier(&streams[0]).expect_err("it stays so");
+            assert!(again.to_string().contains("two collectives of rank 0 ran at the same time"), "{again}");
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}

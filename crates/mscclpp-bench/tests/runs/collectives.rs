@@ -1,0 +1,100 @@
+//! Collectives, and the table of their ways.
+
+use std::process::Command;
+
+use libtest_mimic::Failed;
+use mscclpp_test_support::{LIMIT, child::output_within};
+
+use super::{column, notes, program::program, report, variants};
+
+pub(crate) fn collectives() -> Result<(), Failed> {
+    const SIZES: &[&str] =
+        &["-b", "4", "-e", "20000", "-f", "50", "--calls", "3", "--iters", "6", "--repeats", "2"];
+    const SHAPES: &[&str] = &["--ways", "packets,lines,pieces", "--blocks", "1,3", "--threads", "64"];
+    for (workload, bus) in
+        [("all-reduce", 1.0), ("all-gather", 0.5), ("reduce-scatter", 0.5), ("all-to-all", 0.5)]
+    {
+        let report = report(workload, &[&[workload], SIZES, SHAPES].concat())?;
+        assert_eq!(variants(&report)[..8], [["packets 1x64"; 4], ["packets 3x64"; 4]].concat());
+        assert_eq!(variants(&report)[20..], ["pieces 3x64"; 4]);
+        assert_eq!(column(&report, "size")[..4], [4, 200, 10_000, 20_000]);
+        let bandwidth = &report["rows"][3]["bandwidth"];
+        let [algorithm, on_the_bus] =
+            ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
+        assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
+    }
+    let registered: &[&str] = &["--registered", "--ways", "direct,bulk", "--blocks", "2", "--threads", "64"];
+    for (workload, ways) in
+        [("all-gather", ["direct 2x64", "bulk 2x64"]), ("all-reduce", ["pieces 2x64", "pieces 2x64"])]
+    {
+        let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
+        assert_eq!(variants(&report), [[ways[0]; 4], [ways[1]; 4]].concat());
+    }
+    Ok(())
+}
+
+/// More than can be done in a second: each of two ranks sends 1 GiB, by the threads of simulated devices, and reduces as
+/// much. Whether the rest is over soon after the abort, or the process ends without it, depends on the machine.
+pub(crate) fn too_long() -> Result<(), Failed> {
+    let long = ["-b", "8M", "-e", "8M", "--calls", "128", "--iters", "128", "--limit", "1"];
+    let mut program = Command::new(program());
+    let output =
+        output_within(5 * LIMIT, program.arg("all-reduce").args(long).env("MSCCLPP_PLATFORM", "host"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("did not finish within 1s; see "), "{said}");
+    Ok(())
+}
+
+/// The best of each size and kind, or all; and a table with all of them.
+pub(crate) fn tune() -> Result<(), Failed> {
+    let small: &[&str] =
+        &["tune", "-b", "256", "-e", "4K", "-f", "16", "--calls", "2", "--iters", "2", "--repeats", "1"];
+    let few: &[&str] =
+        &["--kinds", "all-reduce,reduce-scatter,all-gather", "--blocks", "1,2", "--threads", "32"];
+    let best = report("tune", &[small, few].concat())?;
+    assert_eq!(column(&best, "size"), [[256; 3], [4096; 3]].concat());
+    assert!(notes(&best)[0].ends_with("for 6 of 6 combinations of kind and size"), "{best}");
+    let text = best["text"].as_str().unwrap_or_default();
+    for part in
+        ["commit c0ffee", "Table {", "    all_reduce: &[", "    reduce_scatter: &[", "    exchange: &["]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(text.matches("(u64::MAX, Way::").count(), 3, "{text}");
+    let ways: &[&str] = &[
+        "--all",
+        "--kinds",
+        "all-to-all",
+        "--ways",
+        "packets,pieces",
+        "--blocks",
+        "1",
+        "--threads",
+        "32,64",
+    ];
+    let all = report("tune-all", &[small, ways].concat())?;
+    assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
+    assert_eq!(column(&all, "blocks"), [1; 4]);
+    assert_eq!(variants(&all), ["packets 1x32", "packets 1x64", "packets 1x32", "packets 1x64"]);
+    // As many as a run without options tries.
+    assert!(
+        column(&report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?, "size").len()
+            == 9
+    );
+    Ok(())
+}
+
+pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
+    let shape: &[&str] =
+        &["--rows", "1,3", "--hidden", "264", "--calls", "3", "--iters", "6", "--repeats", "2"];
+    let report = report("all-reduce-rmsnorm", &[&["all-reduce-rmsnorm"], shape].concat())?;
+    assert_eq!(column(&report, "size"), [[528; 4], [1584; 4]].concat());
+    let variants = variants(&report);
+    for (variant, name) in variants.iter().zip(["all-reduce", "two-launches", "fused", "fused-fp8"].repeat(2))
+    {
+        assert!(variant.starts_with(&format!("{name} ")), "{variants:?}");
+    }
+    assert!(variants[6].contains("3 rows, lines 3x"), "{variants:?}");
+    Ok(())
+}

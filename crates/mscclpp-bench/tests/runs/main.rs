@@ -1,0 +1,105 @@
+//! The workloads run, check what they do, and report it. No time is asserted.
+
+mod collectives;
+mod jobs;
+mod memory;
+mod ports;
+#[path = "../support/program.rs"]
+mod program;
+mod results;
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, ExitCode, Output},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use mscclpp_test_support::{LIMIT, child::output_within};
+use program::program;
+use serde_json::Value;
+
+fn main() -> ExitCode {
+    // Where only the tests were brought to.
+    let missing = !program().exists();
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| {
+        let name = if missing { format!("{name} (the program is not there)") } else { name.to_owned() };
+        Trial::test(name, test).with_ignored_flag(missing)
+    };
+    let trials = vec![
+        trial("signal_pingpong_has_a_row_for_each_pair", memory::signal_pingpong),
+        trial("relaxed_on_one_device", memory::relaxed_on_one_device),
+        trial("packets_go_back_and_forth", memory::packet_pingpong),
+        trial("memory_is_put_and_got_with_every_kind_of_barriers", memory::memory_put_and_get),
+        trial("packets_of_every_kind_are_put", memory::memory_put_packets),
+        trial("collectives_have_rows_like_those_of_nccl_tests", collectives::collectives),
+        trial("collectives_that_do_not_end_are_an_error", collectives::too_long),
+        trial("tuning_gives_a_table", collectives::tune),
+        trial("all_reduce_rmsnorm_has_rows_for_one_launch_and_two", collectives::all_reduce_rmsnorm),
+        trial("wrong_data_fails", results::wrong_data),
+        trial("json_goes_to_standard_output_alone", results::json_to_standard_output),
+        trial("ports_put_small_and_large", ports::port_put),
+        trial("ports_go_back_and_forth", ports::port_pingpong),
+        trial("packets_of_ports_go_back_and_forth", ports::port_packet_pingpong),
+        trial("a_fifo_takes_triggers_of_any_number_of_threads", ports::fifo),
+        trial("launches_stand_beside_the_drivers_own", ports::launches),
+        trial("an_idle_proxy_is_measured", ports::proxy_idle),
+        trial("puts_over_ethernet_stand_beside_a_plain_socket", jobs::ethernet_bw),
+        trial("bootstrap_has_its_phases", jobs::bootstrap),
+        trial("ranks_that_are_started_apart_find_each_other", jobs::ranks_by_hand),
+        trial("ranks_that_are_started_differently_stop_at_once", jobs::ranks_that_differ),
+        trial("results_are_plotted", results::plot),
+        trial("tables_of_nccl_tests_are_plotted_beside_results", results::plot_of_a_table),
+        trial("what_is_no_result_is_named", results::malformed_results),
+        trial("bad_arguments_are_refused", results::bad_arguments),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn run(arguments: &[&str]) -> Output {
+    output_within(5 * LIMIT, Command::new(program()).args(arguments).env("MSCCLPP_GIT_COMMIT", "c0ffee"))
+}
+
+/// A file of this run of the tests.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("mscclpp-bench-{}-{name}", std::process::id()))
+}
+
+/// The JSON of a run that must succeed.
+fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
+    let path = scratch(&format!("{name}.json"));
+    let output = run(&[arguments, &["--json", &path.to_string_lossy()]].concat());
+    if !output.status.success() {
+        return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
+    }
+    // Not a terminal: nothing was drawn on it.
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = fs::read_to_string(&path)?;
+    fs::remove_file(&path)?;
+    let report: Value = serde_json::from_str(&text)?;
+    assert_eq!(report["machine"]["commit"], "c0ffee");
+    for row in report["rows"].as_array().into_iter().flatten() {
+        assert_eq!(row["check"], "ok", "{row}");
+        assert!(row["times"]["min"].as_f64() <= row["times"]["median"].as_f64(), "{row}");
+        assert!(row["times"]["median"].as_f64() <= row["times"]["max"].as_f64(), "{row}");
+    }
+    Ok(report)
+}
+
+fn variants(report: &Value) -> Vec<&str> {
+    report["rows"].as_array().into_iter().flatten().filter_map(|row| row["variant"].as_str()).collect()
+}
+
+fn column(report: &Value, name: &str) -> Vec<u64> {
+    report["rows"].as_array().into_iter().flatten().filter_map(|row| row[name].as_u64()).collect()
+}
+
+/// Sizes that are no multiple of anything, shared by few threads or many.
+const ODD: &[&str] =
+    &["-b", "1", "-e", "5001", "-f", "71", "--iters", "3", "--warmup", "1", "--repeats", "2"];
+const SHAPE: &[&str] =
+    &["--barriers", "full,half,none", "--blocks", "3", "--threads", "64", "--share", "100"];
+
+fn notes(report: &Value) -> Vec<&str> {
+    report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}

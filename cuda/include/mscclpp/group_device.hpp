@@ -23,18 +23,33 @@ MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
   return (active & (active - 1)) == 0;
 }
 
+// What the threads of a warp do together is written as instructions, not as the compiler's functions for them. nvcc may
+// make two loops of one with such functions in it, if a condition in the loop stays the same: threads of one warp
+// then stand in different loops and wait for each other for ever. It leaves instructions together.
+
 // Brings the 32 threads of a warp together: what follows they do in lockstep, until they branch apart.
-MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
+MSCCLPP_DEVICE_INLINE void warpSync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 // Whether `value` is true in any thread of the warp. All 32 call it.
-MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+MSCCLPP_DEVICE_INLINE bool warpAny(bool value) {
+  uint32_t any;
+  asm volatile(
+      "{\n\t.reg .pred value;\n\tsetp.ne.u32 value, %1, 0;\n\tvote.sync.any.pred value, value, 0xffffffff;\n\t"
+      "selp.u32 %0, 1, 0, value;\n\t}"
+      : "=r"(any)
+      : "r"(static_cast<uint32_t>(value)));
+  return any != 0;
+}
 
 // The `value` of thread number `thread` modulo 32 of the warp. All 32 call it.
-MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
-  return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(value), static_cast<int>(thread));
-}
 MSCCLPP_DEVICE_INLINE uint32_t warpShuffle(uint32_t value, uint32_t thread) {
-  return __shfl_sync(0xffffffffu, value, static_cast<int>(thread));
+  uint32_t other;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(other) : "r"(value), "r"(thread));
+  return other;
+}
+MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
+  const uint32_t low = warpShuffle(static_cast<uint32_t>(value), thread);
+  return low | static_cast<uint64_t>(warpShuffle(static_cast<uint32_t>(value >> 32), thread)) << 32;
 }
 
 // `load()`, by the 32 threads of a warp in one instruction, as which they make it once they have met. All 32 call it.

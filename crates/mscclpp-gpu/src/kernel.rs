@@ -27,7 +27,8 @@ impl Module {
     ///
     /// On CUDA, loading may wait for kernels that run on the device. So load modules before you launch a kernel that
     /// waits for something that comes later. Dropping a module does not wait: it is unloaded when the next one is
-    /// loaded.
+    /// loaded. If a kernel needs more local memory for each thread than the context has (`CU_LIMIT_STACK_SIZE`, 1024 bytes at
+    /// first), loading raises it, as the first launch would; the device keeps that much for each thread it can run.
     ///
     /// Each load has its own `__device__` and `__constant__` variables, which constants initialise: loading runs no code of
     /// the source, and a source that would is [`Error::Compile`]. Blocks while it compiles, which takes some

@@ -1,4 +1,4 @@
-//! Tests that need a GPU: the context that a thread had, values written by copies, and a kernel that is nearly too large.
+//! Tests that need a GPU: the context that a thread had, values written by copies, and kernels that need much memory.
 
 mod needs;
 
@@ -29,6 +29,11 @@ fn main() -> ExitCode {
             1,
             "a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel",
             a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel,
+        ),
+        needs::cuda_devices(
+            1,
+            "a_kernel_with_much_local_memory_starts_while_another_waits_for_it",
+            a_kernel_with_much_local_memory_starts_while_another_waits_for_it,
         ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -120,4 +125,42 @@ fn a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel() {
         let numbers: Vec<i32> = bytes.as_chunks().0.iter().map(|n| i32::from_ne_bytes(*n)).collect();
         assert_eq!(numbers, (1..=10 * 1024).collect::<Vec<i32>>());
     }
+}
+
+/// A context has 1024 bytes for each thread at first.
+fn a_kernel_with_much_local_memory_starts_while_another_waits_for_it() {
+    let source = KernelSource::new(
+        "much_local.cu",
+        r#"
+        typedef unsigned long long Word;
+        // Gives up after some seconds.
+        extern "C" __global__ void waits(volatile Word* word, Word* found) {
+          const long long until = clock64() + (10ll << 30);
+          while (*word == 0 && clock64() < until) {}
+          *found = *word;
+        }
+        extern "C" __global__ void says(volatile Word* word, unsigned int step) {
+          unsigned int all[750];
+          for (unsigned int i = 0; i < 750; ++i) all[i * step % 750] = i + 1;
+          *word = all[*word];
+        }
+        "#,
+    );
+    let gpu = Platform::Cuda.gpu(0).unwrap();
+    let module = Module::load(&gpu, &source).unwrap();
+    let (words, waiting, other) = (gpu.allocate(16).unwrap(), gpu.stream().unwrap(), gpu.stream().unwrap());
+    words.fill(0, 16, 0).unwrap();
+    let found = words.ptr().add(8);
+    let launch = |name: &str, stream, args: &KernelArgs| {
+        // SAFETY: the arguments are those of the kernels, and the memory outlives the streams' work.
+        unsafe { module.kernel(name).unwrap().launch(stream, LaunchConfig::linear(1, 1), args).unwrap() };
+    };
+    launch("waits", &waiting, &KernelArgs::new().with(words.ptr()).with(found));
+    launch("says", &other, &KernelArgs::new().with(words.ptr()).with(1u32));
+    for stream in [&waiting, &other] {
+        stream.synchronize_timeout(std::time::Duration::from_secs(60)).unwrap();
+    }
+    let mut bytes = [0; 16];
+    words.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes.as_chunks().0.iter().map(|n| u64::from_ne_bytes(*n)).collect::<Vec<_>>(), [1, 1]);
 }

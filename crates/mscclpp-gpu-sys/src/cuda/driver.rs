@@ -71,6 +71,8 @@ entry_points! {
         device_primary_ctx_retain: c"cuDevicePrimaryCtxRetain" => fn(*mut CUcontext, CUdevice);
         device_primary_ctx_release: c"cuDevicePrimaryCtxRelease_v2" => fn(CUdevice);
         ctx_get_device: c"cuCtxGetDevice" => fn(*mut CUdevice);
+        ctx_get_limit: c"cuCtxGetLimit" => fn(*mut usize, c_uint);
+        ctx_set_limit: c"cuCtxSetLimit" => fn(c_uint, usize);
 
         mem_alloc: c"cuMemAlloc_v2" => fn(*mut CUdeviceptr, usize);
         mem_free: c"cuMemFree_v2" => fn(CUdeviceptr);

@@ -95,14 +95,20 @@ unsafe fn load_image(
     // SAFETY: the caller's promise.
     let raw = unsafe { load(driver, name, image)? };
     let module = Module { loaded: Arc::new(Loaded::new(device, raw)), kernels, variables };
-    let mut most_shared = 0;
+    let (mut most_shared, mut most_local) = (0, 0);
     for name in module.kernels.iter().flatten() {
         // Found in text, so it may be a word in a comment.
         if let Some(function) = module.function(name)? {
             load_now(driver, name, function)?;
-            most_shared = most_shared.max(static_shared_bytes(driver, function)?);
+            let shared =
+                attribute(driver, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+            let local =
+                attribute(driver, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
+            most_shared = most_shared.max(shared);
+            most_local = most_local.max(local);
         }
     }
+    provide_local(driver, most_local);
     Ok((module, most_shared <= DEFAULT_SHARED_BYTES))
 }
 
@@ -113,21 +119,33 @@ fn load_now(driver: &Driver, name: &str, function: CUfunction) -> Result<()> {
         return check(driver, unsafe { func_load(function) }, format_args!("cuFuncLoad({name})"));
     }
     // Before CUDA 12.4 asking for an attribute is what loads a function.
-    let mut registers = 0;
-    let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS as u32;
-    // SAFETY: `registers` is valid for the write; a function of a module that lives.
-    let result = unsafe { (driver.func_get_attribute)(&raw mut registers, which, function) };
-    check(driver, result, format_args!("cuFuncGetAttribute({name})"))
+    attribute(driver, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS).map(|_| ())
 }
 
 /// The function is one of a module that lives.
-fn static_shared_bytes(driver: &Driver, function: CUfunction) -> Result<u32> {
-    let mut bytes = 0;
-    let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as u32;
-    // SAFETY: `bytes` is valid for the write; a function of a module that lives.
-    let result = unsafe { (driver.func_get_attribute)(&raw mut bytes, which, function) };
-    check(driver, result, "cuFuncGetAttribute(SHARED_SIZE_BYTES)")?;
-    Ok(u32::try_from(bytes).unwrap_or(0))
+fn attribute(driver: &Driver, function: CUfunction, which: CUfunction_attribute) -> Result<u32> {
+    let mut value = 0;
+    // SAFETY: `value` is valid for the write; a function of a module that lives.
+    let result = unsafe { (driver.func_get_attribute)(&raw mut value, which as u32, function) };
+    check(driver, result, format_args!("cuFuncGetAttribute({which:?})"))?;
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
+/// Has the current context set aside as much local memory for each thread as a kernel needs that is loaded. The driver would else do
+/// so when it is first launched, and wait for all kernels that run, of which one may be waiting for that launch.
+fn provide_local(driver: &Driver, bytes: u32) {
+    const STACK_SIZE: u32 = 0;
+    let (mut now, bytes) = (0, bytes as usize);
+    // SAFETY: `now` is valid for the write.
+    let known = unsafe { (driver.ctx_get_limit)(&raw mut now, STACK_SIZE) } == CuResult::SUCCESS;
+    if !known || now >= bytes {
+        return;
+    }
+    // SAFETY: a call without pointers.
+    let result = unsafe { (driver.ctx_set_limit)(STACK_SIZE, bytes) };
+    if let Err(error) = check(driver, result, format_args!("cuCtxSetLimit(CU_LIMIT_STACK_SIZE, {bytes})")) {
+        tracing::debug!(target: "mscclpp::gpu", %error, "local memory is left to the first launch");
+    }
 }
 
 /// # Safety
@@ -209,7 +227,8 @@ impl SharedBytes {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 // Static and dynamic shared memory have the default together.
-                let own = static_shared_bytes(driver, function)?;
+                let own =
+                    attribute(driver, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
                 new.insert(DEFAULT_SHARED_BYTES.saturating_sub(own))
             }
         };

@@ -416,7 +416,9 @@ struct CollectiveBlock {
     // the word into a register of the warp, and that waits for it before anything else is read.
     const uint64_t* const epochs = comm.epochs + (thread >> 16);
     slotBefore = load8(epochs + block);
-    gaveUp = hasGivenUp(epochs, CollectiveGaveUp);
+    // What this launch itself says makes no difference to `begin`, so the load may come from the L1 cache: all warps of the
+    // launch would else ask the L2 cache for the same word.
+    gaveUp = load8(epochs + CollectiveGaveUp);
   }
 
   // All threads call it, before anything is sent. Returns whether to go on.

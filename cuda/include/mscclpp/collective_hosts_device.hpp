@@ -169,7 +169,7 @@ struct SumAcross {
   static constexpr uint32_t Vectors = VectorsInFlight;
   static constexpr bool AddsFloats = Type == ReduceF32;
   WordFold<Number<Type>> fold;
-  MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) {
+  MSCCLPP_DEVICE_INLINE void put(const CollectiveAcross&, uint32_t n, uint64_t word) {
     if (n == 0) {
       fold.first(word);
     } else {
@@ -179,19 +179,30 @@ struct SumAcross {
   MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross&) { return fold.result(ReduceSum, 1); }
 };
 
-// As the call says, one number after the other. A function of its own: it is much code.
-MSCCLPP_DEVICE_NOINLINE uint64_t reduceAnyAcross(const uint64_t* words, uint32_t count, uint32_t type, uint32_t op,
-                                                 uint32_t divisor) {
+// As the call says, one number after the other. `values` are the bits of what a word's numbers have become so far. Functions of
+// their own: they are much code.
+MSCCLPP_DEVICE_NOINLINE void combineAnyAcross(uint64_t* values, bool isFirst, uint64_t word, uint32_t type, uint32_t op) {
+  withNumber(type, [=](auto number) {
+    using N = decltype(number);
+    using Value = typename N::Value;
+#pragma unroll 1
+    for (uint32_t i = 0; i < 8 / N::Bytes; ++i) {
+      Value value = N::widen(word >> 8 * N::Bytes * i);
+      if (!isFirst) value = combineValues(op, bitsAs<Value>(static_cast<WordOf<Value>>(values[i])), value);
+      values[i] = bitsAs<WordOf<Value>>(value);
+    }
+  });
+}
+MSCCLPP_DEVICE_NOINLINE uint64_t resultOfAnyAcross(const uint64_t* values, uint32_t type, uint32_t op, uint32_t divisor) {
   return withNumber(type, [=](auto number) {
     using N = decltype(number);
+    using Value = typename N::Value;
     uint64_t result = 0;
 #pragma unroll 1
-    for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
-      typename N::Value value = N::widen(words[0] >> bit);
-#pragma unroll 1
-      for (uint32_t n = 1; n < count; ++n) value = combineValues(op, value, N::widen(words[n] >> bit));
+    for (uint32_t i = 0; i < 8 / N::Bytes; ++i) {
+      Value value = bitsAs<Value>(static_cast<WordOf<Value>>(values[i]));
       if (op == ReduceAvg) value = N::divide(value, divisor);
-      result |= N::narrow(value) << bit;
+      result |= N::narrow(value) << 8 * N::Bytes * i;
     }
     return result;
   });
@@ -199,12 +210,29 @@ MSCCLPP_DEVICE_NOINLINE uint64_t reduceAnyAcross(const uint64_t* words, uint32_t
 struct AnyAcross {
   static constexpr uint32_t Vectors = 1;
   static constexpr bool AddsFloats = false;
-  uint64_t words[AcrossTransfers];
-  MSCCLPP_DEVICE_INLINE void put(uint32_t n, uint64_t word) { words[n] = word; }
+  uint64_t values[8];
+  MSCCLPP_DEVICE_INLINE void put(const CollectiveAcross& call, uint32_t n, uint64_t word) {
+    combineAnyAcross(values, n == 0, word, call.type, call.op);
+  }
   MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross& call) const {
-    return reduceAnyAcross(words, call.count, call.type, call.op, call.divisor);
+    return resultOfAnyAcross(values, call.type, call.op, call.divisor);
   }
 };
+
+// What the threads of a block share: the last counts of all channels, and where the numbers of each host are. In local memory they
+// would take more of each thread than a device sets aside, and the first launch would wait until it has more.
+struct AcrossShared {
+  uint64_t before[AcrossTransfers];
+  const uint8_t* from[AcrossTransfers];
+};
+MSCCLPP_DEVICE_INLINE AcrossShared& acrossShared() {
+#if defined(MSCCLPP_DEVICE_HIP)
+  static __attribute__((shared)) AcrossShared memory;
+#else
+  __shared__ AcrossShared memory;
+#endif
+  return memory;
+}
 
 // A number that the compiler knows.
 template <uint32_t N>
@@ -221,37 +249,41 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   const auto isPeer = [&](uint32_t n) { return call.transfers[n].channel != AcrossNoChannel; };
   // As many for all hosts.
   const uint64_t pieces = laneOf(call.own).pieces(call.most);
-  if (pieces == 0 || anyGaveUp(call.epochs)) return;
-  // The last counts of all channels, and where the numbers of each host are. All is read before the first barrier, and counts
-  // are written behind the last one.
-  uint64_t before[AcrossTransfers];
-  const uint8_t* from[AcrossTransfers];
-  for (uint32_t n = 0; n < call.count; ++n) before[n] = isPeer(n) ? laneOf(n).counted() : 0;
-  // One thread for each peer; returns whether none failed.
+  if (pieces == 0) return;
+  uint64_t* const before = acrossShared().before;
+  const uint8_t** const from = acrossShared().from;
+  // One thread for each host.
   const auto byThreads = [&](auto use) {
+    for (uint32_t n = thread; n < call.count; n += threads) use(n);
+  };
+  // One thread for each peer; returns whether none failed.
+  const auto ofPeers = [&](auto use) {
     bool failed = false;
-    for (uint32_t n = thread; n < call.count; n += threads) {
+    byThreads([&](uint32_t n) {
       if (isPeer(n) && !use(laneOf(n), before[n])) failed = true;
-    }
+    });
     return !acrossEnds(call, failed);
   };
+  byThreads([&](uint32_t n) { before[n] = isPeer(n) ? laneOf(n).counted() : 0; });
+  // The barrier in it is behind these reads, as the last one is in front of the writes of counts.
+  if (anyGaveUp(call.epochs)) return;
   for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
     if (j < pieces) {
       for (uint32_t n = 0; n < call.count; ++n) {
         if (isPeer(n)) laneOf(n).load(j, before[n] + j);
       }
       blockSync();
-      if (!byThreads([&](const AcrossLane& lane, uint64_t c) { return lane.put(j, c + j); })) return;
+      if (!ofPeers([&](const AcrossLane& lane, uint64_t c) { return lane.put(j, c + j); })) return;
     }
     if (j < AcrossAhead) continue;
     const uint64_t taken = j - AcrossAhead;
-    if (!byThreads([](const AcrossLane& lane, uint64_t) { return lane.channel()->wait(); })) return;
     const AcrossLane here = laneOf(call.own);
+    byThreads([&](uint32_t n) {
+      from[n] = isPeer(n) ? laneOf(n).inPlace(before[n] + taken) : call.transfers[n].send + here.begin(taken);
+    });
+    if (!ofPeers([](const AcrossLane& lane, uint64_t) { return lane.channel()->wait(); })) return;
     const uint32_t bytes = here.bytesOf(own.recvBytes, taken);
     uint8_t* const to = own.recv + here.begin(taken);
-    for (uint32_t n = 0; n < call.count; ++n) {
-      from[n] = isPeer(n) ? laneOf(n).inPlace(before[n] + taken) : call.transfers[n].send + here.begin(taken);
-    }
     // By `count` vectors, threads apart, from the i-th on: all those of a host are loaded before the next host's.
     const auto vectors = [&](uint32_t i, auto count) {
       constexpr uint32_t Count = decltype(count)::Value;
@@ -267,8 +299,8 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
         }
 #pragma unroll
         for (uint32_t u = 0; u < Count; ++u) {
-          low[u].put(n, v[u].low);
-          high[u].put(n, v[u].high);
+          low[u].put(call, n, v[u].low);
+          high[u].put(call, n, v[u].high);
         }
       }
 #pragma unroll
@@ -296,9 +328,9 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     for (; i * 16 < bytes; i += threads) vectors(i, AcrossVectors<1>());
     blockSync();
   }
-  for (uint32_t n = thread; n < call.count; n += threads) {
+  byThreads([&](uint32_t n) {
     if (isPeer(n)) laneOf(n).count(before[n] + pieces);
-  }
+  });
 }
 
 }  // namespace detail

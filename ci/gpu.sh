@@ -17,6 +17,7 @@
 #   HOLD_BASELINE=FILE    figures to hold, of the same devices   [none: a baseline is written]
 #   HOLD_AGAINST=PROGRAM  another mscclpp-bench to compare with, in turns
 #   HOLD_TOLERANCE=N      percent                                [3]
+#   HOLD_LIMIT=SECONDS    after which no row is measured again   [240]
 #   GPU_WHEELS=FOLDER     wheels of the Python package and of what its tests need
 set -uo pipefail
 
@@ -152,6 +153,7 @@ step_hold() {
     [ -z "${HOLD_BASELINE:-}" ] || options+=(--baseline "$HOLD_BASELINE")
     [ -z "${HOLD_AGAINST:-}" ] || options+=(--against "$HOLD_AGAINST")
     [ -z "${HOLD_TOLERANCE:-}" ] || options+=(--tolerance "$HOLD_TOLERANCE")
+    [ -z "${HOLD_LIMIT:-}" ] || options+=(--limit "$HOLD_LIMIT")
     within 600 "$(file bin mscclpp-bench mscclpp-bench)" hold "${options[@]}"
 }
 

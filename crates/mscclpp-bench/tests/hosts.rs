@@ -1,5 +1,8 @@
 //! Runs of collectives between processes that count as two hosts: what they say while they run, and how they end.
 
+#[path = "support/program.rs"]
+mod program;
+
 use std::{
     process::{Command, Output},
     thread,
@@ -11,7 +14,7 @@ use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
 fn run(options: &[&str]) -> [Output; 2] {
     let address = format!("127.0.0.1:{}", reserve_port());
     let rank = |rank: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_mscclpp-bench"));
+        let mut program = Command::new(program::program());
         program.args(["all-reduce", "--rank", rank, "--address", &address]).args(options);
         program.env("MSCCLPP_PLATFORM", "host").env("MSCCLPP_HOSTID", format!("host {rank}"));
         output_within(5 * LIMIT, &mut program)

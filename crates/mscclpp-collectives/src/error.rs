@@ -1,4 +1,4 @@
-use mscclpp::ErrorKind;
+use mscclpp::{ErrorKind, Report};
 
 /// What this crate's calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -54,12 +54,13 @@ pub enum Error {
     /// A wait for another rank ended before what it waited for had come: the rank died, or somebody gave up. These
     /// collectives cannot be used any more.
     #[error(
-        "the collectives of rank {rank} cannot be used any more; make new ones, of the ranks that are left: {source}"
+        "the collectives of rank {rank} cannot be used any more; make new ones, of the ranks that are left: {}",
+        Report(.source.as_ref())
     )]
     Failed {
         /// This rank.
         rank: usize,
-        /// Why.
+        /// Why. The message has its causes, too: the rank that was lost may be one of them.
         source: Box<mscclpp::Error>,
     },
     /// A layer below failed.
@@ -96,5 +97,38 @@ impl From<mscclpp::errors::CoreError> for Error {
 impl From<mscclpp::errors::BootstrapError> for Error {
     fn from(error: mscclpp::errors::BootstrapError) -> Self {
         Self::Below(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mscclpp::{
+        errors::{CoreError, ProxyError},
+        proxy::{FifoPosition, MemoryId, ProxyTrigger, SemaphoreId, TriggerKind},
+    };
+
+    use super::*;
+
+    /// The proxy of a rank that lives may say first that another one was lost.
+    #[test]
+    fn the_message_of_calls_that_failed_has_the_causes() {
+        let memory = (MemoryId::from_raw(0), 0);
+        let trigger =
+            ProxyTrigger::new(TriggerKind::FLAG, memory, memory, 0, SemaphoreId::from_raw(2)).unwrap();
+        let lost = CoreError::PeerLost { peer: "rank 1".to_owned(), reason: "it died".to_owned() };
+        let proxy = ProxyError::Trigger {
+            position: FifoPosition::from_raw(7),
+            trigger,
+            peer: Some("rank 2".to_owned()),
+            source: Arc::new(lost.into()),
+        };
+        let source = mscclpp::Error::from(proxy);
+        let causes = Report(&source).to_string();
+        assert!(causes.contains("rank 1"), "{causes}");
+        let error = Error::Failed { rank: 0, source: Box::new(source) };
+        assert!(error.to_string().ends_with(&format!("of the ranks that are left: {causes}")), "{error}");
+        assert_eq!(Report(&error).to_string(), error.to_string());
     }
 }

@@ -26,7 +26,7 @@ impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
 }
 
 /// An error with all its causes, in one line: for a log line, a message to another process, or the last line of a
-/// program. A cause that already stands at the end of the text before it is not repeated.
+/// program. A cause that already stands in the text before it, at its end or in front of its own cause, is not repeated.
 ///
 /// ```
 /// # use mscclpp_os::Report;
@@ -43,7 +43,7 @@ impl fmt::Display for Report<'_> {
         let mut source = self.0.source();
         while let Some(error) = source {
             let cause = error.to_string();
-            if !last.ends_with(&cause) {
+            if !(last.ends_with(&cause) || last.contains(&format!(": {cause}: "))) {
                 write!(f, ": {cause}")?;
                 last = cause;
             }
@@ -114,5 +114,7 @@ mod tests {
         let inner = Layer { text: "inner", source: None };
         let outer = layer("outer", layer("wrapped: inner", inner));
         assert_eq!(Report(&outer).to_string(), "outer: wrapped: inner");
+        let with_all = layer("failed: outer: inner", layer("outer", Layer { text: "inner", source: None }));
+        assert_eq!(Report(&with_all).to_string(), "failed: outer: inner");
     }
 }

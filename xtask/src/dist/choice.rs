@@ -10,8 +10,9 @@ type Test = (&'static str, &'static str);
 const PACKAGES_OF_SOURCES: [&str; 4] = ["mscclpp-fake-hip", "mscclpp-kernels", "mscclpp-python", "xtask"];
 
 /// Packages whose tests use no device. They are the same on every machine, and would take a tenth of the pack.
-const PACKAGES_WITHOUT_DEVICES: [&str; 6] = [
+const PACKAGES_WITHOUT_DEVICES: [&str; 7] = [
     "mscclpp-bootstrap",
+    "mscclpp-derive",
     "mscclpp-ib",
     "mscclpp-net",
     "mscclpp-os",

@@ -77,11 +77,9 @@ pub(crate) fn tune() -> Result<(), Failed> {
     assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
     assert_eq!(column(&all, "blocks"), [1; 4]);
     assert_eq!(variants(&all), ["packets 1x32", "packets 1x64", "packets 1x32", "packets 1x64"]);
-    // As many as a run without options tries.
-    assert!(
-        column(&report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?, "size").len()
-            == 9
-    );
+    // As many as a run without options tries; on GPUs, larger messages, too.
+    let quick = report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?;
+    assert!(column(&quick, "size").len() >= 9, "{quick}");
     Ok(())
 }
 

@@ -56,7 +56,8 @@ pub(crate) fn memory_put_and_get() -> Result<(), Failed> {
     // Two ranks on one device, with the defaults of everything that has one.
     let report =
         report("memory-put-one", &["memory-put", "-b", "64K", "--repeats", "1", "--devices", "0", "0"])?;
-    assert_eq!(column(&report, "size"), [64 << 10]);
+    // On GPUs, larger ones follow.
+    assert_eq!(column(&report, "size")[0], 64 << 10);
     Ok(())
 }
 

@@ -68,11 +68,30 @@ pub(crate) fn wrong_data() -> Result<(), Failed> {
 }
 
 /// What nccl-tests print goes onto one picture with rows of this program.
+/// What is plotted, with a shape that does not depend on the device.
+const GET: &[&str] = &[
+    "memory-get",
+    "-b",
+    "8",
+    "-e",
+    "4K",
+    "-f",
+    "8",
+    "--iters",
+    "2",
+    "--repeats",
+    "2",
+    "--blocks",
+    "4",
+    "--threads",
+    "32",
+];
+
 pub(crate) fn plot_of_a_table() -> Result<(), Failed> {
     let (measured, table) = (scratch("beside.json"), scratch("nccl.txt"));
     let (json, text) = (measured.to_string_lossy(), table.to_string_lossy());
-    let measuring = ["memory-get", "-b", "8", "-e", "4K", "-f", "8", "--iters", "2", "--repeats", "2"];
-    assert!(run(&[&measuring[..], &["--json", &json]].concat()).status.success());
+    let measuring = run(&[GET, &["--json", &json]].concat());
+    assert!(measuring.status.success(), "{measuring:?}");
     fs::write(
         &table,
         "#                                                  out-of-place                 in-place
@@ -96,21 +115,7 @@ pub(crate) fn plot_of_a_table() -> Result<(), Failed> {
 pub(crate) fn plot() -> Result<(), Failed> {
     let (measured, picture) = (scratch("plotted.json"), scratch("plotted.svg"));
     let (json, svg) = (measured.to_string_lossy(), picture.to_string_lossy());
-    let measuring = run(&[
-        "memory-get",
-        "-b",
-        "8",
-        "-e",
-        "4K",
-        "-f",
-        "8",
-        "--iters",
-        "2",
-        "--repeats",
-        "2",
-        "--json",
-        &json,
-    ]);
+    let measuring = run(&[GET, &["--json", &json]].concat());
     assert!(measuring.status.success(), "{measuring:?}");
     let drawn = run(&["plot", &json, "-o", &svg]);
     assert!(drawn.status.success() && drawn.stdout.is_empty(), "{drawn:?}");

@@ -144,8 +144,11 @@ class Collectives:
         """Reduce `x` of all ranks; every rank gets the result, in `out` or in `x` itself."""
         if out is None:
             # What most calls are, in short.
-            given = self._look("x", x, is_written=True)
-            return self._call("all_reduce", given, given, given.length, op, 0, x, x, stream)
+            if _arrays.is_torch_tensor(x):
+                address, length, dtype = self._look_at_torch("x", x)
+            else:
+                address, length, dtype, _ = self._look("x", x, is_written=True)
+            return self._ask("all_reduce", address, address, length, dtype, op, 0, x, x, stream)
         given, taken, out = self._pair(x, out, lambda array: array.shape)
         return self._call("all_reduce", given, taken, given.length, op, 0, x, out, stream)
 
@@ -316,14 +319,35 @@ class Collectives:
         out: Any,
         stream: Any,
     ) -> Any:
-        if given.dtype not in _TYPES:
+        return self._ask(kind, given.address, taken.address, count, given.dtype, op, root, x, out, stream)
+
+    def _ask(
+        self,
+        kind: str,
+        given: int,
+        taken: int,
+        count: int,
+        dtype: str,
+        op: Op,
+        root: int,
+        x: Any,
+        out: Any,
+        stream: Any,
+    ) -> Any:
+        if dtype not in _TYPES:
             name, code = "out" if kind == "scatter" else "x", int(_mscclpp.ErrorCode.InvalidUsage)
-            text = f"argument '{name}': there are no collectives of numbers of type {given.dtype}"
-            raise _mscclpp.Error(code, text)
+            raise _mscclpp.Error(code, f"argument '{name}': there are no collectives of numbers of type {dtype}")
         if not isinstance(op, str):
-            check_factor(op, given.dtype)
-        handle = self._current_stream(x if x is not None else out) if stream is None else _handle(stream)
-        self._put((kind, given.address, taken.address, count, given.dtype, op, root), handle, (x, out))
+            check_factor(op, dtype)
+        if stream is None:
+            stream = self._current_stream(x if x is not None else out)
+        elif type(stream) is not int or stream < 0:
+            stream = _handle(stream)
+        request = (kind, given, taken, count, dtype, op, root)
+        if self._gathered is None and not self.is_simulated:
+            self._made.enqueue([request], stream)
+        else:
+            self._put(request, stream, (x, out))
         return out
 
     def _put(self, request: Request, stream: int, arrays: Any) -> None:
@@ -395,17 +419,7 @@ class Collectives:
     def _look(self, name: str, x: Any, is_written: bool = False) -> _Array:
         """Where an array is, and what it has. It must be contiguous, and memory of this device."""
         if _arrays.is_torch_tensor(x):
-            if not x.is_contiguous():
-                raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
-            device = x.device.index if x.is_cuda else None
-            if device != self.device or self.is_simulated:
-                self._expect_device(name, device)
-            address, length = x.data_ptr(), x.numel()
-            if not address and length:
-                raise ValueError(
-                    f"argument '{name}': a {type(x).__name__} of device {x.device} that has no memory here"
-                )
-            return _Array(address, length, _OF_TORCH.get(x.dtype) or _type_of_torch(x.dtype), x.shape)
+            return _Array(*self._look_at_torch(name, x), x.shape)
         interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
         if interface is None:
             return self._look_at_dlpack(name, x)
@@ -422,6 +436,18 @@ class Collectives:
             raise ValueError(f"argument '{name}': the array is not contiguous; give it ascontiguousarray()")
         dtype = str(x.dtype) if hasattr(x, "dtype") else _type_of_interface(typestr)
         return _Array(int(address or 0), math.prod(shape), dtype, shape)
+
+    def _look_at_torch(self, name: str, x: Any) -> tuple[int, int, str]:
+        """Address, length and type of a tensor."""
+        if not x.is_contiguous():
+            raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
+        device = x.get_device() if x.is_cuda else None
+        if device != self.device or self.is_simulated:
+            self._expect_device(name, device)
+        address, length, dtype = x.data_ptr(), x.numel(), x.dtype
+        if not address and length:
+            raise ValueError(f"argument '{name}': a {type(x).__name__} of device {x.device} that has no memory here")
+        return address, length, _OF_TORCH.get(dtype) or _type_of_torch(dtype)
 
     def _look_at_dlpack(self, name: str, x: Any) -> _Array:
         address, size = _arrays.locate(x, f"argument '{name}'")

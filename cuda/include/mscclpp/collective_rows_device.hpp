@@ -34,7 +34,7 @@
 //               step) and R3 (two steps) say when a place is free.
 //
 // Row k of those that a rank sums up is that of block k modulo the blocks, on all ranks. A block sends the rows with its number, and takes
-// those with its number that come: one is sent ahead of those that are taken.
+// those with its number that come: in a short call one row after the other, else with one sent ahead.
 //
 // E2 of collective_device.hpp holds: in two steps there are at least as many rows as ranks, so each rank sums up some
 // row, for which it takes something from every other.
@@ -230,30 +230,27 @@ MSCCLPP_DEVICE_INLINE void reduceShortRows(const CollectiveHandle& comm, const C
   Bytes16 mine = load(b.block);
   if (!b.begin()) return;
   const RowsBlock<true> block(call, b);
-  const auto put = [&](uint32_t row, Bytes16 vector) {
-    if (row >= rows || !block.warpHas(b.thread)) return;
-#pragma unroll 1
-    for (uint32_t n = 1; n < b.ranks; ++n) block.putVector(b.peer(n), row, b.thread, vector);
-  };
-  put(b.block, mine);
-  b.countOthers();
   uint32_t turn = 0;
   bool failed = false;
 #pragma unroll 1
   for (uint32_t row = b.block; row < rows; row += b.blocks) {
-    // The next row is on its way before this one is waited for.
-    const Bytes16 next = load(row + b.blocks);
-    put(row + b.blocks, next);
+    const bool isFirst = row == b.block;
+    if (!isFirst) mine = load(row);
+    if (block.warpHas(b.thread)) {
+#pragma unroll 1
+      for (uint32_t n = 1; n < b.ranks; ++n) block.putVector(b.peer(n), row, b.thread, mine);
+    }
+    if (isFirst) b.countOthers();
     // If a thread gives up, the others go on, and wait for it at barriers.
     failed = !finishRow<N, 1>(block, epilogue, row, 0, turn, mine) || failed;
-    mine = next;
   }
+  if (b.block >= rows) b.countOthers();
   b.end(failed);
 }
 
-// Any other. Not inlined, so that it takes no registers from the short ones.
+// Any other.
 template <class N, uint32_t Vectors, class Epilogue>
-MSCCLPP_DEVICE_NOINLINE void reduceRows(const CollectiveHandle& comm, const CollectiveRows& call, const Epilogue& epilogue) {
+MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const CollectiveRows& call, const Epilogue& epilogue) {
   CollectiveBlock b(comm, call.call, false);
   if (!b.begin()) return;
   b.countOthers();
@@ -264,7 +261,7 @@ MSCCLPP_DEVICE_NOINLINE void reduceRows(const CollectiveHandle& comm, const Coll
   uint32_t turn = 0;
   bool failed = false;
 #pragma unroll 1
-  for (uint32_t i = 0; i < n + (byPieces && twoSteps ? 2 : 1); ++i) {
+  for (uint32_t i = 0; n != 0 && i < n + (byPieces && twoSteps ? 2 : 1); ++i) {
     if (i < n) block.put(i);
     if (i >= 1 && i <= n) {
       const uint32_t j = i - 1;

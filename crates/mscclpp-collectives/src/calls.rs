@@ -27,7 +27,7 @@ use crate::{
     ports::Ports,
     register::Registrations,
     scratch::{LANES, Layout},
-    select::{Choice, Devices, Possible, Question, Shape},
+    select::{Choice, Devices, Possible, Question, Shape, threads_with_room},
     signature::signature,
 };
 
@@ -204,14 +204,16 @@ impl Inner {
             lanes: LANES,
             reserved: 0,
         };
-        let config = LaunchConfig::linear(mapped.handle.ranks * 2 * LANES, self.threads());
+        let blocks = mapped.handle.ranks * 2 * LANES;
+        let config =
+            LaunchConfig::linear(blocks, threads_with_room(mapped.max_threads, blocks, self.threads()));
         let args = self.keeping(buffers).with(mapped.handle).with(call);
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { mapped.kernels.messages.launch(stream, config, &args)? };
         Ok(())
     }
 
-    /// Of a block that moves messages.
+    /// Of a block that moves messages, at most.
     pub(crate) fn threads(&self) -> u32 {
         if self.gpu.platform() == Platform::Host { 32 } else { 512 }
     }

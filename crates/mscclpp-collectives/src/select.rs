@@ -196,6 +196,12 @@ pub(crate) fn blocks_with_room(max_threads: u32, threads: u32) -> u32 {
     max_threads / threads.next_power_of_two()
 }
 
+/// How many threads each of so many blocks has that run at once where there is room for `max_threads`: at most `most`, at least a
+/// warp.
+pub(crate) fn threads_with_room(max_threads: u32, blocks: u32, most: u32) -> u32 {
+    most.min(1 << (max_threads / blocks).max(32).ilog2())
+}
+
 impl Choice {
     /// How many threads a block has if there are `blocks`: fewer blocks have more, so that as many threads work together.
     #[must_use]
@@ -317,5 +323,15 @@ pub(crate) mod tests {
         assert_eq!(of(256, 256).threads_in(100), 1024);
         assert_eq!(of(256, 256).threads_in(1), 1024);
         assert_eq!(of(4, 32).threads_in(2), 64);
+    }
+
+    #[test]
+    fn messages_of_many_ranks_take_no_more_than_a_call_may() {
+        // Two, eight and sixteen ranks on 132 multiprocessors.
+        assert_eq!(threads_with_room(132 * 1024 / 2, 32, 512), 512);
+        assert_eq!(threads_with_room(132 * 1024 / 4, 128, 512), 256);
+        assert_eq!(threads_with_room(132 * 1024 / 8, 256, 512), 64);
+        assert_eq!(threads_with_room(100, 256, 512), 32);
+        assert_eq!(threads_with_room(u32::MAX, 32, 32), 32);
     }
 }

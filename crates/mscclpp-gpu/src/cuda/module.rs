@@ -48,6 +48,11 @@ impl Modules<Self> for Driver {
 
     fn prepare(&self, name: &str, function: *mut CUfunc_st) -> Result<Option<Vec<KernelParameter>>> {
         load_now(self, name, function)?;
+        // Of a fatbin, the names of the kernels are not known before.
+        provide_local(
+            self,
+            attribute(self, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+        );
         parameters(self, function)
     }
 

@@ -206,8 +206,8 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         self.blocking(|stream| (name, unsafe { set(dst.0, value, len as usize, stream) }))
     }
 
+    // Without a sweep: a transport's thread makes its stream when a kernel waits for it, and dropping memory may wait for that kernel.
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
-        self.sweep();
         Ok(self.own.add(Stream::create(self)?))
     }
 

@@ -7,8 +7,8 @@
 //!    no driver call. A launch with a new object queries the recorded event, or records one; so does every 64th launch.
 //! 3. **They are dropped** when the stream is synchronised, when a query finds it idle, or when the event is reached.
 //!    No lock is held then, because their drop may do anything. What is left when the stream is dropped goes to the
-//!    device, with an event after it. The default stream, which is never dropped, is asked when memory is allocated and
-//!    streams are made. Of streams of others only the events are asked, because such a stream may be gone.
+//!    device, with an event after it. The default stream, which is never dropped, is asked when memory is
+//!    allocated. Of streams of others only the events are asked, because such a stream may be gone.
 
 use parking_lot::Mutex;
 

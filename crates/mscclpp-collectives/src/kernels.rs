@@ -20,6 +20,8 @@ pub(crate) struct Kernels {
     bulk: Option<Kernel>,
     /// Of several small all_reduces, by [`Words`] behind the first.
     groups: [Kernel; 4],
+    /// With more than two ranks those of two, for a part of them that is set up while these are used.
+    _of_two: Option<Arc<Kernels>>,
     pub(crate) messages: Kernel,
 }
 
@@ -50,7 +52,8 @@ const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
 /// Those that are loaded, by device, whether they are for two ranks, and whether they overlap with other kernels.
 ///
 /// Loading waits for kernels that run on the device. A communicator that is set up while calls of another one wait for
-/// their peers must not do that, so all of a device share what the first of them loaded.
+/// their peers must not do that, so all of a device share what the first of them loaded. The first that `overlap`s loads once more, and so does
+/// one of more than two ranks behind one of two.
 type Loaded = Vec<((Platform, usize, bool, bool), Arc<Mutex<Weak<Kernels>>>)>;
 static LOADED: Mutex<Loaded> = Mutex::new(Vec::new());
 
@@ -84,6 +87,10 @@ impl Kernels {
         if overlap {
             kernels.prefer_shared_memory()?;
         }
+        // Simulated devices load beside kernels that run.
+        if ranks > 2 && gpu.platform() != Platform::Host {
+            kernels._of_two = Some(Self::on(gpu, 2, overlap)?);
+        }
         let kernels = Arc::new(kernels);
         *entry = Arc::downgrade(&kernels);
         Ok(kernels)
@@ -102,7 +109,8 @@ impl Kernels {
         let direct = module.kernel("exchange_direct_move")?;
         let group = |words: &str| module.kernel(&format!("all_reduce_group_{words}"));
         let groups = [group("any")?, group("f16_sum")?, group("bf16_sum")?, group("f32_sum")?];
-        Ok(Self { forms, direct, groups, bulk: None, messages: module.kernel("move_messages")? })
+        let messages = module.kernel("move_messages")?;
+        Ok(Self { forms, direct, groups, bulk: None, messages, _of_two: None })
     }
 
     fn prefer_shared_memory(&self) -> Result<()> {

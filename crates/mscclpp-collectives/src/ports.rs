@@ -87,7 +87,7 @@ impl Ports {
         let ranks = group.ranks.len() as u64;
         let (piece, part) = pieces_and_parts(ranks, budget)?;
         let rings = (ranks - 1) * RING * piece;
-        let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_BY_PORTS)?;
+        let module = Module::load_once(gpu, &mscclpp_kernels::COLLECTIVES_BY_PORTS)?;
         let memory = gpu.allocate(2 * rings + ranks * part)?;
         let handles = gpu.allocate(2 * ranks * HANDLE)?;
         let registered = comm.register_buffer(&memory, transport)?;

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::{
-    DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Result,
-    Stream,
+    DevicePtr, Error, Gpu, KernelArgs, KernelParam, KernelParameter, KernelSource, LaunchConfig, Platform,
+    Result, Stream,
     backend::{KernelBackend, ModuleBackend, Submission},
     fork::OfProcess,
     parameter_names::parameter_names,
@@ -44,6 +46,36 @@ impl Module {
             backend: OfProcess::new(gpu.backend()?.load_module(source)?),
             source: source.cuda().into(),
         })
+    }
+
+    /// As [`Self::load`], but only the first time on a device in this process; it stays loaded. For a set-up that may be repeated while
+    /// kernels wait for other ranks: to load again would wait for them. Sources are told apart by their names and texts, and not by
+    /// their headers. All that is loaded so has the same `__device__` variables.
+    ///
+    /// ```
+    /// # use mscclpp_gpu::{KernelSource, Module, Platform};
+    /// const SOURCE: KernelSource<'static> =
+    ///     KernelSource::new("one.cu", r#"extern "C" __global__ void one(int* x) { *x = 1; }"#);
+    /// # let gpu = Platform::detect_or_host()?.gpu(0)?;
+    /// let kernel = Module::load_once(&gpu, &SOURCE)?.kernel("one")?;
+    /// # Ok::<(), mscclpp_gpu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_once(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
+        /// A module of the process that this one was forked from cannot be used, so its number is part of what it is.
+        type Key = (u32, Platform, usize, String);
+        static LOADED: Mutex<Vec<(Key, Module)>> = Mutex::new(Vec::new());
+        let key = (std::process::id(), gpu.platform(), gpu.id(), source.name().to_owned());
+        let mut loaded = LOADED.lock();
+        let found = loaded.iter().find(|(of, module)| *of == key && *module.source == *source.cuda());
+        if let Some((_, module)) = found {
+            return Ok(module.clone());
+        }
+        let module = Self::load(gpu, source)?;
+        loaded.push((key, module.clone()));
+        Ok(module)
     }
 
     /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. `name` stands in

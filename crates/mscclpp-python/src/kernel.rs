@@ -67,7 +67,7 @@ impl PyKernel {
     /// One of the library's kernels that add a residual and normalise, such as "all_reduce_rms_norm_f16".
     #[staticmethod]
     fn of_rms_norm(py: Python<'_>, kernel: String) -> PyResult<Self> {
-        Self::load(py, kernel, |gpu| Module::load(gpu, &mscclpp::kernels::ALL_REDUCE_RMS_NORM))
+        Self::load(py, kernel, |gpu| Module::load_once(gpu, &mscclpp::kernels::ALL_REDUCE_RMS_NORM))
     }
 
     /// Offset and size of each of its parameters, in bytes.

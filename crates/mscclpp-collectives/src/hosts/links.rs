@@ -137,7 +137,7 @@ impl Links {
         let remote = topology.remote();
         let (place, scratch_bytes) = place_and_scratch(topology.most_links() as u64, lanes.into(), budget)?;
         let outbox = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
-        let module = Module::load(gpu, &mscclpp_kernels::COLLECTIVES_OF_HOSTS)?;
+        let module = Module::load_once(gpu, &mscclpp_kernels::COLLECTIVES_OF_HOSTS)?;
         let rings = Rings::allocate(gpu, transport, 2 * outbox)?;
         let scratch = gpu.allocate(scratch_bytes)?;
         let channels = remote.len() * CHANNELS * lanes as usize;

@@ -125,6 +125,19 @@ fn each_load_and_each_device_has_variables_of_its_own() {
 }
 
 #[test]
+fn what_is_loaded_once_has_the_same_variables_until_its_text_differs() {
+    let gpu = Platform::Host.gpu(0).unwrap();
+    let text = r#"__device__ unsigned int first;"#;
+    let once = |text: &str| Module::load_once(&gpu, &KernelSource::new("once.cu", text)).unwrap();
+    let place = |module: &Module| module.symbol("first").unwrap().0;
+    assert_eq!(place(&once(text)), place(&once(text)));
+    assert_ne!(place(&once(text)), place(&once(&format!("{text} // another"))));
+    let other = Platform::Host.gpu(1).unwrap();
+    let there = Module::load_once(&other, &KernelSource::new("once.cu", text)).unwrap();
+    assert_ne!(place(&once(text)), place(&there));
+}
+
+#[test]
 fn symbols_hold_no_more_than_they_are() {
     let gpu = Platform::Host.gpu(0).unwrap();
     let result = module(&gpu).set_symbol("first", &[1u32, 2]);

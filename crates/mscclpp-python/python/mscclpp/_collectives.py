@@ -170,7 +170,8 @@ class Collectives:
         `residual_out`, by default `residual` itself, is the sum; `out`, by default a new array, is that divided by the
         root of the mean of its squares plus `eps`, times `weight`. A row is the last dimension of `x`, of float16 or
         bfloat16. With `scale`, `out` is fp8 (float8_e4m3fn, or its bits as uint8) in units of that; with an array `scales`
-        of float32, in a unit for each row, which is stored there. Returns `out` and `residual_out`.
+        of float32, in a unit for each row, which is stored there. Returns `out` and `residual_out`. The first call
+        on a device loads the kernels, which waits for those that run there.
         """
         from ._fused import all_reduce_rms_norm
 

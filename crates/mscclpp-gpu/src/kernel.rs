@@ -65,17 +65,31 @@ impl Module {
     /// As there.
     pub fn load_once(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         /// A module of the process that this one was forked from cannot be used, so its number is part of what it is.
-        type Key = (u32, Platform, usize, String);
-        static LOADED: Mutex<Vec<(Key, Module)>> = Mutex::new(Vec::new());
-        let key = (std::process::id(), gpu.platform(), gpu.id(), source.name().to_owned());
-        let mut loaded = LOADED.lock();
-        let found = loaded.iter().find(|(of, module)| *of == key && *module.source == *source.cuda());
-        if let Some((_, module)) = found {
+        type Key = (u32, Platform, usize, String, Arc<str>);
+        type Entry = Arc<Mutex<Option<Module>>>;
+        static LOADED: Mutex<Vec<(Key, Entry)>> = Mutex::new(Vec::new());
+        let key = (
+            std::process::id(),
+            gpu.platform(),
+            gpu.id(),
+            source.name().to_owned(),
+            Arc::from(source.cuda()),
+        );
+        let entry = {
+            let mut loaded = LOADED.lock();
+            let found = loaded.iter().find(|(of, _)| *of == key).map(|(_, entry)| Arc::clone(entry));
+            found.unwrap_or_else(|| {
+                let entry = Arc::default();
+                loaded.push((key, Arc::clone(&entry)));
+                entry
+            })
+        };
+        // Only those who load the same wait for each other.
+        let mut module = entry.lock();
+        if let Some(module) = &*module {
             return Ok(module.clone());
         }
-        let module = Self::load(gpu, source)?;
-        loaded.push((key, module.clone()));
-        Ok(module)
+        Ok(module.insert(Self::load(gpu, source)?).clone())
     }
 
     /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. `name` stands in

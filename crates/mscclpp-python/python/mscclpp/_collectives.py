@@ -308,19 +308,8 @@ class Collectives:
         size = _arrays.locate(x, "argument 'x'")[1]
         return Registration(self._made, self._made.register(array.address, size, symmetric), x)
 
-    def _call(
-        self,
-        kind: str,
-        given: _Array,
-        taken: _Array,
-        count: int,
-        op: Op,
-        root: int,
-        x: Any,
-        out: Any,
-        stream: Any,
-    ) -> Any:
-        return self._ask(kind, given.address, taken.address, count, given.dtype, op, root, x, out, stream)
+    def _call(self, kind: str, given: _Array, taken: _Array, count: int, *rest: Any) -> Any:
+        return self._ask(kind, given.address, taken.address, count, given.dtype, *rest)
 
     def _ask(
         self,

@@ -29,9 +29,8 @@ use crate::{
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
 /// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or
-/// a few with ranks on several hosts, and returns: it never waits for other ranks, unless a device has about a thousand launches
-/// ahead. Results are there when the stream has
-/// come so far. Calls of different streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
+/// a few with ranks on several hosts, and returns: it does not wait for other ranks, but where the driver's queue of launches
+/// is full. Results are there when the stream has come so far. Calls of different streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
 /// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
 /// times, as long as all ranks replay the same.
 ///

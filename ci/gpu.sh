@@ -57,8 +57,8 @@ CORES=$(nproc)
 JOBS=${GPU_JOBS:-$((CORES / 6 > 1 ? CORES / 6 : 1))}
 export WORK LOGS
 
-# within SECONDS COMMAND...: ends it, and what it has started, when the time is up or this script is ended, of which a command of
-# `timeout` hears nothing.
+# within SECONDS COMMAND...: ends it, and what it has started, when the time is up or this script is ended. `timeout` and its command are a
+# process group of their own, which a signal to this script's group does not reach.
 within() {
     local code=0 process
     timeout --kill-after=20 "$@" &

@@ -52,8 +52,9 @@ const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
 /// Those that are loaded, by device, whether they are for two ranks, and whether they overlap with other kernels.
 ///
 /// Loading waits for kernels that run on the device. A communicator that is set up while calls of another one wait for
-/// their peers must not do that, so all of a device share what the first of them loaded. The first that `overlap`s loads once more, and so does
-/// one of more than two ranks behind one of two.
+/// their peers must not do that, so all of a device share what the first of them loaded. The first with `overlap` loads again, since that is
+/// set in a module's functions, which is why this is not [`Module::load_once`]. So does the first of more than two ranks if there were only some
+/// of two.
 type Loaded = Vec<((Platform, usize, bool, bool), Arc<Mutex<Weak<Kernels>>>)>;
 static LOADED: Mutex<Loaded> = Mutex::new(Vec::new());
 

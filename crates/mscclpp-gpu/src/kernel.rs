@@ -48,9 +48,9 @@ impl Module {
         })
     }
 
-    /// As [`Self::load`], but only the first time on a device in this process; it stays loaded. For a set-up that may be repeated while
-    /// kernels wait for other ranks: to load again would wait for them. Sources are told apart by their names and texts, and not by
-    /// their headers. All that is loaded so has the same `__device__` variables.
+    /// As [`Self::load`] the first time on a device in this process. Later calls give the same module, with the same `__device__`
+    /// variables, and do not wait for kernels that run. It is never unloaded. This is for a set-up that may be repeated while
+    /// kernels wait for other ranks. Two sources are the same if their names and texts are; headers are not compared.
     ///
     /// ```
     /// # use mscclpp_gpu::{KernelSource, Module, Platform};
@@ -62,7 +62,7 @@ impl Module {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::load`].
     pub fn load_once(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         /// A module of the process that this one was forked from cannot be used, so its number is part of what it is.
         type Key = (u32, Platform, usize, String, Arc<str>);

@@ -416,8 +416,9 @@ struct CollectiveBlock {
     // the word into a register of the warp, and that waits for it before anything else is read.
     const uint64_t* const epochs = comm.epochs + (thread >> 16);
     slotBefore = load8(epochs + block);
-    // What this launch itself says makes no difference to `begin`, so the load may come from the L1 cache: all warps of the
-    // launch would else ask the L2 cache for the same word.
+    // A plain load: all warps of the launch would else ask the L2 cache for the same word. What earlier launches have said is
+    // there. A block of this launch may say something meanwhile; these are 8 aligned bytes, so the load finds them as they were or as
+    // they are then, and `begin` goes on with either.
     gaveUp = load8(epochs + CollectiveGaveUp);
   }
 

@@ -210,6 +210,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t resultOfAnyAcross(const uint64_t* values, uint3
 struct AnyAcross {
   static constexpr uint32_t Vectors = 1;
   static constexpr bool AddsFloats = false;
+  // A word has at most 8 numbers.
   uint64_t values[8];
   MSCCLPP_DEVICE_INLINE void put(const CollectiveAcross& call, uint32_t n, uint64_t word) {
     combineAnyAcross(values, n == 0, word, call.type, call.op);
@@ -265,7 +266,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     return !acrossEnds(call, failed);
   };
   byThreads([&](uint32_t n) { before[n] = isPeer(n) ? laneOf(n).counted() : 0; });
-  // The barrier in it is behind these reads, as the last one is in front of the writes of counts.
+  // Its barrier comes after all reads of counts, and the last one of the loop before they are written.
   if (anyGaveUp(call.epochs)) return;
   for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
     if (j < pieces) {

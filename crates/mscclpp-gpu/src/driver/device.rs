@@ -206,7 +206,8 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         self.blocking(|stream| (name, unsafe { set(dst.0, value, len as usize, stream) }))
     }
 
-    // Without a sweep: a transport's thread makes its stream when a kernel waits for it, and dropping memory may wait for that kernel.
+    // Without a sweep. A transport's thread makes its stream while a kernel waits for what that thread does, and the end of memory may wait
+    // for that kernel.
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
         Ok(self.own.add(Stream::create(self)?))
     }

@@ -54,7 +54,7 @@ impl Measuring {
         self.join_with(Context::on, joining)
     }
 
-    /// As [`Self::join`], of 1 or 2 ranks.
+    /// As [`Self::join`], of so many ranks.
     pub(crate) fn join_of(&self, count: usize, joining: &Joining) -> Result<Pair> {
         Pair::join_of(count, &self.devices, Context::on, joining)
     }

@@ -16,9 +16,8 @@ const OWN_TAG: u32 = 1;
 /// Which devices the ranks use.
 #[derive(Args)]
 pub(crate) struct Devices {
-    /// The device numbers of the two ranks [default: the first two, or twice the only one]. With a single rank, the first
-    /// counts.
-    #[arg(long, num_args = 2, value_names = ["GPU", "GPU"])]
+    /// The device number of each rank [default: the first ones; where there are fewer, ranks share them].
+    #[arg(long, num_args = 1.., value_name = "GPU")]
     devices: Option<Vec<usize>>,
 }
 
@@ -46,15 +45,20 @@ impl Pair {
         Self::join_of(2, devices, context, joining)
     }
 
-    /// As [`Self::join`], of `count` ranks, which are 1 or 2.
+    /// As [`Self::join`], of so many ranks.
     pub(crate) fn join_of(
         count: usize,
         devices: &Devices,
         context: impl FnOnce(Platform) -> Context,
         joining: &Joining,
     ) -> Result<Self> {
+        if let Some(ids) = devices.devices.as_ref().filter(|ids| ids.len() != count) {
+            return Err(
+                format!("--devices has {} numbers: give one for each of {count} ranks", ids.len()).into()
+            );
+        }
         let platform = Platform::detect_or_host()?;
-        // The other rank is started before this process has touched a device.
+        // The other ranks are started before this process has touched a device.
         let ranks = Ranks::join_of(count, context(platform), joining)?;
         let id = match &devices.devices {
             Some(ids) => ids[ranks.rank],
@@ -120,8 +124,13 @@ impl Pair {
     pub(crate) fn most_rounds(&self) -> u32 {
         match self.gpu.platform() {
             Platform::Host => 20,
-            _ if self.devices.len() == 2 && self.devices[0].is(&self.devices[1]) => 10,
+            _ if self.share_devices() => 10,
             _ => 1000,
         }
+    }
+
+    fn share_devices(&self) -> bool {
+        let others = |n: usize| &self.devices[n + 1..];
+        self.devices.iter().enumerate().any(|(n, device)| others(n).iter().any(|other| device.is(other)))
     }
 }

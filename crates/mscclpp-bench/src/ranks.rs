@@ -1,5 +1,5 @@
-//! Two processes: this one is rank 0, and starts itself again as rank 1. Or each is started by hand, possibly on two
-//! hosts. Some workloads can do with one.
+//! Processes: this one is rank 0, and starts itself again as each other rank. Or each is started by hand, possibly on several
+//! hosts. Most workloads have two ranks; collectives can have more, and can do with one.
 
 use std::{
     env,
@@ -23,34 +23,34 @@ use crate::{
 const INIT: Duration = Duration::from_secs(60);
 /// Long enough for somebody to start the other rank.
 const INIT_BY_HAND: Duration = Duration::from_secs(600);
-/// How long the other rank may take to end by itself.
+/// How long the other ranks may take to end by themselves.
 const GRACE: Duration = Duration::from_secs(10);
 /// So many characters of a call are shown.
 const SHOWN: usize = 1000;
 
-/// How the two ranks come together.
+/// How the ranks come together.
 #[derive(Args)]
 pub(crate) struct Joining {
-    /// Be this rank, 0 or 1, and start no other rank. Start the other rank yourself, on this host or another, with the
+    /// Be this rank, counted from 0, and start no other rank. Start the others yourself, on this host or others, with the
     /// same workload, options and --address. Rank 0 prints the results.
-    #[arg(long, requires = "address", value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(long, requires = "address")]
     rank: Option<u8>,
-    /// Where the two ranks meet: address and port of rank 0, with the interface in front if needed.
+    /// Where the ranks meet: address and port of rank 0, with the interface in front if needed.
     /// MSCCLPP_BOOTSTRAP_SECRET keeps strangers out.
     #[arg(long, requires = "rank", value_name = "[INTERFACE:]HOST:PORT")]
     address: Option<String>,
     /// With --rank, the device number of this rank [default: 0].
     #[arg(long, requires = "rank", value_name = "GPU")]
     pub(crate) gpu: Option<usize>,
-    /// This process is rank 1, started by rank 0.
+    /// This process is this rank, started by rank 0.
     #[arg(long, hide = true, conflicts_with = "rank")]
-    peer: bool,
+    peer: Option<u8>,
 }
 
 impl Joining {
     /// This process's.
     pub(crate) fn rank(&self) -> usize {
-        self.rank.map_or(usize::from(self.peer), usize::from)
+        self.rank.or(self.peer).map_or(0, usize::from)
     }
 
     /// Whether this rank has the results.
@@ -64,14 +64,14 @@ impl Joining {
     }
 }
 
-/// One rank of two, or the only one.
+/// One rank of several, or the only one.
 pub(crate) struct Ranks {
     pub(crate) comm: Communicator,
     /// This process's.
     pub(crate) rank: usize,
     /// Where ranks that were started by hand have met.
     address: Option<String>,
-    _other: Option<Other>,
+    _others: Others,
 }
 
 impl Ranks {
@@ -81,51 +81,42 @@ impl Ranks {
         Self::join_of(2, context, joining)
     }
 
-    /// As [`Self::join`], of `count` ranks, which are 1 or 2.
+    /// As [`Self::join`], of so many ranks.
     pub(crate) fn join_of(count: usize, context: Context, joining: &Joining) -> Result<Self> {
-        if count == 1 {
-            return Self::alone(context, joining);
-        }
         let rank = joining.rank();
+        if count == 1 && joining.is_by_hand() {
+            return Err("a single rank has nobody to meet: leave out --rank and --address".into());
+        }
+        if rank >= count {
+            return Err(format!("there is no rank {rank} of {count}: --rank counts from 0").into());
+        }
         if let Some(address) = joining.address.clone() {
-            let bootstrap = TcpBootstrap::new(rank, 2, address.as_str(), INIT_BY_HAND)?;
+            let bootstrap = TcpBootstrap::new(rank, count, address.as_str(), INIT_BY_HAND)?;
             let comm = Communicator::with_context(Arc::new(bootstrap), context);
-            let ranks = Self { comm, rank, address: Some(address), _other: None };
+            let ranks = Self { comm, rank, address: Some(address), _others: Others::default() };
             let program = Arguments::command();
             ranks.require_same_call(&call::text(&program, &program.clone().get_matches()))?;
             return Ok(ranks);
         }
-        let (id, mut other) =
-            if joining.peer { (read_id()?, None) } else { start_other(context.platform()?)? };
-        let form = move || TcpBootstrap::new(rank, 2, id, INIT);
-        let bootstrap = match &mut other {
-            None => form()?,
-            Some(other) => other.meanwhile(form)??,
+        let (id, mut others) = match joining.peer {
+            Some(_) => (read_id()?, Others::default()),
+            None => start_others(context.platform()?, count)?,
         };
+        let bootstrap = others.meanwhile(move || TcpBootstrap::new(rank, count, id, INIT))??;
         let comm = Communicator::with_context(Arc::new(bootstrap), context);
-        Ok(Self { comm, rank, address: None, _other: other })
-    }
-
-    fn alone(context: Context, joining: &Joining) -> Result<Self> {
-        if joining.is_by_hand() {
-            return Err("a single rank has nobody to meet: leave out --rank and --address".into());
-        }
-        let bootstrap = TcpBootstrap::new(0, 1, TcpBootstrap::create_unique_id()?, INIT)?;
-        let comm = Communicator::with_context(Arc::new(bootstrap), context);
-        Ok(Self { comm, rank: 0, address: None, _other: None })
+        Ok(Self { comm, rank, address: None, _others: others })
     }
 
     /// Ranks with different workloads or options would wait for each other until the time is up.
     fn require_same_call(&self, mine: &str) -> Result<()> {
-        let others = self.swap(&mine.to_owned())?;
-        if others == mine {
+        let all = self.say(&mine.to_owned())?;
+        let Some((other, theirs)) = all.iter().enumerate().find(|(_, call)| *call != mine) else {
             return Ok(());
-        }
+        };
         let shown = |call: &str| call.chars().take(SHOWN).collect::<String>();
         Err(format!(
-            "rank {} was started with {:?}, this rank with {:?}: start both with the same workload and options",
-            self.other(),
-            shown(&others),
+            "rank {other} was started with {:?}, this rank with {:?}: start all with the same workload and options",
+            shown(theirs),
             shown(mine)
         )
         .into())
@@ -208,32 +199,41 @@ impl Ranks {
     }
 }
 
-/// The process of rank 1; waited for when dropped.
-struct Other(Child);
+/// The processes that this one has started, with their ranks; waited for when dropped.
+#[derive(Default)]
+struct Others(Vec<(usize, Child)>);
 
-fn start_other(platform: Platform) -> Result<(UniqueId, Option<Other>)> {
+fn start_others(platform: Platform, count: usize) -> Result<(UniqueId, Others)> {
     let id = TcpBootstrap::create_unique_id()?;
-    let process = Command::new(env::current_exe()?)
-        .args(env::args_os().skip(1))
-        .arg("--peer")
-        .env("MSCCLPP_PLATFORM", platform.to_string())
-        .stdin(Stdio::piped())
-        .spawn()?;
-    let mut other = Other(process);
-    // Not on the command line: the id contains the job's key.
-    if let Some(mut input) = other.0.stdin.take() {
-        input.write_all(id.to_hex().as_bytes())?;
+    let mut others = Others::default();
+    for rank in 1..count {
+        let mut process = Command::new(env::current_exe()?)
+            .args(env::args_os().skip(1))
+            .arg(format!("--peer={rank}"))
+            .env("MSCCLPP_PLATFORM", platform.to_string())
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let input = process.stdin.take();
+        others.0.push((rank, process));
+        // Not on the command line: the id contains the job's key.
+        if let Some(mut input) = input {
+            input.write_all(id.to_hex().as_bytes())?;
+        }
     }
-    Ok((id, Some(other)))
+    Ok((id, others))
 }
 
-impl Other {
-    /// What `form` gives, which needs the other rank; an error as soon as that one has ended.
+impl Others {
+    /// What `form` gives, which needs the others; an error as soon as one of them has ended.
     fn meanwhile<T: Send + 'static>(&mut self, form: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let forming = thread::spawn(form);
         while !forming.is_finished() {
-            if let Some(status) = self.0.try_wait()? {
-                return Err(format!("the process of rank 1 ended before it had joined: {status}").into());
+            for (rank, process) in &mut self.0 {
+                if let Some(status) = process.try_wait()? {
+                    return Err(
+                        format!("the process of rank {rank} ended before it had joined: {status}").into()
+                    );
+                }
             }
             thread::sleep(Duration::from_millis(2));
         }
@@ -247,17 +247,19 @@ fn read_id() -> Result<UniqueId> {
     Ok(text.parse()?)
 }
 
-impl Drop for Other {
+impl Drop for Others {
     fn drop(&mut self) {
         let deadline = Instant::now() + GRACE;
-        while matches!(self.0.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                // It does not end; nothing is left that could be done if this fails too.
-                let _ = self.0.kill();
-                let _ = self.0.wait();
-                return;
+        for (_, process) in &mut self.0 {
+            while matches!(process.try_wait(), Ok(None)) {
+                if Instant::now() > deadline {
+                    // It does not end; nothing is left that could be done if this fails too.
+                    let _ = process.kill();
+                    let _ = process.wait();
+                    break;
+                }
+                thread::sleep(Duration::from_millis(5));
             }
-            thread::sleep(Duration::from_millis(5));
         }
     }
 }

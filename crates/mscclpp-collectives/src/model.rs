@@ -114,7 +114,8 @@ mod tests {
             for shift in 6..31 {
                 let bytes = 1 << shift;
                 let predicted = choose(&Question { shape, ..question(H200, 2, bytes, ALL) });
-                let near = [bytes / 4, bytes, bytes * 4].map(|bytes| table.row(shape, true, bytes).1);
+                let near =
+                    [bytes / 4, bytes, bytes * 4].map(|bytes| table.row(shape, true, bytes).choice.way);
                 assert!(near.contains(&predicted.way), "{bytes} bytes: {predicted:?}, measured {near:?}");
             }
         }

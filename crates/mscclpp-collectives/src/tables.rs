@@ -1,10 +1,18 @@
 //! What was measured: which way, with how many blocks and threads, was fastest up to a size. `mscclpp-bench tune` prints such
 //! tables. What no table is for is predicted: see [`model`](crate::model).
 
-use crate::select::{Devices, Link, Shape, Way};
+use crate::select::{Choice, Devices, Link, Shape, Way};
 
-/// Up to so many bytes: the way, blocks, threads.
-pub(crate) type Row = (u64, Way, u32, u32);
+/// What is done up to so many bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) up_to: u64,
+    pub(crate) choice: Choice,
+}
+
+const fn one_step(up_to: u64, way: Way, blocks: u32, threads: u32) -> Row {
+    Row { up_to, choice: Choice { way, two_steps: false, blocks, threads } }
+}
 
 /// For one kind of devices, one link and one number of ranks.
 pub(crate) struct Table {
@@ -23,34 +31,37 @@ const MIB: u64 = 1 << 20;
 /// blocks have 256.
 const TWO_OF_9_0_OVER_NVLINK: Table = Table {
     all_reduce: &[
-        (2 * KIB, Way::Packets, 1, 256),
-        (8 * KIB, Way::Packets, 4, 256),
-        (16 * KIB, Way::Packets, 8, 256),
-        (32 * KIB, Way::Packets, 16, 256),
-        (64 * KIB, Way::Packets, 64, 128),
-        (128 * KIB, Way::Lines, 64, 256),
-        (256 * KIB, Way::Lines, 128, 256),
-        (16 * MIB, Way::Lines, 256, 512),
-        (u64::MAX, Way::Pieces, 256, 256),
+        one_step(2 * KIB, Way::Packets, 1, 256),
+        one_step(8 * KIB, Way::Packets, 4, 256),
+        one_step(16 * KIB, Way::Packets, 8, 256),
+        one_step(32 * KIB, Way::Packets, 16, 256),
+        one_step(64 * KIB, Way::Packets, 64, 128),
+        one_step(128 * KIB, Way::Lines, 64, 256),
+        one_step(256 * KIB, Way::Lines, 128, 256),
+        one_step(16 * MIB, Way::Lines, 256, 512),
+        one_step(u64::MAX, Way::Pieces, 256, 256),
     ],
     reduce_scatter: EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK,
     exchange: EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK,
 };
 
 const EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK: &[Row] = &[
-    (2 * KIB, Way::Packets, 1, 256),
-    (8 * KIB, Way::Packets, 8, 256),
-    (32 * KIB, Way::Packets, 16, 256),
-    (64 * KIB, Way::Packets, 32, 256),
-    (128 * KIB, Way::Lines, 64, 256),
-    (256 * KIB, Way::Lines, 128, 256),
-    (8 * MIB, Way::Lines, 256, 512),
-    (u64::MAX, Way::Pieces, 256, 256),
+    one_step(2 * KIB, Way::Packets, 1, 256),
+    one_step(8 * KIB, Way::Packets, 8, 256),
+    one_step(32 * KIB, Way::Packets, 16, 256),
+    one_step(64 * KIB, Way::Packets, 32, 256),
+    one_step(128 * KIB, Way::Lines, 64, 256),
+    one_step(256 * KIB, Way::Lines, 128, 256),
+    one_step(8 * MIB, Way::Lines, 256, 512),
+    one_step(u64::MAX, Way::Pieces, 256, 256),
 ];
 
 /// Simulated threads take turns on few cores; what they do together, as for lines, takes them longest.
-const SIMULATED: &[Row] =
-    &[(KIB, Way::Packets, 1, 32), (8 * KIB, Way::Packets, 2, 64), (u64::MAX, Way::Pieces, 2, 64)];
+const SIMULATED: &[Row] = &[
+    one_step(KIB, Way::Packets, 1, 32),
+    one_step(8 * KIB, Way::Packets, 2, 64),
+    one_step(u64::MAX, Way::Pieces, 2, 64),
+];
 
 /// For any number of simulated ranks. It is a rule, and was not measured.
 pub(crate) const OF_HOST: Table =
@@ -72,7 +83,7 @@ impl Table {
             _ if reduces => self.reduce_scatter,
             _ => self.exchange,
         };
-        *rows.iter().find(|row| bytes <= row.0).unwrap_or(&rows[rows.len() - 1])
+        *rows.iter().find(|row| bytes <= row.up_to).unwrap_or(&rows[rows.len() - 1])
     }
 }
 
@@ -84,16 +95,19 @@ mod tests {
     fn tables_have_a_row_for_every_size() {
         for table in [&TWO_OF_9_0_OVER_NVLINK, &OF_HOST] {
             for rows in [table.all_reduce, table.reduce_scatter, table.exchange] {
-                assert!(rows.is_sorted_by(|a, b| a.0 < b.0));
-                assert_eq!(rows[rows.len() - 1].0, u64::MAX);
-                assert!(rows.iter().all(|row| row.2 > 0 && (32..=1024).contains(&row.3) && row.3 % 32 == 0));
+                assert!(rows.is_sorted_by(|a, b| a.up_to < b.up_to));
+                assert_eq!(rows[rows.len() - 1].up_to, u64::MAX);
+                let is_right = |it: &Choice| {
+                    it.blocks > 0 && (32..=1024).contains(&it.threads) && it.threads.is_multiple_of(32)
+                };
+                assert!(rows.iter().all(|row| is_right(&row.choice)));
             }
             for shape in [Shape::AllReduce, Shape::Exchange, Shape::Rooted] {
-                assert_eq!(table.row(shape, false, 0).1, Way::Packets);
-                assert_eq!(table.row(shape, true, u64::MAX).1, Way::Pieces);
+                assert_eq!(table.row(shape, false, 0).choice.way, Way::Packets);
+                assert_eq!(table.row(shape, true, u64::MAX).choice.way, Way::Pieces);
             }
         }
         let row = TWO_OF_9_0_OVER_NVLINK.row(Shape::AllReduce, true, 2 * KIB + 1);
-        assert_eq!(row, (8 * KIB, Way::Packets, 4, 256));
+        assert_eq!(row, one_step(8 * KIB, Way::Packets, 4, 256));
     }
 }

@@ -31,24 +31,21 @@ impl Selector for Tuned {
             return Self::rows(question, rows);
         }
         let Question { bytes, possible, .. } = *question;
-        let table = match (measured(question.devices, question.ranks), question.devices) {
-            (Some(table), _) => table,
-            (None, Devices::Host) => &OF_HOST,
-            (None, Devices::Gpus { .. }) => return model::choose(question),
-        };
-        // What each rank must push in one step grows with the ranks; in two, it does not.
-        let two_steps = question.shape == Shape::AllReduce
-            && question.ranks > 2
-            && possible.pieces_in_two_steps
-            && bytes.saturating_mul(question.ranks as u64 - 1) > 256 * KIB;
-        let (_, mut way, blocks, threads) = table.row(question.shape, question.reduces, bytes);
+        let Choice { mut way, mut two_steps, blocks, threads } =
+            match measured(question.devices, question.ranks) {
+                Some(table) => table.row(question.shape, question.reduces, bytes).choice,
+                None if question.devices == Devices::Host => simulated(question),
+                None => return model::choose(question),
+            };
         let lines = if two_steps { possible.lines_in_two_steps } else { possible.lines };
-        if two_steps && way == Way::Packets {
-            way = Way::Lines;
-        }
         if way == Way::Lines && !lines {
-            way =
-                if possible.packets && !two_steps && bytes <= 256 * KIB { Way::Packets } else { Way::Pieces };
+            if possible.packets && !two_steps && bytes <= 256 * KIB {
+                way = Way::Packets;
+            } else {
+                way = Way::Pieces;
+                // One step would send more.
+                two_steps = question.shape == Shape::AllReduce && possible.pieces_in_two_steps;
+            }
         }
         let way = possible.large(way, bytes);
         // On GPUs, and in exchanges whose size all ranks know: for these it was measured.
@@ -59,6 +56,19 @@ impl Selector for Tuned {
         }
         Choice { way, two_steps, blocks, threads }
     }
+}
+
+/// The rule for simulated ranks.
+fn simulated(question: &Question) -> Choice {
+    let Question { bytes, possible, .. } = *question;
+    let choice = OF_HOST.row(question.shape, question.reduces, bytes).choice;
+    // What each rank must push in one step grows with the ranks; in two, it does not.
+    let two_steps = question.shape == Shape::AllReduce
+        && question.ranks > 2
+        && possible.pieces_in_two_steps
+        && bytes.saturating_mul(question.ranks as u64 - 1) > 256 * KIB;
+    let way = if two_steps && choice.way == Way::Packets { Way::Lines } else { choice.way };
+    Choice { way, two_steps, ..choice }
 }
 
 /// Up to so many blocks, and from so many bytes to a peer on, bulk copies take less time than stores by blocks of 1024 threads:

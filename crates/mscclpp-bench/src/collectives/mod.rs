@@ -77,8 +77,8 @@ pub(crate) struct Options {
     /// Where the result goes, one row each: out of place, or in place.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Place::Out])]
     place: Vec<Place>,
-    /// How many ranks there are: 2, or 1 to see on a single device that everything works.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    /// How many ranks there are. With 1 you see on a single device that everything works.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     ranks: u8,
     /// After so many seconds, a call that does not end is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
@@ -279,6 +279,12 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     pair.report(transport, rows, notes)
 }
 
+/// In the table's words: `lines 64x256`, or `lines, two steps, 64x256`.
+fn variant(choice: Choice) -> String {
+    let steps = if choice.two_steps { ", two steps," } else { "" };
+    format!("{:?}{steps} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase()
+}
+
 /// All that was asked for, in all combinations.
 fn asked(options: &Options) -> Vec<Asked> {
     fn each<T: Copy>(of: &[T]) -> Vec<Option<T>> {
@@ -345,10 +351,8 @@ impl Bench<'_> {
         let measured =
             turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, self.watch))?;
 
-        let variant = choice.map_or_else(
-            || if hosts > 1 { format!("{hosts} hosts") } else { "copy".to_owned() },
-            |choice| format!("{:?} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase(),
-        );
+        let on_hosts = || if hosts > 1 { format!("{hosts} hosts") } else { "copy".to_owned() };
+        let variant = choice.map_or_else(on_hosts, variant);
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
             && hosts == 1

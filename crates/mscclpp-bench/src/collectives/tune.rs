@@ -1,5 +1,4 @@
-//! `tune`: which way, how many blocks and how many threads are fastest for each collective and size between two ranks, as a
-//! table for the library.
+//! `tune`: which way, how many steps, blocks and threads are fastest for each collective and size, as a table for the library.
 
 mod candidates;
 mod table;
@@ -14,10 +13,10 @@ use mscclpp::prelude::*;
 use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned, Way};
 
 use self::{
-    candidates::{Candidate, Candidates},
-    table::{Best, best, rust, variant},
+    candidates::Candidates,
+    table::{Best, best, rust},
 };
-use super::{AskedWay, Calls, Numbers, Place, Side, Task, What, ours, turns};
+use super::{AskedWay, Calls, Numbers, Place, Side, Task, What, ours, turns, variant};
 use crate::{
     Result,
     measuring::Messages,
@@ -54,6 +53,9 @@ pub(crate) struct Options {
     /// The numbers of threads of a block that are tried, multiples of 32 [default: up to 1024, 64 on simulated devices].
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     threads: Vec<u32>,
+    /// How many ranks there are.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=32))]
+    ranks: u8,
     /// How many calls a graph has.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
@@ -98,8 +100,9 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
         (false, false) => Sizes { begin: 1 << 10, end: 1 << 30, factor: 2 },
     };
     let Messages { sizes, measuring } = &options.messages;
-    let sizes = sizes.or(default, options.dtype.size() * 2)?;
-    let pair = measuring.join(joining)?;
+    let ranks = u64::from(options.ranks);
+    let sizes = sizes.or(default, options.dtype.size() * ranks)?;
+    let pair = measuring.join_of(ranks as usize, joining)?;
     let candidates = options.candidates(on_host);
 
     let trial = Trial::default();
@@ -107,7 +110,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(trial.clone());
     let collectives = builder.connect()?;
     let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
-    let room = |what: &What| Task::room(*what, Place::Out, sizes.end, 2);
+    let room = |what: &What| Task::room(*what, Place::Out, sizes.end, ranks);
     let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;
     let watch = Watch::new(None, pair.ranks.rank);
     let tuner =
@@ -115,23 +118,24 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
 
     // The largest sizes come last, where the table can do without them.
     let cells = || sizes.iter().flat_map(|bytes| whats.iter().map(move |what| (*what, bytes)));
-    let trials: usize = cells().map(|(what, bytes)| candidates.of(what.counted(bytes, 2)).len()).sum();
+    let trials: usize =
+        cells().map(|(what, bytes)| candidates.of(what, what.counted(bytes, ranks), ranks).len()).sum();
     let mut progress = Progress::new(trials * measuring.launches(), !joining.reports());
     let (mut rows, mut table, mut measured, mut done) = (Vec::new(), Vec::new(), 0, 0);
     let begun = Instant::now();
     for (what, bytes) in cells() {
-        // Rank 0's clock is that of both.
+        // Rank 0's clock is that of all.
         if options.quick && pair.ranks.say(&(begun.elapsed() > QUICK))?[0] {
             break;
         }
         done += 1;
-        let between = what.counted(bytes, 2);
-        let (tried, of_all) = tuner.cell(what, bytes, &candidates.of(between), &mut progress)?;
+        let between = what.counted(bytes, ranks);
+        let (tried, of_all) = tuner.cell(what, bytes, &candidates.of(what, between, ranks), &mut progress)?;
         measured += tried.len();
         let times: Vec<_> =
             tried.iter().zip(&of_all).map(|(it, row)| (*it, row.times.map(|it| it.median))).collect();
         let best = best(&times);
-        table.extend(best.map(|best| Best { what, bytes: between, candidate: tried[best] }));
+        table.extend(best.map(|best| Best { what, bytes: between, choice: tried[best] }));
         // What was wrong is to be seen.
         let shown = of_all
             .into_iter()
@@ -142,7 +146,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     drop(progress);
     let notes = vec![
         format!(
-            "{measured} combinations of way, blocks and threads for {done} of {} combinations of kind and size",
+            "{measured} combinations of way, steps, blocks and threads for {done} of {} combinations of kind and size",
             cells().count()
         ),
         "the fastest, or what takes fewer blocks and is slower by 2 % at most; in turns, graphs of calls out of place".to_owned(),
@@ -196,21 +200,18 @@ impl Tried {
 
 /// Chooses what is tried now. All ranks try the same in the same order.
 #[derive(Debug, Clone, Default)]
-struct Trial(Arc<Mutex<Option<Candidate>>>);
+struct Trial(Arc<Mutex<Option<Choice>>>);
 
 impl Trial {
-    fn set(&self, candidate: Candidate) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(candidate);
+    fn set(&self, choice: Choice) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(choice);
     }
 }
 
 impl Selector for Trial {
     fn choose(&self, question: &Question) -> Choice {
-        let tuned = Tuned.choose(question);
-        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Candidate { way, blocks, threads }) => Choice { way, blocks, threads, ..tuned },
-            None => tuned,
-        }
+        let asked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.unwrap_or_else(|| Tuned.choose(question))
     }
 }
 
@@ -229,9 +230,9 @@ impl Tuner<'_> {
         &self,
         what: What,
         bytes: u64,
-        candidates: &[Candidate],
+        candidates: &[Choice],
         progress: &mut Progress,
-    ) -> Result<(Vec<Candidate>, Vec<Row>)> {
+    ) -> Result<(Vec<Choice>, Vec<Row>)> {
         let Self { options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let task = Task::random(what, numbers, Place::Out, bytes, &pair.ranks)?;
@@ -247,10 +248,7 @@ impl Tuner<'_> {
         for candidate in candidates {
             self.trial.set(*candidate);
             let choice = self.collectives.choice(&task.request(memory.ptr()))?;
-            let is_possible = choice.is_some_and(|it| {
-                (it.way, it.blocks, it.threads) == (candidate.way, candidate.blocks, candidate.threads)
-            });
-            if is_possible {
+            if choice == Some(*candidate) {
                 let side = ours(self.collectives, &task, memory, calls, stopwatch.stream())?;
                 sides.push(Side { name: variant(*candidate), ..side });
                 tried.push(*candidate);
@@ -258,7 +256,7 @@ impl Tuner<'_> {
         }
         let measured =
             turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, &self.watch))?;
-        let row = |(candidate, times): (&Candidate, Option<Times>)| {
+        let row = |(candidate, times): (&Choice, Option<Times>)| {
             let row = Row::new(
                 what.name(),
                 &variant(*candidate),
@@ -266,7 +264,7 @@ impl Tuner<'_> {
                 calls.rounds(),
                 measuring.repeats(),
             );
-            let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, 2));
+            let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, pair.ranks.count() as u64));
             Row { bandwidth, blocks: Some(candidate.blocks), ..row.with(times, (None, None)) }
         };
         let rows = tried.iter().zip(measured).map(row).collect();

@@ -30,6 +30,18 @@ pub(crate) fn collectives() -> Result<(), Failed> {
         let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
         assert_eq!(variants(&report), [[ways[0]; 4], [ways[1]; 4]].concat());
     }
+    // Three ranks, each a process. More than two reduce large messages in two steps.
+    let sizes = ["--ranks", "3", "-b", "12", "-e", "6000000", "-f", "500000", "--calls", "2", "--iters", "2"];
+    let shape = ["--ways", "pieces", "--blocks", "2", "--threads", "64"];
+    let three = [&sizes[..], &shape].concat();
+    for (workload, ways) in [
+        ("all-reduce", ["pieces 2x64", "pieces, two steps, 2x64"]),
+        ("all-to-all", ["pieces 2x64", "pieces 2x64"]),
+    ] {
+        let report = report(&format!("{workload}-of-three"), &[&[workload], &three[..]].concat())?;
+        assert_eq!(variants(&report), ways);
+        assert_eq!(report["machine"]["devices"].as_array().map(Vec::len), Some(3), "{report}");
+    }
     Ok(())
 }
 
@@ -77,6 +89,25 @@ pub(crate) fn tune() -> Result<(), Failed> {
     assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
     assert_eq!(column(&all, "blocks"), [1; 4]);
     assert_eq!(variants(&all), ["packets 1x32", "packets 1x64", "packets 1x32", "packets 1x64"]);
+    let three =
+        ["tune", "--ranks", "3", "--all", "--kinds", "all-reduce", "--blocks", "1", "--threads", "32"];
+    let once = [
+        "--ways",
+        "packets,lines,pieces",
+        "-b",
+        "192K",
+        "-e",
+        "192K",
+        "--calls",
+        "1",
+        "--iters",
+        "1",
+        "--repeats",
+        "1",
+    ];
+    let of_three = report("tune-of-three", &[&three[..], &once].concat())?;
+    let expected = ["lines 1x32", "pieces 1x32", "lines, two steps, 1x32", "pieces, two steps, 1x32"];
+    assert_eq!(variants(&of_three), expected);
     // As many as a run without options tries; on GPUs, larger messages, too.
     let quick = report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?;
     assert!(column(&quick, "size").len() >= 9, "{quick}");

@@ -101,7 +101,7 @@ pub(crate) fn ranks_that_differ() -> Result<(), Failed> {
         for (rank, output) in outputs.iter().enumerate() {
             let other = 1 - rank;
             let expected = format!(
-                "error: rank {other} was started with {:?}, this rank with {:?}: start both with the same workload and \
+                "error: rank {other} was started with {:?}, this rank with {:?}: start all with the same workload and \
                  options\n",
                 calls[other], calls[rank]
             );

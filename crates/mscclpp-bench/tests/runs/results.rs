@@ -176,7 +176,6 @@ pub(crate) fn bad_arguments() -> Result<(), Failed> {
     for arguments in [
         &["signal-pingpong", "--iters", "0"][..],
         &["bootstrap", "--ranks", "many"],
-        &["signal-pingpong", "--devices", "0"],
         &["no-such-workload"],
         &["memory-put", "-b", "0"],
         &["memory-put", "-e", "1T"],
@@ -195,12 +194,12 @@ pub(crate) fn bad_arguments() -> Result<(), Failed> {
         &["fifo", "--threads", "1025"],
         &["all-reduce", "--dtype", "f8"],
         &["all-reduce", "--place", "beside"],
-        &["all-reduce", "--ranks", "3"],
+        &["all-reduce", "--ranks", "0"],
+        &["tune", "--ranks", "1"],
         &["all-reduce", "--limit", "0"],
         &["tune", "--threads", "33"],
         &["plot"],
         &["plot", "x.json", "--json", "y.json"],
-        &["signal-pingpong", "--rank", "2", "--address", "127.0.0.1:1"],
         &["signal-pingpong", "--rank", "0"],
         &["signal-pingpong", "--address", "127.0.0.1:1"],
         &["signal-pingpong", "--gpu", "0"],
@@ -212,6 +211,8 @@ pub(crate) fn bad_arguments() -> Result<(), Failed> {
     }
     for (arguments, named) in [
         (&["signal-pingpong", "--devices", "0", "1000"][..], "1000"),
+        (&["signal-pingpong", "--devices", "0"], "one for each of 2 ranks"),
+        (&["signal-pingpong", "--rank", "2", "--address", "127.0.0.1:1"], "no rank 2 of 2"),
         (&["memory-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["port-put", "-b", "2K", "-e", "1K"], "--begin 2048"),
         (&["ll16-pingpong", "-b", "12", "-e", "12"], "12 bytes"),

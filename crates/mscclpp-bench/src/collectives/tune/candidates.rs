@@ -1,14 +1,8 @@
 //! What is tried for a size.
 
-use mscclpp_collectives::Way;
+use mscclpp_collectives::{Choice, Way};
 
-/// A way with blocks and threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) way: Way,
-    pub(super) blocks: u32,
-    pub(super) threads: u32,
-}
+use crate::collectives::What;
 
 /// All that may be combined.
 #[derive(Debug, Clone)]
@@ -22,13 +16,26 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// A block with less would have no work for most of its threads, and one with more would be slow for sure.
 const OF_A_BLOCK: std::ops::RangeInclusive<u64> = 64..=4 * MIB;
+/// More ranks than two do an `all_reduce` of more than this in two steps for sure.
+const ONE_STEP: u64 = 4 * MIB;
 /// Fewer bytes than this are not worth a thread.
 const OF_A_THREAD: u64 = 2;
 
 impl Candidates {
-    /// Those that make sense for messages of so many bytes from a rank to another. Others are slow for sure; there is always
-    /// one, unless nothing may be combined.
-    pub(super) fn of(&self, bytes: u64) -> Vec<Candidate> {
+    /// Those that make sense for a collective with messages of so many bytes from a rank to another. Others are slow for sure;
+    /// there is always one, unless nothing may be combined.
+    pub(super) fn of(&self, what: What, bytes: u64, ranks: u64) -> Vec<Choice> {
+        let one_step = self.in_one_step(bytes);
+        if what != What::AllReduce || ranks == 2 {
+            return one_step;
+        }
+        // Of parts, each of which a rank reduces and gives to all.
+        let two_steps = self.in_one_step(bytes / ranks).into_iter().filter(|it| it.way != Way::Packets);
+        let two_steps = two_steps.map(|it| Choice { two_steps: true, ..it });
+        one_step.into_iter().filter(|_| bytes <= ONE_STEP).chain(two_steps).collect()
+    }
+
+    fn in_one_step(&self, bytes: u64) -> Vec<Choice> {
         let least = self.threads.iter().min().copied().unwrap_or(0);
         let (fewest, most) = (self.blocks.iter().min(), self.blocks.iter().max());
         let mut all = Vec::new();
@@ -42,7 +49,8 @@ impl Candidates {
                 }
                 let useful = |threads: &u32| *threads == least || u64::from(*threads) * OF_A_THREAD <= share;
                 let threads = self.threads.iter().copied().filter(useful);
-                all.extend(threads.map(|threads| Candidate { way: *way, blocks: *blocks, threads }));
+                let choice = |threads| Choice { way: *way, two_steps: false, blocks: *blocks, threads };
+                all.extend(threads.map(choice));
             }
         }
         all
@@ -75,7 +83,7 @@ mod tests {
     #[test]
     fn every_size_has_some_and_none_has_many() {
         for shift in 0..36 {
-            let all = candidates().of(1 << shift);
+            let all = candidates().of(What::AllGather, 1 << shift, 2);
             assert!((1..=63).contains(&all.len()), "{} for 2^{shift}", all.len());
         }
     }
@@ -83,7 +91,7 @@ mod tests {
     #[test]
     fn small_messages_have_few_blocks_and_large_ones_many() {
         let blocks = |bytes| {
-            let all = candidates().of(bytes);
+            let all = candidates().of(What::AllReduce, bytes, 2);
             (all.iter().map(|it| it.blocks).min(), all.iter().map(|it| it.blocks).max())
         };
         assert_eq!(blocks(8), (Some(2), Some(2)));
@@ -91,7 +99,8 @@ mod tests {
         assert_eq!(blocks(MIB), (Some(2), Some(128)));
         assert_eq!(blocks(64 * MIB), (Some(16), Some(128)));
         assert_eq!(blocks(1 << 40), (Some(128), Some(128)));
-        let ways = |bytes| candidates().of(bytes).iter().map(|it| it.way).collect::<Vec<_>>();
+        let ways =
+            |bytes| candidates().of(What::AllReduce, bytes, 2).iter().map(|it| it.way).collect::<Vec<_>>();
         assert!(ways(KIB).iter().all(|way| *way == Way::Packets));
         assert!(ways(1 << 30).iter().all(|way| *way == Way::Pieces));
         assert!(ways(256 * KIB).contains(&Way::Lines) && ways(256 * KIB).contains(&Way::Pieces));
@@ -100,6 +109,19 @@ mod tests {
     #[test]
     fn a_single_way_is_tried_for_everything() {
         let only = Candidates { ways: vec![Way::Pieces], ..candidates() };
-        assert!(only.of(KIB).iter().all(|it| it.way == Way::Pieces) && !only.of(KIB).is_empty());
+        let all = only.of(What::AllGather, KIB, 2);
+        assert!(!all.is_empty() && all.iter().all(|it| it.way == Way::Pieces));
+    }
+
+    #[test]
+    fn more_ranks_reduce_in_two_steps_too() {
+        let steps = |what, bytes| {
+            let all = candidates().of(what, bytes, 4);
+            [false, true].map(|two_steps| all.iter().any(|it| it.two_steps == two_steps))
+        };
+        assert_eq!(steps(What::AllReduce, MIB), [true, true]);
+        assert_eq!(steps(What::AllReduce, 64 * MIB), [false, true]);
+        assert_eq!(steps(What::AllReduce, KIB), [true, false]);
+        assert_eq!(steps(What::ReduceScatter, MIB), [true, false]);
     }
 }

@@ -13,7 +13,7 @@
 # MSCCLPP_PLATFORM=host runs them on simulated devices. Further variables:
 #
 #   GPU_OUT=FOLDER        where logs go, and what was measured   [target/gpu]
-#   GPU_JOBS=N            test programs at a time, packed        [a sixth of the cores]
+#   GPU_JOBS=N            test programs at a time                [a sixth of the cores]
 #   HOLD_BASELINE=FILE    figures to hold, of the same devices   [none: a baseline is written]
 #   HOLD_AGAINST=PROGRAM  another mscclpp-bench to compare with, in turns
 #   HOLD_TOLERANCE=N      percent                                [3]
@@ -163,10 +163,9 @@ step_python() {
     within 300 python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl || return 1
     export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
     within 60 python3 -c 'import numpy, pytest' || return $LEFT_OUT
-    (cd "$tests" && logged python 900 python3 -m pytest -q -p no:cacheprovider tests)
-    local code=$?
-    tail -n 3 "$LOGS/python.log"
-    return $code
+    # Each file is a program of its own, the largest first.
+    (cd "$tests" && ls -S tests/test_*.py | xargs -r -P "$JOBS" -I {} bash -c 'file={}
+        logged "$(basename "$file" .py)" 600 python3 -m pytest -q -p no:cacheprovider "$file"')
 }
 
 step_hold() {

@@ -292,17 +292,23 @@ impl Inner {
         signature: [u64; 2],
     ) -> CollectiveCall {
         let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
+        let Choice { way, two_steps, blocks, .. } = choice;
+        let ranks = self.group.ranks.len();
+        // `PieceRole` of the headers: one block puts, and another one takes, unless that would overwrite what is sent.
+        let by_two_blocks = way == Way::Pieces && ranks > 2 && blocks >= 2;
+        let lanes = if by_two_blocks { blocks / 2 } else { blocks };
+        let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(self.group.rank, ranks);
         CollectiveCall {
             segments: plan.segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            piece: mapped.layout.piece(plan.most_bytes, choice.blocks, choice.two_steps),
+            piece: mapped.layout.piece(plan.most_bytes, lanes, two_steps),
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
             scale,
             scaled,
             one_way: plan.one_way.into(),
             checked: self.check_calls.into(),
-            reserved: 0,
+            in_place: in_place.into(),
             signature,
         }
     }

@@ -103,7 +103,7 @@ pub(crate) struct CollectiveCall {
     pub(crate) scaled: u32,
     pub(crate) one_way: u32,
     pub(crate) checked: u32,
-    pub(crate) reserved: u32,
+    pub(crate) in_place: u32,
     pub(crate) signature: [u64; 2],
 }
 

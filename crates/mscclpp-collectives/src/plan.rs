@@ -5,6 +5,7 @@ use mscclpp::DevicePtr;
 use crate::{
     DataType, Error, Kind, ReduceOp, Request, Result,
     handle::{MAX_RANKS, Segment},
+    register::overlap,
 };
 
 /// An exchange: see `CollectiveCall` in `collective_call_device.hpp`.
@@ -204,6 +205,20 @@ impl Plan {
         self.whole.map(|whole| whole.bytes.div_ceil(ranks as u64).next_multiple_of(16))
     }
 
+    /// Whether some of what `rank` sends to others lies where it puts what it takes, or reduces.
+    pub(crate) fn overwrites_what_it_sends(&self, rank: usize, ranks: usize) -> bool {
+        let all = &self.segments[..ranks];
+        let is_put = |p: usize| match self.op {
+            Some(_) => p == rank,
+            None => p != rank || all[p].send != all[p].recv,
+        };
+        let sends =
+            || all.iter().enumerate().filter(|(p, _)| *p != rank).map(|(_, it)| (it.send, it.send_bytes));
+        all.iter()
+            .enumerate()
+            .any(|(p, it)| is_put(p) && sends().any(|sent| overlap((it.recv, it.recv_bytes), sent)))
+    }
+
     /// As an `all_reduce` in two steps: each rank reduces a part and gives it to all. Parts are multiples of 16
     /// bytes, but for the last, and none is empty for messages of at least [`TWO_STEPS_MIN`] bytes.
     pub(crate) fn in_two_steps(&self, ranks: usize) -> Option<Self> {
@@ -262,6 +277,26 @@ mod tests {
             Planned::Exchange(plan) => *plan,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn what_is_sent_is_overwritten_in_place_alone() {
+        let plan = |kind, send, recv| {
+            let request = Request { kind, send, recv, count: 6, data_type: DataType::F32 };
+            match plan::<MAX_RANKS>(&request, 1, 4).unwrap() {
+                Planned::Exchange(plan) => plan.overwrites_what_it_sends(1, 4),
+                other => panic!("{other:?}"),
+            }
+        };
+        let sum = ReduceOp::Sum;
+        for kind in [Kind::AllReduce(sum), Kind::AllToAll, Kind::AllGather, Kind::ReduceScatter(sum)] {
+            assert!(!plan(kind, SEND, RECV), "{kind:?}");
+        }
+        assert!(plan(Kind::AllReduce(sum), SEND, SEND) && plan(Kind::AllToAll, SEND, SEND));
+        // Nothing is sent of its own part, or nothing is taken into it.
+        assert!(
+            !plan(Kind::AllGather, SEND.add(24), SEND) && !plan(Kind::ReduceScatter(sum), SEND, SEND.add(24))
+        );
     }
 
     /// What rank a sends to rank b is what b expects of a, for every kind.

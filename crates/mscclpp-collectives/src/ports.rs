@@ -283,7 +283,7 @@ impl Ports {
             scaled,
             one_way: 0,
             checked: 0,
-            reserved: 0,
+            in_place: 0,
             signature: [0; 2],
         };
         let threads = inner.threads();

@@ -8,8 +8,8 @@ use crate::{
 
 /// The tables of this crate, and where there is none, a prediction.
 ///
-/// There is one for two GPUs of compute capability 9.0 that NVLink joins: what was fastest between two H200. For all others,
-/// a model of the link predicts what is fastest. [`Tuned::is_measured`] says which it is.
+/// There are tables for two and for four GPUs of compute capability 9.0 that NVLink joins: what was fastest between two H200, and
+/// between four H100. For all others, a model of the link predicts what is fastest. [`Tuned::is_measured`] says which it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuned;
 

@@ -97,7 +97,8 @@ struct CollectiveCall {
   uint32_t oneWay;
   // Whether ranks compare their calls before they make them: these two words.
   uint32_t checked;
-  uint32_t reserved;
+  // Whether some of what this rank sends to others lies where it puts what it takes.
+  uint32_t inPlace;
   uint64_t signature[2];
 };
 

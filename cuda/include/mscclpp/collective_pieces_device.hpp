@@ -1,24 +1,29 @@
 // Collectives by pieces: plain stores of 16 bytes into the peer's scratch, and a signal behind each piece. For the
 // library's own use.
 //
-// Piece i of a message belongs to block i modulo the blocks of the call, on both sides. A block's pieces go into a
-// ring of CollectivePieces places at the peer, and each has a signal: a word at the peer that only this block writes,
+// Piece i of a message belongs to lane i modulo the lanes of the call, on both sides. A lane's pieces go into a
+// ring of CollectivePieces places at the peer, and each has a signal: a word at the peer that only one block writes,
 // by a store with release behind a barrier of the block, after the piece's stores. The value is made of the epoch and
-// the piece's number among the block's, so it only grows. The peer's block waits for it with acquire, in front of a
+// the piece's number among the lane's, so it only grows. The peer's block waits for it with acquire, in front of a
 // barrier of its own.
+//
+// Between two ranks each block is a lane. Between more, a lane is two blocks: one puts, and one takes (see PieceRole). A block
+// that does both leaves the link alone while it takes, and as all blocks begin together, they all do so at the same time.
 //
 // When a place may be used again:
 //   R1. In a call in which all ranks give each other as much (no `oneWay`), a block does this, for k = 0, 1, ..: it
 //       puts its piece k to every peer, signals, and takes the pieces k - 1 of all peers. Before it puts piece k it has
 //       taken all pieces k - 2. A peer's block signals its piece k - 2 after it has taken all pieces k - 4, as its step
 //       before did, and so this block's piece k - 4, which had the place of piece k.
-//   R2. In other calls a block says what it has taken: a credit, a word at the sender, stored with release behind a
-//       barrier. The sender waits for the credit of piece k - 4 with acquire before it puts piece k.
-//   R3. In the all_reduce of two steps a block puts its piece k of each part (step one), reduces its own part's
+//   R2. In other calls, and where one block puts and another one takes, a block says what it has taken: a credit, a word at
+//       the sender, stored with release behind a barrier. The sender waits for the credit of piece k - 4 with acquire before it
+//       puts piece k.
+//   R3. In the all_reduce of two steps a lane puts its piece k of each part (step one), reduces its own part's
 //       piece k - 1 and puts the result to all (step two), and takes the results of piece k - 2. Before it puts piece k
 //       it has the results of piece k - 3 from every peer, who made them after they had taken its piece k - 3. And
 //       before it puts result k - 1 it has each peer's piece k - 1, put after that peer had taken the results of piece
-//       k - 4. So places of k - 4 are free.
+//       k - 4. So places of k - 4 are free. If two blocks do this, one puts pieces and takes results, in the same order, and the
+//       other reduces: all that was said is of one of them, or of what a signal tells.
 
 #ifndef MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
@@ -59,14 +64,22 @@ MSCCLPP_DEVICE_INLINE void storeVectorOf(uint8_t* part, uint32_t bytes, uint32_t
 constexpr uint32_t VectorsInFlight = 4;
 
 // Has the threads of a block move vectors: first `several(i, step)`, which moves VectorsInFlight from i on, `step` apart,
-// where all of them are whole and `aligned`, then `one(i)`.
-template <class Several, class One>
+// where all of them are whole and `aligned`, then `one(i)`. With `AlsoFewer`, `several` moves as many of them as there are: it
+// costs registers, and is for pieces that have fewer than all threads can have under way.
+template <bool AlsoFewer = false, class Several, class One>
 MSCCLPP_DEVICE_INLINE void forVectors(uint32_t bytes, bool aligned, uint32_t thread, uint32_t threads, Several several,
                                       One one) {
   uint32_t i = thread;
   if (aligned) {
+    if constexpr (AlsoFewer) {
+      const uint32_t whole = bytes / 16;
 #pragma unroll 1
-    for (; (i + (VectorsInFlight - 1) * threads + 1) * 16 <= bytes; i += VectorsInFlight * threads) several(i, threads);
+      for (; i < whole; i += VectorsInFlight * threads) several(i, threads);
+      i = thread == 0 ? whole : whole + 1;
+    } else {
+#pragma unroll 1
+      for (; (i + (VectorsInFlight - 1) * threads + 1) * 16 <= bytes; i += VectorsInFlight * threads) several(i, threads);
+    }
   }
 #pragma unroll 1
   for (; i * 16 < bytes; i += threads) one(i);
@@ -106,7 +119,7 @@ MSCCLPP_DEVICE_INLINE void copyStretch(uint8_t* to, const uint8_t* from, uint32_
 // Copies `bytes` bytes, fewer than 2^31, whose words become what `sent` makes of them. `toBytes` and `fromBytes` say how far
 // the last vector may be written and read: to the end of a message, or beyond it in a place of the scratch, which ends at a
 // multiple of 16.
-template <class Sent>
+template <bool AlsoFewer = false, class Sent>
 MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t toBytes, uint32_t fromBytes,
                                     uint32_t thread, uint32_t threads, Sent sent) {
 #if defined(MSCCLPP_DEVICE_HOST)
@@ -119,15 +132,18 @@ MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t b
     }
   }
 #endif
-  forVectors(
+  forVectors<AlsoFewer>(
       bytes, isAligned<16>(to) && isAligned<16>(from), thread, threads,
       [=](uint32_t i, uint32_t step) {
+        const auto is = [=](uint32_t u) { return !AlsoFewer || i + u * step < bytes / 16; };
         Bytes16 v[VectorsInFlight];
 #pragma unroll
-        for (uint32_t u = 0; u < VectorsInFlight; ++u) v[u] = load16(from + (i + u * step) * 16);
+        for (uint32_t u = 0; u < VectorsInFlight; ++u) {
+          if (is(u)) v[u] = load16(from + (i + u * step) * 16);
+        }
 #pragma unroll
         for (uint32_t u = 0; u < VectorsInFlight; ++u) {
-          store16(to + (i + u * step) * 16, Bytes16{sent(v[u].low), sent(v[u].high)});
+          if (is(u)) store16(to + (i + u * step) * 16, Bytes16{sent(v[u].low), sent(v[u].high)});
         }
       },
       [=](uint32_t i) {
@@ -137,60 +153,81 @@ MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t b
 }
 // Puts bytes into a place, which begins at a multiple of 16 and may be written up to one, takes them out, and copies
 // them from a message to another.
-template <class Sent>
+template <bool AlsoFewer = false, class Sent>
 MSCCLPP_DEVICE_INLINE void putBytes(uint8_t* place, const uint8_t* from, uint32_t bytes, uint32_t thread,
                                     uint32_t threads, Sent sent) {
-  copyPart(place, from, bytes, bytes + 16, bytes, thread, threads, sent);
+  copyPart<AlsoFewer>(place, from, bytes, bytes + 16, bytes, thread, threads, sent);
 }
+template <bool AlsoFewer = false>
 MSCCLPP_DEVICE_INLINE void takeBytes(uint8_t* to, const uint8_t* place, uint32_t bytes, uint32_t thread,
                                      uint32_t threads) {
-  copyPart(to, place, bytes, bytes, bytes + 16, thread, threads, AsItIs());
+  copyPart<AlsoFewer>(to, place, bytes, bytes, bytes + 16, thread, threads, AsItIs());
 }
+template <bool AlsoFewer = false>
 MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread,
                                      uint32_t threads) {
-  copyPart(to, from, bytes, bytes, bytes, thread, threads, AsItIs());
+  copyPart<AlsoFewer>(to, from, bytes, bytes, bytes, thread, threads, AsItIs());
 }
+
+// What a block does for which lane. `puts`: it sends, and takes the results of an all_reduce in two steps; `takes`: it takes or
+// reduces what comes. With an odd number of blocks, the last one of them has no lane. Where what is taken overwrites what is sent
+// (`inPlace`), one block of a lane does both, one after the other; the peers need not know.
+struct PieceRole {
+  uint32_t lane, lanes;
+  bool puts, takes;
+
+  MSCCLPP_DEVICE_INLINE PieceRole(const CollectiveBlock& b, bool oneBlock, bool inPlace)
+      : lane(b.block), lanes(b.blocks), puts(true), takes(true) {
+    if (oneBlock || b.blocks < 2) return;
+    lanes = b.blocks / 2;
+    puts = b.block < lanes;
+    takes = inPlace ? puts : !puts && b.block < 2 * lanes;
+    if (!puts) lane = b.block - lanes;
+  }
+};
 
 struct Pieces {
   const CollectiveBlock& b;
+  uint32_t lane, lanes;
   uint64_t piece;  // bytes
   uint64_t base;   // of this call's half
 
   // What a word of signals is for. A step of the all_reduce, or credits.
   enum Signal : uint32_t { First = 0, Results = 1, Credits = 2 };
 
-  MSCCLPP_DEVICE_INLINE explicit Pieces(const CollectiveBlock& b)
-      : b(b), piece(b.call.piece), base(b.comm.pieces + b.half(b.comm.pieceBytes)) {}
+  MSCCLPP_DEVICE_INLINE explicit Pieces(const CollectiveBlock& b) : Pieces(b, b.block, b.blocks) {}
+  MSCCLPP_DEVICE_INLINE Pieces(const CollectiveBlock& b, uint32_t lane, uint32_t lanes)
+      : b(b), lane(lane), lanes(lanes), piece(b.call.piece), base(b.comm.pieces + b.half(b.comm.pieceBytes)) {}
 
-  // How many pieces of a message are this block's.
+  // How many pieces of a message are this lane's.
   MSCCLPP_DEVICE_INLINE uint64_t count(uint64_t bytes) const {
     const uint64_t all = (bytes + piece - 1) / piece;
-    return all > b.block ? (all - b.block + b.blocks - 1) / b.blocks : 0;
+    return all > lane ? (all - lane + lanes - 1) / lanes : 0;
   }
-  // Where this block's piece k begins in the message, and how many bytes it has: less than 2^31.
-  MSCCLPP_DEVICE_INLINE uint64_t offset(uint64_t k) const { return (b.block + k * b.blocks) * piece; }
+  // Where this lane's piece k begins in the message, and how many bytes it has: less than 2^31.
+  MSCCLPP_DEVICE_INLINE uint64_t offset(uint64_t k) const { return (lane + k * lanes) * piece; }
   MSCCLPP_DEVICE_INLINE uint32_t length(uint64_t bytes, uint64_t k) const {
     const uint64_t left = bytes - offset(k);
     return static_cast<uint32_t>(left < piece ? left : piece);
   }
-  // The part of a message that has as many pieces as this block, all behind each other. All blocks' together are the message.
+  // The part of a message that has as many pieces as this lane, all behind each other. All lanes' together are the message.
   MSCCLPP_DEVICE_INLINE void share(uint64_t bytes, uint64_t& from, uint64_t& to) const {
-    const uint64_t all = (bytes + piece - 1) / piece, each = all / b.blocks, rest = all % b.blocks;
-    from = (b.block * each + (b.block < rest ? b.block : rest)) * piece;
+    const uint64_t all = (bytes + piece - 1) / piece, each = all / lanes, rest = all % lanes;
+    from = (lane * each + (lane < rest ? lane : rest)) * piece;
     to = from + count(bytes) * piece;
     if (to > bytes) to = bytes;
   }
   // Where piece k of `from` is at `to`.
   MSCCLPP_DEVICE_INLINE uint8_t* place(Signal step, uint32_t to, uint32_t from, uint64_t k) const {
-    const uint64_t ring = (step * (b.ranks - 1) + b.slotOf(from, to)) * b.blocks + b.block;
+    const uint64_t ring = (step * (b.ranks - 1) + b.slotOf(from, to)) * lanes + lane;
     return b.comm.scratch[to] + base + (ring * CollectivePieces + k % CollectivePieces) * piece;
   }
-  // The word at `to` that this block of `from` writes.
+  // The word at `to` that the block of this lane of `from` writes.
   MSCCLPP_DEVICE_INLINE uint64_t* word(Signal signal, uint32_t to, uint32_t from) const {
-    const uint64_t line = (static_cast<uint64_t>(signal) * b.ranks + from) * b.comm.slots + b.block;
+    const uint64_t line = (static_cast<uint64_t>(signal) * b.ranks + from) * b.comm.slots + lane;
     return reinterpret_cast<uint64_t*>(b.comm.scratch[to] + b.comm.signals + line * CollectiveLine);
   }
-  // A block has fewer than 2^24 pieces: that would be 64 GiB even of the smallest.
+  // A lane has fewer than 2^24 pieces: that would be 64 GiB even of the smallest.
   MSCCLPP_DEVICE_INLINE uint64_t value(uint64_t k) const { return (b.epoch << 24) + k + 1; }
 
   // By one thread, behind a barrier.
@@ -215,12 +252,14 @@ struct Pieces {
     if (r < b.ranks && r != b.rank && due(r)) signal(which, r, k);
   }
 
-  template <class Words>
+  // `AlsoFewer`: see forVectors.
+  template <class Words, bool AlsoFewer = false>
   MSCCLPP_DEVICE_INLINE void put(uint8_t* place, const uint8_t* from, uint32_t bytes) const {
-    putBytes(place, from, bytes, b.thread, b.threads, sentBy<Words>());
+    putBytes<AlsoFewer>(place, from, bytes, b.thread, b.threads, sentBy<Words>());
   }
+  template <bool AlsoFewer = false>
   MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint32_t bytes) const {
-    takeBytes(to, place, bytes, b.thread, b.threads);
+    takeBytes<AlsoFewer>(to, place, bytes, b.thread, b.threads);
   }
   // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for piece k. A thread
   // has several vectors of each under way at once.
@@ -300,7 +339,9 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
   b.countOthers();
-  const Pieces pieces(b);
+  const PieceRole role(b, OfTwo, call.inPlace);
+  const Pieces pieces(b, role.lane, role.lanes);
+  const bool credits = call.oneWay || role.lanes != b.blocks;
   const auto sends = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
   const auto takes = [&](uint32_t r) {
     return pieces.count(call.segments[Words::Reduces ? b.rank : r].recvBytes);
@@ -324,12 +365,12 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
         const uint32_t p = b.peer(n);
         const CollectiveSegment theirs = call.segments[p];
         if (k < takes(p)) {
-          pieces.take(theirs.recv + pieces.offset(k), pieces.place(Pieces::First, b.rank, p, k),
+          pieces.take<!OfTwo>(theirs.recv + pieces.offset(k), pieces.place(Pieces::First, b.rank, p, k),
                       pieces.length(theirs.recvBytes, k));
         }
       }
     }
-    if (call.oneWay) pieces.signalAll(Pieces::Credits, k, [&](uint32_t r) { return k < takes(r); });
+    if (credits) pieces.signalAll(Pieces::Credits, k, [&](uint32_t r) { return k < takes(r); });
     return true;
   };
 
@@ -343,28 +384,32 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
     if (takes(p) > most) most = takes(p);
   }
   bool failed = false;
-  for (uint64_t k = 0; k < most && !failed; ++k) {
-    if (call.oneWay && k >= CollectivePieces) {
-      const uint64_t last = k - CollectivePieces;
-      failed = !pieces.waitForAll(Pieces::Credits, last, [&](uint32_t r) { return k < sends(r); });
-      if (failed) break;
-    }
-    for (uint32_t n = 1; n < b.ranks; ++n) {
-      const uint32_t p = b.peer(n);
-      const CollectiveSegment ours = call.segments[p];
-      if (k < sends(p)) {
-        pieces.put<Words>(pieces.place(Pieces::First, p, b.rank, k), ours.send + pieces.offset(k),
-                          pieces.length(ours.sendBytes, k));
+  // A block that also puts takes a piece behind.
+  const uint64_t behind = role.puts ? 1 : 0;
+  for (uint64_t k = 0; k < most + behind && !failed; ++k) {
+    if (role.puts && k < most) {
+      if (credits && k >= CollectivePieces) {
+        const uint64_t last = k - CollectivePieces;
+        failed = !pieces.waitForAll(Pieces::Credits, last, [&](uint32_t r) { return k < sends(r); });
+        if (failed) break;
       }
+      for (uint32_t n = 1; n < b.ranks; ++n) {
+        const uint32_t p = b.peer(n);
+        const CollectiveSegment ours = call.segments[p];
+        if (k < sends(p)) {
+          pieces.put<Words, !OfTwo>(pieces.place(Pieces::First, p, b.rank, k), ours.send + pieces.offset(k),
+                                    pieces.length(ours.sendBytes, k));
+        }
+      }
+      pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < sends(r); });
     }
-    pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < sends(r); });
+    if (!role.takes) continue;
     if (!Words::Reduces && k < copies) {
       const uint64_t at = pieces.offset(k);
-      copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+      copyBytes<!OfTwo>(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
     }
-    if (k > 0) failed = !take(k - 1);
+    if (k >= behind) failed = !take(k - behind);
   }
-  if (!failed && most > 0) failed = !take(most - 1);
   b.end(failed);
 }
 
@@ -374,7 +419,8 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
   CollectiveBlock b(comm, call, false);
   if (!b.begin()) return;
   b.countOthers();
-  const Pieces pieces(b);
+  const PieceRole role(b, false, false);
+  const Pieces pieces(b, role.lane, role.lanes);
   const auto count = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
   const CollectiveSegment own = call.segments[b.rank];
   uint64_t most = 0;
@@ -383,19 +429,21 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
   }
   bool failed = false;
   for (uint64_t k = 0; k < most + 2 && !failed; ++k) {
-    if (k < most) {
+    if (role.puts && k < most) {
       for (uint32_t n = 1; n < b.ranks; ++n) {
         const uint32_t p = b.peer(n);
         const CollectiveSegment part = call.segments[p];
         if (k < count(p)) {
-          pieces.put<Words>(pieces.place(Pieces::First, p, b.rank, k), part.send + pieces.offset(k),
+          pieces.put<Words, true>(pieces.place(Pieces::First, p, b.rank, k), part.send + pieces.offset(k),
                             pieces.length(part.sendBytes, k));
         }
       }
       pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < count(r); });
     }
-    if (k >= 1 && k - 1 < most) {
-      const uint64_t j = k - 1, at = pieces.offset(j);
+    // A block that also puts is a piece behind.
+    const uint64_t j = role.puts ? k - 1 : k;
+    if (role.takes && j < most) {
+      const uint64_t at = pieces.offset(j);
       const bool mine = j < count(b.rank);
       failed = !pieces.waitForAll(Pieces::First, j, [&](uint32_t) { return mine; });
       if (failed) break;
@@ -409,16 +457,16 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
       }
       pieces.signalAll(Pieces::Results, j, [&](uint32_t) { return mine; });
     }
-    if (k >= 2) {
-      const uint64_t j = k - 2;
-      failed = !pieces.waitForAll(Pieces::Results, j, [&](uint32_t r) { return j < count(r); });
+    if (role.puts && k >= 2) {
+      const uint64_t last = k - 2;
+      failed = !pieces.waitForAll(Pieces::Results, last, [&](uint32_t r) { return last < count(r); });
       if (failed) break;
       for (uint32_t n = 1; n < b.ranks; ++n) {
         const uint32_t p = b.peer(n);
         const CollectiveSegment part = call.segments[p];
-        if (j < count(p)) {
-          pieces.take(part.recv + pieces.offset(j), pieces.place(Pieces::Results, b.rank, p, j),
-                      pieces.length(part.sendBytes, j));
+        if (last < count(p)) {
+          pieces.take<true>(part.recv + pieces.offset(last), pieces.place(Pieces::Results, b.rank, p, last),
+                      pieces.length(part.sendBytes, last));
         }
       }
     }

@@ -37,7 +37,7 @@ use crate::{
     progress::Progress,
     ranks::Joining,
     report::{Nccl, Report, Row, SizeOf},
-    sizes::Sizes,
+    sizes::{Sizes, parse_bytes},
     stopwatch::Stopwatch,
     watch::Watch,
 };
@@ -59,6 +59,9 @@ pub(crate) struct Options {
     /// For how many calls at the same time a device is to have room; with 1, a call may take all of it.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
     calls_at_once: u32,
+    /// The device memory that a rank's communicator takes: bytes, or a number followed by K, M or G [default: the library's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    scratch: Option<u64>,
     /// Registers the memory of the library's calls, so that peers write into it.
     #[arg(long)]
     registered: bool,
@@ -227,6 +230,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
             None => builder,
         };
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
+        let builder = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch);
         watch.part("setting up the library's collectives");
         let collectives = builder.selector(chooser).connect()?;
         hosts = collectives.n_hosts();

@@ -10,7 +10,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned, Way};
+use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Question, Selector, Tuned, Way};
 
 use self::{
     candidates::Candidates,
@@ -24,7 +24,7 @@ use crate::{
     progress::Progress,
     ranks::Joining,
     report::{Report, Row, SizeOf, Times},
-    sizes::Sizes,
+    sizes::{Sizes, parse_bytes},
     stopwatch::Stopwatch,
     watch::Watch,
 };
@@ -56,6 +56,9 @@ pub(crate) struct Options {
     /// How many ranks there are.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=32))]
     ranks: u8,
+    /// The device memory that a rank's communicator takes: bytes, or a number followed by K, M or G [default: the library's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    scratch: Option<u64>,
     /// How many calls a graph has.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
@@ -108,7 +111,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let trial = Trial::default();
     let most = candidates.blocks.iter().max().copied().unwrap_or(1);
     let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(trial.clone());
-    let collectives = builder.connect()?;
+    let collectives = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch).connect()?;
     let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
     let room = |what: &What| Task::room(*what, Place::Out, sizes.end, ranks);
     let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;

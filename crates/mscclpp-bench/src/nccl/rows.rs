@@ -24,7 +24,8 @@ impl Comm<'_> {
         calls: Calls,
         stopwatch: &Stopwatch<'_>,
     ) -> Result<Side<'a>> {
-        let (request, what, limit, numbers) = (task.request(base), task.what, self.limit, task.numbers);
+        let (request, what, limit) = (task.request(base), task.what, self.limit);
+        let (numbers, ranks) = (task.numbers, task.ranks);
         let watched = format!("{name} ({})", what.name());
         // SAFETY: the memory outlives the side, and who times the calls waits for them.
         let call = move |stream: &Stream| unsafe { self.call(what, &request, stream) };
@@ -49,7 +50,7 @@ impl Comm<'_> {
             // driver's queue, where a launch then waits for kernels that wait for the other rank.
             are_queued: false,
             call: Box::new(one),
-            like: Box::new(move |found, expected| numbers.are_near(found, expected)),
+            like: Box::new(move |found, expected| numbers.are_near(ranks, found, expected)),
         })
     }
 }

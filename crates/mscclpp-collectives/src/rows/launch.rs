@@ -91,7 +91,7 @@ impl Inner {
                 scaled: 0,
                 one_way: 0,
                 checked: self.check_calls.into(),
-                reserved: 0,
+                in_place: 0,
                 signature: rows_signature(rows.rows, rows.columns, rows.data_type),
             },
             send: rows.send,

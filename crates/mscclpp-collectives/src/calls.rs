@@ -34,6 +34,9 @@ use crate::{
 /// Of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
 const BULK_SHARED_BYTES: u32 = 2 * 98_432;
 
+/// How many blocks of a launch simulated devices run at once. Blocks of a call wait for others of the same call.
+const SIMULATED_BLOCKS: u32 = 1024;
+
 /// What a rank's collectives are made of.
 pub(crate) struct Inner {
     pub(crate) comm: Communicator,
@@ -352,7 +355,11 @@ impl Inner {
             bytes: most.unwrap_or(u64::MAX),
             ranks,
             possible,
-            max_blocks: self.slots,
+            max_blocks: if mapped.devices == Devices::Host {
+                self.slots.min(SIMULATED_BLOCKS)
+            } else {
+                self.slots
+            },
             max_threads: mapped.max_threads,
             devices: mapped.devices,
         }

@@ -98,9 +98,9 @@ fn all_to_all_with_counts_of_any_kind() {
         let collectives = builder(comm, gpu).scratch(2 << 20).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let (rank, mut random) = (collectives.rank(), Random::with_seed(seed));
-        for _ in 0..20 {
+        for _ in 0..10 {
             let counts: Vec<Vec<u64>> =
-                (0..4).map(|_| (0..4).map(|_| random.of(0..=1) * random.of(0..=60_000)).collect()).collect();
+                (0..4).map(|_| (0..4).map(|_| random.of(0..=1) * random.of(0..=300_000)).collect()).collect();
             let byte = |from: usize, to: usize, i: u64| (i as u8) ^ (from * 16 + to) as u8;
             let bytes = |from: usize, to: usize| (0..counts[from][to]).map(move |i| byte(from, to, i));
             let sent: Vec<u8> = (0..4).flat_map(|to| bytes(rank, to)).collect();

@@ -171,7 +171,8 @@ MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* to, const uint8_t* from, uint32_t 
 
 // What a block does for which lane. `puts`: it sends, and takes the results of an all_reduce in two steps; `takes`: it takes or
 // reduces what comes. With an odd number of blocks, the last one of them has no lane. Where what is taken overwrites what is sent
-// (`inPlace`), one block of a lane does both, one after the other; the peers need not know.
+// (`inPlace`), one block of a lane does both, one after the other; the peers need not know. All blocks of a call run at once, or
+// those that put could wait for ever for those that take: the host sees to that.
 struct PieceRole {
   uint32_t lane, lanes;
   bool puts, takes;

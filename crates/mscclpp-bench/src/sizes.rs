@@ -52,6 +52,12 @@ impl Range {
 }
 
 impl Sizes {
+    /// Sizes that are multiples of `unit`: the next smaller ones, or `unit` itself.
+    pub(crate) fn in_units_of(self, unit: u64) -> Self {
+        let rounded = |size: u64| (size / unit * unit).max(unit);
+        Self { begin: rounded(self.begin), end: rounded(self.end), ..self }
+    }
+
     /// The end is always one of them, also where the factor does not lead to it.
     pub(crate) fn iter(self) -> impl Iterator<Item = u64> {
         std::iter::successors(Some(self.begin), move |size| size.checked_mul(self.factor))
@@ -124,6 +130,14 @@ mod tests {
         assert_eq!(Sizes { end: DEFAULT.begin, ..DEFAULT }.iter().collect::<Vec<_>>(), [1 << 10]);
         let largest = Sizes { begin: 1 << 63, end: u64::MAX, factor: 2 };
         assert_eq!(largest.iter().collect::<Vec<_>>(), [1 << 63, u64::MAX]);
+    }
+
+    #[test]
+    fn sizes_are_shared_out_evenly() {
+        let of_three = Sizes { end: 4000, factor: 2, ..DEFAULT }.in_units_of(6);
+        assert_eq!(of_three.iter().collect::<Vec<_>>(), [1020, 2040, 3996]);
+        assert_eq!(Sizes { begin: 2, end: 4, factor: 2 }.in_units_of(6).iter().collect::<Vec<_>>(), [6]);
+        assert_eq!(DEFAULT.in_units_of(4), DEFAULT);
     }
 
     #[test]

@@ -80,7 +80,8 @@ pub(crate) struct Options {
     /// Where the result goes, one row each: out of place, or in place.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Place::Out])]
     place: Vec<Place>,
-    /// How many ranks there are. With 1 you see on a single device that everything works.
+    /// How many ranks there are. With 1 you see on a single device that everything works. Sizes become smaller by as much as
+    /// cannot be shared out evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     ranks: u8,
     /// After so many seconds, a call that does not end is an error.
@@ -196,7 +197,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     };
     let Messages { sizes, measuring } = &options.messages;
     let ranks = u64::from(options.ranks);
-    let sizes = sizes.or(default, options.dtype.size() * ranks)?;
+    let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
     let watch = Watch::new(options.watch.map(|limit| Duration::from_secs(limit.into())), joining.rank());
     watch.part("meeting the other rank");
     let pair = measuring.join_of(options.ranks.into(), joining)?;

@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// The numbers of threads of a block that are tried, multiples of 32 [default: up to 1024, 64 on simulated devices].
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     threads: Vec<u32>,
-    /// How many ranks there are.
+    /// How many ranks there are. Sizes become smaller by as much as cannot be shared out evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=32))]
     ranks: u8,
     /// The device memory that a rank's communicator takes: bytes, or a number followed by K, M or G [default: the library's].
@@ -104,7 +104,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     };
     let Messages { sizes, measuring } = &options.messages;
     let ranks = u64::from(options.ranks);
-    let sizes = sizes.or(default, options.dtype.size() * ranks)?;
+    let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
     let pair = measuring.join_of(ranks as usize, joining)?;
     let candidates = options.candidates(on_host);
 

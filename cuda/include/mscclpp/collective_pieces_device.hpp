@@ -367,7 +367,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
         const CollectiveSegment theirs = call.segments[p];
         if (k < takes(p)) {
           pieces.take<!OfTwo>(theirs.recv + pieces.offset(k), pieces.place(Pieces::First, b.rank, p, k),
-                      pieces.length(theirs.recvBytes, k));
+                              pieces.length(theirs.recvBytes, k));
         }
       }
     }
@@ -436,12 +436,12 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
         const CollectiveSegment part = call.segments[p];
         if (k < count(p)) {
           pieces.put<Words, true>(pieces.place(Pieces::First, p, b.rank, k), part.send + pieces.offset(k),
-                            pieces.length(part.sendBytes, k));
+                                  pieces.length(part.sendBytes, k));
         }
       }
       pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < count(r); });
     }
-    // A block that also puts is a piece behind.
+    // A block that also puts is a piece behind; at first it has none, as 0 wraps around.
     const uint64_t j = role.puts ? k - 1 : k;
     if (role.takes && j < most) {
       const uint64_t at = pieces.offset(j);
@@ -467,7 +467,7 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
         const CollectiveSegment part = call.segments[p];
         if (last < count(p)) {
           pieces.take<true>(part.recv + pieces.offset(last), pieces.place(Pieces::Results, b.rank, p, last),
-                      pieces.length(part.sendBytes, last));
+                            pieces.length(part.sendBytes, last));
         }
       }
     }

@@ -34,9 +34,6 @@ use crate::{
 /// Of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
 const BULK_SHARED_BYTES: u32 = 2 * 98_432;
 
-/// How many blocks of a launch simulated devices run at once. Blocks of a call wait for others of the same call.
-const SIMULATED_BLOCKS: u32 = 1024;
-
 /// What a rank's collectives are made of.
 pub(crate) struct Inner {
     pub(crate) comm: Communicator,
@@ -92,7 +89,8 @@ pub(crate) struct Mapped {
     /// Whether lines of 128 bytes arrive whole between all ranks.
     pub(crate) lines: bool,
     pub(crate) devices: Devices,
-    /// See [`Question`].
+    /// See [`Question`], as for the next one.
+    pub(crate) max_blocks: u32,
     pub(crate) max_threads: u32,
 }
 
@@ -355,11 +353,7 @@ impl Inner {
             bytes: most.unwrap_or(u64::MAX),
             ranks,
             possible,
-            max_blocks: if mapped.devices == Devices::Host {
-                self.slots.min(SIMULATED_BLOCKS)
-            } else {
-                self.slots
-            },
+            max_blocks: mapped.max_blocks,
             max_threads: mapped.max_threads,
             devices: mapped.devices,
         }

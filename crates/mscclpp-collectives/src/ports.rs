@@ -17,7 +17,6 @@ use crate::{
     handle::{CollectiveCall, CollectiveHandle, MAX_RANKS, Message, PortCall, RING, Segment},
     messages::{Batch, Messages},
     plan::Plan,
-    register::overlap,
 };
 
 /// The most that a place holds, and the most that is reduced at once, of each rank.
@@ -210,11 +209,8 @@ impl Ports {
             unsafe { stream.copy(own.recv, own.send, own.recv_bytes)? };
         }
         // What is reduced, or would overwrite what is sent, comes elsewhere first, part by part. Nobody else need know.
-        let is_sent = |of: &Segment| {
-            segments.iter().any(|sent| overlap((of.recv, of.recv_bytes), (sent.send, sent.send_bytes)))
-        };
+        let aside = plan.op.is_some() || plan.overwrites_what_it_sends(rank, ranks);
         let others = || segments.iter().enumerate().filter(|(p, _)| *p != rank);
-        let aside = plan.op.is_some() || others().any(|(_, segment)| is_sent(segment));
         let most = others().map(|(_, segment)| segment.send_bytes.max(taken(segment))).max().unwrap_or(0);
         let part = if aside { self.part } else { most.max(1) };
         let place = |p: usize| self.parts.add(p as u64 * self.part);

@@ -401,7 +401,11 @@ impl Mapped {
             handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
             handle.status[r] = DevicePtr::from_ptr(theirs.status);
         }
+        let mut max_blocks = layout.slots;
         let (devices, max_threads) = if gpu.platform() == Platform::Host {
+            // Blocks of a call wait for others of it, so all of them run at once.
+            let resident = kernels.messages.max_resident_blocks(1, 0)?;
+            max_blocks = max_blocks.min(u32::try_from(resident).unwrap_or(u32::MAX));
             (Devices::Host, u32::MAX)
         } else {
             // Lines arrive whole over NVLink, and over nothing else.
@@ -410,7 +414,18 @@ impl Mapped {
             let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / calls_at_once;
             (Devices::Gpus { capability, link }, threads.max(LEAST_THREADS))
         };
-        Ok(Self { layout, kernels, handle, memory, mismatch, channels, lines, devices, max_threads })
+        Ok(Self {
+            layout,
+            kernels,
+            handle,
+            memory,
+            mismatch,
+            channels,
+            lines,
+            devices,
+            max_blocks,
+            max_threads,
+        })
     }
 
     /// What launches keep.

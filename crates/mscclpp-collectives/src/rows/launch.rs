@@ -54,7 +54,7 @@ impl Inner {
                 engines: false,
                 in_place: false,
             },
-            max_blocks: self.slots,
+            max_blocks: mapped.max_blocks,
             max_threads: mapped.max_threads,
             devices: mapped.devices,
         };

@@ -28,6 +28,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/atomic_device.hpp", include_str!("../include/mscclpp/atomic_device.hpp")),
     ("mscclpp/atomic_words_device.hpp", include_str!("../include/mscclpp/atomic_words_device.hpp")),
     ("mscclpp/bulk_device.hpp", include_str!("../include/mscclpp/bulk_device.hpp")),
+    ("mscclpp/collective_block_device.hpp", include_str!("../include/mscclpp/collective_block_device.hpp")),
     ("mscclpp/collective_bulk_device.hpp", include_str!("../include/mscclpp/collective_bulk_device.hpp")),
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),

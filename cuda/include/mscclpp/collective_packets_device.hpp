@@ -3,7 +3,7 @@
 #ifndef MSCCLPP_COLLECTIVE_PACKETS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PACKETS_DEVICE_HPP_
 
-#include "mscclpp/collective_call_device.hpp"
+#include "mscclpp/collective_block_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 

@@ -28,7 +28,7 @@
 #ifndef MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
 
-#include "mscclpp/collective_call_device.hpp"
+#include "mscclpp/collective_block_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -258,6 +258,17 @@ struct Pieces {
   MSCCLPP_DEVICE_INLINE void put(uint8_t* place, const uint8_t* from, uint32_t bytes) const {
     putBytes<AlsoFewer>(place, from, bytes, b.thread, b.threads, sentBy<Words>());
   }
+  // Piece k of what goes to each peer, as far as there is one, and their signals.
+  template <class Words, bool AlsoFewer>
+  MSCCLPP_DEVICE_INLINE void putAll(uint64_t k) const {
+    const auto sends = [&](uint32_t r) { return k < count(b.call.segments[r].sendBytes); };
+    for (uint32_t n = 1; n < b.ranks; ++n) {
+      const uint32_t p = b.peer(n);
+      const CollectiveSegment ours = b.call.segments[p];
+      if (sends(p)) put<Words, AlsoFewer>(place(First, p, b.rank, k), ours.send + offset(k), length(ours.sendBytes, k));
+    }
+    signalAll(First, k, sends);
+  }
   template <bool AlsoFewer = false>
   MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint32_t bytes) const {
     takeBytes<AlsoFewer>(to, place, bytes, b.thread, b.threads);
@@ -394,15 +405,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
         failed = !pieces.waitForAll(Pieces::Credits, last, [&](uint32_t r) { return k < sends(r); });
         if (failed) break;
       }
-      for (uint32_t n = 1; n < b.ranks; ++n) {
-        const uint32_t p = b.peer(n);
-        const CollectiveSegment ours = call.segments[p];
-        if (k < sends(p)) {
-          pieces.put<Words, !OfTwo>(pieces.place(Pieces::First, p, b.rank, k), ours.send + pieces.offset(k),
-                                    pieces.length(ours.sendBytes, k));
-        }
-      }
-      pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < sends(r); });
+      pieces.putAll<Words, !OfTwo>(k);
     }
     if (!role.takes) continue;
     if (!Words::Reduces && k < copies) {
@@ -430,17 +433,7 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
   }
   bool failed = false;
   for (uint64_t k = 0; k < most + 2 && !failed; ++k) {
-    if (role.puts && k < most) {
-      for (uint32_t n = 1; n < b.ranks; ++n) {
-        const uint32_t p = b.peer(n);
-        const CollectiveSegment part = call.segments[p];
-        if (k < count(p)) {
-          pieces.put<Words, true>(pieces.place(Pieces::First, p, b.rank, k), part.send + pieces.offset(k),
-                                  pieces.length(part.sendBytes, k));
-        }
-      }
-      pieces.signalAll(Pieces::First, k, [&](uint32_t r) { return k < count(r); });
-    }
+    if (role.puts && k < most) pieces.putAll<Words, true>(k);
     // A block that also puts is a piece behind; at first it has none, as 0 wraps around.
     const uint64_t j = role.puts ? k - 1 : k;
     if (role.takes && j < most) {

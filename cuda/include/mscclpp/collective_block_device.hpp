@@ -1,0 +1,258 @@
+// A block of a call's kernel: how it begins, counts the call, and ends. The rules stand in collective_device.hpp. For the
+// library's own use.
+
+#ifndef MSCCLPP_COLLECTIVE_BLOCK_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_BLOCK_DEVICE_HPP_
+
+#include "mscclpp/collective_call_device.hpp"
+
+#if defined(MSCCLPP_DEVICE_COMPILE)
+
+namespace mscclpp {
+namespace detail {
+
+// Waits, with acquire, until a word that a peer writes is at least `least`. Returns whether it is. Not inlined: it is much
+// code.
+MSCCLPP_DEVICE_NOINLINE bool waitForWord(const uint64_t* word, uint64_t least, uint32_t* status) {
+  const auto came = [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
+  return came() || pollUntil<4>(came, -1, status);
+}
+
+// The word of a slot after a call.
+MSCCLPP_DEVICE_INLINE uint64_t slotAfter(const CollectiveCall& call, uint64_t epoch) {
+  return epoch << 1 | (call.oneWay ? 1 : 0);
+}
+
+// Stores a word in the slots that a call does not have, two at a time, by all threads of the call.
+MSCCLPP_DEVICE_INLINE void countOtherSlots(const CollectiveHandle& comm, uint64_t word, uint32_t block, uint32_t blocks,
+                                           uint32_t thread, uint32_t threads) {
+  if (block == 0 && thread == 0 && blocks < comm.slots) {
+    if (blocks % 2 != 0) store8(comm.epochs + blocks, word);
+    if (comm.slots % 2 != 0) store8(comm.epochs + comm.slots - 1, word);
+  }
+  const uint64_t first = (static_cast<uint64_t>(blocks) + 1) / 2, end = comm.slots / 2;
+  const uint64_t here = static_cast<uint64_t>(block) * threads + thread, stride = static_cast<uint64_t>(blocks) * threads;
+  for (uint64_t i = first + here; i < end; i += stride) {
+    store16(comm.epochs + i * 2, Bytes16{word, word});
+  }
+}
+
+// Words that say that a launch gave up: see CollectiveWords. Blocks of one launch may look while another one says it.
+// Launches of a stream see what those before it have said, by the end of a kernel.
+MSCCLPP_DEVICE_INLINE uint64_t hasGivenUp(const uint64_t* epochs, CollectiveWords which) {
+  return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(epochs + which);
+}
+MSCCLPP_DEVICE_INLINE void setGivenUp(uint64_t* epochs, CollectiveWords which, uint64_t value) {
+  detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(epochs + which, value);
+}
+
+// Whether any launch gave up, be it within this host or between hosts. By all threads of a block.
+MSCCLPP_DEVICE_INLINE bool anyGaveUp(const uint64_t* epochs) {
+  const auto is = [&] { return (hasGivenUp(epochs, CollectiveGaveUp) | hasGivenUp(epochs, CollectiveGaveUpAcross)) != 0; };
+  return blockAny(threadOfBlock() == 0 && is());
+}
+
+// What few calls do at their beginning.
+struct CollectiveStart {
+  const CollectiveHandle& comm;
+  const CollectiveCall& call;
+  uint64_t epoch;
+  bool afterOneWay;
+
+  // Rules E2 and E3, by all threads of the block. Returns whether to go on.
+  MSCCLPP_DEVICE_INLINE bool begin() const {
+    const uint32_t thread = threadOfBlock();
+    // It may be said meanwhile, by a launch in another stream.
+    if (comm.amongHosts && blockAny(thread == 0 && hasGivenUp(comm.epochs, CollectiveGaveUpAcross))) return false;
+    const bool isPeer = thread < comm.ranks && thread != comm.rank;
+    if (call.oneWay && isFirstBlock() && isPeer) {
+      uint64_t* const word =
+          reinterpret_cast<uint64_t*>(comm.scratch[thread] + comm.begun + comm.rank * CollectiveLine);
+      // The reads of all calls before are complete: see E1.
+      detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, epoch);
+    }
+    if (call.checked && isFirstBlock() && !(isAlone() && isSameCall())) return false;
+    if (!afterOneWay) return true;
+    bool failed = false;
+    if (isPeer) {
+      const uint64_t* const word =
+          reinterpret_cast<const uint64_t*>(comm.scratch[comm.rank] + comm.begun + thread * CollectiveLine);
+      failed = !waitForWord(word, epoch - 1, comm.status[thread]);
+    }
+    return !blockAny(failed);
+  }
+
+  // Marks the communicator as one whose call runs. If it was marked, says so: calls of one stream come after each other,
+  // but graphs that are replayed on two streams need not. `CollectiveBlock::end` takes the mark away, by the block that
+  // has set it, so what is found is always true, but not all is found: another block may still run.
+  MSCCLPP_DEVICE_INLINE bool isAlone() const {
+    bool failed = false;
+    if (threadOfBlock() == 0) {
+      uint64_t* const runs = comm.epochs + CollectiveRuns;
+      failed = detail::fetchAdd<MemoryOrder::Relaxed, MemoryScope::Device>(runs, uint64_t{1}) != 0;
+      if (failed) giveUp(CollectiveOverlap);
+    }
+    return !blockAny(failed);
+  }
+
+  // Tells every rank what this one's call is, and compares it with what they say. If one differs, says so and aborts all
+  // waits of this rank. Words of call e are written again in e + 2, which a peer begins when this rank has ended e.
+  MSCCLPP_DEVICE_INLINE bool isSameCall() const {
+    const uint32_t thread = threadOfBlock();
+    bool failed = false;
+    if (thread < comm.ranks) {
+      const auto line = [&](uint32_t at, uint32_t of) {
+        const uint64_t index = 2 * of + (epoch & 1);
+        return reinterpret_cast<uint64_t*>(comm.scratch[at] + comm.checks + index * CollectiveLine);
+      };
+      // To this rank, too, where the host finds it.
+      uint64_t* const ours = line(thread, comm.rank);
+      store8(ours, call.signature[0]);
+      store8(ours + 1, call.signature[1]);
+      detail::store<MemoryOrder::Release, MemoryScope::System>(ours + 2, epoch);
+      if (thread != comm.rank) {
+        const uint64_t* const theirs = line(comm.rank, thread);
+        failed = !waitForWord(theirs + 2, epoch, comm.status[thread]);
+        if (!failed && (load8(theirs) != call.signature[0] || load8(theirs + 1) != call.signature[1])) {
+          failed = true;
+          giveUp((thread + 1) | static_cast<uint32_t>(epoch & 1) << 16);
+        }
+      }
+    }
+    return !blockAny(failed);
+  }
+
+  // Says what is wrong (see CollectiveHandle::mismatch), and ends all waits of this rank.
+  MSCCLPP_DEVICE_INLINE void giveUp(uint32_t what) const {
+    detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
+    for (uint32_t r = 0; r < comm.ranks; ++r) {
+      if (r != comm.rank) {
+        uint32_t* const abort = comm.status[r] + StatusAbortRequested;
+        detail::store<MemoryOrder::Relaxed, MemoryScope::System>(abort, 1u);
+      }
+    }
+  }
+};
+// Not inlined: it is much code, and most calls need none of it.
+//
+// A block that does not go on counts on, as the others do, so that the next call knows that it is a later one.
+MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const CollectiveCall& call, uint64_t epoch,
+                                            bool afterOneWay) {
+  if (CollectiveStart{comm, call, epoch, afterOneWay}.begin()) return true;
+  const uint32_t block = blockOfGrid(), thread = threadOfBlock();
+  const uint64_t word = slotAfter(call, epoch);
+  countOtherSlots(comm, word, block, blocksOfGrid(), thread, threadsOfBlock());
+  if (thread == 0) {
+    setGivenUp(comm.epochs, CollectiveGaveUp, epoch << 1 | 1);
+    store8(comm.epochs + block, word);
+  }
+  return false;
+}
+
+// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose
+// blocks and threads have one dimension.
+struct CollectiveBlock {
+  const CollectiveHandle& comm;
+  const CollectiveCall& call;
+  // What the block's slot has, CollectiveGaveUp, and the call's number once it has begun.
+  uint64_t slotBefore, gaveUp, epoch;
+  uint32_t rank, ranks, block, blocks, thread, threads;
+
+  // `ofTwo`: whether the kernel knows that there are two ranks.
+  MSCCLPP_DEVICE_INLINE CollectiveBlock(const CollectiveHandle& comm, const CollectiveCall& call, bool ofTwo)
+      : comm(comm),
+        call(call),
+        slotBefore(0),
+        gaveUp(0),
+        epoch(0),
+        rank(comm.rank),
+        ranks(ofTwo ? 2 : comm.ranks),
+        block(blockOfGrid()),
+        blocks(blocksOfGrid()),
+        thread(threadOfBlock()),
+        threads(threadsOfBlock()) {
+    // `thread >> 16` is 0, which the compiler does not know. An address that is the same for the whole warp would bring
+    // the word into a register of the warp, and that waits for it before anything else is read.
+    const uint64_t* const epochs = comm.epochs + (thread >> 16);
+    slotBefore = load8(epochs + block);
+    // A plain load: all warps of the launch would else ask the L2 cache for the same word. What earlier launches have said is
+    // there. A block of this launch may say something meanwhile; these are 8 aligned bytes, so the load finds them as they were or as
+    // they are then, and `begin` goes on with either.
+    gaveUp = load8(epochs + CollectiveGaveUp);
+  }
+
+  // All threads call it, before anything is sent. Returns whether to go on.
+  MSCCLPP_DEVICE_INLINE bool begin() {
+    epoch = (slotBefore >> 1) + 1;
+    // An earlier launch gave up, and not this one, which some blocks may see and others not: 0 wraps around, and what this
+    // call says is more than its slots had before.
+    if (gaveUp - 1 <= slotBefore) return false;
+    const bool afterOneWay = (slotBefore & 1) != 0, isUsual = !(afterOneWay || call.oneWay || call.checked || comm.amongHosts);
+    return isUsual || beginSpecially(comm, call, epoch, afterOneWay);
+  }
+
+  MSCCLPP_DEVICE_INLINE uint64_t slotAfter() const { return detail::slotAfter(call, epoch); }
+
+  // Counts on in the slots that this call does not have. All threads of the call do it, once, wherever they have time.
+  MSCCLPP_DEVICE_INLINE void countOthers() const { countOtherSlots(comm, slotAfter(), block, blocks, thread, threads); }
+
+  // Counts on in this block's slot, and says so if a thread has given up. All threads call it last.
+  MSCCLPP_DEVICE_INLINE void end(bool failed) const {
+    const bool fails = blockAny(failed);
+    if (thread != 0) return;
+    if (fails) {
+      setGivenUp(comm.epochs, CollectiveGaveUp, epoch << 1 | 1);
+    } else if (call.checked && block == 0) {
+      // See CollectiveStart::isAlone.
+      detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + CollectiveRuns, uint64_t{0});
+    }
+    store8(comm.epochs + block, slotAfter());
+  }
+
+  // What the word of this rank and that of the only other one make together.
+  template <class Words>
+  MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t mine, uint64_t theirs) const {
+    return rank == 0 ? Words::ofTwo(call, mine, theirs) : Words::ofTwo(call, theirs, mine);
+  }
+
+  // The number of the calling thread among those of all blocks, and how many these are.
+  MSCCLPP_DEVICE_INLINE uint64_t threadOfCall() const { return static_cast<uint64_t>(block) * threads + thread; }
+  MSCCLPP_DEVICE_INLINE uint64_t threadsOfCall() const { return static_cast<uint64_t>(blocks) * threads; }
+
+  // The n-th peer, n from 1 on: ranks begin with different ones, so that they do not all write to one.
+  MSCCLPP_DEVICE_INLINE uint32_t peer(uint32_t n) const {
+    if (ranks == 2) return 1 - rank;
+    const uint32_t p = rank + n;
+    return p < ranks ? p : p - ranks;
+  }
+
+  // The place of rank `from` among those whose messages come to rank `to`.
+  MSCCLPP_DEVICE_INLINE uint64_t slotOf(uint32_t from, uint32_t to) const {
+    return ranks == 2 ? 0 : from < to ? from : from - 1;
+  }
+
+  // Where the half of the scratch begins that this call uses, if a half has so many bytes.
+  MSCCLPP_DEVICE_INLINE uint64_t half(uint64_t bytes) const { return epoch & 1 ? bytes : 0; }
+
+  // Copies the own segment, by all threads of the call.
+  MSCCLPP_DEVICE_INLINE void copyOwn() const {
+    const CollectiveSegment own = call.segments[rank];
+    const uint64_t bytes = own.recvBytes;
+    if (own.send == own.recv) return;
+    uint64_t i = threadOfCall();
+    if (isAligned<16>(own.send) && isAligned<16>(own.recv)) {
+      for (; (i + 1) * 16 <= bytes; i += threadsOfCall()) store16(own.recv + i * 16, load16(own.send + i * 16));
+      i = bytes / 16 * 2 + threadOfCall();
+    }
+    for (; i * 8 < bytes; i += threadsOfCall()) {
+      storeMessageWord(own.recv, bytes, i, messageWord(own.send, bytes, i));
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace mscclpp
+
+#endif  // MSCCLPP_DEVICE_COMPILE
+
+#endif  // MSCCLPP_COLLECTIVE_BLOCK_DEVICE_HPP_

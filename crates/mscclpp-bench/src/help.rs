@@ -15,7 +15,7 @@ const MEMORY: [&str; 4] = ["1K", END, "1024, 8 on simulated devices", ROUNDS];
 
 const COLLECTIVE: [&str; 4] =
     ["1K", "1G, 64K on simulated devices", "4, 8 on simulated devices", ROUNDS_OF_COLLECTIVES];
-const ROUNDS_OF_COLLECTIVES: &str = "1000, fewer of large messages; 20 on simulated devices, 10 where both ranks are on one GPU; between hosts no more \
+const ROUNDS_OF_COLLECTIVES: &str = "1000, fewer of large messages; 20 on simulated devices, 10 where ranks share a GPU; between hosts no more \
      than take 0.1 s";
 
 const OWN: [Own; 15] = [

@@ -18,7 +18,7 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
 }
 
-/// A device that a rank works on, as the other rank is told of it.
+/// A device that a rank works on, as the other ranks are told of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UsedDevice {
     pub(crate) platform: String,

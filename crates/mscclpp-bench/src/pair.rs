@@ -1,4 +1,4 @@
-//! Two processes, one per device; or one.
+//! Processes, one per device: two, unless a workload asks for another number.
 
 use clap::Args;
 use mscclpp::prelude::*;
@@ -27,7 +27,7 @@ impl Devices {
     }
 }
 
-/// One rank of two, or the only one, with its device.
+/// One rank with its device. Most workloads have a pair of them; of collectives there may be more, or one.
 pub(crate) struct Pair {
     pub(crate) ranks: Ranks,
     pub(crate) gpu: Gpu,
@@ -101,7 +101,7 @@ impl Pair {
         Ok([mine, others])
     }
 
-    /// What rank 0 reports of both, and rank 1 does not. Waits for the other, which may still use a connection to here.
+    /// What rank 0 reports of all, and the others do not. Waits for these, which may still use a connection to here.
     pub(crate) fn report(
         &self,
         transport: Transport,

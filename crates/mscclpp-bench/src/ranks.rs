@@ -21,7 +21,7 @@ use crate::{
 };
 
 const INIT: Duration = Duration::from_secs(60);
-/// Long enough for somebody to start the other rank.
+/// Long enough for somebody to start the other ranks.
 const INIT_BY_HAND: Duration = Duration::from_secs(600);
 /// How long the other ranks may take to end by themselves.
 const GRACE: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Runs work on both ranks' devices at once, and times it by the devices' events. Its waits end when something goes
+//! Runs work on all ranks' devices at once, and times it by the devices' events. Its waits end when something goes
 //! wrong.
 
 use std::{fmt::Display, time::Duration};
@@ -67,13 +67,13 @@ impl<'a> Stopwatch<'a> {
         self.failed.ptr()
     }
 
-    /// Runs what `submit` puts on the stream, on both sides at once. The microseconds it took here; none if a wait failed
-    /// on either side.
+    /// Runs what `submit` puts on the stream, on all ranks at once. The microseconds it took here; none if a wait failed
+    /// on any.
     pub(crate) fn time<E: From<GpuError> + Into<Error>>(
         &self,
         submit: impl FnOnce(&Stream) -> Result<(), E>,
     ) -> Result<Option<f64>> {
-        // Rank 0 reports its time; rank 1's work is submitted before, so that no start is waited for.
+        // Rank 0 reports its time; the others' work is submitted before, so that no start is waited for.
         self.run(self.pair.ranks.rank == 0, submit)
     }
 

@@ -199,7 +199,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let ranks = u64::from(options.ranks);
     let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
     let watch = Watch::new(options.watch.map(|limit| Duration::from_secs(limit.into())), joining.rank());
-    watch.part("meeting the other rank");
+    watch.part("meeting the other ranks");
     let pair = measuring.join_of(options.ranks.into(), joining)?;
 
     let limit = Duration::from_secs(options.limit.into());

@@ -27,7 +27,7 @@ const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 impl Compare {
     /// The library, if one is asked for. No other thread of this process may run yet: this sets a variable of the
-    /// environment, which NCCL and the other rank then find.
+    /// environment, which NCCL and the other ranks then find.
     pub(crate) fn open(&self) -> Result<Option<Library>> {
         let Some(name) = &self.compare else { return Ok(None) };
         if env::var_os(MULTICAST).is_none() {

@@ -46,8 +46,8 @@ impl Comm<'_> {
                 true => within(limit, &watched, || submit(stream)),
                 false => submit(stream),
             }),
-            // Not queued before the other rank begins: on simulated devices calls wait, and on GPUs NCCL's graphs fill the
-            // driver's queue, where a launch then waits for kernels that wait for the other rank.
+            // Not queued before the other ranks begin: on simulated devices calls wait, and on GPUs NCCL's graphs fill the
+            // driver's queue, where a launch then waits for kernels that wait for the other ranks.
             are_queued: false,
             call: Box::new(one),
             like: Box::new(move |found, expected| numbers.are_near(ranks, found, expected)),

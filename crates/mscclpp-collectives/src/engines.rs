@@ -54,22 +54,23 @@ impl Inner {
             _ => None,
         };
         self.meet(mapped, signature, places, stream, buffers)?;
-        if let Some(aside) = aside {
-            aside.wait_stream(stream)?;
-        }
-        if own.send != own.recv {
-            // SAFETY: the caller's promise for this rank's memory, of which nobody writes into this part (C3).
-            unsafe { aside.unwrap_or(stream).copy(own.recv, own.send, own.recv_bytes)? };
-        }
-        // Each rank begins with another peer.
-        for p in (1..ranks).map(|n| (rank + n) % ranks) {
-            let segment = plan.segments[p];
-            // SAFETY: the caller's promise for what is sent; the place is in the peer's memory, which is mapped here as long as
-            // `places.owner` is kept, and free for this (C1).
-            unsafe { stream.copy(places.at_peers[p], segment.send, segment.send_bytes)? };
-        }
-        if let Some(aside) = aside {
-            stream.wait_stream(aside)?;
+        let copy_all = |own_part_in: &Stream| -> Result<()> {
+            if own.send != own.recv {
+                // SAFETY: the caller's promise for this rank's memory, of which nobody writes into this part (C3).
+                unsafe { own_part_in.copy(own.recv, own.send, own.recv_bytes)? };
+            }
+            // Each rank begins with another peer.
+            for p in (1..ranks).map(|n| (rank + n) % ranks) {
+                let segment = plan.segments[p];
+                // SAFETY: the caller's promise for what is sent; the place is in the peer's memory, which is mapped here as long
+                // as `places.owner` is kept, and free for this (C1).
+                unsafe { stream.copy(places.at_peers[p], segment.send, segment.send_bytes)? };
+            }
+            Ok(())
+        };
+        match aside {
+            Some(aside) => aside.join(&[stream], || copy_all(aside))?,
+            None => copy_all(stream)?,
         }
         self.meet(mapped, signature, places, stream, buffers)
     }

@@ -1,34 +1,32 @@
-//! The order of calls that are made on different streams.
+//! The order of the calls of a communicator, which may be made on different streams.
+//!
+//! - O1. An event is recorded behind every call, in its stream, by the thread that made it. So the next call waits for the call
+//!   before it and for nothing that the program has put into that call's stream since.
+//! - O2. No event is recorded in a stream that is being captured, but for the graph's own order: calls of one capture follow each
+//!   other, and calls outside of it neither wait for it nor it for them.
+//! - O3. Whether the calls are complete is asked of the event, and never of a stream, which may be gone or another thread's.
 
 use mscclpp::{Event, Platform, Stream};
 
 use crate::Result;
 
-/// What the next call comes after, and what was captured last.
+/// The last call, and the last calls of captures.
 #[derive(Default)]
 pub(crate) struct Order {
-    last: Last,
-    /// Of each capture that is under way, and of some that have ended.
+    /// The event behind the last call that was not captured, and the stream of that call. A stream of others may be gone: it is only
+    /// compared.
+    last: Option<(Event, Stream)>,
+    /// The captures that are under way, and some that have ended.
     captured: Vec<Captured>,
-}
-
-#[derive(Default)]
-enum Last {
-    #[default]
-    Nothing,
-    /// All that is in this stream.
-    Stream(Stream),
-    /// This event, recorded in a stream of others. That one may be gone: it is only compared.
-    Event(Event, Stream),
 }
 
 /// How many captures at once are kept in order: of those of streams of others it is not known whether they have ended.
 const MOST_CAPTURES: usize = 16;
 
-/// The last call of a capture. As [`Last`], it keeps no stream of others, which may be gone at any time.
+/// The last call of a capture. A stream of others may be gone: it is only compared.
 struct Captured {
     capture: u64,
-    /// Recorded behind it.
+    /// The event behind the call.
     event: Event,
     stream: Stream,
 }
@@ -45,35 +43,20 @@ impl Order {
             return Ok(());
         }
         match &self.last {
-            Last::Nothing => {}
-            Last::Stream(last) | Last::Event(_, last) if last.is(stream) => {}
-            // A capture cannot wait for what is outside of it, nor others for what is inside.
-            _ if stream.is_capturing()? => {}
-            // What was captured in it comes with the graph.
-            Last::Stream(last) if last.is_capturing()? => {
-                if let Some(event) = last.before_capture()? {
-                    stream.wait_event(&event)?;
-                }
+            // A capture cannot wait for what is outside of it.
+            Some((event, last)) if !last.is(stream) && !stream.is_capturing()? => {
+                Ok(stream.wait_event(event)?)
             }
-            Last::Stream(last) => stream.wait_stream(last)?,
-            Last::Event(event, _) => stream.wait_event(event)?,
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// Whether the last call is complete.
+    /// Whether the last call is complete that was not captured.
     pub(crate) fn is_complete(&self) -> Result<bool> {
-        Ok(match &self.last {
-            Last::Nothing => true,
-            Last::Stream(last) if last.is_capturing()? => {
-                last.before_capture()?.map_or(Ok(true), |event| event.query())?
-            }
-            Last::Stream(last) => last.query()?,
-            Last::Event(event, _) => event.query()?,
-        })
+        Ok(self.last.as_ref().map_or(Ok(true), |(event, _)| event.query())?)
     }
 
-    /// The last call is in `stream`.
+    /// Notes that the last call is in `stream`.
     pub(crate) fn after(&mut self, stream: &Stream) -> Result<()> {
         if stream.is_capturing()? {
             // None of a capture that has failed: nothing came into the stream then.
@@ -87,29 +70,22 @@ impl Order {
             self.captured.push(Captured { capture, event, stream: stream.clone() });
             return Ok(());
         }
-        self.last = if stream.is_foreign() {
-            // Who waits for an event waits for what it was when the wait was submitted, so one is enough.
-            let event = match &self.last {
-                Last::Event(event, _) => event.clone(),
-                _ => stream.gpu().event(false)?,
-            };
-            stream.record(&event)?;
-            Last::Event(event, stream.clone())
-        } else {
-            Last::Stream(stream.clone())
+        // Who waits for an event waits for the point that it marked when the wait was submitted, so one is enough.
+        let (event, last) = match self.last.take() {
+            Some((event, last)) => (event, if last.is(stream) { last } else { stream.clone() }),
+            None => (stream.gpu().event(false)?, stream.clone()),
         };
-        Ok(())
+        let recorded = stream.record(&event);
+        self.last = Some((event, last));
+        Ok(recorded?)
     }
 
-    /// Whether a stream of this library's is being captured into which calls were put.
+    /// Whether a stream of this library's is being captured that has the last call, or calls of a capture.
     pub(crate) fn is_in_capture(&self) -> Result<bool> {
-        let last = match &self.last {
-            Last::Stream(last) => Some(last),
-            _ => None,
-        };
-        // A foreign one may be gone at any time.
-        let captured = self.captured.iter().map(|captured| &captured.stream).filter(|it| !it.is_foreign());
-        for stream in last.into_iter().chain(captured) {
+        let last = self.last.iter().map(|(_, stream)| stream);
+        // A stream of others may be gone at any time.
+        let streams = self.captured.iter().map(|captured| &captured.stream).chain(last);
+        for stream in streams.filter(|stream| !stream.is_foreign()) {
             if stream.is_capturing()? {
                 return Ok(true);
             }

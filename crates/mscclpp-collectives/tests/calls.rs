@@ -5,7 +5,7 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use mscclpp::prelude::*;
-use mscclpp_collectives::{DeviceSlice, ReduceOp, Transfer};
+use mscclpp_collectives::{Collectives, DeviceSlice, ReduceOp, Transfer};
 use mscclpp_test_support::Random;
 use support::{builder, ranks, slice, zeros};
 
@@ -233,6 +233,41 @@ fn calls_in_two_streams_of_a_capture_have_an_order() {
             for (n, numbers) in (0..).zip(&numbers) {
                 let expected = 8 * (given(n, 0) + given(n, 1));
                 assert!(numbers.read().unwrap().iter().all(|it| *it == expected), "round {round}");
+            }
+        }
+        comm.bootstrap().barrier().unwrap();
+    });
+}
+
+/// Two communicators on one stream, and the first of them on a stream of its own: each has one order on both ranks. A call that waited
+/// for all that is in the stream of the call before it would wait for the other communicator, whose turn comes later on rank 1.
+#[test]
+fn a_call_waits_for_the_call_before_it_and_for_nothing_behind_that() {
+    ranks(2, |comm, gpu| {
+        let limit = Duration::from_secs(60);
+        let first = builder(comm, gpu).connect().expect("collectives");
+        let second = builder(comm, gpu).connect().expect("collectives");
+        let defaults = [gpu.stream(), gpu.default_stream()].map(|stream| stream.expect("a stream"));
+        for shared in defaults {
+            let own = gpu.stream().expect("a stream");
+            let numbers = [0; 3].map(|_| slice(gpu, &[1u32; 3000]));
+            let call = |collectives: &Collectives, n: usize, stream: &Stream| {
+                collectives.all_reduce(&numbers[n], &numbers[n], ReduceOp::Sum, stream).unwrap();
+            };
+            call(&first, 0, &shared);
+            if first.rank() == 0 {
+                call(&second, 1, &shared);
+            }
+            call(&first, 2, &own);
+            own.synchronize_timeout(limit).expect("it waits for no call of the other communicator");
+            if first.rank() == 1 {
+                call(&second, 1, &shared);
+            }
+            shared.synchronize_timeout(limit).unwrap();
+            first.synchronize(&shared).unwrap();
+            second.synchronize(&shared).unwrap();
+            for numbers in &numbers {
+                assert_eq!(numbers.read().unwrap(), [2; 3000]);
             }
         }
         comm.bootstrap().barrier().unwrap();

@@ -1,6 +1,8 @@
 //! Streams, events and graphs.
 
 use std::{
+    cell::RefCell,
+    collections::HashMap,
     ffi::{c_int, c_uint, c_ulonglong, c_void},
     sync::{
         Arc, OnceLock,
@@ -22,6 +24,15 @@ use crate::{
     table::Table,
     user_objects::UserObject,
 };
+
+/// `hipStreamLegacy` and `hipStreamPerThread`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+thread_local! {
+    /// By device.
+    static PER_THREAD_STREAMS: RefCell<HashMap<c_int, Stream>> = RefCell::default();
+}
 
 struct FakeStream {
     device: c_int,
@@ -59,19 +70,32 @@ pub(crate) fn existing() -> [u64; 4] {
     [STREAMS.len(), EVENTS.len(), GRAPHS.len(), EXECUTABLES.len()]
 }
 
-/// Does something with a stream; null is the default stream of the calling thread's device.
+/// Does something with a stream; null and `hipStreamLegacy` are the default stream of the calling thread's
+/// device.
 pub(crate) fn with<T>(
     handle: *mut c_void,
     act: impl FnOnce(&Stream) -> Result<T, mscclpp_gpu::Error>,
 ) -> Result<T, HipResult> {
-    if handle.is_null() {
-        return done(act(&devices::current_device()?.default_stream));
+    match handle.addr() {
+        0 | LEGACY => done(act(&devices::current_device()?.default_stream)),
+        PER_THREAD => done(act(&per_thread()?)),
+        _ => done(act(&STREAMS.get(handle)?.stream)),
     }
-    done(act(&STREAMS.get(handle)?.stream))
+}
+
+/// The stream of the calling thread on its device.
+fn per_thread() -> Result<Stream, HipResult> {
+    let device = devices::current();
+    if let Some(stream) = PER_THREAD_STREAMS.with_borrow(|streams| streams.get(&device).cloned()) {
+        return Ok(stream);
+    }
+    let stream = done(devices::current_device()?.gpu.stream())?;
+    PER_THREAD_STREAMS.with_borrow_mut(|streams| streams.insert(device, stream.clone()));
+    Ok(stream)
 }
 
 fn capture_of(handle: *mut c_void) -> Result<Option<(u64, usize)>, HipResult> {
-    if handle.is_null() {
+    if handle.addr() <= PER_THREAD {
         return Ok(None);
     }
     Ok(*STREAMS.get(handle)?.capture.lock())

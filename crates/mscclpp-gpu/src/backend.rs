@@ -4,11 +4,9 @@
 
 use std::{any::Any, ffi::c_void, sync::Arc};
 
-use parking_lot::Mutex;
-
 use crate::{
-    DevicePtr, DmaBuf, Event, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource,
-    LaunchConfig, MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
+    DevicePtr, DmaBuf, GpuDirect, GpuProperties, KernelArgs, KernelParameter, KernelSource, LaunchConfig,
+    MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
 };
 
 /// A platform: where devices come from.
@@ -114,8 +112,6 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn is_being_captured(&self) -> Result<bool>;
     fn capture_id(&self) -> Result<Option<u64>>;
     fn begin_capture(&self) -> Result<()>;
-    /// Where [`crate::Stream::before_capture`] is kept.
-    fn before_capture(&self) -> &Mutex<Option<Event>>;
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>>;
 }
 

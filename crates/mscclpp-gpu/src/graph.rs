@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use crate::{Event, Result, Stream, backend::GraphBackend, fork::OfProcess};
+use crate::{Result, Stream, backend::GraphBackend, fork::OfProcess};
 
 /// Captured work, ready to be launched. Clones are the same graph.
 ///
@@ -40,25 +40,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
     /// is already capturing.
     pub fn begin_capture(&self) -> Result<()> {
-        let before = self.gpu().event(false)?;
-        // What is refused below is left as it is.
-        if !self.is_capturing()? {
-            self.record(&before)?;
-        }
-        let backend = self.backend()?;
-        backend.begin_capture()?;
-        *backend.before_capture().lock() = Some(before);
-        Ok(())
-    }
-
-    /// What was submitted before [`Stream::begin_capture`], until the end of that capture: it is complete when this event is. Other
-    /// streams can wait for the event, which they cannot for a stream that is being captured. None if the stream is not being captured,
-    /// or if other code began that. Does not block.
-    ///
-    /// # Errors
-    /// [`Error::Forked`](crate::Error::Forked).
-    pub fn before_capture(&self) -> Result<Option<Event>> {
-        Ok(self.backend()?.before_capture().lock().clone())
+        self.backend()?.begin_capture()
     }
 
     /// Ends the capture. The graph can be launched any number of times.
@@ -67,10 +49,7 @@ impl Stream {
     /// [`Error::Driver`](crate::Error::Driver) or [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the stream
     /// was not capturing.
     pub fn end_capture(&self) -> Result<Graph> {
-        let backend = self.backend()?;
-        let graph = backend.end_capture()?;
-        backend.before_capture().lock().take();
-        Ok(Graph::new(graph))
+        Ok(Graph::new(self.backend()?.end_capture()?))
     }
 }
 

@@ -32,6 +32,10 @@ impl Stream {
     /// goes, as of any stream, when this library waits for it, finds it idle, or sees during later launches and allocations
     /// that they are complete. What the last few launches needed may stay until one of these, or [`Gpu::synchronize`].
     ///
+    /// The handles of the default stream (0 and 1) and of the per-thread stream (`cudaStreamPerThread`, 2) are taken too. The
+    /// latter means another stream in each thread, so the value is the stream of the calling thread, and any use of it by another
+    /// thread is an error.
+    ///
     /// # Safety
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.
     ///
@@ -217,6 +221,37 @@ impl Stream {
         let event = other.gpu().event(false)?;
         other.record(&event)?;
         self.wait_event(&event)
+    }
+
+    /// Calls `put`, which puts work into this stream that belongs to `others` as well: the work comes after all that these have so
+    /// far, and before all that they get later, also if `put` fails half way. Does not block.
+    ///
+    /// # Errors
+    /// Those of `put`; else those of [`Stream::wait_stream`]. If `others` cannot be waited for, `put` is not called.
+    ///
+    /// # Examples
+    /// ```
+    /// # use mscclpp_gpu::{Error, Platform};
+    /// let gpu = Platform::Host.gpu(0)?;
+    /// let (stream, other, buffer) = (gpu.stream()?, gpu.stream()?, gpu.allocate(8)?);
+    /// // SAFETY: the buffer outlives the work, and the two writes are in order.
+    /// stream.join(&[&other], || unsafe { stream.write_u64(buffer.ptr(), 1) })?;
+    /// unsafe { other.write_u64(buffer.ptr(), 2)? };
+    /// other.synchronize()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn join<T, E: From<Error>>(
+        &self,
+        others: &[&Self],
+        put: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        others.iter().try_for_each(|other| self.wait_stream(other))?;
+        let done = put();
+        // One that cannot be ordered does not keep the rest from it.
+        let ordered = others.iter().map(|other| other.wait_stream(self)).fold(Ok(()), Result::and);
+        let done = done?;
+        ordered?;
+        Ok(done)
     }
 }
 

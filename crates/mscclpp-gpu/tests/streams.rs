@@ -195,3 +195,76 @@ fn host_has_no_raw_streams() {
     let result = unsafe { Stream::from_raw(&gpu, ptr::null_mut()) };
     assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
 }
+
+/// What was put into a stream comes before what follows in the streams that are joined with it, also if something behind it failed.
+#[test]
+fn joined_streams_are_in_order_behind_what_failed_half_way() {
+    let gpu = device::gpu();
+    let (stream, other, another) =
+        (gpu.stream().unwrap(), gpu.stream().unwrap(), gpu.default_stream().unwrap());
+    let (word, log) = (gpu.allocate(8).unwrap(), gpu.allocate(16).unwrap());
+    for round in 1..=200 {
+        let failed: Result<(), Error> = stream.join(&[&other, &another], || {
+            for i in (0..50).rev() {
+                // SAFETY: the memory outlives the work, and the streams are in order.
+                unsafe { stream.write_u64(word.ptr(), round + i)? };
+            }
+            Err(Error::InvalidArgument("the second half".to_owned()))
+        });
+        assert!(
+            matches!(&failed, Err(Error::InvalidArgument(why)) if why == "the second half"),
+            "{failed:?}"
+        );
+        for (i, joined) in (0..).zip([&other, &another]) {
+            // SAFETY: as above; each copy has a word of its own.
+            unsafe { joined.copy(log.ptr().add(8 * i), word.ptr(), 8).unwrap() };
+        }
+        stream.join(&[&other, &another], || Ok::<_, Error>(())).unwrap();
+        stream.synchronize_timeout(SECONDS).unwrap();
+        let mut bytes = [0; 16];
+        log.read(0, &mut bytes).unwrap();
+        assert_eq!(
+            bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect::<Vec<_>>(),
+            [round; 2]
+        );
+    }
+}
+
+/// `cudaStreamPerThread` and `hipStreamPerThread` are one stream of each thread, whatever value stands for it.
+#[test]
+fn the_per_thread_stream_is_one_of_each_thread() {
+    const PER_THREAD: *mut std::ffi::c_void = ptr::without_provenance_mut(2);
+    let gpu = device::gpu();
+    if gpu.platform() == Platform::Host {
+        return;
+    }
+    let of_this_thread = || {
+        // SAFETY: the handle stands for a stream of the thread, which goes on.
+        unsafe { Stream::from_raw(&gpu, PER_THREAD).unwrap() }
+    };
+    let word = gpu.allocate(8).unwrap();
+    let own = of_this_thread();
+    assert!(own.is(&of_this_thread()) && own.is_foreign());
+    std::thread::scope(|scope| {
+        let work = || {
+            let theirs = of_this_thread();
+            assert!(!theirs.is(&own));
+            let refused = [own.synchronize(), own.query().map(drop), own.is_capturing().map(drop)];
+            for refused in refused {
+                let error = refused.expect_err("it is another thread's").to_string();
+                assert!(error.contains("per-thread stream of ThreadId("), "{error}");
+            }
+            // SAFETY: the memory outlives the work.
+            unsafe { theirs.write_u64(word.ptr(), 7).unwrap() };
+            let event = gpu.event(false).unwrap();
+            theirs.record(&event).unwrap();
+            event
+        };
+        let event = scope.spawn(work).join().unwrap();
+        own.wait_event(&event).unwrap();
+    });
+    // SAFETY: as above.
+    unsafe { own.copy(word.ptr(), word.ptr(), 0).unwrap() };
+    own.synchronize().unwrap();
+    assert_eq!(first_word(&word), 7);
+}

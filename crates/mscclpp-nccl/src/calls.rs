@@ -164,11 +164,9 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     }
     let streams = handles.into_iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
     let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
-    // Calls of several streams go into the first of these, which comes after the others and before what follows in them.
+    // Calls of several streams go into the first of these, which is joined with the others.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
-    others.iter().try_for_each(|other| stream.wait_stream(other))?;
-    enqueue(comm, ours, &requests, stream)?;
-    Ok(others.iter().try_for_each(|other| other.wait_stream(stream))?)
+    stream.join(&others.iter().collect::<Vec<_>>(), || enqueue(comm, ours, &requests, stream))
 }
 
 fn enqueue(comm: &Comm, ours: &Ours, requests: &[Request<'_>], stream: &Stream) -> Result<(), Failure> {

@@ -27,7 +27,7 @@ use crate::{
     report,
 };
 
-/// How long a rank that is destroyed waits for its own calls, and then for the other ranks.
+/// How long a rank that is destroyed waits for the other ranks, once its own calls are complete.
 const LINGER: Duration = Duration::from_secs(60);
 /// How long a process that ends waits for other ranks to destroy what it has destroyed.
 const AT_EXIT: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
                 return Ok(Code::IN_PROGRESS);
             }
             let timeout = Env::of_process()?.timeout;
-            if wait_idle(&ours.collectives, timeout)? {
+            if wait_idle(&ours.collectives, Some(timeout))? {
                 return Ok(Code::SUCCESS);
             }
             Err(Failure::new(
@@ -65,12 +65,12 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
     }
 }
 
-/// Whether the calls become complete in time. They end early if a rank is lost.
-fn wait_idle(collectives: &Collectives, timeout: Duration) -> Result<bool, Failure> {
-    let deadline = Instant::now() + timeout;
+/// Whether the calls become complete, in time if there is a limit, and before the process ends. They end early if a rank is lost.
+fn wait_idle(collectives: &Collectives, limit: Option<Duration>) -> Result<bool, Failure> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
     let mut pause = Duration::from_micros(20);
     while !collectives.is_idle()? {
-        if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) || EXITS.load(Ordering::Relaxed) {
             return Ok(false);
         }
         thread::sleep(pause);
@@ -115,7 +115,7 @@ fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
         Some(Ok(Backend::Handed(handed))) => handed.abort(),
         Some(Ok(Backend::Ours(ours))) => {
             // What failed in their streams is of no interest any more.
-            let ended = wait_idle(&ours.collectives, KERNELS).unwrap_or(true);
+            let ended = wait_idle(&ours.collectives, Some(KERNELS)).unwrap_or(true);
             in_background(Arc::clone(comm), |_| ());
             if ended {
                 return Ok(Code::SUCCESS);
@@ -149,9 +149,9 @@ pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Fai
 }
 
 /// Leaves the job when all ranks do, so that no kernel of theirs loses this rank. Who is not there in time, or was lost, is not
-/// waited for.
+/// waited for. Its own calls are waited for however long other work in front of them takes: to leave would give them up.
 fn leave_together(ours: &Ours) {
-    if !matches!(wait_idle(&ours.collectives, LINGER), Ok(true)) {
+    if !matches!(wait_idle(&ours.collectives, None), Ok(true)) {
         return;
     }
     let deadline = Instant::now() + LINGER;

@@ -154,19 +154,19 @@ impl PyCollectives {
             let gpu = made.collectives.gpu();
             let stream = stream_of(gpu, stream)?;
             let others = others.iter().map(|other| stream_of(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
-            others.iter().try_for_each(|other| stream.wait_stream(other))?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
-            if made.collectives.gpu().platform() == Platform::Host {
-                let was_idle = made.forget_copies(&stream)?;
-                // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
-                let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
-                made.copies.lock().extend(copies);
-                return Ok(was_idle);
-            }
-            // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
-            unsafe { made.collectives.enqueue(&requests, &stream)? };
-            others.iter().try_for_each(|other| other.wait_stream(&stream))?;
-            Ok(false)
+            stream.join(&others.iter().collect::<Vec<_>>(), || {
+                if made.collectives.gpu().platform() == Platform::Host {
+                    let was_idle = made.forget_copies(&stream)?;
+                    // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
+                    let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
+                    made.copies.lock().extend(copies);
+                    return Ok(was_idle);
+                }
+                // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
+                unsafe { made.collectives.enqueue(&requests, &stream)? };
+                Ok(false)
+            })
         };
         py.detach(|| Wish::during(wish, enqueue)).map_err(raised)
     }

@@ -253,7 +253,7 @@ impl Hosts {
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
         let side = if self.local.is_some() && chunks.len() > 1 { self.side(stream)? } else { None };
-        let (fork, beside) = (side.is_some(), side.as_ref().unwrap_or(stream));
+        let beside = side.as_ref().unwrap_or(stream);
         let all = |steps: &[Step], stream: &Stream| {
             // SAFETY: the caller's promise.
             steps
@@ -269,17 +269,21 @@ impl Hosts {
             done.iter().try_for_each(|done| stream.wait_event(done))?;
             all(one(&chunk.after), stream)
         };
-        for chunk in chunks {
-            all(one(&chunk.before), stream)?;
-            if fork {
-                beside.wait_stream(stream)?;
+        let mut put = || {
+            for chunk in chunks {
+                all(one(&chunk.before), stream)?;
+                side.iter().try_for_each(|side| side.wait_stream(stream))?;
+                all(&chunk.between, beside)?;
+                let done = side.is_some().then(|| inner.gpu.event(false)).transpose()?;
+                done.iter().try_for_each(|done| beside.record(done))?;
+                finish(last.replace((done, chunk)))?;
             }
-            all(&chunk.between, beside)?;
-            let done = fork.then(|| inner.gpu.event(false)).transpose()?;
-            done.iter().try_for_each(|done| beside.record(done))?;
-            finish(last.replace((done, chunk)))?;
+            finish(last.take())
+        };
+        match &side {
+            Some(side) => side.join(&[stream], put),
+            None => put(),
         }
-        finish(last)
     }
 
     /// Messages within the host and to others at the same time: a rank may wait for one of either kind only because another
@@ -301,17 +305,18 @@ impl Hosts {
             return unsafe { self.send_rounds(inner, rounds, stream, buffers) };
         };
         let side = if rounds.is_empty() { None } else { self.side(stream)? };
-        let (fork, beside) = (side.is_some(), side.as_ref().unwrap_or(stream));
-        if fork {
-            beside.wait_stream(stream)?;
-        }
-        for batch in batches {
+        let put = |beside: &Stream| {
+            for batch in batches {
+                // SAFETY: the caller's promise.
+                unsafe { local.inner.move_messages(batch, beside, buffers)? };
+            }
             // SAFETY: the caller's promise.
-            unsafe { local.inner.move_messages(batch, beside, buffers)? };
+            unsafe { self.send_rounds(inner, rounds, stream, buffers) }
+        };
+        match &side {
+            Some(side) => side.join(&[stream], || put(side)),
+            None => put(stream),
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.send_rounds(inner, rounds, stream, buffers)? };
-        if fork { Ok(stream.wait_stream(beside)?) } else { Ok(()) }
     }
 
     /// # Safety

@@ -36,6 +36,10 @@ impl<D: Api> DriverStream for Stream<D> {
         })
     }
 
+    fn is_of_a_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
     fn is_capturing(&self) -> Result<bool> {
         let mut status = 0;
         // SAFETY: the stream lives; `status` is valid for the write.
@@ -51,6 +55,7 @@ impl<D: Api> DriverStream for Stream<D> {
     }
 
     fn capture(&self) -> Option<(CaptureId, *mut D::Graph)> {
+        self.check_thread().ok()?;
         let _bound = self.device.context.bind().ok()?;
         // SAFETY: the stream lives.
         unsafe { capture_of(&self.device.context, self.handle()) }
@@ -87,6 +92,9 @@ impl<D: Api> DriverStream for Stream<D> {
     }
 
     fn is_idle(&self) -> bool {
+        if self.check_thread().is_err() {
+            return false;
+        }
         let Ok(_entered) = self.device.context.enter() else { return false };
         // SAFETY: the stream lives.
         let idle = unsafe { (self.device.functions().stream_query.1)(self.handle()) } == D::Code::SUCCESS;

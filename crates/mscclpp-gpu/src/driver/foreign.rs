@@ -8,11 +8,12 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},
+    thread::ThreadId,
 };
 
 use parking_lot::Mutex;
 
-use super::{DriverStream, captures::CaptureId, in_use::LeftBehind};
+use super::{DriverStream, in_use::LeftBehind};
 use crate::Result;
 
 /// At so many values those that keep nothing and that nobody has are dropped.
@@ -43,21 +44,24 @@ impl<S: DriverStream> Own<S> {
     }
 }
 
-/// The driver's number of what a handle stands for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Number {
-    Stream(u64),
-    Capture(CaptureId),
+/// What a stream of others is found by. Beside it, the driver's number of the stream or capture tells whether it is the same one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Name {
+    /// The handle of a stream.
+    Stream(usize),
+    /// The handle of a stream that is being captured.
+    Capture(usize),
+    /// The thread whose per-thread stream it is. Rust uses no [`ThreadId`] twice, so the number is always 0.
+    Thread(ThreadId),
 }
 
 /// The values of one device.
 pub(crate) struct Foreign<S> {
-    /// By handle, and whether the number is that of a capture.
-    streams: Mutex<HashMap<(usize, bool), Known<S>>>,
+    streams: Mutex<HashMap<Name, Known<S>>>,
 }
 
 struct Known<S> {
-    number: Number,
+    number: u64,
     stream: Arc<S>,
 }
 
@@ -68,23 +72,22 @@ impl<S> Default for Foreign<S> {
 }
 
 impl<S: DriverStream> Foreign<S> {
-    /// The value for the stream with this handle and number, which lives. `wrap` makes it the first time.
+    /// The value for the stream with this name and number, which lives. `wrap` makes it the first time.
     pub(crate) fn get(
         &self,
-        handle: usize,
-        number: Number,
+        name: Name,
+        number: u64,
         left_behind: &LeftBehind<S::Event>,
         wrap: impl FnOnce() -> Result<S>,
     ) -> Result<Arc<S>> {
-        let key = (handle, matches!(number, Number::Capture(_)));
         let mut streams = self.streams.lock();
-        if let Some(known) = streams.get(&key)
+        if let Some(known) = streams.get(&name)
             && known.number == number
         {
             return Ok(Arc::clone(&known.stream));
         }
         let stream = Arc::new(wrap()?);
-        let gone = streams.insert(key, Known { number, stream: Arc::clone(&stream) });
+        let gone = streams.insert(name, Known { number, stream: Arc::clone(&stream) });
         let mut unused = Vec::new();
         if streams.len() > MANY {
             unused.extend(streams.extract_if(|_, Known { stream, .. }| {
@@ -127,7 +130,12 @@ mod tests {
     };
 
     use super::*;
-    use crate::{KernelObject, Owner, backend::EventBackend, driver::in_use::InUse, object::Kept};
+    use crate::{
+        KernelObject, Owner,
+        backend::EventBackend,
+        driver::{captures::CaptureId, in_use::InUse},
+        object::Kept,
+    };
 
     /// An event that is reached when the test says so.
     struct Recorded(Arc<AtomicBool>);
@@ -185,12 +193,12 @@ mod tests {
     #[test]
     fn a_handle_that_is_used_again_is_another_stream() {
         let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
-        let value = |number| foreign.get(16, number, &left_behind, || Ok(Theirs::default())).unwrap();
-        let get = |number| value(Number::Stream(number));
+        let value = |name, number| foreign.get(name, number, &left_behind, || Ok(Theirs::default())).unwrap();
+        let get = |number| value(Name::Stream(16), number);
         let first = get(7);
-        let captured = value(Number::Capture(7));
+        let captured = value(Name::Capture(16), 7);
         assert!(!Arc::ptr_eq(&first, &captured), "its number is not known");
-        assert!(Arc::ptr_eq(&captured, &value(Number::Capture(7))));
+        assert!(Arc::ptr_eq(&captured, &value(Name::Capture(16), 7)));
         assert!(Arc::ptr_eq(&first, &get(7)), "it is found again after the capture");
         let owners: [Owner; 2] = [Arc::new(Kept("a")), Arc::new(Kept("b"))];
         for owner in &owners {
@@ -236,7 +244,7 @@ mod tests {
     fn what_failed_on_a_stream_that_is_gone_is_told_by_the_device() {
         let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
         let get =
-            |number| foreign.get(16, Number::Stream(number), &left_behind, || Ok(Theirs::default())).unwrap();
+            |number| foreign.get(Name::Stream(16), number, &left_behind, || Ok(Theirs::default())).unwrap();
         let told = || left_behind.take_failed().len();
         let first = get(7);
         for _ in 0..3 {
@@ -264,7 +272,7 @@ mod tests {
     fn values_that_nobody_has_and_that_keep_nothing_go() {
         let (foreign, left_behind) = (Foreign::<Theirs>::default(), LeftBehind::default());
         let get = |n: usize| {
-            foreign.get(n, Number::Stream(n as u64), &left_behind, || Ok(Theirs::default())).unwrap()
+            foreign.get(Name::Stream(n), n as u64, &left_behind, || Ok(Theirs::default())).unwrap()
         };
         let (held, busy, owner) = (get(0), get(1), Arc::new(Kept(())) as Owner);
         busy.in_use.add(&*busy, &[owner]);

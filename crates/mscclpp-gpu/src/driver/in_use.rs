@@ -8,7 +8,8 @@
 //! 3. **They are dropped** when the stream is synchronised, when a query finds it idle, or when the event is reached.
 //!    No lock is held then, because their drop may do anything. What is left when the stream is dropped goes to the
 //!    device, with an event after it. The default stream, which is never dropped, is asked when memory is
-//!    allocated. Of streams of others only the events are asked, because such a stream may be gone.
+//!    allocated. Of streams of others only the events are asked, because such a stream may be gone. For the stream of a thread,
+//!    which goes with the thread, an event is recorded behind each launch.
 
 use parking_lot::Mutex;
 
@@ -100,11 +101,8 @@ impl<E: EventBackend> InUse<E> {
         }
         let mut state = self.state.lock();
         let is_new = state.ledger.add(owners);
-        let done = if is_new || state.ledger.launches.is_multiple_of(LAUNCHES_PER_LOOK) {
-            state.look(stream)
-        } else {
-            Vec::new()
-        };
+        let looks = is_new || state.ledger.launches.is_multiple_of(LAUNCHES_PER_LOOK);
+        let done = if looks || stream.is_of_a_thread() { state.look(stream) } else { Vec::new() };
         drop(state);
         drop(done);
     }
@@ -163,7 +161,7 @@ impl<E: EventBackend> State<E> {
             return Vec::new();
         }
         let done = self.take_reached();
-        if self.marked.is_some() {
+        if self.marked.is_some() && !stream.is_of_a_thread() {
             return done;
         }
         if self.event.is_none() {

@@ -43,6 +43,10 @@ pub(crate) trait DriverStream: Sized + 'static {
     /// What its launches keep.
     fn uses(&self) -> &in_use::InUse<Self::Event>;
     fn device_id(&self) -> usize;
+    /// Whether only the thread whose stream it is can use it, which may end at any time.
+    fn is_of_a_thread(&self) -> bool {
+        false
+    }
     fn is_capturing(&self) -> Result<bool>;
     /// Whether others know the stream, or it waited for an event: else only what was begun here captures it.
     fn may_be_captured(&self) -> bool;

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread::{self, ThreadId},
 };
 
 use mscclpp_gpu_sys::{CAPTURE_MODE_THREAD_LOCAL, Code, Entry, STREAM_NON_BLOCKING};
@@ -20,7 +21,7 @@ use super::{
     device::Device,
     event::{Event, event_of},
     failure::{check, failure},
-    foreign::Number,
+    foreign::Name,
     graph::Graph,
     in_use::InUse,
 };
@@ -33,19 +34,21 @@ pub(crate) struct Stream<D: Api> {
     pub(crate) device: &'static Device<D>,
     raw: Handle<D::Stream>,
     owned: bool,
+    /// The thread whose stream it is, of the handle that means another stream in each thread.
+    pub(super) thread: Option<ThreadId>,
     pub(super) in_use: InUse<Event<D>>,
     /// Whether others have its handle, or it waited for an event: they may capture it.
     pub(super) is_known: AtomicBool,
     /// The capture that was begun through this value and has not been ended through it.
     capture: Mutex<Option<CaptureId>>,
-    before_capture: Mutex<Option<crate::Event>>,
     given: Mutex<Given>,
 }
 
 /// `CU_STREAM_LEGACY` and `hipStreamLegacy`, the default stream, as null is.
 const LEGACY_HANDLE: usize = 1;
-/// These and `CU_STREAM_PER_THREAD` and `hipStreamPerThread` are handles too, of whatever device is the thread's.
-const LAST_SPECIAL_HANDLE: usize = 2;
+/// `CU_STREAM_PER_THREAD` and `hipStreamPerThread`: a stream of each thread, on whatever device is the thread's. It goes when the
+/// thread ends.
+const PER_THREAD_HANDLE: usize = 2;
 
 /// A non-blocking stream of the thread's device, owned by nobody.
 pub(super) fn create_raw<D: Api>(context: &Context<D>) -> Result<Handle<D::Stream>> {
@@ -63,14 +66,15 @@ impl<D: Api> Stream<D> {
     }
 
     fn new(device: &'static Device<D>, raw: Handle<D::Stream>, owned: bool) -> Self {
+        let thread = (raw.0 as usize == PER_THREAD_HANDLE).then(|| thread::current().id());
         Self {
             device,
             raw,
             owned,
+            thread,
             in_use: InUse::default(),
             is_known: AtomicBool::new(!owned),
             capture: Mutex::default(),
-            before_capture: Mutex::default(),
             given: Mutex::default(),
         }
     }
@@ -89,29 +93,33 @@ impl<D: Api> Stream<D> {
         }
         // SAFETY: the caller's promise.
         let wrap = || unsafe { Self::wrap(device, raw.cast()) };
-        let get_id = device.functions().stream_get_id.filter(|_| raw as usize > LAST_SPECIAL_HANDLE);
-        let Some(Entry(name, get_id)) = get_id else { return wrap().map(Arc::new) };
-        let number = {
+        if raw as usize == PER_THREAD_HANDLE {
+            return device.foreign.get(Name::Thread(thread::current().id()), 0, &device.left_behind, wrap);
+        }
+        let Some(Entry(operation, get_id)) = device.functions().stream_get_id else {
+            return wrap().map(Arc::new);
+        };
+        let (name, number) = {
             let _bound = device.context.bind()?;
             // SAFETY: the caller promises a live stream.
             match unsafe { capture_of(&device.context, raw.cast()) } {
                 // To ask for the stream's own number would break the capture.
-                Some((capture, _)) => Number::Capture(capture),
+                Some((capture, _)) => (Name::Capture(raw as usize), capture),
                 None => {
                     let mut number = 0;
                     // SAFETY: the caller promises a live stream; `number` is valid for the write.
-                    check(device.driver(), unsafe { get_id(raw.cast(), &raw mut number) }, name)?;
-                    Number::Stream(number)
+                    check(device.driver(), unsafe { get_id(raw.cast(), &raw mut number) }, operation)?;
+                    (Name::Stream(raw as usize), number)
                 }
             }
         };
-        device.foreign.get(raw as usize, number, &device.left_behind, wrap)
+        device.foreign.get(name, number, &device.left_behind, wrap)
     }
 
     /// # Safety
     /// `raw` is a live stream, and stays so.
     unsafe fn wrap(device: &'static Device<D>, raw: *mut D::Stream) -> Result<Self> {
-        if raw as usize > LAST_SPECIAL_HANDLE {
+        if raw as usize != PER_THREAD_HANDLE {
             let Entry(name, get_context) = device.functions().stream_get_context;
             let _entered = device.context.enter()?;
             let mut context = D::NO_CONTEXT;
@@ -136,8 +144,21 @@ impl<D: Api> Stream<D> {
         self.raw.0
     }
 
+    /// Checks that the handle means this stream in the calling thread.
+    pub(super) fn check_thread(&self) -> Result<()> {
+        match self.thread {
+            Some(thread) if thread != thread::current().id() => Err(Error::invalid(format!(
+                "the stream is the per-thread stream of {thread:?}, and {:?} cannot use it; wait for an event that {thread:?} \
+                 has recorded in it, or take a stream that is not a thread's",
+                thread::current().id()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Submits one operation. Submissions may be part of a capture, so they leave the capture mode alone.
     pub(crate) fn submit(&self, call: impl FnOnce(&D) -> (&'static str, D::Code)) -> Result<()> {
+        self.check_thread()?;
         let _bound = self.device.context.bind()?;
         let (operation, result) = call(self.device.driver());
         check(self.device.driver(), result, operation)
@@ -199,6 +220,7 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.check_thread()?;
         let synchronize = self.device.functions().stream_synchronize;
         let launches = self.in_use.last_launch();
         // SAFETY: the stream lives.
@@ -208,6 +230,7 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn query(&self) -> Result<bool> {
+        self.check_thread()?;
         let driver = self.device.driver();
         let Entry(name, query) = self.device.functions().stream_query;
         let launches = self.in_use.last_launch();
@@ -272,11 +295,12 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn is_foreign(&self) -> bool {
-        !self.owned && self.handle() as usize > LAST_SPECIAL_HANDLE
+        !self.owned && self.handle() as usize > LEGACY_HANDLE
     }
 
     fn is_being_captured(&self) -> Result<bool> {
-        self.is_capturing()
+        // The driver is not asked about a stream that nobody else can have captured: it is asked in front of each collective.
+        Ok(self.may_be_captured() && self.is_capturing()?)
     }
 
     fn capture_id(&self) -> Result<Option<u64>> {
@@ -284,7 +308,7 @@ impl<D: Api> StreamBackend for Stream<D> {
     }
 
     fn begin_capture(&self) -> Result<()> {
-        if self.handle() as usize <= LAST_SPECIAL_HANDLE {
+        if self.handle() as usize <= PER_THREAD_HANDLE {
             return Err(Error::invalid("a default stream cannot be captured; use Gpu::stream"));
         }
         // Asked first: a call that the driver refuses would end the capture in progress.
@@ -303,12 +327,8 @@ impl<D: Api> StreamBackend for Stream<D> {
         Ok(())
     }
 
-    fn before_capture(&self) -> &Mutex<Option<crate::Event>> {
-        &self.before_capture
-    }
-
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {
-        if self.handle() as usize <= LAST_SPECIAL_HANDLE || !self.is_capturing()? {
+        if self.handle() as usize <= PER_THREAD_HANDLE || !self.is_capturing()? {
             return Err(Error::invalid("the stream is not capturing"));
         }
         // It may have been begun through another value of the same stream.

@@ -14,7 +14,7 @@ use super::{
     ranges::refuse_overrun,
 };
 use crate::{
-    DevicePtr, Error, Event, Owner, Result,
+    DevicePtr, Error, Owner, Result,
     backend::{EventBackend, GraphBackend, StreamBackend},
     failed::Untold,
 };
@@ -23,7 +23,6 @@ use crate::{
 pub(super) struct HostStream {
     queue: Arc<Queue>,
     worker: Option<JoinHandle<()>>,
-    before_capture: Mutex<Option<Event>>,
 }
 
 impl HostStream {
@@ -36,7 +35,7 @@ impl HostStream {
                 move || queue.work(&failed_of_device)
             })
             .map_err(|e| Error::system("starting the thread of a host stream", e))?;
-        Ok(Self { queue, worker: Some(worker), before_capture: Mutex::default() })
+        Ok(Self { queue, worker: Some(worker) })
     }
 
     pub(super) fn of(backend: &dyn StreamBackend) -> Result<&Self> {
@@ -112,10 +111,6 @@ impl StreamBackend for HostStream {
 
     fn begin_capture(&self) -> Result<()> {
         self.queue.begin_capture()
-    }
-
-    fn before_capture(&self) -> &Mutex<Option<Event>> {
-        &self.before_capture
     }
 
     fn end_capture(&self) -> Result<Arc<dyn GraphBackend>> {

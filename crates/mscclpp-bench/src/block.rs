@@ -58,6 +58,6 @@ impl BlockOnDevice<'_> {
     ) -> Subject {
         let is_comparable = self.pair.is_of_two_gpus() && bytes == element && self.threads == 1024;
         let known = if is_comparable { self.known } else { (None, None) };
-        Subject { workload, variant: format!("1x{}", self.threads), bytes, rounds, parts, known }
+        Subject { workload, variant: format!("1x{}", self.threads), bytes, rounds, parts, launches: 1, known }
     }
 }

@@ -27,9 +27,14 @@ impl DeviceClock {
         &self,
         submit: impl FnOnce(&Stream) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.stream.record(&self.start)?;
+        self.begin()?;
         submit(&self.stream)?;
         Ok(self.stream.record(&self.end)?)
+    }
+
+    /// Begins the time anew, behind what was submitted so far.
+    pub(crate) fn begin(&self) -> Result<(), GpuError> {
+        self.stream.record(&self.start)
     }
 
     /// Waits for it, for [`LIMIT`]; after an error it may be waited for once more.

@@ -1,5 +1,7 @@
 //! Many launches that are timed together.
 
+use std::ops::Range;
+
 use mscclpp::{errors::GpuError, gpu::Graph, prelude::*};
 
 /// How many launches a graph holds.
@@ -28,13 +30,20 @@ impl<L: Fn(&Stream) -> Result<(), GpuError>> Launches<L> {
         Ok(Self { graph, replays, rest, launch })
     }
 
-    /// Submits all of them.
+    /// How often something is submitted: the graph, and then single launches.
+    pub(crate) fn count(&self) -> u32 {
+        self.replays + self.rest
+    }
+
+    /// Submits those of a range.
     ///
     /// # Safety
     /// What the launches use must be kept until they are over.
-    pub(crate) unsafe fn submit(&self, stream: &Stream) -> Result<(), GpuError> {
-        // SAFETY: the caller's promise.
-        (0..self.replays).try_for_each(|_| unsafe { self.graph.launch(stream) })?;
-        (0..self.rest).try_for_each(|_| (self.launch)(stream))
+    pub(crate) unsafe fn submit(&self, stream: &Stream, mut range: Range<u32>) -> Result<(), GpuError> {
+        range.try_for_each(|n| match n < self.replays {
+            // SAFETY: the caller's promise.
+            true => unsafe { self.graph.launch(stream) },
+            false => (self.launch)(stream),
+        })
     }
 }

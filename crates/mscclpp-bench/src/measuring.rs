@@ -1,6 +1,6 @@
 //! How often a workload is run, and the checks after each measurement.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, ops::Range, time::Duration};
 
 use clap::Args;
 use mscclpp::{errors::GpuError, prelude::*};
@@ -118,6 +118,8 @@ pub(crate) struct Subject {
     pub(crate) rounds: u32,
     /// How many of what is timed a round has: 2 where that is a hop.
     pub(crate) parts: u32,
+    /// By how many launches of a kernel or graph the rounds are submitted.
+    pub(crate) launches: u32,
     pub(crate) known: Known,
 }
 
@@ -128,33 +130,33 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    /// The row of all repeats; without times if data was wrong or a wait failed, on either side and in the warm-up too.
-    /// `submit` submits one launch, given its number, counted from 0; behind it the message that `expected` gives for the
-    /// number is to be there.
+    /// Returns the row of all repeats; without times if data was wrong or a wait failed, on either side and in the warm-up too.
+    /// `submit` is given the number of the repeat, counted from 0, and which of its launches to submit. Behind all of them, the
+    /// message that `expected` gives for the number is to be there.
     pub(crate) fn row<'d>(
         &self,
         measuring: &Measuring,
         progress: &mut Progress,
         subject: Subject,
-        submit: impl Fn(&Stream, u32) -> Result<(), GpuError>,
+        submit: impl Fn(&Stream, u32, Range<u32>) -> Result<(), GpuError>,
         expected: impl Fn(u32) -> Cow<'d, [u8]>,
     ) -> Result<Row> {
         let Self { stopwatch, destination } = self;
-        let Subject { workload, variant, bytes, rounds, parts, known } = subject;
+        let Subject { workload, variant, bytes, rounds, parts, launches, known } = subject;
         let label = format!("{workload} {variant} {}", SizeOf::Bytes.show(bytes));
         let mut times = Vec::new();
         let mut ok = true;
-        for launch in 0..measuring.warmup + measuring.repeats {
+        for repeat in 0..measuring.warmup + measuring.repeats {
             progress.step(&label);
-            let expected = expected(launch);
+            let expected = expected(repeat);
             let len = expected.len() as u64;
             destination.poison(len)?;
-            let us = stopwatch.time(|stream| submit(stream, launch))?;
+            let us = stopwatch.time(launches, |stream, range| Ok(submit(stream, repeat, range)?))?;
             if measuring.spoil {
                 destination.spoil(len)?;
             }
             ok &= us.is_some() && destination.holds(&expected)?;
-            let counted = us.filter(|_| launch >= measuring.warmup);
+            let counted = us.filter(|_| repeat >= measuring.warmup);
             times.extend(counted.map(|us| us / (f64::from(parts) * f64::from(rounds))));
         }
         let times = Times::of(times);

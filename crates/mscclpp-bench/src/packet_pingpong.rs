@@ -112,7 +112,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
             block.subject(kind.workload, bytes, kind.element, rounds, 2),
             // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channel, is dropped
             // before the buffers, and waits for the kernel's end.
-            |stream, _| unsafe { kernel.launch(stream, block.config(), &args) },
+            |stream, _, _| unsafe { kernel.launch(stream, block.config(), &args) },
             |launch| {
                 let last = u64::from(launch + 1) * u64::from(rounds);
                 Cow::Owned(message(seeds.peers, last, bytes, kind.element))

@@ -177,6 +177,7 @@ impl<'a> Bench<'a> {
             bytes,
             rounds: replays * self.options.calls,
             parts: 1,
+            launches: replays,
             known: (None, None),
         };
         let destination = Destination { memory: &self.result, offset: GUARD };
@@ -185,7 +186,7 @@ impl<'a> Bench<'a> {
             progress,
             subject,
             // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
-            |stream, _| (0..replays).try_for_each(|_| unsafe { graph.launch(stream) }),
+            |stream, _, mut range| range.try_for_each(|_| unsafe { graph.launch(stream) }),
             |_| Cow::Borrowed(expected),
         )
     }

@@ -91,10 +91,10 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
                     .with(iters as i32)
                     .with(i32::from(pair.ranks.rank == 0))
                     .with(stopwatch.failed());
-                let us = stopwatch.time(|stream| {
+                let us = stopwatch.time(1, |stream, _| {
                     // SAFETY: these are the kernel's arguments. The stopwatch, dropped before the channels, waits
                     // for the kernel's end.
-                    unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) }
+                    unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) }.map_err(Into::into)
                 })?;
                 ok &= us.is_some();
                 hops.extend(us.filter(|_| counted).map(|us| us / (2.0 * f64::from(iters))));

@@ -1,12 +1,12 @@
 //! Runs work on all ranks' devices at once, and times it by the devices' events. Its waits end when something goes
 //! wrong.
 
-use std::{fmt::Display, time::Duration};
+use std::{fmt::Display, ops::Range, time::Duration};
 
-use mscclpp::{errors::GpuError, prelude::*};
+use mscclpp::prelude::*;
 
 use crate::{
-    Error, Result,
+    Result,
     device_clock::{DeviceClock, LIMIT},
     pair::Pair,
     ranks::Ranks,
@@ -67,38 +67,38 @@ impl<'a> Stopwatch<'a> {
         self.failed.ptr()
     }
 
-    /// Runs what `submit` puts on the stream, on all ranks at once. The microseconds it took here; none if a wait failed
-    /// on any.
-    pub(crate) fn time<E: From<GpuError> + Into<Error>>(
+    /// Runs `count` launches on all ranks at once, of which `submit` puts those of a range on the stream. Returns the microseconds
+    /// that they took here, and none if a wait failed on any rank.
+    ///
+    /// Rank 0 reports its time. The others' first launch is submitted before, so that no start is waited for, and the rest behind:
+    /// a driver's queue has room for about a thousand launches, and to submit more than that waits until rank 0 has begun.
+    pub(crate) fn time(
         &self,
-        submit: impl FnOnce(&Stream) -> Result<(), E>,
+        count: u32,
+        submit: impl Fn(&Stream, Range<u32>) -> Result<()>,
     ) -> Result<Option<f64>> {
-        // Rank 0 reports its time; the others' work is submitted before, so that no start is waited for.
-        self.run(self.pair.ranks.rank == 0, submit)
+        self.run(|stream| {
+            if self.pair.ranks.rank == 0 {
+                self.pair.ranks.meet()?;
+                // The time does not have the meeting in it.
+                self.clock.begin()?;
+                return submit(stream, 0..count);
+            }
+            submit(stream, 0..1)?;
+            self.pair.ranks.meet()?;
+            if count > 1 { submit(stream, 1..count) } else { Ok(()) }
+        })
     }
 
-    /// As [`Self::time`], for what may return only when the other ranks do the same.
-    pub(crate) fn time_of_waits<E: From<GpuError> + Into<Error>>(
-        &self,
-        submit: impl FnOnce(&Stream) -> Result<(), E>,
-    ) -> Result<Option<f64>> {
-        self.run(true, submit)
+    /// Returns the microseconds that the work of `submit` took, which may return only when the other ranks do the same.
+    pub(crate) fn time_of_waits(&self, submit: impl Fn(&Stream) -> Result<()>) -> Result<Option<f64>> {
+        self.pair.ranks.meet()?;
+        self.run(submit)
     }
 
-    /// Meets the other ranks before the work is submitted, or behind.
-    fn run<E: From<GpuError> + Into<Error>>(
-        &self,
-        meets_first: bool,
-        submit: impl FnOnce(&Stream) -> Result<(), E>,
-    ) -> Result<Option<f64>> {
+    fn run(&self, submit: impl FnOnce(&Stream) -> Result<()>) -> Result<Option<f64>> {
         let pair = self.pair;
-        if meets_first {
-            pair.ranks.meet()?;
-        }
-        self.clock.start(submit).map_err(Into::into)?;
-        if !meets_first {
-            pair.ranks.meet()?;
-        }
+        self.clock.start(submit)?;
         if let Err(error) = self.clock.wait_for(self.limit) {
             self.abort("a launch took too long");
             self.await_abort(&error);

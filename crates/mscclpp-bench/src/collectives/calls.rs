@@ -5,7 +5,7 @@ use std::time::Duration;
 use mscclpp::prelude::*;
 use mscclpp_collectives::Collectives;
 
-use super::{Side, Submit, task::Task};
+use super::{Side, SubmitMany, task::Task};
 use crate::{Result, stopwatch::Stopwatch};
 
 /// Between hosts, where nobody knows beforehand how fast a network is, a time is of as many calls as take so long.
@@ -33,14 +33,19 @@ impl Calls {
         self.of_a_graph * self.replays
     }
 
-    /// What submits all of them, of which `call` makes one.
+    /// How many launches these are.
+    pub(crate) fn launches(self) -> u32 {
+        if self.are_eager { self.rounds() } else { self.replays }
+    }
+
+    /// What submits launches, each of one call by `call` or of a graph of such calls.
     pub(crate) fn submit<'a>(
         self,
         call: impl Fn(&Stream) -> Result<()> + 'a,
         stream: &Stream,
-    ) -> Result<Submit<'a>> {
+    ) -> Result<SubmitMany<'a>> {
         if self.are_eager {
-            return Ok(Box::new(move |stream| (0..self.rounds()).try_for_each(|_| call(stream))));
+            return Ok(Box::new(move |stream, mut range| range.try_for_each(|_| call(stream))));
         }
         stream.begin_capture()?;
         let captured = (0..self.of_a_graph).try_for_each(|_| call(stream));
@@ -48,7 +53,7 @@ impl Calls {
         captured?;
         let graph = graph?;
         // SAFETY: the memory that was captured outlives the side, and who times the calls waits for them.
-        Ok(Box::new(move |stream| Ok((0..self.replays).try_for_each(|_| unsafe { graph.launch(stream) })?)))
+        Ok(Box::new(move |stream, mut range| Ok(range.try_for_each(|_| unsafe { graph.launch(stream) })?)))
     }
 }
 
@@ -66,7 +71,8 @@ pub(super) fn ours<'a>(
     Ok(Side {
         name: "the library".to_owned(),
         memory,
-        calls: calls.submit(call, stream)?,
+        launches: calls.submit(call, stream)?,
+        n_launches: calls.launches(),
         are_queued: true,
         call: Box::new(call),
         like: Box::new(|found, expected| found == expected),
@@ -84,7 +90,8 @@ pub(super) fn us_of_a_call(
     let mut us = None;
     for _ in 0..2 {
         // SAFETY: the memory is there until the stopwatch has waited for the call.
-        us = stopwatch.time_of_waits(|stream| unsafe { collectives.enqueue(&[request], stream) })?;
+        us = stopwatch
+            .time_of_waits(|stream| unsafe { collectives.enqueue(&[request], stream) }.map_err(Into::into))?;
     }
     let all = stopwatch.ranks().say(&us.unwrap_or(0.0))?;
     Ok(all.into_iter().fold(0.0, f64::max))

@@ -26,7 +26,7 @@ pub(crate) use self::{
     numbers::Numbers,
     task::{Place, Task},
     tune::{Options as TuneOptions, tune},
-    turns::{Side, Submit},
+    turns::{Side, SubmitMany},
     what::What,
 };
 use crate::{

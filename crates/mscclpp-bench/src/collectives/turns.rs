@@ -1,6 +1,8 @@
 //! Sides of a row that are measured in turns, each time one time of each, so that what changes on a machine while it
 //! measures changes for all.
 
+use std::ops::Range;
+
 use mscclpp::prelude::*;
 
 use super::{Place, task::Task};
@@ -11,15 +13,18 @@ use crate::{
 
 type Like<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
 pub(crate) type Submit<'a> = Box<dyn Fn(&Stream) -> Result<()> + 'a>;
+pub(crate) type SubmitMany<'a> = Box<dyn Fn(&Stream, Range<u32>) -> Result<()> + 'a>;
 
 /// One that carries out the task: this library, or another.
 pub(crate) struct Side<'a> {
     pub(crate) name: String,
     /// Its memory, loaded.
     pub(crate) memory: &'a dyn Memory,
-    /// Submits all calls of a time.
-    pub(crate) calls: Submit<'a>,
-    /// Whether that returns before the other ranks do the same.
+    /// Submits launches of a time, each of one call or of a graph of calls: those of a range.
+    pub(crate) launches: SubmitMany<'a>,
+    /// How many launches a time has.
+    pub(crate) n_launches: u32,
+    /// Whether a launch returns before the other ranks make theirs.
     pub(crate) are_queued: bool,
     /// Submits one call.
     pub(crate) call: Submit<'a>,
@@ -68,8 +73,8 @@ impl Side<'_> {
     fn one(&self, task: &Task, stopwatch: &Stopwatch<'_>, spoil: bool) -> Result<(Option<f64>, bool)> {
         task.prepare(self.memory)?;
         let us = match self.are_queued {
-            true => stopwatch.time(&self.calls)?,
-            false => stopwatch.time_of_waits(&self.calls)?,
+            true => stopwatch.time(self.n_launches, &self.launches)?,
+            false => stopwatch.time_of_waits(|stream| (self.launches)(stream, 0..self.n_launches))?,
         };
         if task.place == Place::In {
             task.prepare(self.memory)?;

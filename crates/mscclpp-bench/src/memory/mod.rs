@@ -303,9 +303,17 @@ impl Bench<'_> {
         exchange.arrival().row(
             measuring,
             progress,
-            Subject { workload: what.workload(), variant, bytes, rounds, parts: 1, known },
+            Subject {
+                workload: what.workload(),
+                variant,
+                bytes,
+                rounds,
+                parts: 1,
+                launches: launches.count(),
+                known,
+            },
             // SAFETY: as above.
-            |stream, _| unsafe { launches.submit(stream) },
+            |stream, _, range| unsafe { launches.submit(stream, range) },
             |_| Cow::Borrowed(&expected),
         )
     }

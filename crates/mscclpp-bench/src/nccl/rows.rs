@@ -36,19 +36,20 @@ impl Comm<'_> {
         // The first call connects the ranks, which no capture may contain.
         stopwatch.time_of_waits(&one)?;
         let stream = stopwatch.stream();
-        let are_eager = calls.are_eager || stream.gpu().platform() == Platform::Host;
-        let submit = within(limit, &watched, || Calls { are_eager, ..calls }.submit(call, stream))?;
+        let is_simulated = stream.gpu().platform() == Platform::Host;
+        let calls = Calls { are_eager: calls.are_eager || is_simulated, ..calls };
+        let submit = within(limit, &watched, || calls.submit(call, stream))?;
         Ok(Side {
             name: name.to_owned(),
             memory,
             // To watch takes time; replays need it not.
-            calls: Box::new(move |stream| match are_eager {
-                true => within(limit, &watched, || submit(stream)),
-                false => submit(stream),
+            launches: Box::new(move |stream, range| match calls.are_eager {
+                true => within(limit, &watched, || submit(stream, range)),
+                false => submit(stream, range),
             }),
-            // Not queued before the other ranks begin: on simulated devices calls wait, and on GPUs NCCL's graphs fill the
-            // driver's queue, where a launch then waits for kernels that wait for the other ranks.
-            are_queued: false,
+            n_launches: calls.launches(),
+            // On simulated devices a call is complete when it returns.
+            are_queued: !is_simulated,
             call: Box::new(one),
             like: Box::new(move |found, expected| numbers.are_near(ranks, found, expected)),
         })

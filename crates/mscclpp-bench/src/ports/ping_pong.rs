@@ -137,7 +137,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
             measuring,
             &mut progress,
             block.subject(kind.workload, bytes, kind.element, rounds, 1),
-            |stream, launch| {
+            |stream, launch, _| {
                 let args = KernelArgs::new()
                     .with(ports.handle())
                     .with(ports.source.ptr())

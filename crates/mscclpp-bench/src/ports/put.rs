@@ -105,9 +105,17 @@ impl Bench<'_> {
         ports.arrival().row(
             measuring,
             progress,
-            Subject { workload: WORKLOAD, variant: variant.to_owned(), bytes, rounds, parts: 1, known },
+            Subject {
+                workload: WORKLOAD,
+                variant: variant.to_owned(),
+                bytes,
+                rounds,
+                parts: 1,
+                launches: launches.count(),
+                known,
+            },
             // SAFETY: as above.
-            |stream, _| unsafe { launches.submit(stream) },
+            |stream, _, range| unsafe { launches.submit(stream, range) },
             |_| Cow::Borrowed(&expected),
         )
     }

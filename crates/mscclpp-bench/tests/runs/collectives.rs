@@ -45,6 +45,17 @@ pub(crate) fn collectives() -> Result<(), Failed> {
     Ok(())
 }
 
+/// More launches than a stream holds, whose driver then waits until the first are complete: those wait for a rank that has to begin.
+pub(crate) fn many_launches() -> Result<(), Failed> {
+    let one = ["-b", "1K", "-e", "1K", "--iters", "1500", "--warmup", "0", "--repeats", "1"];
+    let engines = ["--symmetric", "--place", "in", "--ways", "engines", "--calls", "20"];
+    for (name, how) in [("graphs", &engines[..]), ("eager", &["--eager"])] {
+        let report = report(&format!("many-launches-{name}"), &[&["all-gather"], &one[..], how].concat())?;
+        assert_eq!(column(&report, "rounds"), [1500]);
+    }
+    Ok(())
+}
+
 /// More than can be done in a second: each of two ranks sends 1 GiB, by the threads of simulated devices, and reduces as
 /// much. Whether the rest is over soon after the abort, or the process ends without it, depends on the machine.
 pub(crate) fn too_long() -> Result<(), Failed> {

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         trial("memory_is_put_and_got_with_every_kind_of_barriers", memory::memory_put_and_get),
         trial("packets_of_every_kind_are_put", memory::memory_put_packets),
         trial("collectives_have_rows_like_those_of_nccl_tests", collectives::collectives),
+        trial("more_launches_than_a_stream_holds_are_timed", collectives::many_launches),
         trial("collectives_that_do_not_end_are_an_error", collectives::too_long),
         trial("tuning_gives_a_table", collectives::tune),
         trial("all_reduce_rmsnorm_has_rows_for_one_launch_and_two", collectives::all_reduce_rmsnorm),

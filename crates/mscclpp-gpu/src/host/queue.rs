@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     launch::Launch,
@@ -55,6 +55,14 @@ impl Op {
             Self::Wait(mark) => order.join(&mark.wait()?),
         }
         Ok(())
+    }
+
+    /// How many operations it is: those of a graph are counted one by one.
+    fn count(&self) -> usize {
+        match self {
+            Self::Graph(ops) => ops.iter().map(Self::count).sum(),
+            _ => 1,
+        }
     }
 
     /// What its launches keep.
@@ -116,10 +124,17 @@ pub(super) struct Queue {
     order: Order,
 }
 
+/// The most operations that wait in a stream, those of its graphs counted one by one. A driver's queue has about as much room: to
+/// submit more waits until the first are complete. So a program that fills the queue of a rank before another rank has begun stands
+/// still here as it does on GPUs.
+const MOST_PENDING: usize = 1024;
+
 #[derive(Default)]
 struct State {
     /// With what the host knew when it submitted them.
     pending: VecDeque<(Op, Point)>,
+    /// How many operations these are.
+    waiting: usize,
     /// What the worker does now.
     running: Option<Op>,
     submitted: u64,
@@ -143,6 +158,7 @@ pub(super) type CaptureToken = Weak<()>;
 
 impl State {
     fn enqueue(&mut self, op: Op) {
+        self.waiting += op.count();
         self.pending.push_back((op, Point::of_host()));
         self.submitted += 1;
     }
@@ -174,8 +190,7 @@ impl Queue {
     }
 
     pub(super) fn submit(&self, op: Op) -> Result<()> {
-        let mut state = self.state.lock();
-        state.check()?;
+        let mut state = self.with_room()?;
         match &mut state.capture {
             Some(capture) => capture.ops.push(op),
             None => {
@@ -189,14 +204,24 @@ impl Queue {
 
     /// Submits `op`, unless the stream is capturing: then it does nothing but name the capture.
     pub(super) fn submit_outside_capture(&self, op: Op) -> Result<Option<CaptureToken>> {
-        let mut state = self.state.lock();
-        state.check()?;
+        let mut state = self.with_room()?;
         if let Some(capture) = &state.capture {
             return Ok(Some(Arc::downgrade(&capture.token)));
         }
         state.enqueue(op);
         self.submitted.notify_one();
         Ok(None)
+    }
+
+    /// The state of a stream that has not failed, as soon as there is room for an operation. It waits as long as the operations in
+    /// front do, whose waits have bounds of their own.
+    fn with_room(&self) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        while state.waiting >= MOST_PENDING && state.capture.is_none() {
+            self.completed.wait(&mut state);
+        }
+        state.check()?;
+        Ok(state)
     }
 
     pub(super) fn is_complete(&self) -> Result<bool> {
@@ -289,6 +314,7 @@ impl Queue {
                 continue;
             };
             let failed = state.error.clone();
+            state.waiting -= op.count();
             state.running = Some(op.clone());
             drop(state);
             let result = match failed {

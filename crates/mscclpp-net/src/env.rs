@@ -14,7 +14,7 @@ pub struct Env {
     pub interface: Option<String>,
     /// `MSCCLPP_SOCKET_FAMILY`: `AF_INET` or `AF_INET6`.
     pub family: Option<Family>,
-    /// `MSCCLPP_HOSTID`: equal in two processes if they are on one host.
+    /// `MSCCLPP_HOSTID`: equal in two processes if they are on one node.
     pub host_id: Option<String>,
 }
 

@@ -1,12 +1,12 @@
 //! One thread that owns sockets, waits until one is ready, and takes commands from other threads.
 //!
 //! # Invariants
-//! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait_until`] clears the descriptor before its
-//!    caller takes the queue. So a command is either taken in this turn, or the descriptor is still set for the next
-//!    one.
-//! 2. A socket is reported for as long as it is ready: what is not dealt with in one turn is reported again.
+//! 1. A command is queued before the event descriptor is set, and [`EventLoop::wait_until`] clears the descriptor
+//!    before its caller takes the queue. So a command is either taken in this turn, or the descriptor is still set
+//!    for the next one.
+//! 2. A socket is reported for as long as it is ready: an event that the caller leaves unhandled is reported again.
 //!
-//! Errors are the system's, which has no descriptor, no memory or no thread left.
+//! The errors are those of the system: no descriptor, memory or thread is left.
 
 use std::{
     io,
@@ -29,49 +29,49 @@ pub struct Commands<C> {
 }
 
 impl<C> Commands<C> {
-    /// An empty queue.
+    /// Makes an empty queue.
     pub fn new() -> Result<Self, SystemError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .during("making an event descriptor")?;
         Ok(Self { queue: SegQueue::new(), event })
     }
 
-    /// Hands a command over and wakes the thread. Never blocks.
+    /// Queues a command and wakes the thread. Never blocks.
     pub fn send(&self, command: C) {
         self.queue.push(command);
-        // The one error that can come, that the counter is full, means that the thread is about to wake.
+        // The only possible error is that the counter is full, and then the thread is about to wake anyway.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
     /// Takes the commands queued so far, oldest first.
     pub fn take(&self) -> impl Iterator<Item = C> + '_ {
-        // No more than these: whoever goes on sending must not keep the thread from its sockets.
+        // Takes only the commands that are queued now, so that a thread that keeps sending cannot starve the sockets.
         (0..self.queue.len()).map_while(|_| self.queue.pop())
     }
 }
 
-/// What has become possible on a socket.
+/// A socket on which something has become possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
     /// The socket's token.
     pub token: u64,
-    /// There are bytes to read, or the connection has ended or failed.
+    /// The socket has bytes to read, or the connection has ended or failed.
     pub readable: bool,
     /// The socket takes bytes, or has failed.
     pub writable: bool,
 }
 
-/// What to report about a socket, besides its failure.
+/// The events of a socket to report. A failure is always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interest {
-    /// Report when it can be read.
+    /// Report when the socket can be read.
     pub read: bool,
-    /// Report when it can be written.
+    /// Report when the socket can be written.
     pub write: bool,
 }
 
 impl Interest {
-    /// Report when it can be read.
+    /// Reports only when the socket can be read.
     pub const READ: Self = Self { read: true, write: false };
 
     fn flags(self) -> epoll::EventFlags {
@@ -98,7 +98,7 @@ pub struct EventLoop<C> {
 }
 
 impl<C> EventLoop<C> {
-    /// A loop that watches no socket yet.
+    /// Makes a loop that watches no socket yet.
     pub fn new(commands: Arc<Commands<C>>) -> Result<Self, SystemError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).during("making an event loop")?;
         let this = Self { epoll, commands, next_token: LISTENER + 1 };
@@ -111,7 +111,7 @@ impl<C> EventLoop<C> {
         epoll::add(&self.epoll, socket, data, flags).during("watching a socket")
     }
 
-    /// Watches the one listener of this loop; its token is [`LISTENER`].
+    /// Watches the one listener of this loop, whose token is [`LISTENER`].
     ///
     /// Unlike other sockets, the listener is reported once for each connection that comes (an exception to invariant
     /// 2). A caller that does not accept all waiting connections, because there are too many or no descriptors left,
@@ -120,7 +120,7 @@ impl<C> EventLoop<C> {
         self.register(listener, LISTENER, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
 
-    /// Watches a socket. Gives its token, which is larger than all tokens before it.
+    /// Watches a socket. Returns its token, which is larger than all tokens before it.
     pub fn add(&mut self, socket: impl AsFd, interest: Interest) -> Result<u64, SystemError> {
         let token = self.next_token;
         self.register(socket, token, interest.flags())?;
@@ -128,8 +128,8 @@ impl<C> EventLoop<C> {
         Ok(token)
     }
 
-    /// Watches a socket under a token of the caller's, who uses this or [`add`](Self::add), and not both. It must not be
-    /// [`LISTENER`] nor `u64::MAX`.
+    /// Watches a socket under a token that the caller chooses. A caller uses either this or [`add`](Self::add), not
+    /// both. The token must not be [`LISTENER`] or `u64::MAX`.
     pub fn watch(&self, socket: impl AsFd, token: u64, interest: Interest) -> Result<(), SystemError> {
         self.register(socket, token, interest.flags())
     }
@@ -141,15 +141,16 @@ impl<C> EventLoop<C> {
 
     /// Stops watching a socket. Closing the socket does the same, unless another descriptor keeps it open.
     pub fn remove(&self, socket: impl AsFd) {
-        // It fails for a socket that is not watched, which is what was wanted.
+        // This fails for a socket that is not watched, and then there is nothing to do.
         let _ = epoll::delete(&self.epoll, socket);
     }
 
-    /// Waits until a socket is ready or a command has come, or until `deadline`. Gives the sockets that are ready.
+    /// Waits until a socket is ready or a command has come, or until `deadline`. Returns the sockets that are ready.
     pub fn wait_until(&self, deadline: Option<Instant>) -> Result<Vec<Ready>, SystemError> {
         let timeout = deadline.map(|at| {
             let t = at.saturating_duration_since(Instant::now());
-            // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
+            // `epoll` is given whole milliseconds, so the time is rounded up: rounded down, the last one would be a
+            // busy loop.
             let t = t.min(Duration::from_secs(3600)) + Duration::from_millis(1);
             Timespec { tv_sec: t.as_secs() as i64, tv_nsec: t.subsec_nanos().into() }
         });
@@ -175,9 +176,9 @@ impl<C> EventLoop<C> {
         Ok(ready)
     }
 
-    /// Like [`EventLoop::wait_until`], for a service that goes on when the system refuses a wait. The refusal is
-    /// logged. After a pause of 10 ms this returns no ready socket, so that the caller looks after its commands and
-    /// deadlines and then tries again.
+    /// Waits like [`EventLoop::wait_until`], for a service that goes on when the system refuses a wait. The refusal
+    /// is logged. After a pause of 10 milliseconds this returns no ready socket, so that the caller looks after its
+    /// commands and deadlines and then tries again.
     pub fn wait_or_retry(&self, deadline: Option<Instant>) -> Vec<Ready> {
         self.wait_until(deadline).unwrap_or_else(|error| {
             let error = Report(&error).to_string();
@@ -188,7 +189,7 @@ impl<C> EventLoop<C> {
     }
 }
 
-/// The service that `running` leads to; if nobody uses it any more, one that `start` starts.
+/// Returns the service that `running` refers to, or starts one with `start` if nobody uses that service any more.
 pub fn get_or_start<T, E>(
     running: &Mutex<Weak<T>>,
     start: impl FnOnce() -> Result<Arc<T>, E>,
@@ -202,8 +203,8 @@ pub fn get_or_start<T, E>(
     Ok(service)
 }
 
-/// The thread of a service. When this is dropped, the thread is told to stop, and waited for. It is not waited for if it drops
-/// this itself, as the last user of its own service.
+/// The thread of a service. Dropping this tells the thread to stop and waits for it, unless the thread itself drops
+/// it, as the last user of its own service.
 pub struct ServiceThread<C> {
     commands: Arc<Commands<C>>,
     stop: fn() -> C,
@@ -211,7 +212,7 @@ pub struct ServiceThread<C> {
 }
 
 impl<C> ServiceThread<C> {
-    /// Starts it. `stop` makes the command at which `run` returns.
+    /// Starts the thread. `stop` makes the command on which `run` returns.
     pub fn start(
         name: &str,
         commands: &Arc<Commands<C>>,
@@ -237,30 +238,32 @@ impl<C> Drop for ServiceThread<C> {
 /// How long peers wait when there are too many, or the system has no descriptor or memory for them.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The listener of an event loop, which hears of each peer once, and so must remember that some still wait.
+/// The listener of an event loop. It is reported once for each peer, so it remembers that some peers still wait.
 pub struct Listener<L> {
     socket: L,
-    /// When to go on accepting though no peer comes: there were too many, or the system had no descriptor or memory.
+    /// The time at which to go on accepting even if no new peer comes, after a pause because there were too many
+    /// peers, or the system had no descriptor or memory.
     pub resume_at: Option<Instant>,
-    /// Whether that was logged, and nobody has been accepted since.
+    /// Whether the pause was logged and nobody has been accepted since.
     pause_reported: bool,
 }
 
 impl<L: AsFd> Listener<L> {
-    /// The listener of `events`.
+    /// Adds `socket` to `events` as its listener.
     pub fn new<C>(events: &EventLoop<C>, socket: L) -> Result<Self, SystemError> {
         events.add_listener(&socket)?;
         Ok(Self { socket, resume_at: None, pause_reported: false })
     }
 
-    /// Whether it is time to accept peers: some have come, or a pause is over.
+    /// Returns whether it is time to accept peers: some have come, or a pause is over.
     pub fn is_due(&self, ready: &[Ready], now: Instant) -> bool {
-        // While accepting pauses, the listener's news count for nothing.
+        // While accepting pauses, new peers do not count.
         let has_news = || ready.iter().any(|ready| ready.token == LISTENER);
         self.resume_at.map_or_else(has_news, |at| at <= now)
     }
 
-    /// The next peer, by a system call that gives `None` if nobody waits. If it fails, peers have to wait a little.
+    /// Accepts the next peer by `call`, which returns `None` if nobody waits. If `call` fails, accepting pauses for
+    /// [`ACCEPT_PAUSE`].
     pub fn accept<S>(&mut self, now: Instant, call: fn(&L) -> io::Result<Option<S>>) -> Option<S> {
         self.resume_at = None;
         let accepted = call(&self.socket).unwrap_or_else(|error| {
@@ -282,7 +285,7 @@ mod tests {
     #[test]
     fn a_refused_wait_pauses_and_says_that_nothing_is_ready() {
         let mut events = EventLoop::<()>::new(Arc::new(Commands::new().unwrap())).unwrap();
-        // The system refuses to wait on what is no epoll descriptor.
+        // The system refuses to wait on a descriptor that is not of epoll.
         events.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         assert!(events.wait_until(None).is_err());
         let began = Instant::now();

@@ -1,11 +1,12 @@
-//! The envelope of what is said on a connection: of a handshake, and of all that follows it between two ranks.
+//! The frames in which everything is sent on a connection between two ranks, and in every handshake.
 //!
 //! ```text
 //! 0     1        2     3         4        8
 //! 0xB5  version  kind  reserved  length   payload ...
 //! ```
-//! The envelope's version is not a protocol's: it and the frames of the handshake never change, so that two programs
-//! of different protocol versions can still prove to each other who they are, and then tell what differs.
+//! The version here is that of the frame, not of a protocol. The frame and the frames of the handshake never change,
+//! so that two programs of different protocol versions can still prove to each other who they are, and then say what
+//! differs.
 
 use std::io::{self, Read};
 
@@ -13,19 +14,19 @@ use crate::{socket::read_some, wire::Malformed};
 
 const MARK: u8 = 0xB5;
 const VERSION: u8 = 1;
-/// Bytes before the payload.
+/// The number of bytes before the payload.
 pub const HEADER: usize = 8;
 
-/// A whole frame. What its kinds are is up to the protocol.
+/// A whole frame. The protocol defines the kinds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame<K> {
-    /// What it is.
+    /// The kind, which says what the payload means.
     pub kind: K,
-    /// What it says.
+    /// The content.
     pub payload: Vec<u8>,
 }
 
-/// The bytes of a frame. What makes frames keeps to the limit of who reads them, which is far below 4 GiB.
+/// Encodes a frame. The caller keeps to the limit of whoever reads it, which is far below 4 GiB.
 #[must_use]
 pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + payload.len());
@@ -35,7 +36,7 @@ pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Cuts a stream of bytes into frames. Keeps no more than has arrived of one frame, plus one read.
+/// Cuts a stream of bytes into frames. Keeps no more than the bytes of one frame that have arrived, plus one read.
 pub struct FrameReader {
     buffer: Vec<u8>,
     start: usize,
@@ -43,13 +44,13 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Frames with a larger payload than `limit` are malformed.
+    /// Makes a reader for which a frame with a payload larger than `limit` is malformed.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, limit }
     }
 
-    /// Sets the limit anew, for the frames that follow.
+    /// Sets the limit of the frames that follow.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -67,13 +68,13 @@ impl FrameReader {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if it has arrived.
+    /// Takes the next whole frame, if it has arrived.
     ///
     /// # Errors
-    /// If what has arrived cannot become a frame of one of these kinds.
+    /// If the bytes that have arrived cannot become a frame of one of these kinds.
     pub fn take<K: TryFrom<u8>>(&mut self) -> Result<Option<Frame<K>>, Malformed> {
         let pending = &self.buffer[self.start..];
-        // What is wrong with the first bytes is said at once, not when a header's worth has come.
+        // Wrong first bytes are reported at once, before a whole header has come.
         if pending.first().is_some_and(|&mark| mark != MARK) {
             return Err(Malformed("a frame does not begin with the mark of one"));
         }
@@ -99,11 +100,12 @@ impl FrameReader {
         Ok(Some(frame))
     }
 
-    /// Takes the next frame from a connection that does not block, once all of it has arrived, and nothing behind it.
+    /// Takes the next frame from a connection that does not block, once all of the frame has arrived. Reads no byte
+    /// behind it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if it cannot become a frame, [`io::ErrorKind::UnexpectedEof`] if the connection
-    /// ended too early; otherwise the system's error.
+    /// [`io::ErrorKind::InvalidData`] if the bytes cannot become a frame, [`io::ErrorKind::UnexpectedEof`] if the
+    /// connection ended too early; otherwise the system's error.
     pub fn read<K: TryFrom<u8>>(&mut self, mut stream: impl Read) -> io::Result<Option<Frame<K>>> {
         loop {
             let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
@@ -117,7 +119,7 @@ impl FrameReader {
         }
     }
 
-    /// How many bytes the next frame lacks, or its header.
+    /// Returns how many bytes the next frame, or its header, still lacks.
     fn missing(&self) -> usize {
         let pending = &self.buffer[self.start..];
         let whole = HEADER + pending.first_chunk().map_or(0, length);
@@ -125,7 +127,7 @@ impl FrameReader {
     }
 }
 
-/// The length of the payload behind a header.
+/// Reads the length of the payload from a header.
 fn length(header: &[u8; HEADER]) -> usize {
     u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize
 }

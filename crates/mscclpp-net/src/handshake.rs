@@ -1,5 +1,5 @@
-//! How two ends of a connection prove to each other that they have the same key. Bytes go in and come out; sockets and
-//! clocks are elsewhere.
+//! The handshake by which two ends of a connection prove to each other that they have the same key. This module turns
+//! bytes into bytes; sockets and clocks are elsewhere.
 //!
 //! ```text
 //! responder, which was connected to            initiator
@@ -7,23 +7,26 @@
 //!                                          <-  Hello  HMAC(key, "initiator", all), who, whom, nonce
 //!   Accept / Reject  HMAC(key, "responder", all), answer  ->
 //! ```
-//! What stands behind the proofs is up to the protocol that uses it, here and in the other [frames](crate::frame).
+//! The content of the proved parts (`who`, `whom`, `answer`) is up to the protocol that uses the handshake. All of them
+//! travel in [frames](crate::frame).
 //!
-//! - The responder speaks first, so that an initiator says who it is and proves it in the first thing it sends. From
-//!   then on the end of its connection is that of a known peer.
+//! - The responder speaks first, so that an initiator says who it is and proves it in the first frame that it sends.
+//!   From then on its connection is known to come from a peer.
 //! - The challenge is random and nothing else, and the initiator proves itself first: a stranger who can only connect
 //!   learns nothing that depends on the key.
-//! - Each proof covers both nonces, everything said before, the side that makes it and the name of the protocol: an old
-//!   proof, one of the other side or of another protocol is worth nothing. Proofs are compared in constant time.
-//! - Only after its proof is it looked at whether versions and all else fit. A reason for not letting a member in is
-//!   proved like the opposite, so a stranger on our port cannot make anybody give up.
-//! - A responder that has no descriptor left sends a `Full` in place of the challenge. Anybody could: it means that there is
-//!   no connection now.
-//! - An initiator without a proof, or with another key, gets a `Refuse`, which cannot be proved to it. To who has a
-//!   key, a `Refuse` and a wrong proof mean only that the answer is not from a holder of this key.
+//! - Each proof covers both nonces, everything said before, the side that makes it and the name of the protocol: an
+//!   old proof, one of the other side or one of another protocol is worth nothing. Proofs are compared in constant
+//!   time.
+//! - The responder checks versions and everything else only after the initiator's proof. A rejection is proved like
+//!   an acceptance, so a stranger on our port cannot make anybody give up.
+//! - A responder that has no descriptor left sends a `Full` in place of the challenge. Anybody could send one, so it
+//!   means only that no connection can be had now.
+//! - An initiator without a proof, or with another key, gets a `Refuse`, which cannot be proved to it. To a holder of
+//!   the key, a `Refuse` and a wrong proof mean only that the answer does not come from a holder of this key.
 //!
-//! It authenticates the connection, not the bytes that follow: who can change packets between two hosts is not kept out.
-//! A protocol that seals what follows has a key for each direction from the same transcript ([`Session`]).
+//! The handshake authenticates the connection, not the bytes that follow: it does not keep out somebody who can
+//! change packets between two nodes. A protocol that seals its later messages gets a key for each direction from the
+//! same transcript ([`Session`]).
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -37,21 +40,22 @@ use crate::{
 /// A side's proof that it has the key.
 type Proof = [u8; 32];
 
-/// What a frame of the handshake is.
+/// The kinds of frames in a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A nonce to answer.
+    /// A nonce, which the initiator must answer.
     Challenge = 1,
-    /// My proof, who I am, whom I want, and my nonce.
+    /// The initiator's proof, who it is, whom it wants, and its nonce.
     Hello = 2,
-    /// My proof, and you are in.
+    /// The responder's proof and its answer: the initiator is accepted.
     Accept = 3,
-    /// My proof, and why you are not in.
+    /// The responder's proof, and why the initiator is not accepted.
     Reject = 4,
-    /// You do not belong here.
+    /// An unproved refusal: the initiator does not belong here.
     Refuse = 5,
-    /// In place of a challenge: there is no room for another connection, and of how many descriptors.
+    /// A frame in place of a challenge: the responder has no room for another connection. It holds the number of
+    /// descriptors.
     Full = 6,
 }
 
@@ -67,19 +71,19 @@ impl TryFrom<u8> for Kind {
 /// A frame of the handshake.
 pub type Frame = frame::Frame<Kind>;
 
-/// Why a handshake ended without a proof of the other end.
+/// The reason why a handshake ended without a proof of the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// What it said is no part of a handshake.
+    /// The other end sent something that is no part of a handshake.
     #[error("it broke the protocol: {0}")]
     Malformed(#[from] Malformed),
-    /// Its proof is wrong.
+    /// The other end's proof is wrong.
     #[error("its key is not ours")]
     Key,
-    /// It says that we do not belong there, for a reason with this number.
+    /// The other end says that this side does not belong there, for a reason with this number.
     #[error("it refuses us, for reason {0}")]
     Refused(u8),
-    /// It says that it has no room, with so many descriptors.
+    /// The other end says that it has no room for a connection beside this many descriptors.
     #[error("it accepts no more connections")]
     Full(u32),
 }
@@ -89,13 +93,13 @@ const OUT_OF_PLACE: Failure = Failure::Malformed(Malformed("a frame of the hands
 /// The keys of a connection's two directions.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
-    /// For what the side says which connected.
+    /// The key for what the side that connected sends.
     pub initiator: [u8; 16],
-    /// For what the side says which listened.
+    /// The key for what the side that listened sends.
     pub responder: [u8; 16],
 }
 
-/// What has been said, and the key and the protocol by which it is proved.
+/// Everything that was said so far, and the key and the protocol that prove it.
 struct Exchange {
     protocol: &'static str,
     key: Key,
@@ -107,17 +111,18 @@ impl Exchange {
         Self { protocol, key: key.clone(), said: [challenge, hello].concat() }
     }
 
-    /// With the answer, too.
+    /// Adds the answer to what was said.
     fn answered(mut self, kind: Kind, answer: &[u8]) -> Self {
         self.said.push(kind as u8);
         self.said.extend_from_slice(answer);
         self
     }
 
-    /// The HMAC-SHA256 of everything so far, for one side. Only a holder of the key can make it. The label in front keeps what
-    /// one side proves apart from all else.
+    /// Returns the HMAC-SHA256 of everything said so far, for one side. Only a holder of the key can compute it. The
+    /// label in front keeps the proofs of the two sides and of different protocols apart.
     fn mac(&self, side: &str) -> Hmac<Sha256> {
-        // HMAC fills a key up to the hash's block with zeros; done here, no length can be wrong.
+        // HMAC pads a key with zeros to the hash's block. The padding is done here, so that the key's length cannot
+        // be wrong.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&self.key.to_bytes());
         let label = format!("{} {side}\0", self.protocol);
@@ -128,7 +133,7 @@ impl Exchange {
         self.mac(side).finalize().into_bytes().into()
     }
 
-    /// Takes the same time whether the proof is right or wrong.
+    /// Checks a proof in the same time whether it is right or wrong.
     fn verify(&self, side: &str, proof: &Proof) -> Result<(), Failure> {
         self.mac(side).verify_slice(proof).map_err(|_| Failure::Key)
     }
@@ -143,18 +148,18 @@ impl Exchange {
 /// The end that opened the connection, once it has answered the challenge.
 pub struct Initiator(Exchange);
 
-/// How a holder of the key answers to an initiator.
+/// The answer of a holder of the key to an initiator.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// Whether it lets the initiator in.
+    /// Whether the other end accepts the initiator.
     pub accepted: bool,
-    /// What it said with that.
+    /// The content of the answer.
     pub said: &'a [u8],
 }
 
 impl Initiator {
-    /// Answers the first frame of the other end with this hello; the bytes are to be sent. There must be a nonce in a
-    /// hello, which is never used twice.
+    /// Answers the first frame of the other end with this hello. Returns the bytes to send. The hello must contain a
+    /// nonce that is never used twice.
     ///
     /// # Errors
     /// If that frame is no challenge.
@@ -174,16 +179,16 @@ impl Initiator {
         Ok((Self(exchange), bytes))
     }
 
-    /// The keys for what follows, if the other end proves itself.
+    /// Returns the keys for later messages, which are valid once the other end has proved itself.
     #[must_use]
     pub fn session(&self) -> Session {
         self.0.session()
     }
 
-    /// Takes the answer to the hello.
+    /// Checks the answer to the hello.
     ///
     /// # Errors
-    /// If it is not proved.
+    /// If the answer is not proved.
     pub fn conclude(self, frame: &Frame) -> Result<Answer<'_>, Failure> {
         match frame.kind {
             Kind::Refuse => Err(Failure::Refused(u8::parse(&frame.payload)?)),
@@ -197,18 +202,18 @@ impl Initiator {
     }
 }
 
-/// A proof that is still to be verified, and what it is of.
+/// A proof that is still to be verified, with the bytes that it proves.
 pub struct Claim<'a> {
     proof: &'a Proof,
-    /// What its sender says. Nothing of it is certain.
+    /// The sender's statement, which is not trusted before [`Responder::verify`].
     pub said: &'a [u8],
 }
 
 impl<'a> Claim<'a> {
-    /// Of the first frame of an initiator.
+    /// Takes the claim from the first frame of an initiator.
     ///
     /// # Errors
-    /// If it is no hello.
+    /// If the frame is no hello.
     pub fn of(first: &'a Frame) -> Result<Self, Failure> {
         if first.kind == Kind::Hello { Ok(Self::split(&first.payload)?) } else { Err(OUT_OF_PLACE) }
     }
@@ -219,59 +224,60 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// The end that listened, until the other has proved itself.
+/// The end that listened, until the initiator has proved itself.
 pub struct Responder {
     protocol: &'static str,
     nonce: Nonce,
 }
 
 impl Responder {
-    /// Begins; the bytes are to be sent. A nonce must never be used twice.
+    /// Begins a handshake. Returns the bytes to send. A nonce must never be used twice.
     #[must_use]
     pub fn challenge(protocol: &'static str, nonce: Nonce) -> (Self, Vec<u8>) {
         (Self { protocol, nonce }, encode(Kind::Challenge as u8, &nonce))
     }
 
-    /// What is sent in place of a challenge by who has this many descriptors open, and may have no more.
+    /// Returns the frame that a process sends in place of a challenge when it has this many descriptors open and may
+    /// have no more.
     #[must_use]
     pub fn full(descriptors: u32) -> Vec<u8> {
         encode(Kind::Full as u8, &descriptors.to_le_bytes())
     }
 
-    /// Whether an initiator has this key.
+    /// Checks that an initiator has this key.
     ///
     /// # Errors
-    /// [`Failure::Key`] if not. A [`refusal`](Self::refusal) may be sent before the connection is closed.
+    /// [`Failure::Key`] if it does not. A [`refusal`](Self::refusal) may be sent before the connection is closed.
     pub fn verify(&self, key: &Key, hello: &Claim<'_>) -> Result<Verified, Failure> {
         let exchange = Exchange::new(self.protocol, key, &self.nonce, hello.said);
         exchange.verify("initiator", hello.proof)?;
         Ok(Verified(exchange))
     }
 
-    /// The answer to a stranger: that it does not belong here, and why, as a number.
+    /// Returns the answer to a stranger: it does not belong here, for the reason with this number.
     #[must_use]
     pub fn refusal(reason: u8) -> Vec<u8> {
         encode(Kind::Refuse as u8, &[reason])
     }
 }
 
-/// The end that listened, once the other has proved itself and is to be answered.
+/// The end that listened, once the initiator has proved itself and is to be answered.
 pub struct Verified(Exchange);
 
 impl Verified {
-    /// The keys for what follows.
+    /// Returns the keys for later messages.
     #[must_use]
     pub fn session(&self) -> Session {
         self.0.session()
     }
 
-    /// Lets it in; the bytes are to be sent.
+    /// Accepts the initiator. Returns the bytes to send.
     #[must_use]
     pub fn accept(self, answer: &[u8]) -> Vec<u8> {
         self.answer(Kind::Accept, answer)
     }
 
-    /// Tells it why it is not let in; the bytes are to be sent.
+    /// Rejects the initiator and says why. Returns the bytes to send.
     #[must_use]
     pub fn reject(self, reason: &[u8]) -> Vec<u8> {
         self.answer(Kind::Reject, reason)

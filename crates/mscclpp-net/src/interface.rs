@@ -1,4 +1,4 @@
-//! The network interfaces of this machine, and which of their addresses to offer to others.
+//! The network interfaces of this node, and which of their addresses to offer to peers.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub struct Interface {
     pub ip: IpAddr,
 }
 
-/// No interface with that name has a usable address.
+/// No interface with that name has a suitable address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no network interface {name:?} with a suitable address; there are: {}", available.join(", "))]
 pub struct NoSuchInterface {
@@ -43,13 +43,13 @@ pub struct NoSuchInterface {
     pub available: Vec<String>,
 }
 
-/// All addresses of all interfaces.
+/// Lists all addresses of all interfaces.
 pub fn list() -> Result<Vec<Interface>, SystemError> {
     let found = if_addrs::get_if_addrs().during("listing the network interfaces")?;
     Ok(found.into_iter().map(|i| Interface { ip: i.ip(), name: i.name }).collect())
 }
 
-/// How suitable an address is for other machines to connect to; lower is better.
+/// How suitable an address is for other nodes to connect to; lower is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Suitability {
     Network,
@@ -71,7 +71,7 @@ fn suitability(interface: &Interface) -> Suitability {
     }
 }
 
-/// Whether an address works only together with the name of an interface.
+/// Returns whether an address is usable only together with the name of an interface.
 fn is_link_local(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -79,8 +79,8 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
-/// The addresses to offer to others, best first: networks, then container bridges, then loopback; within each, IPv4
-/// before IPv6. If `name` is given, only the addresses of that interface. The list may be empty.
+/// Returns the addresses to offer to peers, best first: networks, then container bridges, then loopback; within each,
+/// IPv4 before IPv6. If `name` is given, returns only the addresses of that interface. The list may be empty.
 ///
 /// # Errors
 /// If no interface of that name has an address of that family.

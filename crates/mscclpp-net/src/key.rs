@@ -18,7 +18,7 @@ pub struct Key {
 wire_struct!(Key { bytes });
 
 impl Key {
-    /// The key with these bytes.
+    /// Makes a key of these bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self { bytes }
@@ -30,14 +30,14 @@ impl Key {
         Self { bytes: Sha256::new().chain_update(purpose).chain_update(text).finalize().into() }
     }
 
-    /// The key's bytes.
+    /// Returns the key's bytes.
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; 32] {
         self.bytes
     }
 }
 
-/// Does not show the key.
+/// Prints a placeholder instead of the key.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(hidden)")

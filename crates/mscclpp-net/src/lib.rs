@@ -1,15 +1,15 @@
-//! What all parts of this repository that talk to other processes have in common.
+//! The common basis of all parts of this repository that talk to other processes.
 //!
-//! - [`interface`]: the addresses of this machine, and which of them to offer to others;
-//! - [`socket`]: TCP sockets that do not block and that notice when the other host is gone;
+//! - [`interface`]: the addresses of this node, and which of them to offer to peers;
+//! - [`socket`]: TCP sockets that do not block and that notice when the other node is gone;
 //! - [`dial`]: finding the address at which a peer answers, among several;
 //! - [`handshake`]: how both ends of a connection prove that they have the same [`key`], in [frames](frame);
 //! - [`wire`]: reading bytes from outside, with bounds;
 //! - [`event_loop`]: one thread that waits for sockets and for commands from other threads;
-//! - [`links`]: knowing peers by a key, and noticing when they leave or die;
+//! - [`links`]: TCP connections to peers that show when a peer leaves or dies;
 //! - [`env`](mod@env): the environment variables about the network.
 //!
-//! It knows nothing of GPUs, ranks or transports. Nothing in it starts a thread or keeps state, except
+//! This crate knows nothing of GPUs, ranks or transports. Nothing in it starts a thread or keeps state, except
 //! [`links::Links`]. It serves the other crates of the repository; its API changes with theirs.
 #![forbid(unsafe_code)]
 
@@ -24,5 +24,5 @@ pub mod links;
 pub mod socket;
 pub mod wire;
 
-/// What its users need of the crate below, too.
+/// Names of the crate below that users of this one need too.
 pub use mscclpp_os::{Report, SystemCall, SystemError, debug_as_report, random};

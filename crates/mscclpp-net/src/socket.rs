@@ -1,4 +1,4 @@
-//! TCP sockets as this repository uses them: they do not block, are closed on exec, and notice when the other host is
+//! TCP sockets as this repository uses them: they do not block, are closed on exec, and notice when the other node is
 //! gone.
 
 use std::{
@@ -9,13 +9,13 @@ use std::{
 
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
-/// How many connections may wait to be accepted; the system has a limit of its own.
+/// The most connections that may wait to be accepted; the system has a limit of its own.
 const BACKLOG: i32 = 4096;
 
-/// How a connection notices that the other host is gone.
+/// The times after which a connection notices that the other node is gone.
 ///
-/// Probes on an idle connection, and the data on a busy one, are acknowledged by the other host's system, not by its
-/// process. So a process that is stopped is not taken for a host that is gone.
+/// Probes on an idle connection, and the data on a busy one, are acknowledged by the other node's system, not by its
+/// process. So a process that is stopped is not taken for a node that is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Liveness {
     /// How long a connection must be silent before the first probe is sent.
@@ -28,8 +28,9 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// A host that acknowledges nothing for 3.5 s is gone: well under the five seconds in which a loss must be noticed.
-    /// For connections whose data always fits the other side's receive buffer.
+    /// The limits that take a node for gone if it acknowledges nothing for 3.5 seconds: well under the five seconds
+    /// in which a loss must be noticed. They are for connections whose data always fits the other side's receive
+    /// buffer.
     pub const PROMPT: Self = Self {
         idle: Duration::from_secs(1),
         interval: Duration::from_secs(1),
@@ -54,9 +55,9 @@ fn socket(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<Sock
     if let Some(bytes) = receive_buffer {
         socket.set_recv_buffer_size(bytes)?;
     }
-    // With it a program can listen at a port that earlier connections still have in `TIME_WAIT`, on either side: a port
-    // that users choose is often one of those the system gives to outgoing connections. On Linux it does not let two
-    // sockets listen on one address.
+    // With this option a program can listen at a port that earlier connections still have in `TIME_WAIT`, on either
+    // side: a port that users choose is often one of those the system gives to outgoing connections. On Linux it does
+    // not let two sockets listen on one address.
     socket.set_reuse_address(true)?;
     Ok(socket)
 }
@@ -85,11 +86,11 @@ pub fn listen_everywhere(v6: bool, receive_buffer: Option<usize>) -> io::Result<
     }
 }
 
-/// Begins to connect. Small packets are sent without delay. The outcome is known when the socket becomes writable: see
-/// [`is_connected`].
+/// Begins to connect. Small packets are sent without delay. Once the socket becomes writable, [`is_connected`] tells
+/// the outcome.
 ///
 /// # Errors
-/// If the system says at once that this cannot work.
+/// If the system says at once that the connection cannot be made.
 pub fn begin_connect(address: SocketAddr, receive_buffer: Option<usize>) -> io::Result<TcpStream> {
     let socket = socket(address, receive_buffer)?;
     socket.set_tcp_nodelay(true)?;
@@ -101,14 +102,14 @@ pub fn begin_connect(address: SocketAddr, receive_buffer: Option<usize>) -> io::
     Ok(socket.into())
 }
 
-/// Whether a connection that was begun is established; `false` if that is not known yet.
+/// Returns whether a connection that was begun is established; `false` if that is not known yet.
 ///
-/// The system gives an outgoing connection a free port. If nobody listens at the port that is called on this machine,
-/// it may pick that very port. The socket is then connected to itself, and each end would wait for the other to speak.
+/// The system gives an outgoing connection a free port. If nobody listens at the wanted port of this node, the system
+/// may pick that very port. The socket is then connected to itself, and each end would wait for the other to speak.
 /// Such a connection counts as refused.
 ///
 /// # Errors
-/// Why the connection failed.
+/// The reason why the connection failed.
 pub fn is_connected(stream: &TcpStream) -> io::Result<bool> {
     if let Some(error) = stream.take_error()? {
         return Err(error);
@@ -121,7 +122,7 @@ pub fn is_connected(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Accepts a connection, and makes it not block; `None` if none is waiting.
+/// Accepts a connection, and makes it not block. Returns `None` if none is waiting.
 ///
 /// # Errors
 /// If the system has no descriptor or no memory for it; try again after a while.
@@ -134,7 +135,7 @@ pub fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAdd
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock => return Ok(None),
-                // Somebody who went again before being accepted.
+                // The process that connected went away before it was accepted.
                 io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                 _ => return Err(error),
             },
@@ -148,15 +149,15 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Whether a connection failed because nothing came from the other host any more, rather than because that host ended
-/// it.
+/// Returns whether a connection failed because nothing came from the other node any more, rather than because that
+/// node ended it.
 #[must_use]
 pub fn is_silence(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
 }
 
-/// Reads some of what has arrived on a connection that does not block; `None` if nothing has.
+/// Reads some of the bytes that have arrived on a connection that does not block. Returns `None` if nothing has.
 ///
 /// # Errors
 /// [`io::ErrorKind::UnexpectedEof`] if the connection has ended; otherwise the system's error.
@@ -186,7 +187,7 @@ impl<const N: usize> Default for Incoming<N> {
 }
 
 impl<const N: usize> Incoming<N> {
-    /// Takes what has arrived; gives the message once it is whole.
+    /// Reads the bytes that have arrived. Returns the message once it is whole.
     ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the connection ended too early; otherwise the system's error.
@@ -200,7 +201,7 @@ impl<const N: usize> Incoming<N> {
         Ok(Some(&self.bytes))
     }
 
-    /// What has arrived.
+    /// Returns the bytes that have arrived so far.
     #[must_use]
     pub fn so_far(&self) -> &[u8] {
         &self.bytes[..self.filled]

@@ -1,29 +1,30 @@
-//! Bytes to and from outside: values that have one form on the wire, and a reader with bounds. All is little-endian.
+//! Values with one encoding each for messages to other processes, and a reader with bounds. All numbers are
+//! little-endian.
 
 use std::net::IpAddr;
 
-/// Bytes from outside that are malformed; the text says what is wrong.
+/// The error for malformed bytes from outside; the text says what is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// A value that has one form on the wire. [`wire_struct!`](crate::wire_struct) and [`wire_enum!`](crate::wire_enum) implement it
-/// for types that consist of such values.
+/// A value that has one encoding. [`wire_struct!`](crate::wire_struct) and [`wire_enum!`](crate::wire_enum) implement
+/// this trait for types that consist of such values.
 pub trait Wire: Sized {
-    /// Appends the value.
+    /// Appends the encoded value.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Reads what [`put`](Self::put) wrote. What else is there is malformed.
+    /// Reads the bytes that [`put`](Self::put) wrote. Any other bytes are malformed.
     fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed>;
 
-    /// The bytes of this value alone.
+    /// Returns the bytes of this value alone.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
         out
     }
 
-    /// Reads [`to_bytes`](Self::to_bytes). Nothing may follow it.
+    /// Reads the bytes of [`to_bytes`](Self::to_bytes). Nothing may follow them.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         let value = reader.take()?;
@@ -32,7 +33,7 @@ pub trait Wire: Sized {
     }
 }
 
-/// Takes values off the front of a slice. Never reads past its end, and allocates no more than the bytes that are
+/// Takes values off the front of a slice. It never reads past the end, and allocates no more than the bytes that are
 /// there.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
@@ -40,31 +41,31 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the front of `bytes`.
+    /// Makes a reader at the front of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// What has not been read yet.
+    /// Returns the bytes that have not been read yet.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// The next value.
+    /// Reads the next value.
     pub fn take<T: Wire>(&mut self) -> Result<T, Malformed> {
         T::take(self)
     }
 
-    /// The next `n` bytes.
+    /// Reads the next `n` bytes.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         let (head, rest) = self.rest.split_at_checked(n).ok_or(Malformed("it ends too early"))?;
         self.rest = rest;
         Ok(head)
     }
 
-    /// Nothing may be left over.
+    /// Ends the reading. Bytes that are left over are an error.
     pub fn end(self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed("it is too long")) }
     }
@@ -97,7 +98,7 @@ macro_rules! wire_numbers {
 }
 wire_numbers!(u8, u16, u32, u64);
 
-/// A rank or the like, in four bytes.
+/// A rank or another number, in four bytes.
 impl Wire for usize {
     fn put(&self, out: &mut Vec<u8>) {
         (*self as u32).put(out);
@@ -108,7 +109,7 @@ impl Wire for usize {
     }
 }
 
-/// A byte 0 or 1.
+/// One byte, 0 or 1.
 impl Wire for bool {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
@@ -123,10 +124,11 @@ impl Wire for bool {
     }
 }
 
-/// Texts are cut to this many bytes when they are written.
+/// The most bytes of a text that are written; longer texts are cut.
 pub const MAX_TEXT: usize = 1024;
 
-/// Two bytes of length, then UTF-8. At most [`MAX_TEXT`] bytes are written. Of what is read, bytes that are not UTF-8 are replaced.
+/// Two bytes of length, then UTF-8. At most [`MAX_TEXT`] bytes are written. Bytes that are read and are not UTF-8 are
+/// replaced.
 impl Wire for String {
     fn put(&self, out: &mut Vec<u8>) {
         let mut end = self.len().min(MAX_TEXT);
@@ -143,7 +145,7 @@ impl Wire for String {
     }
 }
 
-/// A byte 4 or 6, then the octets.
+/// One byte, 4 or 6, then the octets.
 impl Wire for IpAddr {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
@@ -178,8 +180,8 @@ macro_rules! wire_tuples {
 }
 wire_tuples!((A B) (A B C) (A B C D) (A B C D E));
 
-/// Implements [`Wire`](crate::wire::Wire) for a struct: its fields, in the order given here. Those behind a semicolon are of
-/// later versions: they have their defaults where nothing more has come.
+/// Implements [`Wire`](crate::wire::Wire) for a struct: its fields, in the order given here. Fields behind a
+/// semicolon were added in later versions: they get their default values where the bytes end before them.
 ///
 /// ```
 /// use mscclpp_net::{wire::Wire, wire_struct};
@@ -206,8 +208,8 @@ macro_rules! wire_struct {
     };
 }
 
-/// Implements [`Wire`](crate::wire::Wire) for an enum: a byte that says which variant it is, and its fields. The text is the
-/// error for any other byte.
+/// Implements [`Wire`](crate::wire::Wire) for an enum: a byte that says which variant it is, then its fields. The
+/// text is the error for any other byte.
 ///
 /// ```
 /// use mscclpp_net::{wire::{Malformed, Wire}, wire_enum};

@@ -21,15 +21,15 @@ const AGAIN: Duration = Duration::from_secs(3);
 
 /// A handshake on a new connection: it shows whether the other end is the peer.
 pub trait Handshake {
-    /// What a complete handshake gives.
+    /// The result of a complete handshake.
     type Session;
-    /// Why the handshake failed, if another process answered or the peer refused.
+    /// The reason why the handshake failed, if another process answered or the peer refused.
     type Refusal;
 
-    /// Goes as far as it can without waiting. Gives the session once the handshake is complete.
+    /// Advances the handshake as far as it can without waiting. Returns the session once the handshake is complete.
     ///
     /// # Errors
-    /// Why the attempt failed. [`io::ErrorKind::UnexpectedEof`] if the other end closed the connection.
+    /// The reason why the attempt failed: [`io::ErrorKind::UnexpectedEof`] if the other end closed the connection.
     fn advance(&mut self, stream: &TcpStream) -> Result<Option<Self::Session>, Lost<Self::Refusal>>;
 }
 
@@ -51,16 +51,16 @@ impl<R> From<io::Error> for Lost<R> {
 /// How the attempts at all addresses failed.
 #[derive(Debug)]
 pub struct Unreached<R> {
-    /// How long they were tried.
+    /// The time for which the addresses were tried.
     pub after: Duration,
-    /// The attempts that ended.
+    /// The attempts that ended, each with its address.
     pub failed: Vec<(SocketAddr, Lost<R>)>,
     /// The addresses that had given no answer when the time was up.
     pub silent: Vec<SocketAddr>,
 }
 
-/// The connection that was found (it does not block), the session of its handshake, and the address that led to the
-/// peer; or how the attempts at all addresses failed.
+/// The result of [`race()`]: the connection that was found (it does not block), the session of its handshake and the
+/// address that led to the peer; or how the attempts at all addresses failed.
 pub type Outcome<H> =
     Result<(TcpStream, <H as Handshake>::Session, SocketAddr), Unreached<<H as Handshake>::Refusal>>;
 
@@ -80,12 +80,12 @@ impl<H: Handshake> Attempt<H> {
     }
 }
 
-/// Connects to the process that completes the handshake at one of `candidates`. They are tried in turn, and side by
-/// side if they are slow. `begin` makes a handshake for each attempt. Blocks for at most about `limit`.
+/// Connects to the process that completes the handshake at one of `candidates`. The addresses are tried in turn, and
+/// side by side if they answer slowly. `begin` makes a handshake for each attempt. Blocks for at most about `limit`.
 ///
 /// # Errors
-/// If no handshake succeeded, how each address failed. An error of `begin` ends all attempts; it is the outer of the
-/// two results.
+/// If no handshake succeeded, the inner result says how each address failed. An error of `begin` ends all attempts
+/// and becomes the outer error.
 pub fn race<H: Handshake>(
     candidates: &[SocketAddr],
     limit: Duration,
@@ -146,8 +146,8 @@ fn wait<H>(active: &[Attempt<H>], limit: Duration) {
             PollFd::new(&attempt.stream, flags)
         })
         .collect();
-    // Rounded up to what the system counts in, or a deadline just ahead would be waited for in a busy loop.
+    // `poll` counts milliseconds, so the time is rounded up: rounded down, the last millisecond would be a busy loop.
     let limit = limit + Duration::from_millis(1);
-    // However it ends, what follows looks at everything.
+    // The result does not matter, because the caller looks at every connection afterwards.
     let _ = poll(&mut fds, Timespec::try_from(limit).ok().as_ref());
 }

@@ -19,17 +19,17 @@ struct Candidate {
     address: SocketAddr,
     /// How the last attempt failed.
     last: Option<Failed>,
-    /// What a process there said that has not proved to be the peer.
+    /// The answer of a process at this address that has not proved to be the peer.
     unproven: Option<String>,
-    /// An attempt was passed over and has not ended yet, so no other is needed.
+    /// An attempt was passed over and has not ended yet, so the address needs no other attempt.
     pending: bool,
 }
 
 /// The search for a connection to one peer. It opens no connection: it says which address to try, and its caller
 /// reports how the attempt ended.
 ///
-/// There is one attempt at a time, because a second connection would look like a second caller to the peer. An attempt
-/// that waits for its answer can be passed over; it goes on beside the next one.
+/// There is one attempt at a time, because a second connection would look like a second caller to the peer. An
+/// attempt that waits for its answer can be passed over: it goes on while the next address is tried.
 pub struct Search {
     started: Instant,
     deadline: Instant,
@@ -41,7 +41,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// A search at these addresses, best first, that begins at `now` and ends at the deadline.
+    /// Makes a search over these addresses, best first, that begins at `now` and ends at `deadline`.
     #[must_use]
     pub fn new(candidates: Vec<SocketAddr>, now: Instant, deadline: Instant) -> Self {
         let candidate = |address| Candidate { address, last: None, unproven: None, pending: false };
@@ -56,19 +56,19 @@ impl Search {
         }
     }
 
-    /// When the search began.
+    /// Returns the time at which the search began.
     #[must_use]
     pub fn started(&self) -> Instant {
         self.started
     }
 
-    /// When the search ends.
+    /// Returns the time at which the search ends.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// The address to try now, or `None` while there is nothing to try.
+    /// Returns the address to try now, or `None` while there is nothing to try.
     pub fn attempt(&mut self, now: Instant) -> Option<SocketAddr> {
         if self.active || now < self.retry_at {
             return None;
@@ -78,15 +78,15 @@ impl Search {
         Some(address)
     }
 
-    /// How long an attempt may take before the next address has its turn.
+    /// Returns how long an attempt may take before the next address has its turn.
     #[must_use]
     pub fn attempt_limit(&self) -> Duration {
         let patience = if self.candidates.len() == 1 { 5 } else { (1 + u64::from(self.rounds)).min(5) };
         Duration::from_secs(patience)
     }
 
-    /// Takes note of a failed attempt. True if a process at this address that has not proved to be the peer answered
-    /// for the first time.
+    /// Notes that an attempt failed. Returns true if this is the first answer at this address of a process that has
+    /// not proved to be the peer.
     pub fn failed(&mut self, address: SocketAddr, how: Failed, now: Instant) -> bool {
         let current = self.is_current(address);
         let at = if current {
@@ -107,7 +107,8 @@ impl Search {
         news
     }
 
-    /// Leaves an attempt to go on by itself and turns to the next address; `false` if there is no other to try.
+    /// Leaves an attempt to go on by itself and turns to the next address. Returns `false` if there is no other to
+    /// try.
     pub fn pass_over(&mut self, address: SocketAddr, now: Instant) -> bool {
         let current = self.is_current(address);
         let other = |(at, candidate): (usize, &Candidate)| at != self.next && !candidate.pending;
@@ -126,7 +127,8 @@ impl Search {
         self.active && self.candidates.get(self.next).is_some_and(|candidate| candidate.address == address)
     }
 
-    /// Goes on to the next address that is not pending. There is one: see `pass_over`.
+    /// Goes on to the next address that is not pending. There is always one, because `pass_over` does not make the
+    /// last one pending.
     fn advance(&mut self, now: Instant) {
         self.active = false;
         loop {
@@ -144,21 +146,21 @@ impl Search {
         }
     }
 
-    /// When to call [`Search::attempt`] again.
+    /// Returns the time at which to call [`Search::attempt`] again.
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         let idle = self.active || self.candidates.is_empty();
         if idle { self.deadline } else { self.retry_at.min(self.deadline) }
     }
 
-    /// Whether all addresses refuse connections: the peer is gone, or has not started yet.
+    /// Returns whether all addresses refuse connections: the peer is gone, or has not started yet.
     #[must_use]
     pub fn all_refused(&self) -> bool {
         self.rounds > 0 && self.candidates.iter().all(|candidate| candidate.last == Some(Failed::Refused))
     }
 
-    /// If every address has led to a process that does not prove to be the peer: the first such address, and what was
-    /// said there. Processes that have ended since count too.
+    /// Returns the first address and the answer given there if every address has led to a process that does not prove
+    /// to be the peer. Processes that have ended since count too.
     #[must_use]
     pub fn unproven(&self) -> Option<(SocketAddr, String)> {
         let stranger = |candidate: &Candidate| {
@@ -171,7 +173,7 @@ impl Search {
         self.candidates.first().and_then(|first| Some((first.address, first.unproven.clone()?)))
     }
 
-    /// The addresses tried and how each failed, for an error.
+    /// Returns the addresses tried and how each failed, for an error message.
     #[must_use]
     pub fn attempts(&self) -> Vec<Attempt> {
         let outcome = |candidate: &Candidate| match (&candidate.last, &candidate.unproven) {

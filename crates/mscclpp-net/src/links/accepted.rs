@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub(super) struct Accepted {
     pub(super) stream: TcpStream,
     pub(super) address: SocketAddr,
-    /// When the handshake must be complete.
+    /// The time at which the handshake must be complete.
     pub(super) deadline: Instant,
     protocol: Protocol,
     responder: Responder,
@@ -31,7 +31,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// Challenges the process that connected; none if the connection has ended already.
+    /// Sends a challenge to the process that connected. Returns `None` if the connection has ended already.
     pub(super) fn challenge(
         protocol: Protocol,
         stream: TcpStream,
@@ -45,12 +45,13 @@ impl Accepted {
         accepted.send(&challenge).then_some(accepted)
     }
 
-    /// Sends a few bytes, which always fit the buffer of a new socket.
+    /// Sends a few bytes, which always fit the buffer of a new socket. Returns whether all were sent.
     fn send(&self, bytes: &[u8]) -> bool {
         matches!((&self.stream).write(bytes), Ok(count) if count == bytes.len())
     }
 
-    /// Reads what has arrived, and answers once the hello is complete. The error is that the connection ended, or was refused.
+    /// Reads the bytes that have arrived, and answers once the hello is complete. Fails if the connection ended or
+    /// was refused.
     pub(super) fn read(
         &mut self,
         key_of: impl FnOnce(&Name) -> Option<Key>,

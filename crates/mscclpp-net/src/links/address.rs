@@ -31,7 +31,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// The bytes that are sent to peers. They hold the key.
+    /// Returns the bytes that are sent to peers. They contain the key.
     #[must_use]
     pub fn encode(&self, protocol: &Protocol) -> Vec<u8> {
         let mut out = protocol.begin();
@@ -41,10 +41,10 @@ impl Address {
         out
     }
 
-    /// Reads what [`Address::encode`] wrote. Nothing may follow it.
+    /// Reads the bytes that [`Address::encode`] wrote. Nothing may follow them.
     ///
     /// # Errors
-    /// [`Error::Version`] if a peer of another version wrote it, else [`Error::Malformed`].
+    /// [`Error::Version`] if a peer of another version wrote them, else [`Error::Malformed`].
     pub fn decode(protocol: &Protocol, bytes: &[u8]) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         let address = Self::read(protocol, &mut reader)?;
@@ -52,10 +52,10 @@ impl Address {
         Ok(address)
     }
 
-    /// Like [`Address::decode`], but more bytes may follow.
+    /// Reads an address like [`Address::decode`], but more bytes may follow.
     ///
     /// # Errors
-    /// As for [`Address::decode`].
+    /// The same as [`Address::decode`].
     pub fn read(protocol: &Protocol, reader: &mut Reader<'_>) -> Result<Self> {
         protocol.check(reader)?;
         let (name, key, port, count) = reader.take::<(Name, Key, u16, u8)>()?;
@@ -66,7 +66,7 @@ impl Address {
         Ok(Self { name, key, addresses, port })
     }
 
-    /// The addresses to try, best first. If the peer is on this host, loopback comes first.
+    /// Returns the addresses to try, best first. If the peer is on this node, loopback comes first.
     #[must_use]
     pub fn candidates(&self, same_host: bool) -> Vec<SocketAddr> {
         let mut ips = self.addresses.clone();

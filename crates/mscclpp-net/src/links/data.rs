@@ -23,7 +23,7 @@ pub struct DataConnection {
 }
 
 impl DataConnection {
-    /// `ours` is the key of what this side says.
+    /// Makes a connection whose outgoing headers are sealed with `ours` and whose incoming ones with `theirs`.
     pub(super) fn new(stream: TcpStream, ours: &SealKey, theirs: &SealKey) -> Self {
         Self { stream, outbound: Outbound::new(ours), inbound: Inbound::new(theirs) }
     }
@@ -31,19 +31,22 @@ impl DataConnection {
 
 /// Takes the connections on which peers send data, for a transport that has such connections.
 ///
-/// Called on the thread of the links, so the calls must not block. Dropped when that thread ends.
+/// The methods are called on the thread of the links, so they must not block. The acceptor is dropped when that
+/// thread ends.
 pub trait Acceptor: Send + Sync {
-    /// A peer with a link has opened a data connection. It counts for as long as `admission` is kept.
+    /// Takes a data connection that a peer with a link has opened. The connection counts towards the limit for as
+    /// long as `admission` is kept.
     ///
     /// # Errors
-    /// If the system has no room for it. The connection is closed, which the peer sees, and the error is logged.
+    /// If the system has no room for the connection. It is then closed, which the peer sees, and the error is logged.
     fn accept(&self, connection: DataConnection, admission: Admission) -> Result<(), SystemError>;
 
-    /// An endpoint was closed. The data connections to it must be closed too.
+    /// Closes the data connections to an endpoint that was closed.
     fn close_endpoint(&self, name: &Name);
 }
 
-/// Counts a data connection that a peer opened, for their number is limited, and reports what goes wrong on it.
+/// Counts a data connection that a peer opened, because their number is limited, and reports failures of the
+/// connection.
 pub struct Admission {
     shared: Arc<Shared>,
     request: Request,
@@ -55,26 +58,26 @@ impl Admission {
         Self { shared: shared.clone(), request }
     }
 
-    /// The endpoint of this process that the connection leads to.
+    /// Returns the endpoint of this process that the connection leads to.
     #[must_use]
     pub fn endpoint(&self) -> &Name {
         &self.request.endpoint
     }
 
-    /// The peer's endpoint from which the connection comes, as the peer claims.
+    /// Returns the endpoint that the peer claims to connect from.
     #[must_use]
     pub fn peer(&self) -> &Name {
         &self.request.from
     }
 
-    /// Refuses what came on the connection, for this `reason`. The peer is told on the link, which then ends. Links
-    /// back to the peer end too, because what this side waits for over them would never come.
+    /// Refuses what came on the connection, for this `reason`. The peer is notified on the link, which then ends.
+    /// Links back to the peer end too, because nothing that this side waits for over them would ever come.
     pub fn refuse(self, complaint: Complaint, reason: String) {
         self.report(Message::Refused(complaint), reason);
     }
 
-    /// Reports that nothing comes from the peer on this connection any more. If the link still lives, the network drops
-    /// the packets of this connection alone; the peer is then told so, and links back to it become suspect.
+    /// Reports that nothing comes from the peer on this connection any more. If the link still lives, the network
+    /// drops the packets of this connection alone; the peer is then notified, and links back to it become suspect.
     pub fn report_silence(self) {
         self.report(
             Message::Silence,
@@ -82,9 +85,9 @@ impl Admission {
         );
     }
 
-    /// Reports that the connection ended although neither side had said that it would, for this `reason`. If its link still
-    /// lives, the peer is told on it, which ends it: the peer may not know. Links back to the peer become suspect, because
-    /// what this side waits for over them may have been lost.
+    /// Reports that the connection ended although neither side had announced that it would, for this `reason`. If the
+    /// link still lives, the peer is notified on it, which ends the link: the peer may not know of the failure. Links
+    /// back to the peer become suspect, because data that this side waits for over them may have been lost.
     pub fn report_broken(self, reason: String) {
         self.report(Message::Broken, reason);
     }

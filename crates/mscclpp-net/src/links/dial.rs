@@ -30,7 +30,7 @@ struct Dialling<'a> {
     request: &'a Request,
     nonce: Nonce,
     reader: FrameReader,
-    /// Set once the challenge has been answered.
+    /// The initiator, once the challenge has been answered.
     initiator: Option<Initiator>,
 }
 
@@ -44,7 +44,7 @@ impl Handshake for Dialling<'_> {
             let hello = self.request.hello(&self.protocol, self.nonce);
             let (initiator, hello) = Initiator::answer(self.protocol.name, self.key, &hello, &challenge)
                 .map_err(|failure| Lost::Refused(failure.into()))?;
-            // It fits the buffer of a new socket.
+            // The hello fits the buffer of a new socket.
             if stream.write(&hello)? != hello.len() {
                 return Err(io::Error::from(io::ErrorKind::WriteZero).into());
             }
@@ -65,8 +65,8 @@ impl Dialling<'_> {
     }
 }
 
-/// Connects to the process that has `key` at one of `candidates`, tried in turn and side by side. Gives the address
-/// too. Blocks for at most about 10 s.
+/// Connects to the process that has `key` at one of `candidates`, which are tried in turn and side by side. Also
+/// returns the address that was reached. Blocks for at most about 10 seconds.
 pub(super) fn dial(
     protocol: Protocol,
     candidates: &[SocketAddr],
@@ -80,10 +80,10 @@ pub(super) fn dial(
     race(candidates, LIMIT, begin)?.map_err(|unreached| verdict(protocol, unreached))
 }
 
-/// The error that sums up how each address failed.
+/// Returns the error that sums up how each address failed.
 fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Refusal>) -> Error {
     let refused = |how: &Lost<_>| matches!(how, Lost::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused);
-    // Only the peer itself can prove that it has no such link, or speaks another version.
+    // Only the peer itself can prove that it has no such link, or that it speaks another version.
     let proved = |wanted: fn(&Refusal) -> bool| {
         failed.iter().find(|(_, how)| matches!(how, Lost::Refused(refusal) if wanted(refusal)))
     };
@@ -95,8 +95,8 @@ fn verdict(protocol: Protocol, Unreached { after, failed, silent }: Unreached<Re
     {
         return Error::Version { protocol: protocol.title, theirs: *theirs, ours: *ours };
     }
-    // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at another. So
-    // that the endpoint is closed counts only if everybody who answered said so.
+    // The other answers are not proved: a stranger at one of the addresses can give them, while the peer is at
+    // another. So the endpoint counts as closed only if everybody who answered said so.
     let unknown = |how: &Lost<_>| matches!(how, Lost::Refused(Refusal::Unknown));
     let mut answered = failed.iter().filter(|(_, how)| !refused(how));
     if let Some((address, how)) = answered.next()

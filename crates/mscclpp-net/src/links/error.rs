@@ -2,7 +2,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use crate::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface, wire::Malformed};
 
-/// Why links or endpoints cannot be set up.
+/// The reasons why links or endpoints cannot be set up.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,13 +12,13 @@ pub enum Error {
     /// No interface with that name has a usable address.
     #[error(transparent)]
     NoSuchInterface(#[from] NoSuchInterface),
-    /// This machine has no address to which a peer could connect.
+    /// This node has no address to which a peer could connect.
     #[error("no network interface has a usable address (MSCCLPP_SOCKET_FAMILY may exclude all there are)")]
     NoAddress,
     /// An environment variable has a malformed value.
     #[error(transparent)]
     Environment(#[from] BadVariable),
-    /// What a peer sent as the address of its endpoint is not one.
+    /// A peer sent bytes as the address of its endpoint that are no address.
     #[error("the address of an endpoint is malformed: {0}")]
     Malformed(#[from] Malformed),
     /// The peer speaks another version of the protocol.
@@ -36,19 +36,19 @@ pub enum Error {
     /// No process listens at any of the peer's addresses any more.
     #[error("the peer's process has ended, or has dropped its endpoints: nobody listens at {}", join(.addresses, ", "))]
     Gone {
-        /// Where the peer listened.
+        /// The addresses at which the peer listened.
         addresses: Vec<SocketAddr>,
     },
-    /// The peer's process is there, but its endpoint is closed.
+    /// The peer's process still runs, but its endpoint is closed.
     #[error("the peer at {address} has closed its endpoint")]
     Closed {
-        /// Where the peer listens.
+        /// The address at which the peer listens.
         address: SocketAddr,
     },
     /// No address of the peer led to it.
     #[error("the peer could not be reached at any of its addresses within {after:?}: {}", join(.attempts, "; "))]
     Unreachable {
-        /// How long the addresses were tried.
+        /// The time for which the addresses were tried.
         after: Duration,
         /// Each address, and how the attempt failed.
         attempts: Vec<Attempt>,

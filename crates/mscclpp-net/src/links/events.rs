@@ -4,36 +4,36 @@ use crate::SystemError;
 
 use super::Complaint;
 
-/// Hears what becomes of a link.
+/// Receives the end of a link.
 ///
-/// Called on the thread of the links, one call at a time. The calls must not block, because all other links wait
-/// meanwhile.
+/// The method is called on the thread of the links, one call at a time. It must not block, because all other links
+/// wait meanwhile.
 pub trait LinkEvents: Send + Sync {
-    /// The link has ended. No call follows.
+    /// Called once the link has ended. No call follows.
     fn ended(&self, end: LinkEnd);
 }
 
-/// How a link ends.
+/// The way in which a link ended.
 #[derive(Debug)]
 pub enum LinkEnd {
     /// The peer closed its endpoint.
     Goodbye,
-    /// The peer is gone. The text says how that was noticed, and where the peer was.
+    /// The peer is gone. The text says how that was noticed, and at which address the peer was.
     Lost(String),
-    /// The peer has said that it failed, and why, in bytes that should be UTF-8. No more than 503 of them.
+    /// The peer has said that it failed. The bytes are its reason, at most 503 of them, and should be UTF-8.
     Failed(Vec<u8>),
     /// The peer refused what this side sent.
     Refused {
-        /// Where the peer listens.
+        /// The address at which the peer listens.
         address: SocketAddr,
-        /// What was wrong with it.
+        /// The peer's complaint.
         complaint: Complaint,
     },
     /// This side refused what the peer sent.
     Hostile {
-        /// Where the peer listens.
+        /// The address at which the peer listens.
         address: SocketAddr,
-        /// What was wrong with it.
+        /// The fault in what the peer sent.
         reason: String,
     },
     /// The system cannot watch one more link.

@@ -38,7 +38,7 @@ pub fn parse_everything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {
         let _ = Inbound::new(&[7; 16]).open(header);
     }
-    // What a member says, whose seal is right.
+    // A message of a member, whose seal is right.
     if let Some((&[kind, flag], rest)) = bytes.split_first_chunk()
         && let Some(small) = rest.first_chunk()
     {

@@ -1,4 +1,5 @@
-//! What the two ends of a TCP connection say in the [handshake]: which endpoint it is for, and why it is not taken.
+//! The content of the [handshake](crate::handshake) between two ends of a TCP connection: the endpoint it is for, and
+//! why it is refused.
 //!
 //! ```text
 //! Hello   magic 4 | version 4 | nonce 32 | endpoint 16 | from 16 | link 8 | purpose 1
@@ -6,8 +7,8 @@
 //! Reject  reason 1, and of another version: version 4
 //! Refuse  reason
 //! ```
-//! The key is the endpoint's. In every version a hello begins like this, up to the endpoint. So it can be proved in every
-//! version, and then the error for a mismatch names both.
+//! The key is the endpoint's. In every version a hello begins with the same fields, up to the endpoint, so that both
+//! sides can prove themselves even if their versions differ, and the error for a mismatch names both versions.
 
 use crate::{
     frame::FrameReader,
@@ -19,34 +20,34 @@ use crate::{
 
 use super::{Name, Protocol};
 
-/// The largest payload of a frame: all that a stranger can make this side keep.
+/// The largest payload of a frame: the most that a stranger can make this side keep.
 const MAX_PAYLOAD: usize = 256;
 
-/// Reads the frames of a handshake.
+/// Makes a reader for the frames of a handshake.
 pub(super) fn reader() -> FrameReader {
     FrameReader::new(MAX_PAYLOAD)
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To live as long as the two ends do.
+    /// A link, which lives as long as the two ends do.
     Link,
-    /// To carry a transport's data.
+    /// A connection that carries a transport's data.
     Data,
 }
 
 wire_enum!(Purpose or "a connection is for no known purpose" { 1 => Link, 2 => Data });
 
-/// What the side that connects asks for.
+/// The request of the side that connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Request {
     /// The endpoint wanted.
     pub(super) endpoint: Name,
-    /// The endpoint of the side that connects. Claimed, not proved: any process that knows the key of the wanted
-    /// endpoint may claim it.
+    /// The endpoint of the side that connects. This is claimed, not proved: any process that knows the key of the
+    /// wanted endpoint may claim it.
     pub(super) from: Name,
-    /// The number of the link, one for each link of `from`. Connections that carry data have that of their link.
+    /// The number of the link, one for each link of `from`. Data connections have the number of their link.
     pub(super) link: u64,
     pub(super) purpose: Purpose,
 }
@@ -54,17 +55,18 @@ pub(super) struct Request {
 wire_struct!(Request { endpoint, from, link, purpose });
 
 impl Request {
-    /// Whether both were made for the same link.
+    /// Returns whether both requests were made for the same link.
     pub(super) fn is_of_the_link_of(&self, other: &Self) -> bool {
         (self.endpoint, self.from, self.link) == (other.endpoint, other.from, other.link)
     }
 
-    /// Whether it asks for a way from the endpoint that `theirs` asked for to the one that this came from.
+    /// Returns whether this asks for a link from the endpoint that `theirs` leads to, back to the one that `theirs`
+    /// comes from.
     pub(super) fn is_way_back_of(&self, theirs: &Self) -> bool {
         (self.from, self.endpoint) == (theirs.endpoint, theirs.from)
     }
 
-    /// There must be a nonce that is never used again.
+    /// Returns the hello for this request. `nonce` must never be used again.
     pub(super) fn hello(&self, protocol: &Protocol, nonce: Nonce) -> Vec<u8> {
         let mut hello = protocol.begin();
         nonce.put(&mut hello);
@@ -73,7 +75,7 @@ impl Request {
     }
 }
 
-/// Why a handshake ended.
+/// The reasons why a handshake ended without a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("it does not speak this protocol")]
@@ -104,13 +106,13 @@ impl Refusal {
         }
     }
 
-    /// What a member is told.
+    /// Returns the bytes that tell a member why it is rejected.
     fn rejection(self) -> Vec<u8> {
         let version = if let Self::Version { ours, .. } = self { &ours.to_le_bytes()[..] } else { &[] };
         [&[self.code()], version].concat()
     }
 
-    /// Why a member rejects this side.
+    /// Reads why a member rejects this side.
     fn of_rejection(said: &[u8], ours: u32) -> Result<Self, Malformed> {
         let mut reader = Reader::new(said);
         let refusal = match reader.take::<u8>()? {
@@ -134,7 +136,7 @@ impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Key | Failure::Refused(4) => Self::Key,
-            // Without a proof it is only a hint for the error message.
+            // Without a proof this is only a hint for the error message.
             Failure::Refused(3) => Self::Unknown,
             Failure::Malformed(_) | Failure::Refused(_) => Self::Foreign,
             Failure::Full(_) => Self::Full,
@@ -142,15 +144,15 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// Takes the answer to the hello, as the side that connected and speaks this `version`.
+/// Takes the answer to the hello, on the side that connected and speaks this `version`.
 pub(super) fn conclude(version: u32, initiator: Initiator, answer: &Frame) -> Result<Session, Refusal> {
     let session = initiator.session();
     let answer = initiator.conclude(answer)?;
     if answer.accepted { Ok(session) } else { Err(Refusal::of_rejection(answer.said, version)?) }
 }
 
-/// Takes the hello, as the side that listened. `key_of` gives the key of an endpoint; `admit` decides about a peer that has
-/// proved itself. The returned bytes are to be sent in either case.
+/// Takes the hello, on the side that listened. `key_of` returns the key of an endpoint; `admit` decides about a peer
+/// that has proved itself. The returned bytes are to be sent in either case.
 pub(super) fn answer(
     protocol: &Protocol,
     responder: &Responder,

@@ -19,7 +19,8 @@ fn frame(bytes: &[u8]) -> Frame {
 
 type Verdict = Result<(Request, Session), Refusal>;
 
-/// Runs a handshake between somebody with `ours` and an owner of `endpoint` with `theirs`, who speak these protocols.
+/// Runs a handshake between a side with key `ours` and an owner of `endpoint` with key `theirs`, who speak these
+/// protocols.
 fn run(
     protocols: [Protocol; 2],
     [ours, theirs]: [Key; 2],
@@ -34,7 +35,7 @@ fn run(
     (verdict, conclude(protocols[0].version, initiator, &frame(&answer)))
 }
 
-/// As [`run`], and gives how both ends see it that it failed.
+/// Runs a handshake like [`run`], and returns the refusals that the two ends see.
 fn refused(
     protocols: [Protocol; 2],
     keys: [Key; 2],
@@ -54,7 +55,7 @@ fn two_who_know_the_endpoint_agree() {
     assert_ne!(here.initiator, here.responder, "each direction has a key of its own");
 }
 
-/// Whoever changes it raises the version of every protocol.
+/// Pins the bytes of a hello. A change of them must raise the version of every protocol.
 #[test]
 fn what_is_said_is_what_it_was() {
     let said = [&b"TEST\x01\0\0\0"[..], &[2; 32], &[3; 16], &[4; 16], &77u64.to_le_bytes(), &[2]].concat();
@@ -68,7 +69,7 @@ fn what_is_said_is_what_it_was() {
 fn who_does_not_belong_is_told_why() {
     assert_eq!(refused([PROTOCOL; 2], [key(1), key(2)], NAME, Ok(())), [Some(Refusal::Key); 2]);
     assert_eq!(refused([PROTOCOL; 2], [key(1), key(1)], [9; 16], Ok(())), [Some(Refusal::Unknown); 2]);
-    // Whoever has the key, and speaks another protocol with the same magic.
+    // A side that has the key, and speaks another protocol with the same magic.
     let other = Protocol { name: "mscclpp-other", ..PROTOCOL };
     assert_eq!(refused([PROTOCOL, other], [key(1), key(1)], NAME, Ok(())), [Some(Refusal::Key); 2]);
     let other = Protocol { magic: *b"ELSE", ..PROTOCOL };
@@ -91,7 +92,7 @@ fn a_mismatch_of_versions_names_both() {
     assert_eq!(there, Some(Refusal::Version { theirs: 1, ours: 9 }));
     let text = there.unwrap().to_string();
     assert!(text.contains("version 9") && text.contains("version 1"), "{text}");
-    // Nobody without the key can say so.
+    // Without the key, the version mismatch cannot be proved.
     assert_eq!(refused([newer, PROTOCOL], [key(1), key(2)], NAME, Ok(())), [Some(Refusal::Key); 2]);
 }
 

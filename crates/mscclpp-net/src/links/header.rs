@@ -1,4 +1,4 @@
-//! Headers with a keyed check. After the handshake, everything that is said starts with one.
+//! Headers with a keyed check. After the handshake, every message begins with one.
 //!
 //! ```text
 //! offset  size  field
@@ -10,14 +10,14 @@
 //!     16    24  three numbers
 //!     40     8  seal: SipHash-2-4 of the 40 bytes before, under the key of this direction
 //! ```
-//! Numbers are little-endian. Their meaning depends on the kind, which the transport defines. [`Inbound::open`] refuses
-//! a header that was changed, made up, repeated, left out or taken from another connection.
+//! Numbers are little-endian. Their meaning depends on the kind, which the transport defines. [`Inbound::open`]
+//! refuses a header that was changed, forged, repeated, left out or taken from another connection.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher24;
 
-/// Length of a header in bytes.
+/// The length of a header in bytes.
 pub const HEADER: usize = 48;
 const SEALED: usize = 40;
 
@@ -30,17 +30,17 @@ pub type SealKey = [u8; 16];
 /// The fields of a header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// Says what the other fields mean.
+    /// The kind, which says what the other fields mean.
     pub kind: u8,
-    /// Any byte.
+    /// A byte whose meaning depends on the kind.
     pub flag: u8,
-    /// Any number.
+    /// A number whose meaning depends on the kind.
     pub small: u32,
-    /// Any numbers.
+    /// Numbers whose meaning depends on the kind.
     pub numbers: [u64; 3],
 }
 
-/// What is wrong with a header.
+/// The fault of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// The seal is wrong.
@@ -65,18 +65,18 @@ pub enum BadHeader {
 /// Counts and seals the headers of one direction, at their sender.
 pub struct Outbound {
     seal: SipHasher24,
-    // Relaxed: at any time one thread seals, and hands over to the next by other means.
+    // Relaxed: one thread at a time seals, and the hand-over to the next thread is synchronised by other means.
     next: AtomicU64,
 }
 
 impl Outbound {
-    /// No header has been sent yet.
+    /// Makes the sender's side of a direction on which no header has been sent yet.
     #[must_use]
     pub fn new(key: &SealKey) -> Self {
         Self { seal: SipHasher24::new_with_key(key), next: AtomicU64::new(0) }
     }
 
-    /// The next header. The caller must send the headers in the order of these calls.
+    /// Seals the next header. The caller must send the headers in the order of these calls.
     #[inline]
     pub fn seal(&self, fields: impl Into<Fields>) -> Header {
         let Fields { kind, flag, small, numbers } = fields.into();
@@ -102,20 +102,20 @@ pub struct Inbound {
 }
 
 impl Inbound {
-    /// No header has come yet.
+    /// Makes the receiver's side of a direction on which no header has come yet.
     #[must_use]
     pub fn new(key: &SealKey) -> Self {
         Self { seal: SipHasher24::new_with_key(key), next: 0 }
     }
 
-    /// Checks a header and gives its fields.
+    /// Checks a header and returns its fields.
     ///
     /// # Errors
     /// [`BadHeader::Seal`] or [`BadHeader::Sequence`], checked in this order.
     #[inline]
     pub fn open(&mut self, header: &Header) -> Result<Fields, BadHeader> {
         let (sealed, tag) = header.split_at(SEALED);
-        // One comparison of 8 bytes: how long it takes tells nothing.
+        // One comparison of 8 bytes takes the same time for every wrong seal.
         if tag != self.seal.hash(sealed).to_le_bytes() {
             return Err(BadHeader::Seal);
         }

@@ -15,30 +15,31 @@ pub(super) struct InboundLink {
     outbound: Outbound,
 }
 
-/// How a link from a peer ends.
+/// The way in which a link from a peer ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InboundEnd {
-    /// The peer, or its system, ended it.
+    /// The peer, or its system, ended the link.
     Ended,
-    /// Nothing comes from the peer's host any more.
+    /// Nothing comes from the peer's node any more.
     Silence,
 }
 
 impl InboundLink {
     pub(super) fn new(stream: TcpStream, request: Request, session: &Session) -> Result<Self, SystemError> {
         Liveness::PROMPT.apply(&stream).during("setting up a link")?;
-        // Or what is said right behind the handshake's answer would wait for the acknowledgement of that.
+        // Without this, a message right behind the answer of the handshake would wait for the acknowledgement of that
+        // answer.
         stream.set_nodelay(true).during("setting up a link")?;
         Ok(Self { stream, request, outbound: Outbound::new(&session.responder) })
     }
 
     pub(super) fn say(&self, message: Message) {
-        // A link carries so little that it always fits the buffer of its socket. If the connection has failed, the peer sees
-        // that.
+        // A link carries so little that a message always fits the buffer of its socket. If the connection has failed,
+        // the peer sees that.
         let _ = (&self.stream).write(&self.outbound.seal(message));
     }
 
-    /// How the link has ended, if it has.
+    /// Returns how the link has ended, if it has.
     pub(super) fn end(&self) -> Option<InboundEnd> {
         match read_some(&self.stream, &mut [0]) {
             Ok(None) => None,

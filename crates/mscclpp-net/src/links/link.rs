@@ -9,8 +9,8 @@ use super::{
     handshake::{Purpose, Request},
 };
 
-/// A link to a peer's endpoint. Keeps alive the [`Links`] that made it. When the link is dropped, they stop watching
-/// it; an event that was noticed before may still be reported.
+/// A link to a peer's endpoint. It keeps alive the [`Links`] that made it. Dropping it ends the watch; an event that
+/// was noticed before may still be reported.
 pub struct Link {
     pub(super) links: Arc<Links>,
     pub(super) request: Request,
@@ -19,14 +19,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Where the peer listens.
+    /// Returns the address at which the peer listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Opens a connection that carries data, to the peer's [`Acceptor`](super::Acceptor). Blocks for at most about 10
-    /// s.
+    /// Opens a connection that carries data to the peer's [`Acceptor`](super::Acceptor). Blocks for at most about 10
+    /// seconds.
     ///
     /// # Errors
     /// If the peer is gone, no longer has this link, or takes no more connections.
@@ -36,19 +36,19 @@ impl Link {
         Ok(DataConnection::new(stream, &session.initiator, &session.responder))
     }
 
-    /// Tells the peer that this side has failed, on its links to the endpoint that this link comes from; they end. At most
-    /// 480 bytes of `reason` are said. Never blocks.
+    /// Tells the peer that this side has failed, on the peer's links to the endpoint that this link comes from, which
+    /// then end. At most 480 bytes of `reason` are sent. Never blocks.
     pub fn tell_failure(&self, reason: String) {
         self.failures().tell(reason);
     }
 
-    /// A way to tell the peer so, for threads that must not keep the link alive.
+    /// Returns a handle that does the same as [`Link::tell_failure`], for threads that must not keep the link alive.
     #[must_use]
     pub fn failures(&self) -> Failures {
         Failures { shared: self.links.shared.clone(), request: self.request }
     }
 
-    /// A way to report problems with the link, for threads that must not keep it alive.
+    /// Returns a handle to report problems with the link, for threads that must not keep it alive.
     #[must_use]
     pub fn suspicions(&self) -> Suspicions {
         Suspicions { shared: self.links.shared.clone(), link: self.request.link }
@@ -61,7 +61,7 @@ impl Drop for Link {
     }
 }
 
-/// Tells the peer of a link that this side has failed. Does not keep the link alive.
+/// A handle to tell the peer of a link that this side has failed. It does not keep the link alive.
 #[derive(Clone)]
 pub struct Failures {
     shared: Arc<Shared>,
@@ -69,13 +69,13 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// As [`Link::tell_failure`].
+    /// The same as [`Link::tell_failure`].
     pub fn tell(&self, reason: String) {
         self.shared.commands.send(Command::TellFailure { request: self.request, reason });
     }
 }
 
-/// Takes reports that something is wrong with a link. Does not keep the link alive.
+/// A handle to report that something is wrong with a link. It does not keep the link alive.
 #[derive(Clone)]
 pub struct Suspicions {
     shared: Arc<Shared>,
@@ -83,8 +83,8 @@ pub struct Suspicions {
 }
 
 impl Suspicions {
-    /// Reports that something went wrong between the two ends, such as a data connection that broke. The link then has
-    /// one second to end for a reason of its own, such as a goodbye that is still on its way. After that the peer
+    /// Reports that something went wrong between the two ends, such as a data connection that broke. The link then
+    /// has one second to end for a reason of its own, such as a goodbye that is still on its way. After that the peer
     /// counts as lost, for the first reason reported. Never blocks.
     pub fn report(&self, reason: String) {
         self.shared.commands.send(Command::Suspect { link: self.link, reason });

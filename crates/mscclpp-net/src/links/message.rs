@@ -2,29 +2,29 @@ use std::fmt;
 
 use super::header::{BadHeader, Fields};
 
-/// What the owner of an endpoint sends on a link.
+/// A message that the owner of an endpoint sends on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     /// The endpoint is being closed.
     Goodbye,
-    /// What came over a data connection of the link was refused.
+    /// The owner refused what came over a data connection of the link.
     Refused(Complaint),
     /// The network drops the packets of a data connection of the link.
     Silence,
-    /// A connection between the two endpoints broke, as this side sees it.
+    /// The owner saw a connection between the two endpoints break.
     Broken,
-    /// So many bytes, one at least, of the reason of a failure; others may follow.
+    /// A part of the reason of a failure, of `len` bytes, at least one; more parts may follow.
     Reason { piece: [u8; PIECE], len: u8 },
-    /// The endpoint's owner has failed, for the reason that was said before.
+    /// The endpoint's owner has failed, for the reason in the messages before.
     Failed,
 }
 
 /// The most bytes of a reason in one message.
 pub(super) const PIECE: usize = 24;
-/// The most bytes of a reason. What a peer says beyond that is refused.
+/// The most bytes of a reason. A peer that sends more is refused.
 pub(super) const MAX_REASON: usize = 480;
 
-/// The messages that say that this side has failed for this reason, of which the first [`MAX_REASON`] bytes count.
+/// Returns the messages that say that this side has failed, with the first [`MAX_REASON`] bytes of the reason.
 pub(super) fn failure(reason: &str) -> impl Iterator<Item = Message> {
     let pieces = reason.as_bytes()[..reason.len().min(MAX_REASON)].chunks(PIECE).map(|bytes| {
         let mut piece = [0; PIECE];
@@ -34,12 +34,12 @@ pub(super) fn failure(reason: &str) -> impl Iterator<Item = Message> {
     pieces.chain([Message::Failed])
 }
 
-/// What a transport finds wrong with what a peer sent. The transport defines what the numbers mean.
+/// A fault that a transport finds in what a peer sent. The transport defines what the numbers mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Complaint {
-    /// A number for what is wrong.
+    /// The number of the fault.
     pub code: u32,
-    /// Values that say more.
+    /// Values that describe the fault.
     pub values: [u64; 3],
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Complaint {
     }
 }
 
-// Kinds below are those of a transport's data, which has connections of its own.
+// The kinds below these are those of a transport's data, which has connections of its own.
 const GOODBYE: u8 = 5;
 const REFUSED: u8 = 6;
 const SILENCE: u8 = 7;
@@ -131,7 +131,7 @@ mod tests {
             let fields = Fields { kind, ..Fields::default() };
             assert_eq!(Message::try_from(fields), Err(BadHeader::Kind { kind }));
         }
-        // A peer that said nothing again and again would never come to an end.
+        // A reason of no bytes is refused: a peer could repeat it for ever.
         for len in [0, 25, 255] {
             let fields = Fields { kind: REASON, flag: len, ..Fields::default() };
             assert_eq!(Message::try_from(fields), Err(BadHeader::Kind { kind: REASON }));

@@ -1,9 +1,9 @@
-//! Links between endpoints of processes: silent TCP connections that show when a peer dies or closes its endpoint.
+//! Links between endpoints of processes: idle TCP connections that show when a peer dies or closes its endpoint.
 //!
-//! A transport has one [`Links`]: a listener, and one thread that accepts, shakes hands, and watches. It opens
-//! endpoints, whose [`Address`] is sent to peers. A peer dials this address and gets a [`Link`], whose [`LinkEvents`]
-//! are called when the endpoint's owner goes. A link goes one way: only the owner of the endpoint speaks on it. Two
-//! endpoints that watch each other have one link each.
+//! A transport has one [`Links`]: a listener, and one thread that accepts connections, does handshakes, and watches.
+//! It opens endpoints, whose [`Address`] is sent to peers. A peer dials this address and gets a [`Link`], whose
+//! [`LinkEvents`] are called when the endpoint's owner goes. A link goes one way: only the owner of the endpoint
+//! speaks on it. Two endpoints that watch each other have one link each.
 //!
 //! ```
 //! use std::{
@@ -14,7 +14,7 @@
 //!
 //! const PROTOCOL: Protocol = Protocol { name: "an-example", title: "example", magic: *b"EXAM", version: 1 };
 //!
-//! /// Hands on what becomes of a link.
+//! /// Forwards the end of a link.
 //! struct Heard(Sender<String>);
 //! impl LinkEvents for Heard {
 //!     fn ended(&self, end: LinkEnd) {
@@ -24,7 +24,7 @@
 //!
 //! let links = Links::start(PROTOCOL, Options::default())?;
 //! let (here, there) = (links.open_endpoint()?, links.open_endpoint()?);
-//! // These bytes travel to the peer, which is another process as a rule.
+//! // These bytes travel to the peer, which is usually another process.
 //! let peer = Address::decode(&PROTOCOL, &there.encode(&PROTOCOL))?;
 //! let (tell, heard) = channel();
 //! let _link = links.dial(&peer, true, here.name, Arc::new(Heard(tell)))?;
@@ -34,18 +34,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A transport whose data travels over TCP too opens further connections beside a link ([`Link::open_data`]); the other
-//! side's [`Acceptor`] takes them. Each message on them is a [`header`], followed by whatever the transport adds.
+//! A transport whose data travels over TCP too opens further connections beside a link ([`Link::open_data`]); the
+//! other side's [`Acceptor`] takes them. Each message on them is a [`header`], followed by the bytes that the
+//! transport adds.
 //!
 //! # Invariants
-//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
-//!    holders never wait. [`LinkEvents`] and [`Acceptor`], which it calls, promise not to block.
+//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks
+//!    whose holders never wait. [`LinkEvents`] and [`Acceptor`], which it calls, must not block.
 //! 2. A link is open as long as the endpoint it leads to. An endpoint that closes says goodbye first; a process that
-//!    dies does not. This is how a peer that left is told from one that is lost. Trouble on data connections is never
-//!    more than a suspicion.
+//!    dies does not. So a peer that left differs from one that is lost. A failure of a data connection is only a
+//!    suspicion.
 //! 3. Little is said on a link before it ends. It always fits the socket's buffer, so nothing waits to be sent.
-//! 4. Who holds a peer for lost tells it so, on the peer's links to the same endpoint: it may be alive, and wait there for
-//!    what will never be sent.
+//! 4. A side that takes a peer for lost tells it so, on the peer's links to the same endpoint: the peer may be alive,
+//!    and wait there for data that will never be sent.
 
 mod accepted;
 mod address;
@@ -97,19 +98,20 @@ use handshake::{Purpose, Request};
 use message::Message;
 use outbound::OutboundLink;
 
-/// The name of an endpoint: random bytes. Not a secret.
+/// The name of an endpoint: random bytes, which are not secret.
 pub type Name = [u8; 16];
 
 /// Options of [`Links::start`].
 pub struct Options {
-    /// Offer peers only the addresses of this network interface. If none, `MSCCLPP_SOCKET_IFNAME` decides, if it is
-    /// set.
+    /// The network interface whose addresses are offered to peers. If `None`, `MSCCLPP_SOCKET_IFNAME` decides, if it
+    /// is set.
     pub interface: Option<String>,
-    /// Offer peers only addresses of this family. If none, `MSCCLPP_SOCKET_FAMILY` decides, if it is set.
+    /// The family of the addresses that are offered to peers. If `None`, `MSCCLPP_SOCKET_FAMILY` decides, if it is
+    /// set.
     pub family: Option<Family>,
     /// The name of the thread. The system shows its first 15 bytes.
     pub thread: &'static str,
-    /// Takes the connections that carry data. If none, they are refused.
+    /// The acceptor of connections that carry data. If `None`, such connections are refused.
     pub acceptor: Option<Arc<dyn Acceptor>>,
 }
 
@@ -119,35 +121,35 @@ impl Default for Options {
     }
 }
 
-/// The endpoints of a transport in this process, and their links. Stops when it is dropped, which takes moments. Links
-/// of endpoints that are still open then end without a goodbye.
+/// The endpoints of a transport in this process, and their links. Dropping it stops its thread, which takes moments.
+/// Links of endpoints that are still open then end without a goodbye.
 pub struct Links {
     shared: Arc<Shared>,
     _thread: ServiceThread<Command>,
 }
 
-/// What the thread shares with the rest of the process.
+/// The state that the thread shares with the rest of the process.
 struct Shared {
     protocol: Protocol,
     addresses: Vec<IpAddr>,
     port: u16,
     endpoints: Mutex<HashMap<Name, Key>>,
-    /// How many data connections peers have open.
+    /// The number of data connections that peers have open.
     admitted: AtomicUsize,
     commands: Arc<Commands<Command>>,
 }
 
 enum Command {
-    /// Report what becomes of this link.
+    /// Report the end of this link.
     Watch(OutboundLink),
-    /// Report nothing more.
+    /// Report nothing more about this link.
     Unwatch { link: u64 },
-    /// Something went wrong with a connection of that link. If the link does not end by itself shortly, it ends for
-    /// this reason.
+    /// Suspect that link, because something went wrong with one of its connections. If the link does not end by
+    /// itself shortly, it ends for this reason.
     Suspect { link: u64, reason: String },
-    /// Something went wrong on a data connection: this is said to the peer.
+    /// Say this to the peer, because something went wrong on a data connection.
     Report { request: Request, message: Message, reason: String },
-    /// The peer to which that link leads is told that this side has failed.
+    /// Tell the peer to which that link leads that this side has failed.
     TellFailure { request: Request, reason: String },
     /// Say goodbye to the endpoint's peers.
     CloseEndpoint { name: Name },
@@ -197,15 +199,15 @@ impl Links {
         Ok(Address { name, key, addresses: self.shared.addresses.clone(), port: self.shared.port })
     }
 
-    /// Says goodbye to the endpoint's peers, and accepts no more. Never blocks.
+    /// Says goodbye to the endpoint's peers, and accepts no more of them. Never blocks.
     pub fn close_endpoint(&self, name: Name) {
         self.shared.endpoints.lock().remove(&name);
         self.shared.commands.send(Command::CloseEndpoint { name });
     }
 
     /// Opens a link from an endpoint of this process to a peer's endpoint. `same_host` says that the peer is on this
-    /// host; its loopback addresses are then tried first. Blocks for at most about 10 s. `events` may be called before
-    /// this returns.
+    /// node; its loopback addresses are then tried first. Blocks for at most about 10 seconds. `events` may be called
+    /// before this returns.
     ///
     /// # Errors
     /// If the peer is gone, speaks another version, has closed its endpoint, or cannot be reached.

@@ -17,7 +17,7 @@ use super::{
     message::{MAX_REASON, Message, PIECE},
 };
 
-/// How long a link has to report for itself why its connections broke.
+/// How long a link is given to end for a reason of its own after a suspicion was reported.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// A link from an endpoint of ours to a peer's. Only the peer speaks on it.
@@ -28,7 +28,7 @@ pub(super) struct OutboundLink {
     events: Arc<dyn LinkEvents>,
     inbound: Inbound,
     header: Incoming<HEADER>,
-    /// What the peer has said so far of why it failed.
+    /// The part of the reason of its failure that the peer has sent so far.
     reason: Vec<u8>,
     suspicion: Option<(Instant, String)>,
 }
@@ -49,17 +49,18 @@ impl OutboundLink {
         &*self.events
     }
 
-    /// Something is wrong. The link has [`GRACE`] to report what; after that this reason counts, or an earlier one.
+    /// Suspects the link. It has [`GRACE`] to end for a reason of its own; after that it ends for the first reason
+    /// reported.
     pub(super) fn suspect(&mut self, reason: String, now: Instant) {
         self.suspicion.get_or_insert((now + GRACE, reason));
     }
 
-    /// When the link ends for the reason it is suspected of.
+    /// Returns the time at which the link ends for the reason it is suspected of.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.suspicion.as_ref().map(|(deadline, _)| *deadline)
     }
 
-    /// The end, if the time of grace is over.
+    /// Ends the link as lost, if it is suspected and [`GRACE`] is over.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<LinkEnd> {
         let (_, reason) = self.suspicion.take_if(|(deadline, _)| *deadline <= now)?;
         Some(self.lost(&reason))
@@ -73,7 +74,7 @@ impl OutboundLink {
         LinkEnd::Hostile { address: self.address, reason }
     }
 
-    /// Reads what the peer said; gives the end of the link, if that has come.
+    /// Reads the messages of the peer. Returns the end of the link, if that has come.
     pub(super) fn read(&mut self) -> Option<LinkEnd> {
         loop {
             let header = match self.header.read(&self.stream) {
@@ -83,7 +84,7 @@ impl OutboundLink {
             };
             self.header = Incoming::default();
             match self.inbound.open(&header).and_then(Message::try_from) {
-                // Bounded: a peer that says more is refused.
+                // The length is bounded: a peer that says more is refused.
                 Ok(Message::Reason { piece, len }) if self.reason.len() < MAX_REASON => {
                     self.reason.extend_from_slice(&piece[..usize::from(len).min(PIECE)]);
                 }
@@ -101,7 +102,7 @@ impl OutboundLink {
                 "the network swallows a connection that carries data, or its answers, and not others; a firewall's \
                  rules or state may be why",
             ),
-            // What this side saw itself says more.
+            // The reason that this side saw itself is the more precise one.
             Ok(Message::Broken) => match self.suspicion.take() {
                 Some((_, reason)) => self.lost(&reason),
                 None => self.lost(

@@ -1,4 +1,4 @@
-//! The thread that accepts connections, shakes hands, and sees peers go.
+//! The thread that accepts connections, does handshakes, and notices when peers go.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,13 +23,13 @@ use super::{
     outbound::OutboundLink,
 };
 
-/// How many handshakes may be under way at once. Each new one beyond that ends the oldest. A member proves itself
-/// within moments, so strangers who say nothing cannot keep it out.
+/// The most handshakes that may be under way at once. Each new one beyond that ends the oldest. A member proves
+/// itself within moments, so strangers who say nothing cannot keep it out.
 const MAX_HANDSHAKES: usize = if cfg!(test) { 40 } else { 1024 };
-/// How many links, and how many data connections, members may have open here. Each costs a bounded amount, so all of
-/// them together do too.
+/// The most links, and the most data connections, that members may have open here. Each costs a bounded amount, so
+/// all of them together do too.
 pub(super) const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
-/// How many connections are accepted before other sockets have their turn again.
+/// The most connections that are accepted before other sockets have their turn again.
 const MAX_ACCEPTED: usize = 64;
 
 pub(super) struct Service {
@@ -37,11 +37,11 @@ pub(super) struct Service {
     acceptor: Option<Arc<dyn Acceptor>>,
     events: EventLoop<Command>,
     listener: Listener<TcpListener>,
-    /// By their tokens, like the other connections.
+    /// The handshakes by the token of their connection, as in the maps below.
     handshakes: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, InboundLink>,
     outbound: HashMap<u64, OutboundLink>,
-    /// Own endpoints, and those of peers that were told that this side has failed.
+    /// Pairs of an own endpoint and a peer's endpoint that was notified that this side has failed.
     failed: HashSet<(Name, Name)>,
 }
 
@@ -68,7 +68,7 @@ impl Service {
         loop {
             let ready = self.events.wait_or_retry(self.wake_at());
             let now = Instant::now();
-            // In this order: what links report counts before suspicions and requests.
+            // The order matters: the messages on links count before suspicions and requests.
             self.read_links(&ready, now);
             self.advance_handshakes(&ready, now);
             if !self.run_commands(now) {
@@ -80,9 +80,9 @@ impl Service {
         }
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     fn wake_at(&self) -> Option<Instant> {
-        // All handshakes have the same time, so the oldest one's is up first.
+        // All handshakes have the same time limit, so the oldest one ends first.
         let handshake = self.handshakes.first_key_value().map(|(_, accepted)| accepted.deadline);
         let suspicions = self.outbound.values().filter_map(OutboundLink::deadline);
         suspicions.chain(handshake).chain(self.listener.resume_at).min()
@@ -150,12 +150,12 @@ impl Service {
         if open < MAX_OPEN { Ok(()) } else { Err(Refusal::Full) }
     }
 
-    /// The links, one as a rule, to which a connection belongs.
+    /// Returns the links to which a connection belongs, usually one.
     fn links_of(&self, request: &Request) -> impl Iterator<Item = &InboundLink> {
         self.inbound.values().filter(|link| link.request.is_of_the_link_of(request))
     }
 
-    /// The links from the peer to which a connection was asked for, to where it was asked for.
+    /// Returns the links from the endpoint that `request` leads to, back to the one that `request` comes from.
     fn ways_back_of(&self, request: &Request) -> impl Iterator<Item = &InboundLink> {
         self.inbound.values().filter(|link| link.request.is_way_back_of(request))
     }
@@ -169,7 +169,7 @@ impl Service {
     ) {
         let result = match (request.purpose, &self.acceptor) {
             (Purpose::Data, Some(acceptor)) => {
-                // From here on the transport waits for what it brings.
+                // From here on the transport waits for the data of this connection.
                 self.events.remove(&stream);
                 let connection = DataConnection::new(stream, &session.responder, &session.initiator);
                 acceptor.accept(connection, Admission::new(&self.shared, request))
@@ -177,16 +177,17 @@ impl Service {
             (Purpose::Link, _) => InboundLink::new(stream, request, session).map(|link| {
                 self.inbound.insert(token, link);
             }),
-            // `admit` has let none of these in; one that came would be closed.
+            // `admit` refuses data connections without an acceptor, so none comes here; if one did, it would be
+            // closed.
             (Purpose::Data, None) => Ok(()),
         };
-        // The peer sees its connection close.
+        // The peer sees that its connection is closed.
         if let Err(error) = result {
             tracing::error!(target: "mscclpp::conn", from = %address, error = %Report(&error), "a peer's connection could not be set up");
         }
     }
 
-    /// Carries out what other threads asked for; false to stop.
+    /// Carries out the commands of other threads. Returns false if the thread is to stop.
     fn run_commands(&mut self, now: Instant) -> bool {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
@@ -217,18 +218,19 @@ impl Service {
         true
     }
 
-    /// Something went wrong on a data connection. The peer may not know, and is told so on its link.
+    /// Reports that something went wrong on a data connection. The peer may not know of it, so it is notified on its
+    /// link.
     fn report(&mut self, request: &Request, message: Message, reason: &str, now: Instant) {
         match message {
             Message::Refused(_) => {
                 tracing::error!(target: "mscclpp::conn", reason, "what a peer sent was refused");
             }
-            // The link has said more already.
+            // The end of the link has said more already.
             Message::Silence if self.links_of(request).next().is_none() => return,
             Message::Silence => {
                 tracing::warn!(target: "mscclpp::conn", "the network swallows a peer's connection");
             }
-            // A peer that was told that this side has failed cuts what it sends here, and that is no news.
+            // A peer that was notified that this side has failed closes its connections to here, which needs no report.
             _ if self.failed.contains(&(request.endpoint, request.from)) => return,
             _ => tracing::info!(target: "mscclpp::conn", reason, "a peer's connection broke"),
         }
@@ -236,7 +238,7 @@ impl Service {
         if !matches!(message, Message::Refused(_)) {
             return self.suspect_way_back(request, reason, now);
         }
-        // Waiting for that peer is in vain.
+        // The peer will not send what this side waits for.
         self.outbound.retain(|_, link| {
             let ends = link.request.is_way_back_of(request);
             if ends {
@@ -246,7 +248,8 @@ impl Service {
         });
     }
 
-    /// Suspects the links to the peer that made this request: if it is lost, waiting for it over them is in vain.
+    /// Suspects the links to the peer that made this request: if the peer is lost, waiting for it over them is in
+    /// vain.
     fn suspect_way_back(&mut self, request: &Request, reason: &str, now: Instant) {
         let back = self.outbound.values_mut().filter(|link| link.request.is_way_back_of(request));
         back.for_each(|link| link.suspect(reason.to_owned(), now));
@@ -267,7 +270,7 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        // Bounded, so that other connections have their turn in between.
+        // The number is bounded, so that other connections have their turn in between.
         for _ in 0..MAX_ACCEPTED {
             let Some((stream, address)) = self.listener.accept(now, socket::accept) else { return };
             let nonce = match random() {

@@ -1,4 +1,4 @@
-//! Processes with endpoints, as their peers and strangers meet them.
+//! Tests of processes with endpoints, to which peers and strangers connect.
 
 use std::{
     io::Write,
@@ -33,7 +33,7 @@ impl LinkEvents for Tell {
     }
 }
 
-/// A link, and its end.
+/// A link, and the channel that receives its end.
 struct Watched {
     link: Link,
     events: Receiver<LinkEnd>,
@@ -44,7 +44,7 @@ impl Watched {
         self.events.recv_timeout(LIMIT).expect("no end")
     }
 
-    /// Why the peer is lost.
+    /// Waits for the end of the link and returns why the peer is lost.
     fn lost(&self) -> String {
         match self.end() {
             LinkEnd::Lost(reason) => reason,
@@ -52,7 +52,7 @@ impl Watched {
         }
     }
 
-    /// Whether the peer has closed its endpoint.
+    /// Waits for the end of the link and returns whether the peer has closed its endpoint.
     fn says_goodbye(&self) -> bool {
         matches!(self.end(), LinkEnd::Goodbye)
     }
@@ -84,7 +84,7 @@ impl Acceptor for Taken {
     }
 }
 
-/// One process's part.
+/// One simulated process of a test.
 struct Process {
     links: Arc<Links>,
     address: Address,
@@ -114,7 +114,7 @@ impl Process {
         Ok(Watched { link, events })
     }
 
-    /// One of its addresses.
+    /// Returns one of the addresses of this process.
     fn at(&self) -> SocketAddr {
         self.address.candidates(true)[0]
     }
@@ -132,7 +132,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The same endpoint, if its process listened at a port of this host.
+/// Returns the same endpoint, as if its process listened at a port of this node.
 fn moved(address: &Address, port: u16) -> Address {
     Address { addresses: vec![[127, 0, 0, 1].into()], port, ..address.clone() }
 }
@@ -153,7 +153,7 @@ fn a_link_that_was_dropped_brings_nothing_more() {
     let Watched { link, events } = a.dial(&b);
     let other = a.dial(&b);
     drop(link);
-    // The thread lets go of what it called.
+    // The thread drops the `LinkEvents` that it called.
     assert!(matches!(events.recv_timeout(LIMIT), Err(std::sync::mpsc::RecvTimeoutError::Disconnected)));
     b.links.close_endpoint(b.address.name);
     assert!(other.says_goodbye());
@@ -245,10 +245,10 @@ fn strangers_do_not_disturb() {
     for len in 0..200usize {
         let mut stranger = TcpStream::connect(b.at()).unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
-        // It may have been turned away already.
+        // The stranger may have been turned away already, so this may fail.
         let _ = stranger.write_all(&bytes);
     }
-    // Somebody who knows the name of an endpoint, and not its key; data without a link.
+    // A caller that knows the name of an endpoint but not its key, and a data connection without a link.
     let stranger = Address { key: Key::from_bytes([7; 32]), ..moved(&b.address, b.at().port()) };
     let Err(refused) = a.try_dial(&stranger) else { panic!("let in") };
     assert!(refused.to_string().contains("key"), "{refused}");
@@ -329,7 +329,7 @@ fn an_endpoint_that_was_closed_is_told() {
     assert!(matches!(error, Error::Closed { .. }), "{error}");
 }
 
-/// As where the first packets of a connection are lost, and the next ones wait for theirs.
+/// Plays a network that loses the first packets of a connection, so that a second attempt is needed.
 #[test]
 fn an_address_that_is_silent_is_tried_again() {
     let (a, b) = (Process::start(), Process::start());
@@ -360,7 +360,7 @@ fn an_unknown_interface_is_an_error_that_names_it() {
     assert!(error.to_string().contains("nosuch0"), "{error}");
 }
 
-/// As of a transport whose connection lets go of its link when that ends.
+/// Plays a transport whose connection drops its link when the link ends.
 #[test]
 fn the_last_owner_may_be_the_thread_itself() {
     #[derive(Default)]
@@ -383,14 +383,14 @@ fn the_last_owner_may_be_the_thread_itself() {
 
 #[test]
 fn a_connection_that_breaks_is_known_to_both() {
-    // Seen by who receives on it.
+    // The receiver sees it first.
     let (a, b) = (Process::start(), Process::start());
     let (ab, ba) = (a.dial(&b), b.dial(&a));
     let _data = ab.link.open_data().unwrap();
     b.taken.last().report_broken("it was cut".to_owned());
     assert!(ab.lost().contains("broke"));
     assert!(ba.lost().starts_with("it was cut"));
-    // By who sends on it.
+    // The sender sees it first.
     let (ab, ba) = (a.dial(&b), b.dial(&a));
     ab.link.suspicions().report("sending failed".to_owned());
     assert!(ab.lost().starts_with("sending failed"));

@@ -1,4 +1,4 @@
-//! The addresses of endpoints, as they are sent.
+//! Tests of the encoded addresses of endpoints.
 
 use mscclpp_net::{
     key::Key,

@@ -1,4 +1,4 @@
-//! The environment variables about the network.
+//! Tests of the environment variables about the network.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,4 @@
-//! A loop that waits for sockets and for commands.
+//! Tests of a loop that waits for sockets and for commands.
 
 use std::{
     io::Write,
@@ -28,7 +28,7 @@ fn no_command_is_missed_and_their_order_is_kept() {
         }
         let mut next = [0; SENDERS as usize];
         while next != [EACH; SENDERS as usize] {
-            // A command that is missed would make this wait for its whole time.
+            // A missed command would make this wait for the whole time.
             let began = Instant::now();
             assert_eq!(wait(&events, LONG), []);
             assert!(began.elapsed() < LONG, "stopped at {next:?}");

@@ -1,4 +1,4 @@
-//! Frames, cut out of a stream of bytes.
+//! Tests of frames that are cut out of a stream of bytes.
 
 use std::io::{self, Read};
 
@@ -42,7 +42,7 @@ fn a_broken_header_is_seen_as_early_as_can_be() {
     }
 }
 
-/// Gives a few bytes at a time, and would block in between.
+/// A stream that gives a few bytes at a time, and would block in between.
 struct Slow<'a>(&'a [u8], bool);
 
 impl Read for Slow<'_> {

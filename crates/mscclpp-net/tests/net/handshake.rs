@@ -1,4 +1,4 @@
-//! Two ends that prove to each other that they have one key, and strangers who have not.
+//! Tests of two ends that prove to each other that they have one key, and of strangers who do not have it.
 
 use mscclpp_net::{
     frame::FrameReader,
@@ -19,7 +19,7 @@ fn frame(bytes: &[u8]) -> Frame {
     reader.take().unwrap().unwrap()
 }
 
-/// One who has been challenged and has answered, as the two ends have it.
+/// Challenges an initiator that answers. Returns both ends and the initiator's hello.
 fn begin(ours: &Key, hello: &[u8], nonce: u8) -> (Responder, Initiator, Frame) {
     let (responder, challenge) = Responder::challenge(PROTOCOL, [nonce; 32]);
     let (initiator, first) = Initiator::answer(PROTOCOL, ours, hello, &frame(&challenge)).unwrap();
@@ -51,7 +51,7 @@ fn another_key_and_another_protocol_do_not_get_in() {
     let (other, _) = Responder::challenge("mscclpp-other", [9; 32]);
     assert_eq!(verify(&other, &key(1), &first).err(), Some(Failure::Key));
     let (_, initiator, _) = begin(&key(1), HELLO, 9);
-    // The other protocol's answer to the same hello.
+    // The other protocol's answer to the same hello is not accepted.
     let (other, challenge) = Responder::challenge("mscclpp-other", [9; 32]);
     let (_, first) = Initiator::answer("mscclpp-other", &key(1), HELLO, &frame(&challenge)).unwrap();
     let accept = verify(&other, &key(1), &frame(&first)).unwrap().accept(&[]);
@@ -79,7 +79,7 @@ fn an_old_proof_is_worth_nothing() {
     assert!(initiator.conclude(&accept).is_ok());
     let (later, _) = Responder::challenge(PROTOCOL, [2; 32]);
     assert_eq!(verify(&later, &key(1), &first).err(), Some(Failure::Key));
-    // The same challenge again, from one who recorded an earlier handshake.
+    // The same challenge again comes from somebody who recorded an earlier handshake.
     let (_, fresh, _) = begin(&key(1), b"another nonce", 1);
     assert_eq!(fresh.conclude(&accept), Err(Failure::Key));
 }
@@ -91,7 +91,7 @@ fn nothing_can_be_sent_back_to_who_said_it() {
     let (initiator, first) = Initiator::answer(PROTOCOL, &key(1), HELLO, &challenge).unwrap();
     assert!(verify(&responder, &key(1), &challenge).is_err());
     assert!(Initiator::answer(PROTOCOL, &key(1), HELLO, &frame(&first)).is_err());
-    // Also not as the answer it would have to be.
+    // The hello is not accepted as an answer either.
     let mirrored = Frame { kind: Kind::Accept, payload: frame(&first).payload };
     assert_eq!(initiator.conclude(&mirrored), Err(Failure::Key));
 }
@@ -111,7 +111,7 @@ fn what_was_cut_or_changed_is_worth_nothing() {
             assert!(answered(&challenge).unwrap().0.conclude(&changed).is_err(), "{changed:?}");
         }
     }
-    // A changed challenge is not recognised; what is said in answer to it does not fit the true one.
+    // An initiator does not notice a changed challenge; but its answer does not fit the true challenge.
     for changed in changes(&challenge) {
         if let Ok((_, bytes)) = answered(&changed) {
             assert_eq!(verify(&responder, &key(1), &frame(&bytes)).err(), Some(Failure::Key));
@@ -119,7 +119,7 @@ fn what_was_cut_or_changed_is_worth_nothing() {
     }
 }
 
-/// A frame with each of its bits flipped, cut to each length, a byte longer, and as of another kind.
+/// Returns a frame with each of its bits flipped, cut to each length, a byte longer, and with another kind.
 fn changes(good: &Frame) -> Vec<Frame> {
     let with = |payload: Vec<u8>| Frame { kind: good.kind, payload };
     let flipped = (0..8 * good.payload.len()).map(|bit| {
@@ -134,7 +134,8 @@ fn changes(good: &Frame) -> Vec<Frame> {
     flipped.chain(cut).chain([longer]).chain(other).collect()
 }
 
-/// Proofs and keys that another implementation computed. Whoever changes them raises the version of every protocol.
+/// Pins proofs and keys that another implementation computed. A change of them must raise the version of every
+/// protocol.
 #[test]
 fn what_is_said_is_what_it_was() {
     let hex = |bytes: &[u8]| bytes[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();

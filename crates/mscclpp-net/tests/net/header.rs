@@ -1,4 +1,4 @@
-//! Headers with a keyed check.
+//! Tests of headers with a keyed check.
 
 use mscclpp_net::links::header::{BadHeader, Fields, HEADER, Inbound, Outbound, SealKey};
 
@@ -15,7 +15,7 @@ fn headers_arrive_as_they_were_sent() {
     }
 }
 
-/// Seals that another implementation computed.
+/// Pins seals that another implementation computed.
 #[test]
 fn headers_are_what_they_were() {
     let outbound = Outbound::new(&KEY);

@@ -1,4 +1,4 @@
-//! Which addresses of a machine are offered to others.
+//! Tests of which addresses of a node are offered to others.
 
 use std::net::IpAddr;
 

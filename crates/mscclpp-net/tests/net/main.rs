@@ -1,4 +1,4 @@
-//! Each module has the tests of the one with its name.
+//! Each module has the tests of the source module with its name.
 
 mod address;
 mod env;

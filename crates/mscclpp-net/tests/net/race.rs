@@ -1,4 +1,4 @@
-//! A peer is found among several addresses, tried side by side.
+//! Tests of finding a peer among several addresses that are tried side by side.
 
 use std::{
     io::{self, Write},
@@ -14,7 +14,7 @@ use mscclpp_net::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The peer says `yes!`, and others something else.
+/// A handshake in which the peer says `yes!`, and others say something else.
 #[derive(Default)]
 struct Word(Incoming<4>);
 

@@ -1,4 +1,4 @@
-//! A peer is looked for at one address after the other.
+//! Tests of looking for a peer at one address after the other.
 
 use std::{
     net::SocketAddr,
@@ -46,13 +46,13 @@ fn how_each_address_failed_is_kept() {
     assert!(!search.all_refused());
     assert_eq!(search.wake_at() - now, Duration::from_secs(1));
 
-    // That one has ended.
+    // The process at the first address has ended.
     let now = search.wake_at();
     search.attempt(now);
     assert!(!search.failed(first, Failed::Refused, now));
     assert_eq!(search.unproven().unwrap().1, "its key is not ours");
     assert_eq!(outcomes(&search)[0], "nobody listens there; before that, its key is not ours");
-    // Something else is in the way now.
+    // A different failure at the second address replaces the first.
     search.attempt(now);
     search.failed(second, Failed::Other("no answer in time".into()), now);
     assert!(search.unproven().is_none());

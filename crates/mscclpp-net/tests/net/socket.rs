@@ -1,4 +1,4 @@
-//! Sockets that do not block.
+//! Tests of sockets that do not block.
 
 use std::{
     io::{self, Write},

@@ -1,4 +1,4 @@
-//! Bytes from outside, read with bounds.
+//! Tests of reading bytes from outside, with bounds.
 
 use std::net::IpAddr;
 

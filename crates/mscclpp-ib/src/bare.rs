@@ -14,14 +14,14 @@ use crate::{
     error::Result,
 };
 
-/// A device, opened once more, with the port that endpoints use by default.
+/// A device that is opened separately, with the port that endpoints use by default.
 pub struct BareDevice {
     pub name: String,
     adapter: Arc<Adapter>,
     port: Port,
 }
 
-/// Memory that a device may read and write, and others through it.
+/// Registered memory that a device may read and write, also for its peers.
 pub struct BareMemory(Mr);
 
 /// A queue pair with a completion queue for each direction.
@@ -33,7 +33,7 @@ pub struct BareQueuePair {
     port: Port,
 }
 
-/// What the other end must know of a queue pair.
+/// The properties of a queue pair that the other end must know.
 pub type BarePath = (u32, [u64; 3]);
 
 impl InfiniBand {
@@ -47,7 +47,7 @@ impl InfiniBand {
 }
 
 impl BareDevice {
-    /// How many requests a queue pair can have under way at most.
+    /// Returns the most requests that a queue pair can have under way.
     pub fn depth(&self) -> u32 {
         self.adapter.limits().max_qp_wr.min(self.adapter.limits().max_cqe)
     }
@@ -56,17 +56,18 @@ impl BareDevice {
         self.adapter.limits().atomics
     }
 
-    /// Registers `len` bytes from `start`: for data that may pass data on its way there, if `relaxed`, or for words.
+    /// Registers `len` bytes from `start`: if `relaxed`, for data, whose writes may overtake each other; else for
+    /// words.
     ///
     /// # Safety
-    /// It must be memory that stays until this is dropped, and is accessed with atomics alone.
+    /// The range must be memory that lives until this is dropped, and must be accessed with atomics alone.
     pub unsafe fn register(&self, start: u64, len: u64, relaxed: bool) -> Result<BareMemory> {
         let access = if relaxed { Access::Relaxed } else { Access::Strict };
         // SAFETY: the caller's promise.
         unsafe { Mr::of_host(&self.adapter, start, len, access) }.map(BareMemory)
     }
 
-    /// A queue pair that may have receives posted, and be connected.
+    /// Makes a queue pair that may have receives posted, and be connected.
     pub fn queue_pair(&self, sends: u32, receives: u32, inline: u32) -> Result<BareQueuePair> {
         let [sent, received] = [sends, receives].map(|entries| Cq::new(&self.adapter, entries, 1, None));
         let (sent, received) = (sent?, received?);
@@ -97,12 +98,13 @@ impl BareQueuePair {
         self.qp.connect(&self.port, &to, &Reliability::default())
     }
 
-    /// How many bytes a request may carry itself.
+    /// Returns the most bytes of data that a request may carry itself.
     pub fn inline(&self) -> u32 {
         self.qp.inline()
     }
 
-    /// The functions, the queue pair, and the completion queues of what was sent and received. They live as long as this.
+    /// Returns the functions, the queue pair, and the completion queues of sends and of receives. They live as long
+    /// as this.
     pub fn raw(&self) -> (&'static Verbs, *mut ibv_qp, [*mut ibv_cq; 2]) {
         (self.qp.adapter().verbs, self.qp.as_ptr(), [self.sent.as_ptr(), self.received.as_ptr()])
     }

@@ -1,4 +1,4 @@
-//! The parts of endpoints and regions that are sent to peers, and what the two ends of a queue tell each other.
+//! The parts of endpoints and regions that are sent to peers, and the messages between the two ends of a queue.
 //!
 //! ```text
 //! endpoint:  the address of its link | atomics 1 | Ethernet 1 | GID 16 | device name
@@ -30,15 +30,15 @@ fn malformed(what: &'static str) -> impl Fn(Malformed) -> Error {
     move |Malformed(problem)| Error::Malformed { what, problem }
 }
 
-/// How to reach an endpoint, and what the other end must know of it.
+/// The part of an endpoint that a peer needs to reach it and to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndpointBlob {
     pub(crate) address: Address,
-    /// Whether signals may be atomics there: the adapter has them, and the mode allows it.
+    /// Whether signals to this endpoint may be atomics: the adapter has them, and the mode allows it.
     pub(crate) atomics: bool,
     pub(crate) is_ethernet: bool,
     pub(crate) gid: Gid,
-    /// For messages.
+    /// The name of the device, for messages.
     pub(crate) device: String,
 }
 
@@ -59,7 +59,7 @@ impl EndpointBlob {
     }
 }
 
-/// What a peer's adapter must know about a region.
+/// The part of a region that a peer's adapter needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionBlob {
     pub(crate) id: u64,
@@ -76,7 +76,7 @@ impl RegionBlob {
         out
     }
 
-    /// `id` and `len` are what the envelope around the blob says.
+    /// Reads the blob of a region. `id` and `len` come from the envelope around the blob.
     pub(crate) fn decode(bytes: &[u8], id: u64, len: u64) -> Result<Self> {
         const WHAT: &str = "a registered memory";
         let mut reader = Reader::new(bytes);
@@ -96,21 +96,21 @@ impl RegionBlob {
     }
 }
 
-/// What the side that opens a queue says about its end.
+/// The message in which the side that opens a queue describes its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) path: Path,
-    /// Signals come as immediate data, for which receives are needed.
+    /// Whether signals come as immediate data, which needs receives.
     pub(crate) immediates: bool,
-    /// Where the other side writes how many receives it has posted again: an address and its key.
+    /// The address and key to which the other side writes how many receives it has posted again.
     pub(crate) credit: (u64, u32),
 }
 
-/// What the other side answers.
+/// The message with which the other side answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) path: Path,
-    /// How many receives it has posted.
+    /// The number of receives that it has posted.
     pub(crate) receives: u32,
 }
 

@@ -19,29 +19,29 @@ pub struct InfiniBandBuilder {
 }
 
 impl InfiniBand {
-    /// Begins a provider with chosen settings.
+    /// Makes a builder of a provider with other settings than the defaults.
     pub fn builder() -> InfiniBandBuilder {
         InfiniBandBuilder::default()
     }
 }
 
 impl InfiniBandBuilder {
-    /// Whether data may overtake other data on the way from the adapter to memory. Some machines need this for full
-    /// speed. Updates of words never overtake data either way. Takes precedence over `MSCCLPP_IB_RELAXED_ORDERING`; on
-    /// by default.
+    /// Sets whether data may overtake other data on the way from the adapter to memory. Some nodes need this for full
+    /// speed. Updates of words never overtake data either way. Takes precedence over `MSCCLPP_IB_RELAXED_ORDERING`;
+    /// on by default.
     pub fn relaxed_ordering(mut self, on: bool) -> Self {
         self.provider.relaxed_ordering = Some(on);
         self
     }
 
-    /// How signals travel to and from endpoints whose configuration does not say. Takes precedence over
-    /// `MSCCLPP_IBV_MODE`. The two ends of a connection may say different things: see [`IbMode`].
+    /// Sets how signals travel to and from endpoints whose configuration does not say. Takes precedence over
+    /// `MSCCLPP_IBV_MODE`. The two ends of a connection may have different modes, as [`IbMode`] describes.
     pub fn mode(mut self, mode: IbMode) -> Self {
         self.provider.mode = mode;
         self
     }
 
-    /// Uses these functions instead of the library's: for tests with a simulated adapter.
+    /// Uses these functions instead of the library's, for tests with a simulated adapter.
     ///
     /// # Safety
     /// The functions must behave like those of libibverbs.
@@ -50,15 +50,15 @@ impl InfiniBandBuilder {
         self
     }
 
-    /// Takes simulated devices for GPUs of these properties, whose memory adapters reach and the host does not: for tests
-    /// with a simulated adapter.
+    /// Treats simulated devices as GPUs with these properties, whose memory adapters reach and the host does not. For
+    /// tests with a simulated adapter.
     #[doc(hidden)]
     pub fn gpus_like(mut self, direct: GpuDirect) -> Self {
         self.provider.gpus_like = Some(direct);
         self
     }
 
-    /// Makes the provider. Nothing is loaded yet.
+    /// Makes the provider. Nothing is loaded before its first use.
     #[must_use]
     pub fn build(self) -> InfiniBand {
         self.provider

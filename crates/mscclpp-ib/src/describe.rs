@@ -1,4 +1,4 @@
-//! Describes the RDMA devices of this machine and what this transport would use, for reports. Changes nothing.
+//! Reports about the RDMA devices of this node and what this transport would use. Changes nothing.
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -19,7 +19,7 @@ use crate::{
 pub struct Inventory {
     /// The name or path of the library.
     pub library: String,
-    /// The functions that the library is too old to have, each with the reason.
+    /// The functions that this version of the library lacks, each with the reason.
     pub missing: Vec<String>,
     /// All devices, sorted by PCI address; those without one come last, sorted by name.
     pub devices: Vec<DeviceReport>,
@@ -29,27 +29,27 @@ pub struct Inventory {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceReport {
-    /// Its name, such as `mlx5_0`.
+    /// The name, such as `mlx5_0`.
     pub name: String,
-    /// Its PCI address. `None` for a device in software.
+    /// The PCI address; `None` for a device in software.
     pub pci: Option<String>,
     /// The transport that uses it, if any.
     pub transport: Option<Transport>,
-    /// Why it has this transport, or none.
+    /// The reason why the device has this transport, or none.
     pub why: String,
-    /// What the opened device reports, or why it cannot be opened.
+    /// The report of the opened device, or why it cannot be opened.
     pub details: Result<DeviceDetails, String>,
 }
 
-/// What an opened device reports.
+/// The report of an opened device.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DeviceDetails {
-    /// Whether it has RDMA atomics. If not, signals are writes with immediate data.
+    /// Whether the device has RDMA atomics. If not, signals are writes with immediate data.
     pub atomics: bool,
-    /// Its ports, from number 1 on; for a port that does not answer, the reason.
+    /// The ports, from number 1 on; for a port that does not answer, the reason.
     pub ports: Vec<Result<PortReport, String>>,
-    /// What an endpoint uses if its configuration names no port and no GID, or why it can use nothing.
+    /// The port that an endpoint uses if its configuration names no port and no GID, or why it can use none.
     pub used: Result<UsedPort, String>,
 }
 
@@ -57,17 +57,17 @@ pub struct DeviceDetails {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PortReport {
-    /// Counted from 1.
+    /// The number, counted from 1.
     pub number: u8,
-    /// Whether it can be used now.
+    /// Whether the port can be used now.
     pub is_active: bool,
-    /// Its state in the library's words.
+    /// The state in the library's words.
     pub state: String,
-    /// Whether it is Ethernet (RoCE); otherwise it is InfiniBand.
+    /// Whether the port is Ethernet (RoCE); otherwise it is InfiniBand.
     pub is_ethernet: bool,
     /// The MTU in use, in bytes; 0 if the library gives a value that this version does not know.
     pub mtu: u32,
-    /// The entries of its GID table that hold a GID.
+    /// The entries of the GID table that hold a GID.
     pub gids: Vec<GidReport>,
 }
 
@@ -75,11 +75,11 @@ pub struct PortReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GidReport {
-    /// Its place in the table.
+    /// The index in the table.
     pub index: u32,
     /// The identifier; an IPv4 address is shown as an IPv4-mapped IPv6 address.
     pub gid: Ipv6Addr,
-    /// Its kind, such as `RoCE v2`.
+    /// The kind, such as `RoCE v2`.
     pub kind: String,
     /// Whether the network interface behind it is in this process's network namespace; `None` if that is not known.
     pub in_this_namespace: Option<bool>,
@@ -89,21 +89,21 @@ pub struct GidReport {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UsedPort {
-    /// Counted from 1.
+    /// The number of the port, counted from 1.
     pub number: u8,
-    /// Its place in the port's GID table.
+    /// The index of the GID in the port's table.
     pub gid_index: u32,
-    /// Why this port and this GID.
+    /// The reason for this port and this GID.
     pub why: String,
 }
 
-/// Why something cannot be used, and what to do about it.
+/// The reason why something cannot be used, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unavailable {
-    /// What was tried and how it failed.
+    /// The attempt, and how it failed.
     pub reason: String,
-    /// What to do.
+    /// The advice to the user.
     pub remedy: String,
 }
 
@@ -119,8 +119,8 @@ impl InfiniBand {
     /// Describes the library, its devices, their ports and GIDs, and which of them would be used. Loads the library,
     /// and opens each device for a moment; drivers may block for some milliseconds each.
     ///
-    /// Devices are described even if none can be chosen, for example because a variable is malformed; that error comes
-    /// from [`InfiniBand::device_names`].
+    /// Devices are described even if none can be chosen, for example because a variable is malformed;
+    /// [`InfiniBand::device_names`] returns that error.
     ///
     /// # Errors
     /// If the library cannot be loaded or used.
@@ -136,7 +136,7 @@ impl InfiniBand {
                 .to_owned(),
         })?;
         let chosen = self.device_names();
-        // A malformed variable is the error of `device_names`.
+        // `device_names` reports a malformed variable.
         let env = Env::read().unwrap_or_default();
         let devices = all.into_iter().map(|info| {
             let details = Adapter::open(verbs, &info.name)
@@ -158,7 +158,7 @@ impl InfiniBand {
     }
 }
 
-/// Port `number`, whether or not it can be used.
+/// Describes port `number`, whether or not it can be used.
 fn port(adapter: &Adapter, number: u8) -> crate::error::Result<PortReport> {
     let attr = adapter.query_port(number)?;
     let gids = adapter.gids(number, &attr)?.into_iter().map(|entry| GidReport {
@@ -177,7 +177,7 @@ fn port(adapter: &Adapter, number: u8) -> crate::error::Result<PortReport> {
     })
 }
 
-/// The header counts MTUs: 1 is 256 bytes, and each next one is twice as large.
+/// Converts an MTU's number to bytes: 1 is 256 bytes, and each next number doubles it.
 fn mtu_bytes(mtu: u32) -> u32 {
     if (1..=8).contains(&mtu) { 128 << mtu } else { 0 }
 }
@@ -202,7 +202,7 @@ fn details(adapter: &Adapter, env: &Env) -> DeviceDetails {
     DeviceDetails { atomics: limits.atomics, ports, used }
 }
 
-/// Why a device has a transport, or none.
+/// Returns why a device has a transport, or none.
 fn why(
     is_chosen: bool,
     any_is_chosen: bool,

@@ -3,20 +3,20 @@ use std::{io, time::Duration};
 use mscclpp_core::{Transport, provider::Foreign};
 use mscclpp_net::{SystemError, env::BadVariable, links};
 
-/// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
-/// variant of [`mscclpp_core::Error`] that means the same.
+/// The errors of this transport. Callers get them inside [`mscclpp_core::Error::Transport`], or as the variant of
+/// [`mscclpp_core::Error`] that means the same.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The verbs library cannot be used.
     #[error(transparent)]
     Library(#[from] &'static mscclpp_verbs_sys::LoadError),
-    /// There is no such device on this machine.
+    /// There is no such device on this node.
     #[error("there is no InfiniBand device {wanted}; {found}")]
     NoDevice {
-        /// Its number or name.
+        /// The number or name of the device.
         wanted: String,
-        /// The devices that there are.
+        /// The devices that this node has.
         found: String,
     },
     /// A device has no port that can be used.
@@ -24,17 +24,17 @@ pub enum Error {
     NoPort {
         /// The device.
         device: String,
-        /// The ports and their states, and what to do.
+        /// The ports with their states, and what to do.
         reason: String,
     },
     /// The GID index that was asked for cannot be used on this port.
     #[error("GID index {wanted} of {device} port {port} cannot be used; {valid}")]
     NoGid {
-        /// The index, or what was looked for.
+        /// The index, or the kind of entry that was looked for.
         wanted: String,
         /// The device.
         device: String,
-        /// Its port.
+        /// The port.
         port: u8,
         /// The entries that can be used.
         valid: String,
@@ -46,9 +46,9 @@ pub enum Error {
         device: String,
         /// The call, with the values that matter.
         call: String,
-        /// What to do, if that is known.
+        /// The advice to the user, or nothing.
         hint: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// Memory cannot be registered with the adapter.
@@ -56,11 +56,11 @@ pub enum Error {
     Register {
         /// The device.
         device: String,
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
-        /// Whose memory it is.
+        /// The owner of the memory.
         memory: String,
-        /// What was tried, and why each failed.
+        /// The attempts, and how each failed.
         attempts: Vec<String>,
     },
     /// An operation failed.
@@ -76,7 +76,7 @@ pub enum Error {
         local: String,
         /// The peer, its GID and queue pair.
         remote: String,
-        /// What to do.
+        /// The advice to the user.
         remedy: &'static str,
     },
     /// The adapter reported an event that ends its use.
@@ -84,26 +84,26 @@ pub enum Error {
     Event {
         /// The device.
         device: String,
-        /// What happened.
+        /// The event.
         event: String,
     },
     /// The two sides need something that only one of them can do.
     #[error("{0}")]
     Incompatible(String),
-    /// What a peer sent was not made by this transport.
+    /// A peer sent bytes that this transport did not make.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// "an endpoint", "a region" or "a queue pair".
+        /// The object that the bytes describe: "an endpoint", "a region" or "a queue pair".
         what: &'static str,
-        /// What was wrong.
+        /// The fault in the bytes.
         problem: &'static str,
     },
     /// The peer did not answer in time.
     #[error("the peer did not {what} within {after:?}")]
     Silent {
-        /// What it should have done.
+        /// The action that the peer did not take.
         what: &'static str,
-        /// How long this side waited.
+        /// The time that this side waited.
         after: Duration,
     },
     /// The peer could not make its end of a queue.
@@ -131,7 +131,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 mscclpp_net::debug_as_report!(Error);
 
 impl Error {
-    /// The error as the core knows it, for `transport`.
+    /// Converts the error to one of the core, for `transport`.
     pub(crate) fn over(self, transport: Transport) -> mscclpp_core::Error {
         use mscclpp_core::Error as Core;
         match self {

@@ -18,11 +18,12 @@ const SEAL: [u8; 16] = [7; 16];
 /// Gives `bytes` to every parser of this crate. Returns how often a parser accepted them.
 ///
 /// # Panics
-/// If a parser accepted bytes and what it read differs from what they say.
+/// If a parser accepted bytes and the values it read do not match them.
 pub fn parse_everything(bytes: &[u8]) -> usize {
     let mut good = 0;
     if let Ok(endpoint) = EndpointBlob::decode(bytes) {
-        // Not the same bytes: a name that is no UTF-8 is repaired, and one that is long then is cut. But once only.
+        // The bytes may differ the first time: a name that is no UTF-8 is repaired, and a long one is then cut. The
+        // second encoding must equal the first.
         let again = EndpointBlob::decode(&endpoint.encode()).unwrap();
         assert_eq!(EndpointBlob::decode(&again.encode()).unwrap(), again);
         good += 1;
@@ -36,7 +37,7 @@ pub fn parse_everything(bytes: &[u8]) -> usize {
     if let Some(exchange) = bytes.first_chunk() {
         good += usize::from(Offer::open(&mut Inbound::new(&SEAL), exchange).is_ok());
     }
-    // What a member says, whose seal is right.
+    // A message of a member, whose seal is right.
     let mut reader = Reader::new(bytes);
     while let Some(first) = fields(&mut reader) {
         let _ = Complaint::from(links::Complaint { code: first.small, values: first.numbers }).to_string();
@@ -100,7 +101,7 @@ mod tests {
             }
             good += usize::from(parse_everything(&bytes) > 0);
         }
-        // So that the others have come far, too.
+        // A low number would mean that the parsers after the first were hardly reached.
         assert!(good > 5_000, "only {good} of 20000 changed messages were good ones");
     }
 }

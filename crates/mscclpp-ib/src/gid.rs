@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv6Addr};
 
 use mscclpp_verbs_sys as sys;
 
-/// A global identifier: an IPv6 address, or one of InfiniBand's own.
+/// A global identifier: an IPv6 address, or one of InfiniBand's own identifiers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gid(pub(crate) [u8; 16]);
 
@@ -20,13 +20,13 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What kind an entry is of.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GidKind {
     InfiniBand,
     RoceV1,
     RoceV2,
-    /// The library does not tell.
+    /// The library does not say.
     Unknown,
 }
 
@@ -52,14 +52,14 @@ impl fmt::Display for GidKind {
     }
 }
 
-/// An entry of the table.
+/// An entry of a GID table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GidEntry {
     pub(crate) index: u32,
     pub(crate) gid: Gid,
     pub(crate) kind: GidKind,
-    /// Whether the network interface behind it is in this process's network namespace; none if that is not known, or if
-    /// there is no interface.
+    /// Whether the network interface behind the entry is in this process's network namespace; `None` if that is not
+    /// known, or if there is no interface.
     pub(crate) reachable: Option<bool>,
 }
 
@@ -73,19 +73,19 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// The entry to use if none was asked for. On Ethernet: RoCE v2 before v1, routed addresses before link-local ones, and
-/// never an entry of another network namespace. On InfiniBand: the first.
+/// Chooses the entry to use if the user named none. On Ethernet: RoCE v2 before v1, routed addresses before
+/// link-local ones, and never an entry of another network namespace. On InfiniBand: the first.
 pub(crate) fn choose(entries: &[GidEntry], is_ethernet: bool) -> Option<&GidEntry> {
     let usable = entries.iter().filter(|entry| entry.reachable != Some(false));
     if is_ethernet {
-        // The first of the best.
+        // Of equally good entries, the first is taken.
         usable.min_by_key(|entry| (rank(entry), entry.index))
     } else {
         usable.min_by_key(|entry| entry.index)
     }
 }
 
-/// Less is better.
+/// Ranks an entry; less is better.
 fn rank(entry: &GidEntry) -> (u8, u8) {
     let version = match entry.kind {
         GidKind::RoceV2 => 0,

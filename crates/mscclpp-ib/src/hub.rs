@@ -1,19 +1,20 @@
-//! What a process needs once, however many connections it has: the opened adapters, the links to peers, and one thread.
-//! The thread answers peers that open queues, stores tokens for peers without atomics, and takes events of the
-//! adapters.
+//! The state that a process needs once, however many connections it has: the opened adapters, the links to peers, and
+//! one thread. The thread answers peers that open queues, stores tokens for peers without atomics, and handles events
+//! of the adapters.
 //!
 //! # Invariants
-//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
-//!    holders never wait.
-//! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. One thread
-//!    at a time serves an end, under its lock, which a waiting thread holds for one look. The hub's thread serves an end
-//!    after each event of it, and from time to time. If it finds the lock taken for long, it leaves the end to the waiting
-//!    thread until the next time. Only the hub's thread closes an end, and for that it waits for the lock.
+//! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks
+//!    whose holders never wait.
+//! 2. A thread that waits for a token may serve the receiving ends that bring it, instead of the hub's thread. One
+//!    thread at a time serves an end, under its lock, which a waiting thread holds for a single round of polling. The
+//!    hub's thread serves an end after each event of it, and from time to time. If it finds the lock held for long,
+//!    it leaves the end to the waiting thread until the next time. Only the hub's thread closes an end, and for that
+//!    it waits for the lock.
 //! 3. A receiving end lives as long as its endpoint and the TCP connection over which its queue was opened. The peer
 //!    ends that connection only when everything it sent has completed.
-//! 4. A turn of the thread has an end, whatever comes meanwhile: it takes the commands that were there when it began, a few
-//!    events of each source, and of each receiver a few completions for an event. An armed completion queue makes an event
-//!    behind those of others, so none is passed over for ever.
+//! 4. A turn of the thread is bounded, whatever comes meanwhile: it takes the commands that were there when it began,
+//!    a few events of each source, and a few completions of each receiver per event. An armed completion queue puts
+//!    its event behind those of the others, so no queue starves.
 
 mod service;
 
@@ -39,23 +40,23 @@ use crate::{
     words::Words,
 };
 
-/// The service of one provider. Stopped when the last endpoint, link and registration is gone.
+/// The service of one provider. It stops when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
-    /// Ends before the links do.
+    /// The thread, which ends before the links do.
     _thread: ServiceThread<Command>,
     links: Arc<Links>,
     shared: Arc<Shared>,
     pub(crate) words: Arc<Words>,
-    /// Whether regions have a key of their own for data, which may then overtake other data. What is written with the
-    /// other key, which words have, stays behind everything before.
+    /// Whether regions have a separate key for data, which may then overtake other data. Writes with the other key,
+    /// which words use, stay behind everything before them.
     pub(crate) relaxes_data: bool,
 }
 
-/// What the thread shares with the rest of the process.
+/// The state that the thread shares with the rest of the process.
 struct Shared {
     verbs: &'static Verbs,
     adapters: Mutex<HashMap<String, Arc<Adapter>>>,
-    /// Those that peers may open queues to.
+    /// The endpoints to which peers may open queues.
     endpoints: Mutex<HashMap<Name, Side>>,
     links: Mutex<Vec<Weak<LinkState>>>,
     words: Arc<Words>,
@@ -66,24 +67,25 @@ struct Shared {
 
 type SharedReceiver = Arc<Mutex<Receiver>>;
 
-/// What a dropped queue has under way: called again and again until it says that nothing is left, and then dropped.
+/// The requests that a dropped queue still has under way. The function is called again and again until it returns
+/// false, and then dropped.
 pub(crate) type Unfinished = Box<dyn FnMut() -> bool + Send>;
 
-/// What other threads ask the hub's thread to do.
+/// A command of another thread to the hub's thread.
 pub(crate) enum Command {
-    /// An adapter was opened.
+    /// Watch an adapter that was opened.
     Adapter(Arc<Adapter>),
-    /// A peer opens a queue.
+    /// Answer a peer that opens a queue.
     Accept(Box<DataConnection>, Admission),
     CloseEndpoint(Name),
-    /// A queue was dropped with something under way.
+    /// Finish a queue that was dropped with requests under way.
     Drain(Unfinished),
-    /// A receiving end was found to be over, by its number.
+    /// Close the receiving end with this number, which was found to be over.
     Close(u64),
     Stop,
 }
 
-/// Hands queues that peers open to the thread.
+/// Passes queues that peers open to the hub's thread.
 struct QueueAcceptor(Arc<Shared>);
 
 impl Acceptor for QueueAcceptor {
@@ -122,7 +124,7 @@ impl Hub {
         self.shared.commands.send(command);
     }
 
-    /// The adapter of that name, opened at the first use.
+    /// Returns the adapter of that name, which is opened at the first use.
     pub(crate) fn adapter(&self, name: &str) -> Result<Arc<Adapter>> {
         let mut adapters = self.shared.adapters.lock();
         if let Some(adapter) = adapters.get(name) {
@@ -141,7 +143,7 @@ impl Hub {
         Ok(address)
     }
 
-    /// Says goodbye to the endpoint's peers, and accepts no more.
+    /// Says goodbye to the endpoint's peers, and accepts no more of them.
     pub(crate) fn close_endpoint(&self, name: Name) {
         self.shared.endpoints.lock().remove(&name);
         self.links.close_endpoint(name);
@@ -157,12 +159,12 @@ impl Hub {
         Ok(self.links.dial(peer, same_host, from, events)?)
     }
 
-    /// Takes what has come from the peer, for a thread that waits for it. Whether something had.
+    /// Handles what has come from the peer, for a thread that waits for it. Returns whether something had come.
     pub(crate) fn progress_inbound(&self, endpoints: &EndpointPair) -> bool {
         let mut has_come = false;
         let inbound = self.shared.inbound.read();
         for (number, receiver) in inbound.get(endpoints).into_iter().flatten() {
-            // Served by another thread now: then that does what there is.
+            // If another thread serves the receiver now, that thread handles what has come.
             let Some(mut receiver) = receiver.try_lock() else { continue };
             match receiver.serve_for_waiter() {
                 Served::All => {}
@@ -173,7 +175,7 @@ impl Hub {
         has_come
     }
 
-    /// Fails the link when its adapter or port does.
+    /// Registers a link that fails when its adapter or port does.
     pub(crate) fn watch_link(&self, link: &Arc<LinkState>) {
         let mut links = self.shared.links.lock();
         links.retain(|link| link.strong_count() > 0);

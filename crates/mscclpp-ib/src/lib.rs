@@ -1,4 +1,5 @@
-//! The InfiniBand transport: connections over RDMA adapters, InfiniBand or RoCE, between CPUs and GPUs of one host or many.
+//! The InfiniBand transport: connections over RDMA adapters (InfiniBand or RoCE) between CPUs and GPUs of one or more
+//! nodes.
 //!
 //! ```no_run
 //! use mscclpp_core::{Context, Device, EndpointConfig, Transport};
@@ -37,10 +38,10 @@
 //! An endpoint, as it is sent to peers, holds a random key. Queue pairs are set up over TCP connections, whose two ends
 //! prove that they have this key. Adapters check the keys and bounds of what they write; nothing is encrypted.
 //!
-//! # How a dead peer is seen
-//! Beside its queue pairs, a connection has a *link*: a TCP connection that is silent, and open as long as the peer's
-//! endpoint ([`mscclpp_net::links`]). When the link ends, or the peer's host falls silent, the connection fails. It
-//! also fails when a port is down for more than 3 s, when a device fails, and at the first request that fails.
+//! # How a dead peer is noticed
+//! Beside its queue pairs, a connection has a *link*: a TCP connection that is idle, and open as long as the peer's
+//! endpoint ([`mscclpp_net::links`]). When the link ends, or the peer's node falls silent, the connection fails. It
+//! also fails when a port is down for more than 3 seconds, when a device fails, and at the first request that fails.
 //!
 //! # What has not been run
 //! All of this is tested with soft RoCE and with a simulated adapter. It has not been run with memory of real GPUs

@@ -1,4 +1,4 @@
-//! A connection as the core sees it.
+//! The link of this transport, as the core uses it.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Link for IbLink {
     fn open_queue(&self) -> CoreResult<Box<dyn Queue>> {
         match SendQueue::open(&self.state, &self.link, &self.hub) {
             Ok(queue) => Ok(Box::new(queue)),
-            // What the link knows of the peer says more than that a queue to it could not be opened.
+            // The link's own reason is more precise than the failure to open a queue.
             Err(error) => {
                 Err(self.state.check().err().unwrap_or_else(|| error.over(self.state.side.transport)))
             }

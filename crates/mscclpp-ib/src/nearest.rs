@@ -1,8 +1,8 @@
 //! Finds the adapters that are closest to a GPU.
 //!
-//! What decides is the system's device tree: data between two devices goes up to the lowest bridge that both are behind, so the
-//! longest path in common is the shortest way, as behind one PCIe switch. Devices that share no bridge reach each other through
-//! processors; of those, the ones on the nearer NUMA node are closer.
+//! The system's device tree decides. Data between two devices goes up to the lowest bridge that both are behind, so
+//! the longest common path is the shortest way, as behind one PCIe switch. Devices that share no bridge reach each
+//! other through processors; of those, the ones on the nearer NUMA node are closer.
 
 use std::{
     cmp::Reverse,
@@ -12,14 +12,14 @@ use std::{
 
 use mscclpp_gpu::Gpu;
 
-/// Among devices whose places in the system's device tree are given, the indices of those that are closest to the GPU, ascending.
-/// All, if the system does not say where the GPU is.
+/// Returns the indices of the devices that are closest to the GPU, ascending. `devices` holds their places in the
+/// system's device tree. Returns all indices if the system does not say where the GPU is.
 pub(crate) fn nearest(gpu: &Gpu, devices: &[Option<PathBuf>]) -> Vec<usize> {
     let address = gpu.properties().pci_bus_id.as_ref();
     nearest_in(Path::new("/sys"), address.map(String::as_str), devices)
 }
 
-/// `sys` is the root of sysfs.
+/// Does the same with `sys` as the root of sysfs.
 fn nearest_in(sys: &Path, address: Option<&str>, devices: &[Option<PathBuf>]) -> Vec<usize> {
     let place = address
         .and_then(|address| fs::canonicalize(sys.join("bus/pci/devices").join(address.to_lowercase())).ok());
@@ -34,13 +34,13 @@ fn nearest_in(sys: &Path, address: Option<&str>, devices: &[Option<PathBuf>]) ->
     (0..all.len()).filter(|n| Some(&all[*n]) == best).collect()
 }
 
-/// Farther than any that a system says: those are at most 255.
+/// A distance larger than any that a system reports, which are at most 255.
 const UNKNOWN: u32 = 1000;
 
-/// How far the NUMA nodes of two devices are from each other, in the system's measure: 10 is the same node.
+/// Returns the distance between the NUMA nodes of two devices, in the system's measure: 10 is the same node.
 fn distance(sys: &Path, a: &Path, b: &Path) -> u32 {
     let node = |device: &Path| -> Option<usize> {
-        // It is -1 where the system does not know.
+        // The file holds -1 if the system does not know the node.
         fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()
     };
     let known = || {
@@ -48,7 +48,7 @@ fn distance(sys: &Path, a: &Path, b: &Path) -> u32 {
         let distances = sys.join(format!("devices/system/node/node{a}/distance"));
         let of_nodes = fs::read_to_string(distances).unwrap_or_default();
         let known = of_nodes.split_whitespace().nth(b).and_then(|distance| distance.parse().ok());
-        // Without the table, another node is farther than the own one.
+        // Without the table, another node is farther than the device's own.
         known.or(Some(if a == b { 10 } else { 255 }))
     };
     known().unwrap_or(UNKNOWN)
@@ -73,7 +73,7 @@ mod tests {
                 sys.device(&format!("{switch}/0000:{bus}3:00.0"), node);
                 sys.device(&format!("{switch}/0000:{bus}4:00.0"), node);
                 sys.device(&format!("{root}/0000:{bus}0:02.0/0000:{bus}5:00.0"), node);
-                // At a root of its own, as everything on some machines.
+                // This adapter is at a root of its own, as every device is on some machines.
                 sys.device(&format!("pci0000:{bus}8/0000:{bus}9:00.0"), node);
                 let folder = sys.0.path().join(format!("devices/system/node/node{node}"));
                 fs::create_dir_all(&folder).expect("a folder");
@@ -118,7 +118,7 @@ mod tests {
         let adapters = ["0000:49:00.0", "0000:c9:00.0"];
         assert_eq!(sys.nearest(GPU[0], &adapters), [0]);
         assert_eq!(sys.nearest(GPU[1], &adapters), [1]);
-        // Where the system has no table of distances, the own node is nearer.
+        // Without a table of distances, the GPU's own node is nearer.
         fs::remove_dir_all(sys.0.path().join("devices/system")).expect("it is there");
         assert_eq!(sys.nearest(GPU[1], &adapters), [1]);
     }
@@ -127,7 +127,7 @@ mod tests {
     fn several_may_be_as_near() {
         let sys = Sys::new();
         assert_eq!(sys.nearest(GPU[0], &["0000:c9:00.0", "0000:44:00.0", "0000:44:00.0"]), [1, 2]);
-        // Soft RoCE is nowhere.
+        // Soft RoCE has no place in the device tree.
         assert_eq!(sys.nearest(GPU[0], &["rxe0", "rxe1"]), [0, 1]);
         assert_eq!(sys.nearest(GPU[0], &["rxe0", "0000:c4:00.0"]), [1]);
         assert_eq!(nearest_in(sys.0.path(), None, &[None, sys.at(GPU[0])]), [0, 1]);

@@ -1,4 +1,4 @@
-//! What is done so that a kernel that sees a token also sees the data that came before it.
+//! The rules by which a kernel that sees a token also sees the data that came before it.
 //!
 //! An adapter's writes travel over PCIe in the order in which it made them, unless they are marked relaxed. An unmarked
 //! write overtakes no earlier write, marked or not. Tokens are written through a memory region without relaxed
@@ -12,13 +12,13 @@ use mscclpp_gpu::{GpuDirect, WritesOrdering};
 /// How an adapter reaches a GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapping {
-    /// A dmabuf: through the GPU's PCIe window, or GPU memory that is part of the system's memory.
+    /// A dmabuf maps it: through the GPU's PCIe window, or as GPU memory that is part of the system's memory.
     DmaBuf,
-    /// The peer-memory module of the driver: through the PCIe window.
+    /// The driver's peer-memory module maps it, through the PCIe window.
     PeerMem,
 }
 
-/// How signals arrive.
+/// The way in which signals arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SignalMode {
     /// The peer's adapter adds to the token.
@@ -27,28 +27,28 @@ pub(crate) enum SignalMode {
     Immediates,
 }
 
-/// How signals travel over a connection, both ways: by atomics if they are possible at both its ends. One end asks, the other
-/// carries out. The ends know the same two facts of each other, so they decide alike.
+/// Chooses how signals travel over a connection, both ways: by atomics if both ends can use them. One end asks for an
+/// atomic, the other carries it out. Each end knows both facts, so the ends decide alike.
 pub(crate) fn mode(atomics_here: bool, atomics_there: bool) -> SignalMode {
     if atomics_here && atomics_there { SignalMode::Atomics } else { SignalMode::Immediates }
 }
 
-/// What a GPU and its adapter promise of writes to its memory.
+/// The guarantees that a GPU and its adapter give about writes to the GPU's memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Promise {
     pub(crate) direct: GpuDirect,
     pub(crate) mapping: Mapping,
 }
 
-/// Where the tokens are for which kernels of a GPU wait, and what is done with them.
+/// The place of the tokens for which kernels of a GPU wait, and what is done before one is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenPlan {
-    /// In the GPU's memory, beside the data.
+    /// The tokens are in the GPU's memory, beside the data.
     OnDevice,
-    /// In pinned host memory. Before a thread stores the token, it makes everything that has arrived visible to the
-    /// GPU.
+    /// The tokens are in pinned host memory. Before a thread stores one, it makes everything that has arrived visible
+    /// to the GPU.
     OnHostAfterFlush,
-    /// In pinned host memory, because everything that has arrived is visible to all.
+    /// The tokens are in pinned host memory, because everything that has arrived is visible to all devices.
     OnHost,
     /// The order cannot be promised, for this reason.
     Refuse(&'static str),
@@ -62,14 +62,14 @@ pub(crate) fn plan(Promise { direct, mapping }: Promise, mode: SignalMode) -> To
         );
     }
     match (mode, direct.writes_ordering) {
-        // The same destination and order at the device.
+        // Data and token go to the same destination, and the GPU shows them in order.
         (SignalMode::Atomics, WritesOrdering::Owner | WritesOrdering::AllDevices) => TokenPlan::OnDevice,
-        // Nobody is there to flush between the data and a token that the adapter writes.
+        // The adapter writes the token itself, so no thread can flush between the data and the token.
         (SignalMode::Atomics, WritesOrdering::None) => TokenPlan::Refuse(
             "the GPU does not show an adapter's writes in order, so a token that the adapter writes could be seen before \
              its data; set MSCCLPP_IBV_MODE=host-no-atomic on both sides",
         ),
-        // The store comes from the host, to another destination: only what all devices see at once is there already.
+        // The host stores the token in another memory, so the data must be visible to all devices before that.
         (SignalMode::Immediates, WritesOrdering::AllDevices) => TokenPlan::OnHost,
         (SignalMode::Immediates, _) if direct.host_flush => TokenPlan::OnHostAfterFlush,
         (SignalMode::Immediates, _) => TokenPlan::Refuse(
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// All combinations of what matters.
+    /// Checks all combinations of the inputs.
     #[test]
     fn every_combination_is_decided() {
         use Mapping::{DmaBuf, PeerMem};

@@ -40,8 +40,8 @@ pub(crate) const TRANSPORTS: [Transport; 8] = [
 
 /// The provider of [`Transport::IB0`] to [`Transport::IB7`].
 ///
-/// It loads the verbs library and looks for devices when it is first asked for one. Its thread and its listener go when
-/// everything made through it is gone.
+/// It loads the verbs library and looks for devices when it is first asked for one. Its thread and its listener end
+/// when everything made through it is gone.
 #[derive(Default)]
 pub struct InfiniBand {
     pub(crate) verbs: Option<&'static Verbs>,
@@ -52,7 +52,7 @@ pub struct InfiniBand {
     hub: Mutex<Weak<Hub>>,
 }
 
-/// What was found at first.
+/// The library and the devices, found at the first use.
 pub(crate) struct Devices {
     pub(crate) verbs: &'static Verbs,
     pub(crate) env: Env,
@@ -61,13 +61,13 @@ pub(crate) struct Devices {
 }
 
 impl InfiniBand {
-    /// A provider with the defaults of [`InfiniBandBuilder`](crate::InfiniBandBuilder).
+    /// Makes a provider with the defaults of [`InfiniBandBuilder`](crate::InfiniBandBuilder).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The names of the devices that are `IB0`, `IB1`, and so on. The first call loads the library.
+    /// Returns the names of the devices that are `IB0`, `IB1`, and so on. The first call loads the library.
     ///
     /// # Errors
     /// If there is no library or no device, or if a variable is malformed. The text says what is missing and what to
@@ -76,10 +76,11 @@ impl InfiniBand {
         self.devices().map(|devices| devices.names.clone()).map_err(ToOwned::to_owned)
     }
 
-    /// The transport of the device that is closest to `gpu`: the one that shares the longest path with it in the
-    /// system's device tree, for example up to the same PCIe switch, and of those that share none the one on the nearest NUMA node.
-    /// If several are as close, GPUs share them by their numbers: so two GPUs and two devices behind one switch get one each. So
-    /// they do where the system does not say where the GPU is, as for simulated ones. `None` if there are no devices.
+    /// Returns the transport of the device that is closest to `gpu`: the one that shares the longest path with it in
+    /// the system's device tree, for example up to the same PCIe switch, or, if none shares a path, the one on the
+    /// nearest NUMA node. If several are equally close, GPUs choose among them by their numbers, so two GPUs and two
+    /// devices behind one switch get one each. The same holds if the system does not say where the GPU is, as for
+    /// simulated devices. Returns `None` if there are no devices.
     #[must_use]
     pub fn nearest_ib(&self, gpu: &Gpu) -> Option<Transport> {
         let near = nearest(gpu, &self.devices().ok()?.places);
@@ -148,7 +149,7 @@ impl InfiniBand {
         })
     }
 
-    /// The name of the device that `transport` stands for.
+    /// Returns the name of the device that `transport` stands for.
     pub(crate) fn device(&self, transport: Transport) -> Result<(&Devices, &str)> {
         let no_device = |found: String| Error::NoDevice { wanted: transport.to_string(), found };
         let devices = self.devices().map_err(|reason| no_device(reason.to_owned()))?;
@@ -163,7 +164,7 @@ impl InfiniBand {
         get_or_start(&self.hub, || Hub::start(devices.verbs, relaxes_data))
     }
 
-    /// The hub, and the adapter that `transport` stands for, opened.
+    /// Returns the hub, and the opened adapter that `transport` stands for.
     fn adapter(&self, transport: Transport) -> Result<(Arc<Hub>, Arc<Adapter>, &Env)> {
         let (devices, name) = self.device(transport)?;
         let hub = self.hub(devices)?;
@@ -228,17 +229,18 @@ impl InfiniBand {
         Ok(IbEndpoint { blob: blob.encode(), name, gpu: gpu.cloned(), side, hub })
     }
 
-    /// Whether the host itself may read and write it.
+    /// Returns whether the host itself may read and write the region.
     fn is_host_memory(&self, region: &MemoryRegion) -> bool {
         region.gpu().is_none_or(|gpu| gpu.platform() == Platform::Host && self.gpus_like.is_none())
     }
 
-    /// How signals travel if a configuration does not say.
+    /// Returns how signals travel if a configuration does not say.
     fn mode(&self, env: &Env) -> IbMode {
         if self.mode == IbMode::Default { env.mode.unwrap_or_default() } else { self.mode }
     }
 
-    /// What is promised of an adapter's writes to a GPU; nothing needs to be of a simulated device, whose memory is the host's.
+    /// Returns what is promised of an adapter's writes to a GPU. A simulated device needs no promise, because its
+    /// memory is the host's.
     fn promise(&self, gpu: &Gpu, adapter: &Adapter) -> Result<Option<Promise>> {
         let direct = match (gpu.platform(), self.gpus_like) {
             (Platform::Host, None) => return Ok(None),

@@ -31,35 +31,38 @@ use waiter_polls::WaiterPolls;
 
 pub(crate) use waiter_polls::LEFT_TO_WAITERS;
 
-/// A place that messages arrive in, as large as one.
+/// A buffer for one message.
 type Place = [AtomicU64; 4];
 
-/// A queue's receiving end.
+/// The receiving end of a queue.
 pub(crate) struct Receiver {
-    // A queue pair goes before its completion queue, both before what they write, registrations before their memory.
+    // Fields are dropped in this order: the queue pair before its completion queue, both before the memory that they
+    // write, and registrations before their memory.
     qp: QueuePair,
     cq: Cq,
     memory: Option<Memory>,
-    /// Empty, except while completions are handled; kept to reuse its memory.
+    /// A buffer for completions, which is empty except while they are handled; it is kept to reuse its memory.
     taken: Vec<Completion>,
     side: Side,
     selected: Option<Select>,
     /// Whether data is made visible to the GPU before a token is stored.
     flushes: bool,
     credit: (u64, u32),
-    /// How many receives were posted again, how many of these the peer was told of, and whether it is being told.
+    /// The number of receives that were posted again. `told` is how many of these the peer was notified of, and
+    /// `is_telling` whether a notification is under way.
     again: u64,
     told: u64,
     is_telling: bool,
     waiter_polls: WaiterPolls,
-    /// Nothing that came behind the end counts: what it belongs to may have been lost with the end.
+    /// Whether the queue has ended. Completions behind the end do not count: what came before them may have been
+    /// lost.
     is_over: bool,
     words: Arc<Words>,
     pub(crate) stream: TcpStream,
     admission: Option<Admission>,
 }
 
-/// What the adapter writes messages into, and reads counts from.
+/// The memory into which the adapter writes messages, and from which it reads counts.
 struct Memory {
     mr: Mr,
     count_mr: Mr,
@@ -67,43 +70,43 @@ struct Memory {
     count: Box<AtomicU64>,
 }
 
-/// How far a receiver has come with what is there for it.
+/// The result of serving a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Served {
-    /// Nothing was left.
+    /// Nothing was left to do.
     All,
-    /// More may be there: the others have their turn first.
+    /// More may be there, but other receivers have their turn first.
     Some,
-    /// The queue is over.
+    /// The queue has ended.
     Over,
 }
 
-/// How often a receiver's completions are taken before the others have their turn: a peer that sends without pause must
-/// not occupy the thread.
+/// The most times that a receiver's completions are polled before others have their turn: a peer that sends without
+/// pause must not occupy the thread.
 const POLLS_AT_ONCE: usize = 64;
 
-/// The completions of receives carry the number of their place, the completion of a count carries this.
+/// The id of the completion that a count was written. A completion of a receive carries the number of its place.
 const COUNT: u64 = u64::MAX;
 
-/// What a new receiver needs.
+/// The parts from which a receiver is made.
 pub(crate) struct Beginning {
     pub(crate) side: Side,
     pub(crate) offer: Offer,
     pub(crate) words: Arc<Words>,
     pub(crate) channel: Arc<Channel>,
-    /// Carried by the channel's events.
+    /// The number that events on the channel carry.
     pub(crate) number: u64,
 }
 
 impl Receiver {
-    /// Makes this end, and tells the peer.
+    /// Makes this end of the queue, and answers the peer.
     pub(crate) fn new(
         Beginning { side, offer, words, channel, number }: Beginning,
         connection: DataConnection,
     ) -> Result<Self> {
         let most = side.adapter.limits().max_qp_wr.min(side.adapter.limits().max_cqe / 2).max(2);
         let receives = if offer.immediates { side.config.max_recv_wr.clamp(2, most) } else { 0 };
-        // One more for the count.
+        // The additional entry is for the count.
         let cq = Cq::new(&side.adapter, receives + 1, receives.max(1), Some((&channel, number)))?;
         let sizes = QpSizes { send: 1, receive: receives, inline: 0 };
         let pkey_index = side.reliability.pkey_index;
@@ -120,7 +123,8 @@ impl Receiver {
         }
         qp.connect(&side.port, &offer.path, &side.reliability)?;
         let answer = Answer { path: qp.path(&side.port), receives }.seal(&connection.outbound);
-        // It fits the buffer of a new socket; a peer that went meanwhile is seen by the stream's end.
+        // The answer fits the buffer of a new socket. If the peer has gone meanwhile, the end of the stream shows
+        // that.
         let _ = (&connection.stream).write(&answer);
         let flushes = side.tokens(SignalMode::Immediates) == TokenPlan::OnHostAfterFlush;
         Ok(Self {
@@ -143,22 +147,22 @@ impl Receiver {
         })
     }
 
-    /// Keeps the admission of the connection over which the peer opened it.
+    /// Stores the admission of the connection over which the peer opened the queue.
     pub(crate) fn set_admission(&mut self, admission: Admission) {
         self.admission = Some(admission);
     }
 
-    /// The number of its queue pair.
+    /// Returns the number of the queue pair.
     pub(crate) fn qpn(&self) -> u32 {
         self.qp.number()
     }
 
-    /// Whether it delivers tokens.
+    /// Returns whether the queue delivers tokens.
     pub(crate) fn takes_signals(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// The endpoints that it connects.
+    /// Returns the endpoints that the queue connects.
     pub(crate) fn endpoints(&self) -> Option<EndpointPair> {
         self.admission.as_ref().map(|of| EndpointPair { ours: *of.endpoint(), theirs: *of.peer() })
     }
@@ -171,8 +175,8 @@ impl Receiver {
         &self.side
     }
 
-    /// Handles what has come, but only so much that other queues are not delayed. If the queue is over and the peer is
-    /// to blame, the peer has been told why.
+    /// Handles what has come, but only so much that other queues are not delayed. If the queue is over and the peer
+    /// is to blame, the peer has been notified of the reason.
     pub(crate) fn serve(&mut self) -> Served {
         self.serve_with(POLLS_AT_ONCE)
     }
@@ -193,19 +197,20 @@ impl Receiver {
         }
     }
 
-    /// Like [`Receiver::serve`], for a thread that waits for a token. It looks once, because the thread calls again if
-    /// its token has not come. That the queue is over is said once, by the look that found it: the hub's thread is told.
+    /// Serves the receiver for a thread that waits for a token. It polls once, because the thread calls again if its
+    /// token has not come. The poll that finds the queue over returns [`Served::Over`] and later ones do not, so the
+    /// caller must pass that on to the hub's thread.
     pub(crate) fn serve_for_waiter(&mut self) -> Served {
         self.waiter_polls.add();
         if self.is_over { Served::All } else { self.serve_with(1) }
     }
 
-    /// Whether waiting threads have served it often lately, as the hub's thread asks now.
+    /// Returns whether waiting threads have served the receiver often lately. Only the hub's thread calls this.
     pub(crate) fn is_polled_by_waiters(&mut self, now: Instant) -> bool {
         self.waiter_polls.are_frequent(now)
     }
 
-    /// What came is refused; the peer is told why.
+    /// Refuses what came, and notifies the peer of the reason.
     pub(crate) fn refuse(&mut self, complaint: Complaint) {
         if let Some(admission) = self.admission.take() {
             let reason =
@@ -232,14 +237,14 @@ impl Receiver {
         Ok(Served::Some)
     }
 
-    /// The adapter fails.
+    /// Reports the queue as broken because the adapter failed.
     fn give_up(&mut self, error: &Error) -> Option<Complaint> {
         self.report_broken(&mscclpp_net::Report(error).to_string());
         None
     }
 
-    /// Nothing will come over the queue any more, whether or not the peer sends again and sees that. So it is told, and what
-    /// this side waits for from it ends, too.
+    /// Reports that nothing will come over the queue any more. The peer may never notice by itself, because it may
+    /// not send again, so it is notified; and what this side waits for from it ends too.
     pub(crate) fn report_broken(&mut self, reason: &str) {
         let device = self.side.adapter.name();
         tracing::warn!(target: "mscclpp::conn", device, reason, "a queue is given up");
@@ -250,7 +255,8 @@ impl Receiver {
 
     fn take(&mut self, completion: &Completion) -> Result<(), Option<Complaint>> {
         if Status(completion.status) != Status::SUCCESS {
-            // Also one that was flushed: this side has not closed the queue, and the peer's end does not flush it when it closes.
+            // A flushed receive counts too: this side has not closed the queue, and the peer's end does not flush it
+            // when it closes.
             let (status, remedy) = Status(completion.status).explain();
             let vendor = completion.vendor;
             self.report_broken(&format!(
@@ -280,7 +286,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What a completed receive asks to be stored.
+    /// Returns the token and value that a completed receive asks to store.
     fn read(&self, completion: &Completion) -> Option<Select> {
         if completion.flags & sys::IBV_WC_WITH_IMM != 0 {
             let selected = self.selected?;
@@ -290,11 +296,12 @@ impl Receiver {
         if completion.bytes as usize != size_of::<Place>() {
             return None;
         }
-        // Relaxed: the adapter wrote them before it told of the completion, which was read from its queue since.
+        // Relaxed: the adapter wrote the words before it reported the completion, which was read from its queue
+        // since.
         Select::decode(std::array::from_fn(|i| place[i].load(Ordering::Relaxed)))
     }
 
-    /// Tells the peer how many receives were posted again, once there are many.
+    /// Notifies the peer how many receives were posted again, once there are many.
     fn tell(&mut self) -> Result<(), Option<Complaint>> {
         let Some(memory) = &self.memory else { return Ok(()) };
         if self.is_telling || (self.again - self.told) * 2 < memory.places.len() as u64 {
@@ -302,13 +309,13 @@ impl Receiver {
         }
         memory.count.store(self.again, Ordering::Relaxed);
         let from = ((&raw const *memory.count).expose_provenance() as u64, memory.count_mr.lkey());
-        // SAFETY: the count is registered, and changed only once this has completed.
+        // SAFETY: the count is registered, and changes only once this write has completed.
         unsafe { self.qp.post_word(COUNT, from, self.credit) }.map_err(|error| self.give_up(&error))?;
         (self.told, self.is_telling) = (self.again, true);
         Ok(())
     }
 
-    /// Makes the next message raise an event. If that fails, the queue is over.
+    /// Arms the queue, so that the next message raises an event. If that fails, the queue is over.
     pub(crate) fn arm(&mut self) {
         if let Err(error) = self.cq.arm() {
             self.give_up(&error);
@@ -322,7 +329,7 @@ impl Memory {
         let places: Box<[Place]> = (0..receives).map(|_| Place::default()).collect();
         let count = Box::new(AtomicU64::new(0));
         let at = |start: usize, len: usize, access| {
-            // SAFETY: the boxes are kept behind their registrations, stay where they are, and are atomics.
+            // SAFETY: the boxes are dropped after their registrations, do not move, and consist of atomics.
             unsafe { Mr::of_host(&side.adapter, start as u64, len as u64, access) }
         };
         let mr = at(places.as_ptr().expose_provenance(), size_of_val(&*places), Access::Strict)?;
@@ -332,8 +339,8 @@ impl Memory {
 
     fn post(&self, qp: &mut QueuePair, place: u64) -> Result<()> {
         let address = (&raw const self.places[place as usize]).expose_provenance() as u64;
-        // SAFETY: the place is registered for local writes, and is no other receive's: one is posted for each at first, and
-        // again when its own has completed and was read.
+        // SAFETY: the place is registered for local writes, and no other receive uses it: one is posted for each
+        // place at first, and again when the earlier one has completed and was read.
         unsafe { qp.post_receive(place, address, size_of::<Place>() as u32, self.mr.lkey()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Regions as the core sees them: of this process, and of a peer.
+//! Regions of this process and of peers, as the core uses them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// A region of this process.
 pub(crate) struct LocalRegion {
-    // In this order: peers get in no more before the region is let go of.
+    // Fields are dropped in this order: peers lose their access before the region is released.
     _shared: Option<Shared>,
     /// The registration through which this side's adapter reads the region, made when it is first written from. It is
     /// separate from the one for peers: queues keep it until they have sent what they read, and peers must not have
@@ -31,7 +31,7 @@ pub(crate) struct LocalRegion {
 
 /// The registration through which peers write.
 struct Shared {
-    // They are keys for as long as they live.
+    // The registrations are kept because their keys are valid only as long as they live.
     _data: Mr,
     _updates: Option<Mr>,
     hub: Arc<Hub>,
@@ -42,9 +42,9 @@ struct Shared {
 pub(crate) struct Source {
     mr: Mr,
     pub(crate) address: u64,
-    /// Whether the host may read it too, as it must to put data inside a request.
+    /// Whether the host may read the region too, as it must to put data inside a request.
     pub(crate) is_host_memory: bool,
-    // Behind the registration, which must not outlive it.
+    // Dropped after the registration, which must not outlive the region.
     _region: Arc<MemoryRegion>,
 }
 
@@ -55,7 +55,8 @@ impl Source {
 }
 
 impl LocalRegion {
-    /// A region that peers may write to. `is_host_memory` says whether the host itself may read and write it.
+    /// Registers a region that peers may write to. `is_host_memory` says whether the host itself may read and write
+    /// it.
     pub(crate) fn register(
         hub: Arc<Hub>,
         adapter: Arc<Adapter>,
@@ -86,7 +87,7 @@ impl LocalRegion {
         })
     }
 
-    /// Memory that no peer may reach.
+    /// Makes a region that no peer may reach.
     pub(crate) fn for_local_use(
         adapter: Arc<Adapter>,
         region: &Arc<MemoryRegion>,
@@ -100,7 +101,7 @@ impl LocalRegion {
         &self.adapter
     }
 
-    /// The registration through which this side's requests read it.
+    /// Returns the registration through which this side's requests read the region.
     pub(crate) fn source(&self) -> Result<Arc<Source>> {
         if let Some(source) = self.source.get() {
             return Ok(source.clone());

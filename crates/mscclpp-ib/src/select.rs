@@ -1,14 +1,14 @@
-//! Signals without atomics, as they are sent.
+//! The format of signals that are sent without atomics.
 //!
-//! If the peer's adapter or ours has no atomics, the peer sends numbers instead of adding to tokens. First it selects a
-//! token, by a message ([`Select`]) with the token's region, offset and value; this value is stored. Then numbers come,
-//! alone or with data. Each is the lower half of the next value to store. A value grows by less than 2^32 from one
-//! number to the next, so the upper half is known.
+//! If the peer's adapter or ours has no atomics, the peer sends numbers instead of adding to tokens. First it selects
+//! a token, by a message ([`Select`]) with the token's region, offset and value; this value is stored. Then numbers
+//! come, alone or with data. Each is the lower half of the next value to store. A value grows by less than 2^32 from
+//! one number to the next, so the upper half is known.
 //!
-//! Each number takes a receive. The adapter reports it once everything that the peer sent before is in place. A
+//! Each number takes a receive. The adapter reports it once everything that the peer sent before has arrived. A
 //! thread then stores the value with release order.
 
-/// Selects the token to which the following numbers belong, and stores a value in it.
+/// A message that selects the token to which the following numbers belong, and stores a value in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Select {
     pub(crate) region: u64,
@@ -29,7 +29,7 @@ impl Select {
         (kind == SELECT).then_some(Self { region, offset, value })
     }
 
-    /// The value whose lower half is `lower`.
+    /// Returns the next value whose lower half is `lower`.
     pub(crate) fn next(&self, lower: u32) -> u64 {
         self.value.wrapping_add(lower.wrapping_sub(self.value as u32).into())
     }

@@ -1,4 +1,4 @@
-//! What the parts of a connection know in common: the endpoint on this side, and the state of the link to the peer.
+//! The state that the parts of a connection share: the endpoint on this side, and the link to the peer.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,14 +13,14 @@ use crate::{
     ordering::{self, Promise, SignalMode, TokenPlan},
 };
 
-/// An endpoint of this process, and one of a peer.
+/// A pair of an endpoint of this process and one of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EndpointPair {
     pub(crate) ours: Name,
     pub(crate) theirs: Name,
 }
 
-/// What belongs to an endpoint: this side of its connections.
+/// An endpoint of this process, which is this side of its connections.
 #[derive(Clone)]
 pub(crate) struct Side {
     pub(crate) transport: Transport,
@@ -29,20 +29,20 @@ pub(crate) struct Side {
     pub(crate) reliability: Reliability,
     pub(crate) config: IbConfig,
     pub(crate) max_waiting: Option<u32>,
-    /// Whether signals may be atomics here: the adapter has them, and the mode allows it.
+    /// Whether signals to this endpoint may be atomics: the adapter has them, and the mode allows it.
     pub(crate) atomics: bool,
-    /// The GPU, and what it promises; none for a CPU, and for a simulated device, whose memory is that of the host.
+    /// The GPU, and what it promises; `None` for a CPU, and for a simulated device, whose memory is that of the host.
     pub(crate) gpu: Option<(Gpu, Promise)>,
 }
 
 impl Side {
-    /// Where tokens of this side are, and what is done before one is stored, if signals travel like that.
+    /// Returns where tokens of this side are, and what is done before one is stored, if signals travel by `mode`.
     pub(crate) fn tokens(&self, mode: SignalMode) -> TokenPlan {
         self.gpu.as_ref().map_or(TokenPlan::OnDevice, |(_, promise)| ordering::plan(*promise, mode))
     }
 }
 
-/// What the queues of a link share.
+/// The state that the queues of a link share.
 pub(crate) struct LinkState {
     pub(crate) side: Side,
     pub(crate) mode: SignalMode,
@@ -55,12 +55,12 @@ impl LinkState {
         Self { side, mode, monitor, failures: OnceLock::new() }
     }
 
-    /// How the peer is told that this side fails.
+    /// Sets the handle by which the peer is notified that this side fails.
     pub(crate) fn tells_by(&self, failures: Failures) {
         let _ = self.failures.set(failures);
     }
 
-    /// Whether signals go as immediate data.
+    /// Returns whether signals go as immediate data.
     pub(crate) fn immediates(&self) -> bool {
         self.mode == SignalMode::Immediates
     }
@@ -69,7 +69,8 @@ impl LinkState {
         self.monitor.check()
     }
 
-    /// It fails, because of this side. The peer is told: nothing that arrives there, or fails to, says so.
+    /// Fails the link because of this side. The peer is notified, because it may otherwise see nothing of the
+    /// failure.
     pub(crate) fn fail(&self, error: Error) {
         let error = error.over(self.side.transport);
         if self.monitor.check().is_ok()
@@ -80,12 +81,12 @@ impl LinkState {
         self.monitor.fail(error);
     }
 
-    /// The name of the peer in errors.
+    /// Returns the name of the peer in errors.
     pub(crate) fn peer(&self) -> String {
         self.monitor.label()
     }
 
-    /// The error of a connection that is over without a reason of its own.
+    /// Returns the error of a connection that is over without a reason of its own.
     pub(crate) fn closed(&self) -> CoreError {
         CoreError::PeerClosed { peer: self.monitor.label() }
     }

@@ -1,8 +1,8 @@
-//! What a failed completion means, and what to do about it.
+//! The meanings of failed completions, and what to do about them.
 
 use mscclpp_verbs_sys as sys;
 
-/// A status of `ibv_wc_status`, by its number, because a driver may know more of them than this crate.
+/// A status of `ibv_wc_status`. It is a plain number, because a driver may know more of them than this crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) u32);
 
@@ -11,9 +11,9 @@ impl Status {
     /// The status of work after the first that failed. It says nothing about the cause.
     pub(crate) const FLUSHED: Self = Self(sys::IBV_WC_WR_FLUSH_ERR);
 
-    /// Its name in verbs.h, and what to do.
+    /// Returns the name in verbs.h, and what to do.
     pub(crate) fn explain(self) -> (&'static str, &'static str) {
-        /// Each with its name.
+        /// Matches each status with its name and remedy.
         macro_rules! explain {
             ($($name:ident: $remedy:literal,)*) => {
                 match self.0 {

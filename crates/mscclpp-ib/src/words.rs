@@ -1,4 +1,4 @@
-//! Words that this process stores for peers whose signals are no atomics.
+//! Words that this process stores for peers whose signals are not atomics.
 
 use std::{
     collections::HashMap,
@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 /// The registered regions, for the thread that stores tokens for peers without atomics.
 #[derive(Default)]
 pub(crate) struct Words {
-    /// Each with whether the host may store there.
+    /// The regions by their id, each with whether the host may store there.
     table: Mutex<HashMap<u64, (Weak<MemoryRegion>, bool)>>,
 }
 
-/// Why a token was not raised.
+/// The reason why a token was not raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// There is no such region, or it was dropped.
@@ -34,16 +34,16 @@ impl Words {
         self.table.lock().insert(region.id(), (Arc::downgrade(region), is_host_memory));
     }
 
-    /// Once this returns, nothing is stored in the region any more.
+    /// Removes a region. Once this returns, nothing is stored in it any more.
     pub(crate) fn withdraw(&self, id: u64) {
         self.table.lock().remove(&id);
     }
 
-    /// Raises the word at `offset` of a region to `value`, after everything that this thread has seen arrive: a thread
-    /// that loads the word with acquire and sees the value sees all of that. A word that is already higher stays as it
-    /// is: another queue, at which this thread happened to look first, may have raised it.
+    /// Raises the word at `offset` of a region to `value`, after everything that this thread has seen arrive: a
+    /// thread that loads the word with acquire and sees the value sees all of that. A word that is already higher
+    /// stays as it is: another queue, which this thread happened to poll first, may have raised it.
     pub(crate) fn raise(&self, region: u64, offset: u64, value: u64) -> Result<(), Refusal> {
-        // Held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
+        // The lock is held while storing, so that the owner of the memory waits in `withdraw` before it frees it.
         let table = self.table.lock();
         let (region, is_host_memory) = table.get(&region).ok_or(Refusal::Region)?;
         let region = region.upgrade().ok_or(Refusal::Region)?;

@@ -1,4 +1,4 @@
-//! InfiniBand passes the suite that all transports pass, over the devices of this machine, with both kinds of signals.
+//! InfiniBand passes the suite that all transports pass, over the devices of this node, with both kinds of signals.
 //! `cargo xtask rdma-vm` provides devices if there are none.
 
 use std::process::ExitCode;

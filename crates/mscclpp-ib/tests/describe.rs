@@ -1,4 +1,4 @@
-//! The description of the machine's RDMA devices agrees with what is used. `cargo xtask rdma-vm` provides devices if
+//! The description of the node's RDMA devices agrees with what is used. `cargo xtask rdma-vm` provides devices if
 //! there are none.
 
 use std::process::ExitCode;
@@ -32,7 +32,7 @@ fn chosen() -> Result<(), Failed> {
         assert!(port.number == used.number && port.is_active && port.mtu >= 256, "{port:?}");
         let gid = port.gids.iter().find(|gid| gid.index == used.gid_index);
         let gid = gid.ok_or_else(|| format!("GID {} is not in {port:?}", used.gid_index))?;
-        // It goes into the endpoint, as 16 bytes.
+        // The GID goes into the endpoint, as 16 bytes.
         let endpoint = context.create_endpoint(EndpointConfig::new(transport, Device::CPU))?;
         let bytes = endpoint.serialize()?;
         assert!(bytes.windows(16).any(|part| part == gid.gid.octets()), "{gid:?} in {endpoint:?}");
@@ -40,7 +40,7 @@ fn chosen() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Also where there are none, and where there is no library.
+/// Compares the description with the device names, also on a node without devices or without the library.
 fn numbers() -> Result<(), Failed> {
     let infiniband = InfiniBand::new();
     let names = infiniband.device_names().unwrap_or_default();

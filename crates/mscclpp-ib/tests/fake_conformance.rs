@@ -1,5 +1,5 @@
 //! The transport also passes the suite that all transports pass over simulated adapters. These reorder what real ones
-//! may reorder in a host's memory, while soft RoCE does everything in order.
+//! may reorder in host memory, while soft RoCE does everything in order.
 
 #[path = "fake/mod.rs"]
 mod fake;
@@ -15,13 +15,13 @@ use mscclpp_verbs_sys::Verbs;
 
 use fake::{Config, Fake, Live, Reordering};
 
-/// How long dropped queues and the memory of dropped connections may take to go.
+/// The longest time until dropped queues and the memory of dropped connections are gone.
 const GOING: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 struct OverFake {
     verbs: &'static Verbs,
-    // Ends with the last trial that uses it.
+    // The world ends with the last trial that uses it.
     world: Arc<Fake>,
     mode: IbMode,
     relaxed_ordering: bool,
@@ -79,7 +79,8 @@ impl Setup for OverFake {
 }
 
 fn main() -> ExitCode {
-    // GPUs whose tokens, for signals by immediate data, are in the memory of the host: it does not reach theirs.
+    // These GPUs have their tokens, for signals by immediate data, in host memory, because the host does not reach
+    // GPU memory.
     let gpus = GpuDirect { rdma: true, writes_ordering: WritesOrdering::AllDevices, ..GpuDirect::default() };
     let to_gpus = OverFake { gpus_like: Some(gpus), ..OverFake::new(IbMode::HostNoAtomic, true) };
     let setups = [

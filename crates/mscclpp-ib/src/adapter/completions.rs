@@ -1,4 +1,4 @@
-//! Completion queues, and the channels that tell of them.
+//! Completion queues, and the channels that report their events.
 
 use std::{
     ffi::c_void,
@@ -12,7 +12,7 @@ use mscclpp_verbs_sys as sys;
 use super::{Adapter, failed, make_nonblocking};
 use crate::error::Result;
 
-/// Tells of completion queues that were armed and have something.
+/// A channel that reports armed completion queues once they have a completion.
 pub(crate) struct Channel {
     channel: NonNull<sys::ibv_comp_channel>,
     adapter: Arc<Adapter>,
@@ -33,7 +33,7 @@ impl Channel {
         Ok(Arc::new(this))
     }
 
-    /// Takes an event, and gives the number of the completion queue that it is about. Does not block.
+    /// Takes an event. Returns the number of the completion queue that raised it. Does not block.
     pub(crate) fn next(&self) -> Option<u64> {
         let (mut cq, mut number) = (ptr::null_mut(), ptr::null_mut::<c_void>());
         // SAFETY: the channel lives and does not block; the results are this function's.
@@ -62,13 +62,13 @@ impl Drop for Channel {
     }
 }
 
-/// What became of a work request.
+/// The outcome of a work request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Completion {
     pub(crate) id: u64,
     pub(crate) status: u32,
     pub(crate) vendor: u32,
-    /// With [`sys::IBV_WC_WITH_IMM`], the number that came along.
+    /// The flags. With [`sys::IBV_WC_WITH_IMM`], `immediate` is the number that came along.
     pub(crate) flags: u32,
     pub(crate) immediate: u32,
     pub(crate) bytes: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Completion {
 /// A completion queue.
 pub(crate) struct Cq {
     cq: NonNull<sys::ibv_cq>,
-    /// For polling, as many as are taken at once.
+    /// The buffer for polling, as large as the most completions that one poll takes.
     taken: Vec<sys::ibv_wc>,
     adapter: Arc<Adapter>,
     _channel: Option<Arc<Channel>>,
@@ -87,7 +87,8 @@ pub(crate) struct Cq {
 unsafe impl Send for Cq {}
 
 impl Cq {
-    /// For `entries` completions, of which `at_once` are taken at a time. With a channel, its events carry `number`.
+    /// Makes a queue for `entries` completions, of which a poll takes at most `at_once`. Events on the channel, if
+    /// there is one, carry `number`.
     pub(crate) fn new(
         adapter: &Arc<Adapter>,
         entries: u32,
@@ -111,7 +112,7 @@ impl Cq {
         })
     }
 
-    /// Takes what has completed, at most as many as are taken at once.
+    /// Takes finished completions, at most as many as one poll may take.
     pub(crate) fn poll(&mut self) -> Result<impl Iterator<Item = Completion> + '_> {
         let most = self.taken.len() as i32;
         // SAFETY: the queue lives, and there is room for as many.

@@ -29,23 +29,25 @@ pub(crate) struct Adapter {
     pub(super) pd: NonNull<sys::ibv_pd>,
     name: String,
     limits: Limits,
-    /// Where the system shows the device for as long as it is there; none for a device that the system does not know.
+    /// The path of the device in the system, which exists as long as the device does; `None` for a device that the
+    /// system does not know.
     node: Option<PathBuf>,
 }
 
 // SAFETY: the library's contexts and protection domains may be used by any thread, several at once.
 unsafe impl Send for Adapter {}
-// SAFETY: as above.
+// SAFETY: the same as for `Send`.
 unsafe impl Sync for Adapter {}
 
-/// What a device can do, as far as it matters here.
+/// The capabilities of a device, as far as this crate needs them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
     pub(crate) atomics: bool,
     pub(crate) max_qp_wr: u32,
     pub(crate) max_cqe: u32,
     pub(crate) ports: u8,
-    /// How many atomics a queue pair of this device carries out, and may have under way, at once.
+    /// The most atomics of its peer that a queue pair of this device carries out at once; the next field is the most
+    /// that it may have under way.
     pub(crate) max_rd_atom: u8,
     pub(crate) max_init_rd_atom: u8,
 }
@@ -61,16 +63,16 @@ pub(crate) struct Port {
     pub(crate) gid: GidEntry,
 }
 
-/// What the device reports about itself, at any time.
+/// An event that the device may report at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum AsyncEvent {
     PortDown(u8),
     PortUp(u8),
-    /// Nothing on the device works any more.
+    /// The whole device has failed.
     DeviceFailed(String),
-    /// The queue pair with this number can do no more.
+    /// The queue pair with this number has failed.
     QueuePairFailed(u32, String),
-    /// An event about which nothing need be done here.
+    /// An event that needs no action here.
     Other(String),
 }
 
@@ -129,13 +131,13 @@ impl Adapter {
         &self.name
     }
 
-    /// Whether the device was taken away. Some drivers report that by an event; others wait until nobody uses the
-    /// device any more.
+    /// Returns whether the device was taken away. Some drivers report that by an event; others wait until nobody uses
+    /// the device any more.
     pub(crate) fn is_removed(&self) -> bool {
         self.node.as_ref().is_some_and(|node| !node.exists())
     }
 
-    /// Whether the library can register dmabufs.
+    /// Returns whether the library can register dmabufs.
     pub(crate) fn maps_dmabufs(&self) -> bool {
         self.verbs.reg_dmabuf_mr.is_some()
     }
@@ -147,13 +149,13 @@ impl Adapter {
     pub(super) fn check(&self, call: impl Into<String>, errno: c_int) -> Result<()> {
         match errno {
             0 => Ok(()),
-            // Some providers return -1 and leave the number elsewhere.
+            // Some providers return -1 and leave the error in `errno`.
             -1 => Err(failed(&self.name, call, last_errno())),
             errno => Err(failed(&self.name, call, errno.abs())),
         }
     }
 
-    /// The error of a call that returned a null pointer.
+    /// Returns the error of a call that returned a null pointer.
     pub(super) fn null(&self, call: impl Into<String>) -> Error {
         failed(&self.name, call, last_errno())
     }
@@ -166,20 +168,20 @@ impl Adapter {
         Ok(attr)
     }
 
-    /// The state of a port, in the library's words.
+    /// Returns the library's name for the state of a port.
     pub(crate) fn state(&self, attr: &sys::ibv_port_attr) -> String {
         // SAFETY: the library gives a text of its own for every number.
         let state = unsafe { CStr::from_ptr((self.verbs.port_state_str)(attr.state)) };
         state.to_string_lossy().into_owned()
     }
 
-    /// Whether the port can be used now.
+    /// Returns whether the port can be used now.
     pub(crate) fn is_active(&self, number: u8) -> bool {
         self.query_port(number).is_ok_and(|attr| attr.state == sys::IBV_PORT_ACTIVE)
     }
 
-    /// The port that was asked for, otherwise the first active one; with the GID that was asked for, otherwise the best
-    /// one.
+    /// Returns the port with this number, or the first active one if `number` is `None`. Its GID is the one with
+    /// index `gid_index`, or the best one if that is `None`.
     pub(crate) fn port(&self, number: Option<u32>, gid_index: Option<u32>) -> Result<Port> {
         let no_port = |reason: String| Error::NoPort { device: self.name.clone(), reason };
         let numbers: Vec<u8> = match number {
@@ -231,12 +233,12 @@ impl Adapter {
         })
     }
 
-    /// The entries of a port's GID table that hold a GID.
+    /// Returns the entries of a port's GID table that hold a GID.
     pub(crate) fn gids(&self, port: u8, attr: &sys::ibv_port_attr) -> Result<Vec<GidEntry>> {
         if let Some(query) = self.verbs.query_gid_table {
             let most = usize::try_from(attr.gid_tbl_len).unwrap_or(0) * usize::from(self.limits.ports.max(1));
             let mut entries = vec![sys::ibv_gid_entry::default(); most.max(1)];
-            // SAFETY: the table has as many entries as the call is told.
+            // SAFETY: the call is given the true length of the table.
             let count = unsafe {
                 query(
                     self.context.as_ptr(),
@@ -251,7 +253,7 @@ impl Adapter {
                 let of_port = entries.iter().filter(|entry| entry.port_num == u32::from(port));
                 return Ok(of_port.map(|entry| self.entry(port, entry)).collect());
             }
-            // A kernel that does not know the call; the older one is there.
+            // The kernel does not know the call, so the older one is used.
         }
         let mut found = Vec::new();
         for index in 0..attr.gid_tbl_len {
@@ -285,7 +287,7 @@ impl Adapter {
         }
     }
 
-    /// The type of an entry, as the kernel writes it into a file.
+    /// Returns the type of an entry, which the kernel writes into a file.
     fn kind_by_name(&self, port: u8, index: u32) -> GidKind {
         let path = format!("/sys/class/infiniband/{}/ports/{port}/gid_attrs/types/{index}", self.name);
         match fs::read_to_string(path).as_deref().map(str::trim) {
@@ -295,7 +297,7 @@ impl Adapter {
         }
     }
 
-    /// Whether the interface behind an entry is one of this network namespace.
+    /// Returns whether the interface behind an entry is in this network namespace.
     fn sees(&self, port: u8, index: u32, interface: Option<u32>) -> Option<bool> {
         match interface {
             Some(0) => None,
@@ -313,7 +315,7 @@ impl Adapter {
         }
     }
 
-    /// The next event, if there is one. Does not block.
+    /// Takes the next event, if there is one. Does not block.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut event = sys::ibv_async_event::default();
         // SAFETY: the context is open, its descriptor does not block, and the event is this function's.
@@ -340,14 +342,14 @@ impl Adapter {
             }
             _ => AsyncEvent::Other(text),
         };
-        // SAFETY: it came from the call above, and is given back once.
+        // SAFETY: the event came from the call above, and is acknowledged once.
         unsafe { (self.verbs.ack_async_event)(&raw mut event) };
         Some(seen)
     }
 }
 
 impl AsFd for Adapter {
-    /// Readable when there is an event.
+    /// The descriptor is readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open as long as `self`, and its descriptor as long as the context.
         unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) }
@@ -356,7 +358,7 @@ impl AsFd for Adapter {
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        // SAFETY: whatever was made on them keeps this adapter, so nothing is left.
+        // SAFETY: everything that is made on the device keeps this adapter alive, so nothing is left.
         unsafe {
             (self.verbs.dealloc_pd)(self.pd.as_ptr());
             (self.verbs.close_device)(self.context.as_ptr());

@@ -15,11 +15,12 @@ use crate::error::Result;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AdapterInfo {
     pub(crate) name: String,
-    /// Where the device is in the system's device tree; none for a device in software, or if the system does not say.
+    /// The path of the device in the system's device tree; `None` for a device in software, or if the system does not
+    /// say.
     pub(crate) place: Option<PathBuf>,
 }
 
-/// All devices, sorted by PCI address; those without one come last, sorted by name.
+/// Lists all devices, sorted by PCI address; those without one come last, sorted by name.
 pub(crate) fn list(verbs: &'static Verbs) -> Result<Vec<AdapterInfo>> {
     let mut found = Vec::new();
     each_device(verbs, |name, _| {
@@ -38,7 +39,7 @@ fn sort(devices: &mut [AdapterInfo]) {
     });
 }
 
-/// Calls `visit` with each device until it says that it is done, and returns whether it did.
+/// Calls `visit` with each device until it returns true, and returns whether it did.
 pub(super) fn each_device(
     verbs: &'static Verbs,
     mut visit: impl FnMut(&str, *mut mscclpp_verbs_sys::ibv_device) -> bool,
@@ -57,14 +58,14 @@ pub(super) fn each_device(
     for i in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries, which are valid until it is given back.
         let device = unsafe { *list.add(i) };
-        // SAFETY: as above; a name ends with a zero, inside the device.
+        // SAFETY: the device is valid, and its name ends with a zero, inside the device.
         let name = unsafe { CStr::from_ptr((verbs.get_device_name)(device)) };
         done = visit(&name.to_string_lossy(), device);
         if done {
             break;
         }
     }
-    // SAFETY: it was made by the call above, once. Devices that were opened stay valid.
+    // SAFETY: the list was made by the call above and is freed once. Devices that were opened stay valid.
     unsafe { (verbs.free_device_list)(list) };
     Ok(done)
 }

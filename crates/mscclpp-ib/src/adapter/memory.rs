@@ -9,14 +9,14 @@ use mscclpp_verbs_sys as sys;
 use super::{Adapter, last_errno};
 use crate::error::{Error, Result};
 
-/// What an adapter may do with the memory, and in which order its writes arrive.
+/// The accesses that an adapter may make to memory, and the order in which its writes arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// This side's adapter reads it.
+    /// This side's adapter reads the memory.
     Source,
     /// The peer's adapter writes data. Data may overtake other data on the way (relaxed ordering).
     Relaxed,
-    /// The peer's adapter writes words or adds to them. That never overtakes anything before it.
+    /// The peer's adapter writes words or adds to them. Such a write never overtakes an earlier one.
     Strict,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct Mr {
     adapter: Arc<Adapter>,
 }
 
-// SAFETY: its keys only are read; the library registers and deregisters from any thread.
+// SAFETY: only the keys are read; the library registers and deregisters from any thread.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: the same as for `Send`.
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Registers a region, which must outlive this.
+    /// Registers a region. The region must outlive the registration.
     pub(crate) fn of_region(adapter: &Arc<Adapter>, region: &MemoryRegion, access: Access) -> Result<Self> {
         let on_gpu = region.gpu().filter(|gpu| gpu.platform() != Platform::Host);
         let Some(gpu) = on_gpu else {
@@ -56,7 +56,8 @@ impl Mr {
             // SAFETY: the region is live memory of the GPU.
             match unsafe { gpu.export_dma_buf(region.ptr(), region.len()) } {
                 Ok(buf) => {
-                    // SAFETY: the descriptor is open during the call, and the kernel keeps what it needs of it.
+                    // SAFETY: the descriptor is open during the call, and the kernel keeps its own reference to the
+                    // buffer.
                     let mr = unsafe {
                         register(
                             adapter.pd.as_ptr(),
@@ -81,7 +82,7 @@ impl Mr {
                 why.map_or("no ibv_reg_dmabuf_mr".to_owned(), ToString::to_string)
             ));
         }
-        // SAFETY: as above; the kernel's peer-memory module takes a GPU's address for what it is.
+        // SAFETY: the region is live memory of the GPU, whose addresses the kernel's peer-memory module recognises.
         match unsafe { Self::register(adapter, region.ptr().0, region.len(), access) } {
             Ok(mr) => Ok(mr),
             Err(errno) => {
@@ -102,7 +103,8 @@ impl Mr {
     /// Registers memory of the host.
     ///
     /// # Safety
-    /// The range must be memory of this process until this is dropped, with what `access` allows done to it.
+    /// The range must be memory of this process until this is dropped, and the accesses that `access` allows must be
+    /// allowed to the adapter and the peer.
     pub(crate) unsafe fn of_host(
         adapter: &Arc<Adapter>,
         address: u64,
@@ -119,14 +121,14 @@ impl Mr {
     }
 
     /// # Safety
-    /// As [`Mr::of_host`], or a GPU's memory.
+    /// The same as [`Mr::of_host`], except that the range may also be a GPU's memory.
     unsafe fn register(adapter: &Arc<Adapter>, address: u64, len: u64, access: Access) -> Result<Self, i32> {
         let (pd, start) = (adapter.pd.as_ptr(), std::ptr::with_exposed_provenance_mut(address as usize));
         let flags = access.flags();
         let mr = match adapter.verbs.reg_mr_iova2 {
             // SAFETY: the protection domain lives, and the range is as the caller promises.
             Some(register) => unsafe { register(pd, start, len as usize, address, flags) },
-            // The older call does not know flags that an adapter may ignore.
+            // The older call does not know the flags that an adapter may ignore.
             // SAFETY: as above.
             None => unsafe {
                 (adapter.verbs.reg_mr)(
@@ -143,26 +145,26 @@ impl Mr {
         }
     }
 
-    /// By which this side's work requests name it.
+    /// Returns the key by which this side's work requests name the memory.
     pub(crate) fn lkey(&self) -> u32 {
-        // SAFETY: it is registered as long as `self`.
+        // SAFETY: the memory is registered as long as `self` lives.
         unsafe { self.mr.as_ref() }.lkey
     }
 
-    /// By which a peer's work requests name it.
+    /// Returns the key by which a peer's work requests name the memory.
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: the same as in `lkey`.
         unsafe { self.mr.as_ref() }.rkey
     }
 }
 
-/// What the system says, and what to do about it.
+/// Returns the system's error text with a hint about what to do.
 fn reason(errno: i32) -> String {
     let hint = match errno {
         libc::ENOMEM => {
             " (is the limit of locked memory too low? see ulimit -l, LimitMEMLOCK of systemd, --ulimit memlock=-1 of docker)"
         }
-        // What the kernel calls ENOTSUPP has no name outside.
+        // The kernel's ENOTSUPP has no name outside the kernel.
         524 | libc::EOPNOTSUPP => {
             " (error 524 is ENOTSUPP: the adapter's driver or kernel does not support it)"
         }
@@ -174,7 +176,7 @@ fn reason(errno: i32) -> String {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: registered once, given back once.
+        // SAFETY: the memory was registered once, and is deregistered once.
         let errno = unsafe { (self.adapter.verbs.dereg_mr)(self.mr.as_ptr()) };
         if errno != 0 {
             tracing::warn!(target: "mscclpp::conn", device = self.adapter.name(), errno, "ibv_dereg_mr failed");

@@ -1,4 +1,4 @@
-//! Devices and the objects made on them: safe owners of what the verbs library hands out.
+//! Devices and the objects made on them: safe owners of the objects of the verbs library.
 //!
 //! Each owner keeps alive the object it was made on, and releases its own object when dropped. The library's calls may
 //! be used from any thread; where this crate needs one call at a time, it takes `&mut`.
@@ -41,7 +41,7 @@ fn failed(device: &str, call: impl Into<String>, errno: i32) -> Error {
     }
 }
 
-/// Makes reading events from a descriptor of `device` not block while there is none.
+/// Sets a descriptor of `device` so that reading events does not block while there is none.
 fn make_nonblocking(device: &str, descriptor: BorrowedFd<'_>, call: &str) -> Result<()> {
     let fd = descriptor.as_raw_fd();
     // SAFETY: two calls on a descriptor that is open.
@@ -52,7 +52,7 @@ fn make_nonblocking(device: &str, descriptor: BorrowedFd<'_>, call: &str) -> Res
     if set { Ok(()) } else { Err(failed(device, call, last_errno())) }
 }
 
-/// The `errno` that the last call left.
+/// Returns the `errno` that the last call left.
 fn last_errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

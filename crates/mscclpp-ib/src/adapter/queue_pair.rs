@@ -13,30 +13,30 @@ use crate::{
     gid::Gid,
 };
 
-/// How many work requests a queue pair holds.
+/// The number of work requests that a queue pair holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QpSizes {
     pub(crate) send: u32,
     pub(crate) receive: u32,
-    /// How many bytes a request may carry itself.
+    /// The most bytes of data that a request may carry itself.
     pub(crate) inline: u32,
 }
 
-/// What one end must know about the other.
+/// The properties of a queue pair that the other end must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Path {
     pub(crate) qpn: u32,
-    /// Where its packets begin to count.
+    /// The number of its first packet.
     pub(crate) psn: u32,
     pub(crate) lid: u16,
     pub(crate) gid: Gid,
-    /// As the library numbers them.
+    /// The MTU, as the library numbers MTUs.
     pub(crate) mtu: u32,
-    /// How many atomics of the other end it carries out at once.
+    /// The most atomics of the other end that it carries out at once.
     pub(crate) atomics: u8,
 }
 
-/// How often a queue pair tries again, and which way its packets go.
+/// The number of retries of a queue pair, and the class of its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reliability {
     pub(crate) timeout: u8,
@@ -54,7 +54,7 @@ impl Default for Reliability {
     }
 }
 
-/// A reliable connection's end.
+/// One end of a reliable connection.
 pub(crate) struct QueuePair {
     qp: NonNull<sys::ibv_qp>,
     adapter: Arc<Adapter>,
@@ -72,14 +72,14 @@ pub(crate) fn random_psn() -> Result<u32> {
     Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]))
 }
 
-/// How long a peer that has no receive posted waits before it asks for another try: 0.64 ms.
+/// The time that a peer with no receive posted asks the sender to wait before the next try: 0.64 milliseconds.
 const RNR_TIMER: u8 = 12;
-/// How many routers a packet may pass.
+/// The most routers that a packet may pass.
 const HOPS: u8 = 255;
 
 impl QueuePair {
-    /// A queue pair that can be connected and may have receives posted. What was sent goes to the first completion queue,
-    /// what was received to the second. Both must be kept until the queue pair is dropped.
+    /// Makes a queue pair that can be connected and may have receives posted. Sends complete on the first completion
+    /// queue, receives on the second. Both must be kept until the queue pair is dropped.
     pub(crate) fn new(
         adapter: &Arc<Adapter>,
         [sent, received]: [&Cq; 2],
@@ -99,7 +99,7 @@ impl QueuePair {
         attr.cap.max_send_sge = 1;
         attr.cap.max_recv_sge = 1;
         let mut qp = None;
-        // Adapters differ in what they carry inline, and refuse more than that.
+        // Adapters differ in how much they carry inline, and refuse to make a queue pair with more than that.
         for inline in [sizes.inline, sizes.inline / 2, 0] {
             attr.cap.max_inline_data = inline;
             // SAFETY: the protection domain and the completion queues live.
@@ -116,7 +116,7 @@ impl QueuePair {
                 adapter.limits().max_qp_wr
             ))
         })?;
-        // What the library granted may be more than was asked for; only as much inline as it says.
+        // The library may grant more than was asked for. Only the inline size is taken from its answer.
         let sizes = QpSizes { inline: attr.cap.max_inline_data, ..sizes };
         let this = Self { qp, adapter: adapter.clone(), sizes, psn };
         let mut attr = sys::ibv_qp_attr {
@@ -155,7 +155,7 @@ impl QueuePair {
         attr.ah_attr.dlid = to.lid;
         attr.ah_attr.sl = how.service_level;
         attr.ah_attr.port_num = port.number;
-        // Without a local address GIDs are the only way.
+        // Without a LID, a GID is the only address.
         if port.needs_grh || to.lid == 0 {
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = to.gid.0;
@@ -182,7 +182,7 @@ impl QueuePair {
             retry_cnt: how.retry_count,
             rnr_retry: how.rnr_retry,
             sq_psn: self.psn,
-            // Each end has at most as many under way as the other carries out.
+            // Each end has at most as many atomics under way as the other carries out.
             max_rd_atomic: limits.max_init_rd_atom.min(to.atomics),
             ..Default::default()
         };
@@ -195,7 +195,7 @@ impl QueuePair {
         self.modify("RTS", &mut attr, mask)
     }
 
-    /// What the other end must know.
+    /// Returns the properties that the other end must know.
     pub(crate) fn path(&self, port: &Port) -> Path {
         Path {
             qpn: self.number(),
@@ -212,11 +212,11 @@ impl QueuePair {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: it lives.
+        // SAFETY: the queue pair lives.
         unsafe { self.qp.as_ref() }.qp_num
     }
 
-    /// How many bytes a request may carry itself.
+    /// Returns the most bytes of data that a request may carry itself.
     pub(crate) fn inline(&self) -> u32 {
         self.sizes.inline
     }
@@ -225,10 +225,11 @@ impl QueuePair {
         &self.adapter
     }
 
-    /// Hands over a chain of requests. If not all were taken, gives the first that was not, and why.
+    /// Posts a chain of requests. If not all were taken, returns the first that was not, and why.
     ///
     /// # Safety
-    /// The chain ends with a null pointer; what its requests point to lives, the memory that they name until they complete.
+    /// The chain must end with a null pointer. The lists that its requests point to must live during the call, and
+    /// the memory that they name must live until they complete.
     pub(crate) unsafe fn post_send(
         &mut self,
         first: *mut sys::ibv_send_wr,
@@ -237,15 +238,15 @@ impl QueuePair {
         // SAFETY: the caller's promise; the queue pair lives.
         match unsafe { self.adapter.verbs.post_send(self.qp.as_ptr(), first, &raw mut bad) } {
             0 => None,
-            // Some providers leave the pointer alone where they take nothing.
+            // Some providers do not set the pointer if they take no request.
             errno => Some((if bad.is_null() { first } else { bad }, errno.abs())),
         }
     }
 
-    /// Writes the 8 bytes at `from` to the peer's word at `to`, with `id` in the completion.
+    /// Writes the 8 bytes at `from` to the peer's word at `to`. The completion carries `id`.
     ///
     /// # Safety
-    /// The word at `from` is registered under `source`, and is not changed before the write has completed.
+    /// The word at `from` must be registered under `source`, and must not change before the write has completed.
     pub(crate) unsafe fn post_word(
         &mut self,
         id: u64,
@@ -262,24 +263,24 @@ impl QueuePair {
             ..Default::default()
         };
         request.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: to, rkey: key };
-        // SAFETY: the caller's promise; the request is read during the call alone.
+        // SAFETY: the caller's promise; the request is read only during the call.
         match unsafe { self.post_send(&raw mut request) } {
             None => Ok(()),
             Some((_, errno)) => self.adapter.check("ibv_post_send of a count", errno),
         }
     }
 
-    /// Lets a message of at most `len` bytes arrive at `address`.
+    /// Posts a receive: a message of at most `len` bytes may arrive at `address`.
     ///
     /// # Safety
-    /// The memory is registered under `lkey` for local writes, and nothing else uses it until the receive completes or
-    /// the queue pair is dropped.
+    /// The memory must be registered under `lkey` for local writes, and nothing else may use it until the receive
+    /// completes or the queue pair is dropped.
     pub(crate) unsafe fn post_receive(&mut self, id: u64, address: u64, len: u32, lkey: u32) -> Result<()> {
         let mut place = sys::ibv_sge { addr: address, length: len, lkey };
         let mut request =
             sys::ibv_recv_wr { wr_id: id, sg_list: &raw mut place, num_sge: 1, ..Default::default() };
         let mut bad = ptr::null_mut();
-        // SAFETY: the caller's promise; the queue pair lives, and the request is read during the call alone.
+        // SAFETY: the caller's promise; the queue pair lives, and the request is read only during the call.
         let errno = unsafe { self.adapter.verbs.post_recv(self.qp.as_ptr(), &raw mut request, &raw mut bad) };
         self.adapter.check("ibv_post_recv", errno)
     }
@@ -287,7 +288,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made once, given back once. What is under way ends with it.
+        // SAFETY: the queue pair was made once and is destroyed once. Its requests end with it.
         let errno = unsafe { (self.adapter.verbs.destroy_qp)(self.qp.as_ptr()) };
         if errno != 0 {
             tracing::warn!(target: "mscclpp::conn", device = self.adapter.name(), errno, "ibv_destroy_qp failed");

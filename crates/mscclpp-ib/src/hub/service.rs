@@ -27,31 +27,31 @@ use crate::{
     side::Side,
 };
 
-/// How long a peer may take to describe its end of a queue.
+/// The longest time that a peer may take to describe its end of a queue.
 const OFFER_LIMIT: Duration = Duration::from_secs(5);
-/// How long a port may be down before its connections fail: queue pairs outlast a short outage.
+/// The time for which a port may be down before its connections fail: queue pairs outlast a short outage.
 const PORT_GRACE: Duration = Duration::from_secs(3);
-/// How often to check that adapters are still there.
+/// The interval at which the thread checks that adapters are still there.
 const LOOK: Duration = Duration::from_secs(2);
-/// How many events of one source are taken in a turn. A source with more of them stays ready, for the next turn.
+/// The most events of one source that are taken in a turn. A source with more stays ready for the next turn.
 const EVENTS_AT_ONCE: usize = 16;
-/// How long one look of a waiting thread may take.
+/// The longest time that the hub's thread waits for a receiver that a waiting thread is polling.
 const ONE_LOOK: Duration = Duration::from_micros(50);
-/// How often to look after what dropped queues have under way, and for how long.
+/// The interval at which the requests of dropped queues are checked; the next constant limits the whole time.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the thread has.
+/// The hub's thread with its state.
 pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
     sources: HashMap<u64, Source>,
-    /// By the number that events of their completion queues carry.
+    /// The receivers, by the number that events of their completion queues carry.
     receivers: HashMap<u64, SharedReceiver>,
     next_receiver: u64,
-    /// Receivers with more to do, by their numbers: for the next turn.
+    /// The numbers of receivers that have more to do in the next turn.
     unserved: Vec<u64>,
-    /// Receivers that waiting threads serve, and when to check that they still do.
+    /// The receivers that waiting threads serve; the next field is the time to check that they still do.
     left_to_waiters: Vec<u64>,
     left_until: Instant,
     draining: Vec<(Unfinished, Instant)>,
@@ -59,12 +59,12 @@ pub(super) struct Service {
     next_look: Instant,
 }
 
-/// What a token of the event loop stands for.
+/// The source that a token of the event loop stands for.
 enum Source {
     Events(Arc<Adapter>),
     Completions(Arc<Channel>, String),
     Offer(Pending),
-    /// The TCP connection of a receiver, by its number.
+    /// The TCP connection of the receiver with this number.
     Stream(u64),
 }
 
@@ -132,20 +132,21 @@ impl Service {
         }
     }
 
-    /// Called at the end: nobody is left who could open queues. What dropped queues were given is still carried out.
+    /// Finishes the requests of dropped queues at the end of the thread, when nobody is left who could open queues.
     fn finish(&mut self) {
         while !self.draining.is_empty() {
             self.drain(Instant::now());
             std::thread::sleep(DRAIN_PAUSE);
         }
-        // Behind that: it may go to receivers of this process. They end with this thread.
+        // Receivers go last, because those requests may go to receivers of this process.
         self.shared.inbound.write().clear();
     }
 
-    /// Lets go of queues that have nothing under way any more.
+    /// Drops queues that have nothing under way any more.
     fn drain(&mut self, now: Instant) {
         for (done, _) in self.draining.extract_if(.., |(go_on, deadline)| !go_on() || now >= *deadline) {
-            // It may be the last owner of a GPU's memory. Freeing that may wait for kernels, which may wait for this thread.
+            // The queue may be the last owner of a GPU's memory. Freeing that may wait for kernels, which may wait
+            // for this thread, so another thread does it.
             let freed =
                 std::thread::Builder::new().name("mscclpp-ib-free".to_owned()).spawn(move || drop(done));
             if let Err(error) = freed {
@@ -165,7 +166,7 @@ impl Service {
         });
         let left_to_waiters = (!self.left_to_waiters.is_empty()).then_some(self.left_until);
         let ports = self.ports_down.iter().map(|port| port.deadline);
-        // Without an adapter there is nothing to look after.
+        // Without an adapter there is nothing to check.
         let look = (!self.sources.is_empty()).then_some(self.next_look);
         drain.into_iter().chain(offers).chain(ports).chain(left_to_waiters).chain(look).min()
     }
@@ -235,7 +236,7 @@ impl Service {
                 }
             }
             Some(Source::Offer(pending)) => {
-                // What has come, if it is all there; none if it ended too early.
+                // The offer if it is complete; `None` if the connection ended too early.
                 let offer = match pending.offer.read(&pending.connection.stream) {
                     Ok(None) => return,
                     Ok(Some(offer)) => Some(*offer),
@@ -247,18 +248,19 @@ impl Service {
             }
             Some(Source::Stream(number)) => {
                 let number = *number;
-                // Nothing is ever said on it; it ends.
+                // Nothing is ever sent on the stream, so it has ended.
                 self.serve_and_close(number);
             }
             None => {}
         }
     }
 
-    /// Handles what has come for a receiver, and then waits for more: for an event, or, while waiting threads serve it
-    /// and no event is needed, for a short time.
+    /// Serves a receiver and then waits for more: for an event, or, while waiting threads serve it and no event is
+    /// needed, for a short time.
     fn serve(&mut self, number: u64) {
         let Some(receiver) = self.receivers.get(&number).cloned() else { return };
-        // A thread that waits serves it now. It may lose the processor meanwhile; the other receivers do not wait for that.
+        // A waiting thread may hold the lock and lose the processor meanwhile. The other receivers must not wait for
+        // that.
         let Some(mut receiver) = receiver.try_lock_for(ONE_LOOK) else {
             return self.leave_to_waiters(number);
         };
@@ -266,7 +268,7 @@ impl Service {
         if served == Served::All && receiver.is_polled_by_waiters(Instant::now()) {
             self.leave_to_waiters(number);
         } else if served == Served::All {
-            // Armed before the last look: what comes behind that look makes an event.
+            // The queue is armed before the last poll, so a completion after that poll raises an event.
             receiver.arm();
             served = receiver.serve();
         }
@@ -278,12 +280,12 @@ impl Service {
         }
     }
 
-    /// The numbers of the receivers for which `is` is true.
+    /// Returns the numbers of the receivers for which `is` is true.
     fn those(&self, is: impl Fn(&Receiver) -> bool) -> Vec<u64> {
         self.receivers.iter().filter(|(_, receiver)| is(&receiver.lock())).map(|(n, _)| *n).collect()
     }
 
-    /// Looks at a receiver soon.
+    /// Leaves a receiver to waiting threads, and checks it again after [`LEFT_TO_WAITERS`].
     fn leave_to_waiters(&mut self, number: u64) {
         if self.left_to_waiters.is_empty() {
             self.left_until = Instant::now() + LEFT_TO_WAITERS;
@@ -293,7 +295,7 @@ impl Service {
         }
     }
 
-    /// Does what a receiver has got, and closes it.
+    /// Serves a receiver a last time, and closes it.
     fn serve_and_close(&mut self, number: u64) {
         if let Some(receiver) = self.receivers.get(&number) {
             receiver.lock().serve();
@@ -326,7 +328,7 @@ impl Service {
             }
         };
         let side = self.shared.endpoints.lock().get(admission.endpoint()).cloned();
-        // Closed meanwhile: the link says so.
+        // If the endpoint was closed meanwhile, the link tells the peer so.
         let Some(side) = side else {
             return self.events.remove(&connection.stream);
         };
@@ -338,7 +340,7 @@ impl Service {
         let number = self.next_receiver;
         self.next_receiver += 1;
         let words = self.shared.words.clone();
-        // The stream stays watched under its token, if the receiver comes about.
+        // The stream stays watched under its token if the receiver can be made.
         let beginning = Beginning { side, offer, words, channel, number };
         match Receiver::new(beginning, *connection) {
             Ok(mut receiver) => {
@@ -350,7 +352,7 @@ impl Service {
                 }
                 self.sources.insert(token, Source::Stream(number));
                 self.receivers.insert(number, receiver);
-                // What came before the queue was known here made its event in vain.
+                // An event that came before the queue was known here was ignored, so the receiver is served now.
                 self.serve(number);
             }
             Err(error) => {
@@ -375,7 +377,7 @@ impl Service {
                 self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, adapter) || down.port != port);
             }
             AsyncEvent::DeviceFailed(text) => self.fail(adapter, |_| true, &text),
-            // The sending end of a queue pair sees its requests fail, with the reason, if it has any under way.
+            // The sending end of a queue pair needs nothing here: its requests under way fail, with the reason.
             AsyncEvent::QueuePairFailed(qpn, text) => {
                 for number in self.those(|it| Arc::ptr_eq(&it.side().adapter, adapter) && it.qpn() == qpn) {
                     if let Some(receiver) = self.receivers.get(&number) {
@@ -410,7 +412,7 @@ impl Service {
         }
     }
 
-    /// Lets go of adapters that were taken away, because the system may be waiting for that.
+    /// Drops adapters that were taken away, because the system may be waiting for that.
     fn give_up_removed(&mut self) {
         let adapters = self.sources.values().filter_map(|source| match source {
             Source::Events(adapter) => Some(adapter.clone()),

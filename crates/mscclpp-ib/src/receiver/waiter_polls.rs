@@ -1,33 +1,34 @@
-//! Whether threads that wait serve a receiver so often that the hub's thread may leave it to them.
+//! The measure of whether waiting threads poll a receiver so often that the hub's thread may leave it to them.
 
 use std::time::{Duration, Instant};
 
-/// How often waiting threads have served a receiver.
+/// The number of times that waiting threads have polled a receiver.
 pub(super) struct WaiterPolls {
     count: u64,
-    /// Since when they are counted.
+    /// The time at which counting began.
     since: Instant,
 }
 
-/// So many polls within [`LEFT_TO_WAITERS`] are frequent. A thread that spins makes hundreds. A thread that sleeps between
-/// polls is no faster than events, and the peer, which may send only so much ahead, would have to wait for it.
+/// The number of polls within [`LEFT_TO_WAITERS`] that counts as frequent. A thread that spins makes hundreds. A
+/// thread that sleeps between polls is no faster than events, and the peer, which may send only a limited number of
+/// messages ahead, would have to wait for it.
 const FREQUENT: u64 = 32;
 
-/// How long a receiver is left to waiting threads before the hub's thread looks again.
+/// The time for which a receiver is left to waiting threads before the hub's thread checks it again.
 pub(crate) const LEFT_TO_WAITERS: Duration = Duration::from_millis(1);
 
 impl WaiterPolls {
-    /// None so far.
+    /// Begins to count.
     pub(super) fn new() -> Self {
         Self { count: 0, since: Instant::now() }
     }
 
-    /// One more.
+    /// Counts one poll.
     pub(super) fn add(&mut self) {
         self.count += 1;
     }
 
-    /// Whether there were many, in a time that ends now. Counts anew after each such time.
+    /// Returns whether polls were frequent in a time that ends now. The count begins anew after each such time.
     pub(super) fn are_frequent(&mut self, now: Instant) -> bool {
         let Self { count, since } = *self;
         let elapsed = now.saturating_duration_since(since);

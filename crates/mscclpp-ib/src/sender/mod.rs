@@ -3,10 +3,11 @@
 //! # Invariants
 //! 1. Requests are numbered as they are posted, and complete in that order. At most as many are under way as the
 //!    completion queue has entries, so it never overflows, not even when everything fails at once.
-//! 2. An operation that was taken is posted, or its rest waits in the plan. An operation that was not taken has left no
-//!    trace: neither in the plan, nor in the state from which the peer's numbers are counted.
-//! 3. A request that needs a receive is posted only if the peer has one: the peer reports how many it has posted again.
-//! 4. What a request reads is kept alive until the request has completed.
+//! 2. An operation that was taken is posted, or the rest of it waits in the plan. An operation that was not taken has
+//!    left no trace, neither in the plan nor in the state from which the peer's numbers are counted.
+//! 3. A request that needs a receive is posted only if the peer has one: the peer reports how many it has posted
+//!    again.
+//! 4. The memory that a request reads is kept alive until the request has completed.
 
 mod opening;
 mod plan;
@@ -39,54 +40,56 @@ use crate::{
 use plan::{Origin, Plan, Route};
 use request::Chain;
 
-/// How long a cause other than a failed request may take to be reported: by an event of the adapter, or by the end of
-/// the link.
+/// The longest time that a flushed request waits for its cause to be reported by an event of the adapter or the end
+/// of the link.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// The queue as the core has it. What is under way when it is dropped is left to the hub's thread.
+/// The queue as the core uses it. Requests that are under way when it is dropped are left to the hub's thread.
 pub(crate) struct SendQueue {
-    /// Taken when this is dropped.
+    /// The sender, which is moved out when this is dropped.
     sender: ManuallyDrop<Box<Sender>>,
     hub: Arc<Hub>,
 }
 
-/// A queue pair's sending end.
+/// The sending end of a queue pair.
 pub(crate) struct Sender {
-    // A queue pair goes before its completion queue, both before what they read.
+    // Fields are dropped in this order: the queue pair before its completion queue, both before the memory that they
+    // read.
     qp: QueuePair,
     cq: Cq,
     chain: Chain,
     plan: Plan,
     routes: Vec<Option<Route>>,
-    /// What requests along the routes read.
+    /// The memory that requests along the routes read.
     sources: Vec<Option<Arc<Source>>>,
-    /// What requests of released routes read, with the number of the last such request.
+    /// The memory that requests of released routes read, each with the number of the last such request.
     released: VecDeque<(u64, Arc<Source>)>,
     link: Arc<LinkState>,
     remote: String,
-    /// How many requests were posted, and have completed.
+    /// The number of requests that were posted; the next field is how many have completed.
     posted: u64,
     completed: u64,
     capacity: u32,
-    /// The first request that was flushed, and when that was seen.
+    /// The first request that was flushed, and the time at which that was seen.
     flushed: Option<(Completion, Instant)>,
-    /// How many receives the peer has, and since when nothing could be posted because there were none.
+    /// The number of receives that the peer has. `awaits_receives` is the time since which nothing could be posted
+    /// because there were none.
     receives: u32,
     awaits_receives: Option<Instant>,
     reached: u64,
     /// The names of the requests under way, for messages.
     names: Box<[&'static str]>,
-    /// It ends when the peer's end of the queue does.
+    /// The TCP connection, which ends when the peer's end of the queue does.
     stream: TcpStream,
 }
 
 impl SendQueue {
-    /// Makes both ends of a queue. Blocks for at most about 20 s.
+    /// Makes both ends of a queue. Blocks for at most about 20 seconds.
     pub(crate) fn open(state: &Arc<LinkState>, link: &links::Link, hub: &Arc<Hub>) -> Result<Self> {
         Ok(Self { sender: ManuallyDrop::new(Box::new(Sender::open(state, link)?)), hub: hub.clone() })
     }
 
-    /// Does something with a queue whose connection is alive. If that fails, the connection fails.
+    /// Runs `body` on the sender of a live connection. If it fails, the connection fails.
     fn attempt<T>(&mut self, body: impl FnOnce(&mut Sender) -> Result<T>) -> CoreResult<T> {
         let sender = &mut self.sender;
         sender.link.check()?;
@@ -103,15 +106,15 @@ impl Sender {
         self.under_way() == 0 && self.plan.items.is_empty()
     }
 
-    /// Posts what is planned, as far as there is room; gives how many items that was.
+    /// Posts the planned items, as far as there is room. Returns how many were posted.
     fn post(&mut self) -> Result<usize> {
         let mut posted = 0;
         while !self.plan.items.is_empty() && self.under_way() < self.capacity as usize {
             let room = self.capacity as usize - self.under_way();
             let items = self.plan.items.iter().take(room.min(self.chain.longest())).copied();
             let (first, len) = self.chain.make(items, self.posted);
-            // SAFETY: the chain was just made; sources are kept by `sources` and `released`, places and words by the chain, until
-            // their requests have completed, and longer than the queue pair.
+            // SAFETY: the chain was just made. Sources are kept by `sources` and `released`, places and words by the
+            // chain, until their requests have completed and the queue pair is gone.
             let refused = unsafe { self.qp.post_send(first) };
             let taken = refused.map_or(len, |(bad, _)| self.chain.before(bad).min(len));
             for item in self.plan.items.drain(..taken) {
@@ -138,7 +141,7 @@ impl Sender {
         Ok(posted)
     }
 
-    /// Takes what has completed.
+    /// Handles the requests that have completed.
     fn reap(&mut self) -> Result<()> {
         if self.under_way() == 0 {
             return Ok(());
@@ -146,7 +149,7 @@ impl Sender {
         let mut failed = None;
         for completion in self.cq.poll()? {
             match Status(completion.status) {
-                // Those before it, which did not tell, have completed too.
+                // Earlier requests, which asked for no completion, have completed too.
                 Status::SUCCESS => self.completed = self.completed.max(completion.id + 1),
                 Status::FLUSHED => {
                     self.flushed.get_or_insert((completion, Instant::now()));
@@ -185,8 +188,8 @@ impl Sender {
         }
     }
 
-    /// Fails the connection with this error, or gives the error it failed with before: later errors say nothing about
-    /// the cause.
+    /// Fails the connection with this error. If it has failed before, returns that earlier error, because later ones
+    /// do not show the cause.
     fn failed(&self, error: Error) -> mscclpp_core::Error {
         self.link.fail(error);
         self.link.check().err().unwrap_or_else(|| self.link.closed())
@@ -201,7 +204,7 @@ impl Sender {
             return Ok(0);
         }
         let room = self.capacity as usize - self.under_way();
-        // Acquire: it pairs with nothing of this process. What it counts is the peer's word.
+        // Acquire: this pairs with no store of this process, because the peer's adapter writes the count.
         let messages = self.chain.credit().load(Ordering::Acquire) + u64::from(self.receives);
         self.plan.add(batch, &self.routes, self.posted, room, messages, self.under_way() == 0);
         match self.post() {
@@ -217,7 +220,7 @@ impl Sender {
         }
     }
 
-    /// While requests wait for receives of the peer, checks now and then that its end is still there. Only the peer can
+    /// Checks now and then that the peer's end is still there while requests wait for its receives. Only the peer can
     /// say that it has receives again, and with nothing under way no request would fail if its end were gone.
     fn await_receives(&mut self, awaits: bool) -> Result<()> {
         if !awaits {
@@ -248,12 +251,12 @@ impl Sender {
         Ok(self.reached)
     }
 
-    /// Goes on with what is under way. True while something is left that can still be done.
+    /// Continues the requests under way. Returns true while something is left that can still be done.
     fn drain(&mut self) -> bool {
         self.link.check().is_ok() && self.progress().is_ok() && !self.is_idle() && !self.peer_has_closed()
     }
 
-    /// Whether the peer's end of the queue is gone. The link reports that too, as long as somebody has it.
+    /// Returns whether the peer's end of the queue is gone. The link reports that too, as long as somebody holds it.
     fn peer_has_closed(&self) -> bool {
         match self.stream.peek(&mut [0]) {
             Ok(_) => true,
@@ -329,12 +332,13 @@ impl Queue for SendQueue {
 }
 
 impl Drop for SendQueue {
-    /// What was given is still carried out. The hub's thread sees to it.
+    /// Leaves the requests under way to the hub's thread, which finishes them.
     fn drop(&mut self) {
         // SAFETY: nothing uses it any more.
         let mut sender = unsafe { ManuallyDrop::take(&mut self.sender) };
         if !sender.is_idle() && sender.link.check().is_ok() {
-            // Without a flush nothing would tell when the last of it is done.
+            // The last request is made to complete visibly, because without a flush nothing else shows that it is
+            // done.
             sender.plan.tell();
             self.hub.send(Command::Drain(Box::new(move || sender.drain())));
         }

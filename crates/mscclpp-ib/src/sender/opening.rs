@@ -1,4 +1,4 @@
-//! How both ends of a queue are made.
+//! Making both ends of a queue.
 
 use std::{
     collections::VecDeque,
@@ -23,9 +23,9 @@ use crate::{
     side::{LinkState, Side},
 };
 
-/// How many bytes a request should be able to carry itself.
+/// The number of bytes of data that a request should be able to carry itself.
 const INLINE: u32 = 64;
-/// How long the peer may take to make its end of a queue.
+/// The longest time that the peer may take to make its end of a queue.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 impl Sender {
@@ -95,7 +95,7 @@ fn await_answer(link: &LinkState, to_peer: &links::Link, stream: &TcpStream) -> 
             }
             Ok(None) => thread::sleep(Duration::from_micros(50)),
             Err(error) => {
-                // The link says why, in a moment, and ends for this reason if it has none of its own.
+                // The link reports its own reason in a moment; otherwise it ends with the reason given here.
                 to_peer.suspicions().report(format!("it closed a queue that was being opened ({error})"));
                 while link.check().is_ok() && began.elapsed() < ANSWER_LIMIT {
                     thread::sleep(Duration::from_millis(1));

@@ -7,7 +7,7 @@ use mscclpp_core::provider::{Operation, RouteId};
 use super::request::{Item, Request};
 use crate::{blob::RegionBlob, select::Select};
 
-/// The most that one request moves.
+/// The most bytes that one request moves.
 pub(super) const LARGEST: u64 = 1 << 30;
 
 /// A route that was prepared.
@@ -21,20 +21,20 @@ pub(super) struct Route {
 pub(super) struct Origin {
     pub(super) address: u64,
     pub(super) key: u32,
-    /// Memory that the host cannot read cannot be put inside a request.
+    /// Whether the host can read the memory, as it must to put data inside a request.
     pub(super) is_host_memory: bool,
 }
 
-/// What planning changes. If a request does not fit, it is changed back.
+/// The state that planning changes. If a request does not fit, the state is restored.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct State {
     /// The word in which the peer's thread stores the numbers that come with data, and the value it stored last.
     selected: Option<Selected>,
-    /// How many requests so far need a receive at the peer.
+    /// The number of requests so far that need a receive at the peer.
     pub(super) messages: u64,
-    /// How many requests were planned since the last one that asks for a completion.
+    /// The number of requests planned since the last one that asks for a completion.
     unsignalled: u32,
-    /// How many tickets have been given.
+    /// The number of tickets given.
     tickets: usize,
 }
 
@@ -48,7 +48,7 @@ struct Selected {
 /// Operations that become requests together.
 #[derive(Debug, Clone, Copy)]
 struct Unit {
-    /// How many operations of the batch, and how many items of the plan, there are up to its end.
+    /// The number of operations of the batch up to the end of this unit; the next field is that of items of the plan.
     operations: usize,
     items: usize,
     state: State,
@@ -66,14 +66,14 @@ pub(super) struct Plan {
     how: How,
 }
 
-/// What does not change during a queue's life.
+/// The settings of a queue, which do not change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct How {
-    /// Signals go as immediate data.
+    /// Whether signals go as immediate data.
     pub(super) immediates: bool,
-    /// At the latest, every so many requests one asks for a completion.
+    /// The interval, in requests, at which one asks for a completion at the latest.
     pub(super) quarter: u32,
-    /// How many bytes a request may carry itself.
+    /// The most bytes of data that a request may carry itself.
     pub(super) inline: u32,
 }
 
@@ -83,10 +83,10 @@ impl Plan {
         Self { items, state: State::default(), units, begin: State::default(), tickets, how }
     }
 
-    /// Plans as many of the operations as there is room for, once nothing of an earlier batch is left. `posted` is the
-    /// number of the next request to be posted, `room` how many can be posted, and `messages` how many messages the
-    /// peer can have received in all. If nothing is under way, there is always room for the first operation; what does
-    /// not fit of it is posted later.
+    /// Plans as many of the operations as there is room for, once nothing of an earlier batch is left. `posted` is
+    /// the number of the next request to be posted, `room` how many can be posted, and `messages` how many messages
+    /// the peer can have received in all. If nothing is under way (`idle`), the first operation is planned even if it
+    /// is longer than `room`; the rest of it is posted later.
     pub(super) fn add(
         &mut self,
         batch: &[Operation],
@@ -124,8 +124,9 @@ impl Plan {
         self.state = state;
     }
 
-    /// Of the planned items, the first `posted` were posted and are gone. Operations that were not begun are forgotten;
-    /// the rest of an operation that was begun stays. Gives how many operations of the batch are taken.
+    /// Removes what was not begun, after the first `posted` planned items were posted and taken out. Operations that
+    /// were not begun are forgotten; the rest of an operation that was begun stays. Returns how many operations of
+    /// the batch are taken.
     pub(super) fn taken(&mut self, posted: usize) -> usize {
         let (mut begins, mut last) = (0, Unit { operations: 0, items: 0, state: self.begin });
         for unit in &self.units {
@@ -138,7 +139,7 @@ impl Plan {
         last.operations
     }
 
-    /// Plans the next unit, and gives how many operations that was.
+    /// Plans the next unit. Returns how many operations it contains.
     fn unit(&mut self, batch: &[Operation], routes: &[Option<Route>], posted: u64) -> usize {
         let route = |id: RouteId| routes.get(id.index()).and_then(Option::as_ref);
         match batch[0] {
@@ -168,7 +169,7 @@ impl Plan {
                 self.state.tickets += 1;
                 self.tickets.push_back((ticket, posted + self.items.len() as u64));
             }
-            // Not given: this queue says that it stores no completions. Nor are there others.
+            // The core gives this queue no other operations, because the queue says that it stores no completions.
             _ => {}
         }
         1
@@ -237,11 +238,11 @@ impl Plan {
         self.push(Request::Message(Select { region: to.id, offset, value }.encode()), true);
     }
 
-    /// The number for `value` if this is the selected word, counted as a message.
+    /// Returns the number for `value` if this is the selected word, and counts it as a message.
     fn immediate(&mut self, to: &RegionBlob, offset: u64, value: u64) -> Option<u32> {
         let word =
             self.state.selected.as_mut().filter(|word| (word.region, word.offset) == (to.id, offset))?;
-        // The peer knows the upper half: it has not risen by more than the lower half can tell.
+        // The value has not risen by more than the lower half can express, so the peer knows the upper half.
         if !self.how.immediates || value.wrapping_sub(word.value) > u64::from(u32::MAX) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What a queue asks its adapter to do, and how that becomes work requests of the library.
+//! The requests of a queue to its adapter, and their conversion to work requests of the library.
 
 use std::{cell::UnsafeCell, ptr, sync::Arc, sync::atomic::AtomicU64};
 
@@ -12,20 +12,20 @@ use crate::{
 /// One work request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Request {
-    /// Data, with a number for the peer after it.
+    /// Writes data, and perhaps a number for the peer after it.
     Write { to: u64, key: u32, from: u64, source: u32, len: u32, inline: bool, immediate: Option<u32> },
     /// Adds to a word of the peer.
     Add { to: u64, key: u32, by: u64 },
     /// Stores in a word of the peer.
     Store { to: u64, key: u32, value: u64 },
-    /// A message to the peer's thread: see [`crate::select::Select`].
+    /// Sends a message to the peer's thread, such as [`crate::select::Select`].
     Message([u64; 4]),
-    /// Moves nothing, and completes after everything before.
+    /// Moves nothing, and completes after everything before it.
     Nothing,
 }
 
 impl Request {
-    /// Its name, for messages.
+    /// Returns the name of the request, for messages.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Write { immediate: None, .. } => "an RDMA write",
@@ -45,20 +45,20 @@ pub(super) struct Item {
     pub(super) signalled: bool,
 }
 
-/// Words of this process that its own adapter or the peer's writes, on a line of their own.
+/// Words of this process that its own adapter or the peer's writes, on a cache line of their own.
 #[repr(C, align(128))]
 #[derive(Default)]
 struct Words {
-    /// How many messages the peer has taken in, as it reports.
+    /// The number of messages that the peer has taken in, as it reports.
     credit: AtomicU64,
-    /// Where atomics put the old values of the words. Nobody reads it.
+    /// The place into which atomics put the old values of the words. Nobody reads it.
     fetched: AtomicU64,
 }
 
-/// What the requests themselves send: one place for each that can be under way.
+/// The contents of messages and words that requests send: one place for each request that can be under way.
 struct Places(Box<[UnsafeCell<[u64; 4]>]>);
 
-// SAFETY: a place is written by its queue alone, when nothing that reads it is under way.
+// SAFETY: only its queue writes a place, and only when nothing that reads the place is under way.
 unsafe impl Send for Places {}
 
 /// Turns requests into work requests of the library, a chain at a time.
@@ -66,28 +66,29 @@ pub(super) struct Chain {
     requests: Box<[sys::ibv_send_wr]>,
     sges: Box<[sys::ibv_sge]>,
     inline: u32,
-    // The registrations go before their memory.
+    // Fields are dropped in this order: the registrations before their memory.
     words_key: Mr,
-    /// None if everything fits into requests, so that adapters need not read the places.
+    /// The registration of the places; `None` if everything fits into requests, so that adapters need not read the
+    /// places.
     places_key: Option<Mr>,
     words: Box<Words>,
     places: Places,
 }
 
-// SAFETY: the pointers in `requests` lead into this chain and its places alone, and are used by `&mut` calls.
+// SAFETY: the pointers in `requests` lead only into this chain and its places, and are used only by `&mut` calls.
 unsafe impl Send for Chain {}
 
-/// Bytes of a message.
+/// The number of bytes of a message.
 const MESSAGE: u32 = size_of::<[u64; 4]>() as u32;
 
 impl Chain {
-    /// For chains of at most `longest` requests of a queue that has at most `under_way`.
+    /// Makes chains of at most `longest` requests, for a queue that has at most `under_way` requests under way.
     pub(super) fn new(adapter: &Arc<Adapter>, longest: u32, under_way: u32, inline: u32) -> Result<Self> {
         let words = Box::new(Words::default());
         let places = Places((0..under_way).map(|_| UnsafeCell::default()).collect());
         let at = |start: u64, len: usize, access| {
-            // SAFETY: the boxes are kept by the chain behind their registrations, stay where they are, and are atomics or
-            // cells.
+            // SAFETY: the chain drops the boxes after their registrations. The boxes do not move, and consist of
+            // atomics or cells.
             unsafe { Mr::of_host(adapter, start, len as u64, access) }
         };
         let words_key =
@@ -111,28 +112,28 @@ impl Chain {
         })
     }
 
-    /// How many requests a chain has at most.
+    /// Returns the most requests that a chain has.
     pub(super) fn longest(&self) -> usize {
         self.requests.len()
     }
 
-    /// How many bytes a request may carry itself.
+    /// Returns the most bytes of data that a request may carry itself.
     pub(super) fn inline(&self) -> u32 {
         self.inline
     }
 
-    /// How many messages the peer has taken in.
+    /// Returns the word that counts the messages that the peer has taken in.
     pub(super) fn credit(&self) -> &AtomicU64 {
         &self.words.credit
     }
 
-    /// Where the peer reports that: an address, and its key.
+    /// Returns the address and key by which the peer writes that count.
     pub(super) fn credit_place(&self) -> (u64, u32) {
         ((&raw const self.words.credit).expose_provenance() as u64, self.words_key.rkey())
     }
 
-    /// Puts the items into a chain, as far as its length allows. The first has number `number`, and the others count
-    /// on. Gives the chain's head and its length.
+    /// Puts the items into a chain, as far as its length allows. The first gets the number `number`, and the others
+    /// the numbers after it. Returns the chain's head and its length.
     pub(super) fn make(
         &mut self,
         items: impl Iterator<Item = Item>,
@@ -145,13 +146,13 @@ impl Chain {
         }
         let first = self.requests.as_mut_ptr();
         for i in 0..len {
-            // SAFETY: inside the array, or null behind the last.
+            // SAFETY: the pointer is inside the array, and null behind the last request.
             self.requests[i].next = if i + 1 < len { unsafe { first.add(i + 1) } } else { ptr::null_mut() };
         }
         (first, len)
     }
 
-    /// How many requests of the chain lie before `request`.
+    /// Returns how many requests of the chain lie before `request`.
     pub(super) fn before(&self, request: *const sys::ibv_send_wr) -> usize {
         (request.addr() - self.requests.as_ptr().addr()) / size_of::<sys::ibv_send_wr>()
     }
@@ -211,7 +212,7 @@ impl Chain {
         self.requests[at] = wr;
     }
 
-    /// Sends from a place of the request's own.
+    /// Makes a request send its data from the place with its number.
     fn put_place(
         &self,
         wr: &mut sys::ibv_send_wr,
@@ -220,8 +221,8 @@ impl Chain {
         length: u32,
     ) -> sys::ibv_sge {
         let place = &self.places.0[number as usize % self.places.0.len()];
-        // SAFETY: as many requests as there are places can be under way, so the one that used it before has completed;
-        // this is the one thread that writes places.
+        // SAFETY: at most as many requests as there are places can be under way, so the request that used the place
+        // before has completed. Only this thread writes places.
         unsafe { *place.get() = content };
         let lkey = match &self.places_key {
             Some(key) => key.lkey(),

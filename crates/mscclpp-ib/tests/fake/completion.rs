@@ -4,10 +4,10 @@ use mscclpp_verbs_sys as sys;
 
 use super::state::{Completion, Notify, Queue, State};
 
-/// What adapters add to an error, in place of a code of their own.
+/// The vendor error of all failed completions.
 pub(crate) const VENDOR_ERROR: u32 = 0xfa;
 
-/// What the opcode of a completion with an error is: the specification leaves it undefined.
+/// The opcode of a failed completion, which the specification leaves undefined.
 const UNDEFINED: sys::ibv_wc_opcode = sys::ibv_wc_opcode::MAX;
 
 impl State {
@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    /// One of the pieces that a request waits for is visible.
+    /// Notes that one of the chunks that a request waits for is visible.
     pub(super) fn acknowledge(&mut self, number: u32, sequence: u64) {
         let Some(qp) = self.qps.get_mut(&number) else { return };
         if let Some(request) = qp.sends.iter_mut().find(|request| request.sequence == sequence) {
@@ -50,8 +50,8 @@ impl State {
         self.complete_acknowledged(number);
     }
 
-    /// Completes the requests at the head that are acknowledged: they complete in the order of posting. One that failed
-    /// is the last.
+    /// Completes the acknowledged requests at the head, in the order of posting. A request that failed is the last to
+    /// complete.
     pub(super) fn complete_acknowledged(&mut self, number: u32) {
         while let Some(qp) = self.qps.get_mut(&number) {
             let ready = qp.executed > 0 && qp.sends.front().is_some_and(|request| request.awaited == 0);
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Lets the next request fail that is to be carried out. It completes after those before it.
+    /// Makes the next request fail that is to be carried out. It completes after those before it.
     pub(super) fn fail_next(&mut self, number: u32, status: sys::ibv_wc_status) {
         let Some(qp) = self.qps.get_mut(&number) else { return };
         let executed = qp.executed;
@@ -137,7 +137,7 @@ impl State {
         self.fail(number);
     }
 
-    /// A request of the peer that this side refused fails this side's queue pair too, and an event says so.
+    /// Fails this side's queue pair because it refused a request of the peer, and raises an event.
     pub(super) fn fail_responder(&mut self, number: u32, event_type: sys::ibv_event_type) {
         self.queue_pair_event(number, event_type);
         self.fail(number);
@@ -149,7 +149,7 @@ impl State {
         self.event(context, sys::ibv_async_event { element, event_type });
     }
 
-    /// An event for everybody who has the device open.
+    /// Raises an event for everybody who has the device open.
     pub(super) fn device_event(&mut self, device: usize, event_type: sys::ibv_event_type, port: u8) {
         let element = sys::ibv_async_event__bindgen_ty_1 { port_num: i32::from(port) };
         let event = sys::ibv_async_event { element, event_type };
@@ -167,7 +167,7 @@ impl State {
     }
 }
 
-/// A completion with an error. Only these fields of one are defined.
+/// Returns a failed completion. Only these fields of one are defined.
 pub(super) fn failed(wr_id: u64, status: sys::ibv_wc_status, qp_num: u32) -> sys::ibv_wc {
     sys::ibv_wc { wr_id, status, opcode: UNDEFINED, vendor_err: VENDOR_ERROR, qp_num, ..Default::default() }
 }

@@ -10,18 +10,19 @@ use mscclpp_verbs_sys::{
 /// A world of adapters that reach each other.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// From which all that is random follows.
+    /// The seed of everything random.
     pub(crate) seed: u64,
-    /// Who carries out what is posted.
+    /// The side that carries out what is posted.
     pub(crate) execution: Execution,
-    /// How long a queue pair tries to reach its peer before it gives up. Stands for the transport timer, `timeout`, times
-    /// `retry_cnt`; those are checked but would take minutes. With [`Execution::OnPoll`], a thousand steps instead.
+    /// How long a queue pair tries to reach its peer before it gives up. It stands for the transport timer,
+    /// `timeout`, times `retry_cnt`; those are checked but would take minutes. With [`Execution::OnPoll`], a thousand
+    /// steps count instead.
     pub(crate) patience: Duration,
     pub(crate) devices: Vec<DeviceConfig>,
 }
 
 impl Config {
-    /// That many devices, each like [`DeviceConfig::new`], that reorder nothing.
+    /// Makes a world of this many devices, each like [`DeviceConfig::new`], that reorder nothing.
     pub(crate) fn new(devices: u8) -> Self {
         Self {
             seed: 0,
@@ -31,7 +32,7 @@ impl Config {
         }
     }
 
-    /// The same with all devices changed.
+    /// Changes all devices by `change`.
     pub(crate) fn with(mut self, change: impl Fn(&mut DeviceConfig)) -> Self {
         self.devices.iter_mut().for_each(change);
         self
@@ -44,13 +45,13 @@ impl Config {
     }
 }
 
-/// Who carries out what is posted.
+/// The side that carries out what is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Execution {
-    /// A thread, as soon as it can.
+    /// A thread carries it out, as soon as it can.
     Thread,
-    /// The caller: each poll of a completion queue makes some steps, and [`super::Fake::step`] makes one. What happens
-    /// then follows from the seed and the order of the calls.
+    /// The caller carries it out: each poll of a completion queue makes some steps, and [`super::Fake::step`] makes
+    /// one. The outcome then follows from the seed and the order of the calls.
     OnPoll,
 }
 
@@ -66,12 +67,12 @@ pub(crate) struct DeviceConfig {
     pub(crate) max_inline: u32,
     pub(crate) max_rd_atomic: u8,
     pub(crate) reordering: Reordering,
-    /// The context is not part of a `verbs_context`, as those of old providers.
+    /// Whether the context is not part of a `verbs_context`, as with old providers.
     pub(crate) old_provider: bool,
 }
 
 impl DeviceConfig {
-    /// `fakeN`: one port of RoCE at 10.0.0.N+1, with atomics and without reordering.
+    /// Makes the device `fakeN` with one port of RoCE at 10.0.0.N+1, with atomics and without reordering.
     pub(crate) fn new(number: u8) -> Self {
         Self {
             name: format!("fake{number}"),
@@ -91,7 +92,7 @@ impl DeviceConfig {
 #[derive(Debug, Clone)]
 pub(crate) struct PortConfig {
     pub(crate) active: bool,
-    /// Else InfiniBand.
+    /// Whether the port is Ethernet; otherwise it is InfiniBand.
     pub(crate) ethernet: bool,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
@@ -103,13 +104,13 @@ pub(crate) struct PortConfig {
 pub(crate) struct GidConfig {
     pub(crate) raw: [u8; 16],
     pub(crate) kind: ibv_gid_type,
-    /// The interface behind it.
+    /// The interface behind the GID.
     pub(crate) interface: u32,
 }
 
 impl PortConfig {
-    /// A link-local and an IPv4-mapped GID, each for RoCE v1 and v2, as Linux makes them. The interface is number 1, the
-    /// loopback of every network namespace.
+    /// Makes a port with a link-local and an IPv4-mapped GID, each for RoCE v1 and v2, as Linux makes them. The
+    /// interface is number 1, the loopback of every network namespace.
     pub(crate) fn ethernet(number: u8) -> Self {
         let mut link_local = [0; 16];
         link_local[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -138,13 +139,14 @@ impl PortConfig {
     }
 }
 
-/// In which order what arrives at a device becomes visible in its host's memory; the top of [`super`] says what each
-/// stands for.
+/// The order in which data that arrives at a device becomes visible in its node's memory. The documentation of
+/// [`super`] says what each setting stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Reordering {
-    /// Writes and atomics into memory that is registered with relaxed ordering pass what came before them.
+    /// Writes and atomics into memory that is registered with relaxed ordering overtake what came before them.
     pub(crate) relaxed: bool,
-    /// Completions of receives pass writes that came before them: the writes are to a GPU, the completions to the host.
+    /// Completions of receives overtake writes that came before them: the writes go to a GPU, the completions to the
+    /// host.
     pub(crate) completions: bool,
     /// Writes are acknowledged when they have arrived, although they are not visible yet.
     pub(crate) early_acknowledgement: bool,
@@ -153,13 +155,13 @@ pub(crate) struct Reordering {
 }
 
 impl Reordering {
-    /// What adapters may do whose completion queues and regions are in the memory of the host.
+    /// The reordering that adapters may do if completion queues and regions are in host memory.
     pub(crate) const HOST_MEMORY: Self =
         Self { relaxed: true, completions: false, early_acknowledgement: false, nothing_strict: false };
-    /// What they may do where regions are in the memory of a GPU.
+    /// The reordering that adapters may do if regions are in the memory of a GPU.
     pub(crate) const GPU_MEMORY: Self = Self { completions: true, ..Self::HOST_MEMORY };
 
-    /// The same with writes that are acknowledged before they are visible.
+    /// Acknowledges writes before they are visible, and keeps the other settings.
     pub(crate) const fn acknowledged_early(self) -> Self {
         Self { early_acknowledgement: true, ..self }
     }

@@ -16,7 +16,7 @@ use super::{
     state::{Context, Device, State, World},
 };
 
-/// A device as C sees it, and where it belongs.
+/// A device as C sees it, followed by the world it belongs to.
 #[repr(C)]
 struct FakeDevice {
     c: sys::ibv_device,
@@ -24,7 +24,7 @@ struct FakeDevice {
     index: usize,
 }
 
-/// A context as C sees it, and where it belongs.
+/// A context as C sees it, followed by the world it belongs to.
 #[repr(C)]
 struct FakeContext {
     c: sys::verbs_context,
@@ -58,7 +58,7 @@ fn fake_context(context: *mut sys::ibv_context) -> *mut FakeContext {
 }
 
 pub(super) fn set_errno(errno: c_int) {
-    // SAFETY: the place of this thread's errno.
+    // SAFETY: the address is that of this thread's errno.
     unsafe { *libc::__errno_location() = errno };
 }
 
@@ -74,7 +74,7 @@ pub(super) fn list(state: &mut State, count: *mut c_int) -> *mut *mut sys::ibv_d
     }
     let mut list: Vec<_> = state.devices.iter().map(|device| device.c).collect();
     if !count.is_null() {
-        // SAFETY: the caller's, who wants the count.
+        // SAFETY: the caller passes a place for the count.
         unsafe { *count = list.len() as c_int };
     }
     list.push(ptr::null_mut());
@@ -189,7 +189,7 @@ pub(super) unsafe extern "C" fn query_device(
         phys_port_cnt: config.ports.len() as u8,
         ..Default::default()
     };
-    // SAFETY: the caller's, valid for a write.
+    // SAFETY: the caller's pointer is valid for a write.
     unsafe { *attr = answer };
     0
 }
@@ -218,7 +218,7 @@ fn port_attr(state: &mut State, context: usize, port: u8) -> Result<sys::ibv_por
         active_speed: 32,
         phys_state: if device.active[place] { 5 } else { 3 },
         link_layer: layer as u8,
-        // What only the newer structure has; the old entry point must not write it.
+        // Only the newer structure has this field; the old entry point must not write it.
         port_cap_flags2: 0x5a5a,
         ..Default::default()
     })
@@ -243,7 +243,7 @@ unsafe extern "C" fn query_port(
     }
 }
 
-/// What the library exports for programs of old: the structure ends before `flags`.
+/// The entry point that the library exports for old programs, whose structure ends before `flags`.
 pub(super) unsafe extern "C" fn query_port_compat(
     context: *mut sys::ibv_context,
     port: u8,
@@ -268,7 +268,7 @@ pub(super) unsafe extern "C" fn query_gid(
     let port = state.devices[device].config.ports.get(usize::from(port).wrapping_sub(1));
     match port.and_then(|port| port.gids.get(usize::try_from(gid_index).ok()?)) {
         Some(found) => {
-            // SAFETY: the caller's, valid for a write.
+            // SAFETY: the caller's pointer is valid for a write.
             unsafe { (*gid).raw = found.raw };
             0
         }
@@ -327,7 +327,7 @@ pub(super) unsafe extern "C" fn query_pkey(
     let found = port.and_then(|port| port.pkeys.get(usize::try_from(place).ok()?));
     match (fault, found) {
         (None, Some(found)) => {
-            // SAFETY: the caller's, valid for a write.
+            // SAFETY: the caller's pointer is valid for a write.
             unsafe { *pkey = found.to_be() };
             0
         }
@@ -343,27 +343,27 @@ pub(super) unsafe extern "C" fn get_async_event(
     event: *mut sys::ibv_async_event,
 ) -> c_int {
     let mut word = 0_u64;
-    // SAFETY: blocks, if the caller has left the descriptor so, until there is an event; the word is 8 bytes.
+    // SAFETY: this blocks until there is an event, if the caller made the descriptor so; the word is 8 bytes.
     if unsafe { libc::read((*context).async_fd, (&raw mut word).cast(), 8) } != 8 {
         return -1;
     }
     let mut state = world_of(context).lock();
     let next = state.contexts.get_mut(&(context as usize)).and_then(|context| context.events.pop_front());
     let Some(next) = next else {
-        // It was of a queue pair that is gone.
+        // The event belonged to a queue pair that is gone.
         set_errno(libc::EAGAIN);
         return -1;
     };
     if let Some(qp) = queue_pair_of(&next).and_then(|number| state.qps.get_mut(&number)) {
         qp.unacknowledged += 1;
     }
-    // SAFETY: the caller's, valid for a write.
+    // SAFETY: the caller's pointer is valid for a write.
     unsafe { *event = next };
     0
 }
 
 pub(super) unsafe extern "C" fn ack_async_event(event: *mut sys::ibv_async_event) {
-    // SAFETY: an event that `get_async_event` gave.
+    // SAFETY: the caller passes an event that `get_async_event` gave.
     let event = unsafe { *event };
     let Some(number) = queue_pair_of(&event) else { return };
     // SAFETY: an event of a queue pair names one, and those are never freed.
@@ -376,11 +376,11 @@ pub(super) unsafe extern "C" fn ack_async_event(event: *mut sys::ibv_async_event
     }
 }
 
-/// The number of the queue pair that an event is of.
+/// Returns the number of the queue pair that an event is about.
 pub(super) fn queue_pair_of(event: &sys::ibv_async_event) -> Option<u32> {
     let of_queue_pair = [sys::IBV_EVENT_QP_FATAL, sys::IBV_EVENT_QP_REQ_ERR, sys::IBV_EVENT_QP_ACCESS_ERR];
     of_queue_pair.contains(&event.event_type).then(|| {
-        // SAFETY: such events name one, and those are never freed.
+        // SAFETY: such an event names a queue pair, and those are never freed.
         unsafe { (*event.element.qp).qp_num }
     })
 }

@@ -1,10 +1,10 @@
-//! Failures on purpose.
+//! Injected failures.
 
 use std::ffi::c_int;
 
 use mscclpp_verbs_sys::ibv_wc_status;
 
-/// What can be made to fail.
+/// The calls that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     GetDeviceList,
@@ -29,9 +29,9 @@ pub(crate) enum Call {
     ModifyQp,
     QueryQp,
     DestroyQp,
-    /// Counts requests, not calls, so that a chain can fail in its middle.
+    /// Posted requests. They are counted instead of calls, so that a chain can fail in its middle.
     PostSend,
-    /// Counts receives, not calls.
+    /// Posted receives. They are counted instead of calls.
     PostRecv,
 }
 
@@ -52,20 +52,20 @@ impl Faults {
         self.completions.push((device, nth, status));
     }
 
-    /// Counts a call, and gives the errno with which it is to fail.
+    /// Counts a call. Returns the errno with which it is to fail, if it is.
     pub(super) fn of(&mut self, device: usize, call: Call) -> Option<c_int> {
         let due = count(&mut self.calls, |(d, c, nth, _)| (*d == device && *c == call).then_some(nth));
         due.map(|(.., errno)| errno)
     }
 
-    /// Counts a request that is carried out, and gives the status with which it is to complete.
+    /// Counts a request that is carried out. Returns the status with which it is to complete, if it is to fail.
     pub(super) fn of_completion(&mut self, device: usize) -> Option<ibv_wc_status> {
         let due = count(&mut self.completions, |(d, nth, _)| (*d == device).then_some(nth));
         due.map(|(.., status)| status)
     }
 }
 
-/// Counts one down in each that matches, and takes out the first that is due.
+/// Counts down each fault that matches, and takes out the first that is due.
 fn count<T>(faults: &mut Vec<T>, matching: impl Fn(&mut T) -> Option<&mut u64>) -> Option<T> {
     let mut due = None;
     for (index, fault) in faults.iter_mut().enumerate() {
@@ -76,7 +76,7 @@ fn count<T>(faults: &mut Vec<T>, matching: impl Fn(&mut T) -> Option<&mut u64>) 
             }
         }
     }
-    // A second one due at once has its turn at the next call.
+    // A second fault that is due at once follows at the next call.
     let due = due.map(|index| faults.remove(index));
     for fault in faults.iter_mut() {
         if let Some(left) = matching(fault) {

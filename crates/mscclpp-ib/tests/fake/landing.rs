@@ -1,4 +1,5 @@
-//! How data that has arrived at an adapter becomes visible in its host's memory. The rules are at the top of [`super`].
+//! The way in which data that has arrived at an adapter becomes visible in its node's memory. The rules are in the
+//! documentation of [`super`].
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
@@ -6,12 +7,12 @@ use mscclpp_verbs_sys as sys;
 
 use super::state::{Queue, State};
 
-/// A piece of what has arrived.
+/// A chunk of data that has arrived and is not visible yet.
 pub(super) struct Landing {
     pub(super) what: Piece,
-    /// The memory it goes to is registered with relaxed ordering.
+    /// Whether the memory it goes to is registered with relaxed ordering.
     pub(super) relaxed: bool,
-    /// It goes to a different place than completions: a GPU.
+    /// Whether it goes to another memory than completions do, that of a GPU.
     pub(super) elsewhere: bool,
     /// The request that waits for it: queue pair and sequence number.
     pub(super) request: Option<(u32, u64)>,
@@ -30,18 +31,19 @@ impl Piece {
 }
 
 impl State {
-    /// Which pieces on their way to the memory of queue pair `number` may become visible now.
+    /// Returns which of the chunks on their way to the memory of queue pair `number` may become visible now.
     pub(super) fn eligible(&self, number: u32) -> Vec<usize> {
         let Some(qp) = self.qps.get(&number) else { return Vec::new() };
         let rules = self.devices[qp.device].config.reordering;
-        // What came before that relaxed accesses do not pass, and what completions do not.
+        // The number of earlier chunks that relaxed accesses must not overtake, and of those that completions must
+        // not.
         let (mut adds, mut near) = (0, 0);
         let mut eligible = Vec::new();
         for (index, landing) in qp.landings.iter().enumerate() {
             let passes = match &landing.what {
                 // Receives complete in order.
                 Piece::Receive { .. } => rules.completions && near == 0,
-                // Relaxed accesses do not pass atomics.
+                // Relaxed accesses do not overtake atomics.
                 Piece::Write { .. } | Piece::Add { .. } => rules.relaxed && landing.relaxed && adds == 0,
             };
             if index == 0 || passes {
@@ -53,7 +55,7 @@ impl State {
         eligible
     }
 
-    /// Makes a piece visible.
+    /// Makes a chunk visible.
     pub(super) fn land(&mut self, number: u32, index: usize) {
         let Some(landing) = self.qps.get_mut(&number).and_then(|qp| qp.landings.remove(index)) else {
             return;
@@ -68,7 +70,7 @@ impl State {
             Piece::Write { address, data } => {
                 store(address, &data);
                 if broken && data.len() == 8 {
-                    // A token, for which somebody looks. On a busy machine that thread has its turn only if this one rests.
+                    // A thread polls for this token. On a busy node that thread runs only if this one sleeps.
                     std::thread::sleep(std::time::Duration::from_micros(20));
                 }
             }
@@ -81,8 +83,8 @@ impl State {
             Piece::Receive { wc, solicited } => {
                 let Some(qp) = self.qps.get(&number) else { return };
                 let cq = qp.receive_cq;
-                // A receive that the queue pair's failure has flushed meanwhile is not completed twice: it was taken
-                // from the queue when the request arrived.
+                // A receive that was flushed when the queue pair failed is not completed twice: it was taken from the
+                // queue when the request arrived.
                 self.complete(cq, *wc, solicited, Queue::Receive, 1);
             }
         }
@@ -98,14 +100,14 @@ impl State {
         }
     }
 
-    /// The same for all of them.
+    /// Makes everything visible that is on its way, to all queue pairs.
     pub(super) fn land_everything(&mut self) {
         for number in self.qps.keys().copied().collect::<Vec<_>>() {
             self.land_all(number);
         }
     }
 
-    /// An atomic returns what was there to the memory of its requester.
+    /// Returns an atomic's old value to the memory of its requester.
     fn answer(&mut self, requester: u32, sequence: u64, original: &sys::ibv_sge, value: u64) {
         let Some(domain) = self.qps.get(&requester).map(|qp| qp.domain) else { return };
         match self.region(original.lkey, original.addr, 8, domain, sys::IBV_ACCESS_LOCAL_WRITE) {
@@ -121,7 +123,8 @@ impl State {
     }
 }
 
-/// Copies like an adapter: aligned words of 8 bytes are whole, and everything before is visible first to who acquires.
+/// Copies like an adapter: aligned words of 8 bytes are written whole, and a reader that acquires one sees everything
+/// before it.
 fn store(address: usize, data: &[u8]) {
     fence(Ordering::Release);
     let mut at = 0;
@@ -129,12 +132,12 @@ fn store(address: usize, data: &[u8]) {
         let to = address + at;
         if to.is_multiple_of(8) && data.len() - at >= 8 {
             let word = data[at..at + 8].try_into().map(u64::from_ne_bytes).unwrap_or_default();
-            // SAFETY: the region was checked when the piece arrived, and deregistering waits for what is on its way. Other
-            // threads look at such memory by atomics only.
+            // SAFETY: the region was checked when the chunk arrived, and deregistering waits for data on its way.
+            // Other threads access such memory only by atomics.
             unsafe { AtomicU64::from_ptr(to as *mut u64) }.store(word, Ordering::Relaxed);
             at += 8;
         } else {
-            // SAFETY: as above.
+            // SAFETY: the same as for the whole words.
             unsafe { AtomicU8::from_ptr(to as *mut u8) }.store(data[at], Ordering::Relaxed);
             at += 1;
         }
@@ -143,7 +146,7 @@ fn store(address: usize, data: &[u8]) {
 }
 
 fn fetch_add(address: usize, add: u64) -> u64 {
-    // SAFETY: as in `store`; the alignment was checked too.
+    // SAFETY: the same as in `store`; the alignment was checked too.
     unsafe { AtomicU64::from_ptr(address as *mut u64) }.fetch_add(add, Ordering::AcqRel)
 }
 
@@ -153,11 +156,11 @@ pub(super) fn load(address: usize, length: usize) -> Vec<u8> {
     while data.len() < length {
         let from = address + data.len();
         if from.is_multiple_of(8) && length - data.len() >= 8 {
-            // SAFETY: the region was checked by the caller, which has the lock, so it is registered still.
+            // SAFETY: the caller checked the region and holds the lock, so the region is still registered.
             let word = unsafe { AtomicU64::from_ptr(from as *mut u64) }.load(Ordering::Relaxed);
             data.extend(word.to_ne_bytes());
         } else {
-            // SAFETY: as above.
+            // SAFETY: the same as for the whole words.
             data.push(unsafe { AtomicU8::from_ptr(from as *mut u8) }.load(Ordering::Relaxed));
         }
     }

@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     unsafe { reg_mr_iova2(pd, address, length, address as u64, access as c_uint) }
 }
 
@@ -67,7 +67,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     register(&mut state, pd, region, Call::RegMr)
 }
 
-/// Maps the descriptor, as an adapter would reach the memory behind it. It may be a memfd.
+/// Registers a dmabuf by mapping its descriptor, which may be a memfd.
 pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut sys::ibv_pd,
     offset: u64,
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     let mut state = world_of(unsafe { (*pd).context }).lock();
     let size = offset as usize + length;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, where the system finds room.
+    // SAFETY: this is a new mapping, where the system finds room.
     let mapped = unsafe { libc::mmap(ptr::null_mut(), size, protection, libc::MAP_SHARED, fd, 0) };
     if mapped == libc::MAP_FAILED {
         return ptr::null_mut();
@@ -90,7 +90,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     let region = Region { c: 0, domain: pd as usize, address, iova, length, access: access as u32, mapping };
     let registered = register(&mut state, pd, region, Call::RegDmabufMr);
     if registered.is_null() {
-        // SAFETY: the mapping was made above and nobody has it.
+        // SAFETY: the mapping was made above and nobody else has it.
         unsafe { libc::munmap(mapped, size) };
     }
     registered
@@ -126,7 +126,7 @@ fn register(state: &mut State, pd: *mut sys::ibv_pd, mut region: Region, call: C
     mr
 }
 
-/// Waits, as adapters do, until nothing is on its way to the memory any more.
+/// Deregisters memory. Waits, as adapters do, until nothing is on its way to it any more.
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     // SAFETY: regions of this table are never freed.
     let (context, key) = unsafe { ((*mr).context, (*mr).lkey) };
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     state.land_everything();
     let mapping = state.regions.remove(&key).and_then(|region| region.mapping);
     if let Some((address, size)) = mapping {
-        // SAFETY: the mapping of this region, which no piece on its way goes to.
+        // SAFETY: the mapping belongs to this region, and no data is on its way to it.
         unsafe { libc::munmap(address as *mut c_void, size) };
     }
     0

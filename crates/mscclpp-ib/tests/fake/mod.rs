@@ -1,36 +1,37 @@
-//! RDMA adapters simulated in this process, behind the table of [`Verbs`]. They show what software RoCE cannot show,
-//! and what real adapters do only when they are broken.
+//! RDMA adapters simulated in this process, behind the table of [`Verbs`]. They show behaviour that software RoCE
+//! cannot show, and that real adapters show only when they are broken.
 //!
 //! A [`Fake`] is a world of devices that reach each other. Its [`table`](Fake::table) is used like libibverbs. It has
-//! devices, protection domains, memory with keys that are checked, completion queues with channels, and queue pairs of
-//! reliable connections. It carries out sends and RDMA writes, both also with immediate data, and atomic additions;
-//! other operations are refused when posted. All memory is this process's. Objects are never freed, so that a use after
-//! their end is noticed: it is noted as misuse, and the [`Fake`] then panics at its end.
+//! devices, protection domains, memory with keys that are checked, completion queues with channels, and queue pairs
+//! of reliable connections. It carries out sends and RDMA writes, both also with immediate data, and atomic
+//! additions; other operations are refused when posted. All memory is this process's. Objects are never freed, so
+//! that a use after their end is noticed: it is noted as misuse, and the [`Fake`] then panics at its end.
 //!
 //! # Order
 //! Requests posted to a queue pair are carried out in the order of posting, and complete in that order: InfiniBand
 //! Architecture Specification, volume 1, "Transaction ordering". There is no order between queue pairs.
 //!
-//! What has arrived becomes visible in memory later. [`Reordering`] says when; without it, at once. With
-//! `Reordering::relaxed`, for what arrives by one queue pair:
-//! - what goes to memory registered without relaxed ordering is visible after everything that came before: PCI Express
-//!   Base Specification, "Transaction ordering rules", a posted request without the attribute relaxed ordering passes no
-//!   posted request;
-//! - what goes to memory registered with `IBV_ACCESS_RELAXED_ORDERING` may pass what came before, whatever memory that
-//!   goes to: the same rules, a posted request with the attribute may pass. One write is then visible piece by piece, in
-//!   any order; InfiniBand promises no order within a write, and of a relaxed region nothing between writes;
-//! - nothing passes an atomic that came before it, which the manual page of `ibv_reg_mr` promises. An atomic to relaxed
-//!   memory itself may pass writes;
-//! - completions of receives are visible after all data before them, which InfiniBand promises of them. With
-//!   `Reordering::completions` this is not so of data for relaxed regions and for those registered by a descriptor, which
-//!   stand for a GPU's memory: they and the completions in the host's memory are two places, between which PCI Express has
-//!   no order, so InfiniBand's promise ends at the bridge. [`Fake::flush_memory`] is what a driver does about it.
+//! Data that has arrived becomes visible in memory later, by the rules of [`Reordering`]; without reordering, at
+//! once. With `Reordering::relaxed`, the rules for data that arrives by one queue pair are:
+//! - Data for memory registered without relaxed ordering is visible after everything that came before. PCI Express
+//!   Base Specification, "Transaction ordering rules": a posted request without the attribute relaxed ordering passes
+//!   no posted request.
+//! - Data for memory registered with `IBV_ACCESS_RELAXED_ORDERING` may overtake what came before, whatever memory
+//!   that goes to. The same rules: a posted request with the attribute may pass. The chunks of one write then become
+//!   visible in any order; InfiniBand promises no order within a write, and in a relaxed region none between writes.
+//! - Nothing overtakes an atomic that came before it, which the manual page of `ibv_reg_mr` promises. An atomic to
+//!   relaxed memory itself may overtake writes.
+//! - Completions of receives are visible after all data before them, which InfiniBand promises. With
+//!   `Reordering::completions` this does not hold for data that goes to relaxed regions or to those registered by a
+//!   descriptor, which stand for a GPU's memory: that memory and the host's, which holds the completions, are two
+//!   destinations, between which PCI Express keeps no order, so InfiniBand's promise ends at the bridge.
+//!   [`Fake::flush_memory`] stands for the driver's call that waits for such data.
 //!
-//! With `Reordering::early_acknowledgement` a write is acknowledged when it has arrived: a completion at the requester
-//! says that the peer's adapter has the data, not that it is visible there. Atomics are acknowledged with their
-//! result.
+//! With `Reordering::early_acknowledgement` a write is acknowledged when it has arrived: a completion at the
+//! requester says that the peer's adapter has the data, not that it is visible there. Atomics are acknowledged with
+//! their result.
 //!
-//! What happens next is chosen at random among all that may. Everything happens in the end.
+//! The next event is chosen at random among all that are possible. Everything happens in the end.
 
 #![allow(dead_code, unused_imports, reason = "each test takes its part")]
 
@@ -62,13 +63,13 @@ pub(crate) use self::{
 };
 use self::{slots::Slot, state::World};
 
-/// How many steps the thread makes before it lets others go first.
+/// The number of steps that the thread makes before it lets other threads run.
 const STEPS_AT_ONCE: usize = 8;
 
-/// After how many steps without effect nothing more is expected.
+/// The number of steps without effect after which nothing more is expected.
 const WITHOUT_EFFECT: usize = 5000;
 
-/// A world of simulated adapters. Its end stops it, and panics if a program did what it may not.
+/// A world of simulated adapters. Dropping it stops it, and panics if a program misused the library.
 pub(crate) struct Fake {
     world: &'static World,
     slot: Slot,
@@ -89,7 +90,7 @@ impl Fake {
         Self { world, slot: Slot::take(world), thread }
     }
 
-    /// The table of the world's entry points.
+    /// Returns the table of the world's entry points.
     pub(crate) fn table(&self) -> Verbs {
         Verbs {
             fork_init: text::fork_init,
@@ -131,17 +132,18 @@ impl Fake {
         }
     }
 
-    /// The same for those who want it for ever.
+    /// Returns a table that lives for ever.
     pub(crate) fn verbs(&self) -> &'static Verbs {
         Box::leak(Box::new(self.table()))
     }
 
-    /// Lets the `nth` call from now on fail, of `device` (for [`Call::GetDeviceList`], 0).
+    /// Makes the `nth` call from now on fail, on `device` (for [`Call::GetDeviceList`], 0).
     pub(crate) fn fail_call(&self, device: usize, call: Call, nth: u64, errno: c_int) {
         self.world.lock().faults.add(device, call, nth, errno);
     }
 
-    /// Lets the `nth` request that `device` carries out from now on complete with `status`, without having any effect.
+    /// Makes the `nth` request that `device` carries out from now on complete with `status`, without having any
+    /// effect.
     pub(crate) fn fail_completion(&self, device: usize, nth: u64, status: sys::ibv_wc_status) {
         self.world.lock().faults.add_completion(device, nth, status);
     }
@@ -155,7 +157,7 @@ impl Fake {
         self.world.work.notify_all();
     }
 
-    /// Nothing reaches the device any more; its queue pairs fail, and an event says so.
+    /// Fails a device: nothing reaches it any more, its queue pairs fail, and an event reports that.
     pub(crate) fn fail_device(&self, device: usize) {
         let mut state = self.world.lock();
         state.devices[device].failed = true;
@@ -167,23 +169,23 @@ impl Fake {
         self.world.work.notify_all();
     }
 
-    /// The queue pairs there are: of which device each is, and its number.
+    /// Returns the device and the number of each queue pair.
     pub(crate) fn queue_pairs(&self) -> Vec<(usize, u32)> {
         self.world.lock().qps.iter().map(|(number, qp)| (qp.device, *number)).collect()
     }
 
-    /// A queue pair fails by itself, and an event says so.
+    /// Fails a queue pair for no outside reason, and raises an event.
     pub(crate) fn fail_queue_pair(&self, number: u32) {
         self.world.lock().fail_responder(number, sys::IBV_EVENT_QP_FATAL);
         self.world.work.notify_all();
     }
 
-    /// Makes one thing happen.
+    /// Makes one step.
     pub(crate) fn step(&self) -> Step {
         self.world.lock().step()
     }
 
-    /// Makes everything happen that can.
+    /// Makes steps until nothing more happens.
     pub(crate) fn settle(&self) {
         let mut without_effect = 0;
         while without_effect < WITHOUT_EFFECT {
@@ -195,7 +197,7 @@ impl Fake {
         }
     }
 
-    /// Everything that has arrived is visible when this returns, as after `cuFlushGPUDirectRDMAWrites`.
+    /// Makes everything visible that has arrived, as `cuFlushGPUDirectRDMAWrites` does.
     pub(crate) fn flush_memory(&self) {
         self.world.lock().land_everything();
     }
@@ -208,17 +210,17 @@ impl Fake {
         self.world.lock().live()
     }
 
-    /// What no program may do. Taken from the list, so that the end does not panic for it.
+    /// Takes the list of misuses, so that the world's end does not panic for them.
     pub(crate) fn take_misuse(&self) -> Vec<String> {
         std::mem::take(&mut self.world.lock().misuse)
     }
 
-    /// What is under way, for messages of tests that wait in vain.
+    /// Describes the requests under way, for the messages of tests whose wait has failed.
     pub(crate) fn describe(&self) -> String {
         self.world.lock().describe()
     }
 
-    /// Why calls and requests were refused, for messages of tests.
+    /// Returns why calls and requests were refused, for the messages of tests.
     pub(crate) fn refusals(&self) -> Vec<String> {
         self.world.lock().refusals.clone()
     }
@@ -254,7 +256,7 @@ fn work(world: &'static World) {
         }
         let pause = match last {
             Step::Done => {
-                // Others want the lock too.
+                // Other threads want the lock too.
                 drop(state);
                 std::thread::yield_now();
                 state = world.lock();

@@ -1,4 +1,4 @@
-//! Posting and polling: the calls that C inlines, so they are reached through the context.
+//! Posting and polling. These calls are inlined in C, so they are reached through the context.
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ use super::{
     state::{Notify, Queue, Receive, Request, Source, State},
 };
 
-/// The most steps that a poll makes where nobody else makes any.
+/// The most steps that a poll makes if no thread makes any.
 const STEPS_PER_POLL: usize = 4;
 
 pub(super) unsafe extern "C" fn post_send(
@@ -28,12 +28,12 @@ pub(super) unsafe extern "C" fn post_send(
     while !wr.is_null() {
         // SAFETY: the caller's chain of requests.
         if let Err(why) = unsafe { accept(&mut state, number, &*wr) } {
-            // SAFETY: the caller's, valid for a write.
+            // SAFETY: the caller's pointer is valid for a write.
             unsafe { *bad_wr = wr };
             errno = why;
             break;
         }
-        // SAFETY: as above.
+        // SAFETY: the request is in the caller's chain.
         wr = unsafe { (*wr).next };
     }
     if state.qps.get(&number).is_some_and(|qp| qp.state == sys::IBV_QPS_ERR) {
@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn post_send(
 /// Takes one request.
 ///
 /// # Safety
-/// Its list of pieces and inline data are valid.
+/// The request's list of memory and its inline data must be valid.
 unsafe fn accept(state: &mut State, number: u32, wr: &sys::ibv_send_wr) -> Result<(), c_int> {
     let Some(qp) = state.qps.get(&number) else {
         return Err(state.misused("a request is posted to a queue pair that was destroyed"));
@@ -79,7 +79,7 @@ unsafe fn accept(state: &mut State, number: u32, wr: &sys::ibv_send_wr) -> Resul
     let pieces = if count == 0 {
         Vec::new()
     } else {
-        // SAFETY: the caller's list has that many.
+        // SAFETY: the caller's list has this many entries.
         unsafe { std::slice::from_raw_parts(wr.sg_list, count as usize) }.to_vec()
     };
     let length: u64 = pieces.iter().map(|piece| u64::from(piece.length)).sum();
@@ -93,13 +93,13 @@ unsafe fn accept(state: &mut State, number: u32, wr: &sys::ibv_send_wr) -> Resul
             state.refused(format!("{length} bytes inline, the queue pair takes {}", cap.max_inline_data))
         );
     } else {
-        // SAFETY: the caller's memory, which the processor reads now.
+        // SAFETY: the memory is the caller's, and inline data is read now, by the processor.
         let read = |piece: &sys::ibv_sge| unsafe {
             std::slice::from_raw_parts(piece.addr as *const u8, piece.length as usize).to_vec()
         };
         Source::Inline(pieces.iter().filter(|piece| piece.length > 0).flat_map(read).collect())
     };
-    // SAFETY: each view is read that the opcode gives a meaning; all are integers.
+    // SAFETY: only the view that belongs to the opcode is read; all views are integers.
     let (remote, key, add, imm_data) = unsafe {
         match atomic {
             true => (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey, wr.wr.atomic.compare_add, 0),
@@ -143,7 +143,7 @@ pub(super) unsafe extern "C" fn post_recv(
         let (wr_id, next, list, count) = unsafe { ((*wr).wr_id, (*wr).next, (*wr).sg_list, (*wr).num_sge) };
         let places = match usize::try_from(count).unwrap_or(0) {
             0 => Vec::new(),
-            // SAFETY: the caller's list has that many.
+            // SAFETY: the caller's list has this many entries.
             count => unsafe { std::slice::from_raw_parts(list, count) }.to_vec(),
         };
         errno = match state.faults.of(device, Call::PostRecv) {
@@ -165,7 +165,7 @@ pub(super) unsafe extern "C" fn post_recv(
             },
         };
         if errno != 0 {
-            // SAFETY: the caller's, valid for a write.
+            // SAFETY: the caller's pointer is valid for a write.
             unsafe { *bad_wr = wr };
             break;
         }
@@ -212,7 +212,8 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, wc: 
     taken
 }
 
-/// Only what comes from now on makes an event, as the specification has it: who arms must poll once more.
+/// Arms a completion queue. By the specification only later completions raise an event, so the caller must poll once
+/// more after arming.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: queues of this table are never freed.
     let context = unsafe { (*cq).context };
@@ -224,7 +225,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
     let Some(found) = state.cqs.get_mut(&(cq as usize)) else {
         return state.misused("a completion queue is armed that was destroyed");
     };
-    // Any completion is more than solicited ones: a request for fewer does not take that back.
+    // Any completion includes the solicited ones, so a later request for solicited ones alone changes nothing.
     if solicited_only == 0 {
         found.armed = Some(Notify::Any);
     } else if found.armed.is_none() {

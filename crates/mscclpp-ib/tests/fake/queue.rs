@@ -64,7 +64,7 @@ pub(super) unsafe extern "C" fn create_cq(
         return null(state.refused(format!("a completion queue of {cqe} entries at vector {comp_vector}")));
     };
     let handle = state.number();
-    // SAFETY: all fields are integers and pointers, or of the C library, which takes zeros.
+    // SAFETY: all fields are integers, pointers or types of the C library, for which zeros are valid.
     let mut c: sys::ibv_cq = unsafe { std::mem::zeroed() };
     (c.context, c.channel, c.cq_context, c.handle, c.cqe) = (context, channel, cq_context, handle, cqe);
     let cq: *mut _ = Box::leak(Box::new(c));
@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
         return state.misused("a completion queue is destroyed twice");
     };
     if let Some(channel) = gone.channel.and_then(|channel| state.channels.get_mut(&channel)) {
-        // Events that nobody has fetched are dropped. Their marks in the descriptor are not.
+        // Events that nobody has fetched are dropped, but their counts in the descriptor stay.
         channel.events.retain(|&of| of != cq as usize);
     }
     if gone.unacknowledged > 0 {
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let mut word = 0_u64;
-    // SAFETY: blocks, if the caller has left the descriptor so, until there is an event; the word is 8 bytes.
+    // SAFETY: this blocks until there is an event, if the caller made the descriptor so; the word is 8 bytes.
     if unsafe { libc::read((*channel).fd, (&raw mut word).cast(), 8) } != 8 {
         return -1;
     }
@@ -122,13 +122,13 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let event = state.channels.get_mut(&(channel as usize)).and_then(|channel| channel.events.pop_front());
     let Some((address, found)) = event.and_then(|address| Some((address, state.cqs.get_mut(&address)?)))
     else {
-        // It was of a queue that is gone.
+        // The event belonged to a queue that is gone.
         set_errno(libc::EAGAIN);
         return -1;
     };
     found.unacknowledged += 1;
     let c = address as *mut sys::ibv_cq;
-    // SAFETY: both are the caller's, valid for a write; queues are never freed.
+    // SAFETY: both pointers of the caller are valid for a write; queues are never freed.
     unsafe {
         *cq = c;
         *cq_context = (*c).cq_context;

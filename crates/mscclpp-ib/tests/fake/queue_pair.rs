@@ -25,7 +25,7 @@ pub(super) unsafe extern "C" fn create_qp(
         return null(state.refused(why));
     }
     let number = state.number();
-    // SAFETY: all fields are integers and pointers, or of the C library, which takes zeros.
+    // SAFETY: all fields are integers, pointers or types of the C library, for which zeros are valid.
     let mut c: sys::ibv_qp = unsafe { std::mem::zeroed() };
     (c.context, c.pd, c.send_cq, c.recv_cq) = (context, pd, wanted.send_cq, wanted.recv_cq);
     (c.qp_context, c.qp_num, c.handle, c.qp_type) = (wanted.qp_context, number, number, wanted.qp_type);
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
     let Some(gone) = state.qps.remove(&number) else {
         return state.misused("a queue pair is destroyed twice");
     };
-    // As of providers: completions of a queue pair that is gone are not polled any more.
+    // As with real providers, completions of a queue pair that is gone are not polled any more.
     for cq in state.cqs.values_mut() {
         cq.entries.retain(|entry| entry.wc.qp_num != number);
     }
@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn query_qp(
     let Some(found) = state.qps.get(&number(qp)) else {
         return state.misused("a queue pair is queried that was destroyed");
     };
-    // SAFETY: both are the caller's, valid for a write.
+    // SAFETY: both pointers of the caller are valid for a write.
     unsafe {
         *attr = sys::ibv_qp_attr {
             qp_state: found.state,
@@ -197,8 +197,8 @@ pub(super) unsafe extern "C" fn modify_qp(
     0
 }
 
-/// What a change of state needs and what it may bring along besides, for reliable connections: InfiniBand Architecture
-/// Specification, volume 1, the table of modifiers of Modify Queue Pair.
+/// Returns the attributes that a change of state requires and those that it also allows, for reliable connections:
+/// InfiniBand Architecture Specification, volume 1, the table of modifiers of Modify Queue Pair.
 fn masks(from: sys::ibv_qp_state, to: sys::ibv_qp_state) -> Option<(u32, u32)> {
     use sys::*;
     let alternate = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;

@@ -1,4 +1,4 @@
-//! What the adapter at a request's target does with it: checks, and pieces on their way to memory.
+//! The adapter at a request's target: it checks the request and puts chunks of data on their way to memory.
 
 use mscclpp_verbs_sys as sys;
 
@@ -7,10 +7,10 @@ use super::{
     state::{Request, Source, State},
 };
 
-/// How much may be on its way to the memory of one queue pair.
+/// The most chunks that may be on their way to the memory of one queue pair.
 const IN_FLIGHT: usize = 128;
 
-/// Memory that a key opens.
+/// Memory that a key gives access to.
 pub(super) struct Found {
     pub(super) address: usize,
     relaxed: bool,
@@ -23,13 +23,13 @@ impl Found {
     }
 }
 
-/// Why a request fails.
+/// The reason and consequences of a failed request.
 pub(super) struct Refusal {
-    /// With what it completes.
+    /// The status with which the request completes.
     pub(super) status: sys::ibv_wc_status,
-    /// What the peer is told; its queue pair fails then.
+    /// The event at the peer, whose queue pair fails then.
     pub(super) event: Option<sys::ibv_event_type>,
-    /// With what the peer's receive completes; its queue pair fails then too.
+    /// The status with which the peer's receive completes; its queue pair fails then too.
     pub(super) receive: Option<sys::ibv_wc_status>,
     pub(super) why: String,
 }
@@ -50,7 +50,7 @@ pub(super) fn takes_receive(opcode: sys::ibv_wr_opcode) -> bool {
 }
 
 impl State {
-    /// What the responder's adapter does with a request that has reached it.
+    /// Handles a request that has reached the responder's adapter.
     pub(super) fn respond(
         &mut self,
         requester: u32,
@@ -126,7 +126,7 @@ impl State {
         Ok(vec![found.landing(Piece::Add { address: found.address, add: request.add, original: places[0] })])
     }
 
-    /// Memory that a request names by its remote key.
+    /// Finds the memory that a request names by its remote key.
     fn remote(&self, peer: u32, request: &Request, length: usize, needed: u32) -> Result<Found, Refusal> {
         let qp = &self.qps[&peer];
         let refuse = |why: String| Refusal {
@@ -144,7 +144,7 @@ impl State {
         Ok(found)
     }
 
-    /// The data of a send goes to the places of the receive at the head.
+    /// Scatters the data of a send to the memory of the receive at the head.
     fn scatter(&self, peer: u32, data: &[u8]) -> Result<Vec<Landing>, Refusal> {
         let qp = &self.qps[&peer];
         let mut rest = data;
@@ -182,7 +182,7 @@ impl State {
             own.executed += 1;
         }
         for piece in pieces {
-            // The room of an adapter is bounded.
+            // An adapter's buffers are limited, so there is a bound.
             while self.qps.get(&peer).is_some_and(|qp| qp.landings.len() >= IN_FLIGHT) {
                 let eligible = self.eligible(peer);
                 let index = eligible[self.random.usize(..eligible.len())];
@@ -194,17 +194,18 @@ impl State {
         }
     }
 
-    /// Cuts a write into pieces that become visible one by one: at random places, none longer than a packet.
+    /// Cuts a write into chunks that become visible one by one. The cuts are random, and no chunk is longer than a
+    /// packet.
     fn cut(&mut self, address: usize, data: Vec<u8>, mtu: Option<usize>) -> Vec<Piece> {
         let Some(mtu) = mtu else { return vec![Piece::Write { address, data }] };
-        // Long writes in few pieces.
+        // A long write becomes few chunks.
         let unit = (data.len() / 32).next_multiple_of(64).clamp(64, mtu);
         let longest = mtu.max(data.len() / 64);
         let mut pieces = Vec::new();
         let mut at = 0;
         while at < data.len() {
             let units = 1 + self.random.usize(..longest.div_ceil(unit));
-            // Pieces end between words of 8 bytes, which adapters write whole.
+            // Chunks end between words of 8 bytes, which adapters write whole.
             let end = (at + units * unit - (address + at) % 8).clamp(at + 1, data.len());
             pieces.push(Piece::Write { address: address + at, data: data[at..end].to_vec() });
             at = end;
@@ -212,7 +213,7 @@ impl State {
         pieces
     }
 
-    /// The memory that a key opens, if it does for this range, protection domain and access.
+    /// Finds the memory that a key gives access to, for this range, protection domain and access.
     pub(super) fn region(
         &self,
         key: u32,

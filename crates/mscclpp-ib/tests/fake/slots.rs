@@ -1,4 +1,5 @@
-//! `ibv_get_device_list` gets no argument that says which world is meant, so each world has an entry point of its own.
+//! Entry points for `ibv_get_device_list`, which gets no argument that says which world is meant, so each world has
+//! its own.
 
 use std::{ffi::c_int, sync::Mutex};
 
@@ -9,14 +10,14 @@ use super::{
     state::World,
 };
 
-/// How many worlds there may be at once.
+/// The most worlds at one time.
 const SLOTS: usize = 32;
 
 type GetDeviceList = unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;
 
 static WORLDS: Mutex<[Option<&'static World>; SLOTS]> = Mutex::new([None; SLOTS]);
 
-/// A world's place among all; free again when this is dropped.
+/// A world's entry point, which is free again when this is dropped.
 pub(super) struct Slot(usize);
 
 impl Slot {

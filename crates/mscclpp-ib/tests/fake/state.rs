@@ -16,11 +16,11 @@ use super::{
     landing::Landing,
 };
 
-/// All adapters of one [`super::Fake`]. Never freed: what a test does with an object of it after its end is seen, not
-/// undefined.
+/// All adapters of one [`super::Fake`]. It is never freed, so that a test's use of an object after the end is noticed
+/// and not undefined.
 pub(super) struct World {
     state: Mutex<State>,
-    /// Something may have to be done.
+    /// Notified when there may be something to do.
     pub(super) work: Condvar,
 }
 
@@ -29,7 +29,8 @@ impl World {
         Box::leak(Box::new(Self { state: Mutex::new(State::new(config)), work: Condvar::new() }))
     }
 
-    /// A test that panicked with the lock has said what went wrong; the others go on.
+    /// Locks the state, also after a test panicked with the lock: that test has reported its failure, and others go
+    /// on.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -40,18 +41,18 @@ pub(super) struct State {
     pub(super) random: fastrand::Rng,
     pub(super) devices: Vec<Device>,
     pub(super) contexts: BTreeMap<usize, Context>,
-    /// Protection domains, by address: whose context.
+    /// Protection domains by address, each with its context.
     pub(super) domains: BTreeMap<usize, usize>,
-    /// By key, which is both the local and the remote one.
+    /// Regions by key; the local and the remote key are the same number.
     pub(super) regions: BTreeMap<u32, Region>,
     pub(super) channels: BTreeMap<usize, Channel>,
     pub(super) cqs: BTreeMap<usize, Cq>,
     pub(super) qps: BTreeMap<u32, Qp>,
     pub(super) faults: Faults,
     pub(super) counters: Counters,
-    /// What no program may do.
+    /// Misuses of the library by the program.
     pub(super) misuse: Vec<String>,
-    /// Why calls were refused that a program may try.
+    /// Reasons for refused calls that a program may try.
     pub(super) refusals: Vec<String>,
     pub(super) ended: bool,
     numbers: u32,
@@ -78,7 +79,7 @@ impl State {
         }
     }
 
-    /// A number that none of the world's objects has.
+    /// Returns a number that none of the world's objects has.
     pub(super) fn number(&mut self) -> u32 {
         self.numbers += 1 + self.random.u32(..16);
         self.numbers
@@ -88,13 +89,13 @@ impl State {
         self.contexts.get(&context).map_or(0, |context| context.device)
     }
 
-    /// Notes what no program may do, and gives the errno for it.
+    /// Notes a misuse of the library, and returns the errno for it.
     pub(super) fn misused(&mut self, what: impl Into<String>) -> c_int {
         self.misuse.push(what.into());
         libc::EINVAL
     }
 
-    /// Notes why a call is refused, and gives the errno for it.
+    /// Notes why a call is refused, and returns the errno for it.
     pub(super) fn refused(&mut self, why: impl Into<String>) -> c_int {
         self.refusals.push(why.into());
         libc::EINVAL
@@ -140,7 +141,7 @@ impl State {
     }
 }
 
-/// How many objects there are. Equal to its default where nothing has leaked.
+/// The number of objects of each kind. It equals its default if nothing has leaked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Live {
     pub(crate) contexts: usize,
@@ -151,25 +152,25 @@ pub(crate) struct Live {
     pub(crate) queue_pairs: usize,
 }
 
-/// What has happened since the world began.
+/// The number of events of each kind since the world began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counters {
     /// Calls of `post_send`.
     pub(crate) posts: u64,
-    /// Requests that they took.
+    /// Requests that those calls took.
     pub(crate) requests: u64,
     /// Completions, of requests and of receives, by the queue that they went to.
     pub(crate) send_completions: u64,
     pub(crate) receive_completions: u64,
-    /// Completions of which a channel told.
+    /// Completions that a channel reported.
     pub(crate) events: u64,
     /// Attempts that found no receive at the peer.
     pub(crate) rnr_retries: u64,
     /// Attempts that did not reach the peer.
     pub(crate) transport_retries: u64,
-    /// Completions for which there was no room: an error of the program.
+    /// Completions for which the queue had no room, which is an error of the program.
     pub(crate) overruns: u64,
-    /// Pieces that became visible before something that came earlier on the same queue pair.
+    /// Chunks that became visible before an earlier one of the same queue pair.
     pub(crate) overtakings: u64,
 }
 
@@ -192,13 +193,13 @@ pub(super) struct Context {
 pub(super) struct Region {
     pub(super) c: usize,
     pub(super) domain: usize,
-    /// Where it is in this process.
+    /// The address in this process.
     pub(super) address: usize,
-    /// Where it begins for adapters.
+    /// The start address for adapters.
     pub(super) iova: u64,
     pub(super) length: usize,
     pub(super) access: u32,
-    /// Memory that was mapped for it, and its length.
+    /// The address and length of memory that was mapped for the region.
     pub(super) mapping: Option<(usize, usize)>,
 }
 
@@ -213,7 +214,7 @@ pub(super) struct Cq {
     pub(super) channel: Option<usize>,
     pub(super) capacity: usize,
     pub(super) entries: VecDeque<Completion>,
-    /// What the next event is wanted for.
+    /// The completions that raise the next event.
     pub(super) armed: Option<Notify>,
     pub(super) unacknowledged: u32,
     pub(super) overrun: bool,
@@ -229,7 +230,7 @@ pub(super) struct Completion {
     pub(super) wc: sys::ibv_wc,
     pub(super) solicited: bool,
     pub(super) queue: Queue,
-    /// How many places of that queue are free once this was polled.
+    /// The number of places of the send or receive queue that polling this completion frees.
     pub(super) frees: u32,
 }
 
@@ -249,7 +250,7 @@ pub(super) struct Qp {
     pub(super) cap: sys::ibv_qp_cap,
     pub(super) all_signalled: bool,
     pub(super) state: sys::ibv_qp_state,
-    /// What `modify_qp` has set.
+    /// The attributes that `modify_qp` has set.
     pub(super) attr: sys::ibv_qp_attr,
     /// Requests that have not completed, in the order of posting; those before `executed` wait to be acknowledged.
     pub(super) sends: VecDeque<Request>,
@@ -258,16 +259,16 @@ pub(super) struct Qp {
     /// Places that are taken until a completion is polled.
     pub(super) send_places: u32,
     pub(super) receive_places: u32,
-    /// Requests that completed without a completion since the last that had one.
+    /// The number of requests that completed without a completion since the last that had one.
     pub(super) silent: u32,
     pub(super) sequence: u64,
-    /// What has arrived and is not visible yet, in the order of arrival.
+    /// Data that has arrived and is not visible yet, in the order of arrival.
     pub(super) landings: VecDeque<Landing>,
-    /// Asynchronous events of it that the program has and must give back.
+    /// Asynchronous events of this queue pair that the program has and must give back.
     pub(super) unacknowledged: u32,
     pub(super) attempts: u32,
     pub(super) attempts_since: Option<Instant>,
-    /// When the request at the head is tried again.
+    /// The time at which the request at the head is tried again.
     pub(super) again: Option<Instant>,
 }
 
@@ -283,9 +284,9 @@ pub(super) struct Request {
     pub(super) remote: u64,
     pub(super) key: u32,
     pub(super) add: u64,
-    /// Pieces at the peer that must be visible before this is acknowledged.
+    /// The number of chunks at the peer that must be visible before this request is acknowledged.
     pub(super) awaited: usize,
-    /// With what it completes.
+    /// The status with which the request completes.
     pub(super) status: sys::ibv_wc_status,
 }
 
@@ -298,8 +299,8 @@ pub(super) struct Receive {
 
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    /// Copied when it was posted.
+    /// Data that was copied when the request was posted.
     Inline(Vec<u8>),
-    /// Read when it is carried out.
+    /// Memory that is read when the request is carried out.
     Memory(Vec<sys::ibv_sge>),
 }

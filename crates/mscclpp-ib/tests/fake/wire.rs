@@ -1,4 +1,4 @@
-//! Carries out what is posted: the requester's part.
+//! The requester's part in carrying out what is posted.
 
 use std::time::{Duration, Instant};
 
@@ -11,15 +11,15 @@ use super::{
     state::{Request, Source, State},
 };
 
-/// How long an adapter waits before it tries again.
+/// The time that an adapter waits before it tries again.
 const RETRY: Duration = Duration::from_micros(20);
-/// How often it tries to reach the peer where steps take the place of time.
+/// The number of attempts to reach the peer if steps stand for time.
 const ATTEMPTS: u32 = 1000;
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Done,
-    /// Nothing to do but to try again after a while.
+    /// There is nothing to do but to try again after a while.
     Waiting,
     Idle,
 }
@@ -30,7 +30,7 @@ enum Action {
 }
 
 impl State {
-    /// One thing that happens, chosen at random among all that may.
+    /// Makes one step, chosen at random among all that are possible.
     pub(super) fn step(&mut self) -> Step {
         let now = Instant::now();
         let timed = self.config.execution == Execution::Thread;
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Carries out the request at the head of what has not been, or finds that it must wait.
+    /// Carries out the first request that has not been carried out, or finds that it must wait.
     fn execute(&mut self, number: u32, now: Instant) -> Step {
         let Some(qp) = self.qps.get(&number) else { return Step::Idle };
         let (device, domain) = (qp.device, qp.domain);
@@ -99,7 +99,7 @@ impl State {
         Step::Done
     }
 
-    /// Puts off the request at the head, unless that was done too often.
+    /// Delays the request at the head, or fails it if that was done too often.
     fn try_again(&mut self, number: u32, now: Instant, status: sys::ibv_wc_status) -> Step {
         let timed = self.config.execution == Execution::Thread;
         let patience = self.config.patience;
@@ -108,7 +108,7 @@ impl State {
         qp.again = Some(now + RETRY);
         let since = *qp.attempts_since.get_or_insert(now);
         let over = match status {
-            // 7 is for ever.
+            // The value 7 means for ever.
             sys::IBV_WC_RNR_RETRY_EXC_ERR => {
                 qp.attr.rnr_retry < 7 && qp.attempts > u32::from(qp.attr.rnr_retry)
             }
@@ -122,7 +122,7 @@ impl State {
         Step::Waiting
     }
 
-    /// The queue pair at the other end, if packets come through.
+    /// Returns the queue pair at the other end, if packets reach it.
     fn peer(&self, number: u32) -> Option<u32> {
         let qp = self.qps.get(&number)?;
         let peer_number = qp.attr.dest_qp_num;
@@ -148,7 +148,8 @@ impl State {
         (ready && paired && up && reached).then_some(peer_number)
     }
 
-    /// The data of a request, from the requester's memory. An atomic has none; its place for the result is checked.
+    /// Reads the data of a request from the requester's memory. An atomic has no data; its place for the result is
+    /// checked.
     fn gather(&self, request: &Request, domain: usize) -> Result<Vec<u8>, Refusal> {
         let atomic = request.opcode == sys::IBV_WR_ATOMIC_FETCH_AND_ADD;
         let pieces = match &request.source {

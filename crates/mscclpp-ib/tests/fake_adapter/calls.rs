@@ -1,4 +1,4 @@
-//! Entry points: what they report, what they refuse, and how they fail on purpose.
+//! Tests of the entry points: what they report, what they refuse, and how they fail on purpose.
 
 use std::{ffi::CStr, ptr};
 
@@ -53,7 +53,7 @@ fn ports_are_described_by_new_and_old_providers() {
     }
 }
 
-/// A newer library may keep more before the context, an older one less: `sz` tells, and it is what counts.
+/// A newer library may keep more before the context than this crate knows, an older one less; `sz` says how much.
 #[test]
 fn a_provider_whose_structure_is_too_short_is_asked_the_old_way() {
     let fake = Fake::new(Config::new(1));
@@ -87,7 +87,7 @@ fn gid_tables_are_those_of_the_configuration() {
     let context = open(&verbs, 0);
     let mut entries = [sys::ibv_gid_entry::default(); 16];
     let query = verbs.query_gid_table.expect("the fake has it");
-    // SAFETY: the context is open until its close, and the table has the room that it is told.
+    // SAFETY: the context is open until its close, and the table is as long as the call is given.
     unsafe {
         let count = query(context, entries.as_mut_ptr(), 16, 0, size_of::<sys::ibv_gid_entry>());
         let found: Vec<_> =
@@ -193,7 +193,7 @@ fn memory_behind_a_descriptor_is_written_too() {
     request.wr.wr.rdma.rkey = unsafe { (*mr).rkey };
     assert_eq!(a.post(&[request]).0, 0);
     assert_eq!(a.completions(1)[0].status, sys::IBV_WC_SUCCESS);
-    // SAFETY: the region is given back once.
+    // SAFETY: the region is deregistered once.
     assert_eq!(unsafe { (b.verbs.dereg_mr)(mr) }, 0);
     let mut bytes = [0; 16];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 4096).expect("its bytes");

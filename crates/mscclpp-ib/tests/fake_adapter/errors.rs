@@ -1,4 +1,4 @@
-//! What is refused, and what failures look like.
+//! Tests of requests that are refused, and of failures.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn statuses(a: &End, request: Request, b: &End) -> Vec<sys::ibv_wc_status> {
 
 fn next_event(end: &End) -> sys::ibv_event_type {
     let mut event = sys::ibv_async_event::default();
-    // SAFETY: the context is open; blocks until there is an event, which is given back once.
+    // SAFETY: the context is open. The call blocks until there is an event, which is acknowledged once.
     unsafe {
         assert_eq!((end.verbs.get_async_event)(end.context, &raw mut event), 0);
         (end.verbs.ack_async_event)(&raw mut event);
@@ -175,7 +175,7 @@ fn a_port_that_goes_down_says_so_and_traffic_goes_on_when_it_is_back() {
     assert_eq!(unsafe { b.verbs.query_port(b.context, 1, &raw mut attr) }, 0);
     assert_eq!(attr.state, sys::IBV_PORT_DOWN);
     assert_eq!(a.post(&[Request::write(&a, &b, 0..1).signalled()]).0, 0);
-    // It has been tried more than once.
+    // The adapter has tried more than once.
     until("tries to reach the peer", || fake.counters().transport_retries > 1);
     assert!(a.poll().is_empty());
     fake.set_port(1, 1, true);

@@ -1,4 +1,4 @@
-//! Which operations may overtake which.
+//! Tests of which operations may overtake which.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +7,7 @@ use crate::{
     rig::{End, RELAXED, Request, STRICT, Shape, pair},
 };
 
-/// How many rounds of data and token see the token before all of the data.
+/// Counts the rounds of data and token that see the token before all of the data.
 fn rounds_that_fail(rules: Reordering, data: u32, token: u32, seed: u64) -> usize {
     let fake = Fake::new(Config::new(2).with(|device| device.reordering = rules).reproducible(seed));
     let shape = |device| Shape { data, token, ..Shape::on(device) };
@@ -42,7 +42,7 @@ fn a_strict_token_passes_nothing() {
 fn a_relaxed_token_passes_data_in_many_rounds() {
     let failed = rounds_that_fail(Reordering::HOST_MEMORY, RELAXED, RELAXED, 2);
     assert!(failed > 40, "{failed} of 200 rounds");
-    // It does so even if the data is strict: it is the token's own freedom.
+    // A relaxed token overtakes even strict data, because only the token's own region matters.
     let failed = rounds_that_fail(Reordering::HOST_MEMORY, STRICT, RELAXED, 3);
     assert!(failed > 40, "{failed} of 200 rounds");
     assert_eq!(rounds_that_fail(Reordering::default(), RELAXED, RELAXED, 4), 0, "without reordering");
@@ -55,7 +55,7 @@ fn what_happens_follows_from_the_seed() {
     assert!((6..12).any(|seed| failed(seed) != failed(5)), "other seeds give something else");
 }
 
-/// How many rounds see the completion of an immediate before all of its data and of the write before it.
+/// Counts the rounds that see the completion of an immediate before all of its data and of the write before it.
 fn immediates_that_fail(rules: Reordering, seed: u64) -> usize {
     let fake = Fake::new(Config::new(2).with(|device| device.reordering = rules).reproducible(seed));
     let (a, b) = pair(&fake, Shape::on(0), Shape::on(1));
@@ -107,7 +107,7 @@ fn a_relaxed_write_passes_no_atomic_that_came_before() {
     }
 }
 
-/// A strict write waits for all before it. It holds up nothing behind it that is relaxed.
+/// A strict write waits for everything before it, but relaxed writes behind it need not wait for it.
 #[test]
 fn a_relaxed_write_passes_a_strict_one_that_came_before() {
     let rules = Reordering::HOST_MEMORY;

@@ -1,4 +1,4 @@
-//! Queues: places, receives, completions, events.
+//! Tests of queues: places, receives, completions, events.
 
 use std::{ptr, thread, time::Duration};
 
@@ -107,12 +107,11 @@ fn a_completion_queue_that_is_overrun_is_misuse_and_an_event() {
     assert!(fake.take_misuse().iter().any(|what| what.contains("overrun")));
 }
 
-/// Whether the end's channel is readable within 100 ms.
-/// Whether there is an event, or one comes within so many milliseconds.
+/// Returns whether there is an event, or one comes within this many milliseconds.
 fn notified(end: &End, milliseconds: i32) -> bool {
     // SAFETY: the channel lives.
     let mut poll = libc::pollfd { fd: unsafe { (*end.channel).fd }, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: the list has one entry.
     unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
 }
 
@@ -190,11 +189,11 @@ fn nothing_is_left_after_many_connections() {
         assert_eq!((live.contexts, live.queue_pairs, live.regions), (2, 2, 4));
     }
     assert_eq!(fake.live(), Live::default());
-    // The thread that carries out what is posted sleeps then; that it ends at all is what matters.
+    // The pause lets the thread that carries out requests go to sleep. The test passes if it ends at all.
     thread::sleep(Duration::from_millis(1));
 }
 
-/// Posts a receive of that many bytes into the data, at word 16.
+/// Posts a receive of this many bytes into the data, at word 16.
 fn receive_into(end: &End, bytes: u32) {
     // SAFETY: the end's objects live.
     unsafe {

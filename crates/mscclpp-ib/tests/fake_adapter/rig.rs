@@ -1,4 +1,4 @@
-//! Two ends of a connection, with as little as possible between them and the table.
+//! Two ends of a connection that use the table almost directly.
 
 use std::{
     ptr,
@@ -10,14 +10,14 @@ use mscclpp_verbs_sys::{self as sys, Verbs};
 
 use crate::fake::Fake;
 
-/// The words of memory that an end has for data; the token is a region of its own.
+/// The number of words that an end has for data; the token is a region of its own.
 pub(crate) const WORDS: usize = 1 << 10;
 const EVERYTHING: u32 =
     sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_WRITE | sys::IBV_ACCESS_REMOTE_ATOMIC;
 pub(crate) const RELAXED: u32 = EVERYTHING | sys::IBV_ACCESS_RELAXED_ORDERING;
 pub(crate) const STRICT: u32 = EVERYTHING;
 
-/// How an end is made.
+/// The properties of an end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) device: usize,
@@ -80,7 +80,7 @@ impl End {
         let verbs = fake.table();
         let context = open(&verbs, shape.device);
         let (data, token) = (words(WORDS), words(8));
-        // SAFETY: each object is made of those before it, which live; the memory is never freed.
+        // SAFETY: each object is made on those before it, which live; the memory is never freed.
         unsafe {
             let pd = (verbs.alloc_pd)(context);
             let channel = (verbs.create_comp_channel)(context);
@@ -118,7 +118,7 @@ impl End {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// The attributes of each change of state, from INIT on.
+    /// Returns the attributes of each change of state, from INIT on.
     pub(crate) fn changes(&self, peer: &End) -> [(sys::ibv_qp_attr, u32); 3] {
         let init = sys::ibv_qp_attr {
             qp_state: sys::IBV_QPS_INIT,
@@ -170,7 +170,7 @@ impl End {
         }
     }
 
-    /// A chain of requests; returns the errno and how many were taken.
+    /// Posts a chain of requests. Returns the errno and how many were taken.
     pub(crate) fn post(&self, requests: &[Request]) -> (i32, usize) {
         let mut pieces: Vec<sys::ibv_sge> = requests.iter().map(|request| request.piece).collect();
         let mut chain: Vec<sys::ibv_send_wr> = requests.iter().map(|request| request.wr).collect();
@@ -203,7 +203,7 @@ impl End {
 
     pub(crate) fn poll(&self) -> Vec<sys::ibv_wc> {
         let mut room = [sys::ibv_wc::default(); 16];
-        // SAFETY: the queue lives, and the room is as large as it is told.
+        // SAFETY: the queue lives, and the buffer is as long as the call is given.
         let count = unsafe { self.verbs.poll_cq(self.cq, room.len() as i32, room.as_mut_ptr()) };
         room[..usize::try_from(count).expect("polling works")].to_vec()
     }
@@ -230,7 +230,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // SAFETY: what is made of another goes first, each once.
+        // SAFETY: objects are destroyed before those that they were made on, each once.
         unsafe {
             (self.verbs.destroy_qp)(self.qp);
             (self.verbs.dereg_mr)(self.data_mr);
@@ -259,7 +259,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Writes the words `from` the own data `to` the same place of the peer's.
+    /// Writes the words `from` this end's data `to` the same place of the peer's.
     pub(crate) fn write(from: &End, to: &End, words: std::ops::Range<usize>) -> Self {
         let piece = sys::ibv_sge {
             addr: from.data[words.start..].as_ptr() as u64,
@@ -269,12 +269,12 @@ impl Request {
         };
         let mut wr = sys::ibv_send_wr { opcode: sys::IBV_WR_RDMA_WRITE, ..Default::default() };
         wr.wr.rdma.remote_addr = to.data[words.start..].as_ptr() as u64;
-        // SAFETY: as above.
+        // SAFETY: regions live as long as their ends.
         wr.wr.rdma.rkey = unsafe { (*to.data_mr).rkey };
         Self { wr, piece }
     }
 
-    /// The same, with immediate data.
+    /// Writes words with immediate data.
     pub(crate) fn write_imm(from: &End, to: &End, words: std::ops::Range<usize>, imm: u32) -> Self {
         let mut request = Self::write(from, to, words);
         request.wr.opcode = sys::IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -282,7 +282,7 @@ impl Request {
         request
     }
 
-    /// Adds to the peer's token. What it was goes to the own second word of tokens.
+    /// Adds to the peer's token. The old value goes to the second word of this end's tokens.
     pub(crate) fn add(from: &End, to: &End, add: u64) -> Self {
         let piece = sys::ibv_sge {
             addr: from.token[1..].as_ptr() as u64,
@@ -291,7 +291,7 @@ impl Request {
             lkey: unsafe { (*from.token_mr).lkey },
         };
         let mut wr = sys::ibv_send_wr { opcode: sys::IBV_WR_ATOMIC_FETCH_AND_ADD, ..Default::default() };
-        // SAFETY: as above.
+        // SAFETY: regions live as long as their ends.
         let rkey = unsafe { (*to.token_mr).rkey };
         wr.wr.atomic.remote_addr = to.token.as_ptr() as u64;
         wr.wr.atomic.rkey = rkey;

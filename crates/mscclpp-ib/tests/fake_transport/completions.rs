@@ -1,4 +1,4 @@
-//! Requests that fail: the connection fails with the first cause, which says everything that is known, and keeps it.
+//! Tests of requests that fail: the connection fails with the first cause, names all details, and keeps that error.
 
 use mscclpp_core::{Connection, IbConfig, IbMode, Report};
 use mscclpp_test_support::within;
@@ -10,7 +10,7 @@ use crate::{
     world::{LIMIT, MODES, World},
 };
 
-/// The statuses of reliable connections, with a word of their remedies.
+/// The statuses of reliable connections, each with its name and words of its remedy.
 const STATUSES: [(sys::ibv_wc_status, &str, &str); 15] = [
     (sys::IBV_WC_LOC_LEN_ERR, "IBV_WC_LOC_LEN_ERR", "one version"),
     (sys::IBV_WC_LOC_QP_OP_ERR, "IBV_WC_LOC_QP_OP_ERR", "kernel log"),
@@ -29,7 +29,7 @@ const STATUSES: [(sys::ibv_wc_status, &str, &str); 15] = [
     (sys::IBV_WC_GENERAL_ERR, "IBV_WC_GENERAL_ERR", "gives no reason"),
 ];
 
-/// With what the connection fails. It must stay that, whatever comes later.
+/// Waits for the connection to fail, and returns the error. It must stay the same, whatever comes later.
 pub(crate) fn first_failure(connection: &Connection) -> String {
     let failed = within(LIMIT, || connection.flush(LIMIT).is_err() && connection.check().is_err());
     assert!(failed, "nothing was noticed");
@@ -57,17 +57,17 @@ fn assert_says_everything(error: &str, opcode: &str, status: &str, remedy: &str)
     assert!(numbers.len() >= 2 && numbers[0] != numbers[1], "both queue pairs are named: {error}");
 }
 
-/// Two writes and a signal, and more writes behind, of which the `nth` fails.
+/// Posts two writes and a signal, and more writes behind them, of which the `nth` fails.
 fn fail(world: &World, mode: IbMode, nth: u64, status: sys::ibv_wc_status) -> String {
     let pair = world.pair(mode, IbConfig::new());
     pair.ab.set_label("rank 7");
     let (there, _back) = pair.semaphores();
     let (source, target) = (Words::new(&pair.a, 128), Words::new(&pair.b, 128));
     let theirs = target.at_peer();
-    // The queue is there, and nothing under way, when the requests begin to be counted.
+    // When requests begin to be counted, the queue exists and has nothing under way.
     pair.ab.flush(LIMIT).expect("a flush");
     world.fake.fail_completion(0, nth, status);
-    // What comes after the failure is refused, or flushed.
+    // Requests after the failure are refused or flushed.
     let write = |pair: &Pair| {
         let _ = pair.ab.write(&theirs, 0, &source.memory, 0, source.memory.size());
     };
@@ -76,7 +76,7 @@ fn fail(world: &World, mode: IbMode, nth: u64, status: sys::ibv_wc_status) -> St
     let _ = there.signal();
     (0..8).for_each(|_| write(&pair));
     let failure = first_failure(&pair.ab);
-    // Nothing that arrives at the peer, or fails to, says so.
+    // The peer sees nothing of the failure by itself, so it must have been notified.
     assert!(within(LIMIT, || pair.ba.check().is_err()), "the peer was not told");
     let told = pair.ba.check().expect_err("it has failed").to_string();
     assert!(told.contains("as it says") && told.contains("vendor code 0xfa"), "{told}");

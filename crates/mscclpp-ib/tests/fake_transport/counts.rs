@@ -1,4 +1,5 @@
-//! How many requests are posted and how many completions are asked for. A machine's speed does not change these counts.
+//! Tests of how many requests are posted and how many completions are asked for. A node's speed does not change these
+//! counts.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -24,7 +25,7 @@ fn a_put_with_its_signal_is_one_call() {
         let mut queue = pair.ab.open_queue().expect("a queue");
         let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
         let signaller = queue.attach(there.semaphore().signaller().expect("a signaller")).expect("attaching");
-        // The first signal says which token the numbers behind it are for.
+        // The first signal selects the token for the numbers behind it.
         queue.signal(signaller).expect("a signal");
         flush(&mut queue);
         back.wait(POLLS).expect("a signal");
@@ -35,7 +36,7 @@ fn a_put_with_its_signal_is_one_call() {
             queue.signal(signaller).expect("a signal");
             assert_eq!(queue.submit().expect("handing over"), 0);
             let after = world.fake.counters();
-            // The peer's thread posts too, but not at the first of these signals: it has receives for many.
+            // The peer's thread posts too, but not at the first of these signals, because it has receives for many.
             if round == 1 {
                 assert_eq!(
                     (after.posts - before.posts, after.requests - before.requests),
@@ -94,7 +95,7 @@ fn a_burst_of_signals_finds_receives() {
     }
 }
 
-/// Threads that wait take the signals themselves: the adapter need not wake the transport's thread for each.
+/// Threads that wait handle the signals themselves, so the adapter need not wake the transport's thread for each.
 #[test]
 fn signals_that_are_waited_for_make_few_events() {
     const ROUNDS: u64 = 2000;
@@ -121,8 +122,8 @@ fn signals_that_are_waited_for_make_few_events() {
     assert!(events < ROUNDS, "{events} events for {} signals", 2 * ROUNDS);
 }
 
-/// A thread that polls now and then, between other things, takes signals too. Events are faster: the transport's thread must not
-/// leave them to it, and the peer, which knows of a few receives, must not wait for it.
+/// A thread that polls only now and then handles signals too. Events are faster, so the transport's thread must not
+/// leave the signals to it: the peer, which knows of a few receives only, must not wait for it.
 #[test]
 fn a_thread_that_polls_now_and_then_is_no_reason_to_do_without_events() {
     const SIGNALS: u64 = 100;

@@ -1,4 +1,4 @@
-//! Events that adapters report, and pairs of adapters of which one has no atomics.
+//! Tests of events that adapters report, and of pairs of adapters of which one has no atomics.
 
 use std::{
     ffi::{c_int, c_void},
@@ -21,11 +21,11 @@ use crate::{
     world::{LIMIT, MODES, POLLS, World, submit_all},
 };
 
-/// For how long a port may be down, and within what a loss must be noticed.
+/// The time for which a port may be down; the next constant is the time within which a loss must be noticed.
 const GRACE: Duration = Duration::from_secs(3);
 const NOTICE: Duration = Duration::from_secs(60);
 
-/// Queue pairs try longer than a port may be down.
+/// Makes a world whose queue pairs try longer than a port may be down.
 fn patient() -> World {
     World::new(Config { patience: Duration::from_secs(600), ..Config::new(2) })
 }
@@ -46,7 +46,8 @@ fn a_port_that_comes_back_fails_nothing() {
     pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
     until("tries to reach the peer", || world.fake.counters().transport_retries > 1);
     world.fake.set_port(0, 1, true);
-    // This one goes down later and stays down: when that has failed, the first would have.
+    // This port goes down later and stays down: when its connection has failed, that of the first port would have
+    // failed too.
     other.fake.set_port(0, 1, false);
     pair.ab.flush(LIMIT).expect("a flush");
     assert_eq!(target.all_hold(2), Ok(()));
@@ -86,7 +87,7 @@ fn a_device_that_fails_is_told_though_its_requests_are_flushed() {
             let theirs = target.at_peer();
             pair.ab.flush(LIMIT).expect("a flush");
             if under_way {
-                // So that it stays under way.
+                // The port is down so that the write stays under way.
                 world.fake.set_port(1, 1, false);
                 pair.ab.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
             }
@@ -128,7 +129,7 @@ fn without_atomics_on_either_side_signals_go_as_immediate_data() {
     }
 }
 
-/// A queue pair may fail by itself. The next request on it says so.
+/// A queue pair may fail by itself. The next request on it fails with the cause.
 #[test]
 fn a_queue_pair_of_the_peer_that_fails_is_told() {
     for mode in MODES {
@@ -147,13 +148,13 @@ fn a_queue_pair_of_the_peer_that_fails_is_told() {
         });
         assert!(noticed, "nothing was noticed");
         let error = pair.ab.check().expect_err("it has failed").to_string();
-        // Whoever is first: the own request that fails, or the peer, which says so.
+        // Either the own request fails first, or the peer reports the failure first.
         let is_own = error.contains("fake0 port 1") && error.contains("does not answer");
         assert!(is_own || error.contains("says that a connection between the two broke"), "{error}");
     }
 }
 
-/// Nothing is under way that could fail. The peer says so, and what it waits for itself ends, too.
+/// Nothing is under way that could fail. The peer reports the failure, and what the peer itself waits for ends too.
 #[test]
 fn a_receiving_end_that_fails_is_told_to_who_sends_nothing() {
     let world = World::new(Config::new(2));
@@ -175,7 +176,7 @@ type GetCqEvent =
 static GET_CQ_EVENT: OnceLock<GetCqEvent> = OnceLock::new();
 static MAY_HEAR: AtomicBool = AtomicBool::new(false);
 
-/// As the simulated adapters' own, but not before it may.
+/// Takes an event of the simulated adapters, but only once `MAY_HEAR` is set.
 unsafe extern "C" fn get_cq_event_later(
     channel: *mut sys::ibv_comp_channel,
     cq: *mut *mut sys::ibv_cq,
@@ -183,12 +184,12 @@ unsafe extern "C" fn get_cq_event_later(
 ) -> c_int {
     within(LIMIT, || MAY_HEAR.load(Ordering::Acquire));
     let get_cq_event = GET_CQ_EVENT.get().expect("it was set");
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     unsafe { get_cq_event(channel, cq, number) }
 }
 
-/// The peer's end of a queue fails when it has got as many messages as it had receives, and has not said that it has some
-/// again. The sender has nothing under way that could fail, and waits for that.
+/// The peer's end of a queue fails when it has got as many messages as it had receives, and before it has reported
+/// that it has posted some again. The sender has nothing under way that could fail, and waits for that report.
 #[test]
 fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     const RECEIVES: u64 = 16;
@@ -205,8 +206,8 @@ fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     );
     let (there, _back) = pair.semaphores();
     let mut queue = pair.ab.open_queue().expect("a queue");
-    // The peer's thread looks once for what came while it made its end of a queue. When it makes the end of another, it has
-    // looked, so it takes none of what follows before it hears of it.
+    // The peer's thread polls once for what came while it made its end of a queue. When it makes the end of another
+    // queue, it has polled, so it handles none of the following messages before their event.
     let _another = pair.ab.open_queue().expect("a queue");
     let signaller = queue.attach(there.semaphore().signaller().expect("a signaller")).expect("attaching");
     (0..RECEIVES).for_each(|_| queue.signal(signaller).expect("a signal"));
@@ -222,11 +223,11 @@ fn a_sender_that_waits_for_receives_notices_that_the_peers_end_is_gone() {
     assert!(says_so || error.contains("its end of the queue is closed"), "{error}");
 }
 
-/// The end of a queue may be found by a thread that waits. What comes behind it is for a token that was never selected: it must
-/// not be taken for signals of the one before.
+/// A waiting thread may be the one that finds the end of a queue. What comes behind that end belongs to a token that
+/// was never selected: it must not be taken for signals of the previous token.
 #[test]
 fn nothing_behind_a_refused_signal_is_stored() {
-    /// So many have their tokens in one registered memory.
+    /// The number of tokens in one registered memory.
     const TOKENS: usize = 128;
     for _ in 0..20 {
         let world = World::new(Config::new(2));
@@ -235,7 +236,7 @@ fn nothing_behind_a_refused_signal_is_stored() {
         let (there, back) = semaphores.pop().expect("the last, whose token is in a memory of its own");
         there.signal().expect("a signal");
         back.wait(POLLS).expect("a signal");
-        // Their memory is withdrawn.
+        // The memory of these semaphores is withdrawn.
         let gone: Vec<_> = semaphores.into_iter().map(|(there, _)| there).collect();
         thread::scope(|scope| {
             scope.spawn(|| while gone[0].signal().is_ok() {});

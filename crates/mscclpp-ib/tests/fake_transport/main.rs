@@ -1,4 +1,4 @@
-//! Tests with simulated adapters: order where adapters reorder, everything that can fail, and how much is posted.
+//! Tests with simulated adapters: order if adapters reorder, everything that can fail, and how much is posted.
 
 #[path = "../support/ends.rs"]
 mod ends;

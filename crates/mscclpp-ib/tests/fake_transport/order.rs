@@ -11,10 +11,10 @@ use crate::{
 };
 
 const ROUNDS: u64 = 10_000;
-/// Several packets of data.
+/// The number of words of data, which take several packets.
 const WORDS: usize = 256;
 
-/// Writes and signals, over adapters that reorder: in how many rounds the data was not there with its signal.
+/// Writes and signals over adapters that reorder. Returns in how many rounds the data was not there with its signal.
 fn violations(mode: IbMode, reordering: Reordering) -> u64 {
     let world = World::new(Config::new(2).with(|device| device.reordering = reordering));
     let pair = world.pair(mode, IbConfig::new());
@@ -26,7 +26,7 @@ fn violations(mode: IbMode, reordering: Reordering) -> u64 {
         source.fill(round);
         pair.ab.write(&theirs, 0, &source.memory, 0, size).expect("a write");
         there.signal().expect("a signal");
-        // Looked for without a pause, so that it is seen as early as can be.
+        // The thread polls without a pause, so that it sees the token as early as possible.
         let deadline = Instant::now() + LIMIT;
         while !back.poll().expect("a poll") {
             assert!(Instant::now() < deadline, "the signal of round {round} does not come");
@@ -51,7 +51,7 @@ fn no_signal_overtakes_its_data() {
     }
 }
 
-/// The same test sees tokens that are written as if they were registered as data is.
+/// The test detects tokens that are written with the data's relaxed ordering.
 #[test]
 fn a_relaxed_token_would_be_seen() {
     let seen = violations(IbMode::Host, Reordering { nothing_strict: true, ..Reordering::HOST_MEMORY });

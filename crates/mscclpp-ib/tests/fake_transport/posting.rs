@@ -1,4 +1,4 @@
-//! Adapters that take fewer requests than were handed over: the rest goes on exactly where they stopped.
+//! Tests of adapters that take fewer requests than were posted: posting continues exactly where they stopped.
 
 use std::{
     sync::{
@@ -18,13 +18,13 @@ use crate::{
     world::{LIMIT, MODES, POLLS, World, flush, submit_all},
 };
 
-/// How many writes there are, each with a signal behind it.
+/// The number of writes, each with a signal behind it.
 const PUTS: usize = 40;
-/// For so long a dropped queue is looked after, if its work does not end.
+/// The time after which a dropped queue whose work does not end is given up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
-/// Hands over all puts in one batch, of which the adapter refuses the `nth` request for now. Everything must arrive once, in
-/// order.
+/// Submits all puts in one batch, of which the adapter refuses the `nth` request for now. Everything must arrive
+/// once, in order.
 fn refuse_for_now(world: &World, mode: IbMode, places: u32, chain: u32, nth: u64) {
     let config = IbConfig::new().max_send_wr(places).max_wr_per_send(chain);
     let pair = world.pair(mode, config);
@@ -63,7 +63,7 @@ fn what_an_adapter_refuses_for_now_is_posted_later() {
     for mode in MODES {
         let world = World::new(reordering.clone());
         for (places, chain) in [(2, 64), (3, 2), (5, 64), (16, 3), (64, 64), (1024, 64), (1024, 1)] {
-            // The first request of an idle queue must be taken: nothing else would make room.
+            // The first request of an idle queue must be taken, because nothing else would make room.
             let all: Vec<u64> = if places < 5 { vec![2] } else { (2..=u64::from(places).min(12)).collect() };
             for nth in all {
                 refuse_for_now(&world, mode, places, chain, nth);
@@ -77,7 +77,7 @@ fn what_an_adapter_refuses_for_now_is_posted_later() {
 fn queues_of_one_place_work() {
     for mode in MODES {
         let world = World::new(Config::new(2));
-        // It is not refused: the fault is behind all requests.
+        // No request is refused, because the fault is behind all of them.
         refuse_for_now(&world, mode, 1, 64, 1 << 40);
     }
 }
@@ -106,7 +106,7 @@ fn what_an_adapter_refuses_for_good_fails_the_connection() {
     }
 }
 
-/// What is given is carried out, and then the queue pair goes, though nobody flushes.
+/// Submitted operations are carried out, and then the queue pair goes, even if nobody flushes.
 #[test]
 fn a_dropped_queue_goes_when_its_work_is_done() {
     for mode in MODES {

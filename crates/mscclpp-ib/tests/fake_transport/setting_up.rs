@@ -1,5 +1,5 @@
-//! Calls of the library that fail while a connection is made: each is an error that names the call, and nothing is left
-//! behind.
+//! Tests of library calls that fail while a connection is made: each is an error that names the call, and nothing is
+//! left behind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ use crate::{
     world::{LIMIT, World},
 };
 
-/// Makes both ends of a connection, registers memory, and opens a queue: the first error.
+/// Makes both ends of a connection, registers memory, and opens a queue. Returns the first error.
 fn set_up(world: &World, mode: IbMode) -> mscclpp_core::Result<()> {
     let memory = [const { AtomicU64::new(0) }; 16];
     let end = |transport: Transport| -> mscclpp_core::Result<(Context, Endpoint, RegisteredMemory)> {
@@ -58,7 +58,7 @@ fn each_call_of_this_side_that_fails_is_named() {
     let text = |errno| std::io::Error::from_raw_os_error(errno).to_string();
     for (call, nth, errno, name) in [
         (Call::GetDeviceList, 1, libc::EPERM, "ibv_get_device_list"),
-        // When devices are looked for they are opened too; one that cannot be is left out.
+        // Devices are also opened when they are listed, and one that cannot be opened is left out.
         (Call::OpenDevice, 2, libc::EACCES, "ibv_open_device"),
         (Call::AllocPd, 2, libc::ENOMEM, "ibv_alloc_pd"),
         (Call::QueryDevice, 2, libc::EIO, "ibv_query_device"),
@@ -106,7 +106,7 @@ fn a_device_that_cannot_be_opened_is_left_out() {
     assert_eq!(names, Ok(vec!["fake1".to_owned()]));
 }
 
-/// What benchmarks post and poll themselves.
+/// Queue pairs that benchmarks post to and poll themselves work.
 #[test]
 fn bare_queue_pairs_carry_what_is_posted_on_them() {
     let world = World::new(Config::new(2));
@@ -115,7 +115,7 @@ fn bare_queue_pairs_carry_what_is_posted_on_them() {
     assert!(a.has_atomics() && a.depth() > 0 && a.name != b.name);
     let words: Box<[AtomicU64; 2]> = Box::new([AtomicU64::new(77), AtomicU64::new(0)]);
     let start = words.as_ptr().expose_provenance() as u64;
-    // SAFETY: atomics, which are dropped behind the registrations.
+    // SAFETY: the memory consists of atomics, which are dropped after the registrations.
     let [at_a, at_b] =
         [&a, &b].map(|device| unsafe { device.register(start, 16, true) }.expect("a registration"));
     let [from, to] = [&a, &b].map(|device| device.queue_pair(4, 1, 64).expect("a queue pair"));
@@ -134,7 +134,7 @@ fn bare_queue_pairs_carry_what_is_posted_on_them() {
     write.wr.rdma.rkey = at_b.remote_key();
     let (verbs, qp, [sent, _]) = from.raw();
     let (mut bad, mut done) = (std::ptr::null_mut(), sys::ibv_wc::default());
-    // SAFETY: all of it lives; the request names registered memory.
+    // SAFETY: all objects live; the request names registered memory.
     assert_eq!(unsafe { verbs.post_send(qp, &raw mut write, &raw mut bad) }, 0);
     // SAFETY: there is room for one completion.
     let is_done = within(LIMIT, || unsafe { verbs.poll_cq(sent, 1, &raw mut done) } == 1);

@@ -1,5 +1,5 @@
-//! Where the tokens of GPUs are, and how signals reach them, is one decision of both ends. The simulated devices stand for
-//! GPUs here: the host reaches nothing of their memory.
+//! Tests that both ends decide alike where the tokens of GPUs are and how signals reach them. The simulated devices
+//! stand for GPUs here, whose memory the host does not reach.
 
 use mscclpp_conformance::semaphore_waits;
 use mscclpp_core::{
@@ -10,11 +10,11 @@ use mscclpp_gpu::{GpuDirect, Platform, WritesOrdering};
 
 use crate::{ends::arrived, fake::Config, world::World};
 
-/// As many polls as a kernel's wait may take.
+/// The most polls that a kernel's wait may take.
 const POLLS: i64 = 1_000_000;
 const SIGNALS: u64 = 20;
 
-/// GPUs that show writes of adapters to all in the order in which they came.
+/// GPUs that show writes of adapters to all devices in the order in which they came.
 const ORDERED: GpuDirect = GpuDirect {
     rdma: true,
     dma_buf: true,
@@ -23,7 +23,7 @@ const ORDERED: GpuDirect = GpuDirect {
     stream_flush: false,
 };
 
-/// An end on a GPU: mode `builder` is that of the provider, and `endpoint` that of its configuration.
+/// Opens an end on a GPU: mode `builder` is that of the provider, and `endpoint` that of its configuration.
 fn open(
     world: &World,
     end: usize,
@@ -52,7 +52,7 @@ fn semaphores(connections: &[Connection; 2]) -> [Semaphore; 2] {
     [join(&stubs[0], &stubs[1]), join(&stubs[1], &stubs[0])]
 }
 
-/// Signals both ways, for which kernels wait: whether they came as immediate data.
+/// Sends signals both ways, for which kernels wait. Returns whether they came as immediate data.
 fn goes_by_immediates(world: &World, builders: [IbMode; 2], endpoints: [IbMode; 2]) -> bool {
     let before = world.fake.counters().receive_completions;
     let ends = [0, 1].map(|end| open(world, end, builders[end], endpoints[end], ORDERED));
@@ -80,7 +80,8 @@ fn tokens_of_gpus_are_where_their_signals_can_be_stored() {
         without.iter().for_each(|device| config.devices[*device].atomics = false);
         World::new(config)
     };
-    // Which adapters have no atomics, what each provider and each endpoint says, and whether signals are immediate data.
+    // Each case: the adapters that have no atomics, the modes of the providers and of the endpoints, and whether
+    // signals are immediate data.
     for (without, builders, endpoints, immediates) in [
         (&[][..], [Default, Default], [Default, Default], false),
         (&[], [Host, Default], [Default, Host], false),
@@ -101,7 +102,7 @@ fn tokens_of_gpus_are_where_their_signals_can_be_stored() {
     }
 }
 
-/// The decision is that of a connection: one endpoint has tokens in both memories.
+/// Each connection decides by itself: one endpoint has tokens in both memories.
 #[test]
 fn connections_of_one_endpoint_decide_each_for_itself() {
     use IbMode::{Default, HostNoAtomic};
@@ -118,7 +119,7 @@ fn connections_of_one_endpoint_decide_each_for_itself() {
     }
 }
 
-/// What the driver promises is too little for one way, and enough for the other.
+/// The driver's promise is too little for signals in one mode, and enough for the other.
 #[test]
 fn tokens_whose_order_cannot_be_kept_are_refused_by_the_connection_that_needs_it() {
     let owner = GpuDirect { writes_ordering: WritesOrdering::Owner, ..ORDERED };

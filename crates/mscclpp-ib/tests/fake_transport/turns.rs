@@ -1,4 +1,4 @@
-//! A completion channel that never falls silent leaves the transport's thread time for everything else.
+//! Tests that a completion channel with endless events leaves the transport's thread time for everything else.
 
 use std::{
     cell::Cell,
@@ -23,9 +23,9 @@ use crate::{
 
 /// The simulated adapters' own functions.
 static REAL: OnceLock<Verbs> = OnceLock::new();
-/// The first event that came: of which completion queue, and its number.
+/// The completion queue and the number of the first event.
 static FIRST: Mutex<Option<(usize, usize)>> = Mutex::new(None);
-/// Whether that event comes again and again.
+/// Whether that event is repeated endlessly.
 static IS_ENDLESS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -39,7 +39,7 @@ unsafe extern "C" fn get_cq_event(
     number: *mut *mut c_void,
 ) -> c_int {
     let real = REAL.get().expect("it was set").get_cq_event;
-    // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller promises the same.
     let result = unsafe { real(channel, cq, number) };
     let mut first = FIRST.lock().expect("nothing panics with it");
     if result == 0 {
@@ -49,8 +49,8 @@ unsafe extern "C" fn get_cq_event(
     }
     let Some((of, its)) = first.filter(|_| IS_ENDLESS.load(Ordering::Acquire)) else { return result };
     IS_REPEATED.set(true);
-    // SAFETY: the channel's descriptor, which is an event descriptor, is readable from now on; the rest is the caller's, and
-    // the queue is there until the test has set `IS_ENDLESS` to false.
+    // SAFETY: the channel's descriptor is an event descriptor and becomes readable by this write. The other pointers
+    // are the caller's, and the queue lives until the test has set `IS_ENDLESS` to false.
     unsafe {
         libc::write((*channel).fd, (&raw const ONE).cast(), size_of::<u64>());
         *cq = ptr::with_exposed_provenance_mut(of);
@@ -64,12 +64,12 @@ static ONE: u64 = 1;
 unsafe extern "C" fn ack_cq_events(cq: *mut sys::ibv_cq, count: c_uint) {
     if !IS_REPEATED.replace(false) {
         let real = REAL.get().expect("it was set").ack_cq_events;
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the caller promises the same.
         unsafe { real(cq, count) };
     }
 }
 
-/// Ends the endless events, also where the test fails: the thread that takes them can then be stopped.
+/// Ends the endless events, even if the test fails, so that the thread that takes them can be stopped.
 struct Endless;
 
 impl Drop for Endless {
@@ -78,7 +78,8 @@ impl Drop for Endless {
     }
 }
 
-/// Whether a token of that value is among the first of `end`. No thread waits for it, so the transport's thread must store it.
+/// Returns whether a token with that value is among the first words of the semaphore's memory. No thread waits for
+/// it, so the transport's thread must store it.
 fn has_token(semaphore: &mscclpp_core::Semaphore, value: u64) -> bool {
     let base = semaphore.local_memory().data().expect("memory of this process");
     (0..512).any(|word| {
@@ -90,7 +91,7 @@ fn has_token(semaphore: &mscclpp_core::Semaphore, value: u64) -> bool {
 
 #[test]
 fn one_connection_without_a_pause_delays_no_other_and_no_command() {
-    /// Many more than there are receives.
+    /// The number of signals, many more than there are receives.
     const SIGNALS: u64 = 1000;
     let world = World::new(Config::new(3));
     let mut table = world.fake.table();
@@ -109,7 +110,7 @@ fn one_connection_without_a_pause_delays_no_other_and_no_command() {
     let _until_the_end = Endless;
     IS_ENDLESS.store(true, Ordering::Release);
     there.signal().expect("a signal");
-    // Through the same adapter and its channel, and through one that is opened now.
+    // One connection uses the same adapter and its channel, the other an adapter that is opened now.
     for transport in [Transport::IB1, Transport::IB2] {
         let context = busy.b.context.clone();
         let config = EndpointConfig::new(transport, Device::CPU);

@@ -1,4 +1,4 @@
-//! Simulated adapters, and the transport over them.
+//! Simulated adapters with the transport over them.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::{
     fake::{Config, Fake, Live},
 };
 
-/// As many polls as a wait may take: enough for minutes.
+/// The most polls that a wait may take, which is enough for minutes.
 pub(crate) const POLLS: i64 = 1_000_000_000;
-/// For what should take moments.
+/// The longest time for what should take moments.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const MODES: [IbMode; 2] = [IbMode::Host, IbMode::HostNoAtomic];
 
-/// Two adapters. Nothing of them must be left at the end.
+/// Two adapters with no objects left at the end.
 pub(crate) struct World {
     pub(crate) fake: Fake,
     verbs: &'static Verbs,
@@ -39,12 +39,12 @@ impl World {
         End::over(self.builder(mode).build(), transport, config)
     }
 
-    /// From the first adapter to the second, and back.
+    /// Connects the first adapter to the second, and back.
     pub(crate) fn pair(&self, mode: IbMode, config: IbConfig) -> Pair {
         Pair::of(self.end(Transport::IB0, mode, config.clone()), self.end(Transport::IB1, mode, config))
     }
 
-    /// Waits until everything is given back: what queues had under way goes a moment after them.
+    /// Waits until all objects are gone. Queues finish their requests shortly after they are dropped.
     pub(crate) fn assert_empty(&self) {
         let is_empty = within(LIMIT, || self.fake.live() == Live::default());
         assert!(is_empty, "something has leaked: {:?}\n{}", self.fake.live(), self.fake.describe());
@@ -59,7 +59,7 @@ impl Drop for World {
     }
 }
 
-/// Hands over all that waits in a queue.
+/// Submits everything that waits in a queue.
 pub(crate) fn submit_all(queue: &mut SendQueue) {
     let is_done = within(LIMIT, || {
         queue.progress().expect("progress");
@@ -68,7 +68,7 @@ pub(crate) fn submit_all(queue: &mut SendQueue) {
     assert!(is_done, "{} operations wait still", queue.waiting());
 }
 
-/// Waits until everything given to a queue is complete at the peer.
+/// Waits until everything submitted to a queue is complete at the peer.
 pub(crate) fn flush(queue: &mut SendQueue) {
     let ticket = queue.request_flush().expect("a flush");
     let is_done = within(LIMIT, || {

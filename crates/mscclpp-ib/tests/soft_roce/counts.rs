@@ -1,5 +1,5 @@
-//! How often a queue calls its adapter, and how many completions it takes. An emulator makes calls slower, but not more
-//! frequent.
+//! Tests of how often a queue calls its adapter, and how many completions it takes. An emulator makes calls slower,
+//! but not more frequent.
 
 use std::{
     ffi::c_int,
@@ -33,7 +33,7 @@ static REAL: OnceLock<(PostSend, PollCq)> = OnceLock::new();
 static POSTS: AtomicU64 = AtomicU64::new(0);
 static COMPLETIONS: AtomicU64 = AtomicU64::new(0);
 
-/// The real library, whose contexts count.
+/// Returns the real library, with contexts that count their calls.
 fn counting() -> &'static Verbs {
     let real = Verbs::load().expect("libibverbs");
     Box::leak(Box::new(Verbs { open_device, ..real.clone() }))
@@ -43,7 +43,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let real = Verbs::load().expect("libibverbs");
     // SAFETY: the caller's device.
     let context = unsafe { (real.open_device)(device) };
-    // SAFETY: a context that was opened is valid, and nobody else has it yet.
+    // SAFETY: an opened context is valid, and nobody else has it yet.
     if let Some(context) = unsafe { context.as_mut() } {
         let ops = &mut context.ops;
         let _ = REAL.set((ops.post_send.expect("post_send"), ops.poll_cq.expect("poll_cq")));
@@ -72,9 +72,9 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -
     taken
 }
 
-/// A pair whose first end counts.
+/// Opens a pair whose first end counts.
 fn pair(mode: IbMode) -> Pair {
-    // SAFETY: the functions are the library's own, with counters before them.
+    // SAFETY: the functions are the library's own, with counters in front of them.
     let provider = unsafe { InfiniBand::builder().mode(mode).verbs(counting()) }.build();
     let context = Context::builder().provider(provider).platform(Platform::Host).build();
     let endpoint = context.create_endpoint(EndpointConfig::new(Transport::IB0, Device::CPU));
@@ -82,7 +82,7 @@ fn pair(mode: IbMode) -> Pair {
     Pair::of(a, End::open(Transport::IB1, mode))
 }
 
-/// Calls and completions since the last time.
+/// Returns the calls and completions since the last time.
 fn counted() -> (u64, u64) {
     (POSTS.swap(0, Ordering::Relaxed), COMPLETIONS.swap(0, Ordering::Relaxed))
 }
@@ -110,7 +110,7 @@ fn a_put_with_a_signal_is_one_call(mode: IbMode) {
         assert_eq!(posts, 1, "calls of ibv_post_send in round {round}");
         back.wait(1_000_000_000).expect("a signal");
         assert_eq!(target.all_hold(round), Ok(()));
-        // The source may be changed.
+        // After a flush the source may be changed.
         flush(&mut queue);
     }
 }

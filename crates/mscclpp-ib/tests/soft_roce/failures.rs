@@ -1,4 +1,4 @@
-//! Failures: each is an error with its cause, within ten seconds, and the first error stays.
+//! Tests of failures: each is an error with its cause, within ten seconds, and the first error stays.
 
 use std::time::{Duration, Instant};
 
@@ -22,12 +22,13 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("a_device_that_is_removed_is_told", a_device_that_is_removed_is_told),
 ];
 
-/// Of the process that is killed.
+/// The role of the process that is killed.
 pub(crate) const PEER: &str = "peer";
 const NOTICE: Duration = Duration::from_secs(10);
 const FLUSH: Duration = Duration::from_secs(30);
 
-/// Waits until the connection has failed, writing meanwhile or not, and gives the error. It must stay the first one.
+/// Waits until the connection has failed, and returns the error. `meanwhile` is called repeatedly. The error must
+/// stay the same.
 fn failure(connection: &Connection, mut meanwhile: impl FnMut()) -> Error {
     let began = Instant::now();
     let failed = within(NOTICE, || {
@@ -47,7 +48,7 @@ fn a_wrong_key_is_told_with_its_cause(mode: IbMode) {
     let pair = Pair::open(mode);
     let (source, target) = (Words::new(&pair.a, 64), Words::new(&pair.b, 64));
     let mut bytes = target.memory.serialize().expect("serializing");
-    // The transport's part: magic, version, id, address, length, and then the keys.
+    // The transport's part consists of magic, version, id, address, length, and then the keys.
     let part = bytes.windows(4).position(|window| window == b"MSIB").expect("the transport's part");
     for byte in &mut bytes[part + 32..part + 40] {
         *byte ^= 0x5a;
@@ -64,7 +65,7 @@ fn a_wrong_key_is_told_with_its_cause(mode: IbMode) {
     assert_eq!(target.all_hold(0), Ok(()), "nothing was written");
 }
 
-/// Connects when it is told where to, and stays until it is killed.
+/// Connects to the endpoint that it is given, and stays until it is killed.
 pub(crate) fn play_the_peer() {
     let end = End::open(Transport::IB1, IbMode::Default);
     let words = Words::new(&end, 1 << 20);
@@ -104,7 +105,7 @@ fn a_port_that_goes_down_is_told(mode: IbMode) {
     let error = failure(&pair.ab, || {}).to_string();
     run("ip link set net0 up");
     assert!(error.contains("rxe0") && error.contains("port 1"), "{error}");
-    // The machine's addresses, which went with the link, and the GIDs that follow from them.
+    // The node's addresses went with the interface, and so did the GIDs that follow from them.
     run("ip addr replace fd77::1/64 dev net0 nodad");
     until("the port works again", || works(mode));
 }
@@ -115,7 +116,7 @@ fn a_device_that_is_removed_is_told(mode: IbMode) {
     let theirs = target.at_peer();
     pair.ba.write(&theirs, 0, &source.memory, 0, 64).expect("a write");
     pair.ba.flush(FLUSH).expect("a flush");
-    // In the background: the kernel waits until nobody uses the device any more.
+    // The command runs in the background, because the kernel waits until nobody uses the device any more.
     run("rdma link delete rxe1 > /dev/null 2>&1 &");
     let _again = AddAgain(mode);
     let error = failure(&pair.ba, || {}).to_string();
@@ -134,7 +135,7 @@ impl Drop for AddAgain {
     }
 }
 
-/// Whether data gets from one device to the other.
+/// Returns whether data gets from one device to the other.
 fn works(mode: IbMode) -> bool {
     let attempt = || {
         let pair = Pair::open(mode);

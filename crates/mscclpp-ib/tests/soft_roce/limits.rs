@@ -1,4 +1,4 @@
-//! How much of everything there may be, and that nothing is left behind.
+//! Tests of the limits of all objects, and that nothing is left behind.
 
 use std::{process::Command, time::Duration};
 
@@ -19,11 +19,11 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("a_gid_index_out_of_range_names_the_valid_ones", a_gid_index_out_of_range_names_the_valid_ones),
 ];
 
-/// Of the process that may lock little memory.
+/// The role of the process that may lock little memory.
 pub(crate) const TOO_LITTLE: &str = "too-little-memory";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs a command of the machine's.
+/// Runs a shell command.
 pub(crate) fn run(command: &str) -> String {
     let output = Command::new("/bin/sh").args(["-c", command]).output().expect("a shell");
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -32,7 +32,7 @@ pub(crate) fn run(command: &str) -> String {
 
 fn many_connections_of_one_device(mode: IbMode) {
     const CONNECTIONS: usize = 256;
-    // Of both ends, which are one process here.
+    // The descriptors are those of both ends, which are in one process here.
     let files = rustix::process::Rlimit { current: Some(8192), maximum: Some(8192) };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files).expect("more descriptors");
     let (a, b) = (End::open(Transport::IB0, mode), End::open(Transport::IB1, mode));
@@ -49,7 +49,7 @@ fn many_connections_of_one_device(mode: IbMode) {
     assert_eq!(target.all_hold(5), Ok(()));
 }
 
-/// How many objects the kernel has of this process, of each kind.
+/// Returns how many objects of each kind the kernel has for this process.
 fn objects() -> Vec<String> {
     let kinds = ["qp", "cq", "mr", "pd", "ctx"];
     kinds.map(|kind| format!("{kind} {}", run(&format!("rdma resource show {kind}")).lines().count())).into()
@@ -66,12 +66,12 @@ fn nothing_is_left_after_many_rounds(mode: IbMode) {
         pair.ab.flush(LIMIT).expect("a flush");
         assert_eq!(target.all_hold(round), Ok(()));
     }
-    // What queues had under way goes a moment later.
+    // Queues finish their requests shortly after they are dropped.
     until("everything is given back", || objects() == before);
 }
 
 fn too_little_locked_memory_is_said(_: IbMode) {
-    // The role's arguments, behind the program that lowers the limit.
+    // The role's arguments follow the program that lowers the limit.
     let child = child::as_child(&[TOO_LITTLE]);
     let mut limited = Command::new("memlock");
     limited.arg("64").arg(child.get_program()).args(child.get_args());
@@ -89,7 +89,7 @@ fn context(mode: IbMode) -> Context {
     Context::builder().provider(InfiniBand::builder().mode(mode).build()).platform(Platform::Host).build()
 }
 
-/// In a process that may lock 64 KiB.
+/// Registers too much memory, in a process that may lock 64 KiB.
 pub(crate) fn register_too_much() {
     let context = context(IbMode::Host);
     let memory = vec![0_u64; 1 << 20];

@@ -1,6 +1,6 @@
 //! Tests on soft-RoCE devices that may be taken away: order, counts, many connections, and everything that fails.
 //!
-//! Runs only in the machine of `cargo xtask rdma-vm`, as root, one test after the other.
+//! They run only in the virtual machine of `cargo xtask rdma-vm`, as root, one test after the other.
 
 mod counts;
 #[path = "../support/ends.rs"]
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         })
     });
     let mut arguments = Arguments::from_args();
-    // They take devices away from each other.
+    // The tests take devices away from each other.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

@@ -1,4 +1,4 @@
-//! Data and signals: order, bursts, sizes.
+//! Tests of data and signals: order, bursts, sizes.
 
 use std::{fs, thread};
 
@@ -17,13 +17,13 @@ pub(crate) const CASES: &[(&str, Case)] = &[
     ("sides_of_different_mtu_and_gid_connect", sides_of_different_mtu_and_gid_connect),
 ];
 
-/// As many polls as a wait may take: enough for minutes.
+/// The most polls that a wait may take, which is enough for minutes.
 const POLLS: i64 = 1_000_000_000;
 
-/// The litmus test: whoever has seen the n-th signal sees the n-th data, everywhere.
+/// The litmus test: a thread that has seen the n-th signal sees the n-th data everywhere.
 fn a_token_never_overtakes_its_data(mode: IbMode) {
     const ROUNDS: u64 = 10_000;
-    // Several packets of data.
+    // The number of words of data, which take several packets.
     const WORDS: usize = 1024;
     let pair = Pair::open(mode);
     let (there, back) = pair.semaphores();
@@ -48,7 +48,7 @@ fn a_token_never_overtakes_its_data(mode: IbMode) {
     });
 }
 
-/// The count of a kind of packets that found no receive posted, of both devices.
+/// Returns how many packets found no receive posted, for both devices.
 fn without_receive() -> u64 {
     let count = |device: &str, name: &str| {
         let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{name}");
@@ -84,7 +84,7 @@ fn large_and_odd_sizes_arrive(mode: IbMode) {
 
 fn sides_of_different_mtu_and_gid_connect(mode: IbMode) {
     crate::limits::run("ip link set net1 mtu 600");
-    // The adapter takes the new size over in a moment.
+    // The adapter uses the new size after a moment.
     let active = || fs::read_to_string("/sys/class/net/net1/mtu").is_ok_and(|mtu| mtu.trim() == "600");
     until("the smaller MTU", active);
     let pair = Pair::of(

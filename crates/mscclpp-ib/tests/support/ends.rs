@@ -14,7 +14,7 @@ use mscclpp_core::{
 use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_ib::InfiniBand;
 
-/// A process's part, on a CPU.
+/// One of the two ends, on a CPU.
 pub(crate) struct End {
     pub(crate) context: Context,
     pub(crate) endpoint: Endpoint,
@@ -30,7 +30,7 @@ impl End {
         Self::over(InfiniBand::builder().mode(mode).build(), transport, config)
     }
 
-    /// With a provider of the test's own.
+    /// Makes an end with a provider of the test's own.
     pub(crate) fn over(infiniband: InfiniBand, transport: Transport, config: IbConfig) -> Self {
         let context = Context::builder().provider(infiniband).platform(Platform::Host).build();
         let config = EndpointConfig::new(transport, Device::CPU).ib(config);
@@ -43,12 +43,12 @@ impl End {
     }
 }
 
-/// An endpoint as its peer gets it.
+/// Returns an endpoint as its peer gets it.
 pub(crate) fn arrived(endpoint: &Endpoint) -> Endpoint {
     Endpoint::deserialize(&endpoint.serialize().expect("serializing")).expect("reading")
 }
 
-/// From the first device to the second, and back.
+/// A connection from the first device to the second, and one back.
 pub(crate) struct Pair {
     pub(crate) ab: Connection,
     pub(crate) ba: Connection,
@@ -65,7 +65,7 @@ impl Pair {
         Self { ab: a.connect(&b.endpoint), ba: b.connect(&a.endpoint), a, b }
     }
 
-    /// A semaphore, as each side has it.
+    /// Makes a semaphore. Returns it as each side has it.
     pub(crate) fn semaphores(&self) -> (HostToHostSemaphore, HostToHostSemaphore) {
         let (a, b) =
             (SemaphoreStub::new(&self.ab).expect("a stub"), SemaphoreStub::new(&self.ba).expect("a stub"));
@@ -81,7 +81,7 @@ impl Pair {
 
 /// Words of host memory that adapters read and write.
 pub(crate) struct Words {
-    // Withdrawn before the words go.
+    // Dropped before the words, so that adapters lose their access first.
     pub(crate) memory: RegisteredMemory,
     words: Arc<[AtomicU64]>,
 }
@@ -95,7 +95,7 @@ impl Words {
         Self { memory, words }
     }
 
-    /// The memory as a peer gets it.
+    /// Returns the memory as a peer gets it.
     pub(crate) fn at_peer(&self) -> RegisteredMemory {
         RegisteredMemory::deserialize(&self.memory.serialize().expect("serializing")).expect("reading")
     }
@@ -104,12 +104,12 @@ impl Words {
         self.words.iter().for_each(|word| word.store(value, Ordering::Relaxed));
     }
 
-    /// How many words from the first on hold `value`.
+    /// Returns how many words from the first on hold `value`.
     pub(crate) fn count_of(&self, value: u64) -> usize {
         self.words.iter().take_while(|word| word.load(Ordering::Relaxed) == value).count()
     }
 
-    /// Whether all words hold `value`; else the first that does not, and what it holds.
+    /// Checks that all words hold `value`. The error is the first that does not, and what it holds.
     pub(crate) fn all_hold(&self, value: u64) -> Result<(), (usize, u64)> {
         let wrong =
             self.words.iter().map(|word| word.load(Ordering::Relaxed)).enumerate().find(|(_, w)| *w != value);

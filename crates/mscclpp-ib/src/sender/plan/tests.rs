@@ -27,7 +27,7 @@ fn signal(route: RouteId, value: u64) -> Operation {
     Operation::Update { route, offset: WORD, value, previous: Some(value - 1) }
 }
 
-/// The requests of a batch for which there is room, and whether each tells of its completion.
+/// Plans a batch with enough room. Returns the requests, each with whether it asks for a completion.
 fn planned(how: How, batch: &[Operation]) -> Vec<Item> {
     let mut plan = Plan::new(how);
     plan.add(batch, &routes(), 0, ENOUGH, ENOUGH as u64, true);
@@ -36,7 +36,7 @@ fn planned(how: How, batch: &[Operation]) -> Vec<Item> {
     items
 }
 
-/// Where each write goes, how long it is, and its number.
+/// Returns where each write goes, how long it is, and its number.
 fn writes(items: &[Item]) -> Vec<(u64, u32, Option<u32>)> {
     let of = |item: &Item| match item.request {
         Request::Write { to, len, immediate, .. } => Some((to - (1 << 40), len, immediate)),
@@ -159,7 +159,7 @@ fn a_flush_waits_for_what_came_before() {
     assert_eq!((told, plan.tickets.clone()), (vec![false, true], VecDeque::from([(1, 10), (2, 12)])));
     assert_eq!(plan.taken(2), 4);
     plan.items.clear();
-    // Of what was posted without being told, a request of nothing behind it tells.
+    // The requests before asked for no completion, so an empty request behind them does.
     plan.add(&[write(2, 1)], &routes(), 12, ENOUGH, 0, false);
     plan.items.clear();
     assert_eq!(plan.taken(1), 1);
@@ -172,21 +172,21 @@ fn a_flush_waits_for_what_came_before() {
 fn what_does_not_fit_leaves_no_trace() {
     let batch = [write(0, 1), signal(TOKEN, 1), Operation::Flush { ticket: 1 }];
     let mut plan = Plan::new(how(true));
-    // Room for the write alone.
+    // There is room for the write alone.
     plan.add(&batch, &routes(), 0, 1, 100, true);
     assert_eq!((plan.items.len(), plan.state.messages, plan.tickets.len()), (1, 0, 0));
     plan.items.clear();
     assert_eq!(plan.taken(1), 1);
-    // Room, but no receive at the peer.
+    // There is room, but the peer has no receive.
     plan.add(&batch[1..], &routes(), 1, 100, 0, false);
     assert_eq!((plan.items.len(), plan.state.messages), (0, 0));
     assert_eq!(plan.taken(0), 0);
-    // All is planned, and nothing posted.
+    // Everything is planned, and nothing is posted.
     plan.add(&batch[1..], &routes(), 1, 100, 100, false);
     assert_eq!((plan.items.len(), plan.state.messages, plan.tickets.len()), (1, 1, 1));
     assert_eq!(plan.taken(0), 0);
     assert_eq!((plan.items.len(), plan.state.messages, plan.tickets.len()), (0, 0, 0));
-    // The token is still to be named.
+    // The token still has to be selected.
     plan.add(&batch[1..], &routes(), 1, 100, 100, false);
     assert!(matches!(plan.items[0].request, Request::Message(_)));
 }
@@ -195,25 +195,25 @@ fn what_does_not_fit_leaves_no_trace() {
 fn of_an_operation_that_was_begun_the_rest_stays() {
     let batch = [write(0, 3 * LARGEST), signal(TOKEN, 1), write(8, 1)];
     let mut plan = Plan::new(how(false));
-    // An empty queue of two places: the first operation is begun though it is longer.
+    // The queue of two places is empty: the first operation is begun though it is longer.
     plan.add(&batch, &routes(), 0, 2, 0, true);
     assert_eq!(plan.items.len(), 3);
     plan.items.drain(..2);
     assert_eq!(plan.taken(2), 1);
     assert_eq!(writes(plan.items.make_contiguous()), [(2 * LARGEST, 1 << 30, None)]);
-    // In one with something under way it is not begun.
+    // With something under way it is not begun.
     let mut plan = Plan::new(how(false));
     plan.add(&batch, &routes(), 0, 2, 0, false);
     assert_eq!((plan.items.len(), plan.taken(0)), (0, 0));
-    // All was planned; the adapter stopped in the middle of the first.
+    // Everything was planned, and the adapter stopped in the middle of the first operation.
     plan.add(&batch, &routes(), 0, ENOUGH, 0, false);
     assert_eq!(plan.items.len(), 5);
     plan.items.drain(..1);
     assert_eq!((plan.taken(1), plan.items.len()), (1, 2));
 }
 
-/// Random operations, handed over again and again to an adapter that takes any number of requests: all are posted, in order,
-/// once, as if there had been room for all; and each flush has a completion to wait for.
+/// Posts random operations in portions to an adapter that takes any number of requests. All must be posted, in order
+/// and once, as if there had been room for all, and each flush must have a completion to wait for.
 #[test]
 fn in_whatever_portions_it_is_posted_it_comes_to_the_same() {
     for seed in 0..500 {
@@ -252,14 +252,14 @@ fn in_whatever_portions_it_is_posted_it_comes_to_the_same() {
             );
         }
         let mut posted: Vec<_> = posted.iter().map(|item| item.request).collect();
-        // What only tells of completions depends on the portions.
+        // The empty requests that only report completions depend on the portions.
         posted.retain(|request| *request != Request::Nothing);
         expected.retain(|request| *request != Request::Nothing);
         assert_eq!(posted, expected, "seed {seed}");
     }
 }
 
-/// What the sender does, with an adapter that takes as many as it likes.
+/// Posts a batch as the sender does, with an adapter that takes a random number of requests.
 fn post_in_portions(
     how: How,
     batch: &[Operation],

@@ -1,4 +1,5 @@
-//! Measures forming a job, gathering and meeting, and what a rank takes, with all ranks as threads of this process.
+//! Measures initialisation, all_gather and barrier, and the resources of a rank, with all ranks as threads of this
+//! process.
 //!
 //! ```text
 //! cargo run --release --example scale -- 64 1024
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::{Bootstrap, Error, TcpBootstrap};
 
 const ROUNDS: u32 = 10;
-/// Each has a thread of its own beside that of its bootstrap.
+/// The most ranks. Each has a thread of its own beside that of its bootstrap.
 const MOST_RANKS: usize = 16_384;
-/// Bytes each rank gives to `all_gather`.
+/// The number of bytes that each rank contributes to `all_gather`.
 const BYTES: usize = 256;
 
 fn main() -> ExitCode {
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What the process has now: threads, descriptors, resident kilobytes.
+/// The resources of the process: threads, descriptors, resident kilobytes.
 #[derive(Clone, Copy)]
 struct Resources {
     threads: usize,
@@ -72,7 +73,7 @@ struct Times {
 fn measure(n: usize) -> Result<(), Error> {
     let before = Resources::now();
     let id = TcpBootstrap::create_unique_id()?;
-    // The measured threads, and this one, which looks at resources while nobody does anything.
+    // The barrier is for the measured threads and this one, which reads the resources while the others are idle.
     let quiet = Barrier::new(n + 1);
     let started = Instant::now();
     let (times, during) = std::thread::scope(|scope| {
@@ -124,7 +125,7 @@ fn measure(n: usize) -> Result<(), Error> {
         worst.initialise,
         worst.all_gather,
         worst.barrier,
-        // The rank's own measuring thread is not the bootstrap's.
+        // The rank's own measuring thread is not part of the bootstrap.
         per_rank(during.threads, before.threads) - 1.0,
         per_rank(during.descriptors, before.descriptors),
         per_rank(during.resident, before.resident),

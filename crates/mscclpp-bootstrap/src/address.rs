@@ -10,13 +10,14 @@ use mscclpp_net::SystemCall;
 use crate::error::Origin;
 use crate::{Error, Family, Result};
 
-/// `"ip:port"`, `"[ipv6]:port"`, `"host:port"`, each perhaps after `"interface:"`.
+/// The address of rank 0: `"ip:port"`, `"[ipv6]:port"` or `"host:port"`, each with an optional `"interface:"` in
+/// front.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) interface: Option<String>,
     pub(crate) host: Host,
     pub(crate) port: u16,
-    /// The environment variable that it was read from, for messages.
+    /// The environment variable that holds the address, for messages.
     pub(crate) variable: Option<&'static str>,
 }
 
@@ -27,7 +28,7 @@ pub(crate) enum Host {
 }
 
 impl Address {
-    /// Reads an address, which `variable` of the environment has if it is given.
+    /// Parses an address. `variable` is the environment variable that holds it, if one does.
     pub(crate) fn parse(text: &str, variable: Option<&'static str>) -> Result<Self> {
         let bad = |what: &str| {
             let address: String = text.chars().take(200).collect();
@@ -82,8 +83,8 @@ impl Address {
         Error::BadAddress { address: self.to_string(), variable: self.variable, reason: reason.into() }
     }
 
-    /// The socket addresses this stands for. Asks the resolver if there is a name, and waits for it no longer than
-    /// `timeout`.
+    /// Returns the socket addresses that this stands for. Asks the resolver if there is a name, and waits for it no
+    /// longer than `timeout`.
     pub(crate) fn resolve(&self, family: Option<Family>, timeout: Duration) -> Result<Vec<SocketAddr>> {
         let found = match &self.host {
             Host::Ip(ip) => vec![SocketAddr::new(*ip, self.port)],
@@ -98,7 +99,7 @@ impl Address {
         Ok(usable)
     }
 
-    /// The system's resolver cannot be given a limit, so a thread waits for it in our place.
+    /// Resolves a name on another thread, because the system's resolver cannot be given a limit.
     fn look_up(&self, name: &str, timeout: Duration) -> Result<Vec<SocketAddr>> {
         let (answer, answers) = mpsc::channel();
         let query = (name.to_owned(), self.port);
@@ -106,7 +107,7 @@ impl Address {
         std::thread::Builder::new()
             .name("mscclpp-resolve".to_owned())
             .spawn(move || {
-                // The receiver may have given up; then nobody wants the answer.
+                // The receiver may have given up, and then nobody wants the answer.
                 let _ = answer.send(query.to_socket_addrs().map(Iterator::collect));
             })
             .during("starting the resolver thread")?;
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_name_that_cannot_be_resolved_is_said_with_its_variable() {
-        // No name of a host: no label of one is so long, so that no server needs to be asked.
+        // This is no name of a host, because no label of one is so long. So no server needs to be asked.
         let name = format!("{}.invalid", "n".repeat(64));
         let address = Address::parse(&format!("{name}:50505"), Some("MASTER_ADDR")).unwrap();
         for patience in [Duration::from_secs(30), Duration::ZERO] {

@@ -7,15 +7,15 @@ use mscclpp_net::env::{self, BadVariable};
 
 use crate::{Family, Result};
 
-/// What the environment says. Values given to the builder go before these. An empty value counts as unset,
-/// but for the secret, where it is an error.
+/// The environment variables about a bootstrap. Values given to the builder take precedence. An empty value counts as
+/// unset, except for the secret, for which it is an error.
 ///
 /// | variable | meaning | default |
 /// | --- | --- | --- |
 /// | `MSCCLPP_SOCKET_IFNAME` | name of the one interface to use | all, loopback and container bridges last |
 /// | `MSCCLPP_SOCKET_FAMILY` | `AF_INET` or `AF_INET6` | both |
 /// | `MSCCLPP_BOOTSTRAP_SECRET` | a text that all ranks of a job given by address share | none: unauthenticated |
-/// | `MSCCLPP_HOSTID` | equal in two processes if they are on one host | boot id and network namespace |
+/// | `MSCCLPP_HOSTID` | equal in two processes if they are on one node | boot id and network namespace |
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Env {
     /// `MSCCLPP_SOCKET_IFNAME`
@@ -41,7 +41,7 @@ impl Env {
     /// Reads variables through a function, for tests and for programs with settings of their own.
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
         let net = env::Env::from_lookup(&lookup)?;
-        // Not unset if empty: that would leave open a job whose secret got lost on its way here.
+        // An empty secret is not unset: that would leave a job open if its secret got lost on the way here.
         let secret = env::text(SECRET, lookup(SECRET), "a text of 1 to 1024 bytes in UTF-8", |text| {
             (1..=1024).contains(&text.len())
         })

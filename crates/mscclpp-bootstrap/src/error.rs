@@ -1,4 +1,4 @@
-//! What can go wrong, as situations in which a caller can do something.
+//! The errors of this crate. Each variant is a situation in which a caller can act.
 
 use std::fmt;
 use std::io;
@@ -8,33 +8,33 @@ use std::time::Duration;
 
 use mscclpp_net::{SystemError, dial::Attempt, env::BadVariable, interface::NoSuchInterface};
 
-/// The variable with the number of this rank: the only one that is not the same for all ranks.
+/// The variable with the number of this rank, the only one whose value differs between ranks.
 pub(crate) const RANK: &str = "MSCCLPP_RANK";
-/// What differs if one rank has an id of its job, and another has none.
+/// The name of the difference if one rank has an id of its job and another has none.
 pub(crate) const JOB_IDS: &str = "ids of the job";
-/// The job of a rank that has no id of it.
+/// The text for the job of a rank that has no id of it.
 pub(crate) const NO_JOB_ID: &str = "a job without an id";
 
-/// What to do if one rank has an id of its job, and another has none.
+/// The advice if one rank has an id of its job and another has none.
 const ONE_JOB_OR_TWO: &str = "if this is one job, give all its ranks the same MSCCLPP_JOB_ID; if there are two, give one \
                               of them another port";
 
-/// The result of everything in this crate that can fail.
+/// The result of every function of this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a bootstrap call failed.
+/// The reasons why a bootstrap call failed.
 ///
 /// Errors can be cloned, because one event (a lost rank, an abort) fails many calls at once.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank vanished without saying goodbye: it was killed, crashed, or its host is gone. Every pending and later
-    /// call of every rank fails with this.
+    /// A rank vanished without saying goodbye: it was killed, it crashed, or its node is gone. Every pending and
+    /// later call of every rank fails with this.
     #[error("rank {rank} was lost: {detail}")]
     PeerLost {
         /// The rank that is gone.
         rank: usize,
-        /// How that was noticed, and by whom.
+        /// The way in which the loss was noticed, and the rank that noticed it.
         detail: String,
     },
 
@@ -57,11 +57,11 @@ pub enum Error {
     /// The time allowed for an operation ran out.
     #[error("{operation} timed out after {after:.1?}{}", TimeoutDetail { missing, attempts })]
     Timeout {
-        /// What was waited for.
+        /// The operation that timed out.
         operation: String,
         /// The time that was allowed.
         after: Duration,
-        /// Ranks that had not come when time ran out; empty where that is not known.
+        /// Ranks that had not come when time ran out; empty if that is not known.
         missing: Vec<usize>,
         /// Addresses that were tried, and how each failed.
         attempts: Vec<Attempt>,
@@ -77,7 +77,7 @@ pub enum Error {
         address: SocketAddr,
     },
 
-    /// The named network interface does not exist on this machine.
+    /// The named network interface does not exist on this node.
     #[error(
         "there is no network interface {name:?}{} with a suitable address; there are: {}",
         Origin(*variable),
@@ -86,27 +86,27 @@ pub enum Error {
     NoSuchInterface {
         /// The name that was asked for.
         name: String,
-        /// The environment variable that has this name, if one does.
+        /// The environment variable that holds this name, if one does.
         variable: Option<&'static str>,
         /// Interfaces that exist and have an address of the wanted family.
         available: Vec<String>,
     },
 
-    /// An address could not be understood, or cannot be used for what was asked.
+    /// An address could not be parsed, or cannot be used for its purpose.
     #[error("{address:?}{} is not a usable address: {reason}", Origin(*variable))]
     BadAddress {
-        /// What was given.
+        /// The address as it was given.
         address: String,
-        /// The environment variable that has this address, if one does.
+        /// The environment variable that holds this address, if one does.
         variable: Option<&'static str>,
-        /// What is wrong with it.
+        /// The fault of the address.
         reason: String,
     },
 
-    /// These bytes are no [`UniqueId`](crate::UniqueId).
+    /// Bytes or a text are no [`UniqueId`](crate::UniqueId).
     #[error("not a unique id: {reason}")]
     BadUniqueId {
-        /// What is wrong with them.
+        /// The fault of the bytes or the text.
         reason: String,
     },
 
@@ -123,9 +123,9 @@ pub enum Error {
         if what == JOB_IDS { format!("; {ONE_JOB_OR_TWO}") } else { String::new() }
     )]
     Mismatch {
-        /// What differs: `n_ranks`, `protocol versions`, `collective calls`, ...
+        /// The name of the difference: `n_ranks`, `protocol versions`, `collective calls`, ...
         what: String,
-        /// One side (the one that noticed).
+        /// The side that noticed the difference.
         ours: Box<Party>,
         /// The other side.
         theirs: Box<Party>,
@@ -140,16 +140,16 @@ pub enum Error {
     DuplicateRank {
         /// The rank that was claimed twice.
         rank: usize,
-        /// Where the first claim came from: address, process and host.
+        /// The origin of the first claim: address, process and host name.
         first: String,
-        /// Where the second claim came from, likewise.
+        /// The origin of the second claim, in the same form.
         second: String,
         /// The address at which rank 0 listens.
         address: String,
     },
 
-    /// Rank 0 at this address belongs to a job that is complete already: another job uses the address. A rank asks
-    /// again for two seconds first, because an earlier job of the same processes may be about to end.
+    /// Rank 0 at this address belongs to a job that is complete already, so another job uses the address. A rank
+    /// first asks again for two seconds, because an earlier job of the same processes may be about to end.
     #[error(
         "the job at {address} has all its {n_ranks} ranks already, rank {rank} too: another job uses this address, this \
          rank was started twice, or an earlier job of these processes has not been dropped yet"
@@ -163,27 +163,27 @@ pub enum Error {
         n_ranks: usize,
     },
 
-    /// Rank 0 at this address is of another job of a launcher. That job is not disturbed.
+    /// Rank 0 at this address belongs to another job of a launcher. That job is not disturbed.
     #[error("rank 0 at {address} is of another job ({theirs}), and this rank of {ours}: {ONE_JOB_OR_TWO}")]
     OtherJob {
         /// The address at which rank 0 of the other job listens.
         address: String,
-        /// What the launcher calls this rank's job.
+        /// The launcher's name of this rank's job.
         ours: String,
-        /// What the other job is called.
+        /// The name of the other job.
         theirs: String,
     },
 
-    /// The process that answers at rank 0's address does not know the job's key, or it has a key and this side has none. A side
-    /// with a key returns this only when its time is up, because a stranger could have said the same: another program may have
-    /// taken the port after rank 0 ended.
+    /// The process that answers at rank 0's address does not know the job's key, or it has a key and this side has
+    /// none. A side with a key returns this only when its time is up, because a stranger could have said the same:
+    /// another program may have taken the port after rank 0 ended.
     #[error(
         "rank 0 was not found at {address}, where somebody does not accept us as a member of its job: {reason}"
     )]
     Unauthenticated {
         /// The address at which rank 0 was looked for.
         address: String,
-        /// Which side lacks what.
+        /// The key that one side lacks or has different.
         reason: String,
     },
 
@@ -192,13 +192,13 @@ pub enum Error {
     BadEnvironment {
         /// The name of the variable.
         variable: &'static str,
-        /// Its value (hidden for secrets).
+        /// The value, hidden for secrets.
         value: String,
-        /// What it may be.
+        /// The allowed values.
         allowed: &'static str,
     },
 
-    /// No launcher has started this process, as far as the environment says.
+    /// According to the environment, no launcher has started this process.
     #[error(
         "no launcher has started this process: no variable of mpirun, PMIx, PMI, srun, torchrun or an indexed job of \
          Kubernetes says which rank it is; start it with one of them, or set MSCCLPP_RANK, MSCCLPP_N_RANKS and \
@@ -213,26 +213,26 @@ pub enum Error {
         if variable == RANK { "to a number of its own for each rank" } else { "to the same value for all ranks" }
     )]
     IncompleteEnvironment {
-        /// What is not known.
+        /// The missing information.
         missing: String,
         /// The variable that can say it.
         variable: String,
-        /// What is set.
+        /// The variables that are set.
         known: String,
     },
 
     /// Two environment variables contradict each other.
     #[error("the environment says two different {what}: {first}, but {second}; unset the one that is wrong")]
     EnvironmentConflict {
-        /// What they say: `ranks` or `numbers of ranks`.
+        /// The contradicting property: `ranks` or `numbers of ranks`.
         what: String,
-        /// One variable, and its value.
+        /// One variable, with its value.
         first: String,
-        /// The other variable, and its value.
+        /// The other variable, with its value.
         second: String,
     },
 
-    /// This process was forked from the one that made the bootstrap, which has its connections.
+    /// This process is a fork of the one that made the bootstrap and holds its connections.
     #[error(
         "process {child} is a fork of process {parent}, which is the rank: a fork has none of its parent's connections; start \
          processes as new programs (Python: multiprocessing.get_context(\"spawn\")), or make the bootstrap in the fork"
@@ -251,11 +251,11 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{operation}{} failed", match address { Some(a) => format!(" ({a})"), None => String::new() })]
     Io {
-        /// What was attempted.
+        /// The operation that failed.
         operation: &'static str,
-        /// On which address, if on one.
+        /// The address of the operation, if it has one.
         address: Option<String>,
-        /// The system's answer.
+        /// The system's error.
         source: Arc<io::Error>,
     },
 }
@@ -268,7 +268,8 @@ impl Error {
         Self::IncompleteEnvironment { missing, variable, known }
     }
 
-    /// An interface that is not there; `variable` is the one of the environment that names it, if one does.
+    /// Makes the error of an interface that does not exist. `variable` is the environment variable that names it, if
+    /// one does.
     pub(crate) fn no_such_interface(error: NoSuchInterface, variable: Option<&'static str>) -> Self {
         let NoSuchInterface { name, available } = error;
         Self::NoSuchInterface { name, variable, available }
@@ -282,9 +283,10 @@ impl Error {
         Self::Io { operation, address: Some(address.to_string()), source: Arc::new(source) }
     }
 
-    /// Whether this is the end of the whole job, and not only of one call.
+    /// Returns whether this is the end of the whole job, and not only of one call.
     ///
-    /// A job also ends by an error of initialisation; this is about errors of calls on a bootstrap that was formed.
+    /// A job also ends by an error of initialisation; this method is about errors of calls on a bootstrap that has
+    /// formed.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,
@@ -305,14 +307,14 @@ impl From<BadVariable> for Error {
     }
 }
 
-/// One side of an [`Error::Mismatch`].
+/// One of the two sides of an [`Error::Mismatch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
-    /// The rank it says it is.
+    /// The rank that this side says it is.
     pub rank: usize,
-    /// Its address, if known.
+    /// The address of this side, if it is known.
     pub address: Option<String>,
-    /// What it has.
+    /// The value that this side has.
     pub value: String,
 }
 
@@ -326,7 +328,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// ` (from MSCCLPP_ADDRESS)`, for a value that an environment variable has.
+/// Shows ` (from MSCCLPP_ADDRESS)` behind a value that an environment variable holds.
 pub(crate) struct Origin(pub(crate) Option<&'static str>);
 
 impl fmt::Display for Origin {
@@ -335,7 +337,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// `rank 1, 2, 3`, cut where it gets long.
+/// Shows `rank 1, 2, 3`, and shortens a long list.
 pub(crate) struct RankList<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for RankList<'_> {

@@ -1,5 +1,5 @@
-//! The parsers of bytes from outside, for the fuzz targets and the tests of malformed input, and a rank that tests play.
-//! Not part of the API.
+//! The parsers of bytes from outside, for the fuzz targets and the tests of malformed input, and a rank that tests
+//! control. Not part of the API.
 
 use crate::address::Address;
 use crate::collective::call;
@@ -14,12 +14,13 @@ use mscclpp_net::frame;
 use mscclpp_net::handshake::{Frame, Initiator, Kind as Said};
 use mscclpp_net::wire::Wire;
 
-/// The version of the protocol.
+/// Returns the version of the protocol.
 pub fn protocol_version() -> u32 {
     PROTOCOL_VERSION
 }
 
-/// A rank that a test plays: it goes through the handshake by which a rank joins, and then does what the test wants.
+/// A rank that a test controls: it goes through the handshake by which a rank joins, and then does what the test
+/// wants.
 pub struct RawRank {
     key: JobKey,
     hello: Hello,
@@ -28,17 +29,17 @@ pub struct RawRank {
 }
 
 impl RawRank {
-    /// A rank of a job without a key.
+    /// Makes a rank of a job without a key.
     pub fn without_key(n_ranks: u32, rank: u32) -> Self {
         Self::with_key(JobKey::none(), n_ranks, rank)
     }
 
-    /// A rank of a job with a secret.
+    /// Makes a rank of a job with a secret.
     pub fn of_secret(secret: &str, n_ranks: u32, rank: u32) -> Self {
         Self::with_key(JobKey::of_secret(secret), n_ranks, rank)
     }
 
-    /// A rank of a job with a unique id.
+    /// Makes a rank of a job with a unique id.
     pub fn of_id(id: &UniqueId, n_ranks: u32, rank: u32) -> Self {
         Self::with_key(JobKey::of_unique_id(id.key()), n_ranks, rank)
     }
@@ -48,13 +49,13 @@ impl RawRank {
         Self { key, hello, initiator: None, reader: FrameReader::new(MAX_HANDSHAKE) }
     }
 
-    /// The same of another version of the protocol.
+    /// Changes the version of the protocol that the rank claims.
     pub fn of_version(mut self, version: u32) -> Self {
         self.hello.version = version;
         self
     }
 
-    /// Takes what arrived; gives what to send, or at the end how it was answered.
+    /// Takes bytes that arrived. Returns the bytes to send, or, at the end, the answer to the rank as the error.
     pub fn on_bytes(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         self.reader.push(bytes);
         let Some(frame) = self.reader.take().map_err(|e| e.to_string())? else { return Ok(Vec::new()) };
@@ -73,7 +74,7 @@ impl RawRank {
     }
 }
 
-/// What a rank of this process says that joins.
+/// Returns the hello of a rank of this process that joins.
 pub(crate) fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
     Hello {
         version: PROTOCOL_VERSION,
@@ -89,8 +90,8 @@ pub(crate) fn hello(secret: bool, n_ranks: u32, rank: u32) -> Hello {
     }
 }
 
-/// What a rank of a job without a key answers to a challenge of zeros, which nobody makes: as a starting point for
-/// malformed answers, and as one that is replayed.
+/// Returns the answer of a rank of a job without a key to a challenge of zeros, which nobody makes. It serves as a
+/// starting point for malformed answers, and as a replayed answer.
 pub fn stale_hello(version: u32, n_ranks: u32, rank: u32, keyed: bool) -> Vec<u8> {
     let hello = Hello { version, ..hello(keyed, n_ranks, rank) };
     JobKey::none().answer(&hello, &challenge()).map_or_else(|_| Vec::new(), |(_, bytes)| bytes)
@@ -100,7 +101,7 @@ fn challenge() -> Frame {
     Frame { kind: Said::Challenge, payload: vec![0; 32] }
 }
 
-/// A stream of bytes as a stranger's.
+/// Parses a stream of bytes as one from a stranger that connected.
 pub fn stranger(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
     let (responder, _) = handshake::challenge([1; 32]);
@@ -110,7 +111,7 @@ pub fn stranger(bytes: &[u8]) {
     }
 }
 
-/// A stream of bytes as what a stranger that we connected to says: as its challenge, and as its answer to our proof.
+/// Parses a stream of bytes as one from a stranger that we connected to: its challenge, and its answer to our proof.
 pub fn answer(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_HANDSHAKE);
     let (key, hello) = (JobKey::none(), hello(false, 2, 1));
@@ -120,12 +121,12 @@ pub fn answer(bytes: &[u8]) {
         if let Ok((initiator, _)) = key.answer(&hello, &challenge()) {
             drop(key.conclude(initiator, &frame));
         }
-        // Behind a proof, which random bytes do not have.
+        // This follows a proof, which random bytes do not have.
         drop(Rejection::parse(&frame.payload));
     }
 }
 
-/// A stream of bytes as a member's.
+/// Parses a stream of bytes as one from a member.
 pub fn member(bytes: &[u8]) {
     let mut reader = FrameReader::new(MAX_PAYLOAD);
     let mut assembler = Assembler::default();
@@ -151,7 +152,7 @@ pub fn member(bytes: &[u8]) {
     }
 }
 
-/// Bytes as a table of four ranks.
+/// Parses bytes as a table of four ranks.
 pub fn table(bytes: &[u8]) {
     if let Ok(table) = Table::parse(bytes.to_vec(), 1, 4) {
         for rank in 0..5 {
@@ -160,12 +161,12 @@ pub fn table(bytes: &[u8]) {
     }
 }
 
-/// Bytes as a message of a collective.
+/// Parses bytes as a message of a collective.
 pub fn collective_message(bytes: &[u8]) {
     call::check(bytes);
 }
 
-/// The id of the job of a rank that was told its number and the address, as the environment says.
+/// Returns the id of the job, according to the environment, of a rank that is given its number and the address.
 pub fn job_id(
     lookup: impl Fn(&'static str) -> Option<std::ffi::OsString>,
     n_ranks: usize,
@@ -173,7 +174,7 @@ pub fn job_id(
     crate::launch::job_id(lookup, n_ranks)
 }
 
-/// A text as an address.
+/// Parses a text as an address.
 pub fn address(text: &str) {
     if let Ok(address) = Address::parse(text, None) {
         let again = Address::parse(&address.to_string(), None);
@@ -181,7 +182,7 @@ pub fn address(text: &str) {
     }
 }
 
-/// The kinds of the frames in a stream.
+/// Returns the kinds of the frames in a stream.
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) fn kinds(bytes: &[u8]) -> Vec<u8> {
     let mut reader = FrameReader::new(usize::MAX);
@@ -189,7 +190,7 @@ pub(crate) fn kinds(bytes: &[u8]) -> Vec<u8> {
     std::iter::from_fn(|| reader.take::<u8>().ok()?).map(|frame| frame.kind).collect()
 }
 
-/// A frame of kind number `kind`, which may be unknown.
+/// Encodes a frame of the kind with number `kind`, which may be unknown.
 pub fn frame_of(kind: u8, payload: &[u8]) -> Vec<u8> {
     frame::encode(kind, &payload[..payload.len().min(MAX_PAYLOAD)])
 }

@@ -1,4 +1,4 @@
-//! Which host this process is on, as far as sharing memory is concerned.
+//! The identity of the node that this process is on, as far as sharing memory is concerned.
 
 use mscclpp_net::random;
 use mscclpp_os::host::Host;
@@ -6,10 +6,10 @@ use sha2::{Digest, Sha256};
 
 use crate::{LOG, Result};
 
-/// Equal in two processes that can reach each other's memory and Unix sockets.
+/// An identity that is equal in two processes that can reach each other's memory and Unix sockets.
 pub(crate) type HostId = [u8; 16];
 
-/// The identity of a text that somebody chose.
+/// Returns the identity for a text that the user chose.
 pub(crate) fn named(kind: &str, name: &str) -> HostId {
     digest(&[kind, name])
 }
@@ -21,7 +21,7 @@ pub(crate) fn detected() -> Result<HostId> {
         }
         Err(error) => {
             let why = mscclpp_net::Report(&error).to_string();
-            // There is nothing to tell hosts apart by. Alone on its host, a rank is slow, but never wrong.
+            // Nothing distinguishes nodes here. A rank that counts as alone on its node is slow, but never wrong.
             tracing::warn!(target: LOG, why, "this rank counts as the only one of its host");
             Ok(random()?)
         }

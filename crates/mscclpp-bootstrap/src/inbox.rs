@@ -1,6 +1,6 @@
 //! Messages that have arrived, and the waits for them.
 //!
-//! One mutex guards what a rank knows (messages, who left, whether the job failed); one condition variable tells of
+//! One mutex guards the state of a rank (messages, who left, whether the job failed); one condition variable signals
 //! every change. A waiter checks and sleeps under the mutex and every change is made under it, so none is missed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -14,10 +14,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{Error, FailureHook, Result};
 
-/// What a message is for. Streams of different channels never mix.
+/// The purpose of a message. Streams of different channels never mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Channel {
-    /// `send` and `recv` of the user.
+    /// Messages of the user's `send` and `recv`.
     User,
     /// Collectives along the tree of all ranks.
     Tree,
@@ -27,7 +27,7 @@ pub(crate) enum Channel {
 
 wire_enum!(Channel or "a message is for no known channel" { 0 => User, 1 => Tree, 2 => Group });
 
-/// Which stream of messages one belongs to.
+/// The stream that a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Stream {
     pub(crate) peer: usize,
@@ -52,12 +52,13 @@ impl State {
     }
 }
 
-/// Whether a later call that needs the peer may not meet it again.
+/// Returns whether a later call that needs the peer may succeed in spite of this error.
 fn is_retryable(error: &Error) -> bool {
     !matches!(error, Error::PeerClosed { .. })
 }
 
-/// A caller's wait: until when, and when it is to be logged. One call may wait several times, with one of these.
+/// The deadline of a caller's wait, and the time at which it is logged. One call may wait several times with one of
+/// these.
 pub(crate) struct Wait {
     rank: Option<usize>,
     timeout: Option<Duration>,
@@ -66,31 +67,31 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// A wait for at most `timeout`, that is logged for the first time after `log_after`.
+    /// Makes a wait for at most `timeout` that is logged for the first time after `log_after`.
     pub(crate) fn of_rank(rank: usize, timeout: Option<Duration>, log_after: Duration) -> Self {
-        // A time that cannot be represented does not come.
+        // A deadline that cannot be represented is never reached.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { rank: Some(rank), timeout, deadline, long: LongWait::begin(log_after) }
     }
 
-    /// A wait that is never logged, because it is short or because somebody else logs it.
+    /// Makes a wait that is never logged, because it is short or because another wait is logged for it.
     pub(crate) fn quiet(deadline: Instant) -> Self {
         Self { rank: None, timeout: None, deadline: Some(deadline), long: LongWait::begin(Duration::MAX) }
     }
 
-    /// The error of a wait whose time is up.
+    /// Returns the error of a wait whose time is up.
     pub(crate) fn timed_out(&self, operation: String, missing: Vec<usize>) -> Error {
         let after = self.timeout.unwrap_or_default();
         Error::Timeout { operation, after, missing, attempts: Vec::new() }
     }
 
-    /// The same with an earlier end, for a part of the wait.
+    /// Returns the same wait with an earlier end, for a part of it.
     pub(crate) fn cut_at(&self, at: Instant) -> Self {
         let deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
         Self { rank: self.rank, timeout: self.timeout, deadline, long: self.long.clone() }
     }
 
-    /// Goes on behind a part of the wait.
+    /// Continues after a part of the wait has ended.
     pub(crate) fn go_on_after(&mut self, part: Self) {
         self.long = part.long;
     }
@@ -99,12 +100,12 @@ impl Wait {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
-    /// When to look again though nothing has changed.
+    /// Returns the time at which to check again even if nothing has changed.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         self.deadline.into_iter().chain(self.long.wake_at()).min()
     }
 
-    /// Logs the wait if it is due. To be called with no lock held.
+    /// Logs the wait if it is due. Must be called with no lock held.
     pub(crate) fn log(&mut self, now: Instant, what: &dyn Fn() -> String) {
         self.long.log(now, self.rank, what);
     }
@@ -114,7 +115,7 @@ impl Wait {
     }
 }
 
-/// What has arrived for a rank's callers, and what they wait for.
+/// The messages that have arrived for a rank's callers, and the events that they wait for.
 #[derive(Default)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
@@ -131,8 +132,8 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Waits for a message; `None` when the deadline passes. A job's failure goes before messages that are there, a
-    /// peer's departure after them. `what` says what is waited for.
+    /// Waits for a message. Returns `None` when the deadline passes. The failure of the job takes precedence over
+    /// messages that have arrived, and these over the departure of a peer. `what` describes the wait.
     pub(crate) fn take(
         &self,
         stream: Stream,
@@ -153,7 +154,7 @@ impl Inbox {
         })
     }
 
-    /// Waits until `done`; `false` when the deadline passes. Ends early, with the reason, when the job fails.
+    /// Waits until `done`. Returns `false` when the deadline passes, and the reason when the job fails.
     pub(crate) fn wait_until(
         &self,
         wait: &mut Wait,
@@ -164,8 +165,9 @@ impl Inbox {
         Ok(outcome.is_some())
     }
 
-    /// Waits until a message to `peer` is `written`, or the deadline passes. Ends early, with the reason, when the job fails
-    /// or `peer` is gone. Until it is `taken` a time-out is that of an earlier call.
+    /// Waits until a message to `peer` is `written`, or the deadline passes. Ends early, with the reason, when the
+    /// job fails or `peer` is gone. Before the message is `taken`, a time-out recorded for the peer belongs to an
+    /// earlier call and is ignored.
     pub(crate) fn wait_sent(
         &self,
         peer: usize,
@@ -184,7 +186,7 @@ impl Inbox {
         outcome.map(drop)
     }
 
-    /// The thread of the rank looks after a message to `peer` from here on.
+    /// Marks a message to `peer` as taken by the thread of the rank.
     pub(crate) fn begin_send(&self, peer: usize, taken: &AtomicBool) {
         let mut state = self.state.lock();
         state.forget_retryable(peer);
@@ -210,7 +212,7 @@ impl Inbox {
                 return Ok(None);
             }
             if wait.is_due(now) {
-                // A subscriber may take its time, and what arrives meanwhile is not to wait for that.
+                // A log subscriber may be slow, and must not delay messages that arrive.
                 MutexGuard::unlocked(&mut state, || wait.log(now, what));
                 continue;
             }
@@ -231,20 +233,20 @@ impl Inbox {
         }
     }
 
-    /// Makes waiters look again at what they wait for. `change` is made under the lock.
+    /// Makes waiters check again. `change` is made under the lock.
     pub(crate) fn update(&self, change: impl FnOnce()) {
         let _state = self.state.lock();
         change();
         self.changed.notify_all();
     }
 
-    /// Calls that need `peer` fail from now on, once its messages are used up.
+    /// Makes calls that need `peer` fail from now on, once its messages are used up.
     pub(crate) fn peer_gone(&self, peer: usize, error: Error) {
         self.state.lock().gone.entry(peer).or_insert(error);
         self.changed.notify_all();
     }
 
-    /// Undoes [`peer_gone`](Self::peer_gone) for errors that a later call may not meet again.
+    /// Undoes [`peer_gone`](Self::peer_gone) for errors in spite of which a later call may succeed.
     pub(crate) fn forget_retryable(&self, peer: usize) {
         self.state.lock().forget_retryable(peer);
     }
@@ -261,7 +263,7 @@ impl Inbox {
         self.state.lock().failure.is_some()
     }
 
-    /// Fails everything, once; later failures are ignored. Says whether this was the first.
+    /// Fails everything, once; later failures are ignored. Returns whether this was the first.
     pub(crate) fn fail(&self, error: &Error) -> bool {
         let hooks = {
             let mut state = self.state.lock();
@@ -291,7 +293,7 @@ impl Inbox {
         notify(vec![hook], &failure);
     }
 
-    /// The owner is being dropped: keep nothing, call nobody.
+    /// Drops all messages and hooks, because the owner is being dropped.
     pub(crate) fn retire(&self) {
         let (hooks, messages) = {
             let mut state = self.state.lock();
@@ -302,7 +304,7 @@ impl Inbox {
     }
 }
 
-/// Calls the hooks on a thread of their own, so that whatever they do delays nothing here.
+/// Calls the hooks on a thread of their own, so that they delay nothing here.
 fn notify(hooks: Vec<FailureHook>, error: &Error) {
     if hooks.is_empty() {
         return;
@@ -329,7 +331,7 @@ mod tests {
         };
         let search_over =
             || inbox.peer_gone(1, Wait::quiet(Instant::now()).timed_out(String::new(), vec![1]));
-        // Between the call and the moment when the thread sees it.
+        // The search ends between the call and the moment when the thread takes it.
         search_over();
         wait().expect("it is that of the search before");
         inbox.begin_send(1, &taken);

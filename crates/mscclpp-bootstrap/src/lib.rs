@@ -1,44 +1,46 @@
-//! How the processes of a job find each other and exchange bytes over TCP.
+//! The bootstrap: how the processes of a job find each other and exchange bytes over TCP.
 //!
 //! [`TcpBootstrap`] connects processes, and [`LocalBootstrap`] threads of one process. Both implement the trait
-//! [`Bootstrap`]. [`Rendezvous`] reads what a launcher says; the book's page "Starting ranks" (`docs/src/starting-ranks.md`)
-//! has the commands. Of the repository's other crates it needs `mscclpp-net` and `mscclpp-os`, which know nothing of GPUs.
+//! [`Bootstrap`]. [`Rendezvous`] reads the variables of a launcher; the book's page "Starting ranks"
+//! (`docs/src/starting-ranks.md`) has the commands. Of the repository's other crates it needs `mscclpp-net` and
+//! `mscclpp-os`, which know nothing of GPUs.
 //!
 //! # How a job forms
 //! 1. Every rank connects to rank 0, which it knows by a [`UniqueId`] or an address. Both sides prove that they know the
 //!    job's key.
-//! 2. Rank 0 collects where everybody listens, and sends the list to all.
+//! 2. Rank 0 collects the addresses at which all ranks listen, and sends the list to all.
 //! 3. Each rank connects to its parent in a binary tree of all ranks, and the connections to rank 0 are closed again.
 //!
 //! Collectives and news of failures run along the tree. Messages between two ranks run over a connection that is opened when
 //! it is first needed.
 //!
-//! If a rank dies meanwhile, all others get an error that names it, as soon as rank 0 sees its connection end. A rank that
-//! dies before it has proved who it is, is not known to anybody: the time-out of initialisation names it as missing. In the
-//! same way a rank that has not reached rank 0 names rank 0 as missing, whether that died or never came.
+//! If a rank dies meanwhile, all others get an error that names it, as soon as rank 0 sees its connection end. A rank
+//! that dies before it has proved who it is, is not known to anybody: the time-out of initialisation names it as
+//! missing. In the same way a rank that has not reached rank 0 names rank 0 as missing, whether that rank died or
+//! never came.
 //!
 //! # How the code is laid out
-//! `protocol` holds what ranks say to each other: frames, the handshake, message assembly and order, flow control, the table
-//! of ranks. `job` is one rank as a machine without sockets, threads and clocks: events go in, actions come out. `tcp` drives
-//! it: one thread per rank owns all its sockets. `collective` is written over plain messages and serves both kinds of
-//! bootstrap. `inbox` is where callers wait.
+//! `protocol` defines the messages between ranks: frames, the handshake, message assembly and order, flow control,
+//! the table of ranks. `job` is one rank as a state machine without sockets, threads and clocks: events go in,
+//! actions come out. `tcp` drives it: one thread per rank owns all its sockets. `collective` is written over plain
+//! messages and serves both kinds of bootstrap. In `inbox` callers wait.
 //!
 //! # Features
-//! `simulation`, off by default: a network that is played, for the tests and the benchmark of this repository. It may change at
-//! any time.
+//! `simulation`, off by default: a simulated network, for the tests and the benchmark of this repository. It may
+//! change at any time.
 //!
 //! # Threat model
 //! If the job has a key, a stranger who does not know it and connects to a rank cannot join the job, nor stop it from forming,
 //! nor make it fail. An unproven connection costs a rank a few kilobytes for a few seconds, and their number is limited.
 //!
-//! A stranger may also answer at an address that a rank tries. Whatever is said there without a proof, a refusal included, is
-//! only a reason to try again. Silence costs five seconds, then the rank tries the next address. If there is only one address,
-//! the rank waits as long as the stranger keeps the connection open. The price of this is that a rank with a wrong key is told
-//! so only when its time is up.
+//! A stranger may also answer at an address that a rank tries. An answer without a proof, a refusal included, is only
+//! a reason to try again. Silence costs five seconds, then the rank tries the next address. If there is only one
+//! address, the rank waits as long as the stranger keeps the connection open. The price of this is that a rank with a
+//! wrong key is told so only when its time is up.
 //!
-//! The handshake proves who opened a connection. The bytes after it are neither encrypted nor signed. So it does not keep out
-//! someone who can change traffic between the hosts, or who passes a handshake on between two ranks. Members trust each other
-//! not to lie. They do not trust each other to send well-formed bytes.
+//! The handshake proves who opened a connection. The bytes after it are neither encrypted nor signed. So it does not
+//! keep out someone who can change traffic between the nodes, or who relays a handshake between two ranks. Members
+//! trust each other not to lie. They do not trust each other to send well-formed bytes.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -74,7 +76,7 @@ pub use unique_id::UniqueId;
 /// The target of this crate's log lines.
 const LOG: &str = "mscclpp::bootstrap";
 
-/// The examples of the README.
+/// Runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

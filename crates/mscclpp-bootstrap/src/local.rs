@@ -8,9 +8,9 @@ use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::member::{Member, calls_of_members};
 use crate::{Bootstrap, Error, FailureHook, Result};
 
-/// One of `n` ranks in one process that are connected by queues: no sockets, no threads of its own.
+/// One of `n` ranks in one process that are connected by queues, without sockets or threads of its own.
 ///
-/// For tests, and for programs that drive several devices from one process.
+/// It is for tests, and for programs that drive several devices from one process.
 ///
 /// ```
 /// # use mscclpp_bootstrap::{Bootstrap, LocalBootstrap};
@@ -32,7 +32,7 @@ pub struct LocalBootstrap {
 }
 
 impl LocalBootstrap {
-    /// A job of `n` ranks; the i-th is rank i. Empty when `n` is 0.
+    /// Makes a job of `n` ranks; the i-th is rank i. Empty if `n` is 0.
     pub fn group(n: usize) -> Vec<Self> {
         let inboxes: Arc<[_]> = (0..n).map(|_| Arc::new(Inbox::default())).collect();
         let rank = |rank| Self {
@@ -42,8 +42,8 @@ impl LocalBootstrap {
         (0..n).map(rank).collect()
     }
 
-    /// After which time a waiting call of this rank is first logged: ten seconds if not set, [`Duration::MAX`] for never. See
-    /// [`Bootstrap`].
+    /// Sets the time after which a waiting call of this rank is first logged: ten seconds if not set,
+    /// [`Duration::MAX`] for never. See [`Bootstrap`].
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.member.log_after = first;

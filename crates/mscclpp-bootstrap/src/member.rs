@@ -1,4 +1,4 @@
-//! What one rank of any kind of job does the same way: checks of arguments, collectives, failure.
+//! The parts of a rank that are the same for every kind of job: checks of arguments, collectives, failure.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
     pub(crate) inbox: Arc<Inbox>,
-    /// The process that made it.
+    /// The process that made the rank.
     process: u32,
-    /// After which time a wait is first logged.
+    /// The time after which a wait is first logged.
     pub(crate) log_after: Duration,
     collectives: Mutex<Collectives>,
 }
@@ -30,8 +30,8 @@ impl Member {
         Self { rank, n_ranks, inbox, process, log_after: FIRST_LOG, collectives }
     }
 
-    /// That the calling process made it. A forked child has no thread that would carry anything out, and another thread of its
-    /// parent may have had the inbox's lock.
+    /// Checks that the calling process made the rank. A forked child has no thread that would carry anything out, and
+    /// another thread of its parent may have held the inbox's lock.
     pub(crate) fn check_process(&self) -> Result<()> {
         let child = std::process::id();
         if child == self.process { Ok(()) } else { Err(Error::Forked { parent: self.process, child }) }
@@ -41,7 +41,7 @@ impl Member {
         self.check_process().err().or_else(|| self.inbox.failure())
     }
 
-    /// As [`failure`](Self::failure), for who does not ask why.
+    /// Returns whether the job [has failed](Self::failure), without the reason.
     pub(crate) fn has_failed(&self) -> bool {
         self.check_process().is_err() || self.inbox.has_failed()
     }
@@ -61,13 +61,14 @@ impl Member {
         }
     }
 
-    /// A wait of this rank for at most `timeout`, beginning now.
+    /// Makes a wait of this rank for at most `timeout`, beginning now.
     pub(crate) fn wait_for(&self, timeout: Option<Duration>) -> Wait {
         Wait::of_rank(self.rank, timeout, self.log_after)
     }
 
-    /// Runs a collective call, for at most `timeout`, to which this rank gives `own`. `read` reads what came of it. Calls of several
-    /// threads take turns. The failures that leave ranks out of step with each other end the job for all.
+    /// Runs a collective call, for at most `timeout`, to which this rank contributes `own`. `read` reads the result.
+    /// Calls of several threads take turns. A failure that leaves ranks out of step with each other ends the job for
+    /// all.
     fn collective<T>(
         &self,
         carrier: &impl Carrier,
@@ -82,7 +83,7 @@ impl Member {
         match collectives.call(carrier, &mut wait, operation, own).and_then(read) {
             Err(error @ (Error::Mismatch { .. } | Error::PeerLost { .. })) => {
                 carrier.fail(&error);
-                // Whichever failure came first is what every call reports.
+                // Every call reports the failure that came first.
                 Err(self.inbox.failure().unwrap_or(error))
             }
             outcome => outcome,
@@ -147,7 +148,7 @@ impl Member {
         }
     }
 
-    /// Meets the named ranks.
+    /// Waits for the named ranks at a barrier.
     pub(crate) fn group_barrier(&self, carrier: &impl Carrier, ranks: &[usize]) -> Result<()> {
         self.check_process()?;
         let mut members = ranks.to_vec();
@@ -174,7 +175,7 @@ impl Member {
     }
 }
 
-/// The calls of [`Bootstrap`](crate::Bootstrap) that are the same for each [`Carrier`] with a `member`.
+/// Implements the calls of [`Bootstrap`](crate::Bootstrap) that are the same for each [`Carrier`] with a `member`.
 macro_rules! calls_of_members {
     () => {
         fn rank(&self) -> usize {

@@ -5,7 +5,7 @@
 //! MSUI ver.  count  port  job id   key      addresses, padded   checksum
 //! ```
 //! An address is a byte 4 or 6 and its octets; the padding is zero. The checksum, the first eight bytes of the
-//! SHA-256 of all before it, catches damage on the way; it protects from nobody.
+//! SHA-256 of everything before it, detects damage on the way; it does not protect against forgery.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -21,9 +21,9 @@ const ADDRESSES: std::ops::Range<usize> = 56..120;
 
 /// The identity of a job: the addresses of its rank 0, and the job's key.
 ///
-/// Made by [`TcpBootstrap::create_unique_id`](crate::TcpBootstrap::create_unique_id), and passed to the other processes by any
-/// means. Whoever has it can join the job, so treat it as a password. [`Debug`] and [`Display`](fmt::Display) show the address
-/// and hide the key.
+/// It is made by [`TcpBootstrap::create_unique_id`](crate::TcpBootstrap::create_unique_id), and passed to the other
+/// processes by any means. Whoever has it can join the job, so treat it as a password. [`Debug`] and
+/// [`Display`](fmt::Display) show the address and hide the key.
 ///
 /// ```
 /// # use mscclpp_bootstrap::{TcpBootstrap, UniqueId};
@@ -44,12 +44,12 @@ impl UniqueId {
     /// The number of bytes of an id.
     pub const SIZE: usize = 128;
 
-    /// The bytes to pass to the other processes.
+    /// Returns the bytes to pass to the other processes.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         self.bytes
     }
 
-    /// Reads bytes that came from elsewhere. If [`to_bytes`](Self::to_bytes) did not make them, they are
+    /// Reads an id from bytes. If [`to_bytes`](Self::to_bytes) did not make them, the error is
     /// [`Error::BadUniqueId`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let bad = |reason: String| Error::BadUniqueId { reason };
@@ -69,12 +69,12 @@ impl UniqueId {
         Ok(id)
     }
 
-    /// The id as 256 hexadecimal digits, for environment variables and command lines. It contains the key.
+    /// Returns the id as 256 hexadecimal digits, for environment variables and command lines. They contain the key.
     pub fn to_hex(&self) -> String {
         self.bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// An id for a listener on `port` at `addresses`, of which as many are kept as fit.
+    /// Makes an id for a listener on `port` at `addresses`, of which as many are kept as fit.
     pub(crate) fn new(addresses: &[IpAddr], port: u16, job: [u8; 16], key: [u8; 32]) -> Self {
         let mut packed = Vec::new();
         let mut count = 0_u8;
@@ -98,7 +98,7 @@ impl UniqueId {
         Self { bytes }
     }
 
-    /// Where rank 0 listens, best first; never empty.
+    /// Returns the addresses at which rank 0 listens, best first; never empty.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.parse_addresses().unwrap_or_default()
     }
@@ -140,7 +140,7 @@ fn checksum(bytes: &[u8; UniqueId::SIZE]) -> [u8; 8] {
 impl std::str::FromStr for UniqueId {
     type Err = Error;
 
-    /// Reads what [`to_hex`](Self::to_hex) wrote.
+    /// Reads the digits that [`to_hex`](Self::to_hex) wrote.
     fn from_str(text: &str) -> Result<Self> {
         let bad = |reason: String| Error::BadUniqueId { reason };
         let text = text.trim().as_bytes();

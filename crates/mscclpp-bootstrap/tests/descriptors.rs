@@ -1,4 +1,4 @@
-//! A rank 0 that may open few descriptors. It is a process: this program again.
+//! Tests of a rank 0 that may open few descriptors. It is a process that runs this program again.
 
 mod ranks;
 
@@ -13,9 +13,9 @@ use mscclpp_test_support::{Child, child};
 use ranks::{PATIENCE, connect, on_threads};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// What rank 0 may have: room for a dozen ranks.
+/// The most descriptors of rank 0, which leave room for a dozen ranks.
 const DESCRIPTORS: u64 = 24;
-/// How long rank 0 waits for ranks that it has no room for.
+/// The time that rank 0 waits for ranks that it has no room for.
 const ROOT_WAITS: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Says where it listens, its log, and how it ended.
+/// Runs rank 0, which prints its address, its log, and how it ended.
 fn be_rank_0(role: &[String]) -> ExitCode {
     let [n, patience] = role else { return ExitCode::from(2) };
     let (Ok(n), Ok(patience)) = (n.parse(), patience.parse()) else { return ExitCode::from(2) };
@@ -56,7 +56,7 @@ fn start(n: usize, patience: Duration) -> (Child, UniqueId) {
     (child, id)
 }
 
-/// The log of rank 0, and how it ended.
+/// Reads the log of rank 0, and how it ended.
 fn outcome(child: &Child) -> (Vec<String>, String) {
     let mut log = Vec::new();
     loop {
@@ -73,7 +73,7 @@ fn all_say_so() -> Result<(), Failed> {
     let why =
         &format!("rank 0 accepts no more connections: {DESCRIPTORS} descriptors are open, see ulimit -n");
     let (child, id) = start(RANKS, ROOT_WAITS);
-    // The time of those that rank 0 turns away is up when it has ended, and nobody listens any more.
+    // The ranks that rank 0 turns away run out of time after it has ended, when nobody listens any more.
     let errors = on_threads(RANKS - 1, |i| {
         let error = connect(i + 1, RANKS, id, 2 * ROOT_WAITS).map(drop).unwrap_err();
         error.to_string()
@@ -95,7 +95,7 @@ fn a_job_forms() -> Result<(), Failed> {
     let port = id.addresses()[0].port();
     let strangers: Vec<_> =
         (0..DESCRIPTORS).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
-    // All that are let in have a challenge.
+    // All strangers that are accepted get a challenge.
     for mut stranger in &strangers {
         stranger.set_read_timeout(Some(PATIENCE))?;
         stranger.read_exact(&mut [0; 8])?;

@@ -1,4 +1,5 @@
-//! What launchers and users set, and what is read of it. The variables are as the launchers set them, as far as they matter.
+//! Tests of the variables of launchers and users, and of the values read from them. The variables are those that
+//! matter, as the launchers set them.
 
 use std::ffi::OsString;
 
@@ -54,7 +55,7 @@ const INDEXED_JOB: [(&str, &str); 4] = [
     ("MSCCLPP_ADDRESS", "train-gpt-0.train:50505"),
 ];
 
-/// `first` with more variables, which go before it.
+/// Returns `first` with more variables, which take precedence.
 fn with<'a>(first: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [more, first].concat()
 }
@@ -63,10 +64,10 @@ fn without<'a>(variables: &[(&'a str, &'a str)], name: &str) -> Vec<(&'a str, &'
     variables.iter().copied().filter(|(known, _)| *known != name).collect()
 }
 
-/// Rank, number of ranks, address, job and rank on the host.
+/// The rank, number of ranks, address, job and rank on the node.
 type Expected<'a> = (usize, usize, &'a str, Option<&'a str>, Option<usize>);
 
-/// A name, what is set, and what comes of it.
+/// A name, the variables, and the expected values.
 type Case<'a> = (&'a str, Vec<(&'a str, &'a str)>, Expected<'a>);
 
 #[test]
@@ -198,7 +199,7 @@ fn a_rank_that_was_given_an_address_has_the_id_of_its_launcher() {
         (&INDEXED_JOB, 4, Some("Kubernetes job train-gpt")),
         (&in_slurm, 16, Some("torchrun run my-run")),
         (&with(&in_slurm, &[("TORCHELASTIC_RUN_ID", "none")]), 8, None),
-        // It has started a part of the job.
+        // These launchers have started only a part of the job.
         (&SRUN, 9, None),
         (&OPEN_MPI, 5, None),
         (&numbers_of_none, 1, None),
@@ -213,7 +214,7 @@ fn a_rank_that_was_given_an_address_has_the_id_of_its_launcher() {
 
 #[test]
 fn of_a_launcher_inside_another_the_inner_one_counts() {
-    // One task of Slurm for each host, in which torchrun starts eight ranks, or mpirun its daemons.
+    // There is one task of Slurm for each node, in which torchrun starts eight ranks, or mpirun its daemons.
     let torchrun = read(&with(&SRUN, &TORCHRUN)).unwrap();
     assert_eq!((torchrun.rank, torchrun.n_ranks), (9, 16));
     assert_eq!(torchrun.job.as_deref(), Some("torchrun run my-run"));
@@ -224,7 +225,7 @@ fn of_a_launcher_inside_another_the_inner_one_counts() {
     assert_eq!(mpirun.job.as_deref(), Some("PMIx namespace prterun-login-77@1"));
     let in_pod = with(&TORCHRUN, &[("JOB_COMPLETION_INDEX", "1"), ("HOSTNAME", "train-1")]);
     assert_eq!(read(&in_pod).unwrap().rank, 9);
-    // The step's own host list is of the daemons: nothing says where rank 0 is.
+    // The step's own list of nodes is that of the daemons, so nothing says where rank 0 is.
     let several_hosts = with(&SRUN, &with(&OPEN_MPI, &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]));
     assert!(message(&several_hosts).contains("MSCCLPP_ADDRESS"));
 }
@@ -316,7 +317,7 @@ fn malformed_values_name_their_variable() {
         let message = message(&variables);
         assert!(message.contains(part), "{message}");
     }
-    // Empty is unset.
+    // An empty value counts as unset.
     assert_eq!(read(&with(&SRUN, &[("MSCCLPP_RANK", ""), ("MASTER_ADDR", "")])).unwrap().rank, 5);
 }
 
@@ -336,7 +337,7 @@ fn of_what_is_missing_only_the_rank_differs_between_ranks() {
     );
 }
 
-/// By whichever way a program connects.
+/// An error about the variable's address names it; an error about another address does not.
 #[test]
 fn an_address_of_no_use_names_its_variable() {
     let own = |address| [("MSCCLPP_RANK", "0"), ("MSCCLPP_N_RANKS", "2"), ("MSCCLPP_ADDRESS", address)];

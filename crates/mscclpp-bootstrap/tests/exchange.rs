@@ -1,4 +1,4 @@
-//! What ranks can do with each other, over TCP and in one process.
+//! Tests of the messages and collectives of ranks, over TCP and in one process.
 
 mod ranks;
 
@@ -11,7 +11,7 @@ use ranks::{PATIENCE, both_kinds, on_threads};
 
 const SIZES: [usize; 5] = [1, 2, 3, 8, 64];
 
-/// Runs something on all ranks of jobs of both kinds.
+/// Runs a function on all ranks of jobs of both kinds.
 fn on_all(n: usize, run: impl Fn(&dyn Bootstrap) + Sync) {
     for job in both_kinds(n) {
         on_threads(n, |rank| run(&*job[rank]));
@@ -106,7 +106,7 @@ fn groups_meet_without_the_others() {
             job.group_barrier(&group).unwrap();
         }
         if rank < 2 {
-            // Two groups that share a member, and one of a single rank.
+            // There are two groups that share a member, and one of a single rank.
             job.group_barrier(&[0, 1]).unwrap();
             job.group_barrier(&[rank]).unwrap();
         }
@@ -224,7 +224,7 @@ fn different_collectives_name_both() {
 
 #[test]
 fn who_has_left_fails_only_what_needs_it() {
-    // Rank 1 is in the middle of the tree, rank 0 its root, rank 3 one of its leaves.
+    // Rank 1 is in the middle of the tree, rank 0 is its root, rank 3 is one of its leaves.
     for leaver in [0, 1, 3] {
         for mut job in both_kinds(5) {
             job[leaver].send(b"last words", (leaver + 1) % 5, 9).unwrap();
@@ -245,7 +245,7 @@ fn who_has_left_fails_only_what_needs_it() {
                 closed(me.send(&[], leaver, 9));
                 closed(me.barrier());
                 closed(me.all_gather(&[1]).map(drop));
-                // Only those below the one that left need it here.
+                // Only ranks below the one that left need it for this call.
                 match me.broadcast(&mut vec![], stay[0]) {
                     Ok(()) => assert_ne!(leaver, 0),
                     outcome => closed(outcome),
@@ -309,7 +309,7 @@ fn abort_ends_every_call_of_every_rank() {
         let (late, too_late) = mpsc::channel();
         job[0].on_failure(Box::new(move |_| late.send(()).unwrap()));
         too_late.recv_timeout(PATIENCE).unwrap();
-        // Once nobody is left who could call one.
+        // When the jobs are dropped, nobody is left who could call a hook.
         drop((told, job));
         let more = hooks.recv_timeout(PATIENCE);
         assert_eq!(more, Err(mpsc::RecvTimeoutError::Disconnected), "each hook is called once");

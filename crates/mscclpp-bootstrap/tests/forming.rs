@@ -1,5 +1,5 @@
-//! Ranks that are lost, or say something odd, while the job forms. They are played by the tests, so that each ends exactly
-//! where it is to; `processes` does the same with processes that are killed.
+//! Tests of ranks that are lost, or send something wrong, while the job forms. The tests play these ranks, so that
+//! each ends exactly at the wanted step; `processes` does the same with processes that are killed.
 
 mod ranks;
 
@@ -12,7 +12,7 @@ use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, MeetingPlace, TcpBootstrap};
 use ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 
-/// The three kinds of key.
+/// The kind of a job's key.
 #[derive(Clone, Copy)]
 enum Kind {
     Id,
@@ -22,11 +22,11 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::Id, Kind::Secret, Kind::None];
 
-/// A job of four ranks, which has yet to form.
+/// A job of four ranks that has not formed yet.
 struct Job {
     at: MeetingPlace,
     secret: Option<&'static str>,
-    /// Where rank 0 listens.
+    /// The address at which rank 0 listens.
     address: String,
 }
 
@@ -45,14 +45,14 @@ impl Job {
         Self { at, secret: matches!(kind, Kind::Secret).then_some("swordfish"), address }
     }
 
-    /// Joins it, with the time-out that is the default.
+    /// Joins the job, with the default time-out.
     fn join(&self, rank: usize) -> Result<TcpBootstrap, Error> {
         let builder = TcpBootstrap::builder(rank, Self::RANKS as usize).env(Env::default());
         let builder = self.secret.iter().fold(builder, |builder, secret| builder.secret(*secret));
         builder.connect(self.at.clone())
     }
 
-    /// A rank of it that the test plays.
+    /// Makes a rank of the job that the test plays.
     fn raw(&self, rank: u32) -> RawRank {
         match (&self.at, self.secret) {
             (MeetingPlace::Id(id), _) => RawRank::of_id(id, Self::RANKS, rank),
@@ -62,7 +62,8 @@ impl Job {
     }
 }
 
-/// Rank 2 does something and ends, while ranks 0 and 1 wait; after that rank 3 comes. All lose rank 2.
+/// Runs `rank_2`, which does something and ends, while ranks 0 and 1 wait; after that rank 3 comes. All must lose
+/// rank 2.
 fn all_lose_rank_2(job: &Job, rank_2: impl FnOnce()) {
     let outcomes = std::thread::scope(|scope| {
         let waiting = [0, 1].map(|rank| scope.spawn(move || job.join(rank).map(drop)));
@@ -107,7 +108,7 @@ fn a_proof_can_be_used_once() {
             let (mut stream, proof) = challenged(&mut rank, &job.address);
             stream.write_all(&proof).unwrap();
             assert!(hear(&mut rank, &stream).unwrap_err().contains("Accepted"));
-            // On a connection of its own, with another challenge, it is worth nothing, and does no harm.
+            // On another connection, with another challenge, the proof is worth nothing, and does no harm.
             let mut thief = job.raw(2);
             let (mut stolen, _) = challenged(&mut thief, &job.address);
             stolen.write_all(&proof).unwrap();
@@ -125,7 +126,7 @@ fn a_rank_that_two_claim_is_told_though_one_has_said_no_more() {
         let zero = scope.spawn(|| connect(0, 2, at.as_str(), PATIENCE).map(drop));
         let (mut silent, answer) = prove(RawRank::without_key(2, 1), at);
         assert!(answer.contains("Accepted"), "{answer}");
-        // With this one the job would be complete.
+        // With this rank the job would be complete.
         let one = scope.spawn(|| connect(1, 2, at.as_str(), PATIENCE).map(drop));
         let rival = format!("{} (process ", silent.local_addr().unwrap());
         for outcome in [zero, one].map(|rank| rank.join().unwrap()) {
@@ -195,7 +196,7 @@ fn a_rank_that_gives_up_says_so_behind_its_proof() {
     let at = listener.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         let rank = scope.spawn(|| connect(1, 2, at.as_str(), Duration::from_secs(3)).map(drop));
-        // A rank 0 that is too slow to answer.
+        // This rank 0 is too slow to answer.
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(&fuzzing::frame_of(1, &[0; 32])).unwrap();
@@ -215,7 +216,7 @@ fn a_proof_that_is_withdrawn_is_not_the_rank() {
         let job = &Job::new(kind);
         std::thread::scope(|scope| {
             let waiting = [0, 1, 3].map(|rank| scope.spawn(move || job.join(rank)));
-            // Before rank 0 has looked at the proof; and after it has answered.
+            // The rank ends before rank 0 has checked the proof, and after it has answered.
             for answered in [false, true] {
                 let mut rank = job.raw(2);
                 let (mut stream, mut said) = challenged(&mut rank, &job.address);

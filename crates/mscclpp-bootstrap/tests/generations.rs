@@ -1,4 +1,5 @@
-//! Ranks that are gone and replaced: the job forms again. Each rank is a process, this program again, where one is killed.
+//! Tests of ranks that are gone and replaced, so that the job forms again. In tests that kill a rank, each rank is a
+//! process that runs this program again.
 
 mod ranks;
 
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         return be_rank(&role);
     }
     let mut trials = Vec::new();
-    // The root of the tree, one in its middle, one of its leaves.
+    // The victims are the root of the tree, a rank in its middle, and one of its leaves.
     for victim in [0, 1, 4] {
         trials.push(Trial::test(format!("a_killed_rank_is_replaced: {victim}"), move || {
             killed_ranks_are_replaced(&[victim])
@@ -59,7 +60,7 @@ fn job_of(rank: usize, n: usize, at: &str) -> Job {
 
 // ---- The rank ---------------------------------------------------------------------------------------------------------
 
-/// Says in which generation it is, and waits until rank 0 is told that this is the end, or somebody is gone.
+/// Runs a rank: it prints its generation, and waits until rank 0 is told to end, or a rank is gone.
 fn be_rank(role: &[String]) -> ExitCode {
     let [rank, at] = role else { return ExitCode::from(2) };
     let Ok(rank) = rank.parse() else { return ExitCode::from(2) };
@@ -135,13 +136,13 @@ fn killed_ranks_are_replaced(victims: &[usize]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The new process asks where the job is complete, and is let in when that has ended.
+/// The new process asks while the job is complete, and is admitted when that job has ended.
 fn a_replacement_may_come_before_the_loss_is_known() -> Result<(), Failed> {
     let at = address();
     let mut ranks: Vec<Child> = (0..RANKS).map(|rank| start(rank, &at)).collect();
     ranks.iter().for_each(|rank| rank.expect("generation 1"));
     let early = start(2, &at);
-    // Longer than a rank of a job that cannot form again would ask.
+    // The pause is longer than a rank asks if its job cannot form again.
     std::thread::sleep(Duration::from_millis(2500));
     ranks[2].kill();
     expect_of_others(&ranks, 2);
@@ -157,7 +158,8 @@ fn a_generation_that_does_not_form_can_be_tried_again() -> Result<(), Failed> {
     ranks.iter().for_each(|rank| rank.expect("generation 1"));
     ranks[3].kill();
     expect_of_others(&ranks, 3);
-    // They form again, and wait for rank 3. Another one of them is lost meanwhile, perhaps before rank 0 knew it.
+    // The ranks form the job again, and wait for rank 3. Another of them is lost meanwhile, perhaps before rank 0
+    // knew it.
     ranks[1].kill();
     ranks[3] = start(3, &at);
     ranks[1] = start(1, &at);
@@ -174,7 +176,7 @@ fn a_generation_that_does_not_form_can_be_tried_again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Ranks as threads. One sends a message that is not received, and all go on.
+/// Runs ranks as threads. One sends a message that is not received, and all go on to the next generation.
 fn nothing_of_an_earlier_generation_arrives() -> Result<(), Failed> {
     let at = address();
     on_threads(2, |rank| {
@@ -184,7 +186,7 @@ fn nothing_of_an_earlier_generation_arrives() -> Result<(), Failed> {
             first.send(b"old", 0, 7).unwrap();
         }
         first.barrier().unwrap();
-        // The first is still there, and of no use.
+        // The first generation's bootstrap still exists, but its calls fail.
         let second = job.next_generation().unwrap();
         assert_eq!((first.generation(), second.generation(), job.generation()), (1, 2, 2));
         let error = first.barrier().unwrap_err().to_string();
@@ -213,7 +215,7 @@ fn sixty_four_ranks_form_again() -> Result<(), Failed> {
             drop((first, job));
             job = job_of(rank, MANY, &at);
         } else {
-            // Whoever needs it hears that it has left.
+            // A rank that needs it hears that it has left.
             let error = first.recv(GONE, 0).unwrap_err();
             assert!(matches!(error, Error::PeerClosed { rank: GONE }), "{error}");
         }

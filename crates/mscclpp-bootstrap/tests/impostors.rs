@@ -1,5 +1,5 @@
-//! Strangers at the address where rank 0 should be. Whatever they say without the job's key, they do not end a job that
-//! has one: a rank asks again, until its time is up.
+//! Tests of strangers at the address where rank 0 should be. Whatever they say without the job's key, they do not end
+//! a job that has one: a rank asks again, until its time is up.
 
 mod ranks;
 
@@ -12,14 +12,14 @@ use mscclpp_bootstrap::fuzzing::frame_of;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
 use ranks::{PATIENCE, on_threads};
 
-/// Kinds of frames.
+/// The kinds of frames.
 const CHALLENGE: u8 = 1;
 const ACCEPT: u8 = 3;
 const REJECT: u8 = 4;
 const REFUSE: u8 = 5;
 
-/// What a stranger answers to the proof of a rank: that its keys are wrong in either way, a proof that is none, with the
-/// job's id or a reason for not letting it in behind it, and what is no answer at all.
+/// Returns a stranger's answers to the proof of a rank: that its keys are wrong in either way; a false proof followed
+/// by the job's id or by a reason for a refusal; and frames that are no answer at all.
 fn forged() -> [Vec<u8>; 6] {
     [
         frame_of(REFUSE, &[1]),
@@ -35,17 +35,17 @@ fn join(rank: usize, at: &str, timeout: Duration) -> Result<TcpBootstrap, Error>
     TcpBootstrap::builder(rank, 2).env(Env::default()).secret("swordfish").timeout(timeout).connect(at)
 }
 
-/// Challenges who connected, and answers to the proof.
+/// Challenges a process that has connected, and answers its proof.
 fn answer(mut stream: TcpStream, answer: &[u8]) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(&frame_of(CHALLENGE, &[0; 32])).unwrap();
     assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
     stream.write_all(answer).unwrap();
-    // Until the rank has gone; it may leave before it has read all of this.
+    // Waits until the rank has gone; it may leave before it has read all of this.
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
-/// The next connection of a rank, or none if that has given up.
+/// Accepts the next connection of a rank. Returns `None` if the rank has given up.
 fn next<T>(stranger: &TcpListener, rank: &ScopedJoinHandle<'_, T>) -> Option<TcpStream> {
     stranger.set_nonblocking(true).unwrap();
     while !rank.is_finished() {
@@ -72,7 +72,7 @@ fn what_a_stranger_says_does_not_end_a_job_with_a_key() {
             answer(stream, &forged);
         }
         drop(stranger);
-        // Now rank 0 has its port.
+        // Now rank 0 gets its port.
         let zero = scope.spawn(|| join(0, &at, PATIENCE));
         let job = [zero, one].map(|rank| rank.join().unwrap().unwrap());
         on_threads(2, |rank| job[rank].barrier().unwrap());

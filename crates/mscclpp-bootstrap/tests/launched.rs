@@ -1,4 +1,4 @@
-//! Jobs that a launcher has started, and those of others that meet them at one address.
+//! Tests of jobs that a launcher has started, and of other jobs at the same address.
 
 mod ranks;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
 use ranks::{PATIENCE, connect, free_port, on_threads};
 
-/// Joins as both ranks of a job at one address, each with settings of its own; gives every outcome.
+/// Joins as both ranks of a job at one address, each with settings of its own. Returns every outcome.
 fn join_both(
     at: &str,
     settings: impl Fn(usize, TcpBootstrapBuilder) -> TcpBootstrapBuilder + Sync,
@@ -33,7 +33,7 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
         .unwrap_err()
     };
     let others = || {
-        // Of another number of ranks too, and with a rank that the first job does not have.
+        // The other jobs also have another number of ranks, and a rank that the first job does not have.
         for (rank, n) in [(0, 2), (1, 2), (1, 3), (2, 3), (7, 8)] {
             let error = join(rank, n, Some("Slurm job 8 step 0"));
             assert!(matches!(error, Error::OtherJob { .. }), "{error}");
@@ -48,7 +48,7 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
         assert!(message.contains("the same MSCCLPP_JOB_ID"), "{message}");
     };
     std::thread::scope(|scope| {
-        // While the first job forms ...
+        // The ranks of other jobs come while the first job forms,
         let root = scope.spawn(|| {
             let builder = TcpBootstrap::builder(0, 2).env(Env::default()).timeout(PATIENCE);
             builder.job_id("Slurm job 7 step 0").connect(&at).unwrap()
@@ -60,7 +60,7 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
         let builder = TcpBootstrap::builder(1, 2).env(Env::default()).timeout(PATIENCE);
         let member = builder.job_id("Slurm job 7 step 0").connect(&at).unwrap();
         let root = root.join().unwrap();
-        // ... and when it has formed.
+        // and when it has formed.
         others();
         scope.spawn(move || member.barrier().unwrap());
         root.barrier().unwrap();
@@ -70,7 +70,8 @@ fn ranks_of_another_launched_job_are_refused_and_disturb_nobody() {
     assert!(formed.iter().all(Result::is_ok), "{formed:?}");
 }
 
-/// A job with an id at the address of one without: neither can be told from a mistake, so both fail, as two without.
+/// A job with an id meets one without an id at its address. This may be a mistake, so both fail, like two jobs
+/// without ids.
 #[test]
 fn a_launched_job_at_the_address_of_one_without_an_id_is_named_to_both() {
     let at = format!("127.0.0.1:{}", free_port());

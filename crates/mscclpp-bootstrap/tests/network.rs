@@ -1,6 +1,6 @@
-//! What not every machine lets us try: IPv6, and hosts that vanish. Such are network namespaces with a wire between them,
-//! which is cut; their ranks are this program again. Ignored, with the reason, where the machine has no IPv6, or `ip` may
-//! not make namespaces.
+//! Tests that not every machine allows: IPv6, and nodes that vanish. The nodes are network namespaces with a link
+//! between them, which is cut; their ranks run this program again. The tests are ignored, with the reason, if the
+//! machine has no IPv6, or `ip` may not make namespaces.
 
 mod ranks;
 
@@ -55,14 +55,16 @@ fn by_id() -> Result<(), Failed> {
     Ok(())
 }
 
-// ---- Hosts that vanish ------------------------------------------------------------------------------------------------
+// ---- Nodes that vanish
+// ------------------------------------------------------------------------------------------------
 
-/// Where rank 0 listens, on the first host.
+/// The address of rank 0, on the first node.
 const AT: &str = "10.77.0.1:50505";
-/// Rank 1 is on a host of its own.
+/// The rank that is on a node of its own.
 const ALONE: usize = 1;
 
-/// Two namespaces, with an interface called `wire` each that leads to the other. Gone when dropped.
+/// Two namespaces, with an interface called `wire` each that leads to the other. They are deleted when this is
+/// dropped.
 struct Hosts {
     names: [String; 2],
 }
@@ -108,7 +110,7 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // There is none where they are not allowed.
+        // There are none if they are not allowed.
         for name in self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
             if let Err(error) = ip(&["netns", "del", name]) {
                 eprintln!("{error}");
@@ -117,7 +119,7 @@ impl Drop for Hosts {
     }
 }
 
-/// The time, on a clock that all processes share.
+/// Returns the time on a clock that all processes share.
 fn clock() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -128,10 +130,10 @@ fn vanishes(what: &str) -> Result<(), Failed> {
     let job: Vec<Child> = (0..3).map(|rank| hosts.start(rank, what)).collect();
     job.iter().for_each(|rank| rank.expect("ready"));
     ip(&["-n", &hosts.names[1], "link", "set", "wire", "down"])?;
-    // Not before: on a busy machine it takes time to start `ip`.
+    // The time is taken after the cut, because starting `ip` takes time on a busy machine.
     let cut_at = clock();
     for (rank, expected) in [ALONE; 3].into_iter().enumerate() {
-        // For the rank that is alone, it is the others who vanished: rank 0, with which it is connected.
+        // For the rank that is alone, the others vanished: it is connected with rank 0.
         let expected = if rank == ALONE { 0 } else { expected };
         let line = job[rank].next_line();
         let Some((lost, at)) = line.split_once(" lost at ") else {
@@ -158,12 +160,12 @@ fn be_rank(role: &[String]) {
     }
 }
 
-/// Waits for what nobody sends.
+/// Waits for a message that nobody sends.
 fn wait(job: &TcpBootstrap) -> Error {
     job.recv_timeout((job.rank() + 1) % 3, 0, PATIENCE).expect_err("nobody sends")
 }
 
-/// Sends and receives for as long as that goes.
+/// Sends and receives until an error comes.
 fn talk(job: &TcpBootstrap) -> Error {
     let bytes = vec![7; 100_000];
     let started = Instant::now();

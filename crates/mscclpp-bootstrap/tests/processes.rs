@@ -1,4 +1,4 @@
-//! Ranks that are processes, and what the others see when one of them is killed, stopped, or ends.
+//! Tests of ranks that are processes, and of what the others see when one of them is killed, stopped, or ends.
 //!
 //! The test starts itself again, once for each rank; see `Scenario`.
 
@@ -16,25 +16,25 @@ use ranks::{PATIENCE, free_port, prove};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The loss of a rank must be known to all others within this time, on their own clocks. That is long after what it takes,
-/// which is milliseconds, and for rank 0 of a job that forms up to two seconds: a busy machine has the rest.
+/// The time within which all other ranks must know of a loss, on their own clocks. It takes milliseconds, and up to
+/// two seconds for rank 0 of a job that forms; the rest is for busy machines.
 const LIMIT: Duration = Duration::from_secs(25);
 const RANKS: usize = 5;
-/// What a rank says when its call has failed, before the time in microseconds.
+/// The line that a rank prints when its call has failed, before the time in microseconds.
 const KNOWN_AT: &str = "known at";
 
-/// What the ranks of a test do. The victim mostly does nothing once the job has formed.
+/// The task of the ranks in a test. The victim usually does nothing once the job has formed.
 #[derive(Clone, Copy, PartialEq)]
 enum Scenario {
     /// The last rank never comes; the victim is killed while the others wait for it.
     Forming,
-    /// The victim is killed when it has proved who it is, and has not said more.
+    /// The victim is killed after it has proved who it is, and before it has said more.
     Proved,
     Barrier,
     Recv,
     AllGather,
     GroupBarrier,
-    /// All ranks, the victim too, exchange messages of all kinds, so that it is killed in the middle of some.
+    /// All ranks, the victim too, exchange messages of all kinds, so that the victim is killed in the middle of some.
     Busy,
     /// The victim ends its process without dropping its bootstrap.
     Exit,
@@ -42,7 +42,7 @@ enum Scenario {
     Abort,
     /// Rank 1 leaves; after that the victim, below it, is killed.
     LeftBefore,
-    /// Rank 1 is stopped for a while; the others send it more than fits on the way.
+    /// Rank 1 is stopped for a while; the others send it more than fits in the buffers.
     Stopped,
 }
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     let args = Arguments::from_args();
     let mut trials = Vec::new();
     for (name, scenario) in SCENARIOS {
-        // The root of the tree, one in its middle, one of its leaves.
+        // The victims are the root of the tree, a rank in its middle, and one of its leaves.
         let victims: &[usize] = match scenario {
             Scenario::LeftBefore => &[3],
             Scenario::Stopped => &[1],
@@ -107,7 +107,7 @@ fn be_rank(role: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The time, on a clock that all processes share.
+/// Returns the time on a clock that all processes share.
 fn clock() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
@@ -152,7 +152,7 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
                 job.abort("no more");
                 std::process::exit(0);
             }
-            // To be killed.
+            // The victim waits to be killed.
             _ => std::thread::sleep(PATIENCE),
         }
         return Ok(());
@@ -160,9 +160,9 @@ fn run_rank(scenario: Scenario, rank: usize, victim: usize, at: &str) -> Result<
     let survivors: Vec<usize> = (0..RANKS).filter(|&r| r != victim).collect();
     let next = survivors[(survivors.iter().position(|&r| r == rank).unwrap_or(0) + 1) % survivors.len()];
     let outcome = match scenario {
-        // From one that is alive, and sends nothing.
+        // The rank waits for one that is alive, and sends nothing.
         Scenario::Recv => job.recv(next, 0).map(drop),
-        // Rank 0 waits for what is on the other side of the rank that left.
+        // Rank 0 waits for a rank on the other side of the one that left.
         Scenario::LeftBefore => job.recv(if rank == 0 { 2 } else { 0 }, 0).map(drop),
         Scenario::AllGather => job.all_gather(&[0; 100]).map(drop),
         Scenario::GroupBarrier => job.group_barrier(&survivors).and_then(|()| job.recv(next, 0).map(drop)),
@@ -189,7 +189,7 @@ fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Erro
     let big = vec![7; 2 << 20];
     job.barrier()?;
     println!("formed");
-    // The victim is stopped here, and has its word when it goes on; the others have theirs when it is stopped.
+    // The victim is stopped here, and continues when the test lets it; the others continue once it is stopped.
     child::await_end();
     if job.rank() == victim {
         for peer in (0..RANKS).filter(|&peer| peer != victim) {
@@ -203,7 +203,7 @@ fn run_with_a_stopped_rank(job: &TcpBootstrap, victim: usize) -> Result<(), Erro
 
 // ---- The test ---------------------------------------------------------------------------------------------------------
 
-/// A rank's process.
+/// The process of a rank.
 struct Rank {
     rank: usize,
     child: Child,
@@ -218,7 +218,7 @@ fn start(name: &str, victim: usize, ranks: &[usize]) -> (Vec<Rank>, mpsc::Receiv
         let role = [name, &rank.to_string(), &victim.to_string(), &at];
         let lines = lines.clone();
         let child = Child::start_heard_by(&role, move |line| {
-            // The test may have ended.
+            // The test may have ended, and then nobody reads the line.
             let _ = lines.send((rank, line));
         });
         Rank { rank, child }
@@ -233,7 +233,7 @@ fn await_lines(lines: &mpsc::Receiver<Line>, texts: &[&str], n: usize) -> Result
     while found.len() < n {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) if texts.iter().any(|text| line.1.contains(text)) => found.push(line),
-            // It is what the others wait for in vain.
+            // The other ranks wait for this rank in vain.
             Ok((rank, line)) if line.contains("outcome:") && !line.contains("outcome: fine") => {
                 return Err(format!("rank {rank}, early: {line}").into());
             }
@@ -255,7 +255,7 @@ fn a_lost_rank_is_named(name: &str, scenario: Scenario, victim: usize) -> Result
         Scenario::Proved => await_lines(&lines, &["a rank has joined", "proved: Accepted"], RANKS - 1)?,
         _ => await_lines(&lines, &["formed"], 2 * RANKS)?,
     };
-    // They begin to wait; in the last scenario, they find another way around the rank that left.
+    // The ranks begin to wait; in the last scenario, they connect around the rank that left.
     let settle = if scenario == Scenario::LeftBefore { 1500 } else { 300 };
     std::thread::sleep(Duration::from_millis(settle));
     let lost_at = clock();
@@ -297,14 +297,14 @@ fn a_stopped_rank_is_not_a_dead_one() -> Result<(), Failed> {
     let ranks: Vec<usize> = (0..RANKS).collect();
     let victim = 1;
     let (mut children, lines) = start("stopped", victim, &ranks);
-    // The word is in the log line of each and in what each prints.
+    // The word is in a log line of each rank and in a line that each prints.
     await_lines(&lines, &["formed"], 2 * RANKS)?;
     let signal = |children: &[Rank], signal| {
         children.iter().filter(|rank| rank.rank == victim).for_each(|rank| rank.child.signal(signal));
     };
     signal(&children, Signal::STOP);
     children.iter_mut().filter(|rank| rank.rank != victim).for_each(|rank| rank.child.close_input());
-    // Longer than what a vanished host is given.
+    // The pause is longer than a vanished node is given.
     std::thread::sleep(Duration::from_millis(6500));
     signal(&children, Signal::CONT);
     children.iter_mut().for_each(|rank| rank.child.close_input());

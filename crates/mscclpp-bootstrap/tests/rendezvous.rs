@@ -1,4 +1,4 @@
-//! How ranks find each other, and what they are told when they do not.
+//! Tests of how ranks find each other, and of the errors if they do not.
 
 mod ranks;
 
@@ -10,7 +10,7 @@ use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder
 use mscclpp_test_support::Random;
 use ranks::{PATIENCE, challenged, connect, free_port, on_threads, prove};
 
-/// Joins as all ranks at one address, each with settings of its own; gives every outcome.
+/// Joins as all ranks at one address, each with settings of its own. Returns every outcome.
 fn join_all(
     n: usize,
     at: &str,
@@ -64,7 +64,7 @@ fn an_id_survives_the_environment_and_serves_once() {
 
 #[test]
 fn one_rank_needs_no_network() {
-    // Somebody else has the port, and it does not matter.
+    // Another process has the port, which does not matter.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let job = connect(0, 1, taken.local_addr().unwrap().to_string(), PATIENCE).unwrap();
     job.barrier().unwrap();
@@ -133,7 +133,8 @@ fn an_unknown_interface_lists_the_known() {
 fn a_time_out_lists_who_is_missing() {
     let at = format!("127.0.0.1:{}", free_port());
     let outcomes = on_threads(3, |i| {
-        // Ranks 2 and 4 never come. The others' time runs out first, seconds after all that came have heard as much.
+        // Ranks 2 and 4 never come. The time of the others runs out first, seconds after all that came have been told
+        // who is missing.
         let (rank, timeout) = [(0, 12), (1, 8), (3, 8)][i];
         connect(rank, 5, at.as_str(), Duration::from_secs(timeout)).map(drop)
     });
@@ -165,7 +166,7 @@ fn rank_0_may_come_last() {
     let nobody = TcpListener::bind(&at).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| connect(1, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap());
-        // Rank 1 looks for rank 0, and does not find it.
+        // Rank 1 looks for rank 0 and does not find it.
         drop(nobody.accept().unwrap());
         drop(nobody);
         connect(0, 2, at.as_str(), PATIENCE).unwrap().barrier().unwrap();
@@ -191,9 +192,9 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
             // The stranger comes, and gives up, while the job forms.
             let started = Instant::now();
             let stranger = match wrong {
-                // It needs no time to be sure: it has no key, so what it hears need not be proved.
+                // A rank without a key fails at once, because the answer to it need not be proved.
                 None => builder(1),
-                // It cannot tell who does not let it in, and asks until its time is up.
+                // A rank with a wrong key cannot know who refuses it, and asks until its time is up.
                 Some(wrong) => builder(1).secret(wrong).timeout(Duration::from_secs(2)),
             };
             let outcome = stranger.connect(at);
@@ -213,7 +214,7 @@ fn a_wrong_secret_is_told_and_does_not_disturb() {
     }
 }
 
-/// Whether a text names an address, and this process with its host.
+/// Returns whether a text names an address, and this process with its host.
 fn is_this_process(named: &str) -> bool {
     let Some((address, process)) = named.split_once(" (process ") else { return false };
     let pid = process.strip_suffix(')').and_then(|process| process.split_once(" on host "));
@@ -221,7 +222,7 @@ fn is_this_process(named: &str) -> bool {
         && pid.is_some_and(|(pid, host)| pid == std::process::id().to_string() && !host.is_empty())
 }
 
-/// Another process would be of another job, and both would fail: see `two_jobs`.
+/// Another process would belong to another job, and both would fail; see `two_jobs`.
 #[test]
 fn a_process_that_comes_again_to_a_job_that_it_has_not_dropped_does_not_disturb_it() {
     let at = format!("127.0.0.1:{}", free_port());
@@ -254,7 +255,8 @@ fn the_same_rank_twice_names_both() {
     }
 }
 
-/// It cannot listen where the first does, and says so to the first, which would wait for the rank that it should have been.
+/// The second rank 0 cannot listen where the first does, and reports to the first, which would wait for the rank that
+/// it should have been.
 #[test]
 fn two_ranks_0_hear_of_each_other_at_once() {
     let started = Instant::now();
@@ -265,11 +267,11 @@ fn two_ranks_0_hear_of_each_other_at_once() {
         let Error::DuplicateRank { rank: 0, first, second, .. } = error else { panic!("{error}") };
         assert!(is_this_process(&first) && is_this_process(&second), "{first}; {second}");
     }
-    // By a unique id too, although the second is no process that could be rank 0.
+    // This also holds under a unique id, although the second process could never be rank 0.
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| connect(0, 2, id, PATIENCE).map(drop));
-        // The first has taken the id's listener when it tells of itself.
+        // The first rank 0 has taken the id's listener when it answers.
         let mut raw = RawRank::of_id(&id, 2, 1);
         let _challenged = challenged(&mut raw, &id.addresses()[0].to_string());
         let second = connect(0, 2, id, PATIENCE).map(drop).unwrap_err();
@@ -321,7 +323,7 @@ fn the_next_job_can_have_the_address_of_the_last_one() {
                 for round in 0..3 {
                     let bootstrap = connect(rank, 4, at, PATIENCE).unwrap();
                     bootstrap.barrier().unwrap();
-                    // The others are back while rank 0 still has the job of before. To rank 3 it has no connection.
+                    // The others come back while rank 0 still has the previous job. It has no connection to rank 3.
                     if rank == 0 {
                         std::thread::sleep(Duration::from_millis(100 * round));
                     }
@@ -337,7 +339,7 @@ fn the_next_job_of_the_same_processes_may_have_fewer_ranks() {
     on_threads(3, |rank| {
         let job = connect(rank, 3, at.as_str(), PATIENCE).unwrap();
         job.barrier().unwrap();
-        // The others are back while rank 0 still has the job of before, and rank 2 is rank 1 now.
+        // The others come back while rank 0 still has the previous job, and rank 2 is rank 1 now.
         match rank {
             0 => std::thread::sleep(Duration::from_millis(300)),
             1 => return,
@@ -353,7 +355,7 @@ fn a_time_out_that_never_comes_is_none() {
     let at = format!("127.0.0.1:{}", free_port());
     on_threads(5, |rank| {
         let job = connect(rank, 5, at.as_str(), Duration::MAX).unwrap();
-        // They are no neighbours in the tree, so that one opens a connection to the other.
+        // These ranks are no neighbours in the tree, so one opens a connection to the other.
         match rank {
             2 => job.send(b"far", 4, 0).unwrap(),
             4 => assert_eq!(job.recv(2, 0).unwrap(), b"far"),

@@ -1,4 +1,4 @@
-//! What a job took is given back.
+//! Tests that a job gives its resources back.
 
 mod ranks;
 
@@ -15,8 +15,8 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Descriptors and threads, once they are no more than these: a thread that was joined is listed a moment longer, and a
-/// connection whose other end was closed is kept until that is read.
+/// Returns the numbers of descriptors and threads, once they are at most these: a thread that was joined is listed a
+/// moment longer, and a connection whose other end was closed is kept until that is read.
 fn settled(most: (usize, usize)) -> (usize, usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -50,7 +50,7 @@ fn descriptors_and_threads_stay_flat() {
     }
     assert_eq!(settled(before), before);
 
-    // Ranks that sent to each other at the same time first had two connections; they keep one.
+    // Ranks that sent to each other at the same time had two connections at first, and keep one.
     let job = tcp_job(8);
     on_threads(8, |rank| {
         for round in 0..20 {
@@ -62,8 +62,8 @@ fn descriptors_and_threads_stay_flat() {
     assert_eq!(settled(expected), expected);
     drop(job);
 
-    // While a job is there and only collectives were used: an eventfd, an epoll instance, a listener and up to three
-    // connections a rank.
+    // While a job exists and only collectives were used, a rank has an eventfd, an epoll instance, a listener and up
+    // to three connections.
     let job = tcp_job(64);
     on_threads(64, |rank| job[rank].barrier().unwrap());
     let (descriptors, threads) = settled((before.0 + 64 * 6, before.1 + 64));

@@ -1,7 +1,8 @@
-//! Jobs in a world that is played, with everything that can go wrong.
+//! Tests of jobs in a simulated world, with everything that can go wrong.
 //!
-//! The seeds are the same in each run, so that a change to something else meets no surprise: `MSCCLPP_SIMULATED_SEEDS=10000`
-//! plays so many. `MSCCLPP_SIMULATED_NEW_SEEDS=10000` plays so many new ones, and `MSCCLPP_SIMULATED_SEED=0x...` one alone, with the ranks' log.
+//! The seeds are the same in each run, so that other changes do not cause failures here.
+//! `MSCCLPP_SIMULATED_SEEDS=10000` simulates this many, `MSCCLPP_SIMULATED_NEW_SEEDS=10000` this many new ones, and
+//! `MSCCLPP_SIMULATED_SEED=0x...` one alone, with the ranks' log.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use mscclpp_bootstrap::simulation::play;
 use mscclpp_test_support::Random;
 
-/// How many seeds a run plays, if nothing else is said.
+/// The number of seeds that a run simulates by default.
 const SEEDS: u64 = 200;
 const MOST_RANKS: usize = 64;
 fn number(variable: &str) -> Option<u64> {
@@ -30,7 +31,7 @@ fn whatever_goes_wrong_all_hold_what_they_promise() {
     };
     let mut random = if new.is_some() { Random::new() } else { Random::with_seed(27) };
     if alone.is_some() {
-        // What the ranks say, without the time, which is played.
+        // The log of the ranks has no time, because that is simulated.
         let _ = tracing_subscriber::fmt()
             .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
             .with_ansi(false)
@@ -60,7 +61,7 @@ fn whatever_goes_wrong_all_hold_what_they_promise() {
     println!("[not formed, formed] of each kind: {kinds:?}");
     assert!(failed.is_empty(), "{} of {many} seeds failed: {failed:#x?}", failed.len());
     if many >= SEEDS {
-        // By then, each kind has had its turn, and jobs have met their end while they formed and afterwards.
+        // By then, each kind has occurred, and jobs have failed while they formed and afterwards.
         let total = |formed: usize| kinds.values().map(|counts| counts[formed]).sum::<u64>();
         assert!(kinds.len() >= 7 && total(0) > many / 50 && total(1) > many / 4, "{kinds:?}");
     }

@@ -1,4 +1,4 @@
-//! Ranks that are started, and waited for later: one thread brings up several.
+//! Tests of ranks that are started first and waited for later, so that one thread brings up several.
 
 mod ranks;
 
@@ -64,9 +64,9 @@ fn a_rank_that_never_comes_is_missed_by_all_that_one_thread_waits_for() {
     }
 }
 
-/// What rank 0 of three hears if rank 1 gives up, and rank 2 never comes.
+/// Returns the error of rank 0 of three if rank 1 gives up, and rank 2 never comes.
 fn heard_of(give_up: fn(Forming)) -> Error {
-    // Rank 0 cannot hear of rank 1 before that has come, and nobody outside knows when it has.
+    // Rank 0 cannot hear of rank 1 before that has reached it, and the test cannot know when it has.
     for pause in [10, 100, 1000, 10_000].map(Duration::from_millis) {
         let at = create_id();
         let timeout = pause + Duration::from_secs(2);

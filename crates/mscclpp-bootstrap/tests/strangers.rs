@@ -1,5 +1,6 @@
-//! Connections of those who do not belong: scanners, garbage, silence, and ten thousand malformed attempts, while a job
-//! forms. It forms, nothing panics, and nothing large is allocated on account of a length that a stranger wrote.
+//! Tests of connections that do not belong to a job, while it forms: scanners, garbage, silence, and ten thousand
+//! malformed attempts. The job forms, nothing panics, and no large allocation is made because of a length that a
+//! stranger wrote.
 
 mod ranks;
 
@@ -13,27 +14,27 @@ use mscclpp_bootstrap::{Bootstrap, Env, TcpBootstrap, fuzzing};
 use mscclpp_test_support::Random;
 use ranks::{PATIENCE, on_threads};
 
-/// Remembers the largest allocation.
+/// An allocator that remembers the largest allocation.
 struct Watching;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: all calls go to the system's allocator with the arguments they came with; what is noted beside is an atomic.
+// SAFETY: all calls go to the system's allocator with their own arguments; only an atomic is written besides.
 unsafe impl GlobalAlloc for Watching {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract, which is this one's.
+        // SAFETY: the caller keeps the contract of `alloc`, which is the same here.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `System`, since all that this allocator gives does.
+        // SAFETY: `ptr` came from `System`, because this allocator gets all memory from it.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         LARGEST.fetch_max(size, Ordering::Relaxed);
-        // SAFETY: as for `dealloc`; the new size is the caller's to guarantee.
+        // SAFETY: `ptr` came from `System`; the caller guarantees the new size.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }
@@ -41,11 +42,11 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// A malformed attempt to join.
+/// Makes a malformed attempt to join.
 fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = fuzzing::stale_hello(fuzzing::protocol_version(), 3, 1, round.is_multiple_of(2));
     match round % 8 {
-        // A flipped bit, a wrong version, an unknown kind, a huge length.
+        // These are a flipped bit, a wrong version, an unknown kind, and a huge length.
         0 => {
             let bit = random.below(8 * bytes.len());
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -53,7 +54,8 @@ fn malformed(round: usize, random: &mut Random) -> Vec<u8> {
         1 => bytes = fuzzing::stale_hello(random.word() as u32, 3, 1, true),
         2 => bytes[2] = random.word() as u8,
         3 => bytes[4..8].copy_from_slice(&(u32::MAX - random.below(1000) as u32).to_le_bytes()),
-        // Cut short, random, a scanner's request, and a well-formed one with a proof that fits no challenge.
+        // These are a frame cut short, random bytes, a scanner's request, and a well-formed hello whose proof fits no
+        // challenge.
         4 => bytes.truncate(random.below(bytes.len())),
         5 => {
             let length = 1 + random.below(500);
@@ -72,12 +74,12 @@ fn a_job_forms_among_strangers() {
     let port = id.addresses()[0].port();
     let at = SocketAddr::new([127, 0, 0, 1].into(), port);
     let over = AtomicBool::new(false);
-    // The early ranks wait through ten thousand attempts.
+    // The early ranks must wait through ten thousand attempts.
     let patience = 20 * PATIENCE;
     let connect = |rank| TcpBootstrap::builder(rank, 3).env(Env::default()).timeout(patience).connect(id);
     let job = std::thread::scope(|scope| {
         let early = [0, 1].map(|rank| scope.spawn(move || connect(rank)));
-        // Some say nothing, more than are put up with at once; some a byte now and then.
+        // Some strangers say nothing, and are more than are tolerated at once; some say a byte now and then.
         scope.spawn(|| {
             let silent: Vec<TcpStream> = (0..400).filter_map(|_| TcpStream::connect(at).ok()).collect();
             let slow: Vec<TcpStream> = (0..20).filter_map(|_| TcpStream::connect(at).ok()).collect();
@@ -101,7 +103,7 @@ fn a_job_forms_among_strangers() {
                 made += 1;
                 let _ = stream.write_all(&malformed(round, &mut random));
                 if round % 16 < 8 {
-                    // Some wait to be answered, or to be dropped; the others are gone at once.
+                    // Some wait for an answer, or for the end; the others are gone at once.
                     let _ = stream.shutdown(Shutdown::Write);
                     let _ = stream.set_read_timeout(Some(PATIENCE));
                     let _ = stream.read_to_end(&mut Vec::new());
@@ -122,7 +124,7 @@ fn a_job_forms_among_strangers() {
         job.push(last);
         job
     });
-    // Strangers stay strangers once it has formed.
+    // Strangers are also refused once the job has formed.
     for round in 0..200 {
         let Ok(mut stream) = TcpStream::connect(at) else { continue };
         let _ = stream.write_all(&malformed(round, &mut Random::with_seed(7 + round as u64)));

@@ -1,7 +1,7 @@
-//! Two jobs that were given one address. Each rank is a process: this program again.
+//! Tests of two jobs that were given one address. Each rank is a process that runs this program again.
 //!
-//! With ids of their jobs in the environment they are told apart. Without, all ranks of both are told of the clash, in
-//! whatever order they come.
+//! With ids of their jobs in the environment they are told apart. Without ids, all ranks of both learn of the clash,
+//! in whatever order they come.
 
 mod ranks;
 
@@ -38,7 +38,8 @@ fn main() -> ExitCode {
         };
         are_told_apart("a0 b1 a1 b0", slurm, |job| format!("Slurm job 7 step {}", step(job)))
     }));
-    // All orders of four ranks; a complete job to which one rank more comes, also one that rank 0 has no connection to.
+    // These are all orders of four ranks, and a complete job to which one more rank comes, also one that rank 0 has
+    // no connection to.
     for order in ["0011", "0101", "0110", "1001", "1010", "1100", "010", "011", "01233", "01230"] {
         trials.push(Trial::test(format!("without_ids_all_are_told: {order}"), move || {
             all_are_told(order, "hold")
@@ -62,7 +63,7 @@ fn be_rank(role: &[String]) -> ExitCode {
         Ok(job) => {
             child::say("joined");
             let met = if then == "drop" {
-                // The peer sends nothing: it fails when the job does.
+                // The peer sends nothing, so the call fails when the job does.
                 job.recv((rank + 1) % n, 0).map(drop)
             } else {
                 assert_eq!(child::hear(), "meet");
@@ -74,7 +75,7 @@ fn be_rank(role: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A rank that is there, and joins when it is told to. It holds a job until it is told to meet, or drops it when it fails.
+/// Starts a rank, which joins on command. It keeps its job until it is told to meet, or drops it when it fails.
 fn start(rank: usize, n: usize, at: &str, environment: &[(&str, String)], then: &str) -> Child {
     let mut command = child::this_program();
     // The test itself may have been started by a launcher.
@@ -84,7 +85,8 @@ fn start(rank: usize, n: usize, at: &str, environment: &[(&str, String)], then: 
 
 // ---- The tests -------------------------------------------------------------------------------------------------------
 
-/// Two jobs of two ranks with ids. The one whose rank 0 comes first forms, and goes on; the ranks of the other hear of it.
+/// Runs two jobs of two ranks with ids. The job whose rank 0 comes first forms, and goes on; the ranks of the other
+/// are refused.
 fn are_told_apart(
     order: &str,
     environment: impl Fn(char) -> Vec<(&'static str, String)>,
@@ -118,16 +120,16 @@ fn are_told_apart(
     Ok(())
 }
 
-/// Ranks of two jobs without ids, in this order. Whichever of them met, all are told.
+/// Runs ranks of two jobs without ids, in this order. Whichever of them met, all must be told of the clash.
 fn all_are_told(order: &str, then: &str) -> Result<(), Failed> {
     let at = &format!("127.0.0.1:{}", free_port());
     let order: Vec<usize> = order.bytes().map(|digit| usize::from(digit - b'0')).collect();
     let n = 1 + order.iter().max().unwrap();
-    // All are there before the first joins, so that they come quickly one after the other.
+    // All ranks are started before the first joins, so that they come quickly one after the other.
     let mut ranks: Vec<Child> = order.iter().map(|&rank| start(rank, n, at, &[], then)).collect();
     let mut said = vec![None; ranks.len()];
     for (i, child) in ranks.iter_mut().enumerate() {
-        // The next comes when this one is there: it listens, has joined, looks for a rank 0, or has failed.
+        // The next rank joins once this one has an effect: it listens, has joined, looks for a rank 0, or has failed.
         let alone = !listens(at);
         child.tell("join");
         match (order[i], alone) {

@@ -1,5 +1,5 @@
-//! Long waits say what they are for, and calls with a time-out who is missing. Ranks are threads; the first line of a wait
-//! comes after milliseconds here.
+//! Tests that long waits are logged with their reason, and that calls with a time-out name who is missing. Ranks are
+//! threads; the first log line of a wait comes after milliseconds here.
 
 mod ranks;
 
@@ -14,11 +14,11 @@ use mscclpp_test_support::{
 };
 use ranks::{PATIENCE, both_kinds, connect, free_port, on_threads};
 
-/// Set for the child that `as_a_child` is for.
+/// The variable that is set for the child process which runs `as_a_child`.
 const CHILD: &str = "WAITS_AS_A_CHILD";
 const SOON: Duration = Duration::from_millis(5);
 
-/// Two ranks that log early, of each kind of job.
+/// Makes two ranks that log early, of each kind of job.
 fn pairs() -> [[Box<dyn Bootstrap>; 2]; 2] {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     let tcp = on_threads(2, |rank| {
@@ -29,7 +29,7 @@ fn pairs() -> [[Box<dyn Bootstrap>; 2]; 2] {
     [tcp, local.collect()].map(|ranks| ranks.try_into().unwrap_or_else(|_| panic!("two ranks")))
 }
 
-/// Runs `wait` on rank 0, and `end`, which ends it, on rank 1 once rank 0 has logged. Gives what it logged.
+/// Runs `wait` on rank 0, and `end`, which ends it, on rank 1 once rank 0 has logged. Returns what rank 0 logged.
 fn logged(
     [waiting, other]: &[Box<dyn Bootstrap>; 2],
     wait: impl FnOnce(&dyn Bootstrap) + Send,
@@ -81,7 +81,7 @@ fn every_call_that_waits_long_says_for_whom_and_what() {
 fn a_wait_is_said_again_ever_later() {
     let [pair, _] = pairs();
     let started = Instant::now();
-    // 5 ms, then 15, 45, 135: a wait that was said at every look would fill the log.
+    // The lines come after 5 milliseconds, then after 15, 45 and 135 more. A line at every check would fill the log.
     let text = logged(&pair, |b| drop(b.recv_timeout(1, 0, Duration::from_millis(200)).unwrap_err()), |_| ());
     let waited = started.elapsed();
     let most = 1 + (waited.as_millis() as f64 / 5.0).log(3.0).ceil() as usize;
@@ -109,7 +109,8 @@ fn a_thread_says_that_another_one_of_its_rank_is_in_a_collective_call() {
 
 #[test]
 fn rank_0_says_who_has_not_joined_and_the_others_what_they_tried() {
-    // A wait of its own thread is logged there, where no subscriber of a test is: in a child, with one for all threads.
+    // A rank logs its formation on its own thread, where a test has no subscriber. So the child process has one for
+    // all threads.
     let mut child = this_program();
     let output =
         output_within(PATIENCE, child.env(CHILD, "1").args(["as_a_child", "--exact", "--nocapture"]));
@@ -129,7 +130,7 @@ fn rank_0_says_who_has_not_joined_and_the_others_what_they_tried() {
     assert!(line.contains(" yet: rank 0 has not started, or was given another address"), "{line}");
 }
 
-/// Forms jobs that do not come about, in a process without a log subscriber: its lines go to standard error.
+/// Begins jobs that cannot form, in a process without a log subscriber, so that its lines go to standard error.
 #[test]
 fn as_a_child() {
     if std::env::var_os(CHILD).is_none() {
@@ -178,13 +179,13 @@ fn a_collective_call_that_timed_out_names_who_is_missing_and_goes_on() {
         );
         assert!(texts[2].contains("waiting for rank 0, which waits for others, timed out"), "{texts:?}");
 
-        // Another call now would be out of step with the others.
+        // Another call now would be out of step with the other ranks.
         let wrong = ranks[0].all_gather(&[]).unwrap_err();
         assert!(wrong.to_string().contains("barrier of this rank timed out"), "{wrong}");
         let wrong = ranks[0].broadcast(&mut Vec::new(), 0).unwrap_err();
         assert!(matches!(wrong, Error::InvalidArgument(_)), "{wrong}");
 
-        // It goes on, with a limit or without, and what comes after it is in step.
+        // The barrier continues, with a limit or without, and later calls are in step.
         thread::scope(|scope| {
             for (r, rank) in ranks.iter().enumerate() {
                 scope.spawn(move || {
@@ -229,7 +230,7 @@ fn an_unfinished_call_ends_when_a_rank_leaves() {
             assert!(matches!(error, Error::PeerClosed { rank: 2 }), "{error}");
             assert!(matches!(second.join().unwrap(), Error::PeerClosed { rank: 2 }));
         });
-        // That call is over, for both.
+        // That call is over for both ranks.
         drop(first.barrier_timeout(Duration::from_millis(20)).unwrap_err());
     }
 }

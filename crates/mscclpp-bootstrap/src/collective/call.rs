@@ -9,8 +9,8 @@ use crate::protocol::tree;
 use crate::{Error, Party, Result};
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
-/// Which collective a message belongs to, and whose call it is. Ranks that call different ones, or in another order, find
-/// out.
+/// The collective that a message belongs to, and the rank whose call it is. Ranks notice by it when they call
+/// different collectives, or in a different order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) operation: Operation,
@@ -73,13 +73,14 @@ pub(super) const CLOSED: u8 = 1;
 const HEADER: usize = 1 + 4 + 8 + 1 + 4;
 
 impl Call {
-    /// The call of this rank, which gives `own`.
+    /// Makes the exchange of this rank, which contributes `own`.
     pub(crate) fn exchange(self, own: Vec<u8>) -> Exchange<Self> {
         let Self { rank, n, .. } = self;
         let children: Vec<usize> = tree::children(rank, n).collect();
         let (senders, sends) = match self.operation {
             Operation::AllGather | Operation::Barrier => (children.clone(), true),
-            // The data goes up from its root to rank 0; the ranks beside that way only wait for it to come down.
+            // The data goes up from its root to rank 0. Ranks that are not on this path only wait for it to come
+            // down.
             Operation::Broadcast { root } => {
                 let source = tree::child_towards(rank, root as usize);
                 (source.into_iter().collect(), source.is_some() || rank == root as usize)
@@ -127,7 +128,7 @@ impl Envelope for Call {
     }
 }
 
-/// The rank whose departure an error is; gives any other error back.
+/// Returns the rank that left, if the error says that one did; otherwise returns the error.
 pub(super) fn departed(error: &Error) -> Result<usize> {
     match error {
         Error::PeerClosed { rank } => Ok(*rank),
@@ -149,14 +150,14 @@ fn parse_header(message: &[u8]) -> Result<Header, Malformed> {
     Ok(Header { operation, number: reader.take()?, status: reader.take()?, rank: reader.take()? })
 }
 
-/// Parses a message in every way one can be, for the fuzz targets.
+/// Parses a message in every possible way, for the fuzz targets.
 pub(crate) fn check(message: &[u8]) {
     if parse_header(message).is_ok() {
         let _ = contributions(&message[HEADER..], 2);
     }
 }
 
-/// What a rank gives to an all_gather.
+/// Encodes the contribution of a rank to an all_gather.
 pub(crate) fn contribution(rank: usize, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + bytes.len());
     (rank, bytes.len() as u64).put(&mut out);

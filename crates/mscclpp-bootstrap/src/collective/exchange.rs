@@ -1,39 +1,41 @@
-//! One collective call on one rank, as a machine: something goes up a tree from all ranks, or from one, and comes down to all.
+//! One collective call on one rank, as a state machine: data goes up a tree from all ranks, or from one, and comes
+//! down to all.
 //!
-//! It does not wait. It asks for the messages that it needs, and says of whom one is missing, and what to send.
+//! It does not wait. It asks for the messages that it needs, and returns whose messages are missing.
 
 use crate::{Error, Result};
 
-/// What the messages of a kind of call look like.
+/// The format of the messages of a kind of call.
 pub(crate) trait Envelope {
-    /// A message with a part of the call, or with the departure of a rank in its place. Gives any other error back.
+    /// Encodes a message with a part of the call, or with the departure of a rank in its place. Returns any other
+    /// error.
     fn seal(&self, part: &Result<Vec<u8>>) -> Result<Vec<u8>>;
-    /// What a message of `peer` has.
+    /// Decodes a message of `peer`: its part of the call, or an error.
     fn open(&self, peer: usize, message: Vec<u8>) -> Result<Vec<u8>>;
 }
 
-/// Where a rank is in the tree of a call.
+/// The position of a rank in the tree of a call.
 pub(crate) struct Place {
     pub(crate) parent: Option<usize>,
-    /// Those below who send something up.
+    /// The ranks directly below that send data up.
     pub(crate) senders: Vec<usize>,
-    /// Whether this rank sends something up.
+    /// Whether this rank sends data up.
     pub(crate) sends: bool,
     pub(crate) children: Vec<usize>,
 }
 
-/// What an [`Exchange`] needs next.
+/// The next need of an [`Exchange`].
 pub(crate) enum Next {
-    /// Messages from these ranks.
+    /// The messages of these ranks are needed.
     Await(Vec<usize>),
-    /// Nothing: this is what came down.
+    /// Nothing is needed: these bytes came down.
     Done(Vec<u8>),
 }
 
 pub(crate) struct Exchange<E> {
     pub(crate) envelope: E,
     place: Place,
-    /// What goes up: what has come from below behind this rank's own part; or the departure of a rank.
+    /// The data to send up: this rank's own part followed by those from below; or the departure of a rank.
     up: Result<Vec<u8>>,
     sent_up: bool,
     down: Option<Result<Vec<u8>>>,
@@ -44,7 +46,7 @@ impl<E: Envelope> Exchange<E> {
         Self { envelope, place, up: Ok(own), sent_up: false, down: None }
     }
 
-    /// Goes as far as it can; `post` sends a message to a rank.
+    /// Advances the call as far as it can; `post` sends a message to a rank.
     ///
     /// # Errors
     /// The departure of a rank, once it has been passed on.
@@ -67,15 +69,16 @@ impl<E: Envelope> Exchange<E> {
                 }
                 down.map(Next::Done)
             }
-            // A departure met on the way up comes back down as the same error, unless the parent is gone.
+            // A departure seen on the way up comes back down as the same error, unless the parent is gone.
             (None, parent) => Ok(Next::Await(parent.into_iter().collect())),
         }
     }
 
-    /// Goes on until the call is over, or messages are missing that `take` does not give: then it says of whom.
+    /// Advances until the call is over, or until `take` has no message of some ranks. Returns those ranks.
     ///
     /// # Errors
-    /// The departure of a rank, once it has been passed on; or what ends the call here and now, of which all hear by other means.
+    /// The departure of a rank, once it has been passed on; or a failure of the whole job, which all ranks hear of by
+    /// other means.
     pub(crate) fn run(
         &mut self,
         mut post: impl FnMut(usize, Vec<u8>),
@@ -99,10 +102,10 @@ impl<E: Envelope> Exchange<E> {
         }
     }
 
-    /// What came of the wait for a message of `peer`.
+    /// Takes the message of `peer`, or the error of the wait for it.
     ///
     /// # Errors
-    /// What ends the call here and now. All hear of it by other means.
+    /// A failure of the whole job, which all ranks hear of by other means.
     fn take(&mut self, peer: usize, outcome: Result<Vec<u8>>) -> Result<()> {
         let part = match outcome.and_then(|message| self.envelope.open(peer, message)) {
             Err(error) if !is_departure(&error) => return Err(error),
@@ -116,7 +119,7 @@ impl<E: Envelope> Exchange<E> {
         }
         match (&mut self.up, part) {
             (Ok(gathered), Ok(part)) => gathered.extend_from_slice(&part),
-            // The other messages are still taken: they belong to this call.
+            // The other messages are still taken, because they belong to this call.
             (up @ Ok(_), Err(departure)) => *up = Err(departure),
             (Err(_), _) => {}
         }
@@ -124,7 +127,8 @@ impl<E: Envelope> Exchange<E> {
     }
 }
 
-/// Any error but this one ends the whole job, of which all hear by other means; collectives do not carry it.
+/// Returns whether an error is a departure. Any other error ends the whole job: all ranks hear of it by other means,
+/// and collectives do not carry it.
 fn is_departure(error: &Error) -> bool {
     matches!(error, Error::PeerClosed { .. })
 }
@@ -137,10 +141,10 @@ mod tests {
     use crate::collective::call::{Call, Operation, contribution, contributions};
     use crate::protocol::tree;
 
-    /// Messages on their way, by receiver and sender.
+    /// The messages on their way, by receiver and sender.
     type Mail = BTreeMap<(usize, usize), VecDeque<Vec<u8>>>;
 
-    /// Runs a call on `n` ranks in one thread, with `gone` not taking part.
+    /// Runs a call on `n` ranks in one thread. The rank `gone` does not take part.
     fn run(n: usize, gone: Option<usize>, call: impl Fn(usize) -> Exchange<Call>) -> Vec<Result<Vec<u8>>> {
         let mut mail = Mail::new();
         let mut ranks: Vec<_> = (0..n).map(|rank| Some(call(rank))).collect();

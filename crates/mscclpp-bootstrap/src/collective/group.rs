@@ -9,18 +9,18 @@ use crate::protocol::tree;
 use crate::{Error, Result};
 use mscclpp_net::wire::{Reader, Wire};
 
-/// The ranks that meet, in order.
+/// The ranks of a group, in ascending order.
 pub(crate) struct Group {
     members: Vec<usize>,
 }
 
 impl Group {
-    /// `members` is sorted.
+    /// Makes a group. `members` must be sorted.
     pub(crate) fn new(members: Vec<usize>) -> Self {
         Self { members }
     }
 
-    /// The call of one of them.
+    /// Makes the exchange of one of the members.
     pub(crate) fn exchange(self, rank: usize) -> Exchange<Self> {
         let n = self.members.len();
         let at = self.members.binary_search(&rank).unwrap_or(0);
@@ -29,7 +29,8 @@ impl Group {
         Exchange::new(self, Place { parent, senders: children.clone(), sends: true, children }, Vec::new())
     }
 
-    /// Groups that share members must not take each other's messages: the tag is a digest of who is in the group.
+    /// Returns the tag of the group's messages, a digest of its members: groups that share members must not take each
+    /// other's messages.
     pub(crate) fn tag(&self) -> u64 {
         let mut hash = Sha256::new();
         for &rank in &self.members {

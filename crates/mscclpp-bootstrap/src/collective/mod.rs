@@ -1,15 +1,16 @@
-//! Collectives over point-to-point messages: up a binary tree and down again, in `2 log2 n` steps, sending each message
-//! to at most three neighbours. A call is a machine that does not wait ([`exchange`]); here are the waits of callers. The same
-//! code runs over sockets and over the queues of [`LocalBootstrap`](crate::LocalBootstrap).
+//! Collectives over point-to-point messages: up a binary tree and down again, in `2 log2 n` steps, in which each rank
+//! sends to at most three neighbours. A call is a state machine that does not wait ([`exchange`]); this module has
+//! the waits of callers. The same code runs over sockets and over the queues of
+//! [`LocalBootstrap`](crate::LocalBootstrap).
 //!
 //! # When a rank has left
-//! A rank that finds a neighbour gone sends the error on, in place of data, so that no rank waits for what can no longer
-//! come: up to the root and from there down to all; below a rank whose parent is gone, down. All ranks learn of it, and
-//! name the rank that left.
+//! A rank that finds a neighbour gone sends the error on in place of data, so that no rank waits for data that can no
+//! longer come. The error goes up to the root and from there down to all. Below a rank whose parent is gone, it goes
+//! down. All ranks learn of it, and name the rank that left.
 //!
 //! # When time is up
-//! A rank whose part has gone up cannot take it back: the others go on with it. So a call whose time is up stays as it is,
-//! and the same call, made again, goes on from there.
+//! A rank cannot take back a contribution that it has sent up, because the others use it. So a call that runs out of
+//! time stays as it is, and the same call, made again, continues from there.
 
 pub(crate) mod call;
 pub(crate) mod exchange;
@@ -34,24 +35,24 @@ pub(crate) trait Carrier {
     fn n_ranks(&self) -> usize {
         self.member().n_ranks
     }
-    /// Queues a message; does not wait for it to be sent. One to a rank that is gone is lost.
+    /// Queues a message; does not wait for it to be sent. A message to a rank that is gone is lost.
     fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>);
-    /// Waits for a message; `None` when the time of the wait is up. `what` says what is waited for.
+    /// Waits for a message. Returns `None` if the time of the wait is up. `what` describes the wait.
     fn take(&self, stream: Stream, wait: &mut Wait, what: &dyn Fn() -> String) -> Result<Option<Vec<u8>>>;
     /// Ends the job for all ranks.
     fn fail(&self, error: &Error);
 }
 
-/// One collective call at a time.
+/// The collective calls of a rank, of which one runs at a time.
 #[derive(Default)]
 pub(crate) struct Collectives {
     next: u64,
-    /// A call whose time was up. The next call must be the same, and goes on with it.
+    /// A call that ran out of time. The next call must be the same, and continues it.
     unfinished: Option<Exchange<Call>>,
 }
 
 impl Collectives {
-    /// Begins a call, or goes on with the one whose time was up. That one has its `own` part already.
+    /// Begins a call, or continues the one that ran out of time, which has its `own` part already.
     pub(crate) fn call(
         &mut self,
         carrier: &impl Carrier,
@@ -92,7 +93,7 @@ impl Collectives {
     }
 }
 
-/// A barrier among some ranks, of which the caller is one. `members` is sorted.
+/// Waits for some ranks at a barrier. The caller is one of them. `members` is sorted.
 pub(crate) fn group_barrier(carrier: &impl Carrier, members: Vec<usize>, wait: &mut Wait) -> Result<()> {
     let mut exchange = Group::new(members).exchange(carrier.rank());
     let (tag, members) = (exchange.envelope.tag(), exchange.envelope.members().to_vec());
@@ -106,7 +107,7 @@ pub(crate) fn group_barrier(carrier: &impl Carrier, members: Vec<usize>, wait: &
     }
 }
 
-/// Goes on with a call until it is over, or time is up. `whom` says for whom it waits.
+/// Advances a call until it is over, or time is up. `whom` describes for whom it waits.
 fn run<E: Envelope>(
     exchange: &mut Exchange<E>,
     carrier: &impl Carrier,
@@ -118,12 +119,12 @@ fn run<E: Envelope>(
     exchange.run(post, |peer| carrier.take(Stream { peer, channel, tag }, wait, &|| whom(peer)))
 }
 
-/// Those of `ranks` that nobody is below: what they have not sent is missing because of them, and not of others.
+/// Returns those of `ranks` that have nobody below them: they are themselves the cause that their message is missing.
 fn leaves(ranks: &[usize], n: usize) -> Vec<usize> {
     ranks.iter().copied().filter(|&rank| tree::children(rank, n).next().is_none()).collect()
 }
 
-/// Whose message rank `me` waits for, and who may be behind that.
+/// Describes the rank whose message rank `me` waits for, and the ranks that may be the cause of the wait.
 fn awaited(peer: usize, me: usize, n: usize) -> String {
     const SHOWN: usize = 6;
     if tree::parent(me) == Some(peer) {

@@ -1,6 +1,7 @@
-//! Connections that others open, and getting rid of those that do not prove themselves.
+//! The acceptance of connections that others open, and the removal of those that do not prove themselves.
 //!
-//! What strangers can cost is bounded: so many connections, for so long, each with at most one frame of the handshake kept.
+//! The cost of strangers is bounded: a limited number of connections, for a limited time, each with at most one frame
+//! of the handshake kept.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,15 +14,15 @@ use crate::job::connection::{Connection, Phase};
 use crate::job::{ConnectionId, Job};
 use crate::protocol::handshake::challenge;
 
-/// How long a connection may take to prove that it belongs here.
+/// The longest time that a connection may take to prove that it belongs here.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Unproven connections kept beside one for each rank; beyond that the oldest go.
+/// The most unproven connections that are kept, in addition to one for each rank; beyond that the oldest are closed.
 const MAX_UNPROVEN: usize = 256;
-/// A connection that has not proved itself in this time may be ended for another, when the process has no descriptor left.
+/// The time after which an unproven connection may be closed for another one if the process has no descriptor left.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl Job {
-    /// Event: somebody has connected. The nonce must never have been used before.
+    /// Event: a process has connected. The nonce must never have been used before.
     pub(crate) fn on_accepted(&mut self, now: Instant, from: SocketAddr, nonce: Nonce) -> ConnectionId {
         self.set_time(now);
         self.formation.full = None;
@@ -34,8 +35,8 @@ impl Job {
         id
     }
 
-    /// Event: there is room for no other connection, because so many descriptors are open. Gives what to say to one that has
-    /// come.
+    /// Event: there is no room for another connection, because this many descriptors are open. Returns the bytes to
+    /// send on a connection that has come.
     pub(crate) fn on_full(&mut self, now: Instant, descriptors: u32) -> Vec<u8> {
         self.set_time(now);
         self.formation.full = Some(descriptors);
@@ -56,8 +57,8 @@ impl Job {
         self.evict_oldest_unproven();
     }
 
-    /// Makes room by ending the oldest connection that has not proved itself, if a member would have done so by now. Whether
-    /// there was one.
+    /// Makes room by ending the oldest connection that has not proved itself, if a member would have done so by now.
+    /// Returns whether there was one.
     pub(crate) fn evict_slow(&mut self, now: Instant) -> bool {
         self.set_time(now);
         let slow =
@@ -68,7 +69,7 @@ impl Job {
         slow
     }
 
-    /// Whether all ranks must be let in here, or be told why not: rank 0, while the job forms.
+    /// Returns whether all ranks must come here and be admitted or refused. That is so at rank 0 while the job forms.
     pub(crate) fn awaits_all(&self) -> bool {
         self.formation.roster().is_some()
     }
@@ -77,7 +78,7 @@ impl Job {
         let most = MAX_UNPROVEN + self.plan.n_ranks;
         if self.unproven.len() > most {
             let connections = &self.connections;
-            // Those that have gone by themselves, or were admitted, do not count.
+            // Connections that are closed already, or were admitted, do not count.
             self.unproven.retain(|id| connections.get(id).is_some_and(|c| c.deadline.is_some()));
         }
         if self.unproven.len() > most {
@@ -85,7 +86,7 @@ impl Job {
         }
     }
 
-    /// When the time is up of the oldest connection that has not proved itself.
+    /// Returns the deadline of the oldest connection that has not proved itself.
     pub(super) fn oldest_unproven(&self) -> Option<Instant> {
         self.unproven.iter().find_map(|id| self.connections.get(id)?.deadline)
     }
@@ -103,7 +104,7 @@ impl Job {
     pub(super) fn expire_unproven(&mut self) {
         while let Some(&id) = self.unproven.front() {
             match self.connections.get(&id).and_then(|c| c.deadline) {
-                // It is gone, or was admitted.
+                // The connection is closed already, or was admitted.
                 None => {}
                 Some(deadline) if deadline > self.now => break,
                 Some(_) => self.end(id, "it did not prove in time that it belongs here"),

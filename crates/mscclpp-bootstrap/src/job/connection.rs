@@ -1,4 +1,4 @@
-//! One connection: how far it has come, what is half read from it and what is still to be written to it.
+//! One connection: its phase, the bytes half read from it and those still to be written to it.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::protocol::hello::{Origin, Purpose};
 use crate::protocol::message::Assembler;
 use crate::protocol::outbox::{Intake, Outbox};
 
-/// Where a connection is in its life.
+/// The phase of a connection.
 pub(super) enum Phase {
     /// Opened by this rank, and not established yet.
     Connecting { peer: usize, purpose: Purpose },
@@ -19,32 +19,32 @@ pub(super) enum Phase {
     Greeting { peer: usize, purpose: Purpose, nonce: Nonce },
     /// Opened by this rank, which has sent its proof and waits for the answer.
     Proved { peer: usize, purpose: Purpose, initiator: Initiator },
-    /// Opened by this rank, which has said its last word there (it has withdrawn the proof with which it joined, or leaves, or has
-    /// failed) and waits for the other side to close.
+    /// Opened by this rank, which has sent its last frame there (it has withdrawn the proof with which it joined, or
+    /// leaves, or has failed) and waits for the other side to close.
     Abandoned { peer: usize },
-    /// Opened by somebody who was challenged and has not proved itself: a stranger, as far as is known.
+    /// Opened by a process that was challenged and has not proved itself, so it may be a stranger.
     Unproven(Responder),
-    /// At rank 0: a member that was admitted, and that has joined once it has said where it listens.
+    /// A connection at rank 0 to a member that was admitted. It has joined once it has said where it listens.
     Member { rank: usize, joined: bool, from: Origin },
-    /// At another rank: the connection to rank 0 over which the job forms.
+    /// The connection of another rank to rank 0 over which the job forms.
     Root,
     /// A connection between two ranks of the formed, or forming, tree, or of two peers.
     Link(Link),
-    /// To be closed once all is written.
+    /// A connection that is closed once everything is written.
     Leaving,
 }
 
-/// What is particular to a connection between two ranks.
+/// The state of a connection between two ranks.
 pub(super) struct Link {
     pub(super) peer: usize,
-    /// Whether this side opened it.
+    /// Whether this side opened the connection.
     pub(super) ours: bool,
     pub(super) retire_sent: bool,
     pub(super) retire_received: bool,
 }
 
 impl Link {
-    /// One that serves.
+    /// Makes a connection that is in use.
     pub(super) fn new(peer: usize, ours: bool) -> Self {
         Self { peer, ours, retire_sent: false, retire_received: false }
     }
@@ -52,18 +52,18 @@ impl Link {
 
 pub(super) struct Connection {
     pub(super) remote: SocketAddr,
-    /// This rank's end, if it opened the connection and it is established.
+    /// The address of this rank's end, if the rank opened the connection and it is established.
     pub(super) local: Option<SocketAddr>,
     pub(super) phase: Phase,
     pub(super) reader: FrameReader,
     pub(super) assembler: Assembler,
     pub(super) outbox: Outbox,
     pub(super) intake: Intake,
-    /// When the current phase must be over.
+    /// The deadline of the current phase.
     pub(super) deadline: Option<Instant>,
-    /// An action that asks for writing is waiting for its turn.
+    /// Whether an action that asks for writing is in the queue.
     pub(super) asks_to_write: bool,
-    /// The other side was told that nothing more will come.
+    /// Whether the other side was told that nothing more will come.
     pub(super) finished_writing: bool,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// The other side has proved itself: it has time, and may say more at once.
+    /// Notes that the other side has proved itself: it has no deadline any more, and may send more at once.
     pub(super) fn has_proved_itself(&mut self) {
         self.deadline = None;
         self.reader.set_limit(MAX_PAYLOAD);
@@ -93,7 +93,7 @@ impl Connection {
         matches!(self.phase, Phase::Unproven(_))
     }
 
-    /// Whether both sides have given this connection up for another one to the same peer.
+    /// Returns whether both sides have given this connection up for another one to the same peer.
     pub(super) fn is_retired(&self) -> bool {
         matches!(&self.phase, Phase::Link(link) if link.retire_sent && link.retire_received)
     }

@@ -1,4 +1,5 @@
-//! Looking for a connection to a rank: what becomes of each attempt. The invariant S1 is that of [`Job`](crate::job).
+//! The search for a connection to a rank, and the outcomes of attempts. The invariant S1 is that of
+//! [`Job`](crate::job).
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,20 +13,23 @@ use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
 use crate::{Error, LOG};
 
-/// How long a proof may wait for its answer before another address has its turn. More than what `Liveness::PROMPT` allows: by then the
-/// proof has arrived, or its connection has ended, so that a rank 0 that is slow reads it before any later one (S1).
+/// The longest time that a proof may wait for its answer before another address has its turn. It is more than
+/// `Liveness::PROMPT` allows: by then the proof has arrived, or its connection has ended, so a slow rank 0 reads the
+/// proof before any later one (S1).
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a second rank 0 asks again where nobody answers. The first one has bound its port, so it could not be had, but
-/// refuses connections until it listens there, an instant later.
+/// The time for which a second rank 0 asks again if nobody answers. The first one has bound its port, so this one
+/// could not have it, but the port refuses connections until the first one listens, an instant later.
 const ABOUT_TO_LISTEN: Duration = Duration::from_secs(1);
 
-/// The search for a connection to one rank: one address after the other, because an abandoned connection could by then
-/// have been taken for the rank's (S1). One whose proof is not answered is passed over: see `Job::attempt_expired`.
+/// The search for a connection to one rank. It tries one address after the other, because the rank could already have
+/// taken an abandoned connection for a link (S1). A connection whose proof is not answered is passed over; see
+/// `Job::attempt_expired`.
 pub(super) struct Dial {
     pub(super) purpose: Purpose,
     pub(super) search: Search,
-    /// A job was complete where this rank asked. It may have been an earlier one of the same processes.
+    /// The error that a job was complete where this rank asked. It may have been an earlier job of the same
+    /// processes.
     pub(super) complete: Option<Error>,
 }
 
@@ -91,14 +95,14 @@ impl Job {
             // There is no other address to try now.
             connection.deadline = Some(now + ANSWER_LIMIT);
         } else if purpose == Purpose::Join {
-            // S1: rank 0 must not take it for another connection of this rank beside the next one.
+            // S1: rank 0 must not take this connection for one of this rank beside the next one.
             connection.phase = Phase::Abandoned { peer };
             self.say([id], frame::encode(Kind::Retire, &[]));
         }
-        // Two other ranks may have several connections: this is one of them if it is still answered.
+        // Other ranks may have several connections to each other, so this one is used if it is still answered.
     }
 
-    /// Event: a connection of ours is established. The nonce must never have been used before.
+    /// Event: a connection that this rank opened is established. The nonce must never have been used before.
     pub(crate) fn on_connected(&mut self, now: Instant, id: ConnectionId, local: SocketAddr, nonce: Nonce) {
         self.set_time(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -107,7 +111,7 @@ impl Job {
         connection.phase = Phase::Greeting { peer, purpose, nonce };
     }
 
-    /// Event: a connection of ours could not be established.
+    /// Event: a connection that this rank opened could not be established.
     pub(crate) fn on_dial_failed(&mut self, now: Instant, id: ConnectionId, how: Failed) {
         self.set_time(now);
         let Some(connection) = self.connections.get(&id) else { return };
@@ -136,7 +140,7 @@ impl Job {
         let news = dial.search.failed(address, how, now);
         let (unproven, joining) = (dial.search.unproven(), dial.purpose == Purpose::Join);
         match unproven {
-            // With a key, a stranger can say so too, and must not end the job by that.
+            // With a key, a stranger could have said so too, and must not end the job by it.
             Some((address, reason)) if joining && !keyed => {
                 let reason = format!("{reason}{}", self.plan.secret_remedy());
                 self.fail(&Error::Unauthenticated { address: address.to_string(), reason }, None);
@@ -151,7 +155,7 @@ impl Job {
         self.consider_gone(peer);
     }
 
-    /// The search for a rank has taken all its time.
+    /// Ends the search for a rank that has used up its time.
     fn dial_over(&mut self, rank: usize) {
         if let Some(otherwise) = self.formation.second_root().cloned() {
             return self.fail(&otherwise, None);
@@ -189,7 +193,8 @@ impl Job {
         }
     }
 
-    /// Ends the attempts to connect, to a rank or to all, on which no proof has been sent, or none that counts (S1).
+    /// Ends the attempts to connect to a rank, or to all ranks, on which no proof was sent, or only one that was
+    /// withdrawn (S1).
     pub(super) fn give_up_attempts(&mut self, rank: Option<usize>) {
         let open = |phase: &Phase| match phase {
             Phase::Connecting { peer, .. } | Phase::Greeting { peer, .. } | Phase::Abandoned { peer } => {

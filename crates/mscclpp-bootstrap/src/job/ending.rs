@@ -1,4 +1,5 @@
-//! How a job ends by a failure, and how a rank leaves. The invariants S1 to S3 are those of [`Job`](crate::job).
+//! The end of a job by a failure, and the departure of a rank. The invariants S1 to S3 are those of
+//! [`Job`](crate::job).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,12 +14,12 @@ use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 use crate::{Error, LOG};
 
-/// How long a dropped bootstrap waits for its last bytes to be taken, and rank 0 of a job that failed while it formed
-/// for ranks that have yet to come.
+/// The time that a dropped bootstrap waits for its last bytes to be taken, and that rank 0 of a job that failed while
+/// it formed waits for ranks that have yet to come.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 impl Job {
-    /// A rank is gone, by S2.
+    /// Handles the loss of a rank, by S2.
     pub(super) fn peer_lost(&mut self, rank: usize, why: &str, id: ConnectionId) {
         if self.closing.is_some() || self.failed.is_some() {
             return;
@@ -27,7 +28,7 @@ impl Job {
         self.fail(&Error::PeerLost { rank, detail }, Some(id));
     }
 
-    /// The job has failed (S3). `from` is the connection over which this rank learned of it, if it did so.
+    /// Fails the job (S3). `from` is the connection over which this rank learned of the failure, if it did.
     pub(super) fn fail(&mut self, error: &Error, from: Option<ConnectionId>) {
         if self.failed.is_some() || self.closing.is_some() {
             return;
@@ -40,11 +41,11 @@ impl Job {
         let mut told = Vec::new();
         for (&id, connection) in &mut self.connections {
             match connection.phase {
-                // They get the notice once they have proved themselves.
+                // Unproven connections get the notice once they have proved themselves.
                 Phase::Unproven(_) | Phase::Leaving => continue,
                 _ if Some(id) == from => continue,
-                // S1: behind the proof, which must not be lost; and behind the acceptance, without which a member would not
-                // take the notice for rank 0's.
+                // S1: the notice goes behind the proof, which must not be lost; and behind the acceptance, without
+                // which a member would not take the notice for rank 0's.
                 Phase::Proved { .. } | Phase::Member { joined: false, .. } => {}
                 _ => connection.outbox.clear(),
             }
@@ -70,9 +71,9 @@ impl Job {
             let farewell = match &connection.phase {
                 // A retired connection has had its last frame; the peer gets the goodbye on the other one.
                 Phase::Link(link) => (!link.retire_sent).then_some(link.peer),
-                // S1: for its peer it is, or will be, a link.
+                // S1: for its peer this connection is a link, or will be.
                 Phase::Proved { peer, .. } => Some(*peer),
-                // The job did not form: the notice of that is in the outbox.
+                // The job did not form, and the notice of that is in the outbox.
                 Phase::Member { .. } | Phase::Root => None,
                 Phase::Unproven(_) if late => continue,
                 _ => {
@@ -92,13 +93,13 @@ impl Job {
         }
     }
 
-    /// The last frame on a connection to a peer: how many messages it was sent.
+    /// Sends the last frame on a connection to a peer. It says how many messages the peer was sent.
     pub(super) fn say_goodbye(&mut self, id: ConnectionId, peer: usize) {
         let sent = self.peers.get(&peer).map_or(0, Peer::sent);
         self.say([id], frame::encode(Kind::Goodbye, &sent.to_le_bytes()));
     }
 
-    /// If the job has failed, the rank at the other end of a new connection does not know yet.
+    /// Sends the failure of the job, if it has failed, to the rank at the other end of a new connection.
     pub(super) fn tell_latecomer(&mut self, id: ConnectionId) {
         if let Some(error) = &self.failed {
             let notice = notice::encode(error, self.plan.rank);
@@ -106,17 +107,17 @@ impl Job {
         }
     }
 
-    /// Whether rank 0 stays to inform ranks that have not come yet that the job failed while it formed, or clashed with
-    /// another. They cannot learn it from any other rank, and would look for rank 0 until their time is up, or be one. Not
-    /// after a time-out.
+    /// Returns whether rank 0 stays to inform ranks that have not come yet that the job failed while it formed, or
+    /// clashed with another. They cannot learn it from any other rank, and would look for rank 0 until their time is
+    /// up, or become a rank 0 themselves. After a time-out it does not stay.
     fn awaits_latecomers(&self) -> bool {
         if self.plan.is_elastic() {
-            // Whoever comes next comes to the next generation.
+            // A rank that comes later comes to the next generation.
             return false;
         }
         let failed = self.failed.as_ref().is_some_and(|error| !matches!(error, Error::Timeout { .. }));
         let forming = failed && self.formation.roster().is_some_and(Roster::awaits_proofs);
-        // More ranks may come than this job has. They come to the rank 0 that listens.
+        // If more processes come than this job has ranks, they come to the rank 0 that listens.
         let listens = self.plan.rank == 0 && self.formation.second_root().is_none();
         forming || listens && self.has_clashed()
     }

@@ -1,12 +1,12 @@
-//! How a job forms.
+//! The formation of a job.
 //!
 //! 1. Every rank connects to rank 0, proves itself and says where it listens.
-//! 2. When all have come, rank 0 tells everyone where its parent in the tree listens.
-//! 3. Every rank connects to its parent (the children of rank 0 stay on the connection they have), which sends it the table.
-//!    It says `Ready` to its parent once it has the table and all its children have said so.
+//! 2. When all have come, rank 0 tells every rank where its parent in the tree listens.
+//! 3. Every rank connects to its parent (the children of rank 0 stay on the connection they have), which sends it the
+//!    table. A rank says `Ready` to its parent once it has the table and all its children have said so.
 //! 4. When rank 0's children are ready, `Go` travels down the tree, and rank 0 closes the other connections.
 //!
-//! Until then a rank that is lost ends the job, and so does one that leaves.
+//! Until then the loss or the departure of a rank ends the job.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -30,41 +30,42 @@ use crate::{Error, LOG};
 
 pub(crate) struct Formation {
     stage: Stage,
-    /// Of rank 0.
+    /// The list of ranks that have come, at rank 0.
     roster: Option<Roster>,
-    /// The ranks that are missing, as rank 0 said.
+    /// The missing ranks, as rank 0 reported them.
     pub(super) missing: Vec<usize>,
-    /// Rank 0 has no descriptor left, of so many.
+    /// The number of descriptors of rank 0, if it has none left.
     pub(super) full: Option<u32>,
-    /// What has come of the table.
+    /// The part of the table that has come.
     pub(super) table: Vec<u8>,
-    /// Until when rank 0 waits for processes that have come once more: see `Job::begin_tree_if_all_came`.
+    /// The time until which rank 0 waits for processes that have come again: see `Job::begin_tree_if_all_came`.
     pub(super) claims_until: Option<Instant>,
     ready_children: BTreeSet<usize>,
     ready_sent: bool,
-    /// When rank 0 says next who is missing.
+    /// The time at which rank 0 next reports who is missing.
     pub(super) progress_at: Option<Instant>,
     pub(super) wait: Option<LongWait>,
 }
 
-/// The stages of forming. Rank 0 goes from `Collecting` to `Formed`, and another rank through those between.
+/// The stages of forming. Rank 0 goes from `Collecting` to `Formed`, other ranks go through the stages between.
 enum Stage {
-    /// Rank 0: not all ranks are connected.
+    /// Rank 0 collects ranks, which are not all connected yet.
     Collecting,
-    /// Looks for rank 0.
+    /// The rank looks for rank 0.
     Searching(Join),
-    /// Rank 0 has let this rank in on this connection, and it begins to listen for others.
+    /// Rank 0 has admitted this rank on this connection, and the rank begins to listen for others.
     Listening(ConnectionId, Join),
-    /// Rank 0 knows where this rank listens. It connects to its neighbours in the tree, and gets the table.
+    /// Rank 0 knows where this rank listens. The rank connects to its neighbours in the tree, and gets the table.
     Joined,
-    /// There is a rank 0 at this address already, which hears of this one. If it gives no reason, the job fails for this one.
+    /// Another rank 0 has this address, and this one reports to it. If that gives no reason, the job fails with this
+    /// error.
     SecondRoot(SocketAddr, Error),
     /// All ranks are connected.
     Formed { at: Instant },
 }
 
 impl Formation {
-    /// Rank 0, which listens at `address`, collects all ranks.
+    /// Makes the formation of rank 0, which listens at `address` and collects all ranks.
     pub(crate) fn of_root(plan: &Plan, address: String, root: Entry) -> Self {
         let roster = Some(Roster::new(plan, address, root));
         Self { roster, ..Self::at(Stage::Collecting) }
@@ -74,14 +75,15 @@ impl Formation {
         Self::at(Stage::Searching(join))
     }
 
-    /// A second rank 0, which finds its `place` taken. Nobody would hear of it, and the first would wait for a rank that was
-    /// started as another rank 0, until its time is up. So it goes there as a rank that joins would, and says who it is. It
-    /// fails for the reason that it hears, or for that given here.
+    /// Makes the formation of a second rank 0, which finds its `place` taken. Without it nobody would hear of this
+    /// process, and the first rank 0 would wait until its time is up for a rank that was wrongly started as another
+    /// rank 0. So this process connects there like a rank that joins, and says who it is. It fails for the reason
+    /// that it gets, or with `otherwise`.
     pub(crate) fn of_second_root(place: SocketAddr, otherwise: Error) -> Self {
         Self::at(Stage::SecondRoot(place, otherwise))
     }
 
-    /// The table of a job of one rank, which is rank 0 and needs no other.
+    /// Returns the table of a job of one rank, which is rank 0 and needs no other.
     pub(crate) fn table_of_one(&self) -> Table {
         let bytes = self.roster().and_then(Roster::table).unwrap_or_default();
         let Ok(table) = Table::parse(bytes, 0, 1) else { unreachable!("rank 0 of one has a complete list") };
@@ -110,12 +112,12 @@ impl Formation {
         }
     }
 
-    /// Rank 0's list of the job that has formed.
+    /// Returns rank 0's list of ranks if the job has formed.
     pub(super) fn complete_mut(&mut self) -> Option<&mut Roster> {
         self.formed_at().and(self.roster.as_mut())
     }
 
-    /// Rank 0's list, until the job has formed.
+    /// Returns rank 0's list of ranks until the job has formed.
     pub(super) fn roster(&self) -> Option<&Roster> {
         self.roster.as_ref().filter(|_| self.formed_at().is_none())
     }
@@ -125,7 +127,7 @@ impl Formation {
         self.roster.as_mut().filter(|_| forms)
     }
 
-    /// Why a second rank 0 fails if it hears no reason.
+    /// Returns the error of a second rank 0 that gets no reason.
     pub(super) fn second_root(&self) -> Option<&Error> {
         match &self.stage {
             Stage::SecondRoot(_, otherwise) => Some(otherwise),
@@ -133,7 +135,7 @@ impl Formation {
         }
     }
 
-    /// The ranks that are missing, as far as known here.
+    /// Returns the missing ranks, as far as they are known here.
     pub(super) fn missing(&self) -> Vec<usize> {
         self.roster().map_or_else(|| self.missing.clone(), Roster::missing)
     }
@@ -147,7 +149,8 @@ impl Formation {
     }
 }
 
-/// How long a second rank 0 waits for an answer. A rank 0 that forms a job answers at once; another program may never.
+/// The longest time that a second rank 0 waits for an answer. A rank 0 that forms a job answers at once; another
+/// program may never.
 const SECOND_ROOT_LIMIT: Duration = Duration::from_secs(5);
 
 impl Job {
@@ -185,7 +188,7 @@ impl Job {
         self.send_progress();
     }
 
-    /// Rank 0 has admitted this rank, which now begins to listen.
+    /// Begins to listen, after rank 0 has admitted this rank.
     pub(super) fn joined(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.phase = Phase::Root;
@@ -211,7 +214,7 @@ impl Job {
         self.say([id], frame::encode(Kind::Join, &entry.encode()));
     }
 
-    /// A frame from a rank that was admitted.
+    /// Handles a frame from a rank that was admitted.
     pub(super) fn on_member_frame(
         &mut self,
         id: ConnectionId,
@@ -221,7 +224,7 @@ impl Job {
         match frame.kind {
             Kind::Notice => self.on_notice(id, frame),
             Kind::Retire => self.proof_withdrawn(id),
-            // The notice of the failure is on its way to it.
+            // The notice of the failure is on its way to that rank.
             Kind::Join if self.failed.is_some() => Ok(()),
             Kind::Join => {
                 let entry = Entry::parse(&frame.payload)?;
@@ -256,13 +259,13 @@ impl Job {
         self.fail(error, None);
     }
 
-    /// A frame from rank 0, on the connection over which the job forms.
+    /// Handles a frame from rank 0, on the connection over which the job forms.
     pub(super) fn on_root_frame(&mut self, id: ConnectionId, frame: &Frame) -> Result<(), Malformed> {
         match frame.kind {
             Kind::Notice => self.on_notice(id, frame),
             Kind::Progress => self.formation.take_progress(frame),
             Kind::Parent => self.on_parent(frame),
-            // Only its children get the table from rank 0.
+            // Only the children of rank 0 get the table from it.
             Kind::Table if self.parent() == Some(0) => {
                 self.link_up(id, Link::new(0, true));
                 self.on_table_frame(0, frame)
@@ -285,7 +288,7 @@ impl Job {
         }
     }
 
-    /// Says `Ready` to the parent, or `Go` at rank 0, once all children have said `Ready`.
+    /// Sends `Ready` to the parent, or `Go` at rank 0, once all children have sent `Ready`.
     pub(super) fn tree_progressed(&mut self) {
         let (me, n) = (self.plan.rank, self.plan.n_ranks);
         let below = tree::children(me, n).all(|child| self.formation.ready_children.contains(&child));
@@ -305,7 +308,7 @@ impl Job {
         }
     }
 
-    /// Sends a frame without a payload to a neighbour in the tree; `false` if it is not connected yet.
+    /// Sends a frame without a payload to a neighbour in the tree. Returns `false` if it is not connected yet.
     fn send_empty(&mut self, rank: usize, kind: Kind) -> bool {
         let links = self.connections_in(|phase| matches!(phase, Phase::Link(link) if link.peer == rank));
         let first = links.into_iter().next();

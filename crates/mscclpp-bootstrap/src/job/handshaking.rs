@@ -1,4 +1,4 @@
-//! From a bare connection to a proven one.
+//! The handshake that makes a bare connection a proven one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,14 +17,15 @@ use crate::protocol::hello::{Hello, Origin, PROTOCOL_VERSION, Purpose, Rejection
 use crate::{Error, LOG, Party};
 use mscclpp_net::wire::{Malformed, Wire};
 
-/// How long a rank asks again where a job is complete: an earlier job of the same processes may be about to end. If ranks may be
-/// replaced, until its time is up: the complete generation will end.
+/// The time for which a rank asks again if the job at the address is complete, because an earlier job of the same
+/// processes may be about to end. If ranks may be replaced, a rank asks until its time is up, because the complete
+/// generation will end.
 const EARLIER_JOB_LIMIT: Duration = Duration::from_secs(2);
 
 impl Job {
     pub(super) fn on_handshake_frame(&mut self, id: ConnectionId, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        // Each phase ends with the first frame, whatever that is.
+        // Each phase ends with its first frame, whatever that is.
         let (peer, outcome) = match std::mem::replace(&mut connection.phase, Phase::Leaving) {
             Phase::Unproven(responder) => return self.on_hello(id, &responder, frame),
             Phase::Greeting { peer, purpose, nonce } => (peer, self.prove(id, peer, purpose, nonce, frame)),
@@ -68,11 +69,12 @@ impl Job {
         Ok(())
     }
 
-    /// The other end has proved itself too, and has answered.
+    /// Handles the answer of the other end, which has proved itself too.
     fn answered(&mut self, id: ConnectionId, peer: usize, purpose: Purpose, answer: Answer) {
         if self.failed.is_some() || self.is_closing() {
-            // The other end has been sent this rank's notice or goodbye, and will close the connection. What it sends meanwhile is read: by
-            // closing with bytes unread this rank would have its last words thrown away.
+            // The other end has been sent this rank's notice or goodbye, and will close the connection. Until then
+            // this rank reads what comes: if it closed the connection with bytes unread, the system would throw its
+            // last frames away.
             if let Some(connection) = self.connections.get_mut(&id) {
                 connection.phase = Phase::Abandoned { peer };
                 connection.has_proved_itself();
@@ -133,15 +135,16 @@ impl Job {
         }
     }
 
-    /// The rank 0 that is there already has answered to this one: with the reason why this one is not needed, perhaps.
+    /// Handles the answer of the first rank 0 to this second one. `reason` is why this one is not needed, if the
+    /// first one said so.
     fn second_root_answered(&mut self, reason: Option<Error>) {
         let Some(otherwise) = self.formation.second_root().cloned() else { return };
-        // Under a unique id, it can be something else only if the id was used for another job.
+        // Under a unique id, another answer is possible only if the id was used for another job.
         let counts = |error: &Error| self.plan.by_address || matches!(error, Error::DuplicateRank { .. });
         self.fail(&reason.filter(counts).unwrap_or(otherwise), None);
     }
 
-    /// The first frame on a connection that somebody else opened.
+    /// Handles the first frame on a connection that another process opened.
     fn on_hello(&mut self, id: ConnectionId, responder: &Responder, frame: &handshake::Frame) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         match self.plan.key.verify(responder, frame) {
@@ -161,7 +164,7 @@ impl Job {
         }
     }
 
-    /// Somebody with the job's key has proved itself: admits it, or answers why not.
+    /// Admits a process that has proved that it has the job's key, or answers why not.
     fn admit(&mut self, id: ConnectionId, verified: Verified, hello: &Hello) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let from = hello.process.at(connection.remote);
@@ -191,7 +194,8 @@ impl Job {
         };
         let rank = self.plan.rank;
         match &fatal {
-            // Before anybody hears of it, and may end this process. A job that has formed may only be about to end.
+            // This is logged before anybody hears of the error, which may end this process. A job that has formed may
+            // only be about to end.
             Some(error) if forms => {
                 tracing::error!(target: LOG, rank, %from, %error, "did not admit a member");
             }
@@ -210,7 +214,7 @@ impl Job {
         }
     }
 
-    /// A member that was admitted withdraws its proof (S1): it waited too long for the answer, and tries another address.
+    /// Handles a member that withdraws its proof (S1): it waited too long for the answer, and tries another address.
     pub(super) fn proof_withdrawn(&mut self, id: ConnectionId) -> Result<(), Malformed> {
         let Some(Phase::Member { rank, joined: false, .. }) = self.connections.get(&id).map(|c| &c.phase)
         else {
@@ -224,25 +228,28 @@ impl Job {
         Ok(())
     }
 
-    /// Where another process is that was admitted as the same rank. One process comes twice if its first connection has broken, which
-    /// is heard of here later; so does a process in the place of one that is gone, if ranks may be replaced.
+    /// Returns the origin of another process that was admitted as the same rank. One process may come twice if its
+    /// first connection has broken, which is noticed here later. So may a process that replaces one that is gone, if
+    /// ranks may be replaced.
     pub(super) fn claim_of_another(&self, id: ConnectionId, rank: usize, from: &Origin) -> Option<Origin> {
         self.claims(id, rank).find(|claim| !self.may_follow(from, claim)).cloned()
     }
 
-    /// Whether this rank was admitted on another connection, too, to the same process or to one that may be in its place.
+    /// Returns whether this rank was admitted on another connection too, for the same process or for one that it may
+    /// replace.
     pub(super) fn claims_again(&self, id: ConnectionId, rank: usize, from: &Origin) -> bool {
         self.claims(id, rank).any(|claim| self.may_follow(claim, from))
     }
 
-    /// Whether who comes from `next` may be the same rank as who came from `first`, whose connection has ended or is about to.
+    /// Returns whether the process at `next` may be the same rank as the one at `first`, whose connection has ended
+    /// or is about to.
     fn may_follow(&self, next: &Origin, first: &Origin) -> bool {
         self.plan.is_elastic() || next.process == first.process
     }
 
-    /// The other connections that were admitted as this rank: where they are from.
+    /// Returns the origins of the other connections that were admitted as this rank.
     fn claims(&self, id: ConnectionId, rank: usize) -> impl Iterator<Item = &Origin> {
-        // Most often there is none, and the search can be saved.
+        // Usually there is none, and the search is skipped.
         let contested = self.formation.roster().filter(|roster| roster.is_contested());
         let others = contested.into_iter().flat_map(move |_| self.connections.iter());
         others.filter_map(move |(&other, connection)| match &connection.phase {
@@ -251,7 +258,7 @@ impl Job {
         })
     }
 
-    /// Whether a rank may have a link to this one: the job's id, or why not.
+    /// Checks that a rank may have a link to this one. Returns the job's id, or why not.
     fn admit_peer(&self, hello: &Hello) -> Result<[u8; 16], Refused> {
         let n = self.plan.n_ranks as u32;
         let refused = |rejection| Refused { rejection, fatal: None };
@@ -275,7 +282,7 @@ impl Job {
     }
 }
 
-/// What a rank says of itself to `peer`.
+/// Returns the hello of a rank to `peer`.
 pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
     let launched = plan.launched.as_ref().map(|job| job.id);
     Hello {
@@ -292,7 +299,8 @@ pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) ->
     }
 }
 
-/// The error of a rank that `peer` at `remote` does not let in. Nothing if it listens there that was not looked for.
+/// Returns the error of a rank that `peer` at `remote` refused. Returns `None` if another rank than the wanted one
+/// listens there.
 fn reason(
     plan: &Plan,
     peer: usize,

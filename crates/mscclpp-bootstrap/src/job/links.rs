@@ -1,10 +1,10 @@
-//! Connections between ranks: messages, goodbyes, and what to do when a rank on the way has left.
+//! Connections between ranks: messages, goodbyes, and the repair of the tree after a rank has left.
 //!
-//! A connection is opened when there is first something to send, or something is waited for, and serves both directions.
-//! Two ranks that open one at the same time have two: each then sends a last frame on the one that the higher rank
-//! opened and keeps to the other. One that tried a second address, because its proof was not answered at the first, may
-//! come to have two by itself: both serve. Messages carry numbers, so their order does not depend on the connection, and
-//! none is lost in the change.
+//! A connection is opened when there is something to send for the first time, or something is waited for, and serves
+//! both directions. If two ranks open one at the same time, they have two: each then sends a last frame on the one
+//! that the higher rank opened and keeps to the other. A rank that tried a second address, because its proof was not
+//! answered at the first, may have two connections of its own: both are used. Messages carry numbers, so their order
+//! does not depend on the connection, and none is lost in the change.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,37 +23,38 @@ use crate::protocol::tree;
 use crate::{Error, LOG};
 use mscclpp_net::wire::{Malformed, Reader};
 
-/// A rank at none of whose addresses anybody listens has left, unless news of its death come within this time.
+/// The time after which a rank counts as having left if nobody listens at any of its addresses and nothing was heard
+/// of its death.
 const GRACE: Duration = Duration::from_secs(1);
-/// After a rank's parent in the tree has left, the rank looks for another after this time. In a job that is ending, all
-/// have left by then.
+/// The delay before a rank whose parent in the tree has left looks for another. In a job that is ending, all have
+/// left by then.
 const RELINK_DELAY: Duration = Duration::from_millis(500);
 
-/// Set when a message was handed to the system. Only who sent the message looks at it.
+/// A flag that is set when a message was handed to the system. Only the sender of the message reads it.
 pub(crate) type Written = Arc<AtomicBool>;
 
-/// What is known of one other rank.
+/// The state of one other rank.
 #[derive(Default)]
 pub(super) struct Peer {
-    /// The connections to it, oldest first.
+    /// The connections to the rank, oldest first.
     links: Vec<ConnectionId>,
-    /// The one messages are sent on.
+    /// The connection on which messages are sent.
     sender: Option<ConnectionId>,
     waiting: VecDeque<(Vec<Vec<u8>>, Option<Written>)>,
     sent: u64,
     incoming: Sequence,
-    /// It has said goodbye, after so many messages.
+    /// The number of messages that the rank had sent when it said goodbye, if it has.
     farewell: Option<u64>,
     departed: bool,
 }
 
 impl Peer {
-    /// How many messages it was, or is being, sent.
+    /// Returns how many messages the rank was, or is being, sent.
     pub(super) fn sent(&self) -> u64 {
         self.sent - self.waiting.len() as u64
     }
 
-    /// Drops what waits for a connection. The numbers of these messages are free again: they have not been sent.
+    /// Drops the messages that wait for a connection. Their numbers are free again, because they have not been sent.
     pub(super) fn drop_waiting(&mut self) {
         self.sent = self.sent();
         self.waiting.clear();
@@ -82,7 +83,7 @@ impl Job {
         }
     }
 
-    /// Sees that there is a connection to a rank, or that one is looked for.
+    /// Makes sure that there is a connection to a rank, or that one is being opened.
     pub(super) fn open(&mut self, rank: usize) {
         let peer = self.peers.entry(rank).or_default();
         if !peer.links.is_empty()
@@ -103,7 +104,7 @@ impl Job {
         self.dial(rank, Dial::new(Purpose::Peer, candidates, self.now, deadline));
     }
 
-    /// Whether a rank has not left, as far as is known. If nothing is known, a connection to it is looked for.
+    /// Returns whether a rank has not left, as far as is known. If nothing is known, a connection to it is opened.
     pub(super) fn is_here(&mut self, rank: usize) -> bool {
         if rank == self.plan.rank {
             return true;
@@ -120,12 +121,14 @@ impl Job {
         }
         self.tell_latecomer(id);
         if self.dials.get(&rank).is_some_and(|dial| dial.purpose == Purpose::Peer) {
-            // It need not be looked for any more. If it leaves now, nobody listens there, while what it sent is still to come.
+            // The search ends. If the rank leaves now, nobody listens there, while messages that it sent are still to
+            // come.
             self.dials.remove(&rank);
             self.give_up_attempts(Some(rank));
         }
         if self.is_closing() && self.failed.is_none() {
-            // It was accepted just before this rank stopped to listen, so the goodbyes to the others did not reach it.
+            // The connection was accepted just before this rank stopped listening, so the goodbyes to the others did
+            // not reach it.
             self.say_goodbye(id, rank);
         }
         let peer = self.peers.entry(rank).or_default();
@@ -152,7 +155,7 @@ impl Job {
         self.queue_write(id);
     }
 
-    /// Of two connections that both sides opened at once, gives up the one the higher rank opened.
+    /// Retires one of two connections that both sides opened at once: the one that the higher rank opened.
     fn retire_surplus(&mut self, rank: usize) {
         let Some(peer) = self.peers.get(&rank) else { return };
         let first_opened_by = |we: bool| {
@@ -188,7 +191,7 @@ impl Job {
             Kind::Message | Kind::Rest => {
                 let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
                 let credit = connection.intake.take(frame.payload.len());
-                // After our goodbye nothing may follow.
+                // Nothing may follow this side's goodbye.
                 if let (Some(credit), None) = (credit, self.closing) {
                     connection.outbox.push_urgent(credit);
                     self.queue_write(id);
@@ -224,14 +227,15 @@ impl Job {
                 if let Some(peer) = self.peers.get_mut(&rank)
                     && peer.sender == Some(id)
                 {
-                    // The handshake of the other connection may not be complete on this side; until then messages wait.
+                    // The handshake of the other connection may not be complete on this side; until then messages
+                    // wait.
                     peer.sender = None;
                     if let Some(&other) = peer.links.iter().find(|&&t| t != id) {
                         self.send_on(rank, other);
                     }
                 }
                 self.retire(id);
-                // If this side retired first, writing can be finished now.
+                // If this side retired first, it can finish writing now.
                 self.queue_write(id);
             }
             Kind::Notice => self.on_notice(id, &frame)?,
@@ -258,7 +262,7 @@ impl Job {
         self.remove(id);
     }
 
-    /// A rank that has said goodbye is gone once all it sent before has arrived, on whichever connection.
+    /// Lets a rank leave that has said goodbye, once everything it sent before has arrived, on whichever connection.
     fn leave_if_done(&mut self, rank: usize) {
         let Some(peer) = self.peers.get(&rank) else { return };
         if peer.farewell.is_some_and(|count| peer.incoming.delivered() >= count) {
@@ -273,7 +277,7 @@ impl Job {
         }
         tracing::debug!(target: LOG, rank = self.plan.rank, peer = rank, "a rank has left");
         peer.waiting.clear();
-        // Without the search, nobody would keep the deadlines of its attempts.
+        // Without the search, nobody would watch the deadlines of its attempts.
         self.dials.remove(&rank);
         self.give_up_attempts(Some(rank));
         self.actions.push_back(Action::Gone { peer: rank, error: error.clone() });
@@ -299,9 +303,10 @@ impl Job {
         self.peer_lost(link.peer, why, id);
     }
 
-    /// A connection to a rank has ended for which another one stood, or stands: the other side may have taken that for a link,
-    /// while this side had not heard the answer to its proof yet. If there is none left, callers would wait for ever for what was
-    /// on it, so the rank is looked for again. It is found to have left, or else it hears that the other connection has ended.
+    /// Opens a new connection to a rank after one of several has ended. The other side may have taken a connection
+    /// for a link while this side had not heard the answer to its proof yet. If none is left, callers would wait for
+    /// ever for the messages on it. So a new one is opened: either the rank turns out to have left, or it learns that
+    /// the other connection has ended.
     pub(super) fn look_again(&mut self, rank: usize) {
         let proved = |c: &Connection| matches!(c.phase, Phase::Proved { peer, .. } if peer == rank);
         let known = self.peers.contains_key(&rank) && self.is_formed();
@@ -310,7 +315,7 @@ impl Job {
         }
     }
 
-    /// No address of a rank answers. Has it left?
+    /// Lets a rank count as having left if no address of it answers for long enough.
     pub(super) fn consider_gone(&mut self, rank: usize) {
         let Some(dial) = self.dials.get(&rank) else { return };
         let refused = dial.purpose == Purpose::Peer && dial.search.all_refused();
@@ -319,9 +324,9 @@ impl Job {
         }
     }
 
-    /// Connects to a rank above, in place of one that has left, so that news of a failure still reach everybody: the
-    /// nearest ancestor that is there, or else the lowest rank that is. Numbers fall along these connections, so
-    /// they make no circle, and only the lowest rank of all has none: they connect all.
+    /// Connects to a rank above in place of one that has left, so that news of a failure still reaches everybody: the
+    /// nearest ancestor that has not left, or else the lowest rank that has not. Numbers fall along these
+    /// connections, so they form no circle, and only the lowest rank of all has none: they connect all ranks.
     pub(super) fn relink(&mut self) {
         if self.relink_at.is_none_or(|at| at > self.now) {
             return;

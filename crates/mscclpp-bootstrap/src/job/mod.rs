@@ -1,20 +1,21 @@
-//! A job, as one of its ranks sees it: a machine without sockets, threads, clocks and randomness.
+//! A job, as one of its ranks sees it: a state machine without sockets, threads, clocks and randomness.
 //!
-//! Events go in: connections that came, bytes, ends of connections, commands of callers, the time. Each is a method that
-//! begins with `on_`. Actions come out ([`Job::next_action`]): dial, write, close, deliver, and so on. They are to be carried
-//! out in their order; other events may be told while some still wait. `tcp` does this with sockets and a thread, and `simulation` with a network
-//! that it plays. `docs/design/job.md` describes the states.
+//! Events go in: new connections, bytes, ends of connections, commands of callers, the time. Each is a method that
+//! begins with `on_`. Actions come out ([`Job::next_action`]): dial, write, close, deliver, and so on. They must be
+//! carried out in their order; other events may be reported while some actions still wait. `tcp` does this with
+//! sockets and a thread, and `simulation` with a simulated network. `docs/design/job.md` describes the states.
 //!
-//! Invariants that the comments refer to:
-//! - **S1** For the side that was connected to, a connection is a rank's from the proof of that rank on: its end is then
-//!   that of a link. The opener therefore gives up no connection on which it has sent its proof, and when it fails or
-//!   leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection at any time. A
-//!   rank that joins can withdraw a proof that is not answered, by a retirement behind it, and has no other meanwhile.
-//! - **S2** The end of a link without a goodbye or a retirement, both of which come in order after all else on it, is the
-//!   loss of the peer.
+//! The comments refer to these invariants:
+//! - **S1** For the side that was connected to, a connection belongs to a rank from the proof of that rank on: its
+//!   end is then that of a link. The opener therefore gives up no connection on which it has sent its proof, and when
+//!   it fails or leaves, it sends its notice or goodbye there too. Before the proof either side may end a connection
+//!   at any time. A rank that joins can withdraw a proof that is not answered, by a retirement behind it, and opens
+//!   no other connection before that.
+//! - **S2** The end of a link without a goodbye or a retirement, both of which come in order after everything else on
+//!   it, is the loss of the peer.
 //! - **S3** The first failure is final. It is written to all proven connections before callers see it, so that a rank
 //!   whose process ends on the error has passed it on.
-//! - **S4** The same events at the same times lead to the same actions: nothing is iterated over in a random order.
+//! - **S4** The same events at the same times lead to the same actions: no iteration is in a random order.
 
 mod admission;
 mod clash;
@@ -54,43 +55,43 @@ pub(crate) use handshaking::hello;
 pub(crate) use links::Written;
 pub(crate) use plan::{Join, Plan};
 
-/// How many refused strangers are named in the message of a time-out.
+/// The most refused strangers that the message of a time-out names.
 const NOTES: usize = 8;
 
-/// Names a connection of a rank. They count up from 1.
+/// The number of a connection of a rank. Numbers count up from 1.
 pub(crate) type ConnectionId = u64;
 
-/// What is to be done outside.
+/// An action that the driver of the job must carry out.
 pub(crate) enum Action {
     /// Connect to an address. The outcome is [`Job::on_connected`] or [`Job::on_dial_failed`].
     Dial { id: ConnectionId, address: SocketAddr },
-    /// There is something to write on a connection: see [`Job::pending`].
+    /// Write on a connection, which has something to write: see [`Job::pending`].
     Write { id: ConnectionId },
-    /// Tell the other side that nothing more will come, and read on.
+    /// Tell the other side that nothing more will come, and keep reading.
     FinishWriting { id: ConnectionId },
-    /// Close a connection. Nothing more is to be told of it.
+    /// Close a connection. Nothing more is to be reported about it.
     Close { id: ConnectionId },
-    /// Listen where those can connect who reach `local`. The outcome is [`Job::on_listening`].
+    /// Listen at an address that is reachable for processes that reach `local`. The outcome is [`Job::on_listening`].
     Listen { local: IpAddr },
     /// Accept no more connections.
     StopListening,
-    /// All ranks are connected.
+    /// Report that all ranks are connected.
     Formed(Arc<Table>),
-    /// A message for the callers of this rank.
+    /// Deliver a message to the callers of this rank.
     Deliver { stream: Stream, bytes: Vec<u8> },
-    /// A message to a peer has been written.
+    /// Report that a message to a peer has been written.
     Sent(Written),
-    /// A peer cannot be reached any more, for this reason.
+    /// Report that a peer cannot be reached any more, for this reason.
     Gone { peer: usize, error: Error },
-    /// The job has failed.
+    /// Report that the job has failed.
     Failed(Error),
 }
 
-/// What a caller of this rank wants.
+/// A command of a caller of this rank.
 pub(crate) enum Command {
     /// Send a message.
     Send { stream: Stream, bytes: Vec<u8>, written: Option<Written> },
-    /// See that there is a connection to a peer, so that its end is noticed.
+    /// Make sure that there is a connection to a peer, so that its end is noticed.
     Open { peer: usize },
     /// Fail the job.
     Fail(Error),
@@ -100,20 +101,21 @@ pub(crate) enum Command {
 
 pub(crate) struct Job {
     plan: Plan,
-    /// When the current event happened.
+    /// The time of the current event.
     now: Instant,
     actions: VecDeque<Action>,
     connections: BTreeMap<ConnectionId, Connection>,
     last_id: ConnectionId,
-    /// Connections that have not proved themselves, oldest first, and some that have meanwhile.
+    /// The connections that have not proved themselves, oldest first, and some that have meanwhile.
     unproven: VecDeque<ConnectionId>,
     peers: BTreeMap<usize, Peer>,
     dials: BTreeMap<usize, Dial>,
     formation: Formation,
     table: Option<Arc<Table>>,
-    /// Where this rank found rank 0.
+    /// The address at which this rank found rank 0.
     root_at: Option<SocketAddr>,
-    /// The neighbour that failures above this rank come from, and when to look for another after it left.
+    /// The neighbour from which failures above this rank come; the next field is when to look for another after it
+    /// left.
     uplink: Option<usize>,
     relink_at: Option<Instant>,
     failed: Option<Error>,
@@ -150,7 +152,7 @@ impl Job {
 
     // ---- Actions ---------------------------------------------------------------------------------------------------
 
-    /// What is to be done next, if anything is.
+    /// Returns the next action, if there is one.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         loop {
             let action = self.actions.pop_front()?;
@@ -164,18 +166,18 @@ impl Job {
         }
     }
 
-    /// The bytes to write next on a connection; empty if there are none now. What was written of them is told by
-    /// [`on_written`](Self::on_written).
+    /// Returns the bytes to write next on a connection; empty if there are none now. The caller reports written bytes
+    /// by [`on_written`](Self::on_written).
     pub(crate) fn pending(&self, id: ConnectionId) -> &[u8] {
         self.connections.get(&id).map_or(&[], |connection| connection.outbox.pending())
     }
 
-    /// Whether this connection is of interest still.
+    /// Returns whether the job still needs this connection.
     pub(crate) fn is_open(&self, id: ConnectionId) -> bool {
         self.connections.contains_key(&id)
     }
 
-    /// When to call [`on_time`](Self::on_time), if nothing else happens.
+    /// Returns the time at which to call [`on_time`](Self::on_time), if nothing else happens.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let attempts = match self.dials.is_empty() {
             true => None,
@@ -202,7 +204,7 @@ impl Job {
         self.relink();
     }
 
-    /// Event: a caller wants something.
+    /// Event: a caller has given a command.
     pub(crate) fn on_command(&mut self, now: Instant, command: Command) {
         self.set_time(now);
         match command {
@@ -224,7 +226,7 @@ impl Job {
                 Phase::Unproven(_) | Phase::Greeting { .. } | Phase::Proved { .. } => {
                     reader.take().map(|frame| frame.map(|frame| self.on_handshake_frame(id, &frame)))
                 }
-                // What is said there means nothing any more.
+                // Bytes on such a connection have no meaning any more.
                 Phase::Connecting { .. } | Phase::Abandoned { .. } | Phase::Leaving => {
                     reader.take::<u8>().map(|frame| frame.map(drop))
                 }
@@ -240,7 +242,7 @@ impl Job {
         }
     }
 
-    /// Event: so many of the [`pending`](Self::pending) bytes were written.
+    /// Event: this many of the [`pending`](Self::pending) bytes were written.
     pub(crate) fn on_written(&mut self, now: Instant, id: ConnectionId, bytes: usize) {
         self.set_time(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -252,7 +254,7 @@ impl Job {
         }
     }
 
-    /// Event: a connection has ended, or broken. Bytes that came before are to be told first.
+    /// Event: a connection has ended, or broken. Bytes that came before must be reported first.
     pub(crate) fn on_end(&mut self, now: Instant, id: ConnectionId, why: &str) {
         self.set_time(now);
         self.end(id, why);
@@ -264,21 +266,21 @@ impl Job {
 
     // ---- Connections -----------------------------------------------------------------------------------------------
 
-    /// Takes a connection in.
+    /// Adds a connection.
     fn enter(&mut self, connection: Connection) -> ConnectionId {
         self.last_id += 1;
         self.connections.insert(self.last_id, connection);
         self.last_id
     }
 
-    /// Takes a connection out and closes it.
+    /// Removes a connection and closes it.
     fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         self.actions.push_back(Action::Close { id });
         Some(connection)
     }
 
-    /// There may be something to write on this connection, or nothing any more.
+    /// Queues an action to write on this connection, whether or not something is left to write.
     fn queue_write(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if !matches!(connection.phase, Phase::Connecting { .. })
@@ -308,15 +310,15 @@ impl Job {
         if matches!(connection.phase, Phase::Leaving) {
             self.remove(id);
         } else if (self.closing.is_some() && !connection.is_unproven()) || connection.is_retired() {
-            // It is read on until the other side has finished too: closing with bytes unread, or to come, would make
-            // the system throw away what is still on its way there.
+            // The connection is read until the other side has finished too: closing it with bytes unread, or to come,
+            // would make the system throw away bytes that are still on their way to the other side.
             if !std::mem::replace(&mut connection.finished_writing, true) {
                 self.actions.push_back(Action::FinishWriting { id });
             }
         }
     }
 
-    /// A connection has ended. What that means depends on its phase.
+    /// Handles the end of a connection. The meaning depends on its phase.
     fn end(&mut self, id: ConnectionId, why: &str) {
         let Some(connection) = self.remove(id) else { return };
         let remote = connection.remote;
@@ -333,7 +335,7 @@ impl Job {
             Phase::Member { rank, joined: false, from } if self.claims_again(id, rank, &from) => {
                 self.begin_tree_if_all_came();
             }
-            // By S1, also one that has sent nothing since its proof.
+            // By S1, this also holds for a member that has sent nothing since its proof.
             Phase::Member { rank, .. } if !self.is_formed() => self.peer_lost(rank, why, id),
             Phase::Root if !self.is_formed() => self.peer_lost(0, why, id),
             Phase::Link(link) => self.link_ended(&link, id, why),
@@ -354,8 +356,9 @@ impl Job {
         self.formation.formed_at().is_some()
     }
 
-    /// Says how a stranger was refused, at once: another rank's end may be this one's before its time is up. Also keeps it
-    /// for the message of a time-out. One that comes again and again, each time from another port, is named once.
+    /// Logs how a stranger was refused, at once, because another rank's end may be this one's before its time is up.
+    /// Also keeps it for the message of a time-out. A stranger that comes again, each time from another port, is
+    /// named once.
     fn note_refusal(&mut self, address: SocketAddr, outcome: String) {
         let known = |note: &Attempt| note.address.ip() == address.ip() && note.outcome == outcome;
         if self.notes.len() < NOTES && !self.notes.iter().any(known) {

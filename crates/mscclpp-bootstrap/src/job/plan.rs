@@ -1,4 +1,4 @@
-//! What a rank knows when it starts.
+//! The parameters of a rank when it starts.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,24 +11,24 @@ pub(crate) struct Plan {
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
     pub(crate) key: JobKey,
-    /// Not known yet by a rank that was given an address.
+    /// The id of the job; a rank that was given an address does not know it yet.
     pub(crate) job: Option<JobId>,
     pub(crate) timeout: Duration,
     pub(crate) deadline: Instant,
-    /// The job was named by an address that another job may have been given too.
+    /// Whether the job was named by an address, which another job may have been given too.
     pub(crate) by_address: bool,
-    /// What the launcher calls the job, if it was named by an address.
+    /// The launcher's name of the job, if the job was named by an address.
     pub(crate) launched: Option<LaunchedJob>,
-    /// Of a job whose ranks may be replaced: the last generation in which this rank was, or 0.
+    /// The last generation in which this rank was, or 0, in a job whose ranks may be replaced.
     pub(crate) last_generation: Option<u64>,
-    /// After which time it is first logged who is waited for.
+    /// The time after which the wait for missing ranks is first logged.
     pub(crate) log_after: Duration,
-    /// The process of this rank, as it says it to others.
+    /// The process of this rank, as it describes itself to others.
     pub(crate) process: Process,
 }
 
 impl Plan {
-    /// What a rank of some job knows, which has this time from now on to form.
+    /// Makes the plan of a rank of some job, which has `timeout` from now on to form.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn for_tests(rank: usize, n_ranks: usize, key: JobKey, timeout: Duration) -> Self {
         Self {
@@ -46,13 +46,14 @@ impl Plan {
         }
     }
 
-    /// Whether ranks of the job that are gone may be replaced: then a rank that comes while it is complete comes for its next
-    /// generation.
+    /// Returns whether ranks that are gone may be replaced. Then a rank that comes while the job is complete comes
+    /// for its next generation.
     pub(crate) fn is_elastic(&self) -> bool {
         self.last_generation.is_some()
     }
 
-    /// What to do if keys differ, behind a semicolon. Nothing if the job was named by a unique id, which has its key.
+    /// Returns the advice for keys that differ, behind a semicolon. It is empty if the job was named by a unique id,
+    /// which has its key.
     pub(crate) fn secret_remedy(&self) -> &'static str {
         match self.by_address {
             true => "; give all ranks the same MSCCLPP_BOOTSTRAP_SECRET, or none of them one",
@@ -61,7 +62,7 @@ impl Plan {
     }
 }
 
-/// How a rank joins: where rank 0 may be, and what to tell it.
+/// The parameters of joining: where rank 0 may be, and what to tell it.
 pub(crate) struct Join {
     pub(crate) candidates: Vec<SocketAddr>,
     pub(crate) host: HostId,

@@ -1,4 +1,4 @@
-//! What is said while a job forms, about those who have yet to come.
+//! Progress reports about missing ranks while a job forms.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::job::formation::Formation;
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::notice;
 
-/// How soon, and then how often, rank 0 tells the ranks that have joined which are missing.
+/// The delay of rank 0's first report of missing ranks to those that have joined; the next constant is the interval.
 pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_millis(1000);
 
 impl Formation {
-    /// Why rank 0 lets nobody in, in brackets, if it has said so.
+    /// Returns why rank 0 admits nobody, in brackets, if it has said so.
     pub(super) fn no_room(&self) -> String {
         self.full.map_or_else(String::new, |descriptors| {
             format!(
@@ -36,7 +36,7 @@ impl Formation {
 }
 
 impl Job {
-    /// Rank 0 tells the ranks that have joined which are missing, and whether it has room for them.
+    /// Tells the ranks that have joined, at rank 0, which are missing, and whether there is room for them.
     pub(super) fn send_progress(&mut self) {
         if self.formation.progress_at.is_none_or(|at| at > self.now) {
             return;
@@ -44,13 +44,13 @@ impl Job {
         self.formation.progress_at = Some(self.now + PROGRESS);
         let mut payload = Vec::new();
         notice::put_ranks(&mut payload, &self.formation.missing());
-        // Ranks of an earlier version pass over it.
+        // Ranks of an earlier version ignore these bytes.
         payload.extend(self.formation.full.map(u32::to_le_bytes).into_iter().flatten());
         let joined = self.connections_in(|phase| matches!(phase, Phase::Member { joined: true, .. }));
         self.say(joined, frame::encode(Kind::Progress, &payload));
     }
 
-    /// Says who is waited for, if that takes long.
+    /// Logs who is waited for, if that takes long.
     pub(super) fn log_formation(&mut self) {
         let now = self.now;
         let Some(waited) = self.formation.wait.as_mut().and_then(|wait| wait.due(now)) else { return };
@@ -72,7 +72,7 @@ impl Job {
     }
 }
 
-/// How the search for rank 0 goes, behind a semicolon.
+/// Describes the search for rank 0 so far, behind a semicolon.
 fn what_was_tried(attempts: &[Attempt]) -> String {
     let nobody = Failed::Refused.to_string();
     if attempts.is_empty() || attempts.iter().any(|attempt| attempt.outcome != nobody) {

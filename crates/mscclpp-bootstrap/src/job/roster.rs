@@ -1,4 +1,4 @@
-//! Rank 0's list of who has come.
+//! Rank 0's list of ranks that have come.
 
 use std::collections::HashSet;
 
@@ -13,20 +13,20 @@ use crate::{Error, Party};
 pub(crate) struct Roster {
     job: JobId,
     launched: Option<LaunchedJob>,
-    /// Where rank 0 listens, for messages.
+    /// The address at which rank 0 listens, for messages.
     address: String,
     ranks: Vec<Option<(Entry, Origin)>>,
     absent: usize,
-    /// Who has proved itself, entered or not.
+    /// The ranks that have proved themselves, entered or not.
     proved: HashSet<u32>,
     /// Whether a rank has proved itself twice before it was entered.
     contested: bool,
-    /// Whether ranks may be replaced; and the last generation of the job in which any of its ranks was.
+    /// Whether ranks may be replaced; the next field is the last generation of the job in which any of its ranks was.
     elastic: bool,
     last_generation: u64,
 }
 
-/// A member that is not admitted: the answer to it, and the error if the job ends by it.
+/// The refusal of a member: the answer to it, and the error if the job ends by it.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) rejection: Rejection,
@@ -34,7 +34,7 @@ pub(crate) struct Refused {
 }
 
 impl Roster {
-    /// The list of rank 0, which listens at `address` and says this of itself.
+    /// Makes the list of rank 0, which listens at `address` and is described by `root`.
     pub(crate) fn new(plan: &Plan, address: String, root: Entry) -> Self {
         let mut ranks: Vec<_> = (0..plan.n_ranks).map(|_| None).collect();
         ranks[0] = Some((root, plan.process.at(&address)));
@@ -56,7 +56,7 @@ impl Roster {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return Err(Refused { rejection: Rejection::WrongPlace { here: 0 }, fatal: None });
         }
-        // Before all that may differ between jobs.
+        // The job is compared first, because everything else may differ between jobs.
         if let Some(rejection) = other_job(self.launched.as_ref(), hello) {
             return Err(Refused { rejection, fatal: None });
         }
@@ -76,7 +76,7 @@ impl Roster {
         let rank = hello.from as usize;
         match self.ranks.get(rank) {
             None => Err(self.mismatch("ranks", &format!("{n} ranks"), &format!("rank {rank}"), hello, from)),
-            // It comes in place of one that is gone, as is not known here yet: it asks again.
+            // The rank replaces one whose loss is not known here yet, so it asks again.
             Some(Some(_)) if self.elastic => {
                 Err(Refused { rejection: Rejection::Complete { n_ranks: n }, fatal: None })
             }
@@ -92,17 +92,17 @@ impl Roster {
         }
     }
 
-    /// A rank that was admitted takes its proof back before it was entered: it may come again.
+    /// Removes a rank that was admitted and withdraws its proof before it was entered. It may come again.
     pub(crate) fn withdraw(&mut self, rank: usize) {
         self.proved.remove(&(rank as u32));
     }
 
-    /// Whether two have been let in as the same rank.
+    /// Returns whether two processes have been admitted as the same rank.
     pub(crate) fn is_contested(&self) -> bool {
         self.contested
     }
 
-    /// Whether there are ranks that have not even proved themselves.
+    /// Returns whether there are ranks that have not even proved themselves.
     pub(crate) fn awaits_proofs(&self) -> bool {
         self.proved.len() < self.ranks.len()
     }
@@ -126,7 +126,7 @@ impl Roster {
         }
     }
 
-    /// The error if this rank has been entered, and somebody else claims to be it.
+    /// Returns the error if this rank has been entered, and another process claims to be it.
     pub(crate) fn twice(&self, rank: usize, from: &Origin) -> Option<Error> {
         let (_, first) = self.ranks.get(rank)?.as_ref()?;
         Some(self.claimed_twice(rank, first, from))
@@ -137,9 +137,9 @@ impl Roster {
         Error::DuplicateRank { rank, first, second, address: self.address.clone() }
     }
 
-    /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more: the
-    /// `other_claim` is where the other is from. It ends the job at once, since once all ranks have come nobody would wait for
-    /// what it has to say.
+    /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more;
+    /// `other_claim` is the origin of the other one. Two claims end the job at once, because once all ranks have come
+    /// nobody would wait for the message of the other.
     pub(crate) fn enter(
         &mut self,
         rank: usize,
@@ -163,12 +163,12 @@ impl Roster {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether a rank has come from this process.
+    /// Returns whether a rank has come from this process.
     pub(crate) fn has_process(&self, process: &Process) -> bool {
         self.ranks.iter().flatten().any(|(_, from)| from.process == *process)
     }
 
-    /// The table of all ranks, once all have come.
+    /// Returns the table of all ranks, once all have come.
     pub(crate) fn table(&self) -> Option<Vec<u8>> {
         if self.absent > 0 {
             return None;
@@ -178,13 +178,13 @@ impl Roster {
     }
 }
 
-/// What to answer to a rank that wants to join a job that is not the one of the launcher here; nothing if it is
-/// this one, or if this one has no name to tell it by. That rank cannot disturb this job.
+/// Returns the answer to a rank that wants to join another job of a launcher than this one. Returns `None` if it
+/// wants this job, or if this job has no name to compare. The rank cannot disturb this job.
 fn other_job(here: Option<&LaunchedJob>, hello: &Hello) -> Option<Rejection> {
     let here = here.filter(|here| here.id != hello.job)?;
     Some(match hello.version {
         PROTOCOL_VERSION => Rejection::OtherJob { theirs: here.name.clone() },
-        // Another version would not understand that.
+        // A rank of another version would not understand that answer.
         _ => {
             Rejection::Mismatch { what: "protocol versions".to_owned(), theirs: PROTOCOL_VERSION.to_string() }
         }
@@ -256,7 +256,7 @@ mod tests {
             matches!(&refused.rejection, Rejection::Mismatch { what, .. } if what == "protocol versions")
         );
         assert!(refused.fatal.is_none());
-        // A rank of this job still ends it if it does not fit.
+        // A rank of this job that does not fit still ends it.
         let misfit = Hello { job: here.id, n_ranks: 9, ..hello(1) };
         assert!(roster.admit(&misfit, &at("10.0.0.3:8")).unwrap_err().fatal.is_some());
         roster.admit(&Hello { job: here.id, ..hello(1) }, &at("10.0.0.2:7")).unwrap();

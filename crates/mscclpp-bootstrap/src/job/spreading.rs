@@ -1,8 +1,8 @@
-//! How the table of all ranks spreads: down the tree.
+//! The distribution of the table of all ranks down the tree.
 //!
-//! Rank 0 tells each rank where its parent listens, and sends the table to its own two children alone. Each rank sends it on to its
-//! children, so nobody writes it more than twice. A child may connect before its parent has the table, or after: whichever
-//! comes second sends it.
+//! Rank 0 tells each rank where its parent listens, and sends the table to its own two children alone. Each rank
+//! sends it on to its children, so nobody writes it more than twice. A child may connect before its parent has the
+//! table, or after: the later of the two events sends it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::protocol::hello::Purpose;
 use crate::protocol::table::{Table, most_bytes, parse_place};
 use crate::protocol::tree;
 
-/// How long a connection of a process that has come once more may take to end, or to go on. Its end is noticed by then, however it
-/// has broken; what does not end is the connection of another rank with this number.
+/// The time that a connection of a process that has come again may take to end, or to continue. A broken connection
+/// is noticed by then, so one that does not end is the connection of another rank with this number.
 const CLAIM_LIMIT: Duration = Duration::from_secs(5);
 
 impl Job {
-    /// Ends the job if somebody still claims to be a rank that is entered, and does not say more.
+    /// Ends the job if another process still claims to be a rank that is entered, and does not say more.
     pub(super) fn expire_claims(&mut self) {
         if self.formation.claims_until.is_none_or(|until| until > self.now) {
             return;
@@ -44,8 +44,8 @@ impl Job {
         tree::parent(self.plan.rank)
     }
 
-    /// Rank 0 begins, if all ranks have come, and no process has come once more as a rank that is entered (a connection of it may be
-    /// about to end).
+    /// Begins to distribute the table at rank 0 if all ranks have come and no process has come again as a rank that
+    /// is entered, because a connection of such a process may be about to end.
     pub(super) fn begin_tree_if_all_came(&mut self) {
         let Some(roster) = self.formation.roster().filter(|_| self.failed.is_none() && self.table.is_none())
         else {
@@ -79,7 +79,7 @@ impl Job {
         }
     }
 
-    /// Rank 0 has said where the parent of this rank listens.
+    /// Handles rank 0's message where the parent of this rank listens.
     pub(super) fn on_parent(&mut self, frame: &Frame) -> Result<(), Malformed> {
         let addresses = parse_place(&frame.payload)?;
         let Some(parent) = self.parent().filter(|&parent| parent > 0) else {
@@ -98,7 +98,7 @@ impl Job {
             return Err(Malformed("the table is not from the parent in the tree"));
         }
         if self.table.is_some() {
-            // Over a second connection to the parent.
+            // The table comes over a second connection to the parent.
             return Ok(());
         }
         let mut reader = Reader::new(&frame.payload);
@@ -119,7 +119,7 @@ impl Job {
         Ok(())
     }
 
-    /// Sends the table, if it is there and the job has not formed, to children in the tree that have connected.
+    /// Sends the table to children in the tree that have connected, if the table is there and the job has not formed.
     pub(super) fn send_table(&mut self, children: &[ConnectionId]) {
         let Some(table) = self.table.clone().filter(|_| !self.is_formed() && !children.is_empty()) else {
             return;

@@ -1,4 +1,4 @@
-//! A rank that is told what happens in an order that a job seldom meets.
+//! Tests of a rank whose events come in an order that is rare in a job.
 
 use std::io::Read;
 use std::time::Duration;
@@ -15,14 +15,14 @@ fn plan_of_rank_0() -> Plan {
     Plan { by_address: true, ..Plan::for_tests(0, 4, JobKey::none(), Duration::from_secs(600)) }
 }
 
-/// Rank 0 of four, while ranks are missing.
+/// Makes rank 0 of four, while ranks are missing.
 pub(crate) fn rank_0() -> Job {
     let plan = plan_of_rank_0();
     let formation = Formation::of_root(&plan, "127.0.0.1:1".to_owned(), entry());
     Job::new(plan, formation, Instant::now())
 }
 
-/// A link to a rank.
+/// Adds a link to a rank.
 pub(crate) fn linked(job: &mut Job, peer: usize) -> ConnectionId {
     let id = job.enter(Connection::new(([127, 0, 0, 1], 9).into(), Phase::Leaving, None));
     if let Some(connection) = job.connections.get_mut(&id) {
@@ -32,14 +32,14 @@ pub(crate) fn linked(job: &mut Job, peer: usize) -> ConnectionId {
     id
 }
 
-/// Queues a frame on a connection that means nothing.
+/// Queues a frame without meaning on a connection.
 pub(crate) fn say_something(job: &mut Job, id: ConnectionId) {
     let connection = job.connections.get_mut(&id).unwrap();
     connection.outbox.push(frame::encode(Kind::Credit, &0_u32.to_le_bytes()));
     job.queue_write(id);
 }
 
-/// Looks for a connection to a rank at these addresses.
+/// Opens a connection to a rank at these addresses.
 pub(crate) fn look_for(job: &mut Job, rank: usize, candidates: Vec<SocketAddr>, limit: Duration) {
     let dial = Dial::new(Purpose::Peer, candidates, job.now, job.now + limit);
     job.dial(rank, dial);
@@ -49,7 +49,7 @@ pub(crate) fn goodbye() -> Vec<u8> {
     frame::encode(Kind::Goodbye, &0_u64.to_le_bytes())
 }
 
-/// All that the rank wants done now.
+/// Takes all actions that the job has now.
 fn actions(job: &mut Job) -> Vec<Action> {
     std::iter::from_fn(|| job.next_action()).collect()
 }
@@ -58,7 +58,7 @@ fn entry() -> Entry {
     Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
 }
 
-/// Somebody who connects, and its challenge.
+/// Connects a process to the job. Returns the connection and the challenge on it.
 fn come(job: &mut Job) -> (ConnectionId, Vec<u8>) {
     let id = job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
     (id, job.pending(id).to_vec())
@@ -71,7 +71,7 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
     let candidates = vec![([127, 0, 0, 1], 10).into()];
     let now = job.now;
     look_for(&mut job, 2, candidates, Duration::from_secs(600));
-    // It accepts, and never says anything.
+    // The process at the address accepts, and never says anything.
     let attempt = actions(&mut job).into_iter().find_map(|action| match action {
         Action::Dial { id, .. } => Some(id),
         _ => None,
@@ -83,7 +83,8 @@ fn no_attempt_is_left_without_a_deadline_when_its_rank_leaves() {
     assert!(job.dials.is_empty() && job.connections.is_empty());
 }
 
-/// It may have been slow to answer, and connected to this rank itself. When it leaves, nobody listens at its address.
+/// The rank may have been slow to answer, and have connected to this rank itself. When it leaves, nobody listens at
+/// its address.
 #[test]
 fn a_rank_that_is_connected_has_not_left_though_its_address_refuses() {
     let mut job = rank_0();
@@ -97,7 +98,7 @@ fn a_rank_that_is_connected_has_not_left_though_its_address_refuses() {
     assert!(!actions(&mut job).iter().any(|action| matches!(action, Action::Gone { .. })));
 }
 
-/// The first one may have bound its port, and be about to listen there.
+/// The first rank 0 may have bound its port, and be about to listen there.
 #[test]
 fn a_second_rank_0_asks_again_before_the_port_counts_as_anothers() {
     let place = ([127, 0, 0, 1], 10).into();
@@ -141,7 +142,7 @@ fn a_stranger_is_ended_in_time_though_an_older_one_has_gone() {
     assert_eq!(job.wake_at(), job.connections[&younger].deadline);
 }
 
-/// S3: who sees the failure can rely on it that the others hear of it.
+/// S3: a process that sees the failure can rely on it that the others hear of it.
 #[test]
 fn a_failure_is_written_to_all_before_callers_see_it() {
     let mut job = rank_0();
@@ -167,7 +168,7 @@ fn who_is_refused_again_and_again_is_noted_once() {
     assert_eq!(job.notes.len(), 3);
 }
 
-/// What is logged on this thread meanwhile.
+/// Returns the lines that are logged on this thread while `run` runs.
 fn logged(run: impl FnOnce()) -> String {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(writer)).with_ansi(false).finish();
@@ -192,7 +193,8 @@ fn a_refused_key_is_said_at_once_with_who_has_it() {
     assert_eq!(job.notes.len(), 1, "and a time-out says it again");
 }
 
-/// Both are let in before either says more. They are of one process here, so the first to do so might be the only one alive.
+/// Both connections are admitted before either says more. They are of one process here, so the first to say more
+/// might be the only one alive.
 #[test]
 fn a_rank_that_came_twice_is_said_at_once_with_both() {
     let mut job = rank_0();
@@ -214,7 +216,7 @@ fn a_rank_that_came_twice_is_said_at_once_with_both() {
     assert!(matches!(job.failed, Some(Error::DuplicateRank { rank: 3, .. })), "{:?}", job.failed);
 }
 
-/// It was accepted at the last moment, and would take the end of the connection for a loss.
+/// The rank was accepted at the last moment, and would take the end of the connection for a loss.
 #[test]
 fn who_is_let_in_by_a_rank_that_leaves_hears_its_goodbye() {
     let mut job = rank_0();
@@ -224,7 +226,7 @@ fn who_is_let_in_by_a_rank_that_leaves_hears_its_goodbye() {
     assert_eq!(job.pending(link), goodbye());
 }
 
-/// One process whose first connection has broken: rank 0 hears of that after it has come again.
+/// A process whose first connection has broken comes again before rank 0 hears of the break.
 #[test]
 fn a_process_may_join_again_and_rank_0_waits_for_the_end_of_its_first_connection() {
     let mut job = rank_0();

@@ -1,16 +1,16 @@
-//! What each launcher says of a process.
+//! The launchers that this crate knows, and the variables that each sets.
 
 use crate::Result;
 use crate::launch::variables::{Setting, Variables};
 
-/// What starts processes and tells each which one it is.
+/// A program that starts processes and tells each its rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Launcher {
     /// The user, by variables of this library.
     Own,
-    /// Whoever sets `RANK` and `WORLD_SIZE` in the way of PyTorch, but not torchrun.
+    /// A program that sets `RANK` and `WORLD_SIZE` in the way of PyTorch, but is not torchrun.
     Torch,
-    /// torchrun, which also says so.
+    /// torchrun, which sets a variable of its own too.
     Torchrun,
     OpenMpi,
     Pmix,
@@ -19,7 +19,7 @@ pub(crate) enum Launcher {
     Kubernetes,
 }
 
-/// From the inside to the outside: each of them may be started by those behind it.
+/// The launchers from the inside to the outside: each may be started by those behind it.
 const NESTING: [Launcher; 6] = [
     Launcher::Torchrun,
     Launcher::OpenMpi,
@@ -29,20 +29,20 @@ const NESTING: [Launcher; 6] = [
     Launcher::Kubernetes,
 ];
 
-/// What one of them says.
+/// The values that a launcher gives.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) launcher: Launcher,
     pub(crate) rank: Option<Setting<usize>>,
     pub(crate) n_ranks: Option<Setting<usize>>,
     pub(crate) local_rank: Option<Setting<usize>>,
-    /// Whether all ranks are on one host, as far as it says.
+    /// Whether all ranks are on one node, as far as the launcher says.
     pub(crate) on_one_host: bool,
     pub(crate) job: Option<String>,
 }
 
 impl Claim {
-    /// What `launcher` says; none if it has not started this process.
+    /// Reads the values of `launcher`. Returns `None` if it has not started this process.
     pub(crate) fn of(launcher: Launcher, variables: &Variables<'_>) -> Result<Option<Self>> {
         let names = launcher.names();
         let rank = variables.first_number(names.rank)?;
@@ -63,8 +63,8 @@ impl Claim {
         }))
     }
 
-    /// What the launchers that are there say, from the inside to the outside; behind it, what those say that only started
-    /// another launcher.
+    /// Returns the claims of the launchers that are present, from the inside to the outside. The second list has the
+    /// claims of those that only started another launcher.
     pub(crate) fn of_launchers(variables: &Variables<'_>) -> Result<(Vec<Self>, Vec<Self>)> {
         let all = NESTING.iter().filter_map(|launcher| Self::of(*launcher, variables).transpose());
         let all: Vec<Self> = all.collect::<Result<_>>()?;
@@ -74,13 +74,14 @@ impl Claim {
         }))
     }
 
-    /// Whether `outer`, which comes later in the nesting, has started this claim's launcher, and counts processes in a different
-    /// way: one task of Slurm for each host, say, in which torchrun starts a rank for each device.
+    /// Returns whether `outer`, which comes later in the nesting, has started this claim's launcher and counts
+    /// processes in a different way. An example is one task of Slurm for each node, in which torchrun starts a rank
+    /// for each device.
     fn ran_inside(&self, outer: &Self) -> bool {
         if self.launcher == Launcher::Torchrun {
             return true;
         }
-        // Open MPI and PMIx are one launcher's two ways to say the same.
+        // Open MPI and PMIx are two sets of variables of one launcher.
         let one = [Launcher::OpenMpi, Launcher::Pmix];
         if one.contains(&self.launcher) && one.contains(&outer.launcher) {
             return false;
@@ -91,13 +92,13 @@ impl Claim {
         }
     }
 
-    /// The variables that it consists of, for the log.
+    /// Returns the variables of the claim, for the log.
     pub(crate) fn settings(&self) -> Vec<String> {
         [&self.rank, &self.n_ranks, &self.local_rank].into_iter().flatten().map(ToString::to_string).collect()
     }
 }
 
-/// The names of its variables; of several for one thing, the first that is set counts.
+/// The names of a launcher's variables. If several can hold one value, the first that is set counts.
 #[derive(Default)]
 struct Names {
     rank: &'static [&'static str],
@@ -144,15 +145,15 @@ impl Launcher {
         }
     }
 
-    /// Whether it has started this process.
+    /// Returns whether the launcher has started this process.
     fn is_there(self, variables: &Variables<'_>, rank: bool, n_ranks: bool) -> Result<bool> {
         let by_torchrun = || variables.text("TORCHELASTIC_RUN_ID").map(|id| id.is_some());
         Ok(match self {
             Self::Own => rank || n_ranks,
-            // The names are so common that one alone may be anything.
+            // The names are so common that one alone may mean anything.
             Self::Torch => rank && n_ranks && !by_torchrun()?,
             Self::Torchrun => by_torchrun()?,
-            // The shell of a job has numbers of Slurm too, but of no step.
+            // The shell of a job has numbers of Slurm too, but none of a step.
             Self::Slurm => rank && slurm_step(variables)?.is_some(),
             Self::OpenMpi | Self::Pmix | Self::Pmi | Self::Kubernetes => rank,
         })
@@ -163,7 +164,7 @@ impl Launcher {
         Ok(match self {
             Self::Own => text("MSCCLPP_JOB_ID")?,
             Self::Torch => None,
-            // What torchrun says when it was given no id.
+            // torchrun sets this value when it was given no id.
             Self::Torchrun => {
                 text("TORCHELASTIC_RUN_ID")?.filter(|id| id != "none").map(|id| format!("torchrun run {id}"))
             }
@@ -178,7 +179,7 @@ impl Launcher {
             Self::Kubernetes => {
                 let name = match text("JOB_NAME")? {
                     Some(name) => Some(name),
-                    // A pod of an indexed job is called by the job's name and its index.
+                    // The name of a pod of an indexed job consists of the job's name and its index.
                     None => text("HOSTNAME")?.zip(rank).and_then(|(host, rank)| {
                         host.strip_suffix(&format!("-{}", rank.value)).map(str::to_owned)
                     }),
@@ -189,8 +190,8 @@ impl Launcher {
     }
 }
 
-/// The step of a Slurm job that started this process; none in the shell of a batch job or an allocation, whose steps have
-/// numbers from the end of the 32 bits.
+/// Returns the step of a Slurm job that started this process. Returns `None` in the shell of a batch job or an
+/// allocation, whose steps have numbers from the end of the 32 bits.
 fn slurm_step(variables: &Variables<'_>) -> Result<Option<usize>> {
     let step = variables.first_number(&["SLURM_STEP_ID", "SLURM_STEPID"])?;
     Ok(step.map(|step| step.value).filter(|step| *step < 0xffff_fff0))

@@ -1,10 +1,10 @@
-//! Which rank of which job this process is, as its launcher says.
+//! The rank and the job of this process, as its launcher describes them.
 //!
-//! Everything is a function of a map of variables; only [`Rendezvous::from_env`] looks at the process's own.
+//! Everything is a function of a map of variables; only [`Rendezvous::from_env`] reads the process's own.
 //!
-//! Launchers run inside each other: one task of Slurm for each host starts a torchrun, which starts a rank for each device.
-//! Of such a pair the inner one counts. They are told apart by the number of processes that they count: two that count
-//! equally many must agree on which one this is, and everything that the user sets must agree with the launcher.
+//! Launchers run inside each other: one task of Slurm for each node starts a torchrun, which starts a rank for each
+//! device. The inner one of such a pair counts. They are told apart by the number of processes that they count: two
+//! that count equally many must agree on the rank, and everything that the user sets must agree with the launcher.
 
 mod launchers;
 mod place;
@@ -21,7 +21,8 @@ use crate::launch::place::Place;
 use crate::launch::variables::{Setting, Variables};
 use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 
-/// Which rank of which job this process is, and where the ranks meet: what a launcher tells the processes it starts.
+/// The rank and the job of this process, and the address where the ranks meet, as a launcher tells the processes it
+/// starts.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -35,46 +36,49 @@ use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 ///
 /// # What is read
 // ANCHOR: read
-/// | launcher | rank | number of ranks | on this host | id of the job |
+/// | launcher | rank | number of ranks | on this node | id of the job |
 /// | --- | --- | --- | --- | --- |
 /// | none: you set them yourself | `MSCCLPP_RANK` | `MSCCLPP_N_RANKS` | | `MSCCLPP_JOB_ID` |
-/// | torchrun (`TORCHELASTIC_RUN_ID` is set) | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `TORCHELASTIC_RUN_ID`, unless it is `none` |
-/// | anybody else who sets both | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | |
+/// | torchrun | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `TORCHELASTIC_RUN_ID`, unless it is `none` |
+/// | any other that sets both | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | |
 /// | Open MPI's mpirun | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` | `PMIX_NAMESPACE` |
 /// | PMIx | `PMIX_RANK` | | | `PMIX_NAMESPACE` |
 /// | PMI: MPICH's mpiexec and others | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID`, `PMI_LOCAL_RANK` | `PMI_JOBID` |
-/// | Slurm's srun (`SLURM_STEP_ID` is set) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_JOB_ID` and `SLURM_STEP_ID` |
+/// | srun | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_JOB_ID` and `SLURM_STEP_ID` |
 /// | Kubernetes' indexed jobs | `JOB_COMPLETION_INDEX` | `MSCCLPP_N_RANKS` | | `JOB_NAME`, or `HOSTNAME` without the index |
+///
+/// torchrun's row counts only if `TORCHELASTIC_RUN_ID` is set, and srun's only if `SLURM_STEP_ID` is set.
 ///
 // ANCHOR_END: read
 // ANCHOR: conflicts
-/// Two rows that say different things are an error that names both variables and their values
-/// ([`Error::EnvironmentConflict`]). There is one exception: launchers may start each other, such as srun one torchrun on each
-/// host. Then the inner launcher counts, and the outer one is ignored. torchrun is always taken for the inner one. Of two
-/// others whose numbers of ranks differ, the inner one is the upper one in the table. If these numbers are the same, or one of
-/// the two gives none, the ranks must be the same too. What you set yourself (the first and the third row) must always agree
-/// with the launcher; only `MSCCLPP_JOB_ID` replaces the launcher's id.
+/// Two rows that contradict each other are an error that names both variables and their values
+/// ([`Error::EnvironmentConflict`]). There is one exception: launchers may start each other, such as srun one
+/// torchrun on each node. Then the inner launcher counts, and the outer one is ignored. torchrun is always taken for
+/// the inner one. Of two others whose numbers of ranks differ, the inner one is the upper one in the table. If these
+/// numbers are the same, or one of the two gives none, the ranks must be the same too. Values that you set yourself
+/// (the first and the third row) must always agree with the launcher; only `MSCCLPP_JOB_ID` replaces the launcher's
+/// id.
 // ANCHOR_END: conflicts
 ///
 /// # Where the ranks meet
-/// The first of these that is known:
+/// The first of these that is known counts:
 ///
 // ANCHOR: place
 /// 1. `MSCCLPP_ADDRESS`: `ip:port` or `host:port`, also with an interface in front.
 /// 2. `MASTER_ADDR`, with a port that follows from `MASTER_PORT`. It is not the same port, because the launcher's own store
 ///    listens there: it is 10000 plus the last four digits, such as 19500 for 29500. For a `MASTER_PORT` from 10000 to 19999
 ///    it is 20000 plus these digits. Without `MASTER_PORT` it is the port of the job's id.
-/// 3. If all ranks are on one host, 127.0.0.1 with the port of the job's id. It is computed from the id, and is from 10000 to
-///    29999.
-/// 4. If srun started the ranks, the first host of `SLURM_STEP_NODELIST` (else of `SLURM_JOB_NODELIST`), with the port of the
-///    job's id.
+/// 3. If all ranks are on one node, 127.0.0.1 with the port of the job's id. It is computed from the id, and is from
+///    10000 to 29999.
+/// 4. If srun started the ranks, the first node of `SLURM_STEP_NODELIST` (else of `SLURM_JOB_NODELIST`), with the
+///    port of the job's id.
 // ANCHOR_END: place
 ///
 /// # The id of the job
-/// It is part of the handshake: a rank of another job that meets this one at the same address is refused with
-/// [`Error::OtherJob`], and this job is not disturbed. It is not secret; see
-/// [`TcpBootstrapBuilder::secret`] for a key. A rank that was told its number and an address without a `Rendezvous` has the
-/// same id, unless the launcher has started fewer processes than the job has ranks.
+/// The id is part of the handshake: a rank of another job that meets this one at the same address is refused with
+/// [`Error::OtherJob`], and this job is not disturbed. The id is not secret; see [`TcpBootstrapBuilder::secret`] for
+/// a key. A rank that was given its number and an address without a `Rendezvous` has the same id, unless the launcher
+/// has started fewer processes than the job has ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rendezvous {
@@ -87,17 +91,17 @@ pub struct Rendezvous {
     pub address: String,
     /// The launcher's id of the job, if it has one.
     pub job: Option<String>,
-    /// Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
+    /// The number of this rank among those on its node, if the launcher says: a suitable number for its device.
     pub local_rank: Option<usize>,
-    /// The launcher's store of keys and values, through which ranks that can talk to it may share a unique id instead of
-    /// meeting at [`address`](Self::address). There is one under torchrun (`TORCHELASTIC_USE_AGENT_STORE` is `True`), at
-    /// `MASTER_ADDR` and `MASTER_PORT`. None if `MSCCLPP_ADDRESS` is set, which goes first.
+    /// The launcher's store of keys and values, through which ranks that can use it may share a unique id instead of
+    /// meeting at [`address`](Self::address). There is one under torchrun (`TORCHELASTIC_USE_AGENT_STORE` is `True`),
+    /// at `MASTER_ADDR` and `MASTER_PORT`. `None` if `MSCCLPP_ADDRESS` is set, which takes precedence.
     pub store: Option<LauncherStore>,
     /// The variable that `address` was read from.
     address_from: Option<&'static str>,
 }
 
-/// Where a launcher's store listens. Its protocol is the launcher's own: for torchrun, that of
+/// The location of a launcher's store. The store's protocol is the launcher's own: for torchrun, that of
 /// `torch.distributed.TCPStore`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -106,17 +110,18 @@ pub struct LauncherStore {
     pub host: String,
     /// The port, which is the launcher's: nobody else may listen there.
     pub port: u16,
-    /// What all ranks of this start of the job share, and no other start of it has: keys begin with it.
+    /// The beginning of all keys, which is the same for all ranks of this start of the job, and different for every
+    /// other start.
     pub prefix: String,
 }
 
 impl Rendezvous {
-    /// Reads the process's environment. Logs what it has read (at level info).
+    /// Reads the process's environment. Logs the values that it has read (at level info).
     ///
     /// # Errors
     /// [`Error::NotLaunched`] if no launcher has started this process; [`Error::EnvironmentConflict`],
-    /// [`Error::IncompleteEnvironment`], [`Error::BadEnvironment`] and [`Error::BadAddress`], which name the variables
-    /// concerned, and what to set.
+    /// [`Error::IncompleteEnvironment`], [`Error::BadEnvironment`] and [`Error::BadAddress`], which name the
+    /// variables concerned, and what to set.
     pub fn from_env() -> Result<Self> {
         Self::from_lookup(env::of_process)
     }
@@ -139,7 +144,7 @@ impl Rendezvous {
     /// ```
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// The same as [`from_env`](Self::from_env).
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self> {
         let variables = Variables::new(&lookup);
         let by_user: Vec<Claim> = [Launcher::Own, Launcher::Torch]
@@ -161,7 +166,7 @@ impl Rendezvous {
         let known = place::Job { id: job.as_deref(), on_one_host, of_slurm };
         let Place { address, how, variable } = match place::find(&variables, &known)? {
             Some(found) => found,
-            // There is nobody to meet.
+            // A rank alone has nobody to meet.
             None if n_ranks == 1 => {
                 Place { address: "127.0.0.1:1".to_owned(), how: "one rank alone".to_owned(), variable: None }
             }
@@ -183,7 +188,7 @@ impl Rendezvous {
         Ok(Self { rank, n_ranks, address, job, local_rank, store, address_from: variable })
     }
 
-    /// Settings for this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) or
+    /// Returns the settings of this rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) or
     /// [`start`](TcpBootstrapBuilder::start) with [`address`](Self::address).
     pub fn builder(&self) -> TcpBootstrapBuilder {
         let mut builder = TcpBootstrap::builder(self.rank, self.n_ranks);
@@ -196,18 +201,18 @@ impl Rendezvous {
         }
     }
 
-    /// Joins the job. See [`TcpBootstrap::new`].
+    /// Joins the job, like [`TcpBootstrap::new`].
     ///
     /// # Errors
-    /// As there; [`Error::OtherJob`] if rank 0 at the address is of another job. Errors about the address name the variable that
-    /// it was read from.
+    /// The same as [`TcpBootstrap::new`], and [`Error::OtherJob`] if rank 0 at the address belongs to another job.
+    /// Errors about the address name the variable that it was read from.
     pub fn connect(&self, timeout: Duration) -> Result<TcpBootstrap> {
         self.builder().timeout(timeout).connect(&self.address)
     }
 }
 
-/// The id of the job of a rank that was told its number and the address otherwise: `MSCCLPP_JOB_ID`, or its launcher's. A
-/// launcher that has started fewer processes than the job has ranks has not started the job.
+/// Returns the id of the job of a rank that was given its number and the address in another way: `MSCCLPP_JOB_ID`, or
+/// its launcher's id. A launcher that has started fewer processes than the job has ranks has not started the job.
 pub(crate) fn job_id(
     lookup: impl Fn(&'static str) -> Option<OsString>,
     n_ranks: usize,
@@ -216,13 +221,13 @@ pub(crate) fn job_id(
     if let Some(id) = variables.text("MSCCLPP_JOB_ID")? {
         return Ok(Some(id.value));
     }
-    // No number of a launcher is used here: one that cannot be read is for `Rendezvous` to complain of.
+    // The launcher's rank is not used here, so an unreadable one is left for `Rendezvous` to report.
     let Ok((inner, _)) = Claim::of_launchers(&variables) else { return Ok(None) };
     let started_all = inner.iter().flat_map(|claim| &claim.n_ranks).all(|it| it.value >= n_ranks);
     Ok(if started_all { inner.into_iter().find_map(|claim| claim.job) } else { None })
 }
 
-/// The value in which all settings agree, if there is one.
+/// Returns the value on which all settings agree, if there is one.
 fn agreed<'a, T: PartialEq + Clone + fmt::Display + 'a>(
     what: &'static str,
     settings: impl Iterator<Item = &'a Setting<T>>,

@@ -1,4 +1,4 @@
-//! Where rank 0 of a launched job listens.
+//! The address at which rank 0 of a launched job listens.
 
 use std::net::Ipv6Addr;
 
@@ -9,27 +9,27 @@ use crate::launch::agreed;
 use crate::launch::variables::{Setting, Variables};
 use crate::{Error, Result};
 
-/// Ports that follow from something else are from here on: below those that systems hand out by themselves.
+/// The first of the ports that are computed. They are below those that systems hand out by themselves.
 const FIRST_PORT: u16 = 10_000;
 
-/// What is known of a job when its address is looked for.
+/// The properties of a job that determine its address.
 pub(crate) struct Job<'a> {
     pub(crate) id: Option<&'a str>,
     pub(crate) on_one_host: bool,
-    /// Whether Slurm started its ranks, and not something inside a step of it.
+    /// Whether Slurm started the ranks, and not a launcher inside one of its steps.
     pub(crate) of_slurm: bool,
 }
 
 pub(crate) struct Place {
     pub(crate) address: String,
-    /// How it came about, for the log.
+    /// The origin of the address, for the log.
     pub(crate) how: String,
-    /// The variable that names the host.
+    /// The variable that names the node.
     pub(crate) variable: Option<&'static str>,
 }
 
 impl Place {
-    /// At a host that `named` names, or says somehow.
+    /// Makes a place on the node that `named` names, or describes in another way.
     fn at(
         host: &str,
         port: u16,
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// Where rank 0 is; none if nothing says so.
+/// Finds the address of rank 0. Returns `None` if nothing determines it.
 pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Place>> {
     if let Some(address) = given(variables)? {
         Address::parse(&address.value, Some(address.name))?;
@@ -79,13 +79,13 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Pl
     Place::at(&host, port, &nodes, allowed, how).map(Some)
 }
 
-/// The address that the user has set, under its name or its older one.
+/// Returns the address that the user has set, under its name or its older one.
 pub(crate) fn given(variables: &Variables<'_>) -> Result<Option<Setting<String>>> {
     let names = [variables.text("MSCCLPP_ADDRESS")?, variables.text("MSCCLPP_COMM_ID")?];
     agreed("addresses", names.iter().flatten())
 }
 
-/// A value of `MASTER_PORT`.
+/// Checks a value of `MASTER_PORT`.
 pub(crate) fn port(value: usize) -> Result<u16> {
     match u16::try_from(value) {
         Ok(port) if port > 0 => Ok(port),
@@ -97,15 +97,16 @@ pub(crate) fn port(value: usize) -> Result<u16> {
     }
 }
 
-/// The port of a job whose launcher holds `theirs` itself: 10000 and its last four digits, or 20000 and these for one that
-/// is from 10000 to 19999. It is never the same port, and jobs with ports beside each other do not meet.
+/// Returns the port of a job whose launcher uses the port `theirs` itself: 10000 plus its last four digits, or 20000
+/// plus these if `theirs` is from 10000 to 19999. It is never the same port, and jobs with neighbouring ports do not
+/// meet.
 fn port_beside(theirs: usize) -> Result<u16> {
     let theirs = port(theirs)?;
     let base = if theirs / FIRST_PORT == 1 { 2 * FIRST_PORT } else { FIRST_PORT };
     Ok(base + theirs % FIRST_PORT)
 }
 
-/// A port from 10000 to 29999 that follows from a job's id.
+/// Computes a port from 10000 to 29999 from a job's id.
 fn port_of_job(id: &str) -> u16 {
     let digest = Sha256::digest(id.as_bytes());
     FIRST_PORT + u16::from_le_bytes([digest[0], digest[1]]) % (2 * FIRST_PORT)
@@ -119,7 +120,7 @@ fn join(host: &str, port: u16) -> String {
     }
 }
 
-/// The first host of a list as Slurm writes it: `node[07-12,20],login1` begins with `node07`.
+/// Returns the first node of a list in Slurm's format: `node[07-12,20],login1` begins with `node07`.
 fn first_host(nodes: &str) -> Option<String> {
     let head = nodes.trim();
     let end = head.find([',', '[']).unwrap_or(head.len());
@@ -128,7 +129,7 @@ fn first_host(nodes: &str) -> Option<String> {
         None => prefix.to_owned(),
         Some(ranges) => {
             let (ranges, suffix) = ranges.split_once(']')?;
-            // More brackets behind these are of machines that are named by several numbers.
+            // Further brackets behind these belong to nodes that are named by several numbers.
             let suffix = &suffix[..suffix.find(',').unwrap_or(suffix.len())];
             let first = ranges.split([',', '-']).next()?;
             let suffix = if suffix.contains('[') { first_host(suffix)? } else { suffix.to_owned() };

@@ -1,11 +1,11 @@
-//! The environment variables of launchers, as a map to look things up in.
+//! A map of the environment variables of launchers.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use crate::{Error, Result};
 
-/// Looks variables up. An empty value counts as unset.
+/// Looks up variables. An empty value counts as unset.
 pub(crate) struct Variables<'a> {
     lookup: &'a dyn Fn(&'static str) -> Option<OsString>,
 }
@@ -28,7 +28,7 @@ impl<'a> Variables<'a> {
         Self { lookup }
     }
 
-    /// A text of printable characters.
+    /// Reads a text of printable characters.
     pub(crate) fn text(&self, name: &'static str) -> Result<Option<Setting<String>>> {
         const ALLOWED: &str = "1 to 512 printable characters";
         let value = (self.lookup)(name).filter(|value| !value.is_empty());
@@ -37,12 +37,12 @@ impl<'a> Variables<'a> {
         Ok(value.map(|value| Setting { name, value }))
     }
 
-    /// The first of several names of a text that is set.
+    /// Reads the first of several names that is set to a text.
     pub(crate) fn first_text(&self, names: &[&'static str]) -> Result<Option<Setting<String>>> {
         first(names.iter().map(|name| self.text(name)))
     }
 
-    /// A number from 0.
+    /// Reads a number from 0 on.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<Setting<usize>>> {
         let Some(Setting { value, .. }) = self.text(name)? else { return Ok(None) };
         match value.trim().parse() {
@@ -51,7 +51,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// The first of several names of a number that is set.
+    /// Reads the first of several names that is set to a number.
     pub(crate) fn first_number(&self, names: &[&'static str]) -> Result<Option<Setting<usize>>> {
         first(names.iter().map(|name| self.number(name)))
     }

@@ -1,40 +1,40 @@
-//! The frames that follow the handshake, in the envelope of [`mscclpp_net::frame`].
+//! The kinds of frames that follow the handshake, in the format of [`mscclpp_net::frame`].
 
 pub(crate) use mscclpp_net::frame::{FrameReader, HEADER};
 
-/// The largest payload of a frame; messages that are longer travel in several.
+/// The largest payload of a frame; longer messages travel in several frames.
 pub(crate) const MAX_PAYLOAD: usize = 32 * 1024;
-/// The largest payload of a frame of the handshake: all that a stranger can make us keep.
+/// The largest payload of a frame of the handshake: the most that a stranger can make this side keep.
 pub(crate) const MAX_HANDSHAKE: usize = 4 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A message, or its beginning.
+    /// A message, or its first part.
     Message = 16,
-    /// More of the message.
+    /// A further part of a message.
     Rest = 17,
-    /// This many bytes have been taken in; send as many more.
+    /// The number of bytes that the receiver has taken in; the sender may send as many more.
     Credit = 18,
-    /// The job has failed, and why.
+    /// The failure of the job, and the reason.
     Notice = 19,
-    /// I leave; all I had to send has been sent.
+    /// The departure of the sender, which has sent everything that it had to send.
     Goodbye = 20,
-    /// I will send nothing more on this of our two connections.
+    /// The end of the sender's messages on this one of two connections.
     Retire = 21,
-    /// Formation: where I listen and on which host I am.
+    /// Formation: the addresses at which the sender listens, and its node.
     Join = 32,
     /// Formation: ranks that are still missing.
     Progress = 33,
     /// Formation: a part of the table of ranks.
     Table = 34,
-    /// Formation: my whole subtree is connected.
+    /// Formation: the sender's whole subtree is connected.
     Ready = 35,
-    /// Formation: everybody is.
+    /// Formation: all ranks are connected.
     Go = 36,
     /// Formation: rank 0 closes the connections over which the job formed.
     Dismiss = 37,
-    /// Formation: where your parent in the tree listens.
+    /// Formation: the addresses at which the receiver's parent in the tree listens.
     Parent = 38,
 }
 
@@ -54,9 +54,9 @@ impl TryFrom<u8> for Kind {
 
 pub(crate) type Frame = mscclpp_net::frame::Frame<Kind>;
 
-/// The bytes of a frame.
+/// Encodes a frame.
 ///
-/// The payload must not be over [`MAX_PAYLOAD`]; what makes frames keeps to it.
+/// The payload must be at most [`MAX_PAYLOAD`] bytes long; every caller keeps to that.
 pub(crate) fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     debug_assert!(payload.len() <= MAX_PAYLOAD);
     mscclpp_net::frame::encode(kind as u8, payload)

@@ -1,8 +1,9 @@
-//! The [handshake](mscclpp_net::handshake) between ranks: who has the job's key, and what is told to who has not.
+//! The [handshake](mscclpp_net::handshake) between ranks: the proof of the job's key, and the answers to members and
+//! strangers.
 //!
-//! Only after its proof are version, job, number of ranks and rank of a member looked at. Without a key both sides use one
-//! that everybody knows; the exchange then only shows that the other end is alive and speaks this protocol, which recorded
-//! or random bytes do not.
+//! Version, job, number of ranks and rank of a member are checked only after its proof. Without a key both sides use
+//! one that everybody knows; the exchange then only shows that the other end is alive and speaks this protocol, which
+//! recorded or random bytes do not.
 
 use mscclpp_net::handshake::{Claim, Failure, Frame, Initiator, Responder, Verified};
 use mscclpp_net::key::{Key, Nonce};
@@ -22,18 +23,18 @@ pub(crate) enum HandshakeError {
     Full(u32),
 }
 
-/// How a member answers to an initiator.
+/// The answer of a member to an initiator.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Accepted { job: JobId },
     Rejected(Rejection),
 }
 
-/// What members of a job have in common.
+/// The key that the members of a job share.
 #[derive(Clone)]
 pub(crate) struct JobKey {
     key: Key,
-    /// Whether it is a secret, and not the key of jobs that have none.
+    /// Whether the key is a secret, and not the common key of jobs that have none.
     pub(crate) secret: bool,
 }
 
@@ -50,7 +51,7 @@ impl JobKey {
         Self { key: Key::from_bytes([0; 32]), secret: false }
     }
 
-    /// Answers the first frame of the other end, as the one that opened the connection; the bytes are to be sent.
+    /// Answers the first frame of the other end, on the side that opened the connection. Returns the bytes to send.
     pub(crate) fn answer(
         &self,
         hello: &Hello,
@@ -68,7 +69,7 @@ impl JobKey {
         })
     }
 
-    /// Takes the first frame of an end that was challenged: who is it? On an error, a [`refusal`](Self::refusal) may be sent
+    /// Verifies the first frame of an end that was challenged. On an error, a [`refusal`](Self::refusal) may be sent
     /// before the connection is closed.
     pub(crate) fn verify(
         &self,
@@ -87,12 +88,12 @@ impl JobKey {
         }
     }
 
-    /// The answer to a stranger: that it does not belong here, and whether a key is needed.
+    /// Returns the answer to a stranger: it does not belong here, and a key is needed or not.
     pub(crate) fn refusal(&self) -> Vec<u8> {
         Responder::refusal(u8::from(self.secret))
     }
 
-    /// What a failure means to a rank that has a secret key, or has none.
+    /// Converts a failure to the error for a rank that has a secret key, or has none.
     fn error(&self, failure: Failure) -> HandshakeError {
         use HandshakeError::{Full, Malformed as Broken, Unproven};
         match (failure, self.secret) {
@@ -107,12 +108,12 @@ impl JobKey {
     }
 }
 
-/// Challenges who has connected; the bytes are to be sent. A nonce must never be used twice.
+/// Challenges a process that has connected. Returns the bytes to send. A nonce must never be used twice.
 pub(crate) fn challenge(nonce: Nonce) -> (Responder, Vec<u8>) {
     Responder::challenge(PROTOCOL, nonce)
 }
 
-/// What somebody says of itself who was not verified: for messages alone.
+/// Returns the unverified hello of a process, for messages alone.
 pub(crate) fn claim(first: &Frame) -> Option<Hello> {
     Hello::of_any_version(Claim::of(first).ok()?.said).ok()
 }

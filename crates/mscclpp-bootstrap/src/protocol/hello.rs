@@ -1,4 +1,4 @@
-//! What the two ends of a handshake say: who wants what, and why not.
+//! The contents of the handshake: who wants what, and why it is refused.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader};
 use mscclpp_net::{wire_enum, wire_struct};
 use sha2::{Digest, Sha256};
 
-/// The version of all that follows the handshake.
+/// The version of everything that follows the handshake.
 ///
-/// 2: a rank that joins at an address names the job of its launcher, and may be told that it is another.
-/// 3: the initiator says which process it is. From here on a hello may have more at its end, which is passed over.
-/// 4: the table comes from the parent in the tree, and rank 0 says where that listens. A rank says in which generation of the job it
-/// was last, and the table has the one that forms.
+/// - 2: a rank that joins at an address names the job of its launcher, and may be told that it is another.
+/// - 3: the initiator names its process. From here on a hello may have more at its end, which is ignored.
+/// - 4: the table comes from the parent in the tree, and rank 0 says where that listens. A rank says in which
+///   generation of the job it was last, and the table has the one that forms.
 pub(crate) const PROTOCOL_VERSION: u32 = 4;
 
 pub(crate) type JobId = [u8; 16];
 
-/// A job that meets at an address, as its launcher calls it.
+/// A job that meets at an address, as its launcher names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaunchedJob {
     pub(crate) name: String,
-    /// Follows from the name.
+    /// The id, which is computed from the name.
     pub(crate) id: JobId,
 }
 
@@ -36,24 +36,24 @@ impl LaunchedJob {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To join the job at rank 0.
+    /// The connection joins the job at rank 0.
     Join,
-    /// To be the edge between a rank and its parent.
+    /// The connection is the edge between a rank and its parent.
     Tree,
-    /// To exchange messages with a peer.
+    /// The connection carries messages between two peers.
     Peer,
 }
 
 wire_enum!(Purpose or "a connection is for no known purpose" { 1 => Join, 2 => Tree, 3 => Peer });
 
-/// Which process somebody says it is, for messages. Before its proof nothing of it is certain.
+/// The process of a rank as it describes itself, for messages. Nothing of it is certain before its proof.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Process {
     pid: u32,
-    /// As it came: only what is [`printable`] of it is shown.
+    /// The name of the host as it came. Only the [`printable`] part of it is shown.
     host: String,
 }
 
@@ -70,13 +70,13 @@ impl Process {
         Self { host: printable(host), pid }
     }
 
-    /// This process, which comes from an address.
+    /// Returns the origin of this process at an address.
     pub(crate) fn at(&self, address: impl fmt::Display) -> Origin {
         Origin { address: address.to_string(), process: self.clone() }
     }
 }
 
-/// Where a rank comes from, for messages.
+/// The origin of a rank, for messages.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     pub(crate) address: String,
@@ -99,49 +99,50 @@ impl fmt::Display for Process {
     }
 }
 
-/// What a message may show of a host's name that came from outside.
+/// Returns the part of a host's name from outside that a message may show.
 fn printable(host: &str) -> String {
     host.chars().filter(|c| c.is_ascii_alphanumeric() || ".-_".contains(*c)).take(64).collect()
 }
 
-/// What the initiator says of itself.
+/// The initiator's description of itself and its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) version: u32,
     pub(crate) secret: bool,
     pub(crate) purpose: Purpose,
-    /// To join at an address: that of the [`LaunchedJob`], or zero if the launcher has given it no name. Else the job's own.
+    /// The id of the job. To join at an address, this is the id of the [`LaunchedJob`], or zero if the launcher has
+    /// given it no name; otherwise it is the job's own id.
     pub(crate) job: JobId,
     pub(crate) n_ranks: u32,
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) nonce: Nonce,
     pub(crate) process: Process,
-    /// The last generation of the job that it was in; 0 if it was in none.
+    /// The last generation of the job that the rank was in; 0 if it was in none.
     pub(crate) generation: u64,
 }
 
 wire_struct!(Hello { version, secret, purpose, job, n_ranks, from, to, nonce; process, generation });
 
 impl Hello {
-    /// Reads one of any version: those to come may have more at the end.
+    /// Reads a hello of any version. Those of later versions may have more at the end.
     pub(crate) fn of_any_version(payload: &[u8]) -> Result<Self, Malformed> {
         Reader::new(payload).take()
     }
 }
 
-/// Why a member that proved itself is not let in.
+/// The reasons why a member that proved itself is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The two sides differ in something; what the responder has, with its address as it knows it.
+    /// The two sides differ in something. `theirs` is the responder's value.
     Mismatch { what: String, theirs: String },
     /// The rank came already, from this address.
     Duplicate { first: String },
-    /// All ranks are there.
+    /// All ranks have come.
     Complete { n_ranks: u32 },
-    /// The one asked for is not here; somebody else listens.
+    /// Another rank than the wanted one listens here.
     WrongPlace { here: u32 },
-    /// Another job of a launcher meets here; what it is called.
+    /// Another job of a launcher meets here, with this name.
     OtherJob { theirs: String },
 }
 
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(Hello::of_any_version(&hello(own.clone()).to_bytes()).unwrap().process, own);
     }
 
-    /// What a stranger calls its host is shown to people.
+    /// Messages show the name that a stranger gives to its host.
     #[test]
     fn the_name_of_a_host_is_short_and_plain() {
         let process = Process { host: format!("a\u{1b}[2J\nrank 0 {}", "x".repeat(5000)), pid: 7 };

@@ -9,9 +9,9 @@ use crate::inbox::Channel;
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
-/// Bytes before the data in the first frame: channel, whether it is the last frame, tag, number.
+/// The number of bytes before the data in the first frame: channel, whether it is the last frame, tag, number.
 const FIRST: usize = 1 + 1 + 8 + 8;
-/// The same in the others: whether it is the last.
+/// The number of bytes before the data in the other frames: whether it is the last.
 const OTHER: usize = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,8 @@ pub(crate) fn frames(channel: Channel, tag: u64, number: u64, bytes: &[u8]) -> V
     frames
 }
 
-/// Puts the frames of one connection together. What it keeps grows with what arrives: no length is believed.
+/// Assembles the frames of one connection to messages. Its memory grows only with the bytes that arrive: no length
+/// from outside is trusted.
 #[derive(Default)]
 pub(crate) struct Assembler {
     partial: Option<Message>,
@@ -82,12 +83,12 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// How many messages have had their turn.
+    /// Returns how many messages have been delivered.
     pub(crate) fn delivered(&self) -> u64 {
         self.next
     }
 
-    /// Takes a message; gives those that are due. A number seen before breaks the protocol.
+    /// Takes a message. Returns those that are due. A number that was seen before breaks the protocol.
     pub(crate) fn push(&mut self, message: Message) -> Result<Vec<Message>, Malformed> {
         if message.number < self.next || self.early.contains_key(&message.number) {
             return Err(Malformed("a message has the number of an earlier one"));

@@ -1,5 +1,5 @@
-//! The protocol between ranks, without sockets and clocks: bytes go in and come out, time and
-//! random bytes come from outside. `tcp` moves the bytes.
+//! The protocol between ranks, without sockets and clocks: it turns bytes into bytes, and takes time and random bytes
+//! as arguments. `tcp` moves the bytes.
 
 pub(crate) mod frame;
 pub(crate) mod handshake;

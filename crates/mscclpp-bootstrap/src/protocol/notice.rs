@@ -1,4 +1,4 @@
-//! The failure of a job, as one rank tells it to another.
+//! The notice of a job's failure that one rank sends to another.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::{Error, Party};
 use mscclpp_net::Report;
 use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, Wire};
 
-/// Missing ranks are named up to this many.
+/// The most missing ranks that are named.
 const MAX_NAMED: usize = 1024;
 
-/// The payload of a notice about `error`, as `rank` sees it.
+/// Encodes a notice about `error`, as `rank` sees it.
 pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let out = &mut bytes;
@@ -42,7 +42,7 @@ pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
             (5_u8, *rank).put(out);
             [first, second, address].into_iter().for_each(|text| text.put(out));
         }
-        // Anything else concerns the rank that met it; for the others it has given up.
+        // Any other error concerns the rank that met it; the others see that this rank has given up.
         other => (2_u8, rank, Report(other).to_string()).put(out),
     }
     bytes

@@ -1,10 +1,11 @@
-//! What is still to be written to a connection.
+//! The frames that are still to be written to a connection.
 //!
 //! # Credit
 //! Frames of messages are held back while [`WINDOW`] bytes of them are on their way that the peer's bootstrap has not
-//! taken in. The window is smaller than the receive buffer, so the system of a peer whose process is stopped can still
-//! acknowledge all that is sent, and `TCP_USER_TIMEOUT` speaks of a vanished host alone: a stopped process is not a
-//! dead one. Other frames are few and small, and not held back, but for those that must come after a message.
+//! taken in. The window is smaller than the receive buffer, so the system of a peer whose process is stopped can
+//! still acknowledge everything that is sent. So `TCP_USER_TIMEOUT` ends only connections to a vanished node, and a
+//! stopped process does not count as dead. Other frames are few and small, and not held back, except for those that
+//! must come after a message.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,14 +13,14 @@ use std::sync::atomic::AtomicBool;
 
 use crate::protocol::frame::{self, Kind};
 
-/// Bytes of messages that may be under way.
+/// The most bytes of messages that may be under way.
 pub(crate) const WINDOW: usize = 64 * 1024;
 
 struct Item {
     bytes: Arc<Vec<u8>>,
-    /// Whether it counts against the window.
+    /// Whether the frame counts against the window.
     counted: bool,
-    /// Set when it has been written.
+    /// A flag that is set when the frame has been written.
     written: Option<Arc<AtomicBool>>,
 }
 
@@ -37,7 +38,7 @@ impl Outbox {
         self.items.push_back(Item { bytes: bytes.into(), counted: false, written: None });
     }
 
-    /// Queues a frame that goes before all whole frames in the queue.
+    /// Queues a frame in front of all frames of which nothing has been written yet.
     pub(crate) fn push_urgent(&mut self, bytes: Vec<u8>) {
         let at = usize::from(self.offset > 0);
         self.items.insert(at, Item { bytes: bytes.into(), counted: false, written: None });
@@ -53,12 +54,12 @@ impl Outbox {
         }
     }
 
-    /// The peer has taken in so many bytes of messages.
+    /// Notes that the peer has taken in this many bytes of messages.
     pub(crate) fn credit(&mut self, bytes: usize) {
         self.under_way = self.under_way.saturating_sub(bytes);
     }
 
-    /// Forgets what has not begun to be written.
+    /// Drops the frames of which nothing has been written yet.
     pub(crate) fn clear(&mut self) {
         self.items.truncate(usize::from(self.offset > 0));
     }
@@ -67,7 +68,7 @@ impl Outbox {
         self.items.is_empty()
     }
 
-    /// The bytes to write next; empty if there are none or the window is full.
+    /// Returns the bytes to write next; empty if there are none or the window is full.
     pub(crate) fn pending(&self) -> &[u8] {
         match self.items.front() {
             Some(item) if self.offset == 0 && item.counted && self.under_way >= WINDOW => &[],
@@ -76,7 +77,8 @@ impl Outbox {
         }
     }
 
-    /// So many of the pending bytes have been written. Gives the flag of a message that is thereby complete.
+    /// Notes that this many of the pending bytes were written. Returns the flag of a message that is thereby
+    /// complete.
     pub(crate) fn advance(&mut self, written: usize) -> Option<Arc<AtomicBool>> {
         let item = self.items.front()?;
         self.offset += written;
@@ -91,14 +93,14 @@ impl Outbox {
     }
 }
 
-/// Counts what has been taken in, and says when to tell the peer.
+/// Counts the bytes that were taken in, and decides when to tell the peer.
 #[derive(Default)]
 pub(crate) struct Intake {
     unreported: usize,
 }
 
 impl Intake {
-    /// A frame of a message has arrived. Gives the frame to send when enough has come together.
+    /// Counts a frame of a message that has arrived. Returns the frame to send once enough bytes have come.
     pub(crate) fn take(&mut self, payload: usize) -> Option<Vec<u8>> {
         self.unreported += payload + frame::HEADER;
         if self.unreported < WINDOW / 2 {
@@ -115,7 +117,7 @@ mod tests {
     use crate::inbox::Channel;
     use crate::protocol::message;
 
-    /// Writes all that can be written; gives the number of bytes.
+    /// Writes everything that can be written. Returns the number of bytes.
     fn drain(outbox: &mut Outbox) -> usize {
         let mut total = 0;
         loop {
@@ -135,7 +137,7 @@ mod tests {
         let total: usize = frames.iter().map(Vec::len).sum();
         outbox.push_message(frames, None);
         let mut sent = drain(&mut outbox);
-        // A frame that has begun is finished, so the window may be passed by less than a frame.
+        // A frame that has begun is finished, so the window may be exceeded by less than a frame.
         assert!((WINDOW..WINDOW + frame::MAX_PAYLOAD + frame::HEADER).contains(&sent));
         outbox.push_urgent(frame::encode(Kind::Credit, &[0; 4]));
         assert_eq!(drain(&mut outbox), frame::HEADER + 4, "what is no message needs no credit");

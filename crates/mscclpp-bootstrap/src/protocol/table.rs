@@ -1,22 +1,22 @@
-//! Where each rank listens and on which host it is.
+//! The table of the addresses at which ranks listen and of the nodes they are on.
 //!
-//! Kept as the bytes that came, with the place of each rank's entry: about 40 bytes a rank.
+//! It is kept as the bytes that came, with the position of each rank's entry: about 40 bytes per rank.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::host::HostId;
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
-/// The most addresses a rank gives.
+/// The most addresses that a rank gives.
 pub(crate) const MAX_ADDRESSES: usize = 6;
 
-/// What a rank tells of itself when it joins.
+/// The description that a rank gives of itself when it joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) host: HostId,
     pub(crate) domain: HostId,
     pub(crate) port: u16,
-    /// Best first.
+    /// The addresses, best first.
     pub(crate) addresses: Vec<IpAddr>,
 }
 
@@ -36,7 +36,7 @@ impl Entry {
     }
 }
 
-/// Where a rank listens, by bytes that [`Table::place`] gave.
+/// Reads the addresses of a rank from the bytes of [`Table::place`].
 pub(crate) fn parse_place(bytes: &[u8]) -> Result<Vec<SocketAddr>, Malformed> {
     let mut reader = Reader::new(bytes);
     let place = take_place(&mut reader)?;
@@ -66,21 +66,21 @@ fn take_place(reader: &mut Reader<'_>) -> Result<(u16, Vec<IpAddr>), Malformed> 
 /// The entries of all ranks.
 pub(crate) struct Table {
     bytes: Vec<u8>,
-    /// Where each rank's entry begins in `bytes`.
+    /// The position in `bytes` at which each rank's entry begins.
     entries: Vec<u32>,
     generation: u64,
     per_node: usize,
     per_domain: usize,
 }
 
-/// The most bytes that a table of `n` ranks has.
+/// Returns the most bytes that a table of `n` ranks can have.
 pub(crate) fn most_bytes(n: usize) -> usize {
     const HOST: usize = 16;
     const ADDRESS: usize = 17;
     8 + 4 + n * (2 * HOST + 8 + 3 + MAX_ADDRESSES * ADDRESS)
 }
 
-/// The bytes of a table. Hosts are named once and referred to by number.
+/// Encodes a table. Nodes are named once and referred to by number.
 pub(crate) fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
     let mut hosts: Vec<HostId> = entries.iter().flat_map(|e| [e.host, e.domain]).collect();
     hosts.sort_unstable();
@@ -96,7 +96,7 @@ pub(crate) fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
 }
 
 impl Table {
-    /// Checks the bytes of a table, as rank `rank` of `n`.
+    /// Checks the bytes of a table, on rank `rank` of `n`.
     pub(crate) fn parse(bytes: Vec<u8>, rank: usize, n: usize) -> Result<Self, Malformed> {
         let mut reader = Reader::new(&bytes);
         let (generation, hosts) = reader.take::<(u64, usize)>()?;
@@ -120,12 +120,12 @@ impl Table {
         Ok(Self { bytes, entries, generation, per_node, per_domain })
     }
 
-    /// Where a rank listens, best first.
+    /// Returns the addresses at which a rank listens, best first.
     pub(crate) fn addresses(&self, rank: usize) -> Vec<SocketAddr> {
         parse_place(self.place(rank)).unwrap_or_default()
     }
 
-    /// The part of the table that says where a rank listens; empty for a rank that does not exist.
+    /// Returns the part of the table with a rank's addresses; empty for a rank that does not exist.
     pub(crate) fn place(&self, rank: usize) -> &[u8] {
         let Some(&start) = self.entries.get(rank) else { return &[] };
         let end = self.entries.get(rank + 1).map_or(self.bytes.len(), |&next| next as usize);
@@ -136,7 +136,7 @@ impl Table {
         &self.bytes
     }
 
-    /// How often this job has formed, this time included.
+    /// Returns how often this job has formed, this time included.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -145,12 +145,12 @@ impl Table {
         self.entries.len()
     }
 
-    /// How many ranks are on this rank's host.
+    /// Returns how many ranks are on this rank's node.
     pub(crate) fn per_node(&self) -> usize {
         self.per_node
     }
 
-    /// How many ranks are in this rank's IPC domain.
+    /// Returns how many ranks are in this rank's IPC domain.
     pub(crate) fn per_domain(&self) -> usize {
         self.per_domain
     }

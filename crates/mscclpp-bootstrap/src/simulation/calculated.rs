@@ -1,5 +1,5 @@
-//! What a job costs that is too large to be played: who writes what to whom follows from the rules of forming and of the
-//! tree, and how long a message takes from the window. A test compares this with jobs that are played.
+//! The costs of a job that is too large to be simulated. The frames follow from the rules of forming and of the tree,
+//! and the time of a message from the window. A test compares the results with simulated jobs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -23,17 +23,18 @@ const PROOF: usize = 32;
 const NONCE: usize = 32;
 const JOB: usize = 16;
 
-/// What one message costs on the way from a rank to its neighbour.
+/// The cost of one message on the way from a rank to its neighbour.
 #[derive(Clone, Copy, Default)]
 struct Passage {
     hops: u32,
     message: Traffic,
-    /// What the receiver writes meanwhile: that it has taken parts of it.
+    /// The traffic that the receiver writes meanwhile, to report that it has taken parts of the message.
     credit: Traffic,
 }
 
 impl Passage {
-    /// Sends so many bytes, in steps of one hop: all that the window allows, and then what the credit allows.
+    /// Simulates sending this many bytes, in steps of one hop: all that the window allows, and then what the credit
+    /// allows.
     fn of(bytes: usize) -> Self {
         let mut passage = Self::default();
         let (mut outbox, mut intake) = (Outbox::default(), Intake::default());
@@ -63,7 +64,8 @@ impl Passage {
     }
 }
 
-/// A collective call of ranks in a tree, by the number of ranks in a subtree: subtrees of one size have one shape.
+/// A collective call of ranks in a tree. Costs are kept by the number of ranks in a subtree, because subtrees of one
+/// size have one shape.
 struct Gather {
     operation: Operation,
     n: usize,
@@ -75,7 +77,7 @@ impl Gather {
         Self { operation, n, ups: BTreeMap::new() }
     }
 
-    /// The bytes of a message with what so many ranks have given.
+    /// Returns the length of a message with the contributions of this many ranks.
     fn bytes(&self, ranks: usize) -> usize {
         let piece = match self.operation {
             Operation::AllGather => contribution(0, &[0; PIECE]),
@@ -85,7 +87,8 @@ impl Gather {
         call.seal(&Ok(vec![0; ranks * piece.len()])).map_or(0, |message| message.len())
     }
 
-    /// When the root of a subtree of so many ranks has what all of it give, and what it then sends up.
+    /// Returns when the root of a subtree of this many ranks has all their contributions, and the message that it
+    /// then sends up.
     fn up(&mut self, ranks: usize) -> (u32, Passage) {
         if let Some(known) = self.ups.get(&ranks) {
             return *known;
@@ -104,7 +107,8 @@ impl Gather {
         let n = self.n;
         let (ready, _) = self.up(n);
         let down = Passage::of(self.bytes(n));
-        // What the root of a subtree writes: down to its children, and that it has taken what came up from them.
+        // The root of a subtree writes the message down to its children, and credit for the messages that came up
+        // from them.
         let mut written = |ranks: usize| {
             let mut all = Traffic::default();
             for below in subtrees(ranks) {
@@ -112,7 +116,7 @@ impl Gather {
             }
             all
         };
-        // Rank 1 writes the most beside rank 0: the subtree below it is the largest.
+        // Of the other ranks, rank 1 writes the most, because the subtree below it is the largest.
         let (rank_0, first) = (written(n), subtrees(n)[0]);
         let below_first = written(first);
         let most_of_others = below_first.plus(self.up(first).1.message).plus(down.credit);
@@ -120,7 +124,7 @@ impl Gather {
     }
 }
 
-/// How many ranks are in the subtrees of the children of a tree of `ranks`: those that there are.
+/// Returns the numbers of ranks in the subtrees of the root's children, in a tree of `ranks`.
 fn subtrees(ranks: usize) -> Vec<usize> {
     tree::children(0, ranks).map(|child| 1 + tree::below(child, ranks).count()).collect()
 }
@@ -129,8 +133,8 @@ fn depth(n: usize) -> u32 {
     n.ilog2()
 }
 
-/// What a job of `n` ranks costs. `plan` is that of a rank that joins, `entry` what a rank says of itself, and `hosts` are as many
-/// hosts as the ranks are on.
+/// Returns the costs of a job of `n` ranks. `plan` is that of a rank that joins, `entry` is the description that a
+/// rank gives of itself, and `hosts` is the number of nodes.
 pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hosts: usize) -> Costs {
     let challenge = HEADER + NONCE;
     let accept = HEADER + PROOF + JOB;
@@ -138,7 +142,7 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
     let hello = HEADER + PROOF + hello(plan, 0, Purpose::Join, [0; NONCE]).to_bytes().len();
     let join = HEADER + entry.encode().len();
     let table = table::encode(std::slice::from_ref(entry), 1).len();
-    // One entry, its two hosts and the head, of which there is more for more ranks.
+    // An entry is measured without its two nodes and the head, which grow in another way with the number of ranks.
     let one = table::encode(&[entry.clone(), entry.clone()], 1).len() - table;
     let names = usize::from(entry.host != entry.domain) + 1;
     let table = table - one - 16 * names + 16 * hosts + n * one;
@@ -161,8 +165,8 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
     };
     let others: Vec<(Traffic, usize)> = (1..n.min(16)).map(other).collect();
     let most = others.iter().map(|(traffic, _)| *traffic).max_by_key(|traffic| traffic.bytes);
-    // Found by counting jobs that are played: eight until rank 0 has let all in and its children have the table, and three for each
-    // level: the table comes down, Ready goes up, Go comes down.
+    // The numbers were found by counting in simulated jobs: eight until rank 0 has admitted all ranks and its
+    // children have the table, and three for each level: the table comes down, Ready goes up, Go comes down.
     let hops = if n < 4 { 8 } else { 8 + 3 * depth(n) };
     Costs {
         parts: vec![
@@ -176,7 +180,7 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
     }
 }
 
-/// What a rank of a played job says of itself.
+/// Returns the description that a rank of a simulated job gives of itself.
 pub(super) fn entry_of(ip: IpAddr, port: u16) -> Entry {
     Entry { host: [1; 16], domain: [0; 16], port, addresses: vec![ip] }
 }

@@ -1,4 +1,4 @@
-//! What a job costs, counted: connections, frames, bytes, and the hops that follow each other.
+//! The costs of a job: connections, frames, bytes, and the hops that follow each other.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -10,47 +10,48 @@ use crate::simulation::program::Step;
 use crate::simulation::scenario::{PORT, plan_of, starter};
 use crate::simulation::world::{Event, Network, World};
 
-/// The most ranks that are played: each has the table of all, so their memory grows with the square.
+/// The most ranks that are simulated. Each has the table of all, so their memory grows with the square.
 const MOST_PLAYED: usize = 4096;
 /// The most ranks whose costs are calculated.
 const MOST_RANKS: usize = 1 << 20;
-/// Bytes that each rank gives to `all_gather`.
+/// The number of bytes that each rank contributes to `all_gather`.
 pub(super) const PIECE: usize = 256;
 
-/// What a part of a job's life costs.
+/// The cost of a part of a job's life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cost {
-    /// `initialise`, `all_gather` or `barrier`.
+    /// The part: `initialise`, `all_gather` or `barrier`.
     pub what: &'static str,
-    /// From when the last rank begins until the last has ended, if nothing but the way between hosts takes time.
+    /// The time from when the last rank begins until the last has ended, if only the way between nodes takes time.
     pub time: Duration,
-    /// The same in ways from one host to another that follow each other.
+    /// The same time, as a number of ways between nodes that follow each other.
     pub hops: u32,
-    /// What rank 0 writes.
+    /// The traffic that rank 0 writes.
     pub rank_0: Traffic,
-    /// What the rank writes that writes the most bytes beside it.
+    /// The traffic of the rank that writes the most bytes apart from rank 0.
     pub most_of_others: Traffic,
 }
 
-/// What a rank writes.
+/// The traffic that a rank writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames.
+    /// The number of frames.
     pub frames: u64,
-    /// Bytes.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
-/// What a job costs, and the most connections that rank 0, and another rank, had at a time.
+/// The costs of a job, and the most connections that a rank had at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Costs {
-    /// Initialisation, an all_gather, a barrier.
+    /// The costs of initialisation, an all_gather and a barrier.
     pub parts: Vec<Cost>,
-    /// Of rank 0.
+    /// The most connections of rank 0.
     pub connections_of_rank_0: usize,
-    /// Of the others.
+    /// The most connections of another rank.
     pub most_connections_of_others: usize,
-    /// Whether the job was played. Else its costs are calculated, by rules that are compared with jobs that are played.
+    /// Whether the job was simulated. Otherwise its costs are calculated, by rules that are compared with simulated
+    /// jobs.
     pub played: bool,
 }
 
@@ -66,11 +67,11 @@ impl Cost {
     }
 }
 
-/// What a job of `n` ranks costs, if each way between two hosts takes `latency` and nothing else takes time. Up to 4096 ranks are
-/// played, and the costs of more are calculated.
+/// Returns the costs of a job of `n` ranks, if each way between two nodes takes `latency` and nothing else takes
+/// time. Jobs of up to 4096 ranks are simulated, and the costs of larger ones are calculated.
 ///
 /// # Errors
-/// If there are fewer than 2 or more than 2^20 ranks, or the latency is nothing, or above 100 ms.
+/// If there are fewer than 2 or more than 2^20 ranks, or the latency is zero, or above 100 milliseconds.
 pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
     if !(2..=MOST_RANKS).contains(&n) {
         return Err(format!("{n} ranks; allowed: 2 to {MOST_RANKS}"));
@@ -83,12 +84,12 @@ pub fn cost(n: usize, latency: Duration) -> Result<Costs, String> {
 
 fn calculated(n: usize, latency: Duration) -> Costs {
     let ip = IpAddr::from([10, 0, 0, 1]);
-    // As `played` makes them, where `scenario` puts the ranks on three hosts.
+    // The plan is like that of `played`, in which `scenario` puts the ranks on three nodes.
     let plan = plan_of(1, n, JobKey::of_unique_id([9; 32]), true, Instant::now());
     calculated::costs(n, latency, &plan, &calculated::entry_of(ip, PORT), n.min(3))
 }
 
-/// Plays a job and counts.
+/// Simulates a job and counts its costs.
 fn played(n: usize, latency: Duration) -> Result<Costs, String> {
     let network = Network {
         least_latency: latency,
@@ -99,7 +100,7 @@ fn played(n: usize, latency: Duration) -> Result<Costs, String> {
     };
     let mut world = World::new(1, network, n);
     let root = SocketAddr::new(world.nodes[0].ip, PORT);
-    // Longer than a call takes: each of its hops waits for the one before.
+    // The pause is longer than a call takes, because each of its hops waits for the one before.
     let pause = latency * 100 + Duration::from_secs(1);
     for rank in 0..n {
         let plan = plan_of(rank, n, JobKey::of_unique_id([9; 32]), true, world.instant());
@@ -115,7 +116,7 @@ fn played(n: usize, latency: Duration) -> Result<Costs, String> {
     let mut until = pause / 2;
     for (number, what) in ["initialise", "all_gather", "barrier"].into_iter().enumerate() {
         world.run(until, u64::MAX);
-        // Each rank goes on from the end of its own last call.
+        // The time of each rank's call counts from the end of its own last call.
         let ends = |call: usize| {
             let end = |rank: usize| world.nodes[rank].program.ends.get(call).copied();
             (0..n).map(end).collect::<Option<Vec<Duration>>>()
@@ -151,7 +152,7 @@ impl Traffic {
         self.add_many(1, bytes, 1);
     }
 
-    /// So many times as many bytes, in as many frames.
+    /// Adds `times` times this many bytes, in this many frames.
     pub(super) fn add_many(&mut self, times: usize, bytes: usize, frames: u64) {
         self.frames += times as u64 * frames;
         self.bytes += (times * bytes) as u64;
@@ -179,12 +180,12 @@ mod tests {
             "its edges, and for a while the connection to rank 0"
         );
         let [initialise, all_gather, barrier] = &costs.parts[..] else { panic!("{costs:?}") };
-        // 64 ranks are six levels below the root, up and down.
+        // A tree of 64 ranks has six levels below the root, and each call goes up and down.
         assert_eq!((all_gather.hops, barrier.hops), (12, 12));
         assert_eq!((barrier.rank_0.frames, barrier.most_of_others.frames), (2, 3));
         let all = (64 * (PIECE + 12)) as u64;
         assert!((2 * all..2 * all + 200).contains(&all_gather.rank_0.bytes), "{all_gather:?}");
-        // The table twice, and for each rank what a handshake takes and where its parent is.
+        // Rank 0 writes the table twice, and for each rank a handshake and where its parent is.
         let tables = 2 * 64 * 15;
         assert!((tables..tables + 64 * 160).contains(&initialise.rank_0.bytes), "{initialise:?}");
         assert!(initialise.hops >= 12, "{initialise:?}");

@@ -1,4 +1,4 @@
-//! Chance that can be had again.
+//! Reproducible random numbers.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not 0.
+    /// Returns a number below `limit`, which must not be 0.
     pub(super) fn below(&mut self, limit: usize) -> usize {
         (self.word() % limit as u64) as usize
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true in this percentage of cases.
     pub(super) fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -1,29 +1,29 @@
-//! What goes wrong in the played world.
+//! The faults of the simulated world.
 
 use std::time::Duration;
 
 use crate::job::Command;
 use crate::simulation::world::{Node, World};
 
-/// What can go wrong.
+/// A fault that can happen.
 #[derive(Debug, Clone)]
 pub(super) enum Fault {
     /// A process ends.
     Kill(usize),
-    /// A host is gone.
+    /// A node is gone.
     Vanish(usize),
     /// A process does nothing for a while.
     Stop(usize, Duration),
-    /// A connection of a rank breaks, whichever comes first after this number of them.
+    /// A connection of a rank breaks, chosen by this number.
     Break(usize),
-    /// Those with `true` and those with `false` do not reach each other any more.
+    /// The processes with `true` and those with `false` do not reach each other any more.
     Cut(Vec<bool>),
     /// A caller aborts the job.
     Abort(usize),
 }
 
 impl World {
-    /// Something has happened that all must hear of, and for which these ranks may be said to be lost.
+    /// Notes a fault that all must hear of, and for which these ranks may be reported lost.
     pub(super) fn hit(&mut self, ranks: &[usize]) {
         self.suspects.extend(ranks);
         self.last_fault = self.now;
@@ -31,7 +31,7 @@ impl World {
     }
 
     pub(super) fn fault(&mut self, fault: Fault) {
-        // One that has ended, or that is to be replaced and does not run now.
+        // A process is over if it has ended, or if it is to be replaced and does not run now.
         let is_over =
             |node: &Node| node.program.is_over() || node.dead || (node.lives.is_some() && node.job.is_none());
         match fault {

@@ -1,13 +1,14 @@
-//! What must hold, whatever goes wrong.
+//! The properties that must hold whatever goes wrong.
 //!
 //! 1. Nothing waits for ever: each rank's caller ends, with success or an error, and each rank ends.
-//! 2. If nothing has gone wrong, all callers succeed.
-//! 3. A loss is known to all within five seconds, and what one rank knows, too.
-//! 4. Nobody is said to be lost, missing, or to have left or aborted, that was not hit, did not come, left or aborted.
-//! 5. No message is lost, doubled or out of order on its stream, and collectives give what they should.
+//! 2. If nothing goes wrong, all callers succeed.
+//! 3. All ranks know of a loss within five seconds, and if one rank knows, all do.
+//! 4. An error names only ranks that have to do with it: a rank that is reported lost or missing, or to have left or
+//!    aborted, was hit by a fault, did not come, left or aborted.
+//! 5. No message is lost, doubled or out of order on its stream, and collectives give the right results.
 //! 6. If ranks that were killed are replaced, all succeed in the end, in one generation.
-//! 7. No stranger is let in, or told more than that it does not belong there.
-//! 8. Of two processes that come as one rank, one is it at the most. What one rank hears of it, all do.
+//! 7. No stranger is admitted, or told more than that it does not belong there.
+//! 8. Of two processes that come as one rank, at most one becomes it. If one rank hears of the clash, all do.
 
 use std::time::Duration;
 
@@ -15,35 +16,35 @@ use crate::Error;
 use crate::simulation::scenario::{Kind, Scenario, TIMEOUT};
 use crate::simulation::world::Node;
 
-/// The promise: so soon all know of a loss.
+/// The promised time within which all ranks know of a loss.
 const PROMISE: Duration = Duration::from_secs(5);
-/// What callers and slow processes may take beside.
+/// The additional time that callers and slow processes may take.
 const SLACK: Duration = Duration::from_millis(1500);
-/// So long after a rank has left, those below it are connected to another.
+/// The time after a rank's departure by which those below it are connected to another.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Longer than everything.
+/// A time limit for the whole simulation, longer than any scenario.
 const LIMIT: Duration = Duration::from_secs(400);
 const MOST_EVENTS: u64 = 5_000_000;
 
-/// What was played.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Played {
-    /// What went wrong.
+    /// The kind of fault.
     pub kind: Kind,
-    /// How many ranks there were.
+    /// The number of ranks.
     pub ranks: usize,
-    /// How much happened.
+    /// The number of events.
     pub events: u64,
-    /// Follows from all that happened.
+    /// A digest of all events.
     pub trace: u64,
     /// Whether the job formed on all ranks that came.
     pub formed: bool,
 }
 
-/// Plays a seed, with up to so many ranks.
+/// Simulates the scenario of a seed, with at most `most_ranks` ranks.
 ///
 /// # Errors
-/// What did not hold.
+/// The property that did not hold.
 pub fn play(seed: u64, most_ranks: usize) -> Result<Played, String> {
     let mut scenario = Scenario::of_seed(seed, most_ranks);
     let over = scenario.world.run(LIMIT, MOST_EVENTS);
@@ -70,7 +71,7 @@ impl Scenario {
         }
     }
 
-    /// Two processes came as rank `twice`.
+    /// Judges a scenario in which two processes came as rank `twice`.
     fn judge_clash(&self, twice: usize, other: usize) -> Result<(), String> {
         let mut outcomes = Vec::new();
         for node in (0..self.n).chain([other]) {
@@ -90,7 +91,7 @@ impl Scenario {
         }
         for (rank, at, outcome) in ranks {
             let late = known.is_some_and(|known| {
-                // Nothing is in the way of the news.
+                // Nothing delays the news in this case.
                 at > known + SLACK && !self.some_left_before(known) && self.has_formed(rank)
             });
             match outcome {
@@ -101,7 +102,7 @@ impl Scenario {
                 _ => {}
             }
         }
-        // The one that is not the rank hears so, or comes when the job has ended.
+        // The process that is not the rank is told so, or comes when the job has ended.
         let heard = |outcome: &Result<(), Error>| match outcome {
             Err(Error::AddressInUse { .. }) => twice == 0,
             Err(Error::JobComplete { .. } | Error::Timeout { .. }) | Ok(()) => true,
@@ -140,7 +141,7 @@ impl Scenario {
             return Err(format!("rank {rank} does not end"));
         }
         let Err(error) = outcome else {
-            // What one knows, all must know; and in any case those know that stay to the end.
+            // If one rank knows, all must know; and ranks that stay to the end must know in any case.
             let hit = self.kind == Kind::LeftAndKilled && self.world.concerns_all;
             let hit_at = hit.then_some(self.world.last_fault);
             let known_at = hit_at.into_iter().chain(self.first_known()).min();
@@ -157,10 +158,10 @@ impl Scenario {
             return Err(format!("rank {rank} was told what is not so"));
         }
         let limit = match (node.program.formed_at, error) {
-            // A rank that has not met rank 0 learns nothing before its time is up.
+            // A rank that has not reached rank 0 learns nothing before its time is up.
             (None, _) => TIMEOUT + Duration::from_secs(3),
-            // If all that had a connection to the one that is gone have left before they could notice, nobody knows; who needs
-            // it looks for it.
+            // If all ranks with a connection to the lost one have left before they could notice, nobody knows. A rank
+            // that needs it looks for it.
             (Some(_), Error::Timeout { .. }) => self.world.last_fault + TIMEOUT + PROMISE,
             (Some(_), Error::PeerClosed { rank }) => {
                 let left = self.world.nodes[*rank].program.outcome.as_ref().map(|(at, _)| *at);
@@ -174,8 +175,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Whether ranks left about when it happened, and before it was known. If all that had a connection to the one that is gone
-    /// are among them, those behind do not hear of it.
+    /// Returns whether ranks left about when the fault happened, and before it was known. If all ranks with a
+    /// connection to the lost one are among them, those behind do not hear of it.
     fn some_left_before(&self, known: Duration) -> bool {
         let settled = self.world.last_fault.saturating_sub(SETTLED);
         let left = |outcome: &(Duration, Result<(), Error>)| {
@@ -184,7 +185,7 @@ impl Scenario {
         self.world.nodes.iter().any(|node| node.program.outcome.as_ref().is_some_and(left))
     }
 
-    /// When the first rank heard that the job has failed.
+    /// Returns the time at which the first rank heard that the job has failed.
     fn first_known(&self) -> Option<Duration> {
         let failed = |(at, outcome): &(Duration, Result<(), Error>)| {
             matches!(outcome, Err(Error::PeerLost { .. } | Error::Aborted { .. })).then_some(*at)
@@ -193,23 +194,25 @@ impl Scenario {
         programs.filter_map(|program| program.outcome.as_ref().and_then(failed)).min()
     }
 
-    /// Whether an error names those that have something to do with it.
+    /// Returns whether an error names ranks that have to do with the fault.
     fn is_true(&self, error: &Error) -> bool {
         let suspects = &self.world.suspects;
         match error {
-            // Of a rank that ends because of an abort, the notice may be thrown away: then its end is all that is seen.
+            // The notice of a rank that ends because of an abort may be thrown away: then others see only its end.
             Error::PeerLost { rank, .. } => {
                 let ends = matches!(self.kind, Kind::Aborted | Kind::Clashing);
                 suspects.contains(rank) || (ends && self.world.unheard.contains(rank))
             }
             Error::DuplicateRank { rank, .. } => self.twice.is_some_and(|(twice, _)| twice == *rank),
-            // Who was hit before it could be known, or never came; or could not be reached any more.
+            // A missing rank was hit before the fault could be known, or never came, or could not be reached any
+            // more.
             Error::Timeout { missing, .. } => {
                 let unreached = |rank: &usize| suspects.contains(rank) || self.absent == Some(*rank);
                 let came_too_late = |rank: &usize| self.world.nodes[*rank].program.formed_at.is_none();
                 !missing.is_empty() && missing.iter().all(|rank| unreached(rank) || came_too_late(rank))
             }
-            // Who is lost to nobody is taken for one that left: nobody listens at its address.
+            // A lost rank that nobody was connected to is taken for one that left, because nobody listens at its
+            // address.
             Error::PeerClosed { rank } => {
                 let hidden = suspects.contains(rank) && self.some_left_before(self.world.now);
                 let of_two = self.twice.is_some_and(|(twice, _)| twice == *rank);

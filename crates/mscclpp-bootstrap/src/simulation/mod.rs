@@ -1,7 +1,8 @@
-//! Jobs of any size in one thread, over a network and in a time that are played. For tests and for counting; not part of the API.
+//! Simulated jobs of any size in one thread, with a simulated network and time. For tests and for counting; not part
+//! of the API.
 //!
-//! A seed stands for everything: how many ranks there are, what they do, how slow the network is, and what goes wrong. The
-//! ranks are the machines of `job`, as over sockets. What must hold is in `judge`.
+//! A seed determines everything: how many ranks there are, what they do, how slow the network is, and what goes
+//! wrong. The ranks are the state machines of `job`, as over sockets. `judge` checks the properties that must hold.
 
 mod calculated;
 mod cost;

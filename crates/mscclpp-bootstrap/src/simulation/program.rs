@@ -1,4 +1,5 @@
-//! What the caller of a rank does: collective calls, messages, and then it leaves. It checks what it gets.
+//! The caller of a simulated rank: it makes collective calls and sends messages, and then leaves. It checks its
+//! results.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -25,17 +26,17 @@ pub(super) enum Step {
 }
 
 enum Running {
-    /// A collective of all.
+    /// A collective of all ranks.
     Tree(Exchange<Call>),
     /// A barrier of a group.
     Group(Exchange<Group>),
-    /// Until the message is with the system, as a caller waits for it.
+    /// A send, which lasts until the message is with the system, as for a real caller.
     Send { to: usize, written: Written },
-    /// Until this message comes.
+    /// A receive, which lasts until this message comes.
     Receive { from: usize, tag: u64, bytes: Vec<u8> },
 }
 
-/// The caller of a rank, and what it has heard of.
+/// The caller of a rank, and the events that it has heard of.
 #[derive(Default)]
 pub(super) struct Program {
     pub(super) rank: usize,
@@ -43,18 +44,18 @@ pub(super) struct Program {
     pub(super) steps: VecDeque<Step>,
     /// Whether the process ends as soon as the caller sees an error.
     pub(super) exits_on_error: bool,
-    /// Longest pause before a step.
+    /// The longest pause before a step.
     pub(super) pause: Duration,
-    /// The bytes that each rank gives to collectives, if not each another number.
+    /// The number of bytes that each rank contributes to collectives; if `None`, each contributes a different number.
     pub(super) piece: Option<usize>,
-    /// When it had formed, and each call was over that is no sleep.
+    /// The times at which the job had formed, and at which each call except a sleep was over.
     pub(super) ends: Vec<Duration>,
-    /// A fault has ended its process.
+    /// Whether a fault has ended the process.
     pub(super) victim: bool,
     pub(super) formed_at: Option<Duration>,
     pub(super) generation: Option<u64>,
     pub(super) outcome: Option<(Duration, Result<()>)>,
-    /// What was not as it must be.
+    /// Results that were not as they must be.
     pub(super) violations: Vec<String>,
     calls: u64,
     running: Option<Running>,
@@ -67,7 +68,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// The same caller, before its first call.
+    /// Makes the same caller again, before its first call.
     pub(super) fn again(&self, steps: VecDeque<Step>) -> Self {
         Self { rank: self.rank, n: self.n, pause: self.pause, steps, ..Self::default() }
     }
@@ -76,7 +77,7 @@ impl Program {
         self.outcome.is_some()
     }
 
-    /// What it waits for, for messages.
+    /// Describes what the caller waits for, for messages.
     pub(super) fn awaited(&self) -> String {
         match &self.running {
             _ if self.is_over() => "nothing".to_owned(),
@@ -88,22 +89,22 @@ impl Program {
         }
     }
 
-    /// Whether the process ends now, without leaving.
+    /// Returns whether the process ends now, without leaving.
     pub(super) fn exits(&self) -> bool {
         self.exits_on_error && self.outcome.as_ref().is_some_and(|(_, outcome)| outcome.is_err())
     }
 
-    /// Whether its process ends by an error that the others do not hear of otherwise.
+    /// Returns whether the process ends by an error that the others do not hear of otherwise.
     pub(super) fn gives_up_alone(&self) -> bool {
         self.exits() && self.failure.is_none()
     }
 
-    /// Whether it has just heard of the failure that ends its process.
+    /// Returns whether the caller has just heard of the failure that ends its process.
     pub(super) fn sees_failure(&self) -> bool {
         self.exits_on_error && self.failure.is_some()
     }
 
-    /// Something for the caller.
+    /// Passes an action for the caller to it.
     pub(super) fn hear(&mut self, now: Duration, action: Action) {
         match action {
             Action::Formed(table) => {
@@ -133,7 +134,7 @@ impl Program {
         open_at.or((self.running.is_none()).then_some(self.not_before))
     }
 
-    /// Goes on as far as it can; gives what it wants of its rank.
+    /// Continues as far as it can. Returns the commands for its rank.
     pub(super) fn go_on(&mut self, now: Duration, dice: &mut Dice) -> Vec<Command> {
         let mut commands = Vec::new();
         while !self.is_over() {
@@ -220,7 +221,7 @@ impl Program {
         }
     }
 
-    /// Goes on with a call; gives it back with those it waits for, if it is not over.
+    /// Advances a call. If it is not over, returns it with the ranks that it waits for.
     fn advance(
         &mut self,
         running: Running,
@@ -291,7 +292,7 @@ impl Program {
         }
     }
 
-    /// What a rank gives to collectives.
+    /// Returns the contribution of a rank to collectives.
     fn piece(&self, rank: usize) -> Vec<u8> {
         vec![rank as u8; self.piece.unwrap_or(rank % 41)]
     }

@@ -1,4 +1,4 @@
-//! What a seed stands for: how many ranks, what they do, and what goes wrong.
+//! The scenario of a seed: how many ranks there are, what they do, and what goes wrong.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::simulation::world::{Event, Lives, Network, Starter, World};
 /// The time-out of initialisation.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) const PORT: u16 = 5000;
-/// Where rank 0 listens, too.
+/// A second port at which rank 0 listens.
 const OTHER_PORT: u16 = 5001;
 
-/// What goes wrong, and what is to be expected.
+/// The kind of a scenario: what goes wrong, and what is to be expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Nothing: all ranks do everything.
+    /// Nothing goes wrong, and all ranks do everything.
     Calm,
-    /// A process or two are killed.
+    /// One or two processes are killed.
     Killed,
-    /// A host is gone.
+    /// A node is gone.
     Vanished,
     /// Some ranks leave, and later one of the others is killed.
     LeftAndKilled,
@@ -35,13 +35,13 @@ pub enum Kind {
     Broken,
     /// A rank never comes.
     Absent,
-    /// Some processes are stopped for some seconds: nothing must come of it.
+    /// Some processes are stopped for some seconds, which must have no effect.
     Stopped,
-    /// The network falls into two parts.
+    /// The network splits into two parts.
     Parted,
     /// A caller aborts.
     Aborted,
-    /// Processes are killed, and others come in their place: the job forms again.
+    /// Processes are killed and replaced, and the job forms again.
     Replaced,
     /// Two processes come as one rank, of one job or of two at one address.
     Clashing,
@@ -72,11 +72,11 @@ pub(super) struct Scenario {
     pub(super) twice: Option<(usize, usize)>,
 }
 
-/// What ranks do before they leave: long enough for what goes wrong to find them at it.
+/// The time for which ranks work before they leave: long enough for a fault to happen meanwhile.
 const LIFE: Duration = Duration::from_secs(6);
 
 impl Scenario {
-    /// Of 2 to `most_ranks` ranks.
+    /// Makes the scenario of a seed, with 2 to `most_ranks` ranks.
     pub(super) fn of_seed(seed: u64, most_ranks: usize) -> Self {
         assert!(most_ranks >= 2, "{most_ranks} ranks; a job that can go wrong has two at least");
         let mut dice = Dice::new(seed);
@@ -84,7 +84,7 @@ impl Scenario {
             Kind::Calm if dice.percent(50) => Kind::Clashing,
             kind => kind,
         };
-        // Small jobs are the fastest, and show most.
+        // Most jobs are small: they are the fastest, and reveal the most.
         let most = if dice.percent(80) { most_ranks.min(9) } else { most_ranks };
         let n = 2 + dice.below(most - 1);
         let ms = Duration::from_millis;
@@ -95,7 +95,7 @@ impl Scenario {
             busy: [Duration::ZERO, Duration::from_micros(20), ms(1)][dice.below(3)],
             cuts_writes: true,
         };
-        // Whom nobody lets in, and at whose addresses ranks look for rank 0.
+        // The numbers of strangers that connect to ranks, and of strangers at addresses where ranks look for rank 0.
         let (visitors, hosts) = (dice.below(4), if dice.percent(30) { 1 + dice.below(2) } else { 0 });
         let others = visitors + hosts + usize::from(kind == Kind::Clashing);
         let mut world = World::new(dice.word(), network, n + others);
@@ -103,7 +103,7 @@ impl Scenario {
         let key = if keyed { JobKey::of_unique_id([9; 32]) } else { JobKey::none() };
         let root = SocketAddr::new(world.nodes[0].ip, PORT);
         for node in n..n + visitors {
-            // Without a key there are no strangers but those that do not know the protocol.
+            // Without a key, the only strangers are processes that do not know the protocol.
             let at = dice.between(Duration::ZERO, LIFE);
             let stranger = Stranger::visitor(&mut dice, root, at, n, keyed);
             world.schedule(stranger.visits_at().unwrap_or_default(), Event::Wake(node));
@@ -150,7 +150,7 @@ impl Scenario {
         this
     }
 
-    /// All ranks get the same calls, and matching messages.
+    /// Gives all ranks the same calls, and matching messages.
     fn plan_calls(&mut self, dice: &mut Dice) {
         let n = self.n;
         let mut steps: Vec<Vec<Step>> = vec![Vec::new(); n];
@@ -173,7 +173,7 @@ impl Scenario {
         if dice.percent(50) {
             all(&mut steps, &Step::Barrier);
         } else {
-            // Some leave while their last messages are on their way.
+            // Some ranks leave while their last messages are on their way.
             messages(&mut steps, phases as u64, dice);
         }
         let pause = [Duration::ZERO, Duration::from_millis(20)][dice.below(2)];
@@ -181,13 +181,13 @@ impl Scenario {
             let program = &mut self.world.nodes[rank].program;
             (program.rank, program.n, program.pause) = (rank, n, pause);
             program.steps = steps.into();
-            // The sockets of ranks take more than the window of messages, so that a notice always finds room. Only then is a process that
-            // ends at once sure to have passed it on.
+            // The sockets of these ranks hold more than the window of messages, so a notice always finds room. Only
+            // then is a process that ends at once sure to have passed it on.
             program.exits_on_error = dice.percent(30) && self.world.network.buffer > 128 << 10;
         }
     }
 
-    /// All do the same again in each generation, and nobody leaves before all know who is gone.
+    /// Makes all ranks do the same again in each generation. Nobody leaves before all know who is gone.
     fn plan_lives(&mut self, root: SocketAddr, key: &JobKey, dice: &mut Dice) {
         let delay = [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(3)][dice.below(3)];
         for node in &mut self.world.nodes[..self.n] {
@@ -201,7 +201,7 @@ impl Scenario {
 
     fn plan_fault(&mut self, dice: &mut Dice) {
         let n = self.n;
-        // Often just when the job forms.
+        // The fault often happens just when the job forms.
         let span = if dice.percent(50) { Duration::from_millis(300) } else { LIFE };
         let at = dice.between(Duration::ZERO, span);
         let rank = dice.below(n);
@@ -225,7 +225,7 @@ impl Scenario {
             Kind::Stopped => {
                 for _ in 0..=dice.below(3) {
                     let time = dice.between(Duration::ZERO, Duration::from_secs(8));
-                    // All have to do with rank 0.
+                    // A fault of rank 0 concerns all ranks, so it is frequent.
                     let who = if dice.percent(40) { 0 } else { dice.below(n) };
                     fault(dice.between(Duration::ZERO, span), Fault::Stop(who, time));
                 }
@@ -237,7 +237,7 @@ impl Scenario {
                 self.world.nodes[rank].dead = true;
             }
             Kind::LeftAndKilled => {
-                // Those that stay only wait: for a message that never comes.
+                // The ranks that stay only wait, for a message that never comes.
                 let stays = |dice: &mut Dice| dice.percent(50);
                 let mut stay: Vec<usize> = (0..n).filter(|_| stays(dice)).collect();
                 stay.extend(
@@ -246,7 +246,7 @@ impl Scenario {
                 stay.sort_unstable();
                 stay.dedup();
                 let victim = stay[dice.below(stay.len())];
-                // Or they wait for nobody, and have no connections but those of the tree.
+                // Or they wait for nobody, and have only the connections of the tree.
                 let silent = dice.percent(60);
                 for &rank in &stay {
                     let others: Vec<usize> = stay.iter().copied().filter(|&other| other != rank).collect();
@@ -264,7 +264,8 @@ impl Scenario {
                     let steps = &mut self.world.nodes[rank].program.steps;
                     *steps = [Step::Barrier, Step::Sleep(moment)].into();
                 }
-                // By then, all are connected again. A rank finds out one after the other who of those above it has left.
+                // By then all ranks are connected again. A rank finds out one by one which of those above it have
+                // left.
                 fault(Duration::from_secs(150), Fault::Kill(victim));
             }
         }
@@ -274,7 +275,7 @@ impl Scenario {
     }
 }
 
-/// What a rank knows that starts at this time.
+/// Makes the plan of a rank that starts at this time.
 pub(super) fn plan_of(rank: usize, n: usize, key: JobKey, by_address: bool, at: Instant) -> Plan {
     let plan = Plan::for_tests(rank, n, key, TIMEOUT);
     Plan {
@@ -286,7 +287,7 @@ pub(super) fn plan_of(rank: usize, n: usize, key: JobKey, by_address: bool, at: 
     }
 }
 
-/// Makes a rank; rank 0 then listens.
+/// Makes a function that starts a rank; rank 0 then listens.
 pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>) -> Starter {
     Box::new(move |world, now| {
         let (host, domain) = ([plan.rank as u8 % 3; 16], [0; 16]);
@@ -303,7 +304,7 @@ pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>)
     })
 }
 
-/// Makes a second rank 0, which finds its address taken.
+/// Makes a function that starts a second rank 0, which finds its address taken.
 fn second_root(plan: Plan, root: SocketAddr) -> Starter {
     let taken = Error::AddressInUse { address: root };
     Box::new(move |_, now| Job::new(plan, Formation::of_second_root(root, taken), now))
@@ -313,8 +314,8 @@ fn all(steps: &mut [Vec<Step>], step: &Step) {
     steps.iter_mut().for_each(|steps| steps.push(step.clone()));
 }
 
-/// Messages between some pairs of ranks, often both ways at once. Each rank sends all that it has to send, and then receives, in
-/// any order of streams.
+/// Adds messages between some pairs of ranks, often both ways at once. Each rank sends everything that it has to
+/// send, and then receives, with the streams in any order.
 fn messages(steps: &mut [Vec<Step>], phase: u64, dice: &mut Dice) {
     let n = steps.len();
     let mut receives: Vec<Vec<Step>> = vec![Vec::new(); n];

@@ -1,4 +1,4 @@
-//! Processes that are no ranks: they connect to ranks, or listen where a rank looks for another.
+//! Simulated processes that are no ranks: they connect to ranks, or listen where a rank looks for another.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,13 +12,13 @@ use crate::simulation::world::{Event, World};
 use mscclpp_net::frame;
 use mscclpp_net::handshake::Kind::{Challenge, Full, Hello, Refuse};
 
-/// How it behaves.
+/// The behaviour of a stranger.
 pub(super) enum Manner {
     /// Says nothing.
     Silent,
     /// Says something, at once.
     Speaks(Vec<u8>),
-    /// Says it one byte after the other, slowly.
+    /// Says the bytes one by one, slowly.
     Trickles(Vec<u8>),
     /// Says this when it hears something.
     Answers(Vec<u8>),
@@ -26,16 +26,16 @@ pub(super) enum Manner {
     Joins(Box<RawRank>),
 }
 
-/// How many manners those have who connect to a rank.
+/// The number of behaviours of strangers that connect to a rank.
 const DIALLING: usize = 6;
 
 /// A process that is no rank.
 pub(super) struct Stranger {
     manner: Manner,
-    /// Whom it connects to, and when.
+    /// The address that the stranger connects to, and when.
     target: Option<(SocketAddr, Duration)>,
     last_id: ConnectionId,
-    /// What was said to it, and what it has said, on each connection.
+    /// The bytes that it has received on each connection; the next field is how many it has sent.
     heard: BTreeMap<ConnectionId, Vec<u8>>,
     said: BTreeMap<ConnectionId, usize>,
     pub(super) violations: Vec<String>,
@@ -47,7 +47,7 @@ impl Stranger {
         Self { manner, target, last_id: 0, heard, said, violations: Vec::new() }
     }
 
-    /// One that connects to a rank.
+    /// Makes a stranger that connects to a rank.
     pub(super) fn visitor(dice: &mut Dice, target: SocketAddr, at: Duration, n: usize, keyed: bool) -> Self {
         let (n, rank) = (n as u32, dice.below(n) as u32);
         let manner = match dice.below(DIALLING) {
@@ -61,14 +61,14 @@ impl Stranger {
         Self::new(manner, Some((target, at)))
     }
 
-    /// One that listens where a rank looks for another.
+    /// Makes a stranger that listens where a rank looks for another.
     pub(super) fn host(dice: &mut Dice) -> Self {
         let challenge = frame::encode(Challenge as u8, &[3; 32]);
         Self::new(
             match dice.below(4) {
                 0 => Manner::Silent,
                 1 => Manner::Speaks(dice.bytes(64)),
-                // It takes the proof, and says nothing more.
+                // The stranger takes the proof, and says nothing more.
                 2 => Manner::Speaks(challenge),
                 _ => Manner::Answers([challenge, frame::encode(Refuse as u8, &[1])].concat()),
             },
@@ -80,13 +80,13 @@ impl Stranger {
         self.target.map(|(_, at)| at)
     }
 
-    /// Somebody has connected to it.
+    /// Accepts a connection.
     pub(super) fn takes_in(&mut self) -> ConnectionId {
         self.last_id += 1;
         self.last_id
     }
 
-    /// A stranger that came must not be told more than that it does not belong there.
+    /// Returns a violation if a stranger that connected was told more than that it does not belong there.
     pub(super) fn judge(&self) -> Option<String> {
         let mut kinds = self.heard.values().filter(|_| self.target.is_some()).flat_map(|bytes| kinds(bytes));
         let allowed = [Challenge, Refuse, Full].map(|kind| kind as u8);
@@ -96,7 +96,7 @@ impl Stranger {
 }
 
 impl World {
-    /// It is time for a stranger to connect, or to say another byte.
+    /// Wakes a stranger, which connects or says another byte.
     pub(super) fn stranger_wakes(&mut self, node: usize) {
         let now = self.now;
         let Some(stranger) = &mut self.nodes[node].stranger else { return };
@@ -130,7 +130,7 @@ impl World {
             }
             Manner::Trickles(_) => self.schedule(self.now, Event::Wake(node)),
             Manner::Answers(bytes) => {
-                // A challenge first: who looks for a rank speaks second.
+                // The challenge goes first, because a rank that connects speaks second.
                 let bytes = bytes[..frame::HEADER + 32].to_vec();
                 self.stranger_says(node, id, bytes);
             }

@@ -1,4 +1,4 @@
-//! The played network. A connection keeps the order of its bytes; different connections do not keep that of each other.
+//! The simulated network. A connection keeps the order of its bytes; there is no order between connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use mscclpp_net::dial::Failed;
 use crate::job::ConnectionId;
 use crate::simulation::world::{Event, World};
 
-/// When a host that is gone, or out of reach, is noticed: that of `Liveness::PROMPT`.
+/// The shortest and longest time until a node that is gone, or out of reach, is noticed, as with `Liveness::PROMPT`.
 const LEAST_SILENCE: Duration = Duration::from_millis(3500);
 const MOST_SILENCE: Duration = Duration::from_millis(4300);
 
@@ -19,7 +19,7 @@ const SILENT: &str = "the connection broke: connection timed out";
 pub(super) struct Wire {
     /// The side that dialled, and the side that listened.
     pub(super) ends: [End; 2],
-    /// Nothing arrives any more.
+    /// Whether nothing arrives any more.
     dead: bool,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct End {
     pub(super) node: Option<usize>,
     id: Option<ConnectionId>,
     closed: bool,
-    /// What it has sent: when the last of it arrives, and how much is on its way.
+    /// The time at which the last of the bytes that it has sent arrive; the next field is how many are on their way.
     arrives: Duration,
     under_way: usize,
     blocked: bool,
     finished: bool,
-    /// Bytes of an earlier one were thrown away.
+    /// A number that rises when bytes on their way are thrown away.
     epoch: u32,
 }
 
@@ -43,7 +43,7 @@ impl World {
         self.dice.between(least, most)
     }
 
-    /// Whether two processes do not reach each other.
+    /// Returns whether two processes do not reach each other.
     fn apart(&self, one: usize, other: usize) -> bool {
         let parted = |parts: &Vec<bool>| parts.get(one) != parts.get(other);
         self.nodes[one].vanished || self.nodes[other].vanished || self.parted.as_ref().is_some_and(parted)
@@ -68,7 +68,7 @@ impl World {
     pub(super) fn syn(&mut self, wire: u64, address: SocketAddr) {
         let Some(dialler) = self.wires.get(&wire).and_then(|wire| wire.ends[0].node) else { return };
         let host = self.nodes.iter().position(|node| node.ip == address.ip());
-        // Nobody answers for a host that is not there.
+        // Nobody answers for a node that is not there.
         let Some(host) = host.filter(|&host| !self.apart(dialler, host)) else { return };
         let answer = self.now + self.latency();
         let listener = self.listeners.get(&address).copied();
@@ -123,7 +123,7 @@ impl World {
         end.id.filter(|_| !end.closed)
     }
 
-    /// Writes what a rank has to say on a connection, as far as that takes it.
+    /// Writes the pending bytes of a rank on a connection, as far as that takes them.
     pub(super) fn write(&mut self, node: usize, id: ConnectionId) {
         let now = self.instant();
         while let Some(&(wire, side)) = self.nodes[node].wires.get(&id) {
@@ -143,7 +143,7 @@ impl World {
                 return;
             }
             let most = pending.len().min(room);
-            // Mostly whole, and sometimes cut anywhere.
+            // The bytes are mostly whole, and sometimes cut anywhere.
             let cut = self.network.cuts_writes && self.dice.percent(20);
             let take = if cut { 1 + self.dice.below(most) } else { most };
             let bytes = pending[..take].to_vec();
@@ -173,7 +173,7 @@ impl World {
         let Some(found) = self.wires.get_mut(&wire).filter(|wire| !wire.dead) else { return };
         let sender = &mut found.ends[1 - to];
         sender.under_way = sender.under_way.saturating_sub(bytes.len());
-        // As systems do it: a sender that waits for room is told when there is a third of it, and not of every byte.
+        // Like real systems, this wakes a sender that waits for room only when a third of the buffer is free.
         let unblocked = sender.blocked && sender.under_way <= self.network.buffer / 3 * 2;
         if sender.epoch != epoch {
             return;
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// The other side hears, behind all that is on its way, that nothing more comes.
+    /// Reports to the other side, behind all bytes that are on their way, that nothing more comes.
     fn send_end(&mut self, wire: u64, side: usize, why: &'static str) {
         let at = self.now + self.latency();
         let Some(found) = self.wires.get_mut(&wire) else { return };
@@ -215,7 +215,8 @@ impl World {
         }
     }
 
-    /// A side closes. If it leaves bytes unread, the system throws away what is still on its way to the other side, perhaps.
+    /// Closes one side. If it leaves bytes unread, the system may throw away the bytes that are still on their way to
+    /// the other side.
     pub(super) fn close(&mut self, node: usize, id: ConnectionId, may_discard: bool) {
         let Some((wire, side)) = self.nodes[node].wires.remove(&id) else { return };
         let discard = may_discard && self.dice.percent(50);
@@ -235,7 +236,7 @@ impl World {
         }
     }
 
-    /// A side hears that the connection has broken, behind all that is on its way.
+    /// Reports to a side that the connection has broken, behind all bytes that are on their way.
     fn reset(&mut self, wire: u64, to: usize) {
         let at = self.now + self.latency();
         let arrives = self.wires.get(&wire).map_or(at, |wire| wire.ends[1 - to].arrives);
@@ -246,7 +247,7 @@ impl World {
     pub(super) fn ended(&mut self, wire: u64, to: usize, node: usize, why: &'static str) {
         let now = self.instant();
         let Some(id) = self.id_of(wire, to) else { return };
-        // An end that was on its way was thrown away with the bytes before it; what is heard instead is the reset.
+        // The end that was on its way was thrown away with the bytes before it, and the reset is reported instead.
         if why == CLOSED && self.wires[&wire].ends[1 - to].epoch != 0 {
             return;
         }
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    /// What arrives for a process that has ended is refused by its system.
+    /// Refuses data that arrives for a process that has ended, as its system does.
     pub(super) fn lost_on_the_dead(&mut self, event: &Event) {
         match event {
             Event::Bytes { wire, to, .. } => self.reset_if_there(*wire, 1 - to),
@@ -276,7 +277,7 @@ impl World {
         }
     }
 
-    /// A connection between ranks breaks; which one is a matter of chance.
+    /// Breaks a random connection between ranks.
     pub(super) fn break_wire(&mut self, which: usize) {
         let between_ranks: Vec<u64> = self
             .wires
@@ -293,13 +294,13 @@ impl World {
         }
         let wire = between_ranks[which % between_ranks.len()];
         let ends: Vec<usize> = self.wires[&wire].ends.iter().filter_map(|end| end.node).collect();
-        // It may have been one that both sides were about to close.
+        // Both sides may have been about to close the connection.
         self.last_fault = self.now;
         self.suspects.extend(ends);
         self.kill_wire(wire, Duration::ZERO, Duration::from_millis(50), RESET);
     }
 
-    /// Breaks the connections between those that do not reach each other any more.
+    /// Breaks the connections between processes that do not reach each other any more.
     pub(super) fn cut_wires(&mut self) {
         let cut: Vec<u64> = self
             .wires

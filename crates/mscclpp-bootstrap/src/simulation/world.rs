@@ -1,4 +1,4 @@
-//! The played world: ranks, strangers, what is still to happen to them, and the time.
+//! The simulated world: ranks, strangers, the events that are still to happen, and the time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,43 +19,43 @@ use crate::simulation::wires::Wire;
 pub(super) struct Network {
     pub(super) least_latency: Duration,
     pub(super) most_latency: Duration,
-    /// Bytes that a connection takes before its sender must wait.
+    /// The number of bytes that a connection takes before its sender must wait.
     pub(super) buffer: usize,
-    /// How long a rank is busy with one event.
+    /// The time that a rank needs for one event.
     pub(super) busy: Duration,
-    /// Whether what is written at once may arrive in pieces.
+    /// Whether bytes that are written at once may arrive in parts.
     pub(super) cuts_writes: bool,
 }
 
-/// Makes a rank, at a time.
+/// A function that starts a rank at a time.
 pub(super) type Starter = Box<dyn FnOnce(&mut World, Instant) -> Job>;
 
 pub(super) enum Event {
-    /// A rank is started.
+    /// Starts a rank.
     Start(usize, Starter),
-    /// Somebody's wish to connect arrives at an address.
+    /// A connection request arrives at an address.
     Syn { wire: u64, address: SocketAddr },
-    /// It is accepted.
+    /// The request is accepted.
     Accept { wire: u64 },
-    /// The side that dialled hears so.
+    /// The side that dialled learns that it is connected.
     Established { wire: u64 },
-    /// The side that dialled hears that nobody listens.
+    /// The side that dialled learns that nobody listens.
     Refused { wire: u64 },
     /// Bytes arrive at a side.
     Bytes { wire: u64, to: usize, bytes: Vec<u8>, epoch: u32 },
-    /// A side can be written again.
+    /// A side may write again.
     Writable { wire: u64, side: usize },
     /// The other side has finished writing, or the connection has broken.
     End { wire: u64, to: usize, why: &'static str },
-    /// A time has come for which a rank or a stranger waits.
+    /// The time has come for which a rank or a stranger waits.
     Wake(usize),
-    /// A process has time for what waits in line.
+    /// A process is free for the next event in its line.
     Free(usize),
-    /// Something goes wrong.
+    /// A fault happens.
     Fault(Fault),
 }
 
-/// A process: of a rank or of a stranger.
+/// A process of a rank or a stranger.
 pub(super) struct Node {
     pub(super) ip: IpAddr,
     pub(super) job: Option<Job>,
@@ -63,27 +63,27 @@ pub(super) struct Node {
     pub(super) stranger: Option<Stranger>,
     pub(super) wires: BTreeMap<ConnectionId, (u64, usize)>,
     pub(super) listens_at: Vec<SocketAddr>,
-    /// It does nothing before this time, and what happens to it waits.
+    /// The time until which the process is busy; events for it wait in line.
     pub(super) busy_until: Duration,
     in_line: VecDeque<Event>,
     pub(super) dead: bool,
     pub(super) vanished: bool,
     wake_at: Option<Duration>,
-    /// How it goes on when its rank has ended.
+    /// The later generations of the rank, if it takes part in them.
     pub(super) lives: Option<Lives>,
 }
 
-/// How a rank of a job goes on in the next generation: with the same calls.
+/// The later generations of a rank. It makes the same calls in each.
 pub(super) struct Lives {
     pub(super) left: u32,
     pub(super) root: SocketAddr,
     pub(super) key: JobKey,
     pub(super) steps: VecDeque<Step>,
-    /// How long it takes at most until it forms the job again, or a new process does.
+    /// The longest time until the rank forms the job again, or a new process does.
     pub(super) delay: Duration,
-    /// The generations that its process has been in.
+    /// The generations that the process has been in.
     pub(super) formed: Vec<u64>,
-    /// How often a new process came.
+    /// The number of new processes.
     pub(super) processes: u32,
 }
 
@@ -110,29 +110,29 @@ impl Node {
 pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) network: Network,
-    /// When the time was zero.
+    /// The instant at which the simulated time is zero.
     start: Instant,
     pub(super) now: Duration,
     pub(super) nodes: Vec<Node>,
     pub(super) wires: BTreeMap<u64, Wire>,
     pub(super) listeners: BTreeMap<SocketAddr, usize>,
     pub(super) parted: Option<Vec<bool>>,
-    /// The ranks that a fault has hit, and may be said to be lost.
+    /// The ranks that a fault has hit, and that may be reported lost.
     pub(super) suspects: Vec<usize>,
-    /// Those that closed a connection with bytes unread, so that what they had said last was thrown away.
+    /// The processes that closed a connection with bytes unread, so that their last frames were thrown away.
     pub(super) unheard: BTreeSet<usize>,
     pub(super) last_fault: Duration,
-    /// Something has happened that all must hear of.
+    /// Whether something has happened that all must hear of.
     pub(super) concerns_all: bool,
     events: BTreeMap<(Duration, u64), Event>,
     last_event: u64,
     pub(super) last_wire: u64,
-    /// How many events there were.
+    /// The number of events so far.
     pub(super) count: u64,
-    /// What was written, by rank, and the most connections that it had at a time.
+    /// The traffic of each rank; the next field is the most connections that it had at one time.
     pub(super) written: Vec<Traffic>,
     pub(super) most_wires: Vec<usize>,
-    /// A digest of all that happened.
+    /// A digest of all events.
     pub(super) trace: u64,
 }
 
@@ -170,7 +170,7 @@ impl World {
         self.events.insert((at, self.last_event), event);
     }
 
-    /// Goes on until nothing is left to happen, or until `limit`. Whether nothing is left.
+    /// Runs until no event is left, or until `limit`. Returns whether no event is left.
     pub(super) fn run(&mut self, limit: Duration, most_events: u64) -> bool {
         while let Some((&(at, number), _)) = self.events.first_key_value() {
             if at > limit || self.count >= most_events {
@@ -216,7 +216,7 @@ impl World {
         node.busy_until > self.now || !node.in_line.is_empty()
     }
 
-    /// Something happens to a process that does something else.
+    /// Queues an event for a process that is busy.
     fn wait_in_line(&mut self, node: usize, event: Event) {
         let first = self.nodes[node].in_line.is_empty();
         self.nodes[node].in_line.push_back(event);
@@ -225,7 +225,7 @@ impl World {
         }
     }
 
-    /// What a process does next that has time again.
+    /// Takes the next event of a process that is free again.
     fn next_of(&mut self, node: usize) -> Option<Event> {
         let busy_until = self.nodes[node].busy_until;
         if self.nodes[node].dead {
@@ -240,7 +240,7 @@ impl World {
         None
     }
 
-    /// The process to which something happens, if it is one.
+    /// Returns the process that an event happens to, if there is one.
     fn whose(&self, event: &Event) -> Option<usize> {
         let side = |wire: &u64, side: usize| self.wires.get(wire).and_then(|wire| wire.ends[side].node);
         match event {
@@ -278,7 +278,7 @@ impl World {
         }
     }
 
-    /// Carries out what a rank wants, lets its caller go on, and looks when it is to be woken.
+    /// Carries out the actions of a rank, lets its caller continue, and schedules when to wake it.
     pub(super) fn act(&mut self, node: usize) {
         loop {
             let now = self.instant();
@@ -287,7 +287,7 @@ impl World {
             while let Some(action) = self.nodes[node].job.as_mut().and_then(Job::next_action) {
                 self.carry_out(node, action);
                 if self.nodes[node].program.sees_failure() {
-                    // Its process ends before anything else is done.
+                    // The process ends before any other action is carried out.
                     return self.end_process(node);
                 }
             }
@@ -315,7 +315,7 @@ impl World {
             rank.job.as_ref().and_then(Job::wake_at).map(|at| at.saturating_duration_since(self.start));
         let wake_at = job_at.into_iter().chain(rank.program.wake_at()).min().map(|at| at.max(self.now));
         if let Some(at) = wake_at.filter(|at| rank.wake_at.is_none_or(|before| *at < before)) {
-            // A wake-up that is too early does no harm.
+            // Waking it too early does no harm.
             rank.wake_at = Some(at);
             self.schedule(at.max(self.now + Duration::from_micros(1)), Event::Wake(node));
         }
@@ -351,7 +351,7 @@ impl World {
         }
     }
 
-    /// A process ends by itself, or is killed: the system closes its connections.
+    /// Ends a process, by itself or by a fault: the system closes its connections.
     pub(super) fn end_process(&mut self, node: usize) {
         self.nodes[node].program.go_on(self.now, &mut self.dice);
         self.stop_listening(node);
@@ -364,7 +364,7 @@ impl World {
         self.live_again(node);
     }
 
-    /// The rank of a job that forms again goes on, if it has not done all its calls.
+    /// Starts the next generation of a rank whose job forms again, if it has not made all its calls.
     fn live_again(&mut self, node: usize) {
         let (now, start) = (self.now, self.start);
         let rank = &mut self.nodes[node];

@@ -12,17 +12,17 @@ use rustix::process::{Resource, getrlimit};
 use crate::tcp::rim::Rim;
 use crate::tcp::socket;
 
-/// A pause in accepting when the process has no descriptor left.
+/// The pause in accepting when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How many are accepted at a time, so that a flood of strangers leaves time for members.
+/// The most connections that are accepted at a time, so that a flood of strangers leaves time for members.
 const AT_A_TIME: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Door {
     listener: Option<TcpListener>,
-    /// When to go on accepting: the listener tells of each connection once.
+    /// The time at which to go on accepting. It is kept because the listener is reported once for each connection.
     resume_at: Option<Instant>,
-    /// At rank 0 while the job forms: a descriptor to turn connections away with when there is no other.
+    /// A spare descriptor, at rank 0 while the job forms, with which to turn connections away when no other is left.
     spare: Option<UnixDatagram>,
 }
 
@@ -31,7 +31,7 @@ impl Door {
         self.resume_at
     }
 
-    /// All ranks have come; others may be left to wait.
+    /// Notes that all ranks have come, so that other connections may be left to wait.
     pub(super) fn has_let_in_all(&mut self) {
         self.spare = None;
     }
@@ -50,7 +50,7 @@ impl Rim {
         }
     }
 
-    /// Somebody waits to be accepted.
+    /// Accepts connections that wait, unless accepting pauses.
     pub(super) fn accept_waiting(&mut self) {
         if self.door.resume_at.is_none() {
             self.accept_all();
@@ -71,7 +71,7 @@ impl Rim {
         for _ in 0..AT_A_TIME {
             let Some(listener) = &self.door.listener else { return };
             let accepted = match socket::accept(listener) {
-                // It comes before the system looks whether anybody waits.
+                // The system needs the descriptor even before it checks whether anybody waits.
                 Err(error) if is_full(&error) && self.door.spare.take().is_some() => {
                     let accepted = socket::accept(listener);
                     if let Ok(Some((stream, _))) = &accepted
@@ -109,31 +109,32 @@ impl Rim {
         self.door.resume_at = Some(Instant::now() + pause);
     }
 
-    /// Keeps a descriptor in reserve at rank 0 while the job forms: all ranks of it must come here, and be told why not.
+    /// Keeps a spare descriptor at rank 0 while the job forms, because all ranks must come here, and must be told if
+    /// they are not admitted.
     fn keep_spare(&mut self) {
         if self.door.spare.is_none() && self.job.awaits_all() {
             self.door.spare = UnixDatagram::unbound().ok();
         }
     }
 
-    /// Ends a connection that is slow to prove itself, if there is one.
+    /// Closes a connection that is slow to prove itself. Returns whether there was one.
     fn make_room(&mut self) -> bool {
         let evicted = self.job.evict_slow(Instant::now());
         self.act();
         evicted
     }
 
-    /// Tells who has connected that there is no room.
+    /// Tells a process that has connected that there is no room.
     fn turn_away(&mut self, mut stream: &TcpStream) {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or(u32::MAX, |limit| u32::try_from(limit).unwrap_or(u32::MAX));
         let frame = self.job.on_full(Instant::now(), limit);
-        // It always fits. Who has gone again need not know.
+        // The frame always fits. The write fails only if the process has gone again.
         let _ = stream.write(&frame);
     }
 }
 
-/// Whether this process may open no further descriptor.
+/// Returns whether this process may open no further descriptor.
 fn is_full(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::MFILE.raw_os_error())
 }

@@ -1,4 +1,4 @@
-//! Settings of a rank, and its start.
+//! The settings of a rank, and its start.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::tcp::rim::Rim;
 use crate::tcp::shared::Shared;
 use crate::{Error, Family, LOG, Result, UniqueId, launch};
 
-/// How a rank finds rank 0: by unique id or by address.
+/// The way in which a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MeetingPlace {
     /// The id that rank 0's process created.
@@ -64,7 +64,8 @@ impl From<&String> for MeetingPlace {
     }
 }
 
-/// Settings of a [`TcpBootstrap`]. What is not set comes from the environment ([`Env`]), or has a default.
+/// The settings of a [`TcpBootstrap`]. Settings that are not given come from the environment ([`Env`]), or have a
+/// default.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -86,7 +87,7 @@ pub struct TcpBootstrapBuilder {
     ipc_domain: Option<String>,
     log_after: Duration,
     job_id: Option<String>,
-    /// Of a job whose ranks may be replaced: the last generation that this rank was in.
+    /// The last generation that this rank was in, for a job whose ranks may be replaced.
     last_generation: Option<u64>,
     /// An address, and the environment variable that it was read from.
     address_from: Option<(String, &'static str)>,
@@ -117,66 +118,68 @@ impl TcpBootstrapBuilder {
         self
     }
 
-    /// The time that joining the job may take, from [`connect`](Self::connect) or [`start`](Self::start) on; and later, that the
-    /// opening of one connection may take. 30 s unless set.
+    /// Sets the time that joining the job may take, from [`connect`](Self::connect) or [`start`](Self::start) on; and
+    /// later, that the opening of one connection may take. 30 seconds unless set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// A text that all ranks of a job share, and by which they recognise each other, if the job meets at an address. Used in
-    /// place of `MSCCLPP_BOOTSTRAP_SECRET`. Somebody who can read the handshake can try guesses, so make it long and random. A
-    /// unique id has a key of its own, and does not use this.
+    /// Sets a text that all ranks of a job share, and by which they recognise each other, if the job meets at an
+    /// address. It replaces `MSCCLPP_BOOTSTRAP_SECRET`. Somebody who can read the handshake can try guesses, so make
+    /// it long and random. A unique id has a key of its own, and does not use this.
     pub fn secret(mut self, secret: impl Into<String>) -> Self {
         self.given.secret = Some(secret.into());
         self
     }
 
-    /// The launcher's id of the job, which all its ranks share and no other job has. A rank of another job that comes to the
-    /// same address is then refused with [`Error::OtherJob`], and this job is not disturbed. It is not secret, and no
-    /// protection against intent. 1 to 512 bytes. A unique id names its job by itself, and does not use this.
+    /// Sets the launcher's id of the job, which all its ranks share and no other job has. A rank of another job that
+    /// comes to the same address is then refused with [`Error::OtherJob`], and this job is not disturbed. The id is
+    /// not secret, and no protection against intent. It has 1 to 512 bytes. A unique id names its job by itself, and
+    /// does not use this.
     ///
-    /// If not set, it is `MSCCLPP_JOB_ID`, or else the launcher's id, as [`Rendezvous`](crate::Rendezvous) says; with
-    /// [`env`](Self::env) there is none.
+    /// If not set, the id is `MSCCLPP_JOB_ID`, or else the launcher's id, as described for
+    /// [`Rendezvous`](crate::Rendezvous); with [`env`](Self::env) there is none.
     pub fn job_id(mut self, id: impl Into<String>) -> Self {
         self.job_id = Some(id.into());
         self
     }
 
-    /// Two ranks with the same value count as being on one host. Used in place of `MSCCLPP_HOSTID`.
+    /// Sets the identity of the node: two ranks with the same value count as being on one node. It replaces
+    /// `MSCCLPP_HOSTID`.
     pub fn host_id(mut self, id: impl Into<String>) -> Self {
         self.given.host_id = Some(id.into());
         self
     }
 
-    /// Two ranks with the same value count as being in one IPC domain: their devices reach each other's memory. A domain can be
-    /// more than one host. If not set, it is the host.
+    /// Sets the IPC domain: the devices of two ranks with the same value reach each other's memory. A domain can be
+    /// more than one node. If not set, the domain is the node.
     pub fn ipc_domain(mut self, id: impl Into<String>) -> Self {
         self.ipc_domain = Some(id.into());
         self
     }
 
-    /// The one network interface to use, in place of `MSCCLPP_SOCKET_IFNAME`. An interface in the address goes before
-    /// this.
+    /// Sets the one network interface to use, in place of `MSCCLPP_SOCKET_IFNAME`. An interface in the address takes
+    /// precedence.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.given.interface = Some(name.into());
         self
     }
 
-    /// The one IP version to use, in place of `MSCCLPP_SOCKET_FAMILY`.
+    /// Sets the one IP version to use, in place of `MSCCLPP_SOCKET_FAMILY`.
     pub fn family(mut self, family: Family) -> Self {
         self.given.family = Some(family);
         self
     }
 
-    /// After which time a waiting call of this rank is first logged: ten seconds if not set, [`Duration::MAX`] for never. See
-    /// [`Bootstrap`](crate::Bootstrap).
+    /// Sets the time after which a waiting call of this rank is first logged: ten seconds if not set,
+    /// [`Duration::MAX`] for never. See [`Bootstrap`](crate::Bootstrap).
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_after = first;
         self
     }
 
-    /// `address` was read from `variable` of the environment: errors about it name this.
+    /// Notes that `address` was read from `variable` of the environment, which errors about it then name.
     pub(crate) fn address_from(mut self, address: &str, variable: &'static str) -> Self {
         self.address_from = Some((address.to_owned(), variable));
         self
@@ -188,12 +191,12 @@ impl TcpBootstrapBuilder {
         self
     }
 
-    /// Joins the job. See [`TcpBootstrap::new`].
+    /// Joins the job, like [`TcpBootstrap::new`].
     pub fn connect(self, at: impl Into<MeetingPlace>) -> Result<TcpBootstrap> {
         self.start(at)?.wait()
     }
 
-    /// Begins to join the job. See [`TcpBootstrap::start`].
+    /// Begins to join the job, like [`TcpBootstrap::start`].
     pub fn start(self, at: impl Into<MeetingPlace>) -> Result<Forming> {
         let started = Instant::now();
         let (rank, n_ranks) = (self.rank, self.n_ranks);
@@ -230,8 +233,8 @@ impl TcpBootstrapBuilder {
         Forming::begin(bootstrap, rim, deadline)
     }
 
-    /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are found
-    /// here.
+    /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are
+    /// found here.
     fn resolve(self, at: &ParsedPlace, started: Instant) -> Result<Settings> {
         let by_address = matches!(at, ParsedPlace::Address(_));
         let job_id = match self.job_id {
@@ -293,7 +296,7 @@ impl TcpBootstrapBuilder {
             let places = Places { listen_at, others: own };
             return Ok(Settings { plan, listener: None, formation, places });
         }
-        // Another process may be rank 0 of this job, too, and wait for the rank that this one should have been.
+        // Another process may be rank 0 of this job too, and wait for the rank that this one should have been.
         let second = |plan, place, error| {
             let formation = Formation::of_second_root(place, error);
             Ok(Settings { plan, listener: None, formation, places: Places::default() })
@@ -335,9 +338,9 @@ impl TcpBootstrapBuilder {
     }
 }
 
-/// A number of ranks beyond this is taken for a mistake.
+/// The largest number of ranks. A larger one is taken for a mistake.
 const MAX_RANKS: usize = 1 << 20;
-/// Longer time-outs are cut to this, so that they can be added to the time.
+/// The longest time-out. Longer ones are cut to this, so that they can be added to the time.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
 /// A [`MeetingPlace`] whose text was parsed.
@@ -347,7 +350,7 @@ enum ParsedPlace {
 }
 
 impl ParsedPlace {
-    /// `known` is an address, and the environment variable that has it.
+    /// Parses a place. `known` is an address, and the environment variable that holds it.
     fn parse(at: MeetingPlace, known: Option<&(String, &'static str)>) -> Result<Self> {
         Ok(match at {
             MeetingPlace::Id(id) => Self::Id(id),
@@ -358,7 +361,7 @@ impl ParsedPlace {
         })
     }
 
-    /// The interface that is part of the address, and the environment variable that has both.
+    /// Returns the interface that is part of the address, and the environment variable that holds both.
     fn interface(&self) -> Option<(String, Option<&'static str>)> {
         match self {
             Self::Id(_) => None,

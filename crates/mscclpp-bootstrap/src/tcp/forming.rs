@@ -1,4 +1,4 @@
-//! A job that is forming: what one thread needs that brings up several ranks.
+//! A job that is forming, for a thread that brings up several ranks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use crate::tcp::rim::Rim;
 use crate::tcp::shared::Shared;
 use crate::{Bootstrap, Error, Result};
 
-/// How long [`Forming::wait`] goes on behind the deadline, which the rank's own thread keeps, and with an error that says more.
+/// The time that [`Forming::wait`] waits behind the deadline. The rank's own thread keeps the deadline, and reports a
+/// more precise error.
 const THREAD_LATE: Duration = Duration::from_secs(2);
 const THREAD_STACK: usize = 256 * 1024;
 
-/// A rank that is joining its job: see [`TcpBootstrap::start`]. It goes on by itself, on a thread of its own, until its time-out
-/// is over.
+/// A rank that is joining its job: see [`TcpBootstrap::start`]. It continues by itself, on a thread of its own, until
+/// its time-out is over.
 ///
-/// If it is dropped before the job has formed, it aborts: the ranks that have come fail with [`Error::Aborted`], which
-/// names this rank; or, if it had not reached rank 0 yet, they miss it when their time is up. As after [`TcpBootstrap::new`] has failed, that takes at most a few seconds. If the job has formed, the rank
-/// leaves it.
+/// Dropping it before the job has formed aborts the job: the ranks that have come fail with [`Error::Aborted`], which
+/// names this rank; if this rank has not reached rank 0 yet, they miss it when their time is up. That takes at most a
+/// few seconds, like a failed [`TcpBootstrap::new`]. If the job has formed, the rank leaves it.
 ///
-/// One thread that brings up all ranks of a job:
+/// This example brings up all ranks of a job in one thread:
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,7 +45,7 @@ pub struct Forming {
 }
 
 impl Forming {
-    /// A job of one rank, which has formed.
+    /// Makes a job of one rank, which has formed.
     pub(super) fn alone(bootstrap: TcpBootstrap) -> Self {
         Self { bootstrap: Some(bootstrap), deadline: Instant::now() }
     }
@@ -63,8 +64,8 @@ impl Forming {
         Ok(Self { bootstrap: Some(bootstrap), deadline })
     }
 
-    /// Whether it is known what becomes of the job: then [`wait`](Self::wait) returns at once, or, if the job has failed, as soon as
-    /// the others have heard of it. Never blocks.
+    /// Returns whether the outcome of the job is known. Then [`wait`](Self::wait) returns at once, or, if the job has
+    /// failed, as soon as the others have heard of it. Never blocks.
     pub fn poll(&self) -> bool {
         self.bootstrap.as_ref().is_none_or(|bootstrap| {
             bootstrap.has_formed() || bootstrap.member.has_failed() || Instant::now() >= self.end()
@@ -74,7 +75,7 @@ impl Forming {
     /// Waits until all ranks are connected.
     ///
     /// # Errors
-    /// Those of [`TcpBootstrap::new`]: at the latest when the time-out is over, which began with the start.
+    /// The same as [`TcpBootstrap::new`]: at the latest when the time-out is over, which began with the start.
     pub fn wait(mut self) -> Result<TcpBootstrap> {
         let deadline = self.end();
         let Some(bootstrap) = self.bootstrap.take() else {
@@ -96,8 +97,8 @@ impl Forming {
         }
     }
 
-    /// Gives up: the ranks that have come fail with [`Error::Aborted`], which has this reason; or, if this rank had not reached
-    /// rank 0 yet, they miss it when their time is up. Takes at most a few seconds.
+    /// Gives up: the ranks that have come fail with [`Error::Aborted`], which has this reason; if this rank has not
+    /// reached rank 0 yet, they miss it when their time is up. Takes at most a few seconds.
     pub fn abort(mut self, reason: &str) {
         if let Some(bootstrap) = self.bootstrap.take() {
             bootstrap.abort(reason);
@@ -127,7 +128,7 @@ impl fmt::Debug for Forming {
     }
 }
 
-/// Ends the waits of callers, however the thread ends.
+/// Ends the waits of callers when it is dropped, however the thread ends.
 struct EndOfThread(Arc<Shared>);
 
 impl Drop for EndOfThread {

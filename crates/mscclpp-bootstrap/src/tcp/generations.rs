@@ -1,4 +1,4 @@
-//! A job that forms again when ranks of it are gone.
+//! A job that forms again after ranks of it are gone.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use crate::{Error, Result};
 
 /// A job whose ranks can be replaced: it forms again, as its next generation, at the same address.
 ///
-/// When a rank is lost, or has left, the calls of the others fail ([`Error::PeerLost`], [`Error::PeerClosed`]). Then each of them
-/// calls [`next_generation`](Self::next_generation), and a new process does so in the place of the one that is gone, with its
-/// rank. It may be rank 0: then the new process listens at the address, so it must be on the host that has that.
+/// When a rank is lost, or has left, the calls of the others fail ([`Error::PeerLost`], [`Error::PeerClosed`]). Then
+/// each of them calls [`next_generation`](Self::next_generation), and so does a new process that takes the place of
+/// the one that is gone, with its rank. If that is rank 0, the new process listens at the address, so it must be on
+/// the node that has that address.
 ///
-/// A generation is a job of its own, with connections and an identity of its own: nothing that was sent in an earlier one
-/// arrives in it, and a process that still thinks it is in an earlier one is refused by all. Connections, semaphores and channels of the
-/// earlier one have failed with it; they are made anew over the new bootstrap.
+/// A generation is a job of its own, with connections and an identity of its own: nothing that was sent in an earlier
+/// one arrives in it, and a process that still thinks it is in an earlier one is refused by all. Connections,
+/// semaphores and channels of the earlier one have failed with it; they are made anew over the new bootstrap.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,7 +38,7 @@ use crate::{Error, Result};
 /// let mut job = Job::new(builder, &address);
 /// loop {
 ///     let ranks = job.next_generation()?;
-///     // Work, until it is done or somebody is gone.
+///     // Work, until it is done or a rank is gone.
 ///     match ranks.barrier() {
 ///         Ok(()) => break,
 ///         Err(Error::PeerLost { rank, .. } | Error::PeerClosed { rank }) => println!("rank {rank} is gone"),
@@ -50,46 +51,49 @@ use crate::{Error, Result};
 /// ```
 ///
 /// # When a generation does not form
-/// The time-out of the builder holds for each. If it is over, or another rank is lost meanwhile, the call fails and can be
-/// repeated. All ranks must come for a generation to form: a job does not shrink.
+/// The time-out of the builder holds for each generation. If it is over, or another rank is lost meanwhile, the call
+/// fails and can be repeated. All ranks must come for a generation to form: a job does not shrink.
 ///
-/// Of two processes that come as the same rank, the second waits for the next generation, and fails with [`Error::JobComplete`]
-/// when its time is up. If it is not clear which of them is the second, the attempt ends for all with [`Error::DuplicateRank`].
+/// Of two processes that come as the same rank, the second waits for the next generation, and fails with
+/// [`Error::JobComplete`] when its time is up. If it is not clear which of them is the second, the attempt ends for
+/// all with [`Error::DuplicateRank`].
 pub struct Job {
     builder: TcpBootstrapBuilder,
     address: String,
-    /// Of the last that has formed.
+    /// The number of the last generation that has formed.
     generation: u64,
     last: Option<Arc<Shared>>,
     process: u32,
 }
 
 impl Job {
-    /// A job that meets at `address`, as [`TcpBootstrap::new`] takes it. All its ranks use this type. Does nothing yet.
+    /// Makes a job that meets at `address`, which has the same forms as for [`TcpBootstrap::new`]. All its ranks use
+    /// this type. Nothing happens yet.
     ///
     /// A launcher may give a rank that it starts again another id of the job, by which it would be refused
     /// ([`Error::OtherJob`]): then give all the same [`TcpBootstrapBuilder::job_id`], or `MSCCLPP_JOB_ID`. A
-    /// [`UniqueId`](crate::UniqueId) serves one generation, so there is no job of this kind by one.
+    /// [`UniqueId`](crate::UniqueId) serves one generation, so it cannot name a job of this kind.
     pub fn new(builder: TcpBootstrapBuilder, address: impl Into<String>) -> Self {
         let (address, process) = (address.into(), std::process::id());
         Self { builder, address, generation: 0, last: None, process }
     }
 
-    /// Leaves the last generation, if this rank is in one, and joins the next; returns when all ranks are connected.
+    /// Leaves the last generation, if this rank is in one, and joins the next. Returns when all ranks are connected.
     ///
-    /// What still holds the bootstrap of the last one, such as a communicator, does no harm: its calls fail.
+    /// An object that still holds the bootstrap of the last generation, such as a communicator, does no harm: its
+    /// calls fail.
     ///
     /// # Errors
-    /// Those of [`TcpBootstrap::new`]. [`Error::Forked`] in a child of the process that made this.
+    /// The same as [`TcpBootstrap::new`], and [`Error::Forked`] in a child of the process that made this.
     pub fn next_generation(&mut self) -> Result<TcpBootstrap> {
         self.start()?.wait()
     }
 
-    /// As [`next_generation`](Self::next_generation), but does not wait for the others. Leaving the last generation takes three
-    /// seconds at most.
+    /// Begins the [next generation](Self::next_generation), but does not wait for the others. Leaving the last
+    /// generation takes at most three seconds.
     ///
     /// # Errors
-    /// Those of [`TcpBootstrap::start`]. [`Error::Forked`] in a child of the process that made this.
+    /// The same as [`TcpBootstrap::start`], and [`Error::Forked`] in a child of the process that made this.
     pub fn start(&mut self) -> Result<Forming> {
         let child = std::process::id();
         if child != self.process {
@@ -100,7 +104,7 @@ impl Job {
             let reason = "it has gone on to the next generation of the job".to_owned();
             last.inbox.fail(&Error::Aborted { rank: self.builder.rank(), reason });
             last.command(Command::Close);
-            // Rank 0 must have ceased to listen. A rank alone has no thread that ends.
+            // Rank 0 must have stopped listening before. A rank alone has no thread that ends.
             if last.table().is_none_or(|table| table.ranks() > 1) {
                 last.wait_finished(Instant::now() + LINGER + Duration::from_secs(1));
             }
@@ -110,7 +114,7 @@ impl Job {
         Ok(forming)
     }
 
-    /// The last generation that has formed with this rank; 0 if there was none.
+    /// Returns the last generation that has formed with this rank; 0 if there was none.
     pub fn generation(&self) -> u64 {
         let table = self.last.as_ref().and_then(|last| last.table());
         table.map_or(self.generation, |table| table.generation())

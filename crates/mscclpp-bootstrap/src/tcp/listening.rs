@@ -1,4 +1,4 @@
-//! Where a rank listens.
+//! The addresses at which a rank listens.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -10,16 +10,16 @@ use crate::protocol::table::MAX_ADDRESSES;
 use crate::tcp::socket;
 use crate::{Error, Result};
 
-/// Where a rank that joins may listen.
+/// The addresses at which a rank that joins may listen.
 #[derive(Default)]
 pub(crate) struct Places {
     /// The addresses to listen at and to send to the others; all if empty.
     pub(crate) listen_at: Vec<IpAddr>,
-    /// Other addresses of this machine, to send to the others.
+    /// Other addresses of this node, to send to the others.
     pub(crate) others: Vec<IpAddr>,
 }
 
-/// Rank 0's listener at an address that all ranks were given.
+/// Makes rank 0's listener at an address that all ranks were given.
 pub(crate) fn at_address(
     address: &Address,
     candidates: &[SocketAddr],
@@ -27,7 +27,7 @@ pub(crate) fn at_address(
 ) -> Result<TcpListener> {
     if let (Some(name), Host::Ip(ip)) = (&address.interface, &address.host) {
         let on_it: Vec<IpAddr> = interfaces.iter().filter(|i| i.name == *name).map(|i| i.ip).collect();
-        // Any address of 127.0.0.0/8 is on the loopback interface, which lists one.
+        // The loopback interface accepts any address of 127.0.0.0/8, but lists one.
         if !ip.is_unspecified() && !ip.is_loopback() && !on_it.contains(ip) {
             let has: Vec<String> = on_it.iter().map(ToString::to_string).collect();
             let reason = format!("the interface {name} does not have this address, but {}", has.join(", "));
@@ -57,14 +57,14 @@ pub(crate) fn at_address(
     Err(failure.unwrap_or_else(|| address.unusable("it stands for no address")))
 }
 
-/// Listens where the other ranks can be expected to reach this one, and gives the addresses.
+/// Listens where the other ranks can be expected to reach this one. Returns the listener and the addresses.
 pub(crate) fn beside(local: IpAddr, places: &Places) -> io::Result<(TcpListener, Vec<IpAddr>)> {
     if let Some(&first) = places.listen_at.first() {
-        // A named interface: its addresses alone.
+        // If an interface is named, only its addresses are used.
         return Ok((socket::listen(SocketAddr::new(first, 0))?, vec![first]));
     }
     if local.is_loopback() {
-        // The job is on this machine alone; nobody else needs to see it.
+        // The job is on this node alone, and nobody else needs to reach it.
         return Ok((socket::listen(SocketAddr::new(local, 0))?, vec![local]));
     }
     let listener = socket::listen_everywhere(true)?;

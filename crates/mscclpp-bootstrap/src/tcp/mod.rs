@@ -27,15 +27,15 @@ use crate::member::{Member, calls_of_members};
 use crate::tcp::shared::{Order, Shared};
 use crate::{Bootstrap, Env, Error, FailureHook, LOG, Result, UniqueId};
 
-/// How long a receive relies on the tree for news of its peer, before it opens a connection to see for itself. Most
-/// often the peer opens one meanwhile, to send.
+/// The time for which a receive relies on the tree for news of its peer, before it opens a connection itself. Usually
+/// the peer opens one meanwhile, to send.
 pub(crate) const OPEN_AFTER: Duration = Duration::from_millis(100);
-/// How long `abort` waits for the notice to be on its way.
+/// The longest time that `abort` waits for the notice to be on its way.
 const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// A rank of a job whose processes are connected by TCP.
 ///
-/// Made from a [`UniqueId`] that rank 0's process created, or from an address at which rank 0 is to listen:
+/// It is made from a [`UniqueId`] that rank 0's process created, or from an address at which rank 0 is to listen:
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,15 +60,15 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 /// ```
 ///
 /// # Resources
-/// One thread, an eventfd, an epoll instance, a listener and at most three connections, as long as only collectives are
-/// used; a connection more for each rank that messages are exchanged with directly. A job of one rank has none of these
-/// but the eventfd.
+/// One thread, an eventfd, an epoll instance, a listener and at most three connections, as long as only collectives
+/// are used; one more connection for each rank that messages are exchanged with directly. A job of one rank has only
+/// the eventfd.
 ///
 /// # Leaving
-/// Dropping says goodbye: what was sent still arrives, and calls of other ranks that need this one fail with
-/// [`Error::PeerClosed`]. It takes at most a few seconds, if others do not take their bytes. Dropping while the thread
-/// panics aborts the job instead. A process that ends without dropping is, for the others, lost. In a forked child calls are
-/// [`Error::Forked`], and dropping does nothing.
+/// Dropping says goodbye: messages that were sent still arrive, and calls of other ranks that need this one fail with
+/// [`Error::PeerClosed`]. It takes at most a few seconds, if others do not take their bytes. Dropping while the
+/// thread panics aborts the job instead. A process that ends without dropping counts as lost for the others. In a
+/// forked child calls fail with [`Error::Forked`], and dropping does nothing.
 pub struct TcpBootstrap {
     member: Member,
     shared: Arc<Shared>,
@@ -80,19 +80,19 @@ impl TcpBootstrap {
     /// Makes the identity of a new job, in the process that will be rank 0, and begins to listen for its ranks.
     ///
     /// The environment variables `MSCCLPP_SOCKET_IFNAME` and `MSCCLPP_SOCKET_FAMILY` choose the addresses; see
-    /// [`Env`]. The listening socket is kept until rank 0 takes it over, [`forget_unique_id`](Self::forget_unique_id) is called, or
-    /// the process ends; an id serves one job.
+    /// [`Env`]. The listening socket is kept until rank 0 takes it over, [`forget_unique_id`](Self::forget_unique_id)
+    /// is called, or the process ends. An id serves one job.
     pub fn create_unique_id() -> Result<UniqueId> {
         Self::create_unique_id_in(&Env::read()?)
     }
 
-    /// [`create_unique_id`](Self::create_unique_id) with an environment given by the caller.
+    /// Does the same as [`create_unique_id`](Self::create_unique_id) with an environment given by the caller.
     pub fn create_unique_id_in(env: &Env) -> Result<UniqueId> {
         published::create(env)
     }
 
-    /// Stops listening for the ranks of an id that this process made and that no rank 0 has taken over; whether it did. Ranks
-    /// that come with it later miss rank 0.
+    /// Stops listening for the ranks of an id that this process made and that no rank 0 has taken over. Returns
+    /// whether it did. Ranks that come with the id later miss rank 0.
     ///
     /// ```
     /// # use mscclpp_bootstrap::TcpBootstrap;
@@ -105,34 +105,38 @@ impl TcpBootstrap {
         published::take(id).is_some()
     }
 
-    /// Joins a job of `n_ranks` ranks as `rank`; returns when all ranks are connected, or with an error within
+    /// Joins a job of `n_ranks` ranks as `rank`. Returns when all ranks are connected, or with an error within
     /// `timeout`.
     ///
-    /// The job is named by a [`UniqueId`], or by the address at which rank 0 is to listen, `"ip:port"`,
+    /// The job is named by a [`UniqueId`], or by the address at which rank 0 is to listen: `"ip:port"`,
     /// `"[ipv6]:port"`, `"host:port"` or one of these after `"interface:"`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for numbers that make no sense; for bad names [`Error::BadAddress`],
-    /// [`Error::NoSuchInterface`], [`Error::NotTheCreator`], [`Error::AddressInUse`]; for ranks that do not fit together
-    /// [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::OtherJob`], [`Error::Unauthenticated`]; for ranks that
-    /// fail [`Error::PeerLost`] and [`Error::Aborted`]; and [`Error::Timeout`], which lists who did not come and which
-    /// address failed how. With a key, [`Error::Unauthenticated`] comes when time is up, too: until then it may be a
-    /// stranger who answers.
+    /// - [`Error::InvalidArgument`] for numbers that make no sense;
+    /// - [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::NotTheCreator`] and [`Error::AddressInUse`] for
+    ///   bad names;
+    /// - [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::OtherJob`] and
+    ///   [`Error::Unauthenticated`] for ranks that do not fit together;
+    /// - [`Error::PeerLost`] and [`Error::Aborted`] for ranks that fail;
+    /// - [`Error::Timeout`], which lists who did not come and which address failed how. With a key,
+    ///   [`Error::Unauthenticated`] also comes only when time is up: until then the process that answers may be a
+    ///   stranger.
     ///
-    /// When the job fails while ranks have yet to come, rank 0 tells those that come in the next two seconds, and returns
-    /// after that.
+    /// When the job fails while ranks have yet to come, rank 0 tells those that come in the next two seconds, and
+    /// returns after that.
     pub fn new(rank: usize, n_ranks: usize, at: impl Into<MeetingPlace>, timeout: Duration) -> Result<Self> {
         Self::builder(rank, n_ranks).timeout(timeout).connect(at)
     }
 
-    /// Begins to join a job like [`new`](Self::new), and returns without waiting for other ranks, so that one thread can bring
-    /// up several. The time-out begins now.
+    /// Begins to join a job like [`new`](Self::new), and returns without waiting for other ranks, so that one thread
+    /// can bring up several. The time-out begins now.
     ///
     /// Only the look-up of a host name, if the address has one, can take time.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`], [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::BadEnvironment`],
-    /// [`Error::EnvironmentConflict`], [`Error::Io`], and [`Error::NotTheCreator`] for a job of one rank. All other errors of [`new`](Self::new) come from [`Forming::wait`].
+    /// [`Error::EnvironmentConflict`], [`Error::Io`], and [`Error::NotTheCreator`] for a job of one rank. All other
+    /// errors of [`new`](Self::new) come from [`Forming::wait`].
     pub fn start(
         rank: usize,
         n_ranks: usize,
@@ -142,18 +146,18 @@ impl TcpBootstrap {
         Self::builder(rank, n_ranks).timeout(timeout).start(at)
     }
 
-    /// Settings for a rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) or
+    /// Returns the settings of a rank, to be followed by [`connect`](TcpBootstrapBuilder::connect) or
     /// [`start`](TcpBootstrapBuilder::start).
     pub fn builder(rank: usize, n_ranks: usize) -> TcpBootstrapBuilder {
         TcpBootstrapBuilder::new(rank, n_ranks)
     }
 
-    /// Which generation of its job this is: 1, unless ranks of it were replaced by means of [`Job`].
+    /// Returns the generation of the job: 1, unless ranks of it were replaced by means of [`Job`].
     pub fn generation(&self) -> u64 {
         self.shared.table().map_or(1, |table| table.generation())
     }
 
-    /// Whether all ranks are connected. There is nobody to connect to for a rank alone, which has no thread.
+    /// Returns whether all ranks are connected. A rank alone has no thread, and nobody to connect to.
     fn has_formed(&self) -> bool {
         self.thread.is_none() || self.shared.is_formed()
     }
@@ -219,7 +223,8 @@ impl Carrier for TcpBootstrap {
             return Ok(Some(message));
         }
         wait.go_on_after(before_opening);
-        // Also when time is up: a caller that asks again and again must learn in the end that the peer has left.
+        // This is also done when time is up: a caller that asks again and again must learn in the end that the peer
+        // has left.
         self.shared.command(Command::Open { peer: stream.peer });
         inbox.take(stream, wait, what)
     }
@@ -233,7 +238,7 @@ impl Carrier for TcpBootstrap {
             return;
         }
         self.shared.command(Command::Fail(error.clone()));
-        // The thread passes it on to the others before it makes it known here.
+        // The thread passes the failure on to the others before it makes it known here.
         let mut wait = Wait::quiet(Instant::now() + ABORT_LIMIT);
         let what = || "the end of the job".to_owned();
         if let Ok(false) = self.member.inbox.wait_until(&mut wait, &what, || self.shared.is_finished()) {
@@ -245,7 +250,8 @@ impl Carrier for TcpBootstrap {
 impl Drop for TcpBootstrap {
     fn drop(&mut self) {
         if self.member.check_process().is_err() {
-            // The rank is the parent. A handle of a thread that is not there is not let go of.
+            // The rank is the parent process. The handle of a thread that this process does not have must not be
+            // dropped.
             std::mem::forget(self.thread.take());
             return;
         }
@@ -258,7 +264,7 @@ impl Drop for TcpBootstrap {
         let deadline = Instant::now() + LINGER + Duration::from_secs(1);
         self.shared.wait_finished(deadline);
         if self.shared.is_finished() {
-            // It is past its last action; a panic in it has been reported as a failure.
+            // The thread has carried out its last action; a panic in it has been reported as a failure.
             let _ = thread.join();
         } else {
             tracing::warn!(target: LOG, rank = self.member.rank, "the bootstrap's thread does not end; left behind");

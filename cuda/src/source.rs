@@ -17,14 +17,24 @@ pub struct KernelSource<'a> {
     name: &'a str,
     cuda: &'a str,
     ptx: &'a [(u32, &'a str)],
+    compressed_ptx: &'a [(u32, &'a [u8])],
     headers: &'a [(&'a str, &'a str)],
+}
+
+/// PTX that a [`KernelSource`] brings along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ptx<'a> {
+    /// The text.
+    Text(&'a str),
+    /// A zlib stream that holds the text.
+    Compressed(&'a [u8]),
 }
 
 impl<'a> KernelSource<'a> {
     /// CUDA C++, under a name that messages show, such as that of its file.
     #[must_use]
     pub const fn new(name: &'a str, cuda: &'a str) -> Self {
-        Self { name, cuda, ptx: &[], headers: &[] }
+        Self { name, cuda, ptx: &[], compressed_ptx: &[], headers: &[] }
     }
 
     /// With the PTX of the same text, which CUDA then loads as it is: the compute capability that each was compiled for,
@@ -33,6 +43,12 @@ impl<'a> KernelSource<'a> {
     #[must_use]
     pub const fn with_ptx(self, ptx: &'a [(u32, &'a str)]) -> Self {
         Self { ptx, ..self }
+    }
+
+    /// With PTX of the same text as the bytes of a zlib stream, in the place of text. The kernels of this repository have theirs so.
+    #[must_use]
+    pub const fn with_compressed_ptx(self, compressed_ptx: &'a [(u32, &'a [u8])]) -> Self {
+        Self { compressed_ptx, ..self }
     }
 
     /// With further headers: the name of each as it is included, a relative path, and its text.
@@ -53,11 +69,14 @@ impl<'a> KernelSource<'a> {
         self.cuda
     }
 
-    /// Its PTX for a device of that compute capability (80 for 8.0), if there is some.
+    /// The PTX for a device of that compute capability (80 for 8.0), if there is some. `mscclpp_gpu::ptx_of` gives it as text in
+    /// either case.
     #[must_use]
-    pub fn ptx_for(&self, capability: u32) -> Option<&'a str> {
-        let usable = self.ptx.iter().filter(|(needed, _)| *needed <= capability);
-        usable.max_by_key(|(needed, _)| *needed).map(|(_, ptx)| *ptx)
+    pub fn ptx_for(&self, capability: u32) -> Option<Ptx<'a>> {
+        let text = self.ptx.iter().map(|(needed, ptx)| (*needed, Ptx::Text(ptx)));
+        let compressed = self.compressed_ptx.iter().map(|(needed, ptx)| (*needed, Ptx::Compressed(ptx)));
+        let usable = text.chain(compressed).filter(|(needed, _)| *needed <= capability);
+        usable.max_by_key(|(needed, _)| *needed).map(|(_, ptx)| ptx)
     }
 
     /// The headers beside those of the device API.
@@ -73,10 +92,12 @@ mod tests {
 
     #[test]
     fn a_device_takes_the_ptx_of_the_highest_capability_that_it_has() {
-        let source = KernelSource::new("a.cu", "").with_ptx(&[(80, "old"), (100, "newest"), (90, "new")]);
+        let source = KernelSource::new("a.cu", "").with_ptx(&[(80, "old"), (100, "newest")]);
+        let source = source.with_compressed_ptx(&[(90, &[1, 2])]);
+        let [old, newest] = ["old", "newest"].map(|text| Some(Ptx::Text(text)));
         assert_eq!(
             [75, 80, 89, 90, 121].map(|c| source.ptx_for(c)),
-            [None, Some("old"), Some("old"), Some("new"), Some("newest")]
+            [None, old, old, Some(Ptx::Compressed(&[1, 2])), newest]
         );
         assert_eq!(KernelSource::new("a.cu", "").ptx_for(90), None);
     }

@@ -1,7 +1,7 @@
 //! `build-kernels`: from CUDA sources to PTX.
 //!
 //! The kernels that the crate `mscclpp-kernels` embeds, which are those of the library and the examples, get a file each in
-//! `cuda/ptx` for compute_80, and one more for compute_90 if the source has a line `// build: compute_90`; with
+//! `cuda/ptx`, compressed, for compute_80, and one more for compute_90 if the source has a line `// build: compute_90`; with
 //! `// build: only compute_90` there is no other. Those of tests and benchmarks go to the cache of compiled kernels, so that they run where there is no NVRTC.
 //! What comes out depends on the sources and the compiler's version alone: headers are handed to NVRTC as text, so no
 //! path of this machine can end up in the PTX.
@@ -19,6 +19,9 @@ use crate::workspace;
 
 /// What every kernel is built for: everything newer runs it.
 const BASE_ARCHITECTURE: &str = "compute_80";
+
+/// What follows the name of PTX that is compressed: a zlib stream.
+const COMPRESSED: &str = ".zlib";
 
 /// The architectures for which ptxas, where there is one, assembles the PTX as a check.
 const ASSEMBLED_FOR: [&str; 2] = ["sm_80", "sm_90"];
@@ -71,6 +74,7 @@ struct Kernel {
 }
 
 impl Kernel {
+    /// The name of the PTX, which `cuda/ptx` has with [`COMPRESSED`] behind it.
     fn ptx_name(&self, architecture: &str) -> String {
         let stem = self.source.file_stem().unwrap_or_default().to_string_lossy();
         format!("{stem}.{architecture}.ptx")
@@ -122,10 +126,51 @@ pub(crate) fn fill_cache(folder: &Path, nvrtc: NvrtcChoice) -> Result<(), Error>
     Ok(())
 }
 
-/// A file of PTX as it should be in `cuda/ptx`.
+/// PTX as it should be in `cuda/ptx`.
 struct Module {
     name: String,
     ptx: String,
+}
+
+impl Module {
+    fn path(&self, folder: &Path) -> PathBuf {
+        folder.join(format!("{}{COMPRESSED}", self.name))
+    }
+}
+
+/// Prints the PTX of a kernel that is checked in.
+pub(crate) fn print(options: &PrintOptions) -> Result<(), Error> {
+    let folder = workspace::root().join("cuda/ptx");
+    let present = workspace::files(&folder, &COMPRESSED[1..])?;
+    let wanted = |path: &&PathBuf| {
+        let name = workspace::name(path);
+        name.split('.').next() == Some(&*options.kernel)
+            && options.architecture.as_ref().is_none_or(|a| name.contains(&format!(".{a}.")))
+    };
+    let Some(path) = present.iter().find(wanted) else {
+        let names: Vec<_> = present.iter().map(|path| workspace::name(path)).collect();
+        return Err(Error::NoSuchKernel { kernel: options.kernel.clone(), known: names.join(", ") });
+    };
+    print!("{}", unpack(path)?);
+    Ok(())
+}
+
+/// The options of `ptx`.
+#[derive(Args)]
+pub(crate) struct PrintOptions {
+    /// The kernel's file in cuda/kernels, without `.cu`.
+    kernel: String,
+    /// For which architecture, such as compute_90 [default: the lowest that there is].
+    architecture: Option<String>,
+}
+
+/// The text of a file of compressed PTX.
+fn unpack(path: &Path) -> Result<String, Error> {
+    let bytes = std::fs::read(path).context("read", path)?;
+    let text = miniz_oxide::inflate::decompress_to_vec_zlib(&bytes)
+        .ok()
+        .and_then(|text| String::from_utf8(text).ok());
+    text.ok_or_else(|| Error::NotCompressed(path.to_owned()))
 }
 
 fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> {
@@ -150,7 +195,7 @@ fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> 
         None => toolchain::ptxas()?,
     };
     if let Some(ptxas) = ptxas {
-        assemble(&ptxas, &folder, &modules)?;
+        assemble(&ptxas, &modules)?;
     }
     Ok(())
 }
@@ -209,11 +254,12 @@ fn headers() -> Result<Vec<(String, String)>, Error> {
 /// Writes the modules that differ from what is there and removes those that no source gives any more.
 fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     for module in modules {
-        let path = folder.join(&module.name);
-        if std::fs::read_to_string(&path).is_ok_and(|present| present == module.ptx) {
+        let path = module.path(folder);
+        if unpack(&path).is_ok_and(|present| present == module.ptx) {
             println!("unchanged  {}", module.name);
         } else {
-            std::fs::write(&path, &module.ptx).context("write", &path)?;
+            let bytes = miniz_oxide::deflate::compress_to_vec_zlib(module.ptx.as_bytes(), 10);
+            std::fs::write(&path, bytes).context("write", &path)?;
             println!("written    {}", module.name);
         }
     }
@@ -228,7 +274,7 @@ fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
 fn compare(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     let mut stale = false;
     for module in modules {
-        let present = std::fs::read_to_string(folder.join(&module.name)).unwrap_or_default();
+        let present = unpack(&module.path(folder)).unwrap_or_default();
         if present == module.ptx {
             println!("same       {}", module.name);
         } else {
@@ -255,8 +301,8 @@ fn first_difference(present: &str, built: &str) -> String {
 }
 
 fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
-    let mut present = workspace::files(folder, "ptx")?;
-    present.retain(|path| modules.iter().all(|module| module.name != workspace::name(path)));
+    let mut present = workspace::files(folder, &COMPRESSED[1..])?;
+    present.retain(|path| modules.iter().all(|module| module.path(folder) != *path));
     Ok(present)
 }
 
@@ -270,8 +316,11 @@ fn require_embedded() -> Result<(), Error> {
 }
 
 /// Lets ptxas assemble the modules, which shows that the inline assembly in them is legal.
-fn assemble(ptxas: &Path, folder: &Path, modules: &[Module]) -> Result<(), Error> {
+fn assemble(ptxas: &Path, modules: &[Module]) -> Result<(), Error> {
+    let folder = tempfile::tempdir().context("make a folder in", &std::env::temp_dir())?;
     for module in modules {
+        let path = folder.path().join(&module.name);
+        std::fs::write(&path, &module.ptx).context("write", &path)?;
         for architecture in ASSEMBLED_FOR {
             if module.name.contains("compute_90") && architecture == "sm_80" {
                 continue;
@@ -279,7 +328,7 @@ fn assemble(ptxas: &Path, folder: &Path, modules: &[Module]) -> Result<(), Error
             run_program(
                 Command::new(ptxas)
                     .args(["--gpu-name", architecture, "--warning-as-error", "--output-file", "/dev/null"])
-                    .arg(folder.join(&module.name)),
+                    .arg(&path),
             )?;
         }
     }

@@ -41,6 +41,14 @@ pub(crate) enum Error {
     )]
     Stale,
 
+    /// There is no PTX of that kernel.
+    #[error("cuda/ptx has no kernel {kernel}; it has {known}")]
+    NoSuchKernel { kernel: String, known: String },
+
+    /// A file of compressed PTX is damaged.
+    #[error("{} is no zlib stream of text; run `cargo xtask build-kernels`", .0.display())]
+    NotCompressed(PathBuf),
+
     /// The bindings that are checked in differ from what the headers give.
     #[error(
         "crates/mscclpp-verbs-sys/src/bindings.rs does not match the headers; run `cargo xtask gen-verbs` and commit"

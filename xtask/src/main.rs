@@ -36,6 +36,8 @@ enum Command {
     GenVerbs(gen_verbs::Options),
     /// Run tests or commands in a virtual machine that has InfiniBand verbs in software.
     RdmaVm(rdma_vm::Options),
+    /// Print the PTX of a kernel that is checked in.
+    Ptx(build_kernels::PrintOptions),
     /// Build the book and the reference as one site in target/site, with the figures drawn anew and all links checked.
     Site(site::Options),
 }
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options).map(|()| ExitCode::SUCCESS),
         Command::GenVerbs(options) => gen_verbs::run(&options).map(|()| ExitCode::SUCCESS),
         Command::RdmaVm(options) => rdma_vm::run(&options),
+        Command::Ptx(options) => build_kernels::print(&options).map(|()| ExitCode::SUCCESS),
         Command::Site(options) => site::run_command(&options).map(|()| ExitCode::SUCCESS),
     };
     match result {

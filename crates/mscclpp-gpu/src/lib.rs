@@ -73,6 +73,7 @@ mod platform;
 mod platforms;
 mod probe;
 mod properties;
+mod ptx;
 mod retired;
 mod stream;
 #[cfg(feature = "test-support")]
@@ -102,5 +103,6 @@ pub use param::KernelParam;
 pub use platform::Platform;
 pub use probe::Probe;
 pub use properties::{ExportKinds, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
+pub use ptx::ptx_of;
 pub use retired::RetiredBuffers;
 pub use stream::Stream;

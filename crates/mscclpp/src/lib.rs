@@ -195,7 +195,7 @@ pub mod gpu {
         GpuProperties, Graph, ImportedMemory, Kernel, KernelArgs, KernelArgument, KernelObject, KernelParam,
         KernelParameter, KernelSource, KernelWait, LaunchConfig, MemoryExport, MemoryInfo, Module, Owner,
         PeerAccess, PinnedBuffer, PinnedWord, Platform, Probe, RetiredBuffers, Stream, WritesOrdering,
-        cached_ptx, fork, kernel_cache, numa, store_ptx,
+        cached_ptx, fork, kernel_cache, numa, ptx_of, store_ptx,
     };
 }
 

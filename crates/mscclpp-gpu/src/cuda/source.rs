@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, cell::Cell};
 
-use crate::{Error, KernelSource, Result, cache, nvrtc};
+use crate::{Error, KernelSource, Result, cache, nvrtc, ptx_of};
 
 /// What `load` makes of the PTX of `source` for a device of that compute capability: its own, else what the cache of
 /// compiled kernels has, for which NVRTC is not needed, else what NVRTC makes of it, which the cache then keeps.
@@ -66,8 +66,8 @@ fn compiled_beforehand<'a>(
     capability: (u32, u32),
 ) -> Result<Option<Cow<'a, str>>> {
     let number = capability.0 * 10 + capability.1;
-    if let Some(ptx) = source.ptx_for(number) {
-        return Ok(Some(Cow::Borrowed(ptx)));
+    if let Some(ptx) = ptx_of(source, number)? {
+        return Ok(Some(ptx));
     }
     for compiled_for in cache::CAPABILITIES_BEFOREHAND.into_iter().filter(|c| *c <= number) {
         if let Some(ptx) = cache::find(&cache::beforehand(source, compiled_for))? {

@@ -10,8 +10,7 @@ use crate::DataType;
 /// on which host, too, and on nothing else.
 ///
 /// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once (with several hosts once on each, and once in
-/// the end); `f32` and `f64` are combined in
-/// their own type. Sums and products of whole numbers wrap.
+/// the end); `f32` and `f64` are combined in their own type. Sums and products of whole numbers wrap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -23,7 +22,9 @@ pub enum ReduceOp {
     Max,
     /// The smallest. A NaN wins.
     Min,
-    /// The sum, divided by the number of ranks; of whole numbers towards zero.
+    /// The average, as NCCL makes it. Whole numbers are added in their type, so the sum wraps, and then divided by the number of
+    /// ranks, towards zero. `f32` and `f64` are multiplied by 1/N first, for N ranks, and then added. The sum of floats of 8 and
+    /// 16 bits is divided as `f32`, before it is rounded.
     Avg,
     /// The sum, of numbers that were first multiplied by this rank's factor and rounded to their type. Ranks may have
     /// different factors. For floats of up to 32 bits the factor is rounded to an `f32`; for whole numbers its fraction
@@ -49,6 +50,15 @@ impl ReduceOp {
     /// Whether numbers are multiplied first.
     pub(crate) fn scales(self) -> bool {
         matches!(self, Self::PreMulSum(_) | Self::PreMulSumAt(_))
+    }
+
+    /// What it comes to for ranks on several hosts, `ranks` in all. What is multiplied in an average must be so before a host adds
+    /// its own numbers.
+    pub(crate) fn of_hosts(self, data_type: DataType, ranks: usize) -> Self {
+        match (self, data_type) {
+            (Self::Avg, DataType::F32 | DataType::F64) => Self::PreMulSum(1.0 / ranks as f64),
+            _ => self,
+        }
     }
 
     /// What the kernel wants to know of the factor: `scale` and `scaled` of a `CollectiveCall`.

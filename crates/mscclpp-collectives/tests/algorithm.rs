@@ -131,7 +131,8 @@ fn an_algorithm_does_what_it_has_a_plan_for() {
             let len = if random.of(0..=1) == 0 { 777 } else { random.of(1..=3000) as usize };
             let numbers: Vec<f16> = (0..len).map(|_| f16::from_bits(own.word() as u16 & 0xbbff)).collect();
             let (mut found, expected) = (slice(gpu, &numbers), slice(gpu, &numbers));
-            let op = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::PreMulSum(0.5)][random.of(0..=2) as usize];
+            let ops = [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg, ReduceOp::PreMulSum(0.5)];
+            let op = ops[random.of(0..=3) as usize];
             if len == 777 {
                 captured.write(&numbers).unwrap();
                 // SAFETY: what was captured keeps its memory.

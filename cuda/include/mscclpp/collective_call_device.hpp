@@ -172,6 +172,7 @@ struct MoveWords {
 // rank, in the order of the ranks, and has the result.
 template <uint32_t Type, uint32_t Op>
 struct ReduceWords {
+  static_assert(Op != ReduceAvg, "averages are made by reduceAny");
   static constexpr bool Reduces = true;
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
   struct Fold {
@@ -183,7 +184,7 @@ struct ReduceWords {
         fold.next(Op, word);
       }
     }
-    MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall&, uint32_t ranks) { return fold.result(Op, ranks); }
+    MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveCall&, uint32_t) const { return fold.result(); }
   };
   MSCCLPP_DEVICE_INLINE static uint64_t ofTwo(const CollectiveCall&, uint64_t first, uint64_t second) {
     return reduceTwo<Type, Op>(first, second);
@@ -195,13 +196,22 @@ struct ReduceWords {
 MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks, uint32_t type, uint32_t op) {
   return withNumber(type, [=](auto number) {
     using N = decltype(number);
+    using Value = typename N::Value;
+    const bool averages = op == ReduceAvg;
+    const Value weight = averages ? N::weight(ranks) : 1;
     uint64_t result = 0;
 #pragma unroll 1
     for (uint32_t bit = 0; bit < 64; bit += 8 * N::Bytes) {
-      typename N::Value value = N::widen(words[0] >> bit);
+      Value value = N::widen(words[0] >> bit);
+      if (averages) {
+        value = multiplyValues(value, weight);
 #pragma unroll 1
-      for (uint32_t r = 1; r < ranks; ++r) value = combineValues(op, value, N::widen(words[r] >> bit));
-      if (op == ReduceAvg) value = N::divide(value, ranks);
+        for (uint32_t r = 1; r < ranks; ++r) value = addValues(value, multiplyValues(N::widen(words[r] >> bit), weight));
+        value = N::average(value, ranks);
+      } else {
+#pragma unroll 1
+        for (uint32_t r = 1; r < ranks; ++r) value = combineValues(op, value, N::widen(words[r] >> bit));
+      }
       result |= N::narrow(value) << bit;
     }
     return result;

@@ -65,7 +65,7 @@ struct CollectiveAcross {
   // When reducing, the most that any rank sends to another in this step.
   uint64_t most;
   uint32_t count, lanes, own;
-  // ReduceType, ReduceOp; by what sums are divided if that is ReduceAvg.
+  // ReduceType, ReduceOp; by what sums are divided if that is ReduceAvg, which it is not for f32 and f64: see ReduceOp::of_hosts.
   uint32_t type, op, divisor;
   // What this rank sends, and its own part, is multiplied by this first, as CollectiveCall says.
   uint64_t scale;
@@ -176,7 +176,7 @@ struct SumAcross {
       fold.next(ReduceSum, word);
     }
   }
-  MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross&) { return fold.result(ReduceSum, 1); }
+  MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross&) const { return fold.result(); }
 };
 
 // As the call says, one number after the other. `values` are the bits of what a word's numbers have become so far. Functions of
@@ -201,7 +201,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t resultOfAnyAcross(const uint64_t* values, uint3
 #pragma unroll 1
     for (uint32_t i = 0; i < 8 / N::Bytes; ++i) {
       Value value = bitsAs<Value>(static_cast<WordOf<Value>>(values[i]));
-      if (op == ReduceAvg) value = N::divide(value, divisor);
+      if (op == ReduceAvg) value = N::average(value, divisor);
       result |= N::narrow(value) << 8 * N::Bytes * i;
     }
     return result;

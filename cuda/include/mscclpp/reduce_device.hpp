@@ -5,7 +5,10 @@
 // order in which they are given. Floats of 8 and 16 bits are combined as float and rounded once, at the end, to the
 // nearest, of two as near the even one; those of 8 bits then saturate. f32 and f64 are combined as they are. No
 // product and sum become one operation. Whole numbers are combined in 64 bits, of which the result has the lowest, so
-// sums and products wrap; an average is divided before that, towards zero. In `Max` and `Min` a NaN wins.
+// sums and products wrap. In `Max` and `Min` a NaN wins.
+//
+// An average of f32 and f64 is the sum of numbers that were multiplied by 1/N first. Of floats of 8 and 16 bits it is the sum
+// as float, divided by N before it is rounded; of whole numbers the sum as their type wraps it, divided by N towards zero.
 //
 // It includes no header of a vendor, so it compiles wherever there is a compiler for kernels.
 
@@ -130,6 +133,8 @@ MSCCLPP_DEVICE_INLINE float widenFloat(uint32_t bits) {
 
 // A type of numbers: `Value` is what they are combined as, `Bytes` their size. `widen` makes a value of a number's
 // bits, which are the lowest of the word, and `narrow` the bits of a value; the higher bits are 0.
+//
+// An average of the numbers of so many ranks multiplies each by `weight` before it adds them, and is `average` of the sum.
 template <uint32_t Type>
 struct Number;
 
@@ -142,7 +147,11 @@ struct Number;
     MSCCLPP_DEVICE_INLINE static uint64_t narrow(Value value) {                                              \
       return static_cast<uint64_t>(value) & (~static_cast<uint64_t>(0) >> (64 - 8 * Bytes));                 \
     }                                                                                                        \
-    MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); } \
+    MSCCLPP_DEVICE_INLINE static Value weight(uint32_t) { return 1; }                                        \
+    MSCCLPP_DEVICE_INLINE static Value average(Value sum, uint32_t ranks) {                                  \
+      const STORED wrapped = static_cast<STORED>(sum);                                                       \
+      return wrapped / static_cast<decltype(+wrapped)>(ranks);                                               \
+    }                                                                                                        \
   };
 MSCCLPP_WHOLE_NUMBER(ReduceI8, int64_t, signed char)
 MSCCLPP_WHOLE_NUMBER(ReduceU8, uint64_t, unsigned char)
@@ -160,7 +169,8 @@ struct Number<ReduceF64> {
   static constexpr uint32_t Bytes = 8;
   MSCCLPP_DEVICE_INLINE static Value widen(uint64_t bits) { return detail::bitsAs<double>(bits); }
   MSCCLPP_DEVICE_INLINE static uint64_t narrow(Value value) { return detail::bitsAs<uint64_t>(value); }
-  MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); }
+  MSCCLPP_DEVICE_INLINE static Value weight(uint32_t ranks) { return 1 / static_cast<Value>(ranks); }
+  MSCCLPP_DEVICE_INLINE static Value average(Value sum, uint32_t) { return sum; }
 };
 
 // How floats that are combined as float are widened and narrowed.
@@ -174,7 +184,12 @@ struct Number<ReduceF64> {
       return WIDEN;                                                                                          \
     }                                                                                                        \
     MSCCLPP_DEVICE_INLINE static uint64_t narrow(Value value) { return NARROW; }                             \
-    MSCCLPP_DEVICE_INLINE static Value divide(Value sum, uint32_t by) { return sum / static_cast<Value>(by); } \
+    MSCCLPP_DEVICE_INLINE static Value weight(uint32_t ranks) {                                              \
+      return BYTES == 4 ? 1 / static_cast<Value>(ranks) : 1;                                                 \
+    }                                                                                                        \
+    MSCCLPP_DEVICE_INLINE static Value average(Value sum, uint32_t ranks) {                                  \
+      return BYTES == 4 ? sum : sum / static_cast<Value>(ranks);                                             \
+    }                                                                                                        \
   };
 MSCCLPP_FLOAT(ReduceF32, 4, detail::bitsAs<float>(bits), detail::bitsAs<uint32_t>(value))
 MSCCLPP_FLOAT(ReduceF8E4m3, 1,
@@ -228,8 +243,8 @@ MSCCLPP_FLOAT(ReduceF16, 2, (detail::widenFloat<5, 10>(bits)), (detail::narrowFl
 #endif
 #undef MSCCLPP_FLOAT
 
-// The numbers of one word of 8 bytes of each rank, which become one word. Given the words of all ranks in the order
-// of the ranks, the first by `first`.
+// The numbers of one word of 8 bytes of each rank, which become one word, by any operation but averages. Given the words of
+// all ranks in the order of the ranks, the first by `first`.
 template <class N>
 struct WordFold {
   static constexpr uint32_t Count = 8 / N::Bytes;
@@ -247,23 +262,21 @@ struct WordFold {
 #pragma unroll
     for (uint32_t i = 0; i < Count; ++i) values[i] = detail::combineValues(op, values[i], number(word, i));
   }
-  MSCCLPP_DEVICE_INLINE uint64_t result(uint32_t op, uint32_t ranks) {
+  MSCCLPP_DEVICE_INLINE uint64_t result() const {
     uint64_t word = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < Count; ++i) {
-      if (op == ReduceAvg) values[i] = N::divide(values[i], ranks);
-      word |= N::narrow(values[i]) << (8 * N::Bytes * i % 64);
-    }
+    for (uint32_t i = 0; i < Count; ++i) word |= N::narrow(values[i]) << (8 * N::Bytes * i % 64);
     return word;
   }
 };
 
-// The numbers of a word of two ranks, which become one word.
+// The numbers of a word of two ranks, which become one word, by any operation but averages.
 //
 // The sum of two floats of 16 bits, rounded once, has the bits of the sum as float that is then rounded: a float has 24 bits,
 // which are at least twice 11 and two more.
 template <uint32_t Type, uint32_t Op>
 MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t first, uint64_t second) {
+  static_assert(Op != ReduceAvg, "averages are more than what two numbers make together");
 #if defined(MSCCLPP_DEVICE_CUDA)
   if constexpr (Op == ReduceSum && Type == ReduceF16) {
     return detail::addTwo<detail::AddHalves>(first, second);
@@ -274,7 +287,7 @@ MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t first, uint64_t second) {
   WordFold<Number<Type>> fold;
   fold.first(first);
   fold.next(Op, second);
-  return fold.result(Op, 2);
+  return fold.result();
 }
 
 // Calls `use` with the Number<type> of a type that is known when the kernel runs, and returns what it returns.

@@ -97,16 +97,11 @@ impl Maker<'_> {
         op: ReduceOp,
         data_type: DataType,
     ) -> Step {
-        Step::Reduce(Box::new(Reduction {
-            sources,
-            own: self.topology.host,
-            recv,
-            bytes,
-            most,
-            op,
-            data_type,
-            raw: !self.has_peers(),
-        }))
+        let raw = !self.has_peers();
+        // What the host has multiplied is only added.
+        let op = if op.scales() && !raw { ReduceOp::Sum } else { op };
+        let own = self.topology.host;
+        Step::Reduce(Box::new(Reduction { sources, own, recv, bytes, most, op, data_type, raw }))
     }
 
     pub(super) fn all_reduce<const N: usize>(

@@ -112,10 +112,11 @@ impl Step {
 impl Maker<'_> {
     /// The steps of a request of which `plan` says who gives what to whom.
     pub(crate) fn steps<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
+        let of_hosts = |op: ReduceOp| op.of_hosts(request.data_type, self.topology.n_ranks());
         let mut steps = match request.kind {
-            Kind::AllReduce(op) => self.all_reduce(request, op, plan),
-            Kind::ReduceScatter(op) => self.reduce_scatter(request, op, plan),
-            Kind::Reduce { root, op } => self.reduce(request, root, op, plan),
+            Kind::AllReduce(op) => self.all_reduce(request, of_hosts(op), plan),
+            Kind::ReduceScatter(op) => self.reduce_scatter(request, of_hosts(op), plan),
+            Kind::Reduce { root, op } => self.reduce(request, root, of_hosts(op), plan),
             Kind::AllGather => self.all_gather(request, plan),
             Kind::AllToAll => self.all_to_all(request, plan),
             Kind::Broadcast { root } => self.broadcast(request, root, plan),

@@ -47,7 +47,7 @@ impl Topology {
 
     /// That the kernels have room for as many ranks.
     pub(crate) fn check(&self) -> Result<()> {
-        let ranks: usize = self.hosts.iter().map(Vec::len).sum();
+        let ranks = self.n_ranks();
         if ranks > MAX_RANKS_OF_HOSTS {
             return Err(Error::InvalidArgument(format!(
                 "{ranks} ranks on {} hosts; {MAX_RANKS_OF_HOSTS} are the most",
@@ -55,6 +55,10 @@ impl Topology {
             )));
         }
         Ok(())
+    }
+
+    pub(crate) fn n_ranks(&self) -> usize {
+        self.hosts.iter().map(Vec::len).sum()
     }
 
     pub(crate) fn hosts(&self) -> usize {
@@ -118,7 +122,7 @@ impl Topology {
 
     /// The most links of a rank.
     pub(crate) fn most_links(&self) -> usize {
-        self.hosts.iter().map(Vec::len).sum::<usize>() - self.fewest()
+        self.n_ranks() - self.fewest()
     }
 }
 

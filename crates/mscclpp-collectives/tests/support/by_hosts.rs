@@ -1,5 +1,7 @@
 //! Collectives of every kind between ranks on several hosts, compared with what a reduction on the host gives.
 
+#![allow(dead_code, reason = "each test program uses a part of this")]
+
 use mscclpp::{Communicator, Gpu};
 use mscclpp_collectives::{Collectives, CollectivesBuilder, DataType, HostsModel, Kind, ReduceOp, Request};
 use mscclpp_test_support::Random;

@@ -13,10 +13,12 @@ enum Value {
 
 /// The numbers of all ranks, reduced: each is the bytes of as many numbers. `factors` are those of `PreMulSum`.
 pub(crate) fn reduced(data_type: DataType, op: ReduceOp, ranks: &[Vec<u8>], factors: &[f64]) -> Vec<u8> {
-    reduced_for(ranks.len(), data_type, op, ranks, factors)
+    reduced_by_hosts(&[(0..ranks.len()).collect()], data_type, op, ranks, factors)
 }
 
 /// The same, host by host, and then those of the hosts, in their order.
+///
+/// An average of f32 and f64 is a sum of numbers that were multiplied by 1/N. Any other is a sum that is divided by N at the end.
 pub(crate) fn reduced_by_hosts(
     hosts: &[Vec<usize>],
     data_type: DataType,
@@ -24,14 +26,18 @@ pub(crate) fn reduced_by_hosts(
     ranks: &[Vec<u8>],
     factors: &[f64],
 ) -> Vec<u8> {
+    if op == ReduceOp::Avg && matches!(data_type, DataType::F32 | DataType::F64) {
+        let parts = vec![1.0 / ranks.len() as f64; ranks.len()];
+        return reduced_by_hosts(hosts, data_type, ReduceOp::PreMulSum(parts[0]), ranks, &parts);
+    }
     if hosts.len() == 1 {
-        return reduced(data_type, op, ranks, factors);
+        return reduced_for(ranks.len(), data_type, op, ranks, factors);
     }
     let within = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
     let of_host = |host: &Vec<usize>| {
         let of = host.iter().map(|rank| ranks[*rank].clone()).collect::<Vec<_>>();
         let factors = host.iter().map(|rank| factors[*rank]).collect::<Vec<_>>();
-        reduced(data_type, within, &of, &factors)
+        reduced_for(1, data_type, within, &of, &factors)
     };
     let of_hosts: Vec<_> = hosts.iter().map(of_host).collect();
     let op = if matches!(op, ReduceOp::PreMulSum(_)) { ReduceOp::Sum } else { op };
@@ -61,7 +67,7 @@ fn reduced_for(
             }
         });
         let all = numbers.reduce(|a, b| combined(op, a, b)).expect("a rank");
-        let all = if op == ReduceOp::Avg { divided(all, divisor) } else { all };
+        let all = if op == ReduceOp::Avg { divided(data_type, all, divisor) } else { all };
         result.extend(encode(data_type, all));
     }
     result
@@ -132,12 +138,13 @@ fn combined(op: ReduceOp, a: Value, b: Value) -> Value {
     }
 }
 
-fn divided(value: Value, by: usize) -> Value {
-    match value {
-        Value::Float(value) => Value::Float(value / by as f32),
-        Value::Double(value) => Value::Double(value / by as f64),
-        Value::Signed(value) => Value::Signed(value / by as i64),
-        Value::Unsigned(value) => Value::Unsigned(value / by as u64),
+/// An average of this sum. A whole number has wrapped before, as its type does.
+fn divided(data_type: DataType, sum: Value, by: usize) -> Value {
+    match (sum, decode(data_type, &encode(data_type, sum))) {
+        (Value::Float(sum), _) => Value::Float(sum / by as f32),
+        (_, Value::Signed(wrapped)) => Value::Signed(wrapped / by as i64),
+        (_, Value::Unsigned(wrapped)) => Value::Unsigned(wrapped / by as u64),
+        _ => unreachable!("f64 is multiplied first"),
     }
 }
 

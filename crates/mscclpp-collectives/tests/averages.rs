@@ -1,0 +1,234 @@
+//! Averages have NCCL's meaning, by every way, in every kind that reduces, on one host and on several.
+
+#[path = "support/by_hosts.rs"]
+mod by_hosts;
+mod support;
+
+use std::fmt::Debug;
+
+use half::{bf16, f16};
+use mscclpp::prelude::*;
+use mscclpp_collectives::{Choice, Collectives, Element, HostsModel, ReduceOp, Way};
+use mscclpp_test_support::Random;
+use support::{Told, builder, ranks, slice, zeros};
+
+/// Not a multiple of what a word holds, nor of what a rank gets in two steps.
+const LEN: usize = 333;
+
+const WAYS: [(Way, bool); 5] = [
+    (Way::Packets, false),
+    (Way::Lines, false),
+    (Way::Pieces, false),
+    (Way::Lines, true),
+    (Way::Pieces, true),
+];
+
+/// Ranks that are connected, and what they do averages by.
+enum Connected {
+    ByWays(Collectives, Told),
+    Otherwise(Collectives),
+}
+
+/// How averages are made.
+trait Average: Element + PartialEq + Debug {
+    /// Some of which overflow, are negative, or depend on what is rounded first.
+    fn number(random: &mut Random) -> Self;
+    /// Of the numbers of each host's ranks, host by host.
+    fn of(hosts: &[&[Self]]) -> Self;
+}
+
+macro_rules! whole {
+    ($($type:ty),*) => { $(
+        impl Average for $type {
+            fn number(random: &mut Random) -> Self {
+                match random.below(5) {
+                    0 => Self::MAX,
+                    1 => Self::MIN,
+                    2 => Self::MAX - (random.word() % 9) as Self,
+                    _ => random.word() as Self,
+                }
+            }
+
+            /// Added in the type itself, which wraps, then divided, cutting towards zero.
+            fn of(hosts: &[&[Self]]) -> Self {
+                let all = hosts.concat();
+                all.iter().fold(0, |sum: Self, number| sum.wrapping_add(*number)) / all.len() as Self
+            }
+        }
+    )* };
+}
+whole!(i8, u8, i16, u16, i32, u32, i64, u64);
+
+macro_rules! wide {
+    ($($type:ty),*) => { $(
+        impl Average for $type {
+            fn number(random: &mut Random) -> Self {
+                if random.below(5) == 0 { Self::MAX } else { random.of(0..=4000) as Self * 0.1 - 30.0 }
+            }
+
+            /// Each number is multiplied by 1/N. The sums of the hosts are added in their order.
+            fn of(hosts: &[&[Self]]) -> Self {
+                let part = 1.0 / hosts.iter().map(|host| host.len()).sum::<usize>() as Self;
+                let add = |numbers: Vec<Self>| numbers.into_iter().reduce(|a, b| a + b).unwrap();
+                let of_host = |host: &&[Self]| add(host.iter().map(|number| number * part).collect());
+                add(hosts.iter().map(of_host).collect())
+            }
+        }
+    )* };
+}
+wide!(f32, f64);
+
+macro_rules! narrow {
+    ($($type:ty),*) => { $(
+        impl Average for $type {
+            fn number(random: &mut Random) -> Self {
+                if random.below(5) == 0 { Self::MAX } else { Self::from_f32(random.of(0..=4000) as f32 * 0.1 - 30.0) }
+            }
+
+            /// Added as f32, and divided. What a host gives to others is rounded.
+            fn of(hosts: &[&[Self]]) -> Self {
+                let ranks = hosts.iter().map(|host| host.len()).sum::<usize>() as f32;
+                let add = |numbers: &[Self]| numbers.iter().map(|it| it.to_f32()).reduce(|a, b| a + b).unwrap();
+                match hosts {
+                    [host] => Self::from_f32(add(host) / ranks),
+                    _ => {
+                        let sums: Vec<_> = hosts.iter().map(|host| Self::from_f32(add(host))).collect();
+                        Self::from_f32(add(&sums) / ranks)
+                    }
+                }
+            }
+        }
+    )* };
+}
+narrow!(f16, bf16);
+
+impl Connected {
+    fn collectives(&self) -> &Collectives {
+        match self {
+            Self::ByWays(collectives, _) | Self::Otherwise(collectives) => collectives,
+        }
+    }
+
+    /// Averages of a type, of every kind, by every way. `hosts` says how many ranks each host has.
+    fn check<T: Average>(&self, gpu: &Gpu, hosts: &[usize], seed: u64) {
+        let Self::ByWays(_, told) = self else { return self.check_kinds::<T>(gpu, hosts, seed, "") };
+        for (way, two_steps) in WAYS {
+            told.tell(Choice { way, two_steps, blocks: 2, threads: 64 });
+            self.check_kinds::<T>(gpu, hosts, seed, &format!("{way:?}, two steps: {two_steps}"));
+        }
+    }
+
+    fn check_kinds<T: Average>(&self, gpu: &Gpu, hosts: &[usize], seed: u64, by: &str) {
+        let collectives = self.collectives();
+        let (rank, n) = (collectives.rank(), hosts.iter().sum::<usize>());
+        let mut random = Random::with_seed(seed);
+        let all: Vec<Vec<T>> =
+            (0..n).map(|_| (0..n * LEN).map(|_| T::number(&mut random)).collect()).collect();
+        let average = |i: usize| {
+            let numbers: Vec<T> = all.iter().map(|numbers| numbers[i]).collect();
+            let mut rest = numbers.as_slice();
+            let of_host = |ranks: &usize| rest.split_off(..*ranks).expect("its ranks");
+            T::of(&hosts.iter().map(of_host).collect::<Vec<_>>())
+        };
+        let expected: Vec<T> = (0..n * LEN).map(average).collect();
+        let stream = gpu.stream().expect("a stream");
+        let (given, part) = (slice(gpu, &all[rank]), zeros::<T>(gpu, LEN));
+        let [everywhere, at_root] = [(); 2].map(|()| zeros::<T>(gpu, n * LEN));
+        let root = n - 1;
+        collectives.all_reduce(&given, &everywhere, ReduceOp::Avg, &stream).unwrap();
+        collectives.reduce_scatter(&given, &part, ReduceOp::Avg, &stream).unwrap();
+        collectives.reduce(&given, (rank == root).then_some(&at_root), ReduceOp::Avg, root, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
+        let check = |what: &str, found: Vec<T>, expected: &[T]| {
+            for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+                assert_eq!(
+                    found,
+                    expected,
+                    "{what} of {:?} on hosts of {hosts:?} ranks, rank {rank}, number {i}; {by}",
+                    T::DATA_TYPE
+                );
+            }
+        };
+        check("all_reduce", everywhere.read().unwrap(), &expected);
+        check("reduce_scatter", part.read().unwrap(), &expected[rank * LEN..][..LEN]);
+        if rank == root {
+            check("reduce", at_root.read().unwrap(), &expected);
+        }
+    }
+}
+
+/// One to five ranks of a host, by memory and by ports, and ranks on several hosts, in all patterns between these.
+fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
+    let seed = Random::new().word();
+    for n in 1..=5 {
+        ranks(n, |comm, gpu| {
+            let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
+            let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
+            check(&Connected::ByWays(collectives, told), gpu, &[n], seed);
+        });
+    }
+    for n in 2..=3 {
+        ranks(n, |comm, gpu| {
+            let by_ports = builder(comm, gpu).by_ports(Transport::ETHERNET).scratch(256 << 10);
+            let collectives = by_ports.connect().expect("collectives");
+            check(&Connected::Otherwise(collectives), gpu, &[n], seed);
+            comm.bootstrap().barrier().expect("all ranks");
+        });
+    }
+    let ethernet = HostsModel::ETHERNET;
+    let doubling = HostsModel { message: 500.0, latency: 1.0, ..ethernet };
+    let shares = HostsModel { bandwidth: 0.0001, ..ethernet };
+    let layouts: [(&[u8], HostsModel); 8] = [
+        (&[0, 1], ethernet),
+        (&[0, 0, 1], ethernet),
+        (&[0, 1, 1, 1], ethernet),
+        (&[0, 0, 1, 1], ethernet),
+        (&[0, 1, 2, 3], doubling),
+        (&[0, 0, 1, 1, 2, 2, 3, 3], doubling),
+        (&[0, 1, 2], shares),
+        (&[0, 0, 1, 1, 2, 2], shares),
+    ];
+    for (hosts, model) in layouts {
+        let sizes: Vec<_> = hosts.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
+        ranks(hosts.len(), |comm, gpu| {
+            let builder = by_hosts::on(hosts, comm, gpu).hosts_model(model);
+            let collectives = builder.connect().expect("collectives");
+            check(&Connected::Otherwise(collectives), gpu, &sizes, seed);
+            comm.bootstrap().barrier().expect("all ranks");
+        });
+    }
+}
+
+#[test]
+fn averages_of_integers_wrap_and_cut_towards_zero() {
+    assert_eq!([i8::of(&[&[127, 1]]), i8::of(&[&[-100, -29], &[0]]), i8::of(&[&[-3, -4]])], [-64, 42, -3]);
+    on_all(|it, gpu, hosts, seed| {
+        it.check::<i8>(gpu, hosts, seed);
+        it.check::<u8>(gpu, hosts, seed);
+        it.check::<i16>(gpu, hosts, seed);
+        it.check::<u16>(gpu, hosts, seed);
+        it.check::<i32>(gpu, hosts, seed);
+        it.check::<u32>(gpu, hosts, seed);
+        it.check::<i64>(gpu, hosts, seed);
+        it.check::<u64>(gpu, hosts, seed);
+    });
+}
+
+#[test]
+fn averages_of_f32_and_f64_multiply_first() {
+    // The sum would be infinite.
+    assert_eq!((f32::of(&[&[f32::MAX; 2]]), f64::of(&[&[f64::MAX], &[f64::MAX]])), (f32::MAX, f64::MAX));
+    on_all(|it, gpu, hosts, seed| {
+        it.check::<f32>(gpu, hosts, seed);
+        it.check::<f64>(gpu, hosts, seed);
+    });
+}
+
+#[test]
+fn averages_of_16_bit_floats_are_divided_at_the_end() {
+    assert_eq!(f16::of(&[&[f16::MAX; 2]]), f16::MAX);
+    on_all(|it, gpu, hosts, seed| {
+        it.check::<f16>(gpu, hosts, seed);
+        it.check::<bf16>(gpu, hosts, seed);
+    });
+}

@@ -228,6 +228,25 @@ fn every_type_and_operation() {
 }
 
 #[test]
+fn averages_of_integers_wrap_and_cut_towards_zero() {
+    ranks(N, |rank| {
+        let average = |data_type, numbers: [i64; N], expected: i64, bytes: usize| {
+            let got = reduced(&rank, data_type, 4, &numbers[rank.rank].to_le_bytes()[..bytes]);
+            assert_eq!(got, expected.to_le_bytes()[..bytes], "type {data_type}, {numbers:?}");
+        };
+        for (signed, unsigned, bytes) in [(0, 1, 1), (2, 3, 4), (4, 5, 8)] {
+            let (most, least) = (i64::MAX >> (64 - 8 * bytes), i64::MIN >> (64 - 8 * bytes));
+            average(signed, [most, 3, 0], (least + 2) / 3, bytes);
+            average(signed, [least, -1, 0], most / 3, bytes);
+            average(signed, [-1, -2, -2], -1, bytes);
+            // -1 has the bits of the largest, and 5 more come to 4.
+            average(unsigned, [-1, 5, 0], 1, bytes);
+        }
+        rank.destroy();
+    });
+}
+
+#[test]
 fn sums_of_numbers_that_are_multiplied_first() {
     ranks(N, |rank| {
         let nccl = nccl();

@@ -88,6 +88,18 @@ def test_every_kind_with_every_type():
     ranks.run(N, every_kind)
 
 
+def averages(rank, n, address):
+    library, comm = arrays(), joined(rank, n, address)
+    for dtype, given, average in (("int8", -100, -14), ("uint8", 200, 29), ("int32", -(2**31), -(2**31 // 3))):
+        found = comm.all_reduce(library.full(7, given, dtype), "avg")
+        comm.synchronize()
+        assert found.tolist() == [average] * 7, dtype
+
+
+def test_averages_of_integers_wrap_and_cut_towards_zero():
+    ranks.run(N, averages)
+
+
 def raw_requests(rank, n, address):
     library, comm = arrays(), joined(rank, n, address)
     address_of = (lambda a: a.data.ptr) if library is not numpy else (lambda a: a.ctypes.data)

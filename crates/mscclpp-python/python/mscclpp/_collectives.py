@@ -15,7 +15,8 @@ from . import _arguments, _arrays, _mscclpp
 from ._group import CommGroup
 from ._mscclpp import Communicator
 
-#: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor).
+#: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor). An average is NCCL's: of integers their sum, which wraps,
+#: divided towards zero; of float32 and float64 the sum of numbers that were multiplied by 1/N first.
 Op = str | tuple[str, float]
 #: Kind, address of what is given, address of what is taken, count or counts, type, operation, root or peer.
 Request = tuple[str, int, int, Any, str, Op, int]

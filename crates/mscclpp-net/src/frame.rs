@@ -10,7 +10,10 @@
 
 use std::io::{self, Read};
 
-use crate::{socket::read_some, wire::Malformed};
+use crate::{
+    socket::read_some,
+    wire::{Malformed, Wire},
+};
 
 const MARK: u8 = 0xB5;
 const VERSION: u8 = 1;
@@ -31,7 +34,7 @@ pub struct Frame<K> {
 pub fn encode(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + payload.len());
     out.extend([MARK, VERSION, kind, 0]);
-    out.extend((payload.len() as u32).to_le_bytes());
+    payload.len().put(&mut out);
     out.extend_from_slice(payload);
     out
 }

@@ -98,10 +98,14 @@ macro_rules! wire_numbers {
 }
 wire_numbers!(u8, u16, u32, u64);
 
-/// A rank or another number, in four bytes.
+/// A rank, a count or a length, in four bytes. Writing a larger number panics: what the library counts has limits far below, and a
+/// number of a program is checked where it comes in.
 impl Wire for usize {
     fn put(&self, out: &mut Vec<u8>) {
-        (*self as u32).put(out);
+        let Ok(number) = u32::try_from(*self) else {
+            panic!("{self} does not fit into four bytes, which hold {} at most", u32::MAX);
+        };
+        number.put(out);
     }
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {

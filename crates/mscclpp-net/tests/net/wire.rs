@@ -43,3 +43,13 @@ fn long_texts_are_cut_between_characters() {
     assert_eq!(cut("ü".repeat(600)), "ü".repeat(512));
     assert_eq!(cut(format!("x{}", "ü".repeat(600))), format!("x{}", "ü".repeat(511)));
 }
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn a_number_that_does_not_fit_on_the_wire_is_not_cut() {
+    let largest = u32::MAX as usize;
+    assert_eq!(usize::parse(&largest.to_bytes()), Ok(largest));
+    let panic = std::panic::catch_unwind(|| (largest + 1).to_bytes()).unwrap_err();
+    let said = panic.downcast_ref::<String>().unwrap();
+    assert_eq!(said, "4294967296 does not fit into four bytes, which hold 4294967295 at most");
+}

@@ -22,10 +22,18 @@ pub(crate) struct Members {
     bootstrap: Arc<dyn Bootstrap>,
     origin: Origin,
     log_waits_after: Duration,
-    queues: Mutex<HashMap<(usize, u32), Arc<ReceiveQueue>>>,
+    queues: Mutex<Queues>,
     known: Mutex<Known>,
     /// For each peer, how often this rank has settled with it, and the last number that came from there.
     settled: Mutex<HashMap<usize, (u64, u64)>>,
+}
+
+/// By peer and tag.
+#[derive(Default)]
+struct Queues {
+    all: HashMap<(usize, u32), Arc<ReceiveQueue>>,
+    /// Those that nobody uses are forgotten when there are as many: a program may take a new tag for each thing that it sets up.
+    sweep_at: usize,
 }
 
 /// A connection is either failed by `failure`'s setting or, coming later, by its own entry: both look at the other
@@ -74,8 +82,14 @@ impl Members {
     }
 
     pub(crate) fn receive_queue(&self, peer: usize, tag: u32) -> Arc<ReceiveQueue> {
+        let mut queues = self.queues.lock();
+        if queues.all.len() >= queues.sweep_at {
+            // Who has one now has cloned it under this lock.
+            queues.all.retain(|_, queue| Arc::strong_count(queue) > 1 || !queue.is_empty());
+            queues.sweep_at = 2 * queues.all.len() + 1024;
+        }
         let new = || Arc::new(ReceiveQueue::new(peer, tag));
-        Arc::clone(self.queues.lock().entry((peer, tag)).or_insert_with(new))
+        Arc::clone(queues.all.entry((peer, tag)).or_insert_with(new))
     }
 
     /// The number of this rank's next [`Communicator::settle`](crate::Communicator::settle) with `peer`.
@@ -203,5 +217,24 @@ fn in_core_terms(error: &BootstrapError) -> CoreError {
             CoreError::Aborted { reason: format!("by rank {rank}: {reason}") }
         }
         other => CoreError::Aborted { reason: format!("the job failed: {other}") },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mscclpp_bootstrap::LocalBootstrap;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_takes_a_new_tag_for_each_thing_does_not_pay_for_the_old_ones() {
+        let bootstrap = Arc::new(LocalBootstrap::group(1).remove(0));
+        let members = Members::new(bootstrap, Duration::MAX);
+        let in_use = members.receive_queue(0, 7);
+        for tag in 100..100_000 {
+            members.receive_queue(0, tag);
+        }
+        assert!(members.queues.lock().all.len() < 4000);
+        assert!(Arc::ptr_eq(&in_use, &members.receive_queue(0, 7)));
     }
 }

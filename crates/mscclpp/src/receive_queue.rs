@@ -75,6 +75,11 @@ impl ReceiveQueue {
         state.position + state.queue.len() as u64
     }
 
+    /// Whether no call waits for its bytes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().queue.is_empty()
+    }
+
     pub(crate) fn enqueue(&self, call: Weak<dyn PendingReceive>) {
         self.state.lock().queue.push_back(call);
     }

@@ -21,6 +21,18 @@ mod source;
 
 pub use source::{KernelSource, Ptx};
 
+/// A number of the headers, kernels and PTX that this build embeds, made from their bytes when it was compiled. Ranks whose
+/// numbers differ may lay out shared memory differently, and do not work together.
+pub const FINGERPRINT: u64 = number(env!("MSCCLPP_KERNELS_FINGERPRINT"));
+
+/// The number that the build script has written.
+const fn number(text: &str) -> u64 {
+    match u64::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("the build script writes a number"),
+    }
+}
+
 /// The headers of the device API: each one's name as it is included, such as `mscclpp/device.hpp`, and its text. They
 /// include only one another, but for `mscclpp/gpu_data_types.hpp`, which includes the vendor's headers of number types.
 pub const HEADERS: &[(&str, &str)] = &[

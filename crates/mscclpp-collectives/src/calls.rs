@@ -56,7 +56,8 @@ pub(crate) struct Inner {
     pub(crate) timeout: Option<Duration>,
     /// Why [`Collectives::abort`](crate::Collectives::abort) was called.
     pub(crate) aborted: OnceLock<String>,
-    pub(crate) tag: u32,
+    /// How many splits there were. Held while ranks say in which part they are.
+    pub(crate) splits: Mutex<u64>,
     /// What the program calls this rank's host, if it does.
     pub(crate) host: Option<String>,
     pub(crate) registrations: Registrations,

@@ -16,6 +16,7 @@ use crate::{
     CollectivesBuilder, Error, Request, Result,
     all_reduces::RequestAndPlan,
     calls::{Inner, Reach},
+    group::Purpose,
     handle::{LINE, Message, OVERLAP},
     messages::Messages,
     model,
@@ -135,19 +136,25 @@ impl Collectives {
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         let inner = &self.inner;
         let own = [color.map_or(0, |color| 1 + u64::from(color)), u64::from(key.cast_unsigned())];
-        let all = inner.group.all_gather(&own)?;
+        let (all, set_up) = {
+            let mut splits = inner.splits.lock();
+            let set_up = inner.group.telling(Purpose::Part(*splits));
+            *splits += 1;
+            (inner.group.telling(Purpose::Split).all_gather(own)?, set_up.tag)
+        };
+        let keys = all.iter().enumerate().map(|(r, [_, key])| Ok(inner.group.u32_of(r, *key)?.cast_signed()));
+        let keys = keys.collect::<Result<Vec<i32>>>()?;
         if color.is_none() {
             return Ok(None);
         }
-        let key = |r: usize| all[r].get(1).map(|key| *key as u32 as i32);
-        let mut members: Vec<usize> = (0..all.len()).filter(|r| all[*r].first() == own.first()).collect();
-        members.sort_by_key(|r| key(*r));
+        let mut members: Vec<usize> = (0..all.len()).filter(|r| all[*r][0] == own[0]).collect();
+        members.sort_by_key(|r| keys[*r]);
         let mut builder = Self::builder(&inner.comm, &inner.gpu)
             .ranks(members.iter().map(|r| inner.group.ranks[*r]))
             .calls_at_once(inner.calls_at_once)
             .overlap(inner.overlap)
             .scratch(inner.budget)
-            .tag(inner.tag)
+            .tag(set_up)
             .check_calls(inner.check_calls)
             .shared_selector(inner.selector.clone())
             .shared_algorithms(inner.algorithms.clone());

@@ -24,6 +24,17 @@ pub enum Error {
         /// There.
         theirs: String,
     },
+    /// Another rank sent something else than was due, while collectives were set up or memory was registered. All ranks that
+    /// were told the same have this error.
+    #[error("rank {rank} cannot read what rank {other} sent it for collectives: {problem}")]
+    Malformed {
+        /// This rank.
+        rank: usize,
+        /// The rank whose message it is.
+        other: usize,
+        /// What came, and what was expected.
+        problem: String,
+    },
     /// Ranks made different calls. Found with
     /// [`CollectivesBuilder::check_calls`](crate::CollectivesBuilder::check_calls) alone. These collectives cannot be
     /// used any more.
@@ -76,6 +87,7 @@ impl Error {
             Self::InvalidArgument(_) | Self::Differ { .. } | Self::Mismatch { .. } | Self::Overlap { .. } => {
                 ErrorKind::InvalidUsage
             }
+            Self::Malformed { .. } => ErrorKind::Remote,
             Self::Failed { source, .. } => source.kind(),
             Self::Below(error) => error.kind(),
         }

@@ -60,6 +60,7 @@ mod signature;
 mod tables;
 mod tuned;
 mod typed;
+mod words;
 
 pub use algorithm::{Algorithm, Asked, Launch};
 pub use collectives::Collectives;

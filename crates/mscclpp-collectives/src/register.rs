@@ -18,6 +18,7 @@ use crate::{
     Collectives, Error, Result,
     calls::{Mapped, Reach},
     engines::Places,
+    group::{Group, Purpose},
     handle::{MAX_RANKS, Segment},
     plan::Plan,
 };
@@ -178,28 +179,29 @@ impl Collectives {
         let inner = &*self.inner;
         let registrations = &inner.registrations;
         let _turn = registrations.turn.lock();
+        let group = &inner.group.telling(Purpose::Register);
         let own = self.can_register("register").and_then(|()| match &inner.reach {
             Reach::Memory(_) => register().map(Some),
             Reach::Ports(_) | Reach::Hosts(_) => Ok(None),
         });
-        let own = inner.group.all_have("register", own)?;
-        let all = inner.group.all_gather(&[symmetric.into(), len])?;
-        if let Some(other) = all.iter().position(|words| words.first() != Some(&symmetric.into())) {
+        let own = group.all_have("register", own)?;
+        let all = group.all_gather([symmetric.into(), len])?;
+        if let Some(other) = all.iter().position(|[theirs, _]| *theirs != u64::from(symmetric)) {
             return Err(Error::InvalidArgument(format!(
                 "rank {} registers memory as symmetric, and rank {} does not, or the other way round",
                 self.rank(),
                 inner.group.ranks[other]
             )));
         }
-        registrations.free_dropped(self)?;
+        registrations.free_dropped(group)?;
         let (at_peers, peers, owners) = match (&own, &inner.reach) {
-            (Some(own), Reach::Memory(mapped)) => self.exchange_memory(own, mapped)?,
+            (Some(own), Reach::Memory(mapped)) => self.exchange_memory(group, own, mapped)?,
             // Nobody writes into it.
             _ => ([DevicePtr::NULL; MAX_RANKS], [DevicePtr::NULL; MAX_RANKS], Vec::new()),
         };
-        let least = all.iter().filter_map(|words| words.get(1).copied()).min().unwrap_or(0);
+        let least = all.iter().fold(len, |least, [_, len]| least.min(*len));
         let aside = if inner.gpu.platform() == Platform::Host { None } else { Some(inner.gpu.stream()) };
-        let aside = inner.group.all_have("register", aside.transpose().map_err(Error::from))?;
+        let aside = group.all_have("register", aside.transpose().map_err(Error::from))?;
         let symmetric = (symmetric && own.is_some()).then_some(Symmetric { peers, least, aside });
         let mut list = registrations.list.write();
         let memory = Arc::new(Memory {
@@ -220,30 +222,30 @@ impl Collectives {
     /// Where each peer has mapped this rank's memory; where theirs is mapped here, and what keeps it so. All ranks call it.
     fn exchange_memory(
         &self,
+        group: &Group,
         own: &RegisteredMemory,
         mapped: &Mapped,
     ) -> Result<([DevicePtr; MAX_RANKS], [DevicePtr; MAX_RANKS], Vec<Owner>)> {
         let inner = &*self.inner;
-        let peer = |r: usize| inner.group.ranks[r];
-        for r in inner.group.others() {
-            inner.comm.send_memory(own, peer(r), inner.tag)?;
+        for r in group.others() {
+            inner.comm.send_memory(own, group.ranks[r], group.tag)?;
         }
-        let theirs = inner.group.others().map(|r| inner.comm.recv_memory(peer(r), inner.tag)?.wait());
+        let theirs = group.others().map(|r| inner.comm.recv_memory(group.ranks[r], group.tag)?.wait());
         let theirs = theirs.collect::<mscclpp::Result<Vec<_>>>()?;
         let channels = theirs
             .iter()
             .zip(&mapped.channels)
             .map(|(theirs, channel)| Ok(MemoryChannel::new(channel.semaphore(), theirs, own, None)?));
         // Everybody has mapped before anybody writes.
-        let channels = inner.group.all_have("register", channels.collect::<Result<Vec<_>>>())?;
+        let channels = group.all_have("register", channels.collect::<Result<Vec<_>>>())?;
         // Where this rank finds everybody's memory.
         let mut found = [0; MAX_RANKS];
-        for (r, channel) in inner.group.others().zip(&channels) {
+        for (r, channel) in group.others().zip(&channels) {
             found[r] = DevicePtr::from_ptr(channel.device_handle().dst).0;
         }
         let mut at_peers = [DevicePtr::NULL; MAX_RANKS];
-        for (at, found) in at_peers.iter_mut().zip(inner.group.all_gather(&found)?) {
-            *at = DevicePtr(found.get(self.rank()).copied().unwrap_or(0));
+        for (at, found) in at_peers.iter_mut().zip(group.all_gather(found)?) {
+            *at = DevicePtr(found[self.rank()]);
         }
         let owners: Vec<Owner> =
             channels.iter().filter_map(|channel| KernelArgument::owner(&channel)).collect();
@@ -259,10 +261,11 @@ impl Collectives {
     pub fn deregister(&self, registered: Registered) -> Result<()> {
         let registrations = &self.inner.registrations;
         let _turn = registrations.turn.lock();
+        let group = &self.inner.group.telling(Purpose::Register);
         let can = self.can_register("deregister");
         drop(registered);
-        self.inner.group.all_have("deregister", can)?;
-        registrations.free_dropped(self)
+        group.all_have("deregister", can)?;
+        registrations.free_dropped(group)
     }
 
     fn can_register(&self, call: &str) -> Result<()> {
@@ -332,10 +335,10 @@ impl Registrations {
     }
 
     /// Frees what all ranks have dropped. Blocks until all call it.
-    fn free_dropped(&self, collectives: &Collectives) -> Result<()> {
+    fn free_dropped(&self, group: &Group) -> Result<()> {
         let is_dropped = |memory: &&Arc<Memory>| memory.dropped.load(Ordering::Relaxed);
         let own: Vec<u64> = self.list.read().all.iter().filter(is_dropped).map(|memory| memory.id).collect();
-        let all = collectives.inner.group.all_gather(&own)?;
+        let all = group.all_gather_list(&own, None)?;
         let mut list = self.list.write();
         list.all.retain(|memory| !all.iter().all(|dropped| dropped.contains(&memory.id)));
         list.set_owner();

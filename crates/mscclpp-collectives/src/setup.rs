@@ -145,7 +145,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// The tag of its messages to other ranks while it is set up. Other messages of the program have others.
+    /// The tag of its messages to other ranks while it is set up. Other messages of the program have others, below 2^31: tags from
+    /// there on are those by which groups of these ranks are set up and memory is registered.
     pub fn tag(mut self, tag: u32) -> Self {
         self.tag = tag;
         self
@@ -232,12 +233,12 @@ impl CollectivesBuilder {
     /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
     /// more than [`MAX_RANKS`](crate::MAX_RANKS) on one host or [`MAX_RANKS_OF_HOSTS`](crate::MAX_RANKS_OF_HOSTS) on
     /// several; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
-    /// things. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
+    /// things, or run different builds of this library. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
     /// lost meanwhile. If one rank
     /// fails, the others wait for it until it leaves or aborts.
     pub fn connect(self) -> Result<Collectives> {
         let (comm, gpu, tag) = (&self.comm, &self.gpu, self.tag);
-        let group = Group::new(comm, self.ranks.clone(), tag)?;
+        let group = Group::new(comm, self.ranks.clone(), tag)?.meet()?;
         let ranks = group.ranks.len();
         let topology = self.topology(&group)?;
         let most = topology.as_ref().map_or(ranks, |topology| topology.locals().len());
@@ -301,7 +302,7 @@ impl CollectivesBuilder {
             algorithms: self.algorithms,
             timeout: self.timeout,
             aborted: OnceLock::new(),
-            tag,
+            splits: Mutex::default(),
             host: self.host,
             registrations: Registrations::default(),
             counted,

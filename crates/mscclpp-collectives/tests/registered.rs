@@ -214,6 +214,37 @@ fn what_cannot_be_registered_is_refused_on_all_ranks() {
     });
 }
 
+/// Two threads of each rank, of which one splits and the other registers; and then two that register with two collectives.
+#[test]
+fn threads_that_split_and_register_do_not_read_each_others_words() {
+    ranks(3, |comm, gpu| {
+        let [one, other] =
+            [(); 2].map(|()| builder(comm, gpu).scratch(1 << 20).connect().expect("collectives"));
+        let rank = one.rank();
+        let register = |collectives: &Collectives| {
+            for round in 0..20 {
+                let memory = zeros::<u8>(gpu, 1000 + 100 * round);
+                let registered = collectives.register(memory.buffer()).expect("a registration");
+                collectives.deregister(registered).expect("it is registered");
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..20 {
+                    let color = u32::from(rank == round % 3);
+                    let group = one.split(Some(color), -(rank as i32)).expect("a split").expect("a group");
+                    assert_eq!(group.n_ranks(), if color == 1 { 1 } else { 2 }, "{round}");
+                }
+            });
+            scope.spawn(|| register(&one));
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| register(&one));
+            scope.spawn(|| register(&other));
+        });
+    });
+}
+
 #[test]
 fn an_abort_ends_direct_calls() {
     ranks(2, |comm, gpu| {

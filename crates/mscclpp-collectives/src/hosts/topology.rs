@@ -24,7 +24,7 @@ impl Topology {
             (salt, host).hash(&mut hasher);
             hasher.finish()
         };
-        let all = group.all_gather(&[half(0), half(1)])?;
+        let all = group.all_gather([half(0), half(1)])?;
         Ok(Self::new(&all, group.rank))
     }
 

@@ -50,8 +50,9 @@ impl CollectiveHandle {
             scratch: [DevicePtr::NULL; MAX_RANKS],
             status: [DevicePtr::NULL; MAX_RANKS],
             epochs: DevicePtr::NULL,
-            rank: u32::try_from(rank).unwrap_or_default(),
-            ranks: u32::try_from(ranks).unwrap_or_default(),
+            // No more than `MAX_RANKS`.
+            rank: rank as u32,
+            ranks: ranks as u32,
             slots: 0,
             among_hosts: 0,
             mismatch: DevicePtr::NULL,

@@ -239,7 +239,7 @@ impl Links {
 
     fn transfer(&self, topology: &Topology, it: Across, of: Use) -> Transfer {
         let Across { peer, send, recv, send_bytes, recv_bytes } = it;
-        let (here, there) = topology.link(peer).unwrap_or_default();
+        let (here, there) = topology.link(peer);
         let own = topology.locals()[topology.index];
         // The first of a link's channels for messages is that of the lower rank.
         let (channel, ring) = match of {

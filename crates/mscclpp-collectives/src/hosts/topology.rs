@@ -1,6 +1,6 @@
 //! Which ranks are on which host, and which of them stand for a host.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use sha2::{Digest, Sha256};
 
 use crate::{Error, Result, group::Group, handle::MAX_RANKS_OF_HOSTS};
 
@@ -18,13 +18,7 @@ pub(crate) struct Topology {
 impl Topology {
     /// Learns them from what each rank says of its host. Blocks.
     pub(crate) fn of(group: &Group, host: &str) -> Result<Self> {
-        // Two halves of 64 bits: names are of any length, and words are what ranks tell each other.
-        let half = |salt: u64| {
-            let mut hasher = DefaultHasher::new();
-            (salt, host).hash(&mut hasher);
-            hasher.finish()
-        };
-        let all = group.all_gather([half(0), half(1)])?;
+        let all = group.all_gather(words_of(host))?;
         Ok(Self::new(&all, group.rank))
     }
 
@@ -37,11 +31,7 @@ impl Topology {
                 None => hosts.push(vec![r]),
             }
         }
-        let place = |r: usize| {
-            let found = hosts.iter().enumerate();
-            found.filter_map(|(host, ranks)| Some((host, ranks.iter().position(|other| *other == r)?))).next()
-        };
-        let (host, index) = place(rank).unwrap_or_default();
+        let (host, index) = place(&hosts, rank);
         Self { hosts, rank, host, index }
     }
 
@@ -76,13 +66,12 @@ impl Topology {
     }
 
     pub(crate) fn host_of(&self, rank: usize) -> usize {
-        self.hosts.iter().position(|ranks| ranks.contains(&rank)).unwrap_or_default()
+        place(&self.hosts, rank).0
     }
 
     /// A rank's number on its host.
     pub(crate) fn index_of(&self, rank: usize) -> usize {
-        let ranks = &self.hosts[self.host_of(rank)];
-        ranks.iter().position(|other| *other == rank).unwrap_or_default()
+        place(&self.hosts, rank).1
     }
 
     /// How many ranks each host has, if all have as many.
@@ -98,7 +87,7 @@ impl Topology {
 
     /// The fewest ranks of a host.
     pub(crate) fn fewest(&self) -> usize {
-        self.hosts.iter().map(Vec::len).min().unwrap_or(1)
+        self.hosts.iter().map(Vec::len).min().expect("each rank is on a host")
     }
 
     /// The ranks on other hosts, ascending: to each there is a link, in this order.
@@ -115,15 +104,41 @@ impl Topology {
     }
 
     /// The number of the link with `peer` here, and of that with this rank there.
-    pub(crate) fn link(&self, peer: usize) -> Option<(usize, usize)> {
-        let number = |of: usize, to: usize| self.remote_of(of).iter().position(|rank| *rank == to);
-        Some((number(self.rank, peer)?, number(peer, self.rank)?))
+    ///
+    /// # Panics
+    /// For a rank of this host, to which there is no link.
+    pub(crate) fn link(&self, peer: usize) -> (usize, usize) {
+        let number = |of: usize, to: usize| {
+            let found = self.remote_of(of).iter().position(|rank| *rank == to);
+            found.unwrap_or_else(|| {
+                panic!("there is no link between ranks {of} and {to} of the hosts {:?}", self.hosts)
+            })
+        };
+        (number(self.rank, peer), number(peer, self.rank))
     }
 
     /// The most links of a rank.
     pub(crate) fn most_links(&self) -> usize {
         self.n_ranks() - self.fewest()
     }
+}
+
+/// The host of a rank, and its number there.
+///
+/// # Panics
+/// For a rank that is on none of the hosts.
+fn place(hosts: &[Vec<usize>], rank: usize) -> (usize, usize) {
+    let found = hosts.iter().enumerate();
+    let found =
+        found.filter_map(|(host, ranks)| Some((host, ranks.iter().position(|other| *other == rank)?))).next();
+    found.unwrap_or_else(|| panic!("rank {rank} is on none of the hosts {hosts:?}"))
+}
+
+/// Two words that are the same on ranks that give the same name, and else differ: half of its SHA-256, which is the same in every
+/// build.
+fn words_of(name: &str) -> [u64; 2] {
+    let digest = Sha256::digest(name);
+    [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|i| digest[at + i])))
 }
 
 #[cfg(test)]
@@ -148,16 +163,52 @@ mod tests {
         let of = |rank| Topology::new(&keys, rank);
         for a in 0..keys.len() {
             for b in 0..keys.len() {
-                match (of(a).link(b), of(b).link(a)) {
-                    (Some((here, there)), Some((there_too, here_too))) => {
-                        assert!(keys[a] != keys[b]);
-                        assert_eq!((here, there), (here_too, there_too));
-                        assert_eq!(of(a).remote()[here], b);
-                    }
-                    (None, None) => assert_eq!(keys[a], keys[b]),
-                    other => panic!("{a} {b}: {other:?}"),
+                if keys[a] == keys[b] {
+                    continue;
                 }
+                let ((here, there), (there_too, here_too)) = (of(a).link(b), of(b).link(a));
+                assert_eq!((here, there), (here_too, there_too));
+                assert_eq!(of(a).remote()[here], b);
             }
         }
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_is_a_mistake_and_not_on_the_first_host() {
+        let topology = Topology::new(&["a", "a", "b"], 0);
+        let said = |it: &dyn Fn()| {
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(it)).expect_err("a mistake");
+            panic.downcast_ref::<String>().expect("a text").clone()
+        };
+        let nowhere = "rank 7 is on none of the hosts [[0, 1], [2]]";
+        assert_eq!(
+            said(&|| {
+                topology.host_of(7);
+            }),
+            nowhere
+        );
+        assert_eq!(
+            said(&|| {
+                topology.index_of(7);
+            }),
+            nowhere
+        );
+        assert_eq!(
+            said(&|| drop(Topology::new(&["a", "a", "b"], 3))),
+            "rank 3 is on none of the hosts [[0, 1], [2]]"
+        );
+        assert_eq!(
+            said(&|| {
+                topology.link(1);
+            }),
+            "there is no link between ranks 0 and 1 of the hosts [[0, 1], [2]]"
+        );
+    }
+
+    /// The first half of the digest that everybody has for these letters, such as sha256sum.
+    #[test]
+    fn names_of_hosts_are_compared_by_a_hash_that_does_not_change() {
+        assert_eq!(words_of("abc"), [0xeacf_018f_bf16_78ba, 0x2322_ae5d_de40_4141]);
+        assert_ne!(words_of("abc"), words_of("abd"));
     }
 }

@@ -63,7 +63,7 @@ impl Inner {
         plan.segments.fill(Segment::NONE);
         plan.most_bytes = Some(bytes);
         plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
-        let mut question = self.question(mapped, &plan, self.group.ranks.len());
+        let mut question = self.question(mapped, &plan, false);
         question.possible.lines = false;
         let choice = self.choose(&question);
         if choice.way != Way::Packets || choice.two_steps {

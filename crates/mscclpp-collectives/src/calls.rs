@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use crate::{
     Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
     crowd::Counted,
+    engines::Places,
     group::Group,
     handle::{
         CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment, WORDS_BEFORE,
@@ -248,7 +249,8 @@ impl Inner {
             }
             Reach::Hosts(_) => unreachable!("hosts have steps of their own"),
         };
-        let question = self.question(mapped, plan, ranks);
+        let engines = self.engines(plan);
+        let question = self.question(mapped, plan, engines.is_some());
         let signature = request.map_or([0; 2], signature);
         let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(mapped, it, &question));
         if let Some((launch, choice)) = own {
@@ -261,7 +263,7 @@ impl Inner {
         }
         let choice = self.choose(&question);
         if choice.way == Way::Engines
-            && let Some(places) = self.registrations.engines(plan, self.group.rank, ranks)
+            && let Some(places) = engines
         {
             // SAFETY: the caller's promise.
             return unsafe { self.by_engines(mapped, signature, plan, &places, stream, buffers) };
@@ -323,12 +325,18 @@ impl Inner {
         self.selector.choose(question).mended(question)
     }
 
-    pub(crate) fn question(&self, mapped: &Mapped, plan: &Plan, ranks: usize) -> Question {
+    /// Where the copies of a call go by engines, if they can.
+    pub(crate) fn engines(&self, plan: &Plan) -> Option<Places> {
+        self.registrations.engines(plan, self.group.rank, self.group.ranks.len())
+    }
+
+    /// `engines`: whether the call can go by engines.
+    pub(crate) fn question(&self, mapped: &Mapped, plan: &Plan, engines: bool) -> Question {
+        let ranks = self.group.ranks.len();
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
         let fits = |way| most.is_some_and(|most| mapped.layout.fits(way, most, false));
         // Between two ranks, two steps gain nothing.
         let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
-        let engines = self.registrations.engines(plan, self.group.rank, ranks).is_some();
         let own = plan.segments[self.group.rank];
         let direct = plan.op.is_none() && self.registrations.are_some();
         let possible = Possible {

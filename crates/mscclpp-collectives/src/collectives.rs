@@ -285,7 +285,7 @@ impl Collectives {
         let inner = &*self.inner;
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
-                let question = inner.question(mapped, &plan, self.n_ranks());
+                let question = inner.question(mapped, &plan, inner.engines(&plan).is_some());
                 match inner.own_launch(mapped, request, &question) {
                     None => Some(inner.choose(&question)),
                     Some(_) => None,
@@ -306,7 +306,7 @@ impl Collectives {
             (Planned::Exchange(plan), Reach::Memory(mapped))
                 if ranks > 1 && mapped.devices != Devices::Host =>
             {
-                let question = inner.question(mapped, &plan, ranks);
+                let question = inner.question(mapped, &plan, inner.engines(&plan).is_some());
                 let choice = inner.choose(&question);
                 let microseconds = model::time(&question, choice.way, choice.two_steps);
                 Duration::try_from_secs_f64(microseconds * 1e-6).ok()

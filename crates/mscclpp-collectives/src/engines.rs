@@ -87,7 +87,7 @@ impl Inner {
         let (kind, none, data_type) = (Kind::Barrier, DevicePtr::NULL, DataType::U8);
         let barrier = self.planned(&Request { kind, send: none, recv: none, count: 0, data_type })?;
         let Planned::Exchange(plan) = barrier else { return Ok(()) };
-        let mut question = self.question(mapped, &plan, self.group.ranks.len());
+        let mut question = self.question(mapped, &plan, false);
         // Its words are not registered.
         (question.possible.direct, question.possible.bulk) = (false, false);
         let choice = self.choose(&question);

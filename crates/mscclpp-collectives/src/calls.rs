@@ -17,9 +17,7 @@ use crate::{
     crowd::Counted,
     engines::Places,
     group::Group,
-    handle::{
-        CollectiveCall, CollectiveDirectCall, CollectiveHandle, CollectiveSends, Segment, WORDS_BEFORE,
-    },
+    handle::{CollectiveCall, CollectiveHandle, CollectiveSends, Segment, WORDS_BEFORE},
     hosts::Hosts,
     kernels::{Kernels, Words},
     messages::Batch,
@@ -273,8 +271,8 @@ impl Inner {
         let call = self.call(mapped, plan, choice, signature);
         let args = self.keeping(buffers).with(mapped.handle);
         let args = if matches!(choice.way, Way::Direct | Way::Bulk) {
-            let (places, owner) = self.registrations.places(&plan.segments, self.group.rank);
-            args.with_owner(owner).with(CollectiveDirectCall { call, places })
+            let (direct, owner) = self.registrations.direct(call, self.group.rank);
+            args.with_owner(owner).with(direct)
         } else {
             args.with(call)
         };

@@ -17,7 +17,7 @@ use crate::{
     all_reduces::RequestAndPlan,
     calls::{Inner, Reach},
     group::Purpose,
-    handle::{LINE, Message, OVERLAP},
+    handle::{LINE, Message, NO_PLACE, OVERLAP},
     messages::Messages,
     model,
     plan::Planned,
@@ -359,9 +359,13 @@ impl Collectives {
             return Err(Error::Overlap { rank: inner.group.ranks[inner.group.rank] });
         }
         let Some(other) = (found & 0xffff).checked_sub(1) else { return Ok(()) };
+        let parity = found >> 16 & 1;
+        if found & NO_PLACE != 0 {
+            return Err(inner.no_place(mapped, other as usize, parity)?);
+        }
         let said = |of: u32| -> Result<String> {
             let mut words = [0u64; 2];
-            let index = 2 * u64::from(of) + u64::from(found >> 16);
+            let index = 2 * u64::from(of) + u64::from(parity);
             mapped.memory.read_params(mapped.layout.parts.checks + index * LINE, &mut words)?;
             Ok(described(words))
         };

@@ -16,6 +16,8 @@ pub(crate) const RING: u64 = 4;
 pub(crate) const LINE: u64 = 128;
 /// `CollectiveOverlap`.
 pub(crate) const OVERLAP: u32 = 0xffff;
+/// `CollectiveNoPlace`.
+pub(crate) const NO_PLACE: u32 = 1 << 31;
 /// `MessagesPerPeer`.
 pub(crate) const MESSAGES: usize = 2;
 /// `CollectiveMaxParts`.
@@ -113,7 +115,34 @@ pub(crate) struct CollectiveCall {
 #[repr(C)]
 pub(crate) struct CollectiveDirectCall {
     pub(crate) call: CollectiveCall,
-    pub(crate) places: [DevicePtr; MAX_RANKS],
+    pub(crate) places: [Place; MAX_RANKS],
+    pub(crate) registered: DevicePtr,
+    pub(crate) registrations: u64,
+}
+
+/// `CollectivePlace`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
+#[repr(C)]
+pub(crate) struct Place {
+    pub(crate) registration: u64,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    pub(crate) const NONE: Self = Self { registration: 0, offset: 0 };
+}
+
+/// `CollectiveRegistration`.
+#[derive(Debug, Clone, Copy, KernelParam)]
+#[repr(C)]
+pub(crate) struct Registration {
+    pub(crate) at: [DevicePtr; MAX_RANKS],
+    pub(crate) bytes: [u64; MAX_RANKS],
+}
+
+impl Registration {
+    /// Without any peer's memory.
+    pub(crate) const NONE: Self = Self { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] };
 }
 
 /// `CollectivePart`.

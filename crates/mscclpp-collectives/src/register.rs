@@ -9,17 +9,17 @@ use std::{
 };
 
 use mscclpp::{
-    DeviceBuffer, DevicePtr, MemoryChannel, Platform, RegisteredMemory, Stream, Transport,
+    DeviceBuffer, DevicePtr, Gpu, MemoryChannel, Platform, RegisteredMemory, Stream, Transport,
     gpu::{KernelArgument, Owner},
 };
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Collectives, Error, Result,
-    calls::{Mapped, Reach},
+    calls::{Inner, Mapped, Reach},
     engines::Places,
     group::{Group, Purpose},
-    handle::{MAX_RANKS, Segment},
+    handle::{CollectiveCall, CollectiveDirectCall, LINE, MAX_RANKS, Place, Registration, Segment},
     plan::Plan,
 };
 
@@ -33,7 +33,8 @@ pub struct Registered {
     memory: Arc<Memory>,
 }
 
-/// What is registered, in the order of the calls, and so alike on all ranks.
+/// What is registered, in the order of the calls, and so alike on all ranks: where a place is, ranks tell each other by a
+/// registration's place in the list and an offset.
 #[derive(Default)]
 pub(crate) struct Registrations {
     list: RwLock<List>,
@@ -45,7 +46,9 @@ pub(crate) struct Registrations {
 struct List {
     next: u64,
     all: Vec<Arc<Memory>>,
-    /// All of them, for launches.
+    /// What kernels know of them: see D7 in `collective_direct_device.hpp`.
+    table: DevicePtr,
+    /// All of them and the table, for launches.
     owner: Arc<Vec<Owner>>,
 }
 
@@ -54,8 +57,8 @@ struct Memory {
     dropped: AtomicBool,
     at: DevicePtr,
     len: u64,
-    /// Where each peer has mapped it.
-    at_peers: [DevicePtr; MAX_RANKS],
+    /// What the peers have registered with it, as mapped here. None where nobody writes into it.
+    peers: Option<Registration>,
     /// If it is symmetric.
     symmetric: Option<Symmetric>,
     /// It, and what the peers have registered with it, as mapped here.
@@ -64,8 +67,6 @@ struct Memory {
 
 /// Of symmetric memory.
 struct Symmetric {
-    /// Where the memory of each peer is mapped here.
-    peers: [DevicePtr; MAX_RANKS],
     /// The length of the shortest.
     least: u64,
     /// See [`Places::aside`].
@@ -193,63 +194,58 @@ impl Collectives {
                 inner.group.ranks[other]
             )));
         }
-        registrations.free_dropped(group)?;
-        let (at_peers, peers, owners) = match (&own, &inner.reach) {
-            (Some(own), Reach::Memory(mapped)) => self.exchange_memory(group, own, mapped)?,
-            // Nobody writes into it.
-            _ => ([DevicePtr::NULL; MAX_RANKS], [DevicePtr::NULL; MAX_RANKS], Vec::new()),
+        let kept = registrations.kept(group)?;
+        let made = || {
+            let (peers, owners) = match (&own, &inner.reach) {
+                (Some(own), Reach::Memory(mapped)) => {
+                    let (peers, owners) = self.exchange_memory(group, own, mapped)?;
+                    (Some(peers), owners)
+                }
+                _ => (None, Vec::new()),
+            };
+            let least = all.iter().fold(len, |least, [_, len]| least.min(*len));
+            let aside = if inner.gpu.platform() == Platform::Host { None } else { Some(inner.gpu.stream()?) };
+            let symmetric = (symmetric && peers.is_some()).then_some(Symmetric { least, aside });
+            let memory = Arc::new(Memory {
+                id: registrations.list.read().next,
+                dropped: AtomicBool::new(false),
+                at,
+                len,
+                peers,
+                symmetric,
+                owner: Arc::new(owners.into_iter().chain(owner).collect::<Vec<_>>()),
+            });
+            let list =
+                List::of(&inner.gpu, memory.id + 1, kept.into_iter().chain([memory.clone()]).collect())?;
+            Ok((memory, list))
         };
-        let least = all.iter().fold(len, |least, [_, len]| least.min(*len));
-        let aside = if inner.gpu.platform() == Platform::Host { None } else { Some(inner.gpu.stream()) };
-        let aside = group.all_have("register", aside.transpose().map_err(Error::from))?;
-        let symmetric = (symmetric && own.is_some()).then_some(Symmetric { peers, least, aside });
-        let mut list = registrations.list.write();
-        let memory = Arc::new(Memory {
-            id: list.next,
-            dropped: AtomicBool::new(false),
-            at,
-            len,
-            at_peers,
-            symmetric,
-            owner: Arc::new(owners.into_iter().chain(owner).collect::<Vec<_>>()),
-        });
-        list.next += 1;
-        list.all.push(memory.clone());
-        list.set_owner();
+        // Everybody has mapped before anybody writes.
+        let (memory, list) = group.all_have("register", made())?;
+        *registrations.list.write() = list;
         Ok(Registered { memory })
     }
 
-    /// Where each peer has mapped this rank's memory; where theirs is mapped here, and what keeps it so. All ranks call it.
+    /// What the peers have registered, as mapped here, and what keeps it so. All ranks call it.
     fn exchange_memory(
         &self,
         group: &Group,
         own: &RegisteredMemory,
         mapped: &Mapped,
-    ) -> Result<([DevicePtr; MAX_RANKS], [DevicePtr; MAX_RANKS], Vec<Owner>)> {
+    ) -> Result<(Registration, Vec<Owner>)> {
         let inner = &*self.inner;
         for r in group.others() {
             inner.comm.send_memory(own, group.ranks[r], group.tag)?;
         }
         let theirs = group.others().map(|r| inner.comm.recv_memory(group.ranks[r], group.tag)?.wait());
         let theirs = theirs.collect::<mscclpp::Result<Vec<_>>>()?;
-        let channels = theirs
-            .iter()
-            .zip(&mapped.channels)
-            .map(|(theirs, channel)| Ok(MemoryChannel::new(channel.semaphore(), theirs, own, None)?));
-        // Everybody has mapped before anybody writes.
-        let channels = group.all_have("register", channels.collect::<Result<Vec<_>>>())?;
-        // Where this rank finds everybody's memory.
-        let mut found = [0; MAX_RANKS];
-        for (r, channel) in group.others().zip(&channels) {
-            found[r] = DevicePtr::from_ptr(channel.device_handle().dst).0;
+        let (mut peers, mut owners) = (Registration::NONE, Vec::new());
+        for ((r, theirs), channel) in group.others().zip(&theirs).zip(&mapped.channels) {
+            let channel = MemoryChannel::new(channel.semaphore(), theirs, own, None)?;
+            peers.at[r] = DevicePtr::from_ptr(channel.device_handle().dst);
+            peers.bytes[r] = theirs.size();
+            owners.extend(KernelArgument::owner(&&channel));
         }
-        let mut at_peers = [DevicePtr::NULL; MAX_RANKS];
-        for (at, found) in at_peers.iter_mut().zip(group.all_gather(found)?) {
-            *at = DevicePtr(found[self.rank()]);
-        }
-        let owners: Vec<Owner> =
-            channels.iter().filter_map(|channel| KernelArgument::owner(&channel)).collect();
-        Ok((at_peers, found.map(DevicePtr), owners))
+        Ok((peers, owners))
     }
 
     /// Drops what was registered, on all ranks together, and frees what all of them have dropped. Every rank makes this call, in
@@ -265,7 +261,16 @@ impl Collectives {
         let can = self.can_register("deregister");
         drop(registered);
         group.all_have("deregister", can)?;
-        registrations.free_dropped(group)
+        let kept = registrations.kept(group)?;
+        let (next, all) = {
+            let list = registrations.list.read();
+            (list.next, list.all.len())
+        };
+        if kept.len() < all {
+            let list = group.all_have("deregister", List::of(&self.inner.gpu, next, kept))?;
+            *registrations.list.write() = list;
+        }
+        Ok(())
     }
 
     fn can_register(&self, call: &str) -> Result<()> {
@@ -285,25 +290,12 @@ impl Registrations {
         !self.list.read().all.is_empty()
     }
 
-    /// What a call of this rank, `rank`, says of its receive memory (see `CollectiveDirectCall`), and what its launch keeps.
-    pub(crate) fn places(
-        &self,
-        segments: &[Segment; MAX_RANKS],
-        rank: usize,
-    ) -> ([DevicePtr; MAX_RANKS], Owner) {
+    /// A call of this rank, `rank`, with what it says of its receive memory, and what its launch keeps.
+    pub(crate) fn direct(&self, call: CollectiveCall, rank: usize) -> (CollectiveDirectCall, Owner) {
         let list = self.list.read();
-        let mut places = [DevicePtr::NULL; MAX_RANKS];
-        for (p, place) in places.iter_mut().enumerate().filter(|(p, _)| *p != rank) {
-            let Segment { recv, recv_bytes, .. } = segments[p];
-            // D2: from none of it is anything sent.
-            let sends = segments
-                .iter()
-                .any(|segment| overlap((recv, recv_bytes), (segment.send, segment.send_bytes)));
-            if recv_bytes > 0 && !sends {
-                *place = list.find(recv, recv_bytes, p).unwrap_or(DevicePtr::NULL);
-            }
-        }
-        (places, list.owner.clone())
+        let places = list.places(&call.segments, rank);
+        let (registered, registrations) = (list.table, list.all.len() as u64);
+        (CollectiveDirectCall { call, places, registered, registrations }, list.owner.clone())
     }
 
     /// Where the copies of a call of `rank` go by engines, if they can: alike on all ranks, by their promise.
@@ -319,7 +311,7 @@ impl Registrations {
             let offset = recv.0.wrapping_sub(memory.at.0);
             offset <= least && bytes <= least - offset && !memory.dropped.load(Ordering::Relaxed)
         })?;
-        let symmetric = memory.symmetric.as_ref()?;
+        let (symmetric, peers) = (memory.symmetric.as_ref()?, memory.peers.as_ref()?);
         // C3.
         let in_place = own.send == own.recv;
         let clashes = plan.segments[..ranks].iter().any(|segment| {
@@ -330,35 +322,81 @@ impl Registrations {
             return None;
         }
         let offset = own.recv.0 - memory.at.0;
-        let at_peers = symmetric.peers.map(|base| base.add(offset));
+        let at_peers = peers.at.map(|base| base.add(offset));
         Some(Places { at_peers, aside: symmetric.aside.clone(), owner: memory.owner.clone() })
     }
 
-    /// Frees what all ranks have dropped. Blocks until all call it.
-    fn free_dropped(&self, group: &Group) -> Result<()> {
+    /// What not all ranks have dropped. Blocks until all call it.
+    fn kept(&self, group: &Group) -> Result<Vec<Arc<Memory>>> {
+        let mut all = self.list.read().all.clone();
         let is_dropped = |memory: &&Arc<Memory>| memory.dropped.load(Ordering::Relaxed);
-        let own: Vec<u64> = self.list.read().all.iter().filter(is_dropped).map(|memory| memory.id).collect();
-        let all = group.all_gather_list(&own, None)?;
-        let mut list = self.list.write();
-        list.all.retain(|memory| !all.iter().all(|dropped| dropped.contains(&memory.id)));
-        list.set_owner();
-        Ok(())
+        let own: Vec<u64> = all.iter().filter(is_dropped).map(|memory| memory.id).collect();
+        let dropped = group.all_gather_list(&own, None)?;
+        all.retain(|memory| !dropped.iter().all(|dropped| dropped.contains(&memory.id)));
+        Ok(all)
     }
 }
 
 impl List {
-    fn set_owner(&mut self) {
-        self.owner = Arc::new(self.all.iter().map(|memory| memory.owner.clone()).collect());
+    fn of(gpu: &Gpu, next: u64, all: Vec<Arc<Memory>>) -> Result<Self> {
+        let table: Vec<_> = all.iter().map(|memory| memory.peers.unwrap_or(Registration::NONE)).collect();
+        let mut owner: Vec<_> = all.iter().map(|memory| memory.owner.clone()).collect();
+        let mut at = DevicePtr::NULL;
+        if !table.is_empty() {
+            let buffer = gpu.allocate(size_of_val(&*table) as u64)?;
+            buffer.write_params(0, &table)?;
+            at = buffer.ptr();
+            owner.extend((&buffer).owner());
+        }
+        Ok(Self { next, all, table: at, owner: Arc::new(owner) })
     }
 
-    /// Where peer `p` finds these bytes.
-    fn find(&self, at: DevicePtr, bytes: u64, p: usize) -> Option<DevicePtr> {
-        let memory = self.all.iter().find(|memory| {
+    /// Where what comes to `rank` from each peer has a place.
+    fn places(&self, segments: &[Segment; MAX_RANKS], rank: usize) -> [Place; MAX_RANKS] {
+        let mut places = [Place::NONE; MAX_RANKS];
+        for (p, place) in places.iter_mut().enumerate().filter(|(p, _)| *p != rank) {
+            let Segment { recv, recv_bytes, .. } = segments[p];
+            // D2: from none of it is anything sent.
+            let sends = segments
+                .iter()
+                .any(|segment| overlap((recv, recv_bytes), (segment.send, segment.send_bytes)));
+            if recv_bytes > 0 && !sends {
+                *place = self.find(recv, recv_bytes).unwrap_or(Place::NONE);
+            }
+        }
+        places
+    }
+
+    /// The place of these bytes in what is registered, if peers may write there.
+    fn find(&self, at: DevicePtr, bytes: u64) -> Option<Place> {
+        let (index, memory) = self.all.iter().enumerate().find(|(_, memory)| {
             let offset = at.0.wrapping_sub(memory.at.0);
             offset <= memory.len && bytes <= memory.len - offset && !memory.dropped.load(Ordering::Relaxed)
         })?;
-        let place = memory.at_peers[p].add(at.0 - memory.at.0);
-        (memory.at_peers[p] != DevicePtr::NULL && (at.0 | place.0).is_multiple_of(16)).then_some(place)
+        // Peers map memory by pages, so what is a multiple of 16 here is one there.
+        let usable = memory.peers.is_some() && at.0.is_multiple_of(16);
+        usable.then(|| Place { registration: index as u64 + 1, offset: at.0 - memory.at.0 })
+    }
+}
+
+impl Inner {
+    /// The error of a call to which rank `other` has said a place that is none, as its kernel found it.
+    pub(crate) fn no_place(&self, mapped: &Mapped, other: usize, parity: u32) -> Result<Error> {
+        let line = 2 * other as u64 + u64::from(parity);
+        let mut said = [0u64; 3];
+        // Behind the words of a check: see `DirectPlaces` of the headers.
+        mapped.memory.read_params(mapped.layout.parts.checks + line * LINE + 32, &mut said)?;
+        let [registration, offset, bytes] = said;
+        let list = self.registrations.list.read();
+        let peers = registration.checked_sub(1).and_then(|at| list.all.get(usize::try_from(at).ok()?)?.peers);
+        let here = match peers {
+            Some(peers) => format!("of which {} bytes are mapped here", peers.bytes[other]),
+            None => format!("and the last one here is {}", list.all.len()),
+        };
+        Ok(self.group.malformed(
+            other,
+            format!("it takes {bytes} bytes at offset {offset} of registration {registration}, {here}"),
+        ))
     }
 }
 
@@ -386,19 +424,16 @@ mod tests {
     use super::*;
 
     const HERE: u64 = 1 << 20;
-    const THERE: u64 = 1 << 30;
 
-    /// One memory of 1000 bytes that rank 1 has mapped.
+    /// One memory of 1000 bytes, of which peers have others.
     fn registrations() -> Registrations {
-        let mut at_peers = [DevicePtr::NULL; MAX_RANKS];
-        at_peers[1] = DevicePtr(THERE);
         let (dropped, owner) = (AtomicBool::new(false), Arc::new(Vec::<Owner>::new()));
         let memory = Arc::new(Memory {
             id: 0,
             dropped,
             at: DevicePtr(HERE),
             len: 1000,
-            at_peers,
+            peers: Some(Registration::NONE),
             symmetric: None,
             owner,
         });
@@ -415,10 +450,14 @@ mod tests {
             segments[1].recv_bytes = bytes;
             segments[0].send = DevicePtr(sent_from);
             segments[0].send_bytes = 64;
-            registrations.places(&segments, 0).0[1].0
+            let place = registrations.list.read().places(&segments, 0)[1];
+            (place != Place::NONE).then(|| {
+                assert_eq!(place.registration, 1);
+                place.offset
+            })
         };
-        assert_eq!(place(0, 1000, 8), THERE);
-        assert_eq!(place(32, 968, 8), THERE + 32);
+        assert_eq!(place(0, 1000, 8), Some(0));
+        assert_eq!(place(32, 968, 8), Some(32));
         for (offset, bytes, sent_from) in [
             (0, 1001, 8),
             (32, 969, 8),
@@ -428,11 +467,90 @@ mod tests {
             (64, 128, HERE + 191),
             (64, 128, HERE + 1),
         ] {
-            assert_eq!(place(offset, bytes, sent_from), 0, "{offset} {bytes} {sent_from:#x}");
+            assert_eq!(place(offset, bytes, sent_from), None, "{offset} {bytes} {sent_from:#x}");
         }
-        assert_eq!(place(64, 128, HERE + 192), THERE + 64);
-        assert_eq!(place(64, 128, HERE), THERE + 64);
+        assert_eq!(place(64, 128, HERE + 192), Some(64));
+        assert_eq!(place(64, 128, HERE), Some(64));
         registrations.list.read().all[0].dropped.store(true, Ordering::Relaxed);
-        assert_eq!(place(0, 1000, 8), 0);
+        assert_eq!(place(0, 1000, 8), None);
+    }
+
+    /// Whatever is asked, calls go directly.
+    #[derive(Debug)]
+    #[cfg(feature = "cuda-ipc")]
+    struct Directly;
+
+    #[cfg(feature = "cuda-ipc")]
+    impl crate::Selector for Directly {
+        fn choose(&self, _: &crate::Question) -> crate::Choice {
+            crate::Choice { way: crate::Way::Direct, two_steps: false, blocks: 2, threads: 64 }
+        }
+    }
+
+    /// Rank 1 says of its memory what cannot be.
+    #[cfg(feature = "cuda-ipc")]
+    #[test]
+    fn a_place_that_is_not_in_what_a_rank_has_mapped_is_not_written_to() {
+        use mscclpp::{Communicator, Context, ContextExt, ErrorKind, LocalBootstrap};
+
+        let said = |forge: &(dyn Fn(&mut List) + Sync)| {
+            let rank = |bootstrap| {
+                let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+                let rank = comm.bootstrap().rank();
+                let gpu = comm.context().gpu(rank).expect("a device");
+                let builder = Collectives::builder(&comm, &gpu).scratch(1 << 20).selector(Directly);
+                let collectives = builder.connect().expect("collectives");
+                let [own, all] = [1 << 15, 1 << 16]
+                    .map(|bytes| crate::DeviceSlice::<u64>::new(&gpu.allocate(bytes).unwrap()).unwrap());
+                let _registered = collectives.register(all.buffer()).expect("a registration");
+                if rank == 1 {
+                    forge(&mut collectives.inner.registrations.list.write());
+                }
+                let stream = gpu.stream().expect("a stream");
+                let called = collectives.all_gather(&own, &all, &stream);
+                let failed = called.and_then(|()| collectives.synchronize(&stream));
+                if rank == 0 {
+                    // Rank 1 waits for what does not come.
+                    comm.abort("rank 0 has given up its call");
+                }
+                failed.expect_err("it is refused, or ended")
+            };
+            let ranks = LocalBootstrap::group(2).into_iter();
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = ranks.map(|bootstrap| scope.spawn(move || rank(bootstrap))).collect();
+                let mut errors = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+                let first = errors.next().expect("rank 0");
+                errors.for_each(drop);
+                first
+            })
+        };
+        let other = |list: &List, at, len| {
+            let (peers, owner) = (list.all[0].peers, list.all[0].owner.clone());
+            Arc::new(Memory {
+                id: 9,
+                dropped: AtomicBool::new(false),
+                at,
+                len,
+                peers,
+                symmetric: None,
+                owner,
+            })
+        };
+        // Another registration, of which rank 0 does not know; and a longer one, that begins before.
+        let unknown = said(&|list| list.all.insert(0, other(list, DevicePtr(16), 16)));
+        let longer = said(&|list| {
+            let (at, len) = (list.all[0].at.0, list.all[0].len);
+            list.all[0] = other(list, DevicePtr(at - 65_536), len + 65_536);
+        });
+        for (error, problem) in [
+            (unknown, "32768 bytes at offset 0 of registration 2, and the last one here is 1"),
+            (longer, "32768 bytes at offset 65536 of registration 1, of which 65536 bytes are mapped here"),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Remote, "{error:?}");
+            assert!(
+                error.to_string().contains("rank 1 sent") && error.to_string().contains(problem),
+                "{error}"
+            );
+        }
     }
 }

@@ -237,4 +237,23 @@ mod tests {
         assert!(of_lengths(&bytes, 2).is_err() && of_lengths(&bytes, 4).is_err());
         assert!(of_lengths(&[0xff; 64], 3).is_err());
     }
+
+    #[test]
+    fn bytes_of_any_kind_are_read_with_bounds() {
+        let mut random = mscclpp_test_support::Random::new();
+        let all = behind_lengths(&[message(), message()]);
+        for _ in 0..20_000 {
+            let mut bytes = all.clone();
+            for _ in 0..random.of(0..=3) {
+                let at = random.below(bytes.len());
+                bytes[at] = random.word() as u8;
+            }
+            bytes.truncate(random.below(all.len() + 1));
+            for message in of_lengths(&bytes, 2).unwrap_or_default().iter().chain([&bytes]) {
+                if let Ok(bytes) = opened(Carries::Words, message) {
+                    assert!(words_of(bytes, None).is_err() || bytes.len().is_multiple_of(8));
+                }
+            }
+        }
+    }
 }

@@ -11,8 +11,8 @@ use std::mem::offset_of;
 use compare::{Fact, fact, offset, sizes};
 use handle::{
     CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectiveRows, CollectiveSends,
-    LINE, MAX_RANKS, MESSAGES, Message, OUTPUTS, OVERLAP, Output, PARTS, Part, PortCall, RING, Segment,
-    VECTORS, WORDS_BEFORE,
+    LINE, MAX_RANKS, MESSAGES, Message, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, Place, PortCall,
+    RING, Registration, Segment, VECTORS, WORDS_BEFORE,
 };
 
 fn main() {
@@ -24,6 +24,8 @@ fn facts() -> Vec<Fact> {
         .into_iter()
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
         .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
+        .chain(sizes::<Place>("CollectivePlace"))
+        .chain(sizes::<Registration>("CollectiveRegistration"))
         .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
         .chain(sizes::<Part>("CollectivePart"))
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
@@ -43,7 +45,10 @@ fn facts() -> Vec<Fact> {
         "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
-    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places);
+    offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "registered" registered,
+        "registrations" registrations);
+    offsets!(Place, "CollectivePlace": "registration" registration, "offset" offset);
+    offsets!(Registration, "CollectiveRegistration": "at" at, "bytes" bytes);
     offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
     offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
@@ -61,6 +66,7 @@ fn facts() -> Vec<Fact> {
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
         fact("words before the epochs", "-mscclpp::CollectiveGaveUp", WORDS_BEFORE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),
+        fact("no place", "mscclpp::CollectiveNoPlace", NO_PLACE as usize),
         fact("parts", "mscclpp::CollectiveMaxParts", PARTS),
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),

@@ -51,7 +51,8 @@ struct CollectiveHandle {
   // Whether these are the ranks of one of several hosts.
   uint32_t amongHosts;
   // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
-  // 1 that made another call than this one did, and in the higher the parity of the call's number. Pinned host memory.
+  // 1 that made another call than this one did, and in the higher the parity of the call's number; with CollectiveNoPlace,
+  // the rank said a place that is none. Pinned host memory.
   uint32_t* mismatch;
   // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of
   // pieces, of each rank for each block, for each of two steps, and behind these those of credits; packets; lines of

@@ -1,11 +1,12 @@
 // Exchanges that move, by plain stores into the receive memory of the peers, where that is registered: nothing is copied
 // out of the scratch. For the library's own use.
 //
-// A rank that takes something says where each peer finds the place for it: its kernel's first block stores the address at
-// which the peer has mapped the place, the size of the place, and behind these, with release, the number of the call. The
-// peer reads that number with acquire before it puts anything. A place without an address is none: then the message goes
-// through a ring of the scratch, with credits (R2). So each pair of ranks decides by what the receiver says, and whether
-// memory is registered, aligned or in place on one rank need not be known to the others before.
+// A rank that takes something says where the place for it is: its kernel's first block stores the number of the registration,
+// the offset of the place in it, its size, and behind these, with release, the number of the call. The peer reads that number
+// with acquire before it puts anything, and looks the place up in what it has mapped itself (D7). Without a number of a
+// registration there is no place: then the message goes through a ring of the scratch, with credits (R2). So each pair of ranks
+// decides by what the receiver says, and whether memory is registered, aligned or in place on one rank need not be known to the
+// others before.
 //
 //   D1. Nobody writes into a rank's receive memory before its kernel for this call has begun: only that kernel says where
 //       the place is. So what came before in its stream is complete, and has neither to be read nor written any more.
@@ -22,6 +23,9 @@
 //   D6. No wait is in a circle. Every kernel says its places before it waits for anything but what others do as they
 //       begin (E3). After that, a block waits in step k for what peers' blocks do in steps before k, as for the pieces of R2.
 //       What a copier copies comes in front of all steps, and waits for nobody.
+//   D7. No address goes from rank to rank. Each rank has a table of the registrations, which all ranks have made in the same
+//       order: where it has mapped each peer's memory, and how long that is. Who says a place that does not lie in the table's
+//       memory whole, at a multiple of 16, is not written to: the rank that finds it gives up its call and says so.
 
 #ifndef MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
@@ -30,21 +34,48 @@
 
 namespace mscclpp {
 
-// One call. For each rank from which this one takes something: the address at which that rank finds segments[p].recv of
-// this one, a multiple of 16, or null.
+// A place in registered memory: the number of the registration, counted from 1 in the order of the table, and where in it the
+// place begins. Number 0 is no place.
+struct CollectivePlace {
+  uint64_t registration;
+  uint64_t offset;
+};
+
+// One registration of all ranks: where this rank has mapped what each peer has registered, and how many bytes that is.
+struct CollectiveRegistration {
+  uint8_t* at[CollectiveMaxRanks];
+  uint64_t bytes[CollectiveMaxRanks];
+};
+
+// One call. For each rank from which this one takes something, where segments[p].recv of this one is.
 struct CollectiveDirectCall {
   CollectiveCall call;
-  uint8_t* places[CollectiveMaxRanks];
+  CollectivePlace places[CollectiveMaxRanks];
+  // The table of D7, in this device's memory, and how many registrations it has.
+  const CollectiveRegistration* registered;
+  uint64_t registrations;
 };
+
+// In CollectiveHandle::mismatch: that a rank, whose number plus 1 is in the lower half, has said a place that is none.
+constexpr uint32_t CollectiveNoPlace = 1u << 31;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
 namespace detail {
 
-// What ranks say of their places: three words of a rank's line for checks, behind those of a check.
+// Where a block puts what it sends, for each peer.
+struct DirectTargets {
+  // Null: into the ring.
+  uint8_t* at[CollectiveMaxRanks];
+  uint64_t bytes[CollectiveMaxRanks];
+};
+
+// What ranks say of their places: four words of a rank's line for checks, behind those of a check.
 struct DirectPlaces {
   const CollectiveBlock& b;
   const CollectiveDirectCall& direct;
+  // Of the block, in shared memory.
+  DirectTargets& targets;
 
   MSCCLPP_DEVICE_INLINE uint64_t* words(uint32_t at, uint32_t of) const {
     const uint64_t line = 2 * of + (b.epoch & 1);
@@ -55,18 +86,37 @@ struct DirectPlaces {
     const uint32_t p = b.thread;
     if (!isFirstBlock() || p >= b.ranks || p == b.rank || b.call.segments[p].recvBytes == 0) return;
     uint64_t* const theirs = words(p, b.rank);
-    store8(theirs, reinterpret_cast<uint64_t>(direct.places[p]));
-    store8(theirs + 1, b.call.segments[p].recvBytes);
-    detail::store<MemoryOrder::Release, MemoryScope::System>(theirs + 2, b.epoch);
+    store8(theirs, direct.places[p].registration);
+    store8(theirs + 1, direct.places[p].offset);
+    store8(theirs + 2, b.call.segments[p].recvBytes);
+    detail::store<MemoryOrder::Release, MemoryScope::System>(theirs + 3, b.epoch);
   }
-  // By thread p, in front of a barrier. Returns whether peer p has said it.
-  MSCCLPP_DEVICE_INLINE bool wait(uint32_t p) const {
-    return waitForWord(words(b.rank, p) + 2, b.epoch, b.comm.status[p]);
+  // By thread p, in front of a barrier, behind which all threads know what peer p has said. Returns whether it has said
+  // something, and something that can be.
+  MSCCLPP_DEVICE_INLINE bool find(uint32_t p) const {
+    const uint64_t* const said = words(b.rank, p);
+    if (!waitForWord(said + 3, b.epoch, b.comm.status[p])) return false;
+    const uint64_t registration = load8(said), offset = load8(said + 1), bytes = load8(said + 2);
+    targets.at[p] = nullptr;
+    targets.bytes[p] = bytes;
+    if (registration == 0) return true;
+    if (registration <= direct.registrations) {
+      const CollectiveRegistration& mapped = direct.registered[registration - 1];
+      uint8_t* const at = mapped.at[p];
+      const uint64_t size = mapped.bytes[p];
+      if (at != nullptr && offset <= size && bytes <= size - offset && isAligned<16>(at + offset)) {
+        targets.at[p] = at + offset;
+        return true;
+      }
+    }
+    const uint32_t parity = static_cast<uint32_t>(b.epoch & 1) << 16;
+    CollectiveStart{b.comm, b.call, b.epoch, false}.giveUp(CollectiveNoPlace | parity | (p + 1));
+    return false;
   }
-  // What peer p has said: the place, null if there is none, and how many bytes of it are behind `offset`.
-  MSCCLPP_DEVICE_INLINE uint8_t* of(uint32_t p) const { return reinterpret_cast<uint8_t*>(load8(words(b.rank, p))); }
+  // The place of peer p, null if there is none, and how many bytes of it are behind `offset`.
+  MSCCLPP_DEVICE_INLINE uint8_t* of(uint32_t p) const { return targets.at[p]; }
   MSCCLPP_DEVICE_INLINE uint64_t room(uint32_t p, uint64_t offset) const {
-    const uint64_t bytes = load8(words(b.rank, p) + 1);
+    const uint64_t bytes = targets.bytes[p];
     return bytes > offset ? bytes - offset : 0;
   }
 };
@@ -85,13 +135,14 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const CollectiveCall& call = direct.call;
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
-  const DirectPlaces places{b, direct};
+  __shared__ DirectTargets targets;
+  const DirectPlaces places{b, direct, targets};
   places.say();
   b.countOthers();
   const Pieces pieces(b);
   const auto sends = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
   const auto takes = [&](uint32_t r) { return pieces.count(call.segments[r].recvBytes); };
-  const auto takesByRing = [&](uint32_t r) { return direct.places[r] == nullptr ? takes(r) : 0; };
+  const auto takesByRing = [&](uint32_t r) { return direct.places[r].registration == 0 ? takes(r) : 0; };
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
   // The own segment's piece k. Half of the blocks begin with one, and stay one ahead: so some always put while others copy, and
   // do not all leave the link alone at the same time. It also fills the wait for the places.
@@ -106,7 +157,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const uint64_t ahead = ByCopier ? 0 : b.block % 2;
   if (ahead != 0) copyOwn(0);
   // Thread r, for rank r; then every thread knows what r has said.
-  bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.wait(b.thread));
+  bool failed = blockAny(isPeer(b.thread) && sends(b.thread) > 0 && !places.find(b.thread));
 
   const auto isCopiers = [&](uint32_t p) {
     return ByCopier && places.of(p) != nullptr && isAligned<16>(call.segments[p].send);
@@ -198,7 +249,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   }
   if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);
   // D3. The number of the last piece is another for each thread.
-  const uint64_t arriving = isPeer(b.thread) && direct.places[b.thread] != nullptr ? takes(b.thread) : 0;
+  const uint64_t arriving = isPeer(b.thread) && direct.places[b.thread].registration != 0 ? takes(b.thread) : 0;
   if (!failed) failed = !pieces.waitForAll(Pieces::First, arriving - 1, [&](uint32_t) { return arriving > 0; });
   b.end(failed);
 }

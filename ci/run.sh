@@ -289,11 +289,11 @@ fuzz() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     folder=$(realpath -m target/fuzz)
     # With a target, the flags are not those of build scripts.
-    (cd fuzz && CARGO_TARGET_DIR=$folder RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
+    (cd ci/fuzz && CARGO_TARGET_DIR=$folder RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 \
         -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
         -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions" \
         cargo build --quiet --release --bins --target "$host")
-    ls fuzz/fuzz_targets | sed 's/\.rs$//' | (cd "$folder" && xargs -P "$(nproc)" -I TARGET bash -euc '
+    ls ci/fuzz/fuzz_targets | sed 's/\.rs$//' | (cd "$folder" && xargs -P "$(nproc)" -I TARGET bash -euc '
         mkdir -p corpus/TARGET
         said=$("$1/release/TARGET" corpus/TARGET -max_total_time="$2" -timeout=5 -rss_limit_mb=512 2>&1) ||
             { echo "$said"; echo "fuzzing TARGET failed"; exit 1; }

@@ -39,6 +39,7 @@ void beginAtomic(T* address, Scope scope) {
 // Replaces the object by what `next` makes of it, in that order and scope. Returns what was there.
 template <class T, class Next>
 T update(T* address, Next next, Scope scope, Order order = Order::Relaxed) {
+  [[maybe_unused]] const AsPair<T> asPair;
   beginAtomic(address, scope);
   typedef typename WordOf<sizeof(T)>::type Word;
   Word* const word = reinterpret_cast<Word*>(address);

@@ -257,6 +257,10 @@ template <>
 struct Accessible<NARROW2> {
   static constexpr bool value = true;
 };
+template <>
+struct IsPair<NARROW2> {
+  static constexpr bool value = true;
+};
 
 inline NARROW addNarrow(NARROW* address, NARROW value, Scope scope) {
   return update(address, [value](NARROW now) { return __hadd(now, value); }, scope);

@@ -36,8 +36,15 @@ enum AccessBits : uint32_t {
   AccessIsSilent = 1u << 9,
   AccessIsPacket = 1u << 10,
   AccessIsAtOnce = 1u << 11,
+  AccessIsPair = 1u << 12,
   // Of all accesses until it is said otherwise.
-  AccessStays = AccessIsPacket | AccessIsAtOnce
+  AccessStays = AccessIsPacket | AccessIsAtOnce | AccessIsPair
+};
+
+// Whether T is a pair of 16-bit floats, whose halves PTX adds to by themselves.
+template <class T>
+struct IsPair {
+  static constexpr bool value = false;
 };
 
 #if defined(MSCCLPP_HOST_RACES)
@@ -60,6 +67,15 @@ struct AsPacket {
 struct AtOnce {
   AtOnce() { self()->access |= AccessIsAtOnce; }
   ~AtOnce() { self()->access &= ~AccessIsAtOnce; }
+};
+
+// While it lives, each atomic access of the thread counts as one to each half of its word, if T is a pair.
+template <class T>
+struct AsPair {
+  AsPair() {
+    if (IsPair<T>::value) self()->access |= AccessIsPair;
+  }
+  ~AsPair() { self()->access &= ~AccessIsPair; }
 };
 
 // While it lives, the thread's accesses are not looked at. The thread keeps its turn meanwhile.
@@ -91,6 +107,10 @@ struct AsPacket {
 };
 struct AtOnce {
   AtOnce() {}
+};
+template <class T>
+struct AsPair {
+  AsPair() {}
 };
 struct Silence {
   Silence() {}

@@ -4,6 +4,7 @@
 mod data;
 mod mutants;
 mod outside;
+mod words;
 
 use std::process::ExitCode;
 
@@ -18,5 +19,6 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = mutants::trials();
     trials.extend(outside::trials());
     trials.extend(data::trials());
+    trials.extend(words::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -17,7 +17,7 @@ use super::{
     launches::{self, Launch},
     record::{How, Record},
     report::{self, Found, Why, Would},
-    shadow,
+    shadow::{self, first},
     sites::Met,
     stores::{self, OfBlock, Relaxed, Stores},
     thread::{Known, meet_at_block_barrier, meet_at_warp_barrier},
@@ -309,7 +309,7 @@ impl Block {
         });
         for (earlier, at, common) in races {
             if !earlier.how.is_strong() && earlier.how.is_write() && how.is_write() && !earlier.is_async() {
-                if !self.stores.is_empty() && stores::held_at(at) {
+                if !self.stores.is_empty() && stores::held_at(at, common) {
                     // What the other one has written is not there, so nobody knows whether it is the same.
                     continue;
                 }
@@ -317,7 +317,7 @@ impl Block {
                 let value = unsafe { value(at, common) };
                 self.undecided.push(Undecided { number, earlier, later: record, address: at, common, value });
             } else {
-                self.race(number, Some(earlier), record, at);
+                self.race(number, Some(earlier), record, first(at, common));
             }
         }
     }
@@ -337,7 +337,7 @@ impl Block {
             let Undecided { number, earlier, later, address, common, value: before } = undecided;
             // SAFETY: memory that the thread has just written.
             if unsafe { value(address, common) } != before {
-                self.race(number, Some(earlier), later, address);
+                self.race(number, Some(earlier), later, first(address, common));
             }
         }
     }

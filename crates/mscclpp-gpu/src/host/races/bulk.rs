@@ -9,7 +9,7 @@ use super::{
     calls::of,
     clock::{Clock, joined},
     record::{How, Record, Scope},
-    shadow,
+    shadow::{self, first},
     thread::Space,
 };
 use crate::host::abi::{BulkCopy, Thread};
@@ -128,9 +128,9 @@ fn note(block: &mut Block, number: usize, space: Space, address: usize, bytes: u
                 known.copy_is_behind(space, earlier)
             }
         };
-        shadow::hold(at)
-            .page(at)
-            .access(at, bytes, record, is_before, |earlier, at, _| races.push((earlier, at)));
+        shadow::hold(at).page(at).access(at, bytes, record, is_before, |earlier, at, common| {
+            races.push((earlier, first(at, common)));
+        });
     });
     for (earlier, at) in races {
         block.race(number, Some(earlier), record, at);

@@ -9,11 +9,11 @@ use super::{
     packets,
     record::{How, Record, Scope},
     report::Why,
-    shadow::{self, Page, offset},
+    shadow::{self, Page, first},
     sites,
     stores::{Relaxed, Stores},
     thread::Known,
-    words::Release,
+    words::{Location, Release},
 };
 use crate::host::{
     abi::{Atomic, Races, Thread},
@@ -27,6 +27,7 @@ pub(in super::super) static CALLS: Races = Races { access, atomic, fence, enter,
 const SILENT: u32 = 1 << 9;
 const PACKET: u32 = 1 << 10;
 const AT_ONCE: u32 = 1 << 11;
+const PAIR: u32 = 1 << 12;
 
 /// The thread's block, and its number there.
 ///
@@ -53,7 +54,11 @@ unsafe extern "C" fn leave(thread: *mut Thread) {
 
 unsafe extern "C" fn access(thread: *mut Thread, place: usize, address: usize, bytes: u64, kind: u32) {
     let (is_write, is_volatile) = (kind & 1 != 0, kind & 2 != 0);
-    let how = if is_volatile { How::strong(is_write, Scope::System) } else { How::plain(is_write) };
+    let how = if is_volatile {
+        How::strong(is_write, Scope::System).of_bytes(bytes as usize)
+    } else {
+        How::plain(is_write)
+    };
     // SAFETY: called by the running coroutine.
     unsafe { may_give_way(thread) };
     // SAFETY: called by the running coroutine.
@@ -190,7 +195,8 @@ fn hold_back(block: &mut Block, number: usize, site: u32, address: usize, what: 
     if !is_relaxed || !block.stores.get_mut(number).is_some_and(Stores::holds_relaxed) {
         return false;
     }
-    let record = block.threads[number].record(site, How::strong(true, scope(what.how)));
+    let how = How::strong(true, scope(what.how)).of_bytes(what.bytes as usize);
+    let record = block.threads[number].record(site, how);
     let releases = block.threads[number].released_by_fences(&record);
     block.stores[number].hold(Relaxed { address, what: *what, record, releases });
     true
@@ -212,11 +218,14 @@ pub(super) unsafe fn late(block: &mut Block, number: usize, store: &Relaxed) {
     unsafe { perform(*address, what) };
     let thread = &block.threads[number];
     let is_before = |earlier: &Record| thread.may_do_behind(true, earlier);
-    page.access(*address, what.bytes as usize, *record, is_before, |earlier, _, _| races.push(earlier));
-    leave_in_word(page, *address, false, record, releases.clone(), || what.value);
+    let word = Location { address: *address, bytes: what.bytes as usize };
+    page.access(word.address, word.bytes, *record, is_before, |earlier, at, common| {
+        races.push((earlier, first(at, common)));
+    });
+    page.words.leave(word, false, record, releases, what.value);
     drop(held);
-    for earlier in races {
-        block.race(number, Some(earlier), *record, address & !7);
+    for (earlier, at) in races {
+        block.race(number, Some(earlier), *record, at);
     }
 }
 
@@ -226,40 +235,47 @@ pub(super) unsafe fn late(block: &mut Block, number: usize, store: &Relaxed) {
 /// # Safety
 /// The address is that of a word of memory that is there.
 unsafe fn ordered(block: &mut Block, number: usize, site: u32, address: usize, what: &Atomic) -> Option<u64> {
-    let bytes = what.bytes as usize;
-    let at = address & !7;
     tell_host(block, number, address, what);
     let mut held = shadow::hold(address);
     let page = held.page(address);
     // SAFETY: the caller's promise.
     let before = unsafe { perform(address, what) };
     let meaning = Meaning::of(what, before);
-    let how = How::strong(meaning.writes, scope(what.how));
+    let bytes = what.bytes as usize;
+    let each = if what.how & PAIR == 0 { bytes } else { bytes / 2 };
+    let words = || (address..address + bytes).step_by(each).map(|address| Location { address, bytes: each });
+    let how = How::strong(meaning.writes, scope(what.how)).of_bytes(each);
     // Zeros are no packet, but what a place has before its first.
     let is_packet = what.how & PACKET != 0 && (meaning.reads || what.value != 0);
     let how = if is_packet { how.of_packet() } else { how };
     let record = block.threads[number].record(site, how);
-    let lost = if is_packet { packets::accessed(page, address, bytes, &record) } else { None };
+    let lost = if is_packet { packets::accessed(page, Location { address, bytes }, &record) } else { None };
     if meaning.reads {
-        see(block, number, page, address, before, &meaning, &record);
+        for word in words() {
+            see(block, number, page, word, word.part_of(before, address), &meaning, &record);
+        }
     }
     let mut races = Vec::new();
     let thread = &block.threads[number];
     let is_before = |earlier: &Record| thread.may_do_behind(!meaning.reads, earlier);
-    page.access(address, bytes, record, is_before, |earlier, _, _| races.push(earlier));
+    page.access(address, bytes, record, is_before, |earlier, at, common| {
+        races.push((earlier, first(at, common)));
+    });
     if meaning.writes {
         let releases = released(&mut block.threads[number], &meaning, &record);
-        leave_in_word(page, address, meaning.is_update, &record, releases, || {
-            // SAFETY: the caller's promise; held, so it is what this access left.
-            unsafe { perform(address, &Atomic { operation: operation::LOAD, ..*what }) }
-        });
+        // SAFETY: the caller's promise; held, so it is what this access left.
+        let value = unsafe { perform(address, &Atomic { operation: operation::LOAD, ..*what }) };
+        for word in words() {
+            let value = word.part_of(value, address);
+            page.words.leave(word, meaning.is_update, &record, &releases, value);
+        }
     }
     drop(held);
-    for earlier in races {
+    for (earlier, at) in races {
         block.race(number, Some(earlier), record, at);
     }
     if let Some((packet, other)) = lost {
-        block.race(number, Some(packet), other, at);
+        block.race(number, Some(packet), other, address);
         return None;
     }
     Some(before)
@@ -270,25 +286,23 @@ fn see(
     block: &mut Block,
     number: usize,
     page: &mut Page,
-    address: usize,
+    at: Location,
     before: u64,
     meaning: &Meaning,
     record: &Record,
 ) {
-    let key = offset(address & !7) as u16;
-    let by_kernel = page.records_but(address, record).find(|other| other.how.is_write()).copied();
-    let word = page.words.get_mut(&key);
-    let known = word.as_ref().and_then(|word| word.value);
+    let by_kernel = page.records_but(at, record).find(|other| other.how.is_write()).copied();
+    let known = page.words.get(at).and_then(|word| word.value);
     let is_unknown = match (known, by_kernel) {
         (Some(value), _) => value != before,
         (None, Some(writer)) if writer.block != 0 => false,
         (None, _) => before != 0,
     };
     if meaning.acquires {
-        block.threads[number].acquire_earlier(address & !7);
+        block.threads[number].acquire_earlier(at);
     }
     if is_unknown {
-        if ranges::is_shared(address) {
+        if ranges::is_shared(at.address) {
             if meaning.acquires {
                 block.threads[number].learn_everything();
             } else {
@@ -299,16 +313,18 @@ fn see(
             let host = of_host();
             block.threads[number].learn(&host);
         }
-    }
-    if let Some(word) = word {
-        if is_unknown {
+        if let Some(word) = page.words.get_mut(at) {
             word.releases.clear();
         }
+    }
+    // The load is one of its scope, whatever it is that the release wrote.
+    let load = Record { how: How::strong(false, record.how.scope()).of_bytes(at.bytes), ..*record };
+    for (other, word) in page.words.that_overlap(at) {
         for release in &word.releases {
-            // The load is one of its scope, whatever it is that the release wrote.
-            let load = Record { how: How::strong(false, record.how.scope()), ..*record };
-            if load.is_one_for(&release.by) || load.is_of_same(&release.by) {
-                block.threads[number].see(address & !7, release, meaning.acquires);
+            if other != at && release.by.block != 0 {
+                block.nearly(Why::Size, Some(&release.clock), release.by, record.site);
+            } else if load.is_one_for(&release.by) || load.is_of_same(&release.by) {
+                block.threads[number].see(at, release, meaning.acquires);
                 if !meaning.acquires {
                     block.nearly(Why::Load, Some(&release.clock), release.by, record.site);
                 }
@@ -316,16 +332,18 @@ fn see(
                 block.nearly(Why::Scope, Some(&release.clock), release.by, record.site);
             }
         }
+    }
+    if let Some(word) = page.words.get_mut(at) {
         word.value = Some(before);
     } else if meaning.acquires {
-        page.words.entry(key).or_default().value = Some(before);
+        page.words.get_or_insert(at).value = Some(before);
     }
     if let Some(writer) = by_kernel.filter(|writer| writer.block != 0 && writer.how.is_strong()) {
-        let load = Record { how: How::strong(false, record.how.scope()), ..*record };
-        if load.is_one_for(&writer) {
+        if load.is_strong_for(&writer) {
             block.see_launch_of(number, &writer);
         }
-        block.nearly(Why::Store, None, writer, record.site);
+        let why = if load.how.is_of_size(writer.how) { Why::Store } else { Why::Size };
+        block.nearly(why, None, writer, record.site);
     }
 }
 
@@ -356,27 +374,5 @@ fn released(thread: &mut Known, meaning: &Meaning, record: &Record) -> Vec<Relea
         vec![Release { clock: thread.release(), by: *record }]
     } else {
         thread.released_by_fences(record)
-    }
-}
-
-/// A word was written.
-fn leave_in_word(
-    page: &mut Page,
-    address: usize,
-    is_update: bool,
-    record: &Record,
-    releases: Vec<Release>,
-    value: impl FnOnce() -> u64,
-) {
-    let key = offset(address & !7) as u16;
-    if let Some(word) = page.words.get_mut(&key)
-        && !is_update
-    {
-        word.begin_anew(record);
-    }
-    if !releases.is_empty() || page.words.contains_key(&key) {
-        let word = page.words.entry(key).or_default();
-        releases.into_iter().for_each(|release| word.release(release));
-        word.value = Some(value());
     }
 }

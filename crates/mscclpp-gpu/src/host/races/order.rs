@@ -17,9 +17,9 @@ use super::{
     ranks,
     record::{DEVICE_SHIFT, How, Record, Scope},
     report,
-    shadow::{by_page, hold, offset},
+    shadow::{by_page, first, hold},
     sites::HostSite,
-    words::{Release, stamp},
+    words::{Location, Release, stamp},
 };
 use crate::{
     DevicePtr, Error, LaunchConfig, Result,
@@ -205,7 +205,7 @@ impl State {
 /// no access that could race: programs poll like that, while a kernel runs.
 pub(in super::super) fn host_reads(at: DevicePtr, bytes: u64) {
     if super::is_on() && how(at, bytes, false).is_strong() {
-        acquire(at);
+        acquire(Location { address: at.0 as usize, bytes: bytes as usize });
     }
 }
 
@@ -224,7 +224,7 @@ pub(in super::super) fn host_writes(is_fill: bool, at: DevicePtr, bytes: u64) ->
     drop(host);
     let found = range(at, bytes, record, &clock);
     if how.is_strong() {
-        release(at, &record);
+        release(Location { address: at.0 as usize, bytes: bytes as usize }, &record);
     }
     failed(site, &found)
 }
@@ -256,29 +256,28 @@ fn publish(dst: DevicePtr, value: u64, record: Record, clock: &Arc<Clock>, write
     let page = held.page(at);
     write();
     page.access(at, 8, record, |earlier| clock.covers(earlier), |_, _, _| {});
-    let word = page.words.entry(offset(at) as u16).or_default();
+    let word = page.words.write(Location { address: at, bytes: 8 });
     word.begin_anew(&record);
     word.release(Release { clock: Arc::clone(clock), by: record });
     word.value = Some(value);
 }
 
-/// The host has read the word at `at`.
-fn acquire(at: DevicePtr) {
-    let at = at.0 as usize & !7;
-    let mut held = hold(at);
-    let releases = held.page(at).words.get(&(offset(at) as u16)).map(|word| word.releases.clone());
+/// The host has read a word.
+fn acquire(word: Location) {
+    let mut held = hold(word.address);
+    let words = held.page(word.address).words.that_overlap(word);
+    let releases: Vec<Release> = words.flat_map(|(_, word)| word.releases.iter().cloned()).collect();
     drop(held);
-    for release in releases.iter().flatten().filter(|release| release.by.how.scope() == Scope::System) {
+    for release in releases.iter().filter(|release| release.by.how.scope() == Scope::System) {
         host_learns(&release.clock);
     }
 }
 
-/// The host has written the word at `at`, to be followed by a change of its value.
-fn release(at: DevicePtr, record: &Record) {
-    let at = at.0 as usize & !7;
+/// The host has written a word, to be followed by a change of its value.
+fn release(word: Location, record: &Record) {
     let clock = of_host();
-    let mut held = hold(at);
-    let word = held.page(at).words.entry(offset(at) as u16).or_default();
+    let mut held = hold(word.address);
+    let word = held.page(word.address).words.write(word);
     word.begin_anew(record);
     word.release(Release { clock, by: *record });
     word.value = None;
@@ -294,10 +293,10 @@ fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<report
     by_page(at, bytes, |at, bytes| {
         let mut held = hold(at);
         let is_before = |earlier: &Record| clock.covers(earlier);
-        held.page(at).access(at, bytes, record, is_before, |earlier, at, _| {
+        held.page(at).access(at, bytes, record, is_before, |earlier, at, common| {
             // One of each place is enough.
             if !found.iter().any(|there| there.earlier.is_some_and(|there| there.site == earlier.site)) {
-                let memory = report::memory(at);
+                let memory = report::memory(first(at, common));
                 found.push(report::Found { earlier: Some(earlier), later: record, memory, would: None });
             }
         });

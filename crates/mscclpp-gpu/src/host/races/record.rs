@@ -43,14 +43,26 @@ impl How {
     const STRONG: u8 = 2;
     const SCOPE: u8 = 2;
     const PACKET: u8 = 16;
+    const SIZE: u8 = 5;
 
     pub(super) fn plain(is_write: bool) -> Self {
         Self(u8::from(is_write) * Self::WRITE)
     }
 
-    /// Atomic, at a scope.
+    /// Atomic, at a scope. Its size is any: nobody knows the sizes in which hosts, streams, transports and bulk copies access memory.
     pub(super) fn strong(is_write: bool, scope: Scope) -> Self {
         Self(Self::plain(is_write).0 | Self::STRONG | (scope as u8) << Self::SCOPE)
+    }
+
+    /// The same, in words of so many bytes each.
+    pub(super) fn of_bytes(self, bytes: usize) -> Self {
+        let size = if bytes <= 8 { bytes.trailing_zeros() as u8 + 1 } else { 0 };
+        Self(self.0 & !(7 << Self::SIZE) | size << Self::SIZE)
+    }
+
+    /// How many bytes each of its words has, if that is known.
+    pub(super) fn bytes(self) -> Option<u32> {
+        (self.0 >> Self::SIZE).checked_sub(1).map(|size| 1 << size)
     }
 
     /// The same, of a packet: data and a flag in one access.
@@ -76,6 +88,20 @@ impl How {
             1 => Scope::Device,
             _ => Scope::System,
         }
+    }
+
+    /// Whether both access words of the same size, as far as is known. If both access one byte, their words are the same then, as
+    /// a word's address is a multiple of its size.
+    pub(super) fn is_of_size(self, other: Self) -> bool {
+        self.bytes().zip(other.bytes()).is_none_or(|(a, b)| a == b)
+    }
+
+    /// Whether it races with whatever `other` would race with.
+    pub(super) fn is_as_strict_as(self, other: Self) -> bool {
+        !self.is_strong()
+            || (other.is_strong()
+                && self.scope() <= other.scope()
+                && (other.bytes().is_none() || self.bytes() == other.bytes()))
     }
 }
 
@@ -139,7 +165,7 @@ impl Record {
         }
     }
 
-    /// Whether each is atomic for the other (PTX calls the two morally strong).
+    /// Whether each is atomic for the thread of the other.
     pub(super) fn is_one_for(&self, other: &Self) -> bool {
         self.how.is_strong()
             && other.how.is_strong()
@@ -147,9 +173,14 @@ impl Record {
             && other.reaches(other.how.scope(), self)
     }
 
-    /// Whether the two must be in some order: one writes, and they are not atomic for each other.
+    /// Whether the two, which share bytes, are of one word and atomic for each other: PTX calls them morally strong.
+    pub(super) fn is_strong_for(&self, other: &Self) -> bool {
+        self.is_one_for(other) && self.how.is_of_size(other.how)
+    }
+
+    /// Whether the two, which share bytes, must be in some order: one writes, and they are not atomic for each other.
     pub(super) fn excludes(&self, other: &Self) -> bool {
-        (self.how.is_write() || other.how.is_write()) && !self.is_one_for(other)
+        (self.how.is_write() || other.how.is_write()) && !self.is_strong_for(other)
     }
 }
 
@@ -174,6 +205,10 @@ mod tests {
             (of(0, 1, write(Scope::Block)), of(0, 2, read(Scope::System)), true),
             (of(0, 1, write(Scope::System)), of(0, 2, How::plain(false)), true),
             (of(0, 1, How::plain(false)), of(0, 2, How::plain(false)), false),
+            (of(0, 1, write(Scope::System).of_bytes(4)), of(0, 2, read(Scope::System).of_bytes(4)), false),
+            (of(0, 1, write(Scope::System).of_bytes(8)), of(0, 2, read(Scope::System).of_bytes(4)), true),
+            (of(0, 1, read(Scope::System).of_bytes(8)), of(0, 2, read(Scope::System).of_bytes(4)), false),
+            (of(0, 1, write(Scope::System)), of(0, 2, read(Scope::System).of_bytes(4)), false),
         ];
         for (a, b, excluded) in pairs {
             assert_eq!(a.excludes(&b), excluded, "{a:?} {b:?}");

@@ -43,6 +43,8 @@ pub(super) enum Why {
     Load,
     /// One of the two has a scope without the other.
     Scope,
+    /// The store and the load have different sizes.
+    Size,
 }
 
 /// One of the two accesses of a [`Race`].
@@ -184,6 +186,16 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
                 as by a packet of its own, or to two places in turns"
             .to_owned();
     }
+    if earlier.how.is_strong()
+        && later.how.is_strong()
+        && let (Some(a), Some(b)) = (earlier.how.bytes(), later.how.bytes())
+        && a != b
+    {
+        return format!(
+            "both are atomic, and of mixed sizes, {a} and {b} bytes: for PTX that is a race, as accesses are atomic for each other \
+             only if they have the same address and size. Access the word in one size, or order the two"
+        );
+    }
     if let Some(would) = would {
         let (store, load) =
             (Lines::of(would.store.site).text(would.store.site), Lines::of(would.load).text(would.load));
@@ -199,6 +211,10 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
             Why::Scope => format!(
                 "the store at {store} and the load at {load} come between them, and the scope of one of the two does not \
                  reach the other thread: use the scope of the device, or of the system between devices and with the host"
+            ),
+            Why::Size => format!(
+                "the store at {store} and the load at {load} come between them, and have mixed sizes: in PTX a load acquires what a \
+                 store of the same address and size has released, so access the word in one size"
             ),
         };
     }

@@ -1,18 +1,21 @@
 //! What is remembered of every byte of simulated memory: the last writes, and the reads since.
 //!
 //! # Invariants
-//! 1. A record of a cell is not known to precede another one of the same bytes that is at least as strict: that one is
-//!    enough, as whoever knows it knows both.
+//! 1. A read of a cell is not known to precede another access of the same bytes that is at least as strict: that one is
+//!    enough, as whoever knows it knows both. A write takes the place of all that was there: a race with it is reported then.
 //! 2. A cell has at most [`MOST`] records. What does not fit is forgotten, so a race can be missed, and none made up.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
 };
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{record::Record, words::Word};
+use super::{
+    record::Record,
+    words::{Location, Words},
+};
 
 const PAGE: usize = 4096;
 const GRANULE: usize = 8;
@@ -26,8 +29,8 @@ type Cell = Vec<Record>;
 /// What is known of a page.
 pub(super) struct Page {
     cells: Cells,
-    /// The words of the page that carry order, by their offset.
-    pub(super) words: BTreeMap<u16, Word>,
+    /// The words of the page that carry order.
+    pub(super) words: Words,
 }
 
 enum Cells {
@@ -38,7 +41,7 @@ enum Cells {
 
 impl Default for Page {
     fn default() -> Self {
-        Self { cells: Cells::Same(Vec::new()), words: BTreeMap::new() }
+        Self { cells: Cells::Same(Vec::new()), words: Words::default() }
     }
 }
 
@@ -64,8 +67,8 @@ impl Held {
 
 impl Page {
     /// Takes note of an access to bytes that all lie in this page. Gives `race` each earlier access that it may not be
-    /// unordered with, the address of the 8 bytes, and which of them both accessed; `is_before` says which are ordered before
-    /// it.
+    /// unordered with, the address of the 8 bytes, and which of them both accessed (see [`first`]); `is_before` says which are
+    /// ordered before it.
     pub(super) fn access(
         &mut self,
         address: usize,
@@ -74,9 +77,8 @@ impl Page {
         is_before: impl Fn(&Record) -> bool,
         mut race: impl FnMut(Record, usize, u8),
     ) {
-        if record.how.is_write() && !record.how.is_strong() && !self.words.is_empty() {
-            let (from, to) = (offset(address), offset(address) + bytes);
-            self.words.retain(|at, _| usize::from(*at) >= to || usize::from(*at) + GRANULE <= from);
+        if record.how.is_write() && !record.how.is_strong() {
+            self.words.overwrite(address..address + bytes, None);
         }
         if bytes == PAGE
             && let Cells::Same(cell) = &mut self.cells
@@ -108,11 +110,10 @@ impl Page {
         }
     }
 
-    /// Those of others than the one whose record this is, the last first.
-    pub(super) fn records_but(&self, address: usize, own: &Record) -> impl Iterator<Item = &Record> {
-        let bytes = 1u8 << (address % GRANULE);
-        let own = *own;
-        self.records(address)
+    /// Those of a word by others than the one whose record this is, the last first.
+    pub(super) fn records_but(&self, word: Location, own: &Record) -> impl Iterator<Item = &Record> {
+        let (bytes, own) = (word.mask(), *own);
+        self.records(word.address)
             .iter()
             .rev()
             .filter(move |record| record.bytes & bytes != 0 && !record.is_of_same(&own))
@@ -131,8 +132,13 @@ impl Page {
 }
 
 /// Where an address is in its page.
-pub(super) fn offset(address: usize) -> usize {
+fn offset(address: usize) -> usize {
     address % PAGE
+}
+
+/// The first byte that two accesses have in common, of the 8 at `address`.
+pub(super) fn first(address: usize, common: u8) -> usize {
+    address + common.trailing_zeros() as usize
 }
 
 fn note(
@@ -155,8 +161,8 @@ fn note(
         if !before && earlier.excludes(&record) {
             race(earlier, earlier.bytes & record.bytes);
         }
-        let is_as_strict = earlier.how.is_strong() || !record.how.is_strong();
-        let is_replaced = record.how.is_write() || (!earlier.how.is_write() && before && is_as_strict);
+        let is_enough = before && record.how.is_as_strict_as(earlier.how);
+        let is_replaced = record.how.is_write() || (!earlier.how.is_write() && is_enough);
         if is_replaced {
             cell[at].bytes &= !record.bytes;
             if cell[at].bytes == 0 {
@@ -193,7 +199,7 @@ pub(super) fn forget(address: usize, bytes: usize) {
             pages.remove(&(at / PAGE));
         } else if let Some(page) = pages.get_mut(&(at / PAGE)) {
             let (from, to) = (offset(at), offset(at) + bytes);
-            page.words.retain(|word, _| usize::from(*word) >= to || usize::from(*word) + GRANULE <= from);
+            page.words.overwrite(at..at + bytes, None);
             for cell in &mut page.each()[from / GRANULE..to.div_ceil(GRANULE)] {
                 cell.clear();
             }
@@ -232,7 +238,10 @@ impl Hasher for Mix {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::record::How, *};
+    use super::{
+        super::record::{How, Scope},
+        *,
+    };
 
     fn record(thread: u16, is_write: bool) -> Record {
         Record { block: 1, stream: 1, stamp: 1, thread, how: How::plain(is_write), ..Record::default() }
@@ -266,6 +275,20 @@ mod tests {
             races(&mut page, 0x2000, 8, record(4, false), &[9]).is_empty(),
             "the write replaced the reads"
         );
+    }
+
+    #[test]
+    fn a_read_in_one_size_does_not_stand_for_one_in_another() {
+        let strong = |thread, is_write, bytes| Record {
+            how: How::strong(is_write, Scope::System).of_bytes(bytes),
+            ..record(thread, is_write)
+        };
+        for (first, second) in [(4, 8), (8, 4)] {
+            let mut page = Page::default();
+            assert!(races(&mut page, 0x2000, first, strong(1, false, first), &[]).is_empty());
+            assert!(races(&mut page, 0x2000, second, strong(2, false, second), &[1]).is_empty());
+            assert_eq!(races(&mut page, 0x2000, second, strong(3, true, second), &[]), [1]);
+        }
     }
 
     #[test]

@@ -180,9 +180,12 @@ fn put(held: &mut Vec<Store>, mut which: impl FnMut(&Store) -> bool) -> Vec<Rela
     late
 }
 
-/// Whether somebody holds back a plain store to one of the 8 bytes at an address.
-pub(super) fn held_at(address: usize) -> bool {
-    HELD.lock().iter().any(|(start, end)| *start < address + 8 && address < *end)
+/// Whether somebody holds back a plain store to one of those bytes that are in the mask, of the 8 at an address.
+pub(super) fn held_at(address: usize, mask: u8) -> bool {
+    let is_held = |(start, end): &(usize, usize)| {
+        (0..8).any(|at| mask >> at & 1 != 0 && (*start..*end).contains(&(address + at)))
+    };
+    HELD.lock().iter().any(is_held)
 }
 
 impl Store {
@@ -252,7 +255,7 @@ mod tests {
             }
             if word.load(Ordering::Relaxed) == 0 {
                 held += 1;
-                assert!(held_at(address));
+                assert!(held_at(address, 1) && held_at(address, 1 << 7) && !held_at(address + 8, !0));
                 stores.put_those_at(&mut of_block, address + 8, 8);
                 assert_eq!(word.load(Ordering::Relaxed), 0, "other bytes");
                 stores.put_those_at(&mut of_block, address + 7, 1);

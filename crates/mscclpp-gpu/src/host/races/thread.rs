@@ -6,7 +6,7 @@ use super::{
     clock::{Clock, joined},
     launches::{Launch, Sweep},
     record::{How, Record, Scope},
-    words::{Release, everything_until_now, stamp},
+    words::{Location, Release, everything_until_now, stamp},
 };
 
 /// Kinds of memory of which the asynchronous proxy has a view of its own.
@@ -32,7 +32,7 @@ pub(super) struct Known {
     /// What it knew at its last fence of each scope.
     fences: [Option<Arc<Clock>>; 3],
     /// What it has read without acquiring it, which a fence behind would make up for.
-    pending: Vec<(usize, Release)>,
+    pending: Vec<(Location, Release)>,
     pending_all: u32,
     sweep: Sweep,
     /// The functions that it is in: see [`super::sites`].
@@ -133,12 +133,12 @@ impl Known {
     }
 
     /// It has read a word, and acquires it or not.
-    pub(super) fn see(&mut self, word: usize, release: &Release, acquires: bool) {
+    pub(super) fn see(&mut self, word: Location, release: &Release, acquires: bool) {
         if acquires {
             self.learn(&release.clock);
             return;
         }
-        let is_new = |(_, there): &(usize, Release)| !Arc::ptr_eq(&there.clock, &release.clock);
+        let is_new = |(_, there): &(Location, Release)| !Arc::ptr_eq(&there.clock, &release.clock);
         if !self.clock.includes(&release.clock) && self.pending.iter().all(is_new) {
             if self.pending.len() == PENDING {
                 self.pending.remove(0);
@@ -153,10 +153,10 @@ impl Known {
     }
 
     /// It acquires a word: with it comes what it read there before.
-    pub(super) fn acquire_earlier(&mut self, word: usize) {
+    pub(super) fn acquire_earlier(&mut self, word: Location) {
         let (of_word, rest) = std::mem::take(&mut self.pending).into_iter().partition(|(at, _)| *at == word);
         self.pending = rest;
-        let of_word: Vec<(usize, Release)> = of_word;
+        let of_word: Vec<(Location, Release)> = of_word;
         of_word.iter().for_each(|(_, release)| self.learn(&release.clock));
     }
 

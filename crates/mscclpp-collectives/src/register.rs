@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -26,8 +27,11 @@ use crate::{
 /// Receive memory that is registered with [`Collectives::register`].
 ///
 /// When it is dropped, calls of this rank do not use it any more: what comes into this memory is copied out of the scratch, as
-/// into any other. Of [symmetric](Collectives::register_symmetric) memory all ranks drop theirs between the same calls. The memory
-/// itself is freed when all ranks have dropped theirs and the ranks register something or deregister, or with the collectives.
+/// into any other. Of [symmetric](Collectives::register_symmetric) memory all ranks drop theirs between the same calls.
+///
+/// The registration owns the buffer until the last rank has let go of it, whatever is done with other clones of the buffer: peers may
+/// still write into it. They let go when all ranks have dropped theirs and the ranks register something or deregister; when they
+/// drop their collectives; and when they die.
 #[must_use = "calls use the memory until this is dropped"]
 pub struct Registered {
     memory: Arc<Memory>,
@@ -63,6 +67,14 @@ struct Memory {
     symmetric: Option<Symmetric>,
     /// It, and what the peers have registered with it, as mapped here.
     owner: Owner,
+}
+
+/// What a rank registers: where it is, where in the memory that peers map it begins, and its length.
+#[derive(Clone, Copy)]
+struct Part {
+    at: DevicePtr,
+    offset: u64,
+    len: u64,
 }
 
 /// Of symmetric memory.
@@ -142,19 +154,45 @@ impl Collectives {
         self.register_buffer(buffer, true)
     }
 
-    fn register_buffer(&self, buffer: &DeviceBuffer, symmetric: bool) -> Result<Registered> {
-        self.register_with((buffer.ptr(), buffer.len()), symmetric, buffer.owner(), || {
+    /// As [`Collectives::register`], or [`Collectives::register_symmetric`], for a part of a buffer: the bytes in `range`. Ranks
+    /// may give parts at different offsets of their buffers.
+    ///
+    /// # Errors
+    /// As there; [`Error::InvalidArgument`] on this rank for a part that is empty or not in the buffer.
+    pub fn register_part(
+        &self,
+        buffer: &DeviceBuffer,
+        range: Range<u64>,
+        symmetric: bool,
+    ) -> Result<Registered> {
+        let part = Part {
+            at: buffer.ptr().add(range.start),
+            offset: range.start,
+            len: range.end - range.start.min(range.end),
+        };
+        self.register_with(part, symmetric, buffer.owner(), || {
             self.expect_here([buffer])?;
+            if part.len == 0 || range.end > buffer.len() {
+                let len = buffer.len();
+                return Err(Error::InvalidArgument(format!(
+                    "bytes {range:?} are no part of a buffer of {len}"
+                )));
+            }
             Ok(self.inner.comm.register_buffer(buffer, Transport::CUDA_IPC)?)
         })
     }
 
+    fn register_buffer(&self, buffer: &DeviceBuffer, symmetric: bool) -> Result<Registered> {
+        self.register_part(buffer, 0..buffer.len(), symmetric)
+    }
+
     /// As [`Collectives::register`], or [`Collectives::register_symmetric`], for `bytes` bytes of device memory by their address,
-    /// for bindings.
+    /// for bindings. Memory in a [`DeviceBuffer`] is registered by [`Collectives::register_part`], which keeps it.
     ///
     /// # Safety
-    /// They are memory of this rank's device, and stay it until all ranks have deregistered them, and calls and graphs that
-    /// were made meanwhile are gone.
+    /// They are memory of this rank's device, and stay it until all ranks have dropped their part of the registration, or their
+    /// collectives, and calls and graphs that were made meanwhile are gone: until then peers write into it. That this rank has
+    /// dropped its own is not enough.
     ///
     /// # Errors
     /// As there.
@@ -164,7 +202,8 @@ impl Collectives {
         bytes: u64,
         symmetric: bool,
     ) -> Result<Registered> {
-        self.register_with((memory, bytes), symmetric, None, || {
+        let part = Part { at: memory, offset: 0, len: bytes };
+        self.register_with(part, symmetric, None, || {
             // SAFETY: the caller's promise.
             Ok(unsafe { self.inner.comm.register_memory(memory, bytes, Transport::CUDA_IPC)? })
         })
@@ -172,7 +211,7 @@ impl Collectives {
 
     fn register_with(
         &self,
-        (at, len): (DevicePtr, u64),
+        part: Part,
         symmetric: bool,
         owner: Option<Owner>,
         register: impl FnOnce() -> Result<RegisteredMemory>,
@@ -186,8 +225,9 @@ impl Collectives {
             Reach::Ports(_) | Reach::Hosts(_) => Ok(None),
         });
         let own = group.all_have("register", own)?;
-        let all = group.all_gather([symmetric.into(), len])?;
-        if let Some(other) = all.iter().position(|[theirs, _]| *theirs != u64::from(symmetric)) {
+        let Part { at, offset, len } = part;
+        let all = group.all_gather([symmetric.into(), offset, len])?;
+        if let Some(other) = all.iter().position(|[theirs, ..]| *theirs != u64::from(symmetric)) {
             return Err(Error::InvalidArgument(format!(
                 "rank {} registers memory as symmetric, and rank {} does not, or the other way round",
                 self.rank(),
@@ -198,12 +238,12 @@ impl Collectives {
         let made = || {
             let (peers, owners) = match (&own, &inner.reach) {
                 (Some(own), Reach::Memory(mapped)) => {
-                    let (peers, owners) = self.exchange_memory(group, own, mapped)?;
+                    let (peers, owners) = self.exchange_memory(group, own, mapped, &all)?;
                     (Some(peers), owners)
                 }
                 _ => (None, Vec::new()),
             };
-            let least = all.iter().fold(len, |least, [_, len]| least.min(*len));
+            let least = all.iter().fold(len, |least, [.., len]| least.min(*len));
             let aside = if inner.gpu.platform() == Platform::Host { None } else { Some(inner.gpu.stream()?) };
             let symmetric = (symmetric && peers.is_some()).then_some(Symmetric { least, aside });
             let memory = Arc::new(Memory {
@@ -225,12 +265,14 @@ impl Collectives {
         Ok(Registered { memory })
     }
 
-    /// What the peers have registered, as mapped here, and what keeps it so. All ranks call it.
+    /// What the peers have registered, as mapped here, and what keeps it so. `said` is what each rank says of its part: its offset
+    /// and length come last. All ranks call it.
     fn exchange_memory(
         &self,
         group: &Group,
         own: &RegisteredMemory,
         mapped: &Mapped,
+        said: &[[u64; 3]],
     ) -> Result<(Registration, Vec<Owner>)> {
         let inner = &*self.inner;
         for r in group.others() {
@@ -241,8 +283,13 @@ impl Collectives {
         let (mut peers, mut owners) = (Registration::NONE, Vec::new());
         for ((r, theirs), channel) in group.others().zip(&theirs).zip(&mapped.channels) {
             let channel = MemoryChannel::new(channel.semaphore(), theirs, own, None)?;
-            peers.at[r] = DevicePtr::from_ptr(channel.device_handle().dst);
-            peers.bytes[r] = theirs.size();
+            let ([_, offset, len], size) = (said[r], theirs.size());
+            if offset.checked_add(len).is_none_or(|end| end > size) {
+                let problem = format!("it registers {len} bytes at offset {offset} of a memory of {size}");
+                return Err(group.malformed(r, problem));
+            }
+            peers.at[r] = DevicePtr::from_ptr(channel.device_handle().dst).add(offset);
+            peers.bytes[r] = len;
             owners.extend(KernelArgument::owner(&&channel));
         }
         Ok((peers, owners))

@@ -54,7 +54,7 @@ impl Group {
 
     /// The message of every rank, as it was sent.
     fn gather(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        if self.rank == 0 { self.collect(own) } else { self.ask(own) }
+        if self.rank == 0 { self.collect(own) } else { self.ask(&own) }
     }
 
     /// The part of the first rank.
@@ -87,9 +87,9 @@ impl Group {
     }
 
     /// The part of every other rank.
-    fn ask(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn ask(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let (bootstrap, first) = (self.bootstrap(), self.ranks[0]);
-        bootstrap.send(&own, first, self.tag)?;
+        bootstrap.send(own, first, self.tag)?;
         let answer = bootstrap.recv(first, self.tag)?;
         let malformed = |problem| self.malformed(0, problem);
         if let Ok(left) = opened(Carries::Left, &answer) {

@@ -1,11 +1,11 @@
 //! Memory of the interface's own, and what programs register.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ffi::{c_int, c_void},
     ptr,
     sync::{
-        Arc, LazyLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// What `ncclMemAlloc` gave, by address.
-static MEMORY: LazyLock<Mutex<HashMap<usize, DeviceBuffer>>> = LazyLock::new(Mutex::default);
+static MEMORY: Mutex<BTreeMap<usize, DeviceBuffer>> = Mutex::new(BTreeMap::new());
 
 /// `ncclMemAlloc`: memory of the thread's device, all zero. No bytes are NULL.
 pub(crate) fn allocate(place: Place<*mut c_void>, bytes: usize) -> Result<(), Failure> {
@@ -38,7 +38,8 @@ pub(crate) fn allocate(place: Place<*mut c_void>, bytes: usize) -> Result<(), Fa
     Ok(())
 }
 
-/// `ncclMemFree`. Nothing may use it any more, as with `cudaFree`.
+/// `ncclMemFree`. The program may not use the memory any more, as with `cudaFree`. Memory in a window stays until the last rank
+/// has let go of the window: see [`register_window`].
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), Failure> {
     if pointer.is_null() {
         return Ok(());
@@ -46,6 +47,14 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), Failure> {
     let gone = MEMORY.lock().remove(&pointer.addr());
     gone.map(drop)
         .ok_or_else(|| Failure::argument(format!("`ptr` is {pointer:p}, which ncclMemAlloc did not give")))
+}
+
+/// The memory of `ncclMemAlloc` in which an address is, and where in it.
+fn made_here(address: usize) -> Option<(DeviceBuffer, u64)> {
+    let memory = MEMORY.lock();
+    let (base, buffer) = memory.range(..=address).next_back()?;
+    let offset = (address - base) as u64;
+    (offset < buffer.len()).then(|| (buffer.clone(), offset))
 }
 
 /// What is registered with a communicator, by handle.
@@ -77,8 +86,15 @@ pub(crate) fn deregister(comm: Handle, handle: Handle) -> Result<(), Failure> {
 
 /// `ncclCommWindowRegister`. Blocks until all ranks call it; in a group, its end does.
 ///
+/// Peers map the memory of a window, and may write into it until they have let go of it: when all ranks have taken their windows
+/// back (`ncclCommWindowDeregister` is each rank's own, and says nothing to the others) and have then made another window
+/// together; when they have destroyed their communicators; or when they have died. Memory of `ncclMemAlloc` belongs to the window,
+/// too, until then, so the program may free it as soon as its own rank is done with it. Of memory that the program made itself,
+/// such as that of `cudaMalloc`, it sees to that.
+///
 /// # Safety
-/// The bytes are memory of the communicator's device, until the window is taken back.
+/// The bytes are memory of `ncclMemAlloc`; or they are memory of the communicator's device until all ranks have let go of it, and
+/// calls and graphs that were made meanwhile are gone.
 pub(crate) unsafe fn register_window(
     comm: Handle,
     (buffer, bytes): (*const c_void, usize),
@@ -95,11 +111,17 @@ pub(crate) unsafe fn register_window(
     comm.registrations.windows.lock().insert(handle, None);
     place.set(ptr::without_provenance_mut(handle));
     let memory = DevicePtr(buffer.expose_provenance() as u64);
+    let made_here = made_here(buffer.addr());
     group::together(&Arc::clone(&comm), move || {
         let Backend::Ours(ours) = comm.backend()? else { return Ok(()) };
-        // SAFETY: the caller's promise.
-        let registered =
-            unsafe { ours.collectives.register_memory(memory, bytes as u64, flags & SYMMETRIC != 0) };
+        let (bytes, symmetric) = (bytes as u64, flags & SYMMETRIC != 0);
+        let registered = match &made_here {
+            Some((buffer, offset)) => {
+                ours.collectives.register_part(buffer, *offset..offset.saturating_add(bytes), symmetric)
+            }
+            // SAFETY: the caller's promise: it is no memory of `ncclMemAlloc`.
+            None => unsafe { ours.collectives.register_memory(memory, bytes, symmetric) },
+        };
         match registered {
             Ok(registered) => {
                 if let Some(window) = comm.registrations.windows.lock().get_mut(&handle) {
@@ -125,7 +147,7 @@ pub(crate) unsafe fn register_window(
     })
 }
 
-/// `ncclCommWindowDeregister`.
+/// `ncclCommWindowDeregister`. Calls of this rank do not use the memory any more. Those of others may: see [`register_window`].
 pub(crate) fn deregister_window(comm: Handle, window: Handle) -> Result<(), Failure> {
     let comm = comm::of(comm)?;
     let gone = comm.registrations.windows.lock().remove(&window.addr());

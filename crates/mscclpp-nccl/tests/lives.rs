@@ -4,12 +4,17 @@ mod support;
 
 use std::{
     ffi::c_int,
+    fs::File,
+    os::unix::fs::FileExt,
     ptr,
-    sync::Barrier,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use mscclpp_test_support::until;
+use mscclpp_test_support::{LIMIT, until, within};
 use support::nccl::{
     Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS,
     Stream, UniqueId, nccl, ranks,
@@ -326,6 +331,54 @@ fn what_is_registered_is_taken_back_once() {
         }
         rank.destroy();
     });
+}
+
+/// Rank 0 takes its window back, frees the memory and destroys its communicator, while rank 1 still has all of it mapped.
+#[test]
+fn memory_of_a_window_stays_until_the_last_peer_has_let_go() {
+    const WORD: u64 = 0x5eed_0fa1_1e55;
+    let address = AtomicUsize::new(0);
+    // Memory of the process, as long as it is there.
+    let is_there = || {
+        let (mut word, memory) = ([0; 8], File::open("/proc/self/mem").expect("this process's memory"));
+        let read = memory.read_exact_at(&mut word, address.load(Ordering::SeqCst) as u64 + 4096);
+        read.is_ok() && u64::from_le_bytes(word) == WORD
+    };
+    // Looked at when both have gone on: one that panics would leave the other waiting.
+    let was_there = [(); 2].map(|()| AtomicBool::new(false));
+    let steps = Barrier::new(2);
+    ranks(2, |rank| {
+        let (nccl, numbers, mut window) = (nccl(), Numbers::new(&[WORD; 8192]), ptr::null_mut());
+        // The second half.
+        let part = numbers.at(4096);
+        // SAFETY: memory of this size, and a place for a handle.
+        nccl.ok(unsafe { (nccl.ncclCommWindowRegister)(rank.comm, part, 32 << 10, &raw mut window, 1) });
+        rank.assert_works();
+        if rank.rank == 0 {
+            address.store(numbers.ptr().addr(), Ordering::SeqCst);
+            // SAFETY: it is this rank's window.
+            nccl.ok(unsafe { (nccl.ncclCommWindowDeregister)(rank.comm, window) });
+            drop(numbers);
+            was_there[0].store(is_there(), Ordering::SeqCst);
+            rank.destroy();
+            steps.wait();
+            steps.wait();
+            return;
+        }
+        steps.wait();
+        // To destroy a communicator goes on in the background, which has every chance to free too much.
+        std::thread::sleep(Duration::from_millis(100));
+        was_there[1].store(is_there(), Ordering::SeqCst);
+        // SAFETY: as above.
+        nccl.ok(unsafe { (nccl.ncclCommWindowDeregister)(rank.comm, window) });
+        drop(numbers);
+        rank.destroy();
+        let is_gone = within(LIMIT, || !is_there());
+        steps.wait();
+        assert!(is_gone, "nobody has it any more");
+    });
+    let there = was_there.map(AtomicBool::into_inner);
+    assert_eq!(there, [true; 2], "while rank 0 has its communicator, and while rank 1 has its window");
 }
 
 /// What programs were given no communicator for, they end all the same.

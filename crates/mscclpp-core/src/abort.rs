@@ -1,4 +1,5 @@
-//! Semaphores and memory channels, for [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort).
+//! [`Abort`] for semaphores and memory channels, as
+//! [`Stream::synchronize_or_abort`](mscclpp_gpu::Stream::synchronize_or_abort) needs it.
 
 use mscclpp_gpu::{Abort, KernelWait};
 
@@ -7,8 +8,8 @@ use crate::{
     Semaphore,
 };
 
-/// [`Semaphore::abort`], and the error of [`Semaphore::check`] if a wait ended because of it. A peer that has left after its
-/// last signal is no failure.
+/// Aborts as [`Semaphore::abort`] does. `check` returns the error of [`Semaphore::check`] only if a wait ended
+/// because of it: a peer that has left after its last signal is no failure.
 impl Abort for Semaphore {
     type Error = Error;
 
@@ -30,12 +31,12 @@ impl Abort for Semaphore {
 }
 
 mscclpp_gpu::abort_as_its_content! {
-    /// Aborts its semaphore, and so everything that shares the semaphore.
+    /// Aborts the semaphore it is made over, and so everything that shares the semaphore.
     [] DeviceToDeviceSemaphore, Error: |this| this.semaphore();
-    /// Aborts its semaphore, and so everything that shares the semaphore.
+    /// Aborts the semaphore it is made over, and so everything that shares the semaphore.
     [] HostToDeviceSemaphore, Error: |this| this.semaphore();
-    /// Aborts its semaphore, and so everything that shares the semaphore.
+    /// Aborts the semaphore it is made over, and so everything that shares the semaphore.
     [] BaseMemoryChannel, Error: |this| this.semaphore();
-    /// Aborts its semaphore, and so everything that shares the semaphore.
+    /// Aborts the semaphore it is made over, and so everything that shares the semaphore.
     [] MemoryChannel, Error: |this| this.semaphore();
 }

@@ -7,12 +7,12 @@ use crate::{
     HostToDeviceSemaphore, HostToDeviceSemaphoreHandle, MemoryChannel, MemoryChannelHandle, RegisteredMemory,
 };
 
-/// For types of this crate and of those above it whose kernels get their device handle.
+/// Implements `KernelArgument` for types, of this crate and of those above it, whose kernels get their device handle.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! kernel_argument_by_handle {
     ($($what:ty => $handle:ty, $owner:expr;)*) => { $(
-        /// The kernel gets its device handle.
+        /// The kernel gets the device handle.
         impl ::mscclpp_gpu::KernelArgument for &$what {
             type Param = $handle;
 
@@ -34,9 +34,10 @@ kernel_argument_by_handle! {
     MemoryChannel => MemoryChannelHandle, |this: &Self| MemoryChannel::owner(this).clone();
 }
 
-/// The kernel gets the address of its first byte, [`RegisteredMemory::data`]. A memory of a peer that is not mapped has
-/// none: launches with it fail. What was registered by its address
-/// ([`Context::register_memory`](crate::Context::register_memory)) is not kept alive, only its registration is.
+/// The kernel gets the address of the memory's first byte, [`RegisteredMemory::data`]. A memory of a peer that is not
+/// mapped has no address: launches with it fail. If the memory was registered by its address
+/// ([`Context::register_memory`](crate::Context::register_memory)), the launch keeps the registration alive, but not
+/// the memory.
 impl KernelArgument for &RegisteredMemory {
     type Param = DevicePtr;
 

@@ -9,9 +9,9 @@ use crate::{
 
 /// A channel that only synchronises two kernels; it moves no data.
 ///
-/// Any number of channels may share a semaphore; they then share its tokens, as [`Semaphore`] says. Its waits see only the
-/// signals of the peer's kernels, and not those that come over the link, from a host or from a port channel's proxy. If some
-/// signals of a semaphore may come that way, wait on it through a port channel or a
+/// Any number of channels may share a semaphore; they then share its tokens, as [`Semaphore`] says. A channel's waits
+/// see only signals from the peer's kernels. They do not see signals that come over the link, from a host or from a
+/// port channel's proxy. If some signals of a semaphore may come that way, wait on it through a port channel or a
 /// [`HostToDeviceSemaphore`](crate::HostToDeviceSemaphore).
 #[derive(Debug, Clone)]
 pub struct BaseMemoryChannel {
@@ -19,22 +19,23 @@ pub struct BaseMemoryChannel {
 }
 
 impl BaseMemoryChannel {
-    /// A channel over `semaphore`.
+    /// Makes a channel over `semaphore`.
     ///
     /// # Errors
-    /// As [`DeviceToDeviceSemaphore::new`].
+    /// The same as [`DeviceToDeviceSemaphore::new`].
     pub fn new(semaphore: &Semaphore) -> Result<Self> {
         Ok(Self { semaphore: DeviceToDeviceSemaphore::new(semaphore)? })
     }
 
-    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         self.semaphore.semaphore()
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
-    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle that kernels need, as plain data. `self` must live until the kernels that use it are complete. As
+    /// an argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> BaseMemoryChannelHandle {
         BaseMemoryChannelHandle { semaphore: self.semaphore.device_handle() }
@@ -44,12 +45,13 @@ impl BaseMemoryChannel {
 /// A channel over which kernels move data: they copy between this side's memory and the peer's, or send packets. They
 /// signal and wait as over a [`BaseMemoryChannel`].
 ///
-/// Cheap to clone. It keeps its memories, the mapping of the peer's included, and its semaphore. Any number of channels
+/// Cheap to clone. It keeps its memories, the mapping of the peer's memory and its semaphore. Any number of channels
 /// may share a semaphore (they then share its tokens) and memories.
 ///
-/// For packets, make a channel whose `dst` is the peer's packet buffer and whose `packet_buffer` is this side's, which
-/// is the peer's `dst`. [`Packet::buffer_size`] says how large it must be for data of some size. With twice that size, used in
-/// two halves by turns, a round can be put while the peer still reads the last one. A packet buffer starts as zeros.
+/// For packets, make a channel whose `dst` is the peer's packet buffer and whose `packet_buffer` is this side's,
+/// which is the peer's `dst`. [`Packet::buffer_size`] says how large it must be for data of some size. With a buffer
+/// of twice that size, whose halves are used in turn, a round can be put while the peer still reads the last one. A
+/// packet buffer starts as zeros.
 ///
 /// ```
 /// # use mscclpp_core::{LL16Packet, MemoryChannel, Packet, RegisteredMemory, Result, Semaphore};
@@ -69,16 +71,17 @@ impl BaseMemoryChannel {
 /// ```
 #[derive(Clone)]
 pub struct MemoryChannel {
-    // Declared before the semaphore, which keeps the connection: the peer's memory is unmapped before that is closed.
+    // Declared before the semaphore, which keeps the connection: the peer's memory is unmapped before the connection
+    // is closed.
     _mapping: Arc<dyn RemoteRegion>,
     memories: Memories,
     base: BaseMemoryChannel,
     handle: MemoryChannelHandle,
-    /// All that the handle points to.
+    /// Everything that the handle points to.
     owner: Owner,
 }
 
-/// What launches keep of a channel, in the order in which it goes.
+/// The parts of a channel that a launch keeps alive, in the order in which they are dropped.
 struct Parts {
     _mapping: Arc<dyn RemoteRegion>,
     _memories: Memories,
@@ -111,9 +114,10 @@ struct Memories {
 }
 
 impl MemoryChannel {
-    /// A channel over `semaphore`, between `dst`, a memory of the process at its other end, and `src`, which was registered
-    /// here and is on the semaphore's device. `packet_buffer`, on this device too, is where packets of the peer arrive. `src`
-    /// and `packet_buffer` are registered for the transport, or for no transport, for local use.
+    /// Makes a channel over `semaphore`, between `dst`, a memory of the process at the semaphore's other end, and
+    /// `src`, which was registered here and is on the semaphore's device. Packets of the peer arrive in
+    /// `packet_buffer`, on this device too. `src` and `packet_buffer` are registered for the transport, or for no
+    /// transport, for local use.
     ///
     /// Maps `dst` at its first use, which may block for some seconds.
     ///
@@ -153,13 +157,13 @@ impl MemoryChannel {
             reserved: 0,
         };
         let memories = Memories { dst: dst.clone(), src: src.clone(), packet_buffer: packet_buffer.cloned() };
-        // The mapping first, as above.
+        // The mapping is dropped first, as in `MemoryChannel`.
         let owner =
             Arc::new(Parts { _mapping: mapping.clone(), _memories: memories.clone(), base: base.clone() });
         Ok(Self { _mapping: mapping, memories, base, handle, owner })
     }
 
-    /// Its semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
+    /// The channel's semaphore, for [`Semaphore::check`] and [`Semaphore::abort`].
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         self.base.semaphore()
@@ -187,13 +191,14 @@ impl MemoryChannel {
         &self.memories.src
     }
 
-    /// Where packets of the peer arrive.
+    /// The buffer in which packets of the peer arrive.
     #[must_use]
     pub fn packet_buffer(&self) -> Option<&RegisteredMemory> {
         self.memories.packet_buffer.as_ref()
     }
 
-    /// Whether kernels may use [`LL128Packet`]s on it. Ask at both ends: each end knows only about its own stores.
+    /// Checks whether kernels may use [`LL128Packet`]s on this channel. Ask at both ends: each end knows only about
+    /// its own stores.
     ///
     /// # Errors
     /// [`Error::PacketsRefused`] with the reason.
@@ -224,8 +229,9 @@ impl MemoryChannel {
         Err(Error::PacketsRefused { peer: self.semaphore().connection().label(), reason })
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
-    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle that kernels need, as plain data. `self` must live until the kernels that use it are complete. As
+    /// an argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> MemoryChannelHandle {
         self.handle
@@ -234,7 +240,7 @@ impl MemoryChannel {
 
 mscclpp_os::debug_fields!(MemoryChannel, |this| semaphore: this.semaphore(), memories: this.memories, ..);
 
-/// Where a memory of the connection's own device is.
+/// Returns the address of a memory that is on the connection's own device.
 fn local(connection: &Connection, what: &'static str, memory: &RegisteredMemory) -> Result<DevicePtr> {
     let region = memory.local_region(what, connection.transport())?;
     let uuid = |gpu: &mscclpp_gpu::Gpu| gpu.properties().uuid;

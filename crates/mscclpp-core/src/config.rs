@@ -2,15 +2,15 @@ use std::fmt;
 
 use crate::Transport;
 
-/// What kind of device an endpoint is on.
+/// The kind of device that an endpoint is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DeviceType {
-    /// Not given.
+    /// The device's kind was not given.
     #[default]
     Unknown,
     /// Host memory and host threads.
     Cpu,
-    /// A GPU, or a simulated device of the Host platform.
+    /// A GPU, or a simulated device.
     Gpu,
 }
 
@@ -22,9 +22,9 @@ pub enum DeviceType {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Device {
-    /// What kind it is.
+    /// The kind of device.
     pub kind: DeviceType,
-    /// Its number in this process; `None` means the current one. Meaningless for a CPU.
+    /// The device's number in this process; `None` means the current one. Meaningless for a CPU.
     pub id: Option<usize>,
 }
 
@@ -52,10 +52,10 @@ impl fmt::Display for Device {
     }
 }
 
-/// Where an endpoint is, and how it reaches its peers.
+/// The device that an endpoint is on, and how the endpoint reaches its peers.
 ///
-/// Fields may be added, so it is made by [`EndpointConfig::new`], or from a [`Transport`] for the current GPU, and the
-/// methods that set fields.
+/// Fields may be added, so a configuration is made by [`EndpointConfig::new`], or from a [`Transport`] for the
+/// current GPU, and changed by the methods that set fields.
 ///
 /// ```
 /// # use mscclpp_core::{Device, EndpointConfig, IbConfig, Transport};
@@ -67,23 +67,24 @@ impl fmt::Display for Device {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointConfig {
-    /// How it reaches its peer.
+    /// The transport over which the endpoint reaches its peer.
     pub transport: Transport,
-    /// Where it is.
+    /// The device that the endpoint is on.
     pub device: Device,
-    /// How many operations may wait to be sent in each queue; none for the transport's own limit. When a queue is full, callers
-    /// wait; that is no failure. CUDA IPC does not use this: it hands each operation to the driver at once.
+    /// How many operations may wait to be sent in each queue; `None` for the transport's own limit. When a queue is
+    /// full, callers wait; that is no failure. CUDA IPC does not use this: it hands each operation to the driver at
+    /// once.
     pub max_write_queue_size: Option<u32>,
-    /// Whether the tokens of its semaphores are in pinned host memory, also where kernels of its device wait for them. That is
-    /// for connections over which peers write to host memory: nothing then goes through the device on its way. Used by
-    /// Ethernet only.
+    /// Whether the tokens of the endpoint's semaphores are in pinned host memory, even if kernels of its device wait
+    /// for them. This serves connections over which peers write to host memory: nothing then passes through the
+    /// device on its way. Used by Ethernet only.
     pub tokens_on_host: bool,
-    /// Used by `IB0` to `IB7` only.
+    /// Parameters for InfiniBand, used by `IB0` to `IB7` only.
     pub ib: IbConfig,
 }
 
 impl EndpointConfig {
-    /// An endpoint with everything else at its default.
+    /// Makes a configuration with everything else at its default.
     #[must_use]
     pub fn new(transport: Transport, device: Device) -> Self {
         Self { transport, device, max_write_queue_size: None, tokens_on_host: false, ib: IbConfig::default() }
@@ -112,7 +113,7 @@ impl EndpointConfig {
 }
 
 impl From<Transport> for EndpointConfig {
-    /// On the current GPU.
+    /// Makes a configuration for the current GPU.
     fn from(transport: Transport) -> Self {
         Self::new(transport, Device::CURRENT_GPU)
     }
@@ -121,27 +122,27 @@ impl From<Transport> for EndpointConfig {
 /// How signals travel over InfiniBand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum IbMode {
-    /// What the environment or the device says.
+    /// The mode that the environment or the device chooses.
     #[default]
     Default,
     /// RDMA atomics on the peer's token, if that is possible at both ends.
     Host,
-    /// Writes with immediate data, both ways, whatever the other end says. For devices without atomics.
+    /// Writes with immediate data, in both directions, whatever the other end says. For devices without atomics.
     HostNoAtomic,
 }
 
 /// Parameters of an InfiniBand endpoint. Plain data: this crate does not know the transport.
 ///
-/// Fields may be added, so it is made by [`IbConfig::new`] and the methods that set fields. Where a field is an `Option`,
-/// none leaves the choice to the transport.
+/// Fields may be added, so parameters are made by [`IbConfig::new`] and the methods that set fields. Where a field is
+/// an `Option`, `None` leaves the choice to the transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IbConfig {
-    /// Index of the device; none for the one that the transport names.
+    /// Index of the device; `None` for the one that the transport names.
     pub device_index: Option<u32>,
-    /// Port of the device, counted from 1; none for the first that is active.
+    /// Port of the device, counted from 1; `None` for the first that is active.
     pub port: Option<u32>,
-    /// Index in the port's GID table; none to have one chosen.
+    /// Index in the port's GID table; `None` to have one chosen.
     pub gid_index: Option<u32>,
     /// Entries of the completion queue.
     pub max_cq_size: u32,
@@ -155,17 +156,18 @@ pub struct IbConfig {
     pub max_wr_per_send: u32,
     /// How signals travel.
     pub mode: IbMode,
-    /// The traffic class (on RoCE the DSCP, times 4) of its packets.
+    /// The traffic class of the endpoint's packets (on RoCE the DSCP, times 4).
     pub traffic_class: Option<u8>,
-    /// The service level of its packets, 0 to 15.
+    /// The service level of the endpoint's packets, 0 to 15.
     pub service_level: Option<u8>,
     /// The index in the port's table of partition keys.
     pub pkey_index: Option<u16>,
-    /// How long an acknowledgement is waited for: 4.096 us times 2 to this power; 0 for ever, at most 31.
+    /// The exponent of the time to wait for an acknowledgement, which is 4.096 microseconds times 2 to this power; 0
+    /// for ever, at most 31.
     pub timeout: Option<u8>,
-    /// How often a packet is sent again without an acknowledgement, 0 to 7.
+    /// How often a packet that is not acknowledged is sent again, 0 to 7.
     pub retry_count: Option<u8>,
-    /// How often a packet is sent again for which the peer has no receive yet, 0 to 6; 7 without an end.
+    /// How often a packet is sent again for which the peer has posted no receive yet, 0 to 6; 7 for no limit.
     pub rnr_retry: Option<u8>,
 }
 
@@ -191,7 +193,7 @@ impl Default for IbConfig {
     }
 }
 
-/// Methods that set the field of their name.
+/// Makes a method for each field, which sets the field.
 macro_rules! setters {
     ($($field:ident: $value:ty => $stored:expr),* $(,)?) => {
         $(
@@ -206,7 +208,7 @@ macro_rules! setters {
 }
 
 impl IbConfig {
-    /// Everything at its default.
+    /// Makes parameters with everything at its default.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -20,16 +20,16 @@ mod operations;
 /// A live link from an endpoint of this process to a peer's. Cheap to clone. It is closed when the last clone, and the last
 /// semaphore or channel over it, is dropped.
 ///
-/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls. A [`SendQueue`](crate::SendQueue) of
-/// the connection has an order of its own.
+/// Its methods may be called from any thread. Operations take effect at the peer in the order of the calls.
+/// Operations of a [`SendQueue`](crate::SendQueue) of the connection are ordered among themselves only.
 #[derive(Clone)]
 pub struct Connection {
     inner: OfProcess<Arc<Inner>>,
 }
 
 struct Inner {
-    // The order of the fields is that of closing: the queue before its link, the link before its endpoint.
-    /// For the operations of the connection itself, opened with the first.
+    // Fields are dropped in this order: the queue before its link, the link before its endpoint.
+    /// The queue for the connection's own operations, opened with the first of them.
     queue: Mutex<Option<OwnQueue>>,
     retired: Arc<Retired>,
     link: Arc<dyn Link>,
@@ -42,20 +42,20 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Nobody is left who could wait for them.
+        // Nobody is left who could wait for these queues.
         self.retired.clear();
     }
 }
 
 impl Context {
-    /// Connects an endpoint made here with a peer's (or another of this process, or the same).
+    /// Connects an endpoint made here with a peer's endpoint, or with one of this process (another or the same).
     ///
-    /// Each side makes its own connection; both endpoints must exist meanwhile. Blocks until the peer's process has answered,
-    /// for about 10 s at most.
+    /// Each side makes its own connection; both endpoints must exist meanwhile. Blocks until the peer's process has
+    /// answered, for about 10 seconds at most.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `local` came from a peer; [`Error::TransportMismatch`]; [`Error::Unreachable`]
-    /// with the reason (two hosts, two platforms, no peer access, ...); [`Error::PeerLost`], [`Error::Timeout`].
+    /// with the reason (two nodes, two platforms, no peer access, ...); [`Error::PeerLost`], [`Error::Timeout`].
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint) -> Result<Connection> {
         let provider = self.provider(local.transport())?;
         if !provider.pairs_with(local.transport(), remote.transport()) {
@@ -84,22 +84,23 @@ impl Context {
 }
 
 impl Connection {
-    /// Goes on with a queue that has been dropped; its number, for [`Connection::await_retired`].
+    /// Goes on serving a queue that has been dropped, until all it was given has landed. Returns the queue's number,
+    /// for [`Connection::await_retired`].
     pub(crate) fn retire(&self, queue: Box<dyn Queue>, ticket: u64) -> u64 {
         self.inner.retired.add(queue, self.inner.link.clone(), ticket)
     }
 
-    /// Waits until all that a retired queue was given has landed, for at most `timeout`.
+    /// Blocks until all that a retired queue was given has landed, for at most `timeout`.
     pub(crate) fn await_retired(&self, number: u64, timeout: Duration) -> Result<()> {
         let what = "what a queue was given that has been dropped";
         let waiting =
             || format!("waiting until {} has {what}, which a signal must not overtake", self.label());
         self.until(what, timeout, waiting, || Ok(self.inner.retired.has_landed(number)))?;
-        // A failure counts as landed too, and may have come since it was looked for.
+        // A failure counts as landed too, and may have come since `until` last checked for one.
         self.check()
     }
 
-    /// The calling thread waits for something of the peer.
+    /// Lets the link process inbound data, as the calling thread waits for something from the peer.
     pub(crate) fn progress_inbound(&self) -> bool {
         self.inner.link.progress_inbound()
     }
@@ -108,11 +109,11 @@ impl Connection {
         self.inner.link.open_queue().map_err(|error| error.naming(&self.label()))
     }
 
-    /// The address at which device code of this side reaches `memory` of the peer; none over a transport that does not map
-    /// memory.
+    /// Returns the address at which device code of this side reaches `memory` of the peer; `None` over a transport
+    /// that does not map memory.
     ///
-    /// Maps it the first time, which may block for some seconds. The address is valid as long as `memory` or a clone of
-    /// it is kept; what the owner frees meanwhile stays mapped.
+    /// Maps the memory at the first call, which may block for some seconds. The address is valid as long as `memory`
+    /// or a clone of it is kept: memory that its owner frees meanwhile stays mapped.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`], [`Error::NotRegistered`]; errors of mapping; [`Error::PeerLost`] and the like.
@@ -121,29 +122,31 @@ impl Connection {
         Ok(self.map("the memory", memory)?.ptr())
     }
 
-    /// Whether it still works.
+    /// Checks that the connection still works.
     ///
     /// # Errors
-    /// What it failed with, such as that the peer's process is gone, or that the peer closed its side. In a forked child of
-    /// the process that made it, that it is one.
+    /// The error that the connection failed with, such as that the peer's process is gone, or that the peer closed
+    /// its side. In a forked child of the process that made the connection, an error that says so.
     pub fn check(&self) -> Result<()> {
         self.inner.here()?.monitor.check()
     }
 
-    /// Makes it fail: every call on it fails with `error` from now on, and device waits on its semaphores return false. Does
-    /// nothing if it has failed already. Does not block. The peer is not told the reason ([`Connection::tell_failure`] does
-    /// that). Over Ethernet it sees within seconds that this side has given up, and its end fails too.
+    /// Makes the connection fail: every call on it fails with `error` from now on, and device waits on its semaphores
+    /// return false. Does nothing if it has failed already. Does not block. The reason is not sent to the peer
+    /// ([`Connection::tell_failure`] does that). Over Ethernet the peer sees within seconds that this side has given
+    /// up, and its end fails too.
     pub fn fail(&self, error: Error) {
-        // A forked child has nobody to tell.
+        // A forked child shares no connection with the peer.
         if self.inner.is_here() {
             self.inner.monitor.fail(error);
         }
     }
 
-    /// Tells the peer that this side has failed: its end of the connection fails with [`Error::PeerFailed`], and so all waits of
-    /// its kernels over it end. `reason` says what failed and why, as in `proxy: offset 4000 is past the end`; what is
-    /// longer than [`LinkMonitor::MAX_REASON`] bytes is cut. This side's end goes on, if it has not failed by itself. Does nothing if
-    /// the peer is gone, or said first that it failed, or the job was aborted. Does not block.
+    /// Tells the peer that this side has failed: the peer's end of the connection fails with [`Error::PeerFailed`],
+    /// and so all waits of its kernels over it end. `reason` says what failed and why, as in `proxy: offset 4000 is
+    /// past the end`; a reason longer than [`LinkMonitor::MAX_REASON`] bytes is cut. This side's end goes on, if it
+    /// has not failed by itself. Does nothing if the peer is gone, if the peer failed first and said so, or if the
+    /// job was aborted. Does not block.
     pub fn tell_failure(&self, reason: &str) {
         let mut end = reason.len().min(LinkMonitor::MAX_REASON);
         while !reason.is_char_boundary(end) {
@@ -158,7 +161,7 @@ impl Connection {
         }
     }
 
-    /// A reference that does not keep it open.
+    /// Returns a reference that does not keep the connection open.
     #[must_use]
     pub fn downgrade(&self) -> WeakConnection {
         WeakConnection { inner: self.inner.beside(Arc::downgrade(&self.inner)) }
@@ -170,10 +173,11 @@ impl Connection {
         self.inner.local.transport()
     }
 
-    /// The peer's transport: the same as this side's, or a different one of its family, such as a different InfiniBand device.
+    /// The peer's transport: the same as this side's, or another one of its family, such as another InfiniBand
+    /// device.
     #[must_use]
     pub fn remote_transport(&self) -> Transport {
-        // What came from the peer has no name.
+        // A transport that was read from a peer's bytes has no name, so the local one is returned if they are equal.
         let (local, remote) = (self.transport(), self.inner.remote.transport);
         if local == remote { local } else { remote }
     }
@@ -185,7 +189,7 @@ impl Connection {
         self.inner.provider.maps_memory(self.transport())
     }
 
-    /// The context that made it.
+    /// The context that made the connection.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.inner.context
@@ -197,14 +201,14 @@ impl Connection {
         self.inner.local.device()
     }
 
-    /// How many operations may wait to be sent, if the local endpoint's configuration says that; none for the transport's own
-    /// limit.
+    /// How many operations may wait to be sent, as the local endpoint's configuration says; `None` for the
+    /// transport's own limit.
     #[must_use]
     pub fn max_write_queue_size(&self) -> Option<u32> {
         self.inner.local.max_write_queue_size()
     }
 
-    /// What errors and logs call the peer; a communicator sets it to `rank N`.
+    /// The name of the peer in errors and logs; a communicator sets it to `rank N`.
     #[must_use]
     pub fn label(&self) -> String {
         self.inner.monitor.label()
@@ -215,12 +219,12 @@ impl Connection {
         self.inner.monitor.set_label(label.into());
     }
 
-    /// Whether it was made in this process, which is no fork of that one.
+    /// Whether the connection was made in this process, and not in a process of which this one is a fork.
     pub(crate) fn is_here(&self) -> bool {
         self.inner.is_here()
     }
 
-    /// Whether the other is a clone of this.
+    /// Whether `other` is a clone of this connection.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -229,7 +233,7 @@ impl Connection {
         &self.inner.monitor
     }
 
-    /// Whether both ends are on one device of one host.
+    /// Whether both ends are on the same device of the same node.
     #[must_use]
     pub fn is_within_a_device(&self) -> bool {
         let (local, remote) = (self.inner.local.info(), &self.inner.remote);
@@ -237,7 +241,7 @@ impl Connection {
         local.host == remote.host && device(local) == device(remote)
     }
 
-    /// That device code needs an address in the peer's memory, and there is none.
+    /// The error for device code that needs an address in the peer's memory where the transport maps none.
     pub(crate) fn is_not_mapped(&self) -> Error {
         Error::Unreachable {
             local: self.local_device().to_string(),
@@ -256,28 +260,28 @@ impl Connection {
         &self.inner.remote
     }
 
-    /// This side's GPU; none for a CPU.
+    /// This side's GPU; `None` for a CPU.
     #[must_use]
     pub fn local_gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_local().and_then(|local| local.gpu.as_ref())
     }
 
-    /// On which GPU, and in which memory of it, tokens of this side are; none for a CPU.
+    /// The GPU that tokens of this side are on, and the memory of it that they are in; `None` for a CPU.
     ///
     /// # Errors
-    /// If there is no memory in which a token stays behind its data.
+    /// Fails if there is no memory in which a token is seen only after the data sent before it.
     pub fn token_place(&self) -> Result<Option<(&Gpu, TokenMemory)>> {
         self.local_gpu().map(|gpu| Ok((gpu, self.inner.link.token_memory()?))).transpose()
     }
 
-    /// What writes of this connection from `src` are made with.
+    /// The registration that this connection needs to write from `src`.
     pub(crate) fn source(&self, src: &RegisteredMemory) -> Result<Arc<dyn Registration>> {
         self.inner.here()?;
         let transport = self.transport();
         src.source("the source", transport, |region| self.inner.provider.local_source(transport, region))
     }
 
-    /// The peer's memory, as this side of the connection reaches it; made at the first use.
+    /// Imports the peer's memory for this connection, at the first use.
     pub(crate) fn map(&self, what: &'static str, memory: &RegisteredMemory) -> Result<Arc<dyn RemoteRegion>> {
         if memory.process() != self.inner.here()?.remote.process {
             return Err(Error::InvalidArgument(format!(
@@ -309,7 +313,7 @@ impl WeakConnection {
         self.inner.upgrade().map(|inner| Connection { inner: self.inner.beside(inner) })
     }
 
-    /// Whether it is that connection, or a clone of it.
+    /// Whether it refers to `connection` or a clone of it.
     #[must_use]
     pub fn is(&self, connection: &Connection) -> bool {
         std::ptr::eq(self.inner.as_ptr(), Arc::as_ptr(&connection.inner))

@@ -13,7 +13,8 @@ use crate::{
     slab::{HOST_TOKEN_SLAB, HostWords, Slabs, StatusBlock, TOKEN_SLAB, TokenBlock, TokenSlab},
 };
 
-/// Makes endpoints, connections and registered memories, and owns what they share. Cheap to clone.
+/// Makes endpoints, connections and registered memories, and owns the devices and words that they share. Cheap to
+/// clone.
 ///
 /// ```
 /// # use mscclpp_core::{Context, TransportFlags};
@@ -34,7 +35,7 @@ struct Inner {
     log_waits_after: Duration,
 }
 
-/// Puts a [`Context`] together.
+/// A builder of a [`Context`].
 #[derive(Default)]
 pub struct ContextBuilder {
     providers: Vec<Arc<dyn TransportProvider>>,
@@ -44,36 +45,37 @@ pub struct ContextBuilder {
 }
 
 impl ContextBuilder {
-    /// Adds a transport provider. Where two serve the same transport, the first is used.
+    /// Adds a transport provider. If two serve the same transport, the one added first is used.
     #[must_use]
     pub fn provider(mut self, provider: impl TransportProvider + 'static) -> Self {
         self.providers.push(Arc::new(provider));
         self
     }
 
-    /// What [`Error::NoProvider`] says about `transports` if no provider is added that serves them, such as how to get one.
+    /// Sets the text that [`Error::NoProvider`] gives for `transports` if no provider serves them, such as how to get
+    /// one.
     #[must_use]
     pub fn absent(mut self, transports: impl Into<TransportFlags>, why: &'static str) -> Self {
         self.absent.push((transports.into(), why));
         self
     }
 
-    /// Chooses the platform. Without this, [`Platform::detect`] does when a device is first needed.
+    /// Chooses the platform. Without this, [`Platform::detect`] chooses it when a device is first needed.
     #[must_use]
     pub fn platform(mut self, platform: Platform) -> Self {
         self.platform = Some(platform);
         self
     }
 
-    /// After which time a wait of the host is first logged, with what it waits for: ten seconds if not given, and
-    /// [`Duration::MAX`] for never. Each further line of the same wait comes after three times as long.
+    /// Sets the time after which a wait of the host is first logged, with what it waits for: ten seconds if not
+    /// given, and [`Duration::MAX`] for never. Each further line about the same wait comes after three times as long.
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_waits_after = Some(first);
         self
     }
 
-    /// The context. Nothing is opened yet.
+    /// Builds the context. Nothing is opened yet.
     #[must_use]
     pub fn build(self) -> Context {
         Context {
@@ -96,19 +98,19 @@ impl Context {
         ContextBuilder::default()
     }
 
-    /// Which transports its providers serve here and now.
+    /// The transports that the context's providers serve in this process now.
     #[must_use]
     pub fn transports(&self) -> TransportFlags {
         self.inner.providers.iter().fold(TransportFlags::NONE, |flags, p| flags | p.transports())
     }
 
-    /// See [`ContextBuilder::log_waits_after`].
+    /// The time that [`ContextBuilder::log_waits_after`] set.
     #[must_use]
     pub fn waits_are_logged_after(&self) -> Duration {
         self.inner.log_waits_after
     }
 
-    /// Where its devices come from.
+    /// The platform that the context's devices are on.
     ///
     /// # Errors
     /// [`Error::Gpu`] if there is no usable GPU and the builder chose no platform.
@@ -120,7 +122,7 @@ impl Context {
         Ok(*platform.insert(Platform::detect()?))
     }
 
-    /// GPU `id` of this context's platform; opened once.
+    /// GPU `id` of this context's platform. Each is opened once.
     ///
     /// # Errors
     /// [`Error::Gpu`] if it does not exist or cannot be opened.
@@ -135,11 +137,11 @@ impl Context {
         Ok(gpu)
     }
 
-    /// Opens an endpoint: this process's end of connections that will be made.
+    /// Opens an endpoint: this process's end of connections to be made.
     ///
     /// # Errors
     /// [`Error::NoProvider`]; [`Error::Gpu`] for a GPU that does not exist; [`Error::InvalidArgument`] for a device of
-    /// unknown type; the provider's own.
+    /// unknown type; the provider's own errors.
     pub fn create_endpoint(&self, config: impl Into<EndpointConfig>) -> Result<Endpoint> {
         let mut config = config.into();
         let provider = self.provider(config.transport)?;
@@ -171,7 +173,7 @@ impl Context {
             process: ProcessId::current()?,
             id: u64::from_le_bytes(identity::random()?),
             host: identity::host_id()?,
-            // A CPU endpoint of a machine without devices is one of Host.
+            // A CPU endpoint of a machine without devices counts as simulated.
             platform: if gpu.is_some() {
                 self.platform()?
             } else {
@@ -184,13 +186,13 @@ impl Context {
         Ok(Endpoint::local(info, Local { config, gpu, endpoint }))
     }
 
-    /// Registers a whole buffer for use over `transports`: one, several as in `CUDA_IPC | IB0`, or none for
-    /// [local use](RegisteredMemory#memory-for-local-use).
+    /// Registers a whole buffer for use over `transports`: one, several as in `CUDA_IPC | IB0`, or none for [local
+    /// use](RegisteredMemory#memory-for-local-use).
     ///
     /// The registration keeps the buffer alive.
     ///
     /// # Errors
-    /// [`Error::NoProvider`], or the provider's own.
+    /// [`Error::NoProvider`], or the provider's own errors.
     pub fn register_buffer(
         &self,
         buffer: &DeviceBuffer,
@@ -202,13 +204,15 @@ impl Context {
         self.register(region, transports.into())
     }
 
-    /// Registers a whole buffer of pinned host memory, as [`Context::register_buffer`] does with one of a device. Kernels of the
-    /// device that it was allocated for reach it, and transports that move host memory need no copy of their own.
+    /// Registers a whole buffer of pinned host memory, as [`Context::register_buffer`] does with one of a device.
+    /// Kernels of the device that it was allocated for reach it, and transports that move host memory need no copy of
+    /// their own.
     ///
     /// The registration keeps the buffer alive.
     ///
     /// # Errors
-    /// As [`Context::register_buffer`]; [`Error::InvalidArgument`] if the device has it at another address than the host.
+    /// The same as [`Context::register_buffer`]; [`Error::InvalidArgument`] if the memory's address on the device
+    /// differs from that on the host.
     pub fn register_pinned(
         &self,
         buffer: &PinnedBuffer,
@@ -225,13 +229,13 @@ impl Context {
     /// # Safety
     /// `ptr..ptr + len` must be valid memory, of a device of this context's platform or of the host, until the last
     /// clone of the result and every peer's use of it are gone. As soon as a peer may have got the result
-    /// ([`RegisteredMemory::serialize`]), the memory may be written at any moment, and it is read when this side writes from
-    /// it. During that time no Rust reference may cover any part of it, except shared references to atomics and to what is
-    /// inside an `UnsafeCell`. So registering the memory of a `Vec` or a slice that is used as such meanwhile is undefined
-    /// behaviour, even if nobody looks at it while a peer writes.
+    /// ([`RegisteredMemory::serialize`]), the memory may be written at any moment, and it is read when this side
+    /// writes from it. During that time no Rust reference may cover any part of it, except shared references to
+    /// atomics and to the inside of an `UnsafeCell`. So it is undefined behaviour to register the memory of a `Vec`
+    /// or a slice and use it as such meanwhile, even if nobody looks at it while a peer writes.
     ///
     /// # Errors
-    /// As [`Context::register_buffer`]; [`Error::InvalidArgument`] for a null address or no bytes.
+    /// The same as [`Context::register_buffer`]; [`Error::InvalidArgument`] for a null address or no bytes.
     pub unsafe fn register_memory(
         &self,
         ptr: DevicePtr,
@@ -259,12 +263,13 @@ impl Context {
         RegisteredMemory::local(region, identity::host_id()?, platform, registrations)
     }
 
-    /// Maps a peer's memory for kernels of `gpu`, without a connection, and returns its address. Uses the first of the memory's
-    /// transports that this context serves and that maps memory; none if there is no such transport. The address is valid as
-    /// long as `memory` or a clone of it is kept, and [`RegisteredMemory::data`] returns it from now on. For a memory that was
-    /// registered here, its own address is returned.
+    /// Maps a peer's memory for kernels of `gpu`, without a connection, and returns its address. Uses the first of
+    /// the memory's transports that this context serves and that maps memory; returns `None` if there is no such
+    /// transport. The address is valid as long as `memory` or a clone of it is kept, and [`RegisteredMemory::data`]
+    /// returns it from now on. For a memory that was registered here, returns the memory's own address.
     ///
-    /// Blocks while the memory's owner is asked, for some seconds at most. What is mapped already is not mapped again.
+    /// Blocks until the memory's owner answers, for some seconds at most. Memory that is mapped already is not mapped
+    /// again.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a memory that its owner registered for local use; [`Error::NoProvider`] if this context
@@ -296,8 +301,8 @@ impl Context {
         }
     }
 
-    /// Whether [`Context::map_memory`] may return an address of this memory: it was registered here, or it is memory of a
-    /// device and this context serves a transport of it that maps memory. Does not ask the memory's owner.
+    /// Whether [`Context::map_memory`] may return an address of this memory: it was registered here, or it is memory
+    /// of a device and this context serves a transport of it that maps memory. Does not ask the memory's owner.
     #[must_use]
     pub fn may_map(&self, memory: &RegisteredMemory) -> bool {
         memory.is_local() || (memory.is_of_a_device() && self.mapping_providers(memory).next().is_some())
@@ -314,11 +319,12 @@ impl Context {
         })
     }
 
-    /// The transport among `among` that serves `gpu` best, as its provider says: of adapters, the one that is nearest to it. May
-    /// look for devices, as the first use of a transport does.
+    /// Returns the transport among `among` that serves `gpu` best, as its provider says: of several adapters, the
+    /// nearest to the GPU. May look for devices, as the first use of a transport does.
     ///
     /// # Errors
-    /// [`Error::NoProvider`] if there is none among them, with the reason; those of a context that was brought into a forked process.
+    /// [`Error::NoProvider`], with the reason, if none of them is served; the errors of a context that a forked
+    /// process inherited.
     ///
     /// ```
     /// # use mscclpp_core::{Context, Error, TransportFlags};
@@ -354,7 +360,8 @@ impl Context {
         Error::NoProvider { transport, available: self.transports(), reason }
     }
 
-    /// Words for a semaphore over `transport`, whose waits are on a GPU, for which they are in that memory, or on the host.
+    /// Returns words for a semaphore over `transport`: in the given memory of a GPU if its waits are there, else in
+    /// host memory.
     pub(crate) fn token(
         &self,
         place: Option<(&Gpu, TokenMemory)>,
@@ -371,7 +378,7 @@ impl Context {
         self.inner.slabs.status(gpu)
     }
 
-    /// Memory for tokens that kernels poll.
+    /// Allocates memory for tokens that kernels poll.
     fn device_tokens(&self, gpu: &Gpu, memory: TokenMemory, transport: Transport) -> Result<TokenSlab> {
         let (ptr, of, owner): (_, _, Arc<dyn Any + Send + Sync>) = match memory {
             TokenMemory::Device => {
@@ -404,7 +411,7 @@ impl Context {
     }
 }
 
-/// The one address that host and device have for it.
+/// Returns the address of pinned memory, which must be the same for host and device.
 fn host_address(pinned: &PinnedBuffer) -> Result<DevicePtr> {
     let host = DevicePtr::from_ptr(pinned.word(0)?.as_ptr());
     match host == pinned.ptr() {

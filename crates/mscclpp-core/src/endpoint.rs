@@ -9,17 +9,18 @@ use crate::{
     wire::{Kind, Reader, Writer},
 };
 
-/// One end of connections: where it is and how it can be reached.
+/// One end of connections: which device it is on and how it can be reached.
 ///
-/// Made by [`Context::create_endpoint`](crate::Context::create_endpoint), or by [`Endpoint::deserialize`] from what a peer
-/// sent. Cheap to clone. A connection needs one of each (or two of one process).
+/// Made by [`Context::create_endpoint`](crate::Context::create_endpoint), or by [`Endpoint::deserialize`] from the
+/// bytes that a peer sent. Cheap to clone. A connection joins one that was made here with one that came from a peer
+/// (or with another that was made here).
 #[derive(Clone)]
 pub struct Endpoint {
     info: Arc<EndpointInfo>,
     local: Option<Local>,
 }
 
-/// What is known of an endpoint where it was made.
+/// The parts of an endpoint that exist only in the process that made it.
 #[derive(Clone)]
 pub(crate) struct Local {
     pub(crate) config: EndpointConfig,
@@ -28,8 +29,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Checks that both devices come from one platform. A CPU has none; GPUs of different ones would disagree about what
-    /// their memory holds.
+    /// Checks that both devices are on the same platform. A CPU has none; GPUs of different platforms would disagree
+    /// about the contents of their memory.
     pub(crate) fn check_platform(&self, remote: &EndpointInfo) -> Result<()> {
         match &self.gpu {
             Some(gpu) if remote.device.kind == DeviceType::Gpu && remote.platform != gpu.platform() => {
@@ -58,38 +59,38 @@ impl Endpoint {
         self.local.as_ref()
     }
 
-    /// What it was made with; none for one that came from a peer, as that is not sent.
+    /// The configuration that the endpoint was made with; `None` for one that came from a peer, as it is not sent.
     #[must_use]
     pub fn config(&self) -> Option<&EndpointConfig> {
         self.local.as_ref().map(|local| &local.config)
     }
 
-    /// How it is reached.
+    /// The transport over which the endpoint is reached.
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.info.transport
     }
 
-    /// Where it is, with the number that its own process gives the device.
+    /// The device that the endpoint is on, with the number that the endpoint's own process gives it.
     #[must_use]
     pub fn device(&self) -> Device {
         self.info.device
     }
 
-    /// How many operations may wait to be sent, where its configuration says so; none for the transport's own limit, and
-    /// for an endpoint that came from a peer.
+    /// How many operations may wait to be sent, as the endpoint's configuration says; `None` for the transport's own
+    /// limit, and for an endpoint that came from a peer.
     #[must_use]
     pub fn max_write_queue_size(&self) -> Option<u32> {
         self.config().and_then(|config| config.max_write_queue_size)
     }
 
-    /// All that a peer knows of it.
+    /// Everything that a peer knows of the endpoint.
     #[must_use]
     pub fn info(&self) -> &Arc<EndpointInfo> {
         &self.info
     }
 
-    /// Bytes to send to the peer, a few hundred.
+    /// Returns the bytes to send to the peer, a few hundred.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a provider's part is over the wire's limit of 64 KiB.
@@ -115,7 +116,7 @@ impl Endpoint {
         out.finish()
     }
 
-    /// Reads what a peer's [`Endpoint::serialize`] made.
+    /// Reads the bytes that a peer's [`Endpoint::serialize`] returned.
     ///
     /// # Errors
     /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.
@@ -144,7 +145,7 @@ impl Endpoint {
     }
 }
 
-/// As a peer has it that was sent this.
+/// Makes an endpoint as a peer has it that was sent this information.
 impl From<EndpointInfo> for Endpoint {
     fn from(info: EndpointInfo) -> Self {
         Self { info: Arc::new(info), local: None }

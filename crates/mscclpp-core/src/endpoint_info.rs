@@ -8,26 +8,26 @@ use crate::{Device, Transport, identity::ProcessId};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct EndpointInfo {
-    /// How it is reached.
+    /// The transport over which the endpoint is reached.
     pub transport: Transport,
-    /// Where it is, with the number that its own process gives the device.
+    /// The device that the endpoint is on, with the number that the endpoint's own process gives it.
     pub device: Device,
-    /// The process it is in.
+    /// The process that the endpoint is in.
     pub process: ProcessId,
-    /// A number of its own in that process.
+    /// A number that no other endpoint of that process has.
     pub id: u64,
-    /// What two processes of one host have in common.
+    /// The identifier of the endpoint's node, which all processes of the node share.
     pub host: String,
-    /// Where its devices come from.
+    /// The platform of the endpoint's device.
     pub platform: Platform,
-    /// What identifies its device on that host; zeros for a CPU.
+    /// The UUID of the endpoint's device; zeros for a CPU.
     pub device_uuid: [u8; 16],
-    /// What the peer's provider needs to connect with it.
+    /// The part that the peer's provider needs to connect with the endpoint.
     pub blob: Vec<u8>,
 }
 
 impl EndpointInfo {
-    /// Whether it is in this process.
+    /// Whether the endpoint is in this process.
     #[must_use]
     pub fn is_in_this_process(&self) -> bool {
         ProcessId::current().is_ok_and(|id| id == self.process)
@@ -56,7 +56,7 @@ impl fmt::Display for EndpointInfo {
     }
 }
 
-/// The first digits of a process id are enough to tell processes of a job apart.
+/// Shows a process id in hexadecimal; its first digits are enough to tell processes of a job apart.
 struct ProcessHex(ProcessId);
 
 impl fmt::Display for ProcessHex {

@@ -5,12 +5,14 @@ use mscclpp_os::{SystemError, env::BadVariable};
 
 use crate::{Transport, TransportFlags};
 
-/// What this crate's calls return.
+/// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong between endpoints. Every variant is a situation in which a caller can do something.
+/// An error of endpoints, connections, memories, semaphores or channels. Every variant is a situation in which a
+/// caller can do something.
 ///
-/// Its text says what went wrong; the cause is its [`source`](StdError::source). [`Report`](crate::Report) shows both.
+/// The error's text says what went wrong; the cause is its [`source`](StdError::source). [`Report`](crate::Report)
+/// shows both.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,11 +22,11 @@ pub enum Error {
     /// A range that is not inside the memory it names.
     #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
     OutOfBounds {
-        /// The call and which of its memories.
+        /// The call, and the memory of it that is meant.
         what: &'static str,
-        /// First byte asked for.
+        /// The first byte of the range.
         offset: u64,
-        /// How many bytes.
+        /// The length of the range in bytes.
         len: u64,
         /// Size of the memory.
         size: u64,
@@ -34,48 +36,48 @@ pub enum Error {
     NoProvider {
         /// The transport asked for.
         transport: Transport,
-        /// What the context's providers serve here and now.
+        /// The transports that the context's providers serve in this process now.
         available: TransportFlags,
-        /// What is missing, and what to do.
+        /// The thing that is missing, and the way to get it.
         reason: String,
     },
     /// The two sides of a connection use different transports.
     #[error("transport mismatch: the local endpoint uses {local}, the remote one {remote}")]
     TransportMismatch {
-        /// Ours.
+        /// This side's transport.
         local: Transport,
-        /// The peer's.
+        /// The peer's transport.
         remote: Transport,
     },
-    /// A memory is used over a transport it was not registered for. If it was registered for none, it is for local use, as
-    /// [`RegisteredMemory`](crate::RegisteredMemory) says.
+    /// A memory is used over a transport it was not registered for. If it was registered for none, it is for local
+    /// use, as [`RegisteredMemory`](crate::RegisteredMemory) says.
     #[error("{}", not_registered(what, *transport, *registered))]
     NotRegistered {
-        /// Which memory of which call.
+        /// The memory, and the call that uses it.
         what: &'static str,
-        /// The transport needed.
+        /// The transport that the call needs.
         transport: Transport,
-        /// What it is registered for.
+        /// The transports that the memory is registered for.
         registered: TransportFlags,
     },
-    /// One side cannot reach the other this way.
+    /// One side cannot reach the other over this transport.
     #[error("{local} cannot reach {remote} over {transport}: {reason}")]
     Unreachable {
-        /// Our side.
+        /// The local device.
         local: String,
-        /// The other side.
+        /// The remote device or peer.
         remote: String,
         /// The transport.
         transport: Transport,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
-    /// Bytes that are not what they should be.
+    /// Bytes that cannot be read as the thing they should be.
     #[error("cannot read {what}: {problem}")]
     Malformed {
-        /// What was expected.
+        /// The thing that was expected.
         what: &'static str,
-        /// What was wrong, with what came instead.
+        /// The part that was wrong, with the bytes or values that came instead.
         problem: String,
     },
     /// The process at the other end is gone.
@@ -83,7 +85,7 @@ pub enum Error {
     PeerLost {
         /// The connection's label, by default what is known of the remote endpoint.
         peer: String,
-        /// How that was seen.
+        /// How the loss was noticed.
         reason: String,
     },
     /// The other end closed its side of the connection.
@@ -92,76 +94,76 @@ pub enum Error {
         /// The connection's label, by default what is known of the remote endpoint.
         peer: String,
     },
-    /// The peer has said that it failed, and why ([`Connection::tell_failure`](crate::Connection::tell_failure)).
+    /// The peer reported that it failed, and why ([`Connection::tell_failure`](crate::Connection::tell_failure)).
     #[error("{peer}'s {reason} (as it says)")]
     PeerFailed {
         /// The connection's label, by default what is known of the remote endpoint.
         peer: String,
-        /// What the peer said: what failed there, and why.
+        /// The peer's report: the part that failed there, and why.
         reason: String,
     },
-    /// Somebody here called `abort`.
+    /// This process called `abort`.
     #[error("aborted: {reason}")]
     Aborted {
-        /// What they said.
+        /// The reason given to `abort`.
         reason: String,
     },
-    /// A wait ran out of time. It has consumed nothing and can be repeated.
+    /// A wait ran out of time. It consumed nothing and can be repeated.
     #[error("{operation} did not finish within {after:?}")]
     Timeout {
-        /// What was waited for, and from whom.
+        /// The event that was waited for, and the peer it should come from.
         operation: String,
-        /// How long.
+        /// The time that the wait took.
         after: Duration,
     },
-    /// As many operations as may wait for the transport do. Nothing was taken; the call can be repeated.
+    /// The queue already holds as many waiting operations as it may. Nothing was taken; the call can be repeated.
     #[error(
         "{waiting} operations to {peer} wait for room in its queue; submit them, or drive it with progress"
     )]
     QueueFull {
         /// The connection's label.
         peer: String,
-        /// How many wait.
+        /// The number of operations that wait.
         waiting: usize,
     },
-    /// A wait inside a kernel reached its spin bound. It has consumed nothing and can be repeated.
+    /// A wait inside a kernel reached its spin bound. It consumed nothing and can be repeated.
     #[error("a wait inside a kernel reached its spin bound without a signal or packet from {peer}")]
     DeviceWaitTimedOut {
-        /// Who did not send it.
+        /// The peer that did not send it.
         peer: String,
     },
-    /// Packets that cannot be used here. Other kinds can.
+    /// Packets of this kind cannot be used over this channel. Other kinds can.
     #[error("packets between here and {peer} are refused: {reason}")]
     PacketsRefused {
-        /// Who is at the other end.
+        /// The peer at the other end.
         peer: String,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
-    /// A kernel asked a port channel for what cannot be. Nothing was moved, and the channel's waits ended.
+    /// A kernel asked a port channel for something impossible. Nothing was moved, and the channel's waits ended.
     #[error("a kernel used a port channel to {peer} {reason}")]
     TriggerRefused {
-        /// Who is at the other end.
+        /// The peer at the other end.
         peer: String,
-        /// With what, and what to do.
+        /// The values that were refused, and the remedy.
         reason: &'static str,
     },
     /// An environment variable with a malformed value.
     #[error("{variable}={value:?} is not valid: {expected}")]
     Environment {
-        /// Its name.
+        /// The variable's name.
         variable: &'static str,
-        /// Its value.
+        /// The variable's value.
         value: String,
-        /// What is allowed.
+        /// The values that are allowed.
         expected: &'static str,
     },
     /// The operating system refused something.
     #[error("{operation} failed")]
     System {
-        /// What was tried, with the values that matter.
+        /// The operation that was tried, with the values that matter.
         operation: String,
-        /// The system's own words.
+        /// The system's own error.
         source: Arc<dyn StdError + Send + Sync>,
     },
     /// A device failed.
@@ -189,7 +191,7 @@ fn not_registered(what: &str, transport: Transport, registered: TransportFlags) 
 pub struct TransportError {
     /// The transport.
     pub transport: Transport,
-    /// What its provider says.
+    /// The error that the provider returned.
     pub error: Arc<dyn StdError + Send + Sync>,
 }
 
@@ -209,7 +211,7 @@ impl StdError for TransportError {
 
 mscclpp_os::debug_as_report!(Error);
 
-/// What a semaphore or channel said of a wait is that again.
+/// Unwraps an error of this crate that a semaphore or channel reported for a wait; wraps any other GPU error.
 impl From<mscclpp_gpu::Error> for Error {
     fn from(error: mscclpp_gpu::Error) -> Self {
         let own = match &error {
@@ -238,12 +240,12 @@ impl Error {
         Self::Transport(TransportError { transport, error: Arc::new(source) })
     }
 
-    /// What the operating system refused, and its error.
+    /// Makes the error of an operation that the operating system refused, with the system's error as its source.
     pub fn system(operation: impl Into<String>, source: impl StdError + Send + Sync + 'static) -> Self {
         Self::System { operation: operation.into(), source: Arc::new(source) }
     }
 
-    /// A peer that cannot be reached from `gpu`, or from the CPU.
+    /// Makes the error of a peer that cannot be reached from `gpu`, or from the CPU.
     pub fn unreachable(
         gpu: Option<&Gpu>,
         remote: impl fmt::Display,
@@ -254,12 +256,12 @@ impl Error {
         Self::Unreachable { local, remote: remote.to_string(), transport, reason: reason.into() }
     }
 
-    /// What a peer's provider made, or somebody else made up, as `what`.
+    /// Makes the error of bytes that claim to be a provider's part of `what` and cannot be read.
     pub fn malformed_part(what: &'static str, problem: &str) -> Self {
         Self::Malformed { what, problem: format!("in the transport's part, {problem}") }
     }
 
-    /// As a stream tells it.
+    /// Converts it to the error that a stream reports for a failed wait.
     pub(crate) fn of_a_wait(self) -> mscclpp_gpu::Error {
         match self {
             Self::Gpu(error) => error,
@@ -267,7 +269,7 @@ impl Error {
         }
     }
 
-    /// The same with the peer called `label`: a provider does not know what the caller calls it.
+    /// Returns the same error with the peer called `label`: a provider does not know the caller's name for the peer.
     pub(crate) fn naming(self, label: &str) -> Self {
         match self {
             Self::PeerLost { reason, .. } => Self::PeerLost { peer: label.to_owned(), reason },

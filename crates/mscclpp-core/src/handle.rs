@@ -1,33 +1,33 @@
-//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, which have their methods.
+//! Device handles: plain structs that kernels get, laid out as in the CUDA headers, which define their methods.
 
 use std::ops::Deref;
 
 use mscclpp_gpu::KernelParam;
 
-/// What kernels do with a semaphore between two devices: `MemoryDevice2DeviceSemaphoreDeviceHandle` in the headers.
+/// The handle of a semaphore between two devices: `MemoryDevice2DeviceSemaphoreDeviceHandle` in the headers.
 ///
-/// It holds no reference: the [`DeviceToDeviceSemaphore`](crate::DeviceToDeviceSemaphore) must outlive the kernels that use
-/// it.
+/// The handle holds no reference: the [`DeviceToDeviceSemaphore`](crate::DeviceToDeviceSemaphore) must outlive the
+/// kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct DeviceToDeviceSemaphoreHandle {
-    /// Local device memory, counts the peers' signals.
+    /// A word of local device memory that counts the peers' signals.
     pub inbound_token: *mut u64,
-    /// Local device memory, counts the tokens that waits here have claimed.
+    /// A word of local device memory that counts the tokens that waits here have claimed.
     pub expected_inbound_token: *mut u64,
-    /// The peer's `inbound_token`, as mapped here.
+    /// The peer's `inbound_token`, at the address where it is mapped here.
     pub remote_inbound_token: *mut u64,
-    /// Null where atomics reach the peer's memory; else two local words: a lock, and the count of signals sent.
+    /// Null if atomics reach the peer's memory; else two local words: a lock, and the count of signals sent.
     pub outbound_lock: *mut u64,
-    /// Pinned host memory, four words: abort request, a wait timed out, a wait saw the abort, a call was refused.
+    /// Four words of pinned host memory: abort request, a wait timed out, a wait saw the abort, a call was refused.
     pub status: *mut u32,
 }
 
-/// What kernels do with a channel that only synchronises: `BaseMemoryChannelDeviceHandle` in the headers.
+/// The handle of a channel that only synchronises: `BaseMemoryChannelDeviceHandle` in the headers.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct BaseMemoryChannelHandle {
-    /// The semaphore it signals and waits on.
+    /// The semaphore that the channel signals and waits on.
     pub semaphore: DeviceToDeviceSemaphoreHandle,
 }
 
@@ -40,33 +40,33 @@ impl Deref for BaseMemoryChannelHandle {
 
 /// The handle by which kernels wait on a semaphore that hosts signal: `Host2DeviceSemaphoreDeviceHandle` in the headers.
 ///
-/// It holds no reference: the semaphore must outlive the kernels that use it.
+/// The handle holds no reference: the semaphore must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct HostToDeviceSemaphoreHandle {
-    /// Two words side by side, 16-byte aligned, in memory that this device reaches: how many signals have come from the peer's
-    /// kernels, and how many over its link.
+    /// Two adjacent words, 16-byte aligned, in memory that this device reaches: the first counts signals from the
+    /// peer's kernels, the second those over the link.
     pub inbound_token: *mut u64,
-    /// A word of local device memory: how many signals waits here have claimed.
+    /// A word of local device memory that counts the signals that waits here have claimed.
     pub expected_inbound_token: *mut u64,
-    /// Pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
+    /// Four words of pinned host memory: abort request, a wait timed out, a wait saw the abort, reserved.
     pub status: *mut u32,
-    /// In a port channel's handle, the parts that a kernel needs to make a handle of its own; else null.
+    /// In a port channel's handle, the parts of which a kernel makes a handle of its own; else null.
     pub port: *const u64,
 }
 
-/// What kernels do with a channel that moves data: `MemoryChannelDeviceHandle` in the headers.
+/// The handle of a channel that moves data: `MemoryChannelDeviceHandle` in the headers.
 ///
-/// It holds no reference: the [`MemoryChannel`](crate::MemoryChannel) must outlive the kernels that use it.
+/// The handle holds no reference: the [`MemoryChannel`](crate::MemoryChannel) must outlive the kernels that use it.
 ///
-/// Data goes between `dst`, the peer's memory, and `src`, this side's; packets go into the peer's packet buffer, which
-/// is `dst` for whoever puts them, and are taken out of `packet_buffer` by their receiver.
+/// Data goes between `dst`, the peer's memory, and `src`, this side's. Packets go into the peer's packet buffer,
+/// which is `dst` for the sender; their receiver takes them out of `packet_buffer`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct MemoryChannelHandle {
-    /// The semaphore it signals and waits on.
+    /// The semaphore that the channel signals and waits on.
     pub base: BaseMemoryChannelHandle,
-    /// The peer's memory, as mapped here.
+    /// The peer's memory, at the address where it is mapped here.
     pub dst: *mut u8,
     /// This side's memory.
     pub src: *mut u8,
@@ -74,7 +74,7 @@ pub struct MemoryChannelHandle {
     pub packet_buffer: *mut u8,
     /// [`MemoryChannelHandle::LINES_ARRIVE_WHOLE`], or 0.
     pub flags: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
 }
 
@@ -86,11 +86,12 @@ impl Deref for MemoryChannelHandle {
 }
 
 impl MemoryChannelHandle {
-    /// In `flags`: a line of 128 bytes that a warp stores arrives whole at the peer, so LL128 packets work.
+    /// The bit of `flags` that says that a line of 128 bytes stored by a warp arrives whole at the peer, so LL128
+    /// packets work.
     pub const LINES_ARRIVE_WHOLE: u32 = 1;
 }
 
-// SAFETY: pointers and numbers, plain data, laid out as in the headers (`tests/layout` compares).
+// SAFETY: the struct holds pointers and numbers, plain data, laid out as in the headers (`tests/layout` compares).
 unsafe impl KernelParam for DeviceToDeviceSemaphoreHandle {}
 // SAFETY: as above.
 unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
@@ -98,8 +99,8 @@ unsafe impl KernelParam for HostToDeviceSemaphoreHandle {}
 unsafe impl KernelParam for BaseMemoryChannelHandle {}
 // SAFETY: as above.
 unsafe impl KernelParam for MemoryChannelHandle {}
-// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for its
-// accesses itself, whichever thread the handle came from.
+// SAFETY: addresses and numbers. No safe function accesses the memory they point to; a kernel or unsafe code that
+// does is responsible for its accesses, whichever thread the handle came from.
 unsafe impl Send for DeviceToDeviceSemaphoreHandle {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceToDeviceSemaphoreHandle {}

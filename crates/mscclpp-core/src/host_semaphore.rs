@@ -14,10 +14,10 @@ use crate::{
     slab::{EXPECTED, INBOUND, INBOUND_BY_LINK},
 };
 
-/// A semaphore that hosts signal and on which kernels wait: `Host2DeviceSemaphore` of the C++ and Python API. It works over
-/// every transport. Several objects of one [`Semaphore`] share its tokens.
+/// A semaphore that hosts signal and on which kernels wait: `Host2DeviceSemaphore` of the C++ and Python API. It
+/// works over every transport. Several objects made from one [`Semaphore`] share its tokens.
 ///
-/// Port channels use the same [device handle](HostToDeviceSemaphoreHandle), and their proxy signals in place of
+/// Port channels use the same [device handle](HostToDeviceSemaphoreHandle); their proxy signals instead of
 /// [`Self::signal`].
 #[derive(Debug, Clone)]
 pub struct HostToDeviceSemaphore {
@@ -26,7 +26,7 @@ pub struct HostToDeviceSemaphore {
 }
 
 impl HostToDeviceSemaphore {
-    /// Made of `semaphore`, whose local endpoint is on a GPU.
+    /// Makes one from `semaphore`, whose local endpoint is on a GPU.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a local endpoint on the CPU.
@@ -34,25 +34,26 @@ impl HostToDeviceSemaphore {
         Ok(Self { handle: HostToDeviceSemaphoreHandle::of(semaphore)?, semaphore: semaphore.clone() })
     }
 
-    /// Signals the peer, after all earlier [writes](crate::Connection::write) of the connection. Blocks only while the transport is full,
-    /// or while what a dropped queue or service was given, with signals of this semaphore, is on its way to the peer; for 30 s
-    /// at most. Any thread may call it.
+    /// Signals the peer, after all earlier [writes](crate::Connection::write) of the connection. Blocks, for 30
+    /// seconds at most, only while the transport is full, or while a dropped queue or service still has operations on
+    /// their way to the peer, with signals of this semaphore among them. Any thread may call it.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if that takes longer: nothing was sent, and the call can be
-    /// repeated; [`Error::InvalidArgument`] while a proxy service signals over the semaphore.
+    /// [`Error::PeerLost`] and the like; [`Error::Timeout`] if that takes longer: nothing was sent, and the call can
+    /// be repeated; [`Error::InvalidArgument`] while a proxy service signals over the semaphore.
     pub fn signal(&self) -> Result<()> {
         self.semaphore.signal_from_host()
     }
 
-    /// Its semaphore.
+    /// The semaphore that this one was made from.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
-    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle that kernels need, as plain data. `self` must live until the kernels that use it are complete. As
+    /// an argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> HostToDeviceSemaphoreHandle {
         self.handle
@@ -60,10 +61,10 @@ impl HostToDeviceSemaphore {
 }
 
 impl HostToDeviceSemaphoreHandle {
-    /// The handle of a semaphore, also of one that is not signalled by hosts.
+    /// Makes the handle of a semaphore, even of one that hosts do not signal.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for one whose local endpoint is on the CPU.
+    /// [`Error::InvalidArgument`] for a semaphore whose local endpoint is on the CPU.
     pub fn of(semaphore: &Semaphore) -> Result<Self> {
         semaphore.here()?;
         let connection = semaphore.connection();
@@ -83,16 +84,16 @@ impl HostToDeviceSemaphoreHandle {
         })
     }
 
-    /// The word by which kernels of this side signal the peer of `semaphore` themselves: they add 1 with release at system
-    /// scope. None where they do not reach it, or not with atomics.
+    /// Returns the word to which kernels of this side add 1, with release at system scope, to signal the peer of
+    /// `semaphore` themselves. `None` if they do not reach the word, or not with atomics.
     #[must_use]
     pub fn direct_token(semaphore: &Semaphore) -> Option<DevicePtr> {
         semaphore.remote_token_by_device()
     }
 }
 
-/// A semaphore that hosts signal and on which hosts wait: `Host2HostSemaphore` of the C++ and Python API. Its local endpoint
-/// is on the CPU, so it is not for CUDA IPC. Several objects of one [`Semaphore`] share its tokens.
+/// A semaphore that hosts signal and on which hosts wait: `Host2HostSemaphore` of the C++ and Python API. Its local
+/// endpoint is on the CPU, so it is not for CUDA IPC. Several objects made from one [`Semaphore`] share its tokens.
 ///
 /// The peer may have a [`HostToDeviceSemaphore`] at its end, if that is on a GPU.
 #[derive(Debug, Clone)]
@@ -101,7 +102,7 @@ pub struct HostToHostSemaphore {
 }
 
 impl HostToHostSemaphore {
-    /// Made of `semaphore`, whose local endpoint is on the CPU.
+    /// Makes one from `semaphore`, whose local endpoint is on the CPU.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a local endpoint on a GPU.
@@ -116,18 +117,18 @@ impl HostToHostSemaphore {
         Ok(Self { semaphore: semaphore.clone() })
     }
 
-    /// As [`HostToDeviceSemaphore::signal`].
+    /// Signals the peer, as [`HostToDeviceSemaphore::signal`] does.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`HostToDeviceSemaphore::signal`].
     pub fn signal(&self) -> Result<()> {
         self.semaphore.signal_from_host()
     }
 
-    /// Takes a signal if there is one; what the peer wrote before is then visible. Does not block.
+    /// Takes a signal if there is one; data that the peer wrote before the signal is then visible. Does not block.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like, if there is none and none can come.
+    /// [`Error::PeerLost`] and the like, if there is no signal and none can come.
     pub fn poll(&self) -> Result<bool> {
         let words = self.words()?;
         if words.poll(Ordering::Acquire) {
@@ -140,15 +141,16 @@ impl HostToHostSemaphore {
         self.semaphore.check().map(|()| false)
     }
 
-    /// Waits for a signal and takes it. What the peer wrote before is visible then. Waits for `max_spin_count` polls at most, or
-    /// without a bound if that is negative. Ends when the connection fails or the semaphore is aborted. A long wait is logged,
-    /// as [`ContextBuilder::log_waits_after`](crate::ContextBuilder::log_waits_after) says.
+    /// Waits for a signal and takes it; data that the peer wrote before the signal is then visible. Waits for
+    /// `max_spin_count` polls at most, or without a bound if that is negative. Ends when the connection fails or the
+    /// semaphore is aborted. A long wait is logged, as
+    /// [`ContextBuilder::log_waits_after`](crate::ContextBuilder::log_waits_after) says.
     ///
     /// # Errors
     /// [`Error::Timeout`]: nothing was taken and the call can be repeated; [`Error::PeerLost`] and the like.
     pub fn wait(&self, max_spin_count: i64) -> Result<()> {
         let connection = self.semaphore.connection();
-        // Some clocks are slow to read: this one is read only once there is something to wait for.
+        // Some clocks are slow to read: the clock is read only once there is something to wait for.
         let (mut start, mut long, mut backoff) = (None, None, Backoff::default());
         let pause = || {
             let start = *start.get_or_insert_with(Instant::now);
@@ -163,7 +165,7 @@ impl HostToHostSemaphore {
             return Ok(());
         }
         match self.semaphore.check() {
-            // The word that says so may have been reset by another thread's time-out.
+            // The status word for a time-out may have been reset by another thread's time-out.
             Ok(()) | Err(Error::DeviceWaitTimedOut { .. }) => Err(Error::Timeout {
                 operation: format!("waiting for a signal from {}", connection.label()),
                 after: start.as_ref().map(Instant::elapsed).unwrap_or_default(),
@@ -172,7 +174,7 @@ impl HostToHostSemaphore {
         }
     }
 
-    /// Its semaphore.
+    /// The semaphore that this one was made from.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore

@@ -1,4 +1,4 @@
-//! What makes this process and this host recognisable to peers.
+//! Identifiers by which peers recognise this process and this node.
 
 use std::{fmt, sync::OnceLock};
 
@@ -7,7 +7,7 @@ use mscclpp_os::{env, host::Host};
 
 use crate::Result;
 
-/// A random number that stands for one process. By it a process recognises what it has serialized itself.
+/// A random number that identifies one process. By it a process recognises bytes that it has serialized itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessId([u8; 16]);
 
@@ -26,7 +26,7 @@ impl ProcessId {
             }
         };
         if !origin.is_here() {
-            // Forks of one process differ in this.
+            // Forks of the same process differ in their process id.
             for (byte, other) in id.0.iter_mut().zip(std::process::id().to_le_bytes()) {
                 *byte ^= other;
             }
@@ -34,13 +34,13 @@ impl ProcessId {
         Ok(id)
     }
 
-    /// Its bytes.
+    /// The bytes of the number.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The number of which these are the bytes.
+    /// Makes the number from its bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
@@ -53,13 +53,13 @@ impl fmt::Debug for ProcessId {
     }
 }
 
-/// `N` random bytes of the system.
+/// Returns `N` random bytes from the operating system.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(mscclpp_os::random()?)
 }
 
-/// What two processes must have in common to be on one host: `MSCCLPP_HOSTID`, else the boot id and the network
-/// namespace. The host's name is not used, because containers share and clone names.
+/// Returns the identifier that two processes share exactly if they are on one node: `MSCCLPP_HOSTID`, else the boot
+/// id and the network namespace. The node's host name is not used, because containers share and clone names.
 ///
 /// # Errors
 /// [`Error::Environment`](crate::Error::Environment) for a malformed `MSCCLPP_HOSTID`,

@@ -56,7 +56,7 @@ pub use host_semaphore::{HostToDeviceSemaphore, HostToHostSemaphore};
 pub use identity::{ProcessId, host_id};
 pub use memory::RegisteredMemory;
 pub use monitor::LinkMonitor;
-/// What the signatures of this crate name of the crate below.
+/// Types of `mscclpp_gpu` that appear in the signatures of this crate.
 pub use mscclpp_gpu::{
     Abort, DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelArgument, KernelParam, Platform,
 };

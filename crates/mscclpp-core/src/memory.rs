@@ -13,19 +13,20 @@ use crate::{
 /// A memory that can be the source or destination of transfers: one registered here, or a peer's.
 ///
 /// Made by [`Context::register_buffer`](crate::Context::register_buffer) or
-/// [`Context::register_memory`](crate::Context::register_memory), or by [`RegisteredMemory::deserialize`] from what a peer
-/// sent. That only parses: a peer's memory is mapped at its first use through a connection, or by
-/// [`Context::map_memory`](crate::Context::map_memory). Cheap to clone. When the last clone of a memory that was registered
-/// here is dropped, it is withdrawn: peers that use it later for the first time get an error.
+/// [`Context::register_memory`](crate::Context::register_memory), or by [`RegisteredMemory::deserialize`] from the
+/// bytes that a peer sent. Deserializing only parses: a peer's memory is mapped at its first use through a
+/// connection, or by [`Context::map_memory`](crate::Context::map_memory). Cheap to clone. When the last clone of a
+/// memory that was registered here is dropped, the registration ends: peers that use the memory later for the first
+/// time get an error.
 ///
 /// # Memory for local use
 /// A memory may be registered for no transport ([`TransportFlags::NONE`]). It has an address and a size, and can be
 /// 1. the `src` and the `packet_buffer` of a memory channel, whose kernels need only the address;
 /// 2. the source of writes and of port channels' puts, over transports that read any memory of this process. CUDA IPC
-///    (device memory) and Ethernet do; over other transports it is [`Error::NotRegistered`].
+///    (device memory) and Ethernet do; other transports return [`Error::NotRegistered`].
 ///
-/// Peers cannot use it: if it is sent to one, its use there is [`Error::NotRegistered`]. A memory that is registered for some
-/// transports is used only over these, at both ends.
+/// Peers cannot use it: if it is sent to a peer, its use there is [`Error::NotRegistered`]. A memory that is
+/// registered for some transports is used only over these, at both ends.
 #[derive(Clone)]
 pub struct RegisteredMemory {
     inner: OfProcess<Arc<Inner>>,
@@ -34,9 +35,9 @@ pub struct RegisteredMemory {
 struct Inner {
     info: MemoryInfo,
     local: Option<LocalParts>,
-    /// Held while one is made, which may take long.
+    /// Held while an import is made, which may take long.
     imports: Mutex<Vec<(ImportKey, Arc<dyn RemoteRegion>)>>,
-    /// The address of the first of them that has one. They stay as long as this.
+    /// The address of the first import that has one. Imports stay as long as this struct.
     mapped: OnceLock<DevicePtr>,
 }
 
@@ -45,11 +46,11 @@ impl KernelObject for Inner {}
 struct LocalParts {
     region: Arc<MemoryRegion>,
     registrations: Vec<(Transport, Arc<dyn Registration>)>,
-    /// Of memory without registrations: what queues write from it with, made at the first use.
+    /// For memory without registrations, the sources that queues write from, made at the first use.
     sources: Mutex<Vec<(Transport, Arc<dyn Registration>)>>,
 }
 
-/// One mapping per transport and device that looks at it.
+/// The key of a mapping: there is one per transport and device that accesses the memory.
 #[derive(PartialEq, Eq)]
 struct ImportKey {
     transport: Transport,
@@ -91,10 +92,11 @@ impl RegisteredMemory {
         Self { inner: OfProcess::new(Arc::new(inner)) }
     }
 
-    /// Its address in this process. A peer's memory has one once it is mapped, and none before: by
-    /// [`Context::map_memory`](crate::Context::map_memory), or by its first use through a connection whose transport maps
-    /// memory. If it is mapped for several devices, this is the first mapping. A memory that a communicator received is
-    /// mapped already, if that is possible. Does not block, not even while another thread maps the memory.
+    /// The memory's address in this process. A peer's memory has one only once it is mapped: by
+    /// [`Context::map_memory`](crate::Context::map_memory), or by its first use through a connection whose transport
+    /// maps memory. If it is mapped for several devices, this is the first mapping. A memory that a communicator
+    /// received is mapped already, if that is possible. Does not block, not even while another thread maps the
+    /// memory.
     #[must_use]
     pub fn data(&self) -> Option<DevicePtr> {
         match &self.inner.local {
@@ -103,36 +105,37 @@ impl RegisteredMemory {
         }
     }
 
-    /// Its length in bytes.
+    /// The memory's length in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.inner.info.len
     }
 
-    /// The transports over which it can be used.
+    /// The transports over which the memory can be used.
     #[must_use]
     pub fn transports(&self) -> TransportFlags {
         self.inner.info.blobs.iter().map(|(t, _)| *t).collect()
     }
 
-    /// Whether this value, or the one from which it was cloned, is the registration itself, and not what a peer sent.
+    /// Whether this value, or the one from which it was cloned, is the registration itself, and not made from bytes.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.inner.local.is_some()
     }
 
-    /// The device whose memory it is, if it was registered in this process; none for host memory, and for a peer's memory.
+    /// The device that holds the memory, if it was registered in this process; `None` for host memory, and for a
+    /// peer's memory.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.inner.local.as_ref().and_then(|local| local.region.gpu())
     }
 
-    /// Whether its owner said that it is device memory.
+    /// Whether the memory's owner declared it to be device memory.
     pub(crate) fn is_of_a_device(&self) -> bool {
         self.inner.info.device_uuid != [0; 16]
     }
 
-    /// Of a peer's memory, its mappings.
+    /// The object that launches keep alive. It holds the mappings of a peer's memory.
     pub(crate) fn owner(&self) -> Owner {
         Arc::clone(&self.inner) as Owner
     }
@@ -141,7 +144,7 @@ impl RegisteredMemory {
         self.inner.info.process
     }
 
-    /// The region of a memory registered here, for `transport` or for none.
+    /// Returns the region of a memory registered here, for `transport` or for none.
     pub(crate) fn local_region(
         &self,
         what: &'static str,
@@ -154,8 +157,9 @@ impl RegisteredMemory {
         }
     }
 
-    /// What a queue over `transport` writes from this memory with, which must have been registered here, for that transport
-    /// or for none. `local_source` is asked for what is not registered.
+    /// Returns the registration that a queue over `transport` needs to write from this memory, which must have been
+    /// registered here, for that transport or for none. For memory that was registered for none, `local_source` makes
+    /// it.
     pub(crate) fn source(
         &self,
         what: &'static str,
@@ -180,7 +184,7 @@ impl RegisteredMemory {
         Error::NotRegistered { what, transport, registered: self.transports() }
     }
 
-    /// The mapping of this memory for `transport` and `gpu`, made by `import` the first time.
+    /// Returns the mapping of this memory for `transport` and `gpu`, made by `import` the first time.
     pub(crate) fn imported(
         &self,
         what: &'static str,
@@ -236,7 +240,7 @@ impl RegisteredMemory {
         Ok(region)
     }
 
-    /// Bytes to send to a peer, a few hundred.
+    /// Returns the bytes to send to a peer, a few hundred.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the providers' parts are over the wire's limit of 64 KiB.
@@ -257,7 +261,7 @@ impl RegisteredMemory {
         out.finish()
     }
 
-    /// Reads bytes that a peer's [`RegisteredMemory::serialize`] made. Only parses: nothing is mapped yet.
+    /// Reads bytes that a peer's [`RegisteredMemory::serialize`] returned. Only parses: nothing is mapped yet.
     ///
     /// # Errors
     /// [`Error::Malformed`] for bytes that are truncated, foreign, of another version or of another kind.

@@ -1,4 +1,4 @@
-//! Whether a connection is alive, and who must be told when it is not.
+//! The health of a connection, and the semaphores whose waits end when it fails.
 
 use std::{
     fmt,
@@ -9,21 +9,22 @@ use parking_lot::Mutex;
 
 use crate::{Error, Report};
 
-/// Something whose device waits end when a connection fails.
+/// An object whose device waits end when a connection fails.
 pub(crate) trait Abortable: Send + Sync {
-    /// Called at most once per failure, from any thread; must not block.
+    /// Ends the object's waits. Called at most once per failure, from any thread; must not block.
     fn abort(&self, reason: &Error);
 }
 
-/// The health of one connection, shared by its owner and its transport. Clones are the same.
+/// The health of one connection, shared by its owner and its transport. Clones share one state.
 ///
 /// Invariants:
 /// 1. `failure` is set at most once and never changes; the first failure wins.
-/// 2. Every target is aborted exactly once after a failure: `watch` and [`LinkMonitor::fail`] both look
-///    at `failure` under the lock of `targets`, so that a target is either in the list when the failure comes or sees
-///    the failure itself.
-/// 3. The thread that fails a connection is never the last owner of a target, whose memory it might have to wait for to
-///    be freed: it aborts under that lock, and an owner takes its target out under it before it lets go of it.
+/// 2. Every target is aborted exactly once after a failure: `watch` and [`LinkMonitor::fail`] both read `failure`
+///    under the lock of `targets`, so that a target is either in the list when the failure comes or sees the failure
+///    itself.
+/// 3. The thread that fails a connection never becomes the last owner of a target, since freeing the target's memory
+///    may block: it aborts targets under that lock, and an owner removes its target under the same lock before it
+///    drops it.
 #[derive(Clone)]
 pub struct LinkMonitor {
     inner: Arc<Inner>,
@@ -36,7 +37,7 @@ struct Inner {
 }
 
 impl LinkMonitor {
-    /// The most bytes of a reason that a peer gives for its failure.
+    /// The most bytes that are kept of a peer's reason for its failure.
     pub const MAX_REASON: usize = 480;
 
     pub(crate) fn new(label: String) -> Self {
@@ -49,18 +50,20 @@ impl LinkMonitor {
         }
     }
 
-    /// The transport has seen that the peer is gone without a goodbye.
+    /// Fails the connection: the transport has seen that the peer is gone without having closed its side.
     pub fn lost(&self, reason: impl fmt::Display) {
         self.fail(Error::PeerLost { peer: self.label(), reason: reason.to_string() });
     }
 
-    /// The peer said goodbye.
+    /// Fails the connection: the peer closed its side.
     pub fn closed(&self) {
         self.fail(Error::PeerClosed { peer: self.label() });
     }
 
-    /// The peer has said that it failed ([`provider::Link::tell_failure`](crate::provider::Link::tell_failure)). `reason` may be anything that a peer can
-    /// send: at most [`LinkMonitor::MAX_REASON`] bytes of it are kept, and what is not printable is escaped.
+    /// Fails the connection: the peer has said that it failed
+    /// ([`provider::Link::tell_failure`](crate::provider::Link::tell_failure)). `reason` may be anything that a peer
+    /// can send: at most [`LinkMonitor::MAX_REASON`] bytes of it are kept, and characters that are not printable are
+    /// escaped.
     pub fn peer_failed(&self, reason: &[u8]) {
         let reason = String::from_utf8_lossy(&reason[..reason.len().min(Self::MAX_REASON)]);
         let printable = |c: char| match c {
@@ -71,8 +74,8 @@ impl LinkMonitor {
         self.fail(Error::PeerFailed { peer: self.label(), reason });
     }
 
-    /// The connection cannot be used any more, for this reason. The first failure counts; later ones are ignored. Waits of
-    /// kernels on the connection's semaphores end. Does not wait for them.
+    /// Fails the connection with `error`. The first failure counts; later ones are ignored. Waits of kernels on the
+    /// connection's semaphores end; the call does not block until they have.
     pub fn fail(&self, error: Error) {
         let mut targets = self.inner.targets.lock();
         if self.inner.failure.set(error).is_err() {
@@ -86,10 +89,10 @@ impl LinkMonitor {
         tracing::info!(target: "mscclpp::conn", peer = %self.label(), error = %Report(error), "connection failed");
     }
 
-    /// Whether the connection still works.
+    /// Checks that the connection still works.
     ///
     /// # Errors
-    /// What it failed with, if it did.
+    /// The error that the connection failed with.
     pub fn check(&self) -> crate::Result<()> {
         self.inner.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -104,7 +107,7 @@ impl LinkMonitor {
         *self.inner.label.lock() = label;
     }
 
-    /// Aborts `target` when the connection fails, at once if it has.
+    /// Aborts `target` when the connection fails, or at once if it has failed.
     pub(crate) fn watch(&self, target: &Arc<dyn Abortable>) {
         {
             let mut targets = self.inner.targets.lock();
@@ -118,7 +121,7 @@ impl LinkMonitor {
         }
     }
 
-    /// Ends the watch of `target`, or waits until it is aborted if that is being done.
+    /// Ends the watch of `target`. If `target` is just being aborted, blocks until that is done.
     pub(crate) fn unwatch(&self, target: *const dyn Abortable) {
         self.inner.targets.lock().retain(|watched| !std::ptr::addr_eq(watched.as_ptr(), target));
     }
@@ -169,7 +172,7 @@ mod tests {
         assert_eq!(said(&[b'x'; 10_000]).matches('x').count(), LinkMonitor::MAX_REASON);
     }
 
-    /// Says that it is being aborted, and takes its time: until its owner has left, or for a moment.
+    /// A target that reports when its abort begins, and ends it when its owner has left, or after a moment.
     struct Slow {
         begun: mpsc::Sender<()>,
         left: Mutex<mpsc::Receiver<()>>,

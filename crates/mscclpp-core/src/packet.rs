@@ -1,17 +1,18 @@
-//! The formats of packets: data that carries its own validity. `packet_device.hpp` has what kernels do with them.
+//! The formats of packets: data with flags that tell the receiver that it has arrived. `packet_device.hpp` defines
+//! what kernels do with them.
 
 /// A packet format of the device API: [`LL8Packet`], [`LL16Packet`] or [`LL128Packet`].
 pub trait Packet: sealed::Sealed {
-    /// Bytes that a packet takes in a packet buffer. Packets are aligned to their size.
+    /// The bytes that a packet takes in a packet buffer. Packets are aligned to their size.
     const SIZE: u64;
 
-    /// Bytes of data in a packet.
+    /// The bytes of data in a packet.
     const PAYLOAD: u64;
 
-    /// How many threads, side by side, store or load a packet together.
+    /// The number of adjacent threads that store or load a packet together.
     const LANES: u32;
 
-    /// How large a packet buffer must be for `bytes` bytes of data put at its start.
+    /// Returns the size that a packet buffer needs for `bytes` bytes of data put at its start.
     ///
     /// ```
     /// # use mscclpp_core::{LL8Packet, LL16Packet, LL128Packet, Packet};
@@ -25,17 +26,18 @@ pub trait Packet: sealed::Sealed {
     }
 }
 
-/// 8 bytes: 4 of data, 4 of flag. The lowest latency.
+/// A packet of 8 bytes: 4 of data, 4 of flag. It has the lowest latency.
 #[derive(Debug, Clone, Copy)]
 pub enum LL8Packet {}
 
-/// 16 bytes: twice 4 of data and 4 of flag.
+/// A packet of 16 bytes: twice 4 of data and 4 of flag.
 #[derive(Debug, Clone, Copy)]
 pub enum LL16Packet {}
 
-/// 128 bytes, a line that a warp stores: 120 of data, 8 of flag.
+/// A packet of 128 bytes, a line that a warp stores: 120 of data, 8 of flag.
 ///
-/// Only for links on which such a line arrives whole; see [`MemoryChannel::check_lines`](crate::MemoryChannel::check_lines).
+/// Only for links on which such a line arrives whole; see
+/// [`MemoryChannel::check_lines`](crate::MemoryChannel::check_lines).
 #[derive(Debug, Clone, Copy)]
 pub enum LL128Packet {}
 

@@ -1,38 +1,39 @@
-//! How a host waits for signals, over abstract words, so that the same code runs on memory and under a model checker. What
-//! kernels do is in `semaphore_device.hpp`, which keeps the same invariants.
+//! How a host waits for signals, over abstract words, so that the same code runs on memory and under a model checker.
+//! `semaphore_device.hpp` is the kernels' side and keeps the same invariants.
 //!
 //! # Invariants
-//! 1. An inbound token only grows, by one per signal, and only signals write it. Where signals come in two ways it has
-//!    two words, one for each, and counts as their sum: each word has one kind of writer.
+//! 1. An inbound token only grows, by one per signal, and only signals write it. If signals come in two ways, the
+//!    token has two words, one for each way, and counts as their sum: each word has one kind of writer.
 //! 2. `expected` only grows, by one per claimed token, and only this side's waits write it.
 //! 3. Each token is claimed once. An unbounded wait claims ticket `expected + 1` at once and stays until the token
 //!    reaches it. A poll or a bounded wait reserves nothing: it claims ticket `e + 1` by compare-and-swap of
-//!    `expected` from `e`, and only when the token has reached it, so that giving up needs no giving back.
+//!    `expected` from `e`, and only when the token has reached it, so that a wait that gives up has nothing to undo.
 //! 4. No waiter is stranded: tickets are claimed without gaps, every claimed ticket is either satisfied or held by an
 //!    unbounded wait, and so `n` signals satisfy the holders of tickets up to `n`, whichever kind they are.
-//! 5. An abort is sticky, so the ticket of an aborted unbounded wait is of no use to anybody else.
+//! 5. An abort is never taken back, so nobody else misses the ticket of an aborted unbounded wait.
 //!
 //! # Ordering
-//! The release of a signal on the inbound token pairs with the acquire load of it by the wait that sees the count or a
-//! later one: signals are read-modify-writes, which form one release sequence, or release stores under a lock that
-//! orders them, so everything the signalling thread did before is visible after the wait. Claiming is relaxed: it orders nothing.
-//! The headers do the same at system scope.
+//! The release of a signal on the inbound token pairs with the acquire load of it by the wait that sees the count or
+//! a later one: signals are read-modify-writes, which form one release sequence, or release stores under a lock that
+//! orders them, so everything the signalling thread did before is visible after the wait. Claims are relaxed: they
+//! order nothing. The headers do the same at system scope.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A word that several threads or processes share.
 pub trait SharedWord {
-    /// What it holds.
+    /// The integer that the word holds.
     type Value: Copy;
-    /// How many polls of a wait there are before it looks at `abort`, each time. A model checker, which tries them all, has fewer.
+    /// The number of polls after which a wait looks at `abort`, each time. A model checker, which tries every
+    /// interleaving, has fewer.
     const POLLS_BEFORE_ABORT_CHECK: u64 = 64;
-    /// As the atomics of `std`.
+    /// Loads the value as the atomics of `std` do.
     fn load(&self, order: Ordering) -> Self::Value;
-    /// As the atomics of `std`.
+    /// Stores a value as the atomics of `std` do.
     fn store(&self, value: Self::Value, order: Ordering);
-    /// As the atomics of `std`.
+    /// Adds to the value as the atomics of `std` do.
     fn fetch_add(&self, value: Self::Value, order: Ordering) -> Self::Value;
-    /// As the atomics of `std`, with relaxed failure.
+    /// Compares and exchanges as the atomics of `std` do, with relaxed failure.
     fn compare_exchange(
         &self,
         from: Self::Value,
@@ -66,31 +67,31 @@ shared_word!(AtomicU64, u64);
 /// The words of the waiting side of a semaphore.
 #[derive(Debug)]
 pub struct SemaphoreWords<'a, W64, W32> {
-    /// Peers' signals; see invariant 1.
+    /// The peers' signals; see invariant 1.
     pub inbound: &'a W64,
-    /// Peers' signals that come by way of a link, where that is possible.
+    /// The peers' signals that come over a link, if they can come that way.
     pub inbound_by_link: Option<&'a W64>,
-    /// Tickets claimed here; see invariant 2.
+    /// The tickets claimed here; see invariant 2.
     pub expected: &'a W64,
-    /// What ends waits.
+    /// The words that end waits and say why.
     pub status: StatusWords<'a, W32>,
 }
 
-/// Through which the host ends the waits of kernels, and kernels tell what became of them.
+/// The words by which the host ends the waits of kernels, and kernels report how their waits ended.
 #[derive(Debug)]
 pub struct StatusWords<'a, W32> {
-    /// Non-zero: give up.
+    /// Non-zero to make waits give up.
     pub abort: &'a W32,
     /// Set to 1 by a wait that ran out of polls.
     pub timed_out: &'a W32,
     /// Set to 1 by a wait that saw `abort`.
     pub aborted: &'a W32,
-    /// Why a call was refused, or 0.
+    /// The reason why a call was refused, or 0.
     pub refused: &'a W32,
 }
 
 impl<'a, W32> StatusWords<'a, W32> {
-    /// Those four, in the order of the header's `StatusWord`.
+    /// Takes the four words in the order of the header's `StatusWord`.
     pub fn of(words: &'a [W32; 4]) -> Self {
         let [abort, timed_out, aborted, refused] = words;
         Self { abort, timed_out, aborted, refused }
@@ -98,8 +99,8 @@ impl<'a, W32> StatusWords<'a, W32> {
 }
 
 impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
-    /// What `got` finds, asked again and again: for ever with `max_spins < 0`, else that many times. None if it gave
-    /// up; `timed_out` or `aborted` then says why.
+    /// Calls `got` until it finds something, and returns that: for ever with `max_spins < 0`, else that many times.
+    /// Returns `None` if it gave up; `timed_out` or `aborted` then says why.
     pub fn poll_until<T>(
         &self,
         mut got: impl FnMut() -> Option<T>,
@@ -114,7 +115,7 @@ impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
             polls += 1;
             if polls.is_multiple_of(W32::POLLS_BEFORE_ABORT_CHECK) && self.abort.load(Ordering::Relaxed) != 0
             {
-                // One last look: what came before the abort still counts, also what a backoff brings.
+                // One last look: a signal from before the abort still counts, also one that `backoff` brings.
                 backoff();
                 let found = got();
                 if found.is_none() {
@@ -132,8 +133,8 @@ impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
 }
 
 impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<'_, W64, W32> {
-    /// How many signals have come, at least. Two words that only grow: the sum of what they were one after the other is
-    /// no more than what it is now.
+    /// Returns how many signals have come, at least. Both words only grow, so the sum of values that were read one
+    /// after the other is no more than the present sum.
     fn arrived(&self, order: Ordering) -> u64 {
         self.inbound.load(order) + self.inbound_by_link.map_or(0, |word| word.load(order))
     }
@@ -150,8 +151,8 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> SemaphoreWords<
         false
     }
 
-    /// Claims a token, waiting for it: for ever with `max_spins < 0`, else for that many polls. False if it gave up;
-    /// the status then says why.
+    /// Claims a token, waiting for it: for ever with `max_spins < 0`, else for that many polls. Returns false if it
+    /// gave up; the status then says why.
     pub fn wait(&self, order: Ordering, max_spins: i64, backoff: impl FnMut()) -> bool {
         let ticket = (max_spins < 0).then(|| self.expected.fetch_add(1, Ordering::Relaxed) + 1);
         let got = || match ticket {
@@ -211,7 +212,7 @@ mod tests {
         for max_spins in [-1, 1000] {
             let words = Words::default();
             let mut backoffs = 0;
-            // It arrives just before the wait looks at the abort.
+            // The signal arrives just before the wait looks at the abort.
             let store = || {
                 backoffs += 1;
                 if backoffs == AtomicU32::POLLS_BEFORE_ABORT_CHECK {

@@ -1,23 +1,25 @@
-//! What a transport brings. A provider needs no change here: see [`Transport::custom`](crate::Transport::custom).
+//! The traits that a transport implements. A new provider needs no change in this crate: see
+//! [`Transport::custom`](crate::Transport::custom).
 //!
-//! The book's page "Writing a transport" (`docs/src/writing-a-transport.md`) leads through a whole provider. This is the
-//! contract in short.
+//! The book's page "Writing a transport" (`docs/src/writing-a-transport.md`) leads through a whole provider. This
+//! page is the contract in short.
 //!
 //! # What a provider may rely on
 //! 1. Ranges were checked against the sizes of both memories before a [`Queue`] is given an [`Operation`].
-//! 2. `connect` gets endpoints whose transports [pair](TransportProvider::pairs_with), the local one opened by the same
-//!    provider, and whose GPUs, if both are on some, come from one platform.
-//! 3. What comes in [`EndpointInfo::blob`] and [`RegionInfo::blob`] are the bytes that the peer's provider made, or
-//!    that somebody else made up: parse them as hostile.
+//! 2. `connect` gets endpoints whose transports [pair](TransportProvider::pairs_with); the local one was opened by
+//!    the same provider, and GPUs at both ends are of one platform.
+//! 3. The bytes in [`EndpointInfo::blob`] and [`RegionInfo::blob`] were made by the peer's provider or made up by
+//!    somebody else: parse them as hostile.
 //!
 //! # What a provider promises
 //! 1. Operations of one [`Queue`] take effect in the order in which they were given: whoever sees the value of an
-//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue. Of two writes to the same
-//!    bytes with no update or flush between them, a transport may leave either, if its documentation says so.
-//! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a limit. What a queue has taken is carried out
-//!    even if nobody calls [`Queue::progress`].
-//! 3. When the peer goes, the link's [`LinkMonitor`] is told within 5 seconds, and calls in flight fail.
-//! 4. What [`Link::tell_failure`] is told, the peer's [`LinkMonitor`] is told, if the peer is connected to this side.
+//!    [`Operation::Update`] sees the data of every earlier [`Operation::Write`] of that queue. Of two writes to the
+//!    same bytes with no update or flush between them, a transport may leave either, if its documentation says so.
+//! 2. Nothing blocks but `connect`, `import` and `open_queue`, and those have a limit. Operations that a queue has
+//!    taken are carried out even if nobody calls [`Queue::progress`].
+//! 3. When the peer goes, the link's [`LinkMonitor`] is notified within 5 seconds, and calls in flight fail.
+//! 4. The reason given to [`Link::tell_failure`] reaches the peer's [`LinkMonitor`], if the peer is connected to this
+//!    side.
 
 mod routes;
 
@@ -34,34 +36,35 @@ use crate::{
 
 /// A transport, or a family of them.
 pub trait TransportProvider: Send + Sync {
-    /// Which transports it serves here and now.
+    /// The transports that the provider serves in this process now.
     fn transports(&self) -> TransportFlags;
 
-    /// Why it does not serve `transport` here and now, if that is one of its own: what is missing, and what to do. It is part
-    /// of the error that a user gets.
+    /// Returns the reason why the provider does not serve `transport` in this process now, if that is one of its own:
+    /// the thing that is missing, and the remedy. The reason becomes part of the error that a user gets.
     fn why_not(&self, transport: Transport) -> Option<String> {
         let _ = transport;
         None
     }
 
-    /// Of several transports of this provider, the one that serves `gpu` best, as the adapter that is nearest to it. The default:
-    /// none is better than others.
+    /// Returns the transport of this provider that serves `gpu` best, such as the nearest adapter, if it has several.
+    /// By default, none is better than others.
     fn nearest(&self, gpu: &Gpu) -> Option<Transport> {
         let _ = gpu;
         None
     }
 
-    /// Whether an endpoint of `local`, which this provider serves, can be connected with one of `remote`. The default: if they
-    /// are the same.
+    /// Whether an endpoint of `local`, which this provider serves, can be connected with one of `remote`. By default,
+    /// they must be the same.
     fn pairs_with(&self, local: Transport, remote: Transport) -> bool {
         local == remote
     }
 
-    /// Memory of the provider's own for tokens of `gpu`, where a link wants that ([`TokenMemory::Own`]): `len` bytes, which many
-    /// semaphores over `transport` share, and which are then registered as any region is. The default has none.
+    /// Allocates memory of the provider's own for tokens of `gpu`, if a link asks for it ([`TokenMemory::Own`]):
+    /// `len` bytes, which many semaphores over `transport` share, and which are then registered like any region. The
+    /// default has none.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// Fails if the memory cannot be allocated.
     fn own_tokens(&self, transport: Transport, gpu: &Gpu, len: u64) -> Result<OwnTokens> {
         let _ = (gpu, len);
         Err(Error::InvalidArgument(format!(
@@ -69,24 +72,24 @@ pub trait TransportProvider: Send + Sync {
         )))
     }
 
-    /// Opens this side's end. `gpu` is the device of the configuration, or none for a CPU.
+    /// Opens this side's end. `gpu` is the device of the configuration, `None` for a CPU.
     ///
     /// # Errors
-    /// If it cannot be opened: why, in words that a user can act on.
+    /// The reason why it cannot be opened, in words that a user can act on.
     fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>>;
 
     /// Makes `region` reachable for peers over `transport`, until the registration is dropped.
     ///
     /// # Errors
-    /// [`Error::Gpu`] for memory that cannot be shared this way, or the provider's own.
+    /// [`Error::Gpu`] for memory that cannot be shared this way, or the provider's own error.
     fn register(&self, transport: Transport, region: &Arc<MemoryRegion>) -> Result<Arc<dyn Registration>>;
 
-    /// What a queue needs to write from `region` over `transport`, if that is registered for no transport. Such memory is for
-    /// local use, and no peer may reach it. The default, none, says that memory must be registered even to be read from, as
-    /// with adapters. Asked once for each memory.
+    /// Makes the source that a queue needs to write from `region` over `transport`, for a region that is registered
+    /// for no transport. Such memory is for local use, and no peer may reach it. The default, `None`, means that
+    /// memory must be registered even to be read from, as with adapters. Called once for each memory.
     ///
     /// # Errors
-    /// If the memory cannot be read.
+    /// Fails if the memory cannot be read.
     fn local_source(
         &self,
         transport: Transport,
@@ -96,24 +99,25 @@ pub trait TransportProvider: Send + Sync {
         Ok(None)
     }
 
-    /// Makes a peer's region usable here, from `gpu` if one is given. Blocks while the peer is asked, with a bound.
+    /// Makes a peer's region usable here, from `gpu` if one is given. Blocks until the peer answers, with a bound.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::PeerLost`],
-    /// [`Error::Timeout`], or the provider's own.
+    /// [`Error::Timeout`], or the provider's own error.
     fn import(&self, region: &RegionInfo, gpu: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>>;
 
-    /// Whether what it imports over `transport` may have an address here ([`RemoteRegion::ptr`]). The default is true. If it is
-    /// false, nothing is imported just to find out ([`Context::map_memory`](crate::Context::map_memory)).
+    /// Whether a region that is imported over `transport` may have an address here ([`RemoteRegion::ptr`]). The
+    /// default is true. If it is false, nothing is imported just to find out
+    /// ([`Context::map_memory`](crate::Context::map_memory)).
     fn maps_memory(&self, transport: Transport) -> bool {
         let _ = transport;
         true
     }
 
-    /// Connects an endpoint of this provider with a peer's. Blocks while the peer answers, with a bound.
+    /// Connects an endpoint of this provider with a peer's. Blocks until the peer answers, with a bound.
     ///
     /// # Errors
-    /// As [`TransportProvider::import`].
+    /// The same as [`TransportProvider::import`].
     fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>>;
 }
 
@@ -121,7 +125,7 @@ pub trait TransportProvider: Send + Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TokenMemory {
-    /// Of the device whose kernels wait.
+    /// Memory of the device whose kernels wait.
     Device,
     /// Pinned host memory that the device reaches.
     PinnedHost,
@@ -140,9 +144,9 @@ impl OwnTokens {
     /// Memory at `ptr`, of the device `gpu`, or of the host.
     ///
     /// # Safety
-    /// At `ptr`, a multiple of 128, are as many bytes as were asked for. They are zero, nobody has references to them, and
-    /// they are valid until `owner` is dropped. Kernels of the device for which they were asked load 8 bytes at once from
-    /// there, and the host too if `gpu` is none.
+    /// At `ptr`, a multiple of 128, are as many bytes as were asked for. They are zero, nobody has references to
+    /// them, and they are valid until `owner` is dropped. Kernels of the device for which they were asked load 8
+    /// bytes at once from there, and so does the host if `gpu` is `None`.
     #[must_use]
     pub unsafe fn new(ptr: DevicePtr, gpu: Option<Gpu>, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self { ptr, gpu, owner }
@@ -153,7 +157,8 @@ mscclpp_os::debug_fields!(OwnTokens, |this| ptr: this.ptr, ..);
 
 /// This side's end of connections to come. Closed when dropped.
 pub trait LocalEndpoint: Send + Sync + Any {
-    /// What the peer's provider needs to connect, at most a few KiB. Nothing else of the configuration is sent.
+    /// The bytes that the peer's provider needs to connect, at most a few KiB. Nothing else of the configuration is
+    /// sent.
     fn blob(&self) -> &[u8];
 }
 
@@ -163,22 +168,23 @@ pub trait LocalEndpoint: Send + Sync + Any {
 /// A provider whose own code writes to the region for peers has stopped doing so when the drop returns, since the owner may
 /// free the memory then.
 pub trait Registration: Send + Sync + Any {
-    /// What the peer's provider needs to import the region, at most a few KiB; nothing for a local source.
+    /// The bytes that the peer's provider needs to import the region, at most a few KiB; nothing for a local source.
     fn blob(&self) -> &[u8];
 }
 
-/// A peer's region, usable here. Unmapped when dropped.
+/// A peer's region, usable here. It is unmapped when dropped.
 pub trait RemoteRegion: Send + Sync + Any {
-    /// Where device code of the importing GPU reaches the region itself, if the transport allows that.
+    /// The address at which device code of the importing GPU reaches the region itself, if the transport allows that.
     fn ptr(&self) -> Option<DevicePtr>;
 
-    /// Whether device code may use atomic operations there too. Only asked where [`RemoteRegion::ptr`] is some.
+    /// Whether device code may use atomic operations on the region too. Only called if [`RemoteRegion::ptr`] is
+    /// `Some`.
     fn native_atomics(&self) -> bool {
         false
     }
 
-    /// Whether the 128 bytes that the threads of a warp store at once arrive there in one piece, so that a reader that sees a
-    /// part of them sees all of them. Only asked where [`RemoteRegion::ptr`] is some.
+    /// Whether the 128 bytes that the threads of a warp store at once arrive in the region as a whole, so that a
+    /// reader that sees some of them sees all of them. Only called if [`RemoteRegion::ptr`] is `Some`.
     fn whole_lines(&self) -> bool {
         false
     }
@@ -191,44 +197,45 @@ pub trait Link: Send + Sync + Any {
     /// The link outlives its queues.
     ///
     /// # Errors
-    /// [`Error::PeerLost`], or the provider's own.
+    /// [`Error::PeerLost`], or the provider's own error.
     fn open_queue(&self) -> Result<Box<dyn Queue>>;
 
-    /// In which memory the tokens are that the peer raises over this link and kernels of this side's GPU poll. It decides how
-    /// fast a signal is seen, and how it can be kept behind the data. Asked for each semaphore, and the same each time. The
-    /// default is device memory. Endpoints on a CPU use host memory, without asking.
+    /// The memory in which the tokens are that the peer raises over this link and kernels of this side's GPU poll. It
+    /// decides how fast a signal is seen, and how a token is kept from overtaking its data. Called for each
+    /// semaphore, and returns the same each time. The default is device memory. Endpoints on a CPU use host memory,
+    /// without a call.
     ///
     /// # Errors
-    /// If there is none in which a token stays behind its data.
+    /// Fails if there is no memory in which a token is seen only after the data sent before it.
     fn token_memory(&self) -> Result<TokenMemory> {
         Ok(TokenMemory::Device)
     }
 
-    /// Carries out what has come for this side, where that is left to a thread of the transport, such as storing tokens. A host
-    /// thread calls it again and again while it waits for a signal over this link, so that it need not wait for that other
-    /// thread to wake up. Does not block. Returns whether something had come; the caller then looks at its token at once. Most
-    /// transports have nothing to do here.
+    /// Carries out operations that have come for this side and wait for a thread of the transport, such as storing
+    /// tokens. A host thread calls it again and again while it waits for a signal over this link, so that it need not
+    /// wait for that other thread to wake up. Does not block. Returns whether something had come; the caller then
+    /// looks at its token at once. Most transports have nothing to do here.
     fn progress_inbound(&self) -> bool {
         false
     }
 
-    /// Tells the peer that this side has failed, so that nobody waits there for what will not come: the monitor of the peer's
-    /// link to this side's endpoint hears of it, by [`LinkMonitor::peer_failed`]. At most [`LinkMonitor::MAX_REASON`]
-    /// bytes of text. Does not block, and this side goes on. A peer that has no link to this side hears nothing.
+    /// Tells the peer that this side has failed, so that nobody there waits for signals that will not come: the
+    /// monitor of the peer's link to this side's endpoint is notified, by [`LinkMonitor::peer_failed`]. `reason` has
+    /// at most [`LinkMonitor::MAX_REASON`] bytes. Does not block, and this side goes on. A peer that has no link to
+    /// this side is not notified.
     ///
-    /// The default says nothing; then waits of the peer end by their own limits.
+    /// The default sends nothing; then waits of the peer end by their own limits.
     fn tell_failure(&self, reason: &str) {
         let _ = reason;
     }
 }
 
-/// The number that a [`Queue`] knows a pair of memories by. Numbers are given by the core, one after the other from 0 on,
-/// so that they can be indices.
+/// The number of a pair of memories in a [`Queue`]. The core counts them up from 0, so that they can be indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteId(u32);
 
 impl RouteId {
-    /// A number. The core gives them; a provider makes some for tests of its queue.
+    /// Makes a number. The core numbers the routes; a provider makes numbers only for tests of its queue.
     ///
     /// ```
     /// # use mscclpp_core::provider::RouteId;
@@ -239,102 +246,105 @@ impl RouteId {
         Self(number as u32)
     }
 
-    /// The number, as an index.
+    /// Returns the number as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What a [`Queue`] is asked to do. Plain data.
+/// An operation that a [`Queue`] carries out. Plain data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Copy `len` bytes. The source does not change until a flush behind this is reached.
+    /// Copy `len` bytes. The source does not change until a later flush is reached.
     Write {
         /// The two memories.
         route: RouteId,
-        /// Where in the peer's memory.
+        /// The offset in the peer's memory.
         dst_offset: u64,
-        /// Where in the local memory.
+        /// The offset in the local memory.
         src_offset: u64,
-        /// How many bytes; may be 0.
+        /// The number of bytes; may be 0.
         len: u64,
     },
     /// Store 8 bytes, visible only after all earlier operations of this queue.
     Update {
-        /// The peer's memory; the local one, if there is one, does not matter.
+        /// The peer's memory; the local one, if there is one, is not used.
         route: RouteId,
-        /// Where in it, a multiple of 8.
+        /// The offset in that memory, a multiple of 8.
         offset: u64,
-        /// What.
+        /// The value to store.
         value: u64,
-        /// The value before this, if it is known. It is known of tokens: the peer's link has chosen their memory
-        /// ([`Link::token_memory`]), only this side changes them, and they only grow. So a transport may add the difference
-        /// instead of storing `value`.
+        /// The value before this, if it is known. It is known for tokens: the peer's link has chosen their memory
+        /// ([`Link::token_memory`]), only this side changes them, and they only grow. So a transport may add the
+        /// difference instead of storing `value`.
         previous: Option<u64>,
     },
     /// Store `value` in 8 bytes of local device memory once all earlier operations are complete at the peer, so that
-    /// kernels learn of it without the host. Only given where [`Queue::stores_completions`] is true.
+    /// kernels learn of it without the host. Only given if [`Queue::stores_completions`] is true.
     Complete {
-        /// Where, a multiple of 8.
+        /// The word's address, a multiple of 8.
         word: DevicePtr,
-        /// What.
+        /// The value to store.
         value: u64,
     },
     /// Let [`Queue::progress`] return `ticket` once all earlier operations are complete at the peer.
     Flush {
-        /// More than that of every flush before: each is one more than the last.
+        /// The flush's number: one more than that of the flush before.
         ticket: u64,
     },
 }
 
-/// Operations on their way to the peer, in the order in which they were given. Queues of one link know nothing of each
-/// other's order.
+/// Operations on their way to the peer, in the order in which they were given. Operations of different queues of a
+/// link are not ordered among each other.
 ///
-/// A queue has one owner at a time: the thread of a proxy, or under a lock whoever calls the connection. So nothing needs a
-/// lock on the path that runs for every operation. Nothing blocks, and in the long run nothing allocates. What was given
-/// before a queue is dropped is carried out or fails; meanwhile the transport keeps the memories.
+/// A queue has one owner at a time: the thread of a proxy, or under a lock whoever calls the connection. So nothing
+/// needs a lock on the path that runs for every operation. Nothing blocks, and in the long run nothing allocates.
+/// Operations that were given before a queue is dropped are carried out or fail; meanwhile the transport keeps the
+/// memories.
 pub trait Queue: Send {
-    /// Learns which memories `route` stands for from now on. Look up and downcast ([`Memories::own`]) here, once.
+    /// Learns which memories `route` stands for from now on. Look up and downcast the memories ([`Memories::own`])
+    /// here, once.
     ///
-    /// The queue keeps the memories until the route is released. Of the source it keeps the [`MemoryRegion`] and not the
-    /// registration, so that what its owner withdraws is withdrawn.
+    /// The queue keeps the memories until the route is released. Of the source it keeps the [`MemoryRegion`] and not
+    /// the registration, so that the owner can still withdraw the registration.
     ///
     /// # Errors
-    /// The provider's own: for memory of another provider, or, where there is no source, for memory on which it cannot carry out an
-    /// [`Operation::Update`], such as one that is not aligned.
+    /// The provider's own error: for memory of another provider, or, if there is no source, for memory on which it
+    /// cannot carry out an [`Operation::Update`], such as one that is not aligned.
     fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> Result<()>;
 
-    /// Nothing more will be given for `route`; its number may be used for other memories. What was given is still carried out.
+    /// Ends the use of `route`: nothing more will be given for it, and its number may be used for other memories.
+    /// Operations that were given before are still carried out.
     fn release(&mut self, route: RouteId);
 
-    /// Takes as many of the operations as there is room for, from the first on, and returns how many. Fewer than were given
-    /// means that the queue is full. That is no failure: the rest is given again later. A queue that has nothing under way
-    /// takes at least one. What is taken is carried out, also if nobody calls [`Queue::progress`].
+    /// Takes as many of the operations as there is room for, from the first on, and returns how many. Fewer than were
+    /// given means that the queue is full. That is no failure: the rest is given again later. A queue that has
+    /// nothing under way takes at least one. Operations that were taken are carried out, also if nobody calls
+    /// [`Queue::progress`].
     ///
     /// # Errors
-    /// [`Error::PeerLost`], or the provider's own. The error is about the first operation, and
-    /// nothing was taken. If a later operation cannot be started, those before it are taken.
+    /// [`Error::PeerLost`], or the provider's own error. The error is about the first operation, and nothing was
+    /// taken. If a later operation cannot be started, those before it are taken.
     ///
     /// # Safety
-    /// Routes are prepared, and writes are given only along routes with a source; ranges are inside the memories of their
-    /// routes; [`Operation::Complete`] is only given where [`Queue::stores_completions`] is true, and its word is aligned, and
-    /// valid until the store is done.
+    /// Routes are prepared, and writes are given only along routes with a source; ranges are inside the memories of
+    /// their routes; [`Operation::Complete`] is only given if [`Queue::stores_completions`] is true, and its word is
+    /// aligned, and valid until the store is done.
     unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize>;
 
-    /// Whether [`Operation::Complete`] works.
+    /// Whether the queue can carry out [`Operation::Complete`].
     fn stores_completions(&self) -> bool {
         false
     }
 
-    /// The highest ticket whose earlier operations are all complete at the peer; 0 before the first. Returns at once, and is
-    /// called again and again while somebody waits for a flush or for room. May drive the transport, if it can be driven
-    /// faster this way.
+    /// Returns the highest ticket whose earlier operations are all complete at the peer; 0 before the first. Returns
+    /// at once, and is called again and again while somebody waits for a flush or for room. May drive the transport,
+    /// if it can be driven faster this way.
     ///
     /// # Errors
-    /// [`Error::PeerLost`], or the provider's own, once a ticket can never be reached: this ends
-    /// the waiting.
+    /// [`Error::PeerLost`], or the provider's own error, once a ticket can never be reached: this ends the waiting.
     fn progress(&mut self) -> Result<u64>;
 }
 
@@ -343,20 +353,20 @@ pub trait Queue: Send {
 #[error("{0} belongs to another transport provider")]
 pub struct Foreign(pub &'static str);
 
-/// What [`TransportProvider::connect`] joins.
+/// The two endpoints that [`TransportProvider::connect`] joins.
 #[derive(Clone, Copy)]
 pub struct Ends<'a> {
     /// An endpoint that the provider has opened.
     pub local: &'a Arc<dyn LocalEndpoint>,
-    /// The peer's, whose provider may be anybody's.
+    /// The peer's endpoint, which may be of any provider.
     pub remote: &'a EndpointInfo,
 }
 
 impl<'a> Ends<'a> {
-    /// The local endpoint, as the provider's own type.
+    /// Returns the local endpoint as the provider's own type.
     ///
     /// # Errors
-    /// [`Foreign`].
+    /// [`Foreign`] if another provider made it.
     pub fn own<E: Any>(&self) -> Result<&'a E, Foreign> {
         own(&**self.local, "the local endpoint")
     }
@@ -365,17 +375,17 @@ impl<'a> Ends<'a> {
 /// The memories of a route: see [`Queue::prepare`].
 #[derive(Clone, Copy)]
 pub struct Memories<'a> {
-    /// The peer's.
+    /// The peer's memory.
     pub dst: &'a Arc<dyn RemoteRegion>,
-    /// The one to write from; none for updates.
+    /// The memory to write from; `None` for updates.
     pub src: Option<&'a Arc<dyn Registration>>,
 }
 
 impl<'a> Memories<'a> {
-    /// Both, as the provider's own types.
+    /// Returns both memories as the provider's own types.
     ///
     /// # Errors
-    /// [`Foreign`].
+    /// [`Foreign`] if another provider made one of them.
     pub fn own<D: Any, S: Any>(&self) -> Result<(&'a D, Option<&'a S>), Foreign> {
         let src = self.src.map(|src| own(&**src, "the source")).transpose()?;
         Ok((own(&**self.dst, "the destination")?, src))

@@ -11,25 +11,26 @@ use crate::{
     provider::{Memories, Operation, Queue, RouteId},
 };
 
-/// Operations of one connection for one owner, in the order in which they are given.
+/// The operations of one connection for one owner, in the order in which they are given.
 ///
 /// Made for the thread of a proxy: nothing here blocks or takes a lock, memories are looked up once
 /// ([`SendQueue::route`]), and in the long run nothing is allocated. Opened by [`Connection::open_queue`]; keeps the
-/// connection. Queues of one connection have no order among each other.
+/// connection. Operations of different queues of a connection are not ordered among each other.
 ///
-/// [`SendQueue::write`] and the like put operations behind those that wait here. [`SendQueue::submit`] hands over to the
-/// transport as many as it takes, together; so do [`SendQueue::request_flush`] and [`SendQueue::progress`]. What the transport
-/// has no room for waits here until a later call.
+/// [`SendQueue::write`] and the like put operations behind those that wait here. [`SendQueue::submit`] hands as many
+/// as the transport takes over to it, together; so do [`SendQueue::request_flush`] and [`SendQueue::progress`].
+/// Operations for which the transport has no room wait here until a later call.
 ///
-/// When it is dropped, it waits for 5 seconds at most until the transport has taken everything. If the transport does not, the
-/// connection fails, because signals were counted that will not be sent. What is taken is carried out after the drop; if
-/// signals may be among it, the drop waits for a second for that, and whoever signals next over one of its semaphores for the rest
+/// When it is dropped, it waits for 5 seconds at most until the transport has taken everything. If the transport does
+/// not, the connection fails, because signals were counted that will not be sent. Operations that were taken are
+/// carried out after the drop. If there may be signals among them, the drop waits for a second until they are
+/// complete; if they are not by then, the next to signal over one of the queue's semaphores waits for the rest
 /// ([`Semaphore::signaller`](crate::Semaphore::signaller)).
 ///
 /// ```
 /// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
 ///
-/// /// Sends all of `ours` in pieces, and signals when it is there.
+/// Sends all of `ours` in chunks, and signals when all of it has arrived.
 /// fn send(
 ///     connection: &Connection,
 ///     semaphore: &Semaphore,
@@ -53,24 +54,24 @@ use crate::{
 /// }
 /// ```
 pub struct SendQueue {
-    // Dropped in this order: first the queue, in `drop`, then the signallers, which then know where their last signals are
-    // (invariant 2 of `retired`); the connection is closed last.
+    // Dropped in this order: first the queue, in `drop`, then the signallers, which by then know behind which retired
+    // queue their last signals are (invariant 2 of `retired`); the connection is closed last.
     queue: ManuallyDrop<Box<dyn Queue>>,
     signallers: Vec<(Signaller, RouteId)>,
     routes: Vec<Option<Prepared>>,
-    /// What was given here. The transport has taken those before `taken`, which go when all have been taken, or when they
-    /// are the greater part.
+    /// The operations given to this queue. The transport has taken those before `taken`. They are removed when all
+    /// have been taken, or when the taken ones are the greater part.
     operations: Vec<Operation>,
     taken: usize,
-    /// The last ticket, and whether anything came behind it.
+    /// The last flush's ticket, and whether no operation came after it.
     ticket: u64,
     is_flushed: bool,
-    /// As the transport says; asked once.
+    /// The transport's answer to [`Queue::stores_completions`], asked for once.
     stores_completions: bool,
     connection: Connection,
 }
 
-/// A route that was prepared, and what it keeps.
+/// A route that was prepared, and the memories it keeps.
 struct Prepared {
     sizes: [u64; 2],
     _memories: [RegisteredMemory; 2],
@@ -80,19 +81,20 @@ struct Prepared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SignallerId(u32);
 
-/// How long a queue that is dropped tries to hand over what waits.
+/// How long a queue that is dropped tries to hand over the operations that wait.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it waits until that has landed, if signals may be among it. Most have by then, and need nobody to go on with them.
+/// How long a dropped queue then waits until they have landed, if signals may be among them. Most have by then, and
+/// the queue need not be retired.
 const LANDING: Duration = Duration::from_secs(1);
-/// For how many operations there is room from the beginning.
+/// The number of operations that fit without a further allocation.
 const USUALLY_WAITING: usize = 96;
 
 impl Connection {
-    /// Opens a queue of operations with an order and a flush of its own, for one owner, such as the thread of a proxy. May
-    /// block for some seconds.
+    /// Opens a queue of operations with an order and a flush of its own, for one owner, such as the thread of a
+    /// proxy. May block for some seconds.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] and the like, or the provider's own.
+    /// [`Error::PeerLost`] and the like, or the provider's own error.
     pub fn open_queue(&self) -> Result<SendQueue> {
         self.check()?;
         Ok(SendQueue::new(self.clone(), self.link_queue()?))
@@ -100,7 +102,7 @@ impl Connection {
 }
 
 impl SendQueue {
-    /// How many operations may wait here for the transport. `docs/design/queues.md` says why there is a limit.
+    /// The most operations that may wait here for the transport. `docs/design/queues.md` explains the limit.
     pub const MAX_WAITING: usize = 3 * 512;
 
     pub(crate) fn new(connection: Connection, queue: Box<dyn Queue>) -> Self {
@@ -117,14 +119,14 @@ impl SendQueue {
         }
     }
 
-    /// The connection it belongs to.
+    /// The connection that the queue belongs to.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Prepares writes from `src`, registered here, to the peer's `dst`, and keeps both. The number that it returns is for this
-    /// queue only. Maps `dst` the first time, which may block for some seconds.
+    /// Prepares writes from `src`, registered here, to the peer's `dst`, and keeps both. The number that it returns
+    /// is for this queue only. Maps `dst` the first time, which may block for some seconds.
     ///
     /// # Errors
     /// [`Error::NotRegistered`]; [`Error::InvalidArgument`] for a memory of the wrong process; errors of mapping;
@@ -141,7 +143,7 @@ impl SendQueue {
     /// Takes over the signaller of a semaphore of this connection, for [`SendQueue::signal`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a semaphore of another connection; the provider's own.
+    /// [`Error::InvalidArgument`] for a semaphore of another connection; the provider's own error.
     pub fn attach(&mut self, signaller: Signaller) -> Result<SignallerId> {
         if !signaller.connection().is(&self.connection) {
             return Err(Error::InvalidArgument(format!(
@@ -157,7 +159,7 @@ impl SendQueue {
         Ok(SignallerId(self.signallers.len() as u32 - 1))
     }
 
-    /// The semaphore of a signaller that was attached.
+    /// Returns the semaphore of a signaller that was attached.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for the number of another queue.
@@ -166,7 +168,7 @@ impl SendQueue {
         found.map(|(signaller, _)| signaller.semaphore()).ok_or_else(foreign)
     }
 
-    /// Copies `size` bytes along `route`. The source must not change until a flush behind this is reached.
+    /// Copies `size` bytes along `route`. The source must not change until a later flush is reached.
     ///
     /// # Errors
     /// [`Error::OutOfBounds`]; [`Error::InvalidArgument`] for the route of another queue; [`Error::QueueFull`] if there
@@ -195,10 +197,10 @@ impl SendQueue {
     }
 
     /// Stores `value` in the 8 bytes of local device memory at `word` once everything given so far is complete at the
-    /// peer. Kernels may wait for it there.
+    /// peer. Kernels may wait there for the value.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where [`SendQueue::stores_completions`] is false; [`Error::QueueFull`];
+    /// [`Error::InvalidArgument`] if [`SendQueue::stores_completions`] is false; [`Error::QueueFull`];
     /// [`Error::PeerLost`] and the like.
     ///
     /// # Safety
@@ -229,19 +231,20 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether so many more operations may wait here.
+    /// Whether that many more operations may wait here.
     #[must_use]
     pub fn has_room_for(&self, operations: usize) -> bool {
         self.waiting() + operations <= Self::MAX_WAITING
     }
 
-    /// How many operations wait here for room at the transport.
+    /// The number of operations that wait here for room at the transport.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.operations.len() - self.taken
     }
 
-    /// Hands over what waits here, as far as the transport takes it, in one call. Returns how many operations still wait.
+    /// Hands the waiting operations over to the transport, as many as it takes, in one call. Returns how many still
+    /// wait.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like. The same error comes again from the next call.
@@ -258,15 +261,17 @@ impl SendQueue {
             self.operations.clear();
             self.taken = 0;
         } else if self.taken > self.operations.len() / 2 {
-            // Each operation is moved once for each that was taken, at most.
+            // Each move of an operation is paid for by one that was taken, so operations are moved once on average,
+            // at most.
             self.operations.drain(..self.taken);
             self.taken = 0;
         }
         Ok(self.waiting())
     }
 
-    /// Begins a flush of everything given so far, and hands over what waits, as far as the transport takes it. Returns a ticket:
-    /// when [`SendQueue::progress`] has reached it, everything is complete at the peer. Later tickets are never lower.
+    /// Begins a flush of everything given so far, and hands the waiting operations over, as many as the transport
+    /// takes. Returns a ticket: when [`SendQueue::progress`] has reached it, everything is complete at the peer.
+    /// Later tickets are never lower.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like.
@@ -276,13 +281,13 @@ impl SendQueue {
         Ok(ticket)
     }
 
-    /// As [`SendQueue::request_flush`], without handing anything over: that is for [`SendQueue::submit`].
+    /// The same as [`SendQueue::request_flush`], but hands nothing over: that is left to [`SendQueue::submit`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`SendQueue::request_flush`].
     pub fn add_flush(&mut self) -> Result<u64> {
         self.connection.check()?;
-        // So that flushes which time out and are repeated do not pile up: there is at most one for each operation.
+        // At most one flush follows each operation, so that flushes which time out and are repeated do not pile up.
         if !self.is_flushed {
             self.ticket += 1;
             self.operations.push(Operation::Flush { ticket: self.ticket });
@@ -291,8 +296,8 @@ impl SendQueue {
         Ok(self.ticket)
     }
 
-    /// The highest ticket that has been reached. Call it again and again while you wait for one: it also hands over what waits,
-    /// and lets the transport go on.
+    /// Returns the highest ticket that has been reached. Call it again and again while you wait for one: it also
+    /// hands waiting operations over, and lets the transport go on.
     ///
     /// # Errors
     /// [`Error::PeerLost`] and the like.
@@ -308,7 +313,7 @@ fn foreign() -> Error {
 }
 
 impl SendQueue {
-    /// Hands over what waits. Whether all of it has landed, as far as that matters to signallers.
+    /// Hands over all waiting operations. Returns whether they have landed, or true if no signals can be among them.
     fn finish(&mut self) -> Result<bool> {
         let ticket = if self.signallers.is_empty() { 0 } else { self.add_flush()? };
         let (start, mut backoff) = (Instant::now(), Backoff::default());
@@ -338,12 +343,12 @@ impl SendQueue {
 
 impl Drop for SendQueue {
     fn drop(&mut self) {
-        // The queue is left alone in a forked child, whose parent goes on with it.
+        // In a forked child the queue is left alone: the parent goes on using it.
         if !self.connection.is_here() {
             return;
         }
         let has_landed = self.finish().unwrap_or_else(|error| {
-            // If the connection has failed, there is nobody to send it to.
+            // If the connection has failed, the operations cannot reach the peer anyway.
             if self.connection.check().is_ok() {
                 tracing::error!(
                     target: "mscclpp::conn", error = %Report(&error), waiting = self.waiting(),

@@ -19,12 +19,12 @@ pub struct MemoryRegion {
     ptr: DevicePtr,
     len: u64,
     gpu: Option<Gpu>,
-    /// What keeps the memory, where this library made it.
+    /// The owner of memory that this library allocated, kept alive with the region.
     _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// Regions of this process that are registered now, so that a blob that comes back home is recognised by its id.
-/// Weak: a region lives as long as its [`RegisteredMemory`].
+/// The regions of this process that are registered now. By its id, a blob that a peer sent back is recognised. The
+/// references are weak: a region lives as long as its [`RegisteredMemory`].
 static REGIONS: LazyLock<Mutex<HashMap<u64, Weak<MemoryRegion>>>> = LazyLock::new(Mutex::default);
 
 impl MemoryRegion {
@@ -50,20 +50,20 @@ impl MemoryRegion {
         self.id
     }
 
-    /// Where it starts.
+    /// The address of the region's first byte.
     #[must_use]
     pub fn ptr(&self) -> DevicePtr {
         self.ptr
     }
 
-    /// Its length in bytes, never 0.
+    /// The region's length in bytes, never 0.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// The device whose memory it is, or none for host memory.
+    /// The device that holds the memory, or `None` for host memory.
     #[must_use]
     pub fn gpu(&self) -> Option<&Gpu> {
         self.gpu.as_ref()
@@ -76,26 +76,26 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// What a provider is told about a region that it is to import.
+/// The information that a provider gets about a region that it is to import.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct RegionInfo<'a> {
-    /// The process that owns it.
+    /// The process that owns the region.
     pub process: ProcessId,
-    /// Its [`MemoryRegion::id`] there.
+    /// The region's [`MemoryRegion::id`] in that process.
     pub id: u64,
-    /// Its length in bytes, as the owner says.
+    /// The region's length in bytes, as the owner says.
     pub len: u64,
-    /// What two processes of one host have in common.
+    /// The identifier of the owner's node, which all processes of the node share.
     pub host: &'a str,
-    /// Where its owner's devices come from.
+    /// The platform of the owner's devices.
     pub platform: Platform,
-    /// What identifies its device on that host; zeros for host memory.
+    /// The UUID of the region's device; zeros for host memory.
     pub device_uuid: [u8; 16],
-    /// The transport it was registered for.
+    /// The transport that the region was registered for.
     pub transport: Transport,
-    /// What its provider needs to import it.
+    /// The bytes that the provider needs to import the region.
     pub blob: &'a [u8],
-    /// The region itself, if it is one of this process.
+    /// The region itself, if it is of this process.
     pub local: Option<Arc<MemoryRegion>>,
 }

@@ -1,20 +1,21 @@
-//! Queues whose owners are gone before all that they were given has landed at the peer.
+//! Queues that were dropped before all operations given to them had landed at the peer.
 //!
-//! What travels for a signal is the number of signals so far, and the peer stores it. So the signals of a semaphore must
-//! land in their order, and behind the data that they stand for, whichever queues they go through; and queues have no
-//! order among each other.
+//! A signal is sent as the number of signals so far, which the peer stores. So the signals of a semaphore must land
+//! in their order, and behind the data sent before them, whichever queues they go through; and operations of
+//! different queues are not ordered among each other.
 //!
 //! # Invariants
-//! 1. At any time one sender counts the signals of a semaphore: its signaller, or, under the lock of its `LinkSignals`, a
-//!    host. The count goes from one to the next with the right to signal.
-//! 2. With it goes where the signals so far are: all landed; or in the connection's own queue, through which hosts go on,
-//!    and which a new signaller has flushed; or in a queue that is retired here, for which both wait.
-//! 3. A queue counts as landed when the ticket of a flush behind everything that it was ever given is reached, or when the
-//!    connection has failed. Then nobody signals over it any more.
+//! 1. At any time one sender counts the signals of a semaphore: its signaller, or, under the lock of its
+//!    `LinkSignals`, a host. The count is passed to the next sender together with the right to signal.
+//! 2. The place of the signals sent so far is passed on too: they have all landed; or they are in the connection's
+//!    own queue, through which hosts signal too, and which a new signaller has flushed first; or they are in a queue
+//!    that is retired here, for which both hosts and signallers wait.
+//! 3. A queue counts as landed when the ticket of a flush behind everything that it was ever given is reached, or
+//!    when the connection has failed. After a failure nobody signals over it any more.
 //!
-//! By 1 and 2, the signals of a semaphore before one that is given to a different queue have landed, with all that their
-//! queues were given before (3). Those in one queue keep their order, by promise 1 of [`crate::provider`]. So no signal
-//! overtakes another, or data, and the count at the peer never falls.
+//! By 1 and 2, the signals of a semaphore before one that is given to a different queue have landed, with everything
+//! that their queues were given before (3). Signals in one queue keep their order, by promise 1 of
+//! [`crate::provider`]. So no signal overtakes another, or data, and the count at the peer never falls.
 
 use std::{
     sync::{Arc, Weak},
@@ -30,7 +31,7 @@ use crate::{
     provider::{Link, Queue},
 };
 
-/// The retired queues of a connection. A thread goes on with them for as long as there are any.
+/// The retired queues of a connection. A thread serves them as long as there are any.
 pub(crate) struct Retired {
     monitor: LinkMonitor,
     gpu: Option<Gpu>,
@@ -40,34 +41,36 @@ pub(crate) struct Retired {
 #[derive(Default)]
 struct State {
     queues: Vec<RetiredQueue>,
-    /// How many there have been.
+    /// How many queues have been retired so far.
     count: u64,
-    /// Whether there is a thread that will look at `queues` again.
+    /// Whether a thread runs that will look at `queues` again.
     has_thread: bool,
 }
 
 struct RetiredQueue {
     number: u64,
-    /// That thread drops it, or whoever drops the connection ([`Retired::clear`]). No other does: it may be the last owner of a
-    /// device's memory, and freeing that may wait for kernels, which may wait for the other threads that look here.
+    /// Dropped by that thread, or by whoever drops the connection ([`Retired::clear`]), and by no other thread: the
+    /// queue may be the last owner of a device's memory, and freeing that may wait for kernels, which may wait for
+    /// other threads that call this module.
     queue: Box<dyn Queue>,
     ticket: u64,
     has_landed: bool,
-    /// Outlives the queue.
+    /// Declared last, so that the link outlives the queue.
     _link: Arc<dyn Link>,
 }
 
-/// How long the thread rests between two looks: at first, and at most.
+/// How long the thread sleeps between two looks: at first, and at most.
 const REST: Duration = Duration::from_micros(100);
 const LONGEST_REST: Duration = Duration::from_millis(5);
 
 impl Retired {
-    /// Of a connection from `gpu`, or from the host.
+    /// Keeps retired queues of a connection from `gpu`, or from the host.
     pub(crate) fn new(monitor: LinkMonitor, gpu: Option<Gpu>) -> Arc<Self> {
         Arc::new(Self { monitor, gpu, state: Mutex::default() })
     }
 
-    /// Goes on with `queue` until `ticket` is reached, behind which nothing was given to it; its number. Does not block.
+    /// Serves `queue` until `ticket` is reached; nothing was given to it after that. Returns its number. Does not
+    /// block.
     pub(crate) fn add(self: &Arc<Self>, queue: Box<dyn Queue>, link: Arc<dyn Link>, ticket: u64) -> u64 {
         let mut state = self.state.lock();
         state.count += 1;
@@ -76,21 +79,22 @@ impl Retired {
         if !state.has_thread {
             let (this, gpu) = (Arc::downgrade(self), self.gpu.clone());
             let work = move || {
-                // Looking at a stream must not break a capture of somebody else. If this fails, looking says why.
+                // A look at a stream must not break a capture of somebody else. If this call fails, the look reports
+                // why.
                 let _ = gpu.map(|gpu| gpu.adopt_thread());
                 go_on_with(&this);
             };
             let started = thread::Builder::new().name("mscclpp-retired".to_owned()).spawn(work);
             state.has_thread = started.is_ok();
             if let Err(error) = started {
-                // Whoever waits for it goes on with it, and it goes with the connection.
+                // Without a thread, whoever waits for the queue drives it, and it is dropped with the connection.
                 tracing::warn!(target: "mscclpp::conn", %error, "no thread to go on with a queue that was dropped");
             }
         }
         number
     }
 
-    /// Whether all that the queue of that number was given has landed. Does not block.
+    /// Whether everything given to the queue of that number has landed. Does not block.
     pub(crate) fn has_landed(&self, number: u64) -> bool {
         let mut state = self.state.lock();
         self.look(&mut state);
@@ -119,7 +123,7 @@ impl Retired {
         true
     }
 
-    /// Lets go of all queues. What they were given is left to the transport.
+    /// Drops all queues. Operations given to them are left to the transport.
     pub(crate) fn clear(&self) {
         let queues = std::mem::take(&mut self.state.lock().queues);
         drop(queues);

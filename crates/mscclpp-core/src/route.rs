@@ -7,20 +7,21 @@ use crate::{
     provider::{Registration, RemoteRegion},
 };
 
-/// A pair of memories, one of this process and one of the peer's, over one connection. Keeps both, and the mapping of the
-/// peer's.
+/// A pair of memories, one of this process and one of the peer's, over one connection. It keeps both, and the mapping
+/// of the peer's memory.
 #[derive(Clone)]
 pub struct Route {
     dst: Arc<dyn RemoteRegion>,
     src: Arc<dyn Registration>,
     dst_memory: RegisteredMemory,
     src_memory: RegisteredMemory,
-    // Behind the mapping, which goes first.
+    // Declared after the mapping, which must be dropped first.
     _connection: Connection,
 }
 
 impl Route {
-    /// A route from `src`, registered here, to the peer's `dst`. Maps `dst` the first time, which may block for some seconds.
+    /// Makes a route from `src`, registered here, to the peer's `dst`. Maps `dst` the first time, which may block for
+    /// some seconds.
     ///
     /// # Errors
     /// [`NotRegistered`](crate::Error::NotRegistered); [`InvalidArgument`](crate::Error::InvalidArgument) for a memory of
@@ -50,7 +51,7 @@ impl Route {
         self.dst.ptr()
     }
 
-    /// Size in bytes of the destination and of the source.
+    /// The sizes in bytes of the destination and of the source.
     #[must_use]
     pub fn sizes(&self) -> [u64; 2] {
         [self.dst_memory.size(), self.src_memory.size()]

@@ -14,16 +14,17 @@ use crate::{
 
 /// A pair of tokens, one at each end of a connection, by which the ends signal and wait for each other.
 ///
-/// Cheap to clone. When its connection fails, it is aborted (see [`Semaphore::abort`]).
+/// Cheap to clone. It is aborted when its connection fails (see [`Semaphore::abort`]).
 ///
-/// Any number of objects may be made of it, of one kind or of several: [`DeviceToDeviceSemaphore`]s and memory channels,
-/// [`HostToDeviceSemaphore`](crate::HostToDeviceSemaphore)s, [`HostToHostSemaphore`](crate::HostToHostSemaphore)s, and the
-/// port channels of one proxy service. They are views of the same tokens: each signal through any of them adds one, and
-/// each wait through any of them, here or in a kernel, takes one. Only two things do not go together:
-/// 1. A wait of a [`DeviceToDeviceSemaphore`] or memory channel does not see signals that came over the link, from a host
-///    or a proxy. Where some may come that way, wait through a port channel or a host semaphore.
-/// 2. Only one sender at a time signals over the link. While a proxy service (or a [`Signaller`](crate::Signaller) of yours) has the semaphore, a
-///    host's `signal` is an error, and a second service is refused.
+/// Any number of objects may be made from it, of one kind or of several: [`DeviceToDeviceSemaphore`]s and memory
+/// channels, [`HostToDeviceSemaphore`](crate::HostToDeviceSemaphore)s,
+/// [`HostToHostSemaphore`](crate::HostToHostSemaphore)s, and the port channels of one proxy service. They are views
+/// of the same tokens: each signal through any of them adds one, and each wait through any of them, here or in a
+/// kernel, takes one. There are two exceptions:
+/// 1. A wait of a [`DeviceToDeviceSemaphore`] or memory channel does not see signals that came over the link, from a
+///    host or a proxy. If some may come that way, wait through a port channel or a host semaphore.
+/// 2. Only one sender at a time signals over the link. While a proxy service (or a [`Signaller`](crate::Signaller) of
+///    yours) has the semaphore, a host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
     inner: OfProcess<Arc<Inner>>,
@@ -39,22 +40,22 @@ struct Inner {
     connection: Connection,
 }
 
-/// The signals that this side sends over the link, which [`crate::retired`] keeps in their order.
+/// The sender of this side's signals over the link, which [`crate::retired`] keeps in order.
 pub(crate) enum LinkSignals {
-    /// Host semaphores send them, any number of these, through the connection's own queue.
+    /// Host semaphores, any number of them, send signals through the connection's own queue.
     ByHosts { sent: u64, last: Last },
-    /// A signaller counts them.
+    /// A signaller sends and counts the signals.
     BySignaller,
 }
 
-/// Where the last signals are.
+/// The place of the last signals that were sent.
 #[derive(Clone, Copy)]
 pub(crate) enum Last {
-    /// All have landed.
+    /// All signals have landed.
     Landed,
-    /// In the connection's own queue.
+    /// They are in the connection's own queue.
     InOwnQueue,
-    /// In the retired queue of this number.
+    /// They are in the retired queue of this number.
     InRetired(u64),
 }
 
@@ -63,14 +64,14 @@ impl KernelObject for Inner {
         vec![self.connection.label()]
     }
 
-    /// Nobody waits for long through what was aborted, though claims of waits are left there.
+    /// Reports no waits after an abort, which ends them soon, though their claims stay in the words.
     fn waits(&self) -> Vec<KernelWait> {
         let Some(gpu) = self.connection.local_gpu().filter(|_| self.waits.aborted().is_none()) else {
             return Vec::new();
         };
         let arrived = [INBOUND, INBOUND_BY_LINK].map(|word| self.block.word(word));
         let (claimed, owner) = (self.block.word(EXPECTED), Arc::new(self.block.clone()));
-        // SAFETY: words of the block, which keeps their memory; kernels of that device use them.
+        // SAFETY: the words are in the block, which keeps their memory; kernels of that device use them.
         vec![unsafe { KernelWait::counted(self.connection.label(), gpu, claimed, arrived, owner) }]
     }
 
@@ -98,7 +99,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `local` came from a peer or has made a semaphore already, or the stubs are of
-    /// different connections; errors of mapping the peer's memory; what the connection failed with, if it did.
+    /// different connections; errors of mapping the peer's memory; the error of a connection that has failed.
     pub fn new(local: &SemaphoreStub, remote: &SemaphoreStub) -> Result<Self> {
         let Some((connection, block)) = &local.local else {
             return Err(Error::InvalidArgument(
@@ -115,7 +116,7 @@ impl Semaphore {
             )));
         }
         let remote_region = connection.map("the peer's semaphore", &remote.memory)?;
-        // The peer chose where its memory starts, and kernels use atomics there.
+        // The peer chose the address at which its memory starts, and kernels use atomics there.
         let token = remote_region.ptr().map(|base| base.add(remote.offset + INBOUND));
         if let Some(token) = token.filter(|token| !token.0.is_multiple_of(8)) {
             return Err(Error::Malformed {
@@ -123,7 +124,7 @@ impl Semaphore {
                 problem: format!("its token is at {token:?}, which is not 8-byte aligned"),
             });
         }
-        // First, as it may fail: the stub can then be tried again.
+        // This comes first, as it may fail: the stub can then be tried again.
         let status = connection.context().status_words(connection.local_gpu())?;
         if !block.take() {
             return Err(Error::InvalidArgument(format!(
@@ -134,7 +135,8 @@ impl Semaphore {
         let waits = Arc::new(Waits::new(status, connection.monitor().clone()));
         let inner = OfProcess::new(Arc::new(Inner {
             remote_region,
-            // Without the connection that a stub of this very process was made over: that is its own side's to keep.
+            // A stub of this same process holds the connection it was made over, which is the other side's to keep
+            // open.
             remote: SemaphoreStub { local: None, ..remote.clone() },
             block: block.clone(),
             waits: waits.clone(),
@@ -148,7 +150,7 @@ impl Semaphore {
         Ok(Self { inner })
     }
 
-    /// That the calling process made it, and is no fork of the one that did.
+    /// Checks that the calling process made the semaphore, and is no fork of the process that did.
     pub(crate) fn here(&self) -> Result<()> {
         self.inner.here()?;
         Ok(())
@@ -158,13 +160,13 @@ impl Semaphore {
         self.inner.is_here()
     }
 
-    /// Its connection.
+    /// The connection that the semaphore is over.
     #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.inner.connection
     }
 
-    /// The memory of its local token (shared with other semaphores of the context).
+    /// The memory of the local token (shared with other semaphores of the context).
     #[must_use]
     pub fn local_memory(&self) -> &RegisteredMemory {
         self.inner.block.memory()
@@ -176,18 +178,19 @@ impl Semaphore {
         &self.inner.remote.memory
     }
 
-    /// Ends every wait on it on this side, for ever: device waits return false within about a millisecond, later ones at once.
-    /// Does not block. The peer is not told.
+    /// Ends every wait on the semaphore on this side, for ever: device waits return false within about a millisecond,
+    /// later ones at once. Does not block. The peer is not notified.
     pub fn abort(&self, reason: &str) {
-        // In a forked child nobody waits, and its parent's words are not its own.
+        // In a forked child nobody waits, and the words belong to its parent.
         if !self.is_here() {
             return;
         }
         self.inner.waits.abort(&Error::Aborted { reason: reason.to_owned() });
     }
 
-    /// Why it was aborted, if it was: by the host, because its connection failed, or because a kernel used a port channel over
-    /// it with an offset, size or id that does not fit into a trigger. Does not block, and changes nothing.
+    /// Returns the reason why the semaphore was aborted, if it was: by the host, because its connection failed, or
+    /// because a kernel used a port channel over it with an offset, size or id that does not fit into a trigger. Does
+    /// not block, and changes nothing.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         if let Err(error) = self.here() {
@@ -196,23 +199,24 @@ impl Semaphore {
         self.inner.waits.failure()
     }
 
-    /// Whether something went wrong with waits on it. Ask after the kernel that waited is complete.
+    /// Checks whether something went wrong with waits on the semaphore. Call it after the kernel that waited is
+    /// complete.
     ///
     /// # Errors
-    /// [`Semaphore::failure`], in every call. Otherwise, once for what happened since the last call, and since a synchronize of
-    /// a stream told of it ([`Stream::synchronize`](mscclpp_gpu::Stream::synchronize)):
-    /// [`Error::PacketsRefused`] if a kernel used packets that cannot be used here, or [`Error::DeviceWaitTimedOut`] if a
-    /// device wait reached its bound.
+    /// [`Semaphore::failure`], in every call. Otherwise, once for each event since the last call that was not
+    /// reported by a stream's synchronize ([`Stream::synchronize`](mscclpp_gpu::Stream::synchronize)):
+    /// [`Error::PacketsRefused`] if a kernel used packets that cannot be used here, or [`Error::DeviceWaitTimedOut`]
+    /// if a device wait reached its bound.
     pub fn check(&self) -> Result<()> {
         if let Some(error) = self.failure() {
             return Err(error);
         }
-        // A connection that is failing at this moment is about to abort this.
+        // A connection that is failing at this moment is about to abort this semaphore.
         self.inner.connection.check()?;
         self.inner.waits.check_bounds()
     }
 
-    /// See [`mscclpp_gpu::Abort::check`].
+    /// Checks the waits, as [`mscclpp_gpu::Abort::check`] does.
     pub(crate) fn check_waits(&self) -> Result<()> {
         self.here()?;
         self.inner.waits.check()
@@ -222,26 +226,26 @@ impl Semaphore {
         Ok(self.inner.here()?.link_signals.lock())
     }
 
-    /// Whether the other is a clone of this.
+    /// Whether `other` is a clone of this semaphore.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// All that handles of it point to, for launches whose kernels get a handle as a plain value
-    /// ([`KernelArgs::with_owner`](mscclpp_gpu::KernelArgs::with_owner)): they keep it, and their stream's synchronize says
-    /// what became of waits through it.
+    /// The object that owns everything that the semaphore's handles point to, for launches whose kernels get a handle
+    /// as a plain value ([`KernelArgs::with_owner`](mscclpp_gpu::KernelArgs::with_owner)): they keep it, and their
+    /// stream's synchronize reports waits through it that failed.
     #[must_use]
     pub fn owner(&self) -> Owner {
         Arc::clone(&self.inner) as Owner
     }
 
-    /// The word of the peer's token that this side's link writes: its region, and the offset in it.
+    /// The word of the peer's token that this side's link writes: its region, and its offset there.
     pub(crate) fn remote_token_by_link(&self) -> (&Arc<dyn RemoteRegion>, u64) {
         (&self.inner.remote_region, self.inner.remote.offset + INBOUND_BY_LINK)
     }
 
-    /// The word of the peer's token that device code of this side adds to, where it can reach it with atomics.
+    /// The word of the peer's token that device code of this side adds to, if it can reach the word with atomics.
     pub(crate) fn remote_token_by_device(&self) -> Option<DevicePtr> {
         let base = self.inner.remote_region.ptr().filter(|_| self.inner.remote_region.native_atomics())?;
         Some(base.add(self.inner.remote.offset + INBOUND))
@@ -264,8 +268,8 @@ mscclpp_os::debug_fields!(Semaphore, |this|
     connection: this.inner.connection, aborted: this.inner.waits.aborted()
 );
 
-/// A semaphore with kernels at both ends: `MemoryDevice2DeviceSemaphore` of the C++ and Python API. Several objects of one
-/// [`Semaphore`] share its tokens.
+/// A semaphore with kernels at both ends: `MemoryDevice2DeviceSemaphore` of the C++ and Python API. Several objects
+/// made from one [`Semaphore`] share its tokens.
 #[derive(Debug, Clone)]
 pub struct DeviceToDeviceSemaphore {
     semaphore: Semaphore,
@@ -273,7 +277,7 @@ pub struct DeviceToDeviceSemaphore {
 }
 
 impl DeviceToDeviceSemaphore {
-    /// Made of a semaphore over a transport that lets device code reach the peer's memory.
+    /// Makes one from a semaphore over a transport that lets device code reach the peer's memory.
     ///
     /// # Errors
     /// [`Error::Unreachable`] over a transport that does not; [`Error::InvalidArgument`] for a local endpoint on the CPU.
@@ -300,14 +304,15 @@ impl DeviceToDeviceSemaphore {
         Ok(Self { semaphore: semaphore.clone(), handle })
     }
 
-    /// Its semaphore.
+    /// The semaphore that this one was made from.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
     }
 
-    /// What kernels need, as plain data. `self` must live until the kernels that use it are complete. As an argument of a
-    /// launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the launch keeps alive.
+    /// The handle that kernels need, as plain data. `self` must live until the kernels that use it are complete. As
+    /// an argument of a launch, give `&self` instead ([`KernelArgs::with`](mscclpp_gpu::KernelArgs::with)), which the
+    /// launch keeps alive.
     #[must_use]
     pub fn device_handle(&self) -> DeviceToDeviceSemaphoreHandle {
         self.handle

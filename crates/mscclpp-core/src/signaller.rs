@@ -1,4 +1,4 @@
-//! Signals that go over a connection's link: who counts them, and where the last of them are ([`crate::retired`]).
+//! Signals over a connection's link: who counts them, and the place of the last of them (see [`crate::retired`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,18 +9,18 @@ use crate::{
     semaphore::{Last, LinkSignals},
 };
 
-/// How long a signaller waits until the signals of others have landed.
+/// How long a signaller waits until the signals of other senders have landed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Semaphore {
-    /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time, and while it
-    /// exists, host semaphores of this semaphore cannot signal. Its queue must not overtake earlier signals. So this blocks,
-    /// for 30 s at most, until those of hosts are at the peer, and all that the last signaller's queue was given, if that
-    /// queue was dropped.
+    /// Takes the object that counts signals sent through a [`SendQueue`](crate::SendQueue). There is one at a time,
+    /// and while it exists, host semaphores of this semaphore cannot signal. Its queue must not overtake earlier
+    /// signals. So this call blocks, for 30 seconds at most, until the signals of hosts are at the peer, and, if the
+    /// last signaller's queue was dropped, everything that queue was given.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] while somebody else has it, such as a proxy service; [`Error::Timeout`]: nothing was taken;
-    /// [`Error::PeerLost`] and the like.
+    /// [`Error::InvalidArgument`] while somebody else, such as a proxy service, has taken it; [`Error::Timeout`]:
+    /// nothing was taken; [`Error::PeerLost`] and the like.
     pub fn signaller(&self) -> Result<Signaller> {
         let mut signals = self.link_signals()?;
         let LinkSignals::ByHosts { sent, last } = *signals else { return Err(self.has_a_signaller()) };
@@ -45,7 +45,7 @@ impl Semaphore {
         }
         let (region, offset) = self.remote_token_by_link();
         let update = |route| Operation::Update { route, offset, value: *sent + 1, previous: Some(*sent) };
-        // SAFETY: the token is inside the peer's memory: reading its stub has compared them.
+        // SAFETY: the token is inside the peer's memory, which was checked when its stub was read.
         unsafe { self.connection().start(ROOM_TIMEOUT, region, None, update)? };
         *sent += 1;
         *last = Last::InOwnQueue;
@@ -61,9 +61,9 @@ impl Semaphore {
     }
 }
 
-/// Counts the signals of a [`Semaphore`] that a [`SendQueue`](crate::SendQueue) sends, to which it is attached. Each
-/// semaphore has one signaller at a time ([`Semaphore::signaller`]). When it is dropped, there may be a new one, which goes
-/// on counting, or host semaphores may signal.
+/// Counts the signals of a [`Semaphore`] that are sent by the [`SendQueue`](crate::SendQueue) to which it is
+/// attached. Each semaphore has one signaller at a time ([`Semaphore::signaller`]). When it is dropped, a new one may
+/// be taken, which goes on counting, or host semaphores may signal.
 ///
 /// A signal is the number of signals so far. It is stored at the peer behind everything that the queue was given before, so it
 /// needs no atomic operation at the peer. Several queues would not keep these numbers in order. So if its queue is dropped
@@ -71,12 +71,12 @@ impl Semaphore {
 pub struct Signaller {
     semaphore: Semaphore,
     sent: u64,
-    /// Where its last signals are, as far as those who signal next are concerned.
+    /// The place of its last signals, for those who signal next.
     last: Last,
 }
 
 impl Signaller {
-    /// The semaphore.
+    /// The semaphore whose signals it counts.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
@@ -86,22 +86,22 @@ impl Signaller {
         self.semaphore.connection()
     }
 
-    /// The peer's memory that signals are stored in, and where in it.
+    /// The peer's region that signals are stored in, and the offset there.
     pub(crate) fn target(&self) -> (&Arc<dyn RemoteRegion>, u64) {
         self.semaphore.remote_token_by_link()
     }
 
-    /// What sends the next signal, along a route to [`Signaller::target`].
+    /// Returns the operation that sends the next signal, along a route to [`Signaller::target`].
     pub(crate) fn next(&self, route: RouteId) -> Operation {
         Operation::Update { route, offset: self.target().1, value: self.sent + 1, previous: Some(self.sent) }
     }
 
-    /// The next signal was given to a queue.
+    /// Counts a signal that was given to a queue.
     pub(crate) fn count(&mut self) {
         self.sent += 1;
     }
 
-    /// Its queue was retired, with its signals.
+    /// Notes that its queue, with its signals, was retired.
     pub(crate) fn is_behind_retired(&mut self, number: u64) {
         self.last = Last::InRetired(number);
     }
@@ -109,7 +109,7 @@ impl Signaller {
 
 impl Drop for Signaller {
     fn drop(&mut self) {
-        // Not in a forked child: another thread of its parent may have the lock.
+        // In a forked child this does nothing: another thread of the parent may have held the lock.
         if let Ok(mut signals) = self.semaphore.link_signals() {
             *signals = LinkSignals::ByHosts { sent: self.sent, last: self.last };
         }

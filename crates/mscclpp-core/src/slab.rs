@@ -1,10 +1,10 @@
-//! Where semaphores get their words from: blocks cut from slabs, never used twice.
+//! The memory of semaphores: blocks cut from slabs, never used twice.
 //!
-//! Device memory comes in pieces of 2 MiB, a semaphore needs half a KiB, so many share a slab, which is registered and
-//! mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A transport may
-//! want inbound tokens outside the device; words that only kernels write stay on the device even then. A block is not
-//! handed out again after its semaphore is gone: a peer that still signals it writes into memory that nobody reads, never
-//! into the token of a newer semaphore. A slab is freed with its last block.
+//! Device memory comes in chunks of 2 MiB, a semaphore needs half a KiB, so many semaphores share a slab, which is
+//! registered and mapped by each peer once. Semaphores of endpoints on the CPU have theirs in host memory. A
+//! transport may ask for inbound tokens outside the device; words that only kernels write stay on the device even
+//! then. A block is not handed out again after its semaphore is gone: a peer that still signals it writes into memory
+//! that nobody reads, never into the token of a newer semaphore. A slab is freed with its last block.
 
 use std::{
     collections::HashMap,
@@ -19,21 +19,23 @@ use parking_lot::Mutex;
 
 use crate::{RegisteredMemory, Result, Transport, protocol::StatusWords, provider::TokenMemory};
 
-/// Bytes of a token block: four lines of 128 bytes, so that no two words with different writers share one.
+/// The bytes of a token block: four lines of 128 bytes, so that no two words with different writers share a line.
 pub(crate) const TOKEN_BLOCK: u64 = 512;
-/// Where the inbound token is in its block, two words: peers' GPUs add to the first, peers' links write the second.
+/// The offset of the inbound token in its block, two words: peers' GPUs add to the first, peers' links write the
+/// second.
 pub(crate) const INBOUND: u64 = 0;
-/// The second word of the inbound token.
+/// The offset of the inbound token's second word.
 pub(crate) const INBOUND_BY_LINK: u64 = INBOUND + 8;
-/// Where the count of claimed tokens is: own waits write this line.
+/// The offset of the count of claimed tokens: this side's waits write this line.
 pub(crate) const EXPECTED: u64 = 128;
-/// Where the lock and count of outgoing signals are: own signals write this line, where peer atomics are missing.
+/// The offset of the lock and count of outgoing signals: this side's signals write this line if atomics do not reach
+/// the peer.
 pub(crate) const OUTBOUND: u64 = 256;
 
-/// Bytes of a page. How fast a token in device memory is reached may depend on its page.
+/// The bytes of a page. How fast a token in device memory is reached may depend on its page.
 pub(crate) const TOKEN_PAGE: u64 = 4096;
 
-/// Bytes of a slab in device memory, and of one elsewhere.
+/// The bytes of a slab in device memory, and of one elsewhere.
 pub(crate) const TOKEN_SLAB: u64 = 2 << 20;
 pub(crate) const HOST_TOKEN_SLAB: u64 = 64 << 10;
 const STATUS_BLOCK: u64 = 64;
@@ -46,7 +48,7 @@ pub(crate) struct Slabs {
     status: Mutex<HashMap<usize, Slab<PinnedBuffer<AtomicU32>>>>,
 }
 
-/// A device and the memory for it, or none for the host; and a transport.
+/// A device and the kind of its memory, or `None` for the host; and a transport.
 type TokenKey = (Option<(usize, TokenMemory)>, Transport);
 
 struct Slab<M> {
@@ -55,35 +57,37 @@ struct Slab<M> {
     used: u64,
 }
 
-/// What token blocks are cut from.
+/// A slab of which token blocks are cut.
 #[derive(Clone)]
 pub(crate) struct TokenSlab {
-    /// Holds the inbound tokens.
+    /// The memory that holds the inbound tokens.
     pub(crate) memory: RegisteredMemory,
     pub(crate) len: u64,
-    /// What kernels write beside them, as large as `memory`, where that is no device memory.
+    /// Device memory, as large as `memory`, for the words that only kernels write; only if `memory` is no device
+    /// memory.
     pub(crate) beside: Option<DeviceBuffer>,
-    /// The memory again, if it is this.
+    /// The words of `memory` again, if this process allocated it as host memory.
     pub(crate) host: Option<Arc<HostWords>>,
 }
 
-/// What is cut from a slab, at a multiple of `alignment`.
+/// The size of a block to be cut from a slab, and the number that its offset must be a multiple of.
 #[derive(Clone, Copy)]
 struct Block {
     len: u64,
     alignment: u64,
 }
 
-/// Memory of one semaphore: zeroed, with a part that its peer writes.
+/// The memory of one semaphore: zeroed, with a part that its peer writes.
 #[derive(Clone)]
 pub(crate) struct TokenBlock {
     slab: TokenSlab,
     pub(crate) offset: u64,
-    /// Whether a semaphore counts here already.
+    /// Whether a semaphore uses the block already.
     taken: Arc<AtomicBool>,
 }
 
-/// What host and waits tell each other: pinned host memory, or for an endpoint on the CPU any.
+/// The words by which the host and waits notify each other: pinned host memory, or for an endpoint on the CPU any
+/// memory.
 #[derive(Clone)]
 pub(crate) enum StatusBlock {
     Pinned { slab: PinnedBuffer<AtomicU32>, offset: u64 },
@@ -91,7 +95,7 @@ pub(crate) enum StatusBlock {
 }
 
 impl Slabs {
-    /// A block at a multiple of `alignment` in its slab. `make` makes a new one.
+    /// Returns a block at a multiple of `alignment` in its slab. `make` makes a new slab.
     pub(crate) fn token(
         &self,
         place: Option<(&Gpu, TokenMemory)>,
@@ -117,8 +121,8 @@ impl Slabs {
     }
 }
 
-/// The next block of a size and alignment of the slab of `key`, from a new slab if there is none or it is used up.
-/// `allocate` gives that, and its length.
+/// Returns the next block of a size and alignment of the slab of `key`, from a new slab if there is none or it is
+/// used up. `allocate` returns a new slab and its length.
 fn cut<K: Eq + std::hash::Hash, M: Clone>(
     slabs: &mut HashMap<K, Slab<M>>,
     key: K,
@@ -138,17 +142,17 @@ fn cut<K: Eq + std::hash::Hash, M: Clone>(
 }
 
 impl TokenBlock {
-    /// True the first time.
+    /// Marks the block as used by a semaphore. Returns true the first time.
     pub(crate) fn take(&self) -> bool {
         !self.taken.swap(true, Ordering::Relaxed)
     }
 
-    /// The memory that its inbound token is in.
+    /// The memory that holds the block's inbound token.
     pub(crate) fn memory(&self) -> &RegisteredMemory {
         &self.slab.memory
     }
 
-    /// Where kernels of this side find the word at `offset` bytes of the block.
+    /// The address at which kernels of this side find the word at `offset` bytes of the block.
     pub(crate) fn word(&self, offset: u64) -> DevicePtr {
         let base = match &self.slab.beside {
             Some(beside) if offset >= EXPECTED => beside.ptr(),
@@ -157,14 +161,14 @@ impl TokenBlock {
         base.add(self.offset + offset)
     }
 
-    /// The word at `offset` bytes of the block, of a semaphore of an endpoint on the CPU.
+    /// The word at `offset` bytes of the block, for a semaphore of an endpoint on the CPU.
     pub(crate) fn host_word(&self, offset: u64) -> Option<&AtomicU64> {
         self.slab.host.as_ref()?.word(self.offset + offset)
     }
 }
 
 impl StatusBlock {
-    /// Where kernels find it; null for a semaphore that no kernel waits on.
+    /// The address at which kernels find the words; null for a semaphore that no kernel waits on.
     pub(crate) fn ptr(&self) -> DevicePtr {
         match self {
             Self::Pinned { slab, offset } => slab.ptr().add(*offset),
@@ -202,8 +206,8 @@ impl HostWords {
         Self((0..len / 128).map(|_| Line::default()).collect())
     }
 
-    /// Where they are, for transports to make pointers of, which the words allow: they are atomics, so what is derived from
-    /// the shared reference here may write all of them.
+    /// The address of the words, from which transports make pointers. The words are atomics, so a pointer derived
+    /// from the shared reference here may write all of them.
     pub(crate) fn address(&self) -> u64 {
         self.0.as_ptr().expose_provenance() as u64
     }

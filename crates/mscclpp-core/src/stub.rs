@@ -6,7 +6,7 @@ use crate::{
 
 /// One side's part of a semaphore: the token that the other side will raise.
 ///
-/// Made over a connection, sent to the peer ([`SemaphoreStub::serialize`]); two stubs make one
+/// Made over a connection and sent to the peer ([`SemaphoreStub::serialize`]); two stubs make one
 /// [`Semaphore`](crate::Semaphore) at each end.
 #[derive(Clone)]
 pub struct SemaphoreStub {
@@ -18,24 +18,25 @@ pub struct SemaphoreStub {
 }
 
 impl SemaphoreStub {
-    /// Makes a token, at zero, in the memory of the connection's local device, or where the transport wants it
-    /// ([`Link::token_memory`](crate::provider::Link::token_memory)).
+    /// Makes a token, at zero, in the memory of the connection's local device, or in the memory that the transport
+    /// asks for ([`Link::token_memory`](crate::provider::Link::token_memory)).
     ///
     /// # Errors
-    /// [`Gpu`](crate::Error::Gpu) when memory is short; the transport's own, if signals cannot be kept behind data there;
-    /// what the connection failed with, if it did.
+    /// [`Gpu`](crate::Error::Gpu) when memory is short; the transport's own error, if signals could overtake data
+    /// there; the error of a connection that has failed.
     pub fn new(connection: &Connection) -> Result<Self> {
         Self::aligned(connection, TOKEN_BLOCK)
     }
 
-    /// As [`SemaphoreStub::new`], with the token in a page of 4 KiB that has no other token yet.
+    /// The same as [`SemaphoreStub::new`], with the token in a page of 4 KiB that has no other token yet.
     ///
-    /// The page decides how far the token is from the link and from the multiprocessor that waits. That can be a tenth of the
-    /// time of a signal, or more. To find a fast page, make several semaphores in this way, time signals over each, and keep
-    /// the fastest. `Communicator::build_fastest_semaphore` of the crate `mscclpp` does this.
+    /// The page decides how far the token is from the link and from the multiprocessor that waits, which can be a
+    /// considerable part of the time of a signal. To find a fast page, make several semaphores in this way, time
+    /// signals over each, and keep the fastest. `Communicator::build_fastest_semaphore` of the crate `mscclpp` does
+    /// this.
     ///
     /// # Errors
-    /// As [`SemaphoreStub::new`].
+    /// The same as [`SemaphoreStub::new`].
     pub fn in_new_page(connection: &Connection) -> Result<Self> {
         Self::aligned(connection, TOKEN_PAGE)
     }
@@ -53,16 +54,16 @@ impl SemaphoreStub {
         })
     }
 
-    /// The memory of its token, which other semaphores of its context share.
+    /// The memory of the stub's token, which other semaphores of the context share.
     #[must_use]
     pub fn memory(&self) -> &RegisteredMemory {
         &self.memory
     }
 
-    /// Bytes to send to the peer, a few hundred.
+    /// Returns the bytes to send to the peer, a few hundred.
     ///
     /// # Errors
-    /// As [`RegisteredMemory::serialize`].
+    /// The same as [`RegisteredMemory::serialize`].
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let mut out = Writer::new(Kind::SemaphoreStub);
         out.u64(self.endpoint);
@@ -72,7 +73,7 @@ impl SemaphoreStub {
         out.finish()
     }
 
-    /// Reads what a peer's [`SemaphoreStub::serialize`] made.
+    /// Reads the bytes that a peer's [`SemaphoreStub::serialize`] returned.
     ///
     /// # Errors
     /// [`Malformed`](crate::Error::Malformed) for bytes that are truncated, foreign, of another version or of another kind.
@@ -92,10 +93,11 @@ impl SemaphoreStub {
         Ok(Self { memory, offset, endpoint, peer_endpoint, local: None })
     }
 
-    /// Several for one peer, which takes them with [`SemaphoreStub::deserialize_all`]: 64 KiB in all, about two hundred.
+    /// Returns the bytes of several stubs for one peer, which reads them with [`SemaphoreStub::deserialize_all`]: at
+    /// most 64 KiB in all, about two hundred stubs.
     ///
     /// # Errors
-    /// As [`RegisteredMemory::serialize`]; [`InvalidArgument`](crate::Error::InvalidArgument) for too many.
+    /// The same as [`RegisteredMemory::serialize`]; [`InvalidArgument`](crate::Error::InvalidArgument) for too many.
     pub fn serialize_all(stubs: &[Self]) -> Result<Vec<u8>> {
         let mut out = Writer::new(Kind::SemaphoreStubs);
         for stub in stubs {
@@ -104,10 +106,10 @@ impl SemaphoreStub {
         out.finish()
     }
 
-    /// Reads what a peer's [`SemaphoreStub::serialize_all`] made.
+    /// Reads the bytes that a peer's [`SemaphoreStub::serialize_all`] returned.
     ///
     /// # Errors
-    /// As [`SemaphoreStub::deserialize`].
+    /// The same as [`SemaphoreStub::deserialize`].
     pub fn deserialize_all(bytes: &[u8]) -> Result<Vec<Self>> {
         let mut r = Reader::open(Kind::SemaphoreStubs, bytes)?;
         let mut stubs = Vec::new();

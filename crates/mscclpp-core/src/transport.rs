@@ -8,12 +8,12 @@ use std::{
 
 /// The means by which two endpoints reach each other.
 ///
-/// It is a number, with names for the well-known ones, so that a provider outside this project can have its own
-/// ([`Transport::custom`]). Two transports are equal if their numbers are equal.
+/// A transport is a number, with names for the well-known ones, so that a provider outside this project can have its
+/// own ([`Transport::custom`]). Two transports are equal if their numbers are equal.
 #[derive(Clone, Copy)]
 pub struct Transport {
     code: u8,
-    /// Of a custom one, if it was given one.
+    /// The name of a custom transport, if it was given one.
     name: Option<&'static str>,
 }
 
@@ -21,7 +21,7 @@ const FIRST_CUSTOM: u8 = 16;
 const LAST: u8 = FIRST_CUSTOM + 15;
 
 impl Transport {
-    /// None chosen yet.
+    /// No transport was chosen yet.
     pub const UNKNOWN: Self = Self::numbered(0);
     /// Loads, stores and copies to the peer's device memory, mapped here.
     pub const CUDA_IPC: Self = Self::numbered(1);
@@ -51,15 +51,15 @@ impl Transport {
     /// Transport number `n` (0 to 15) of those that are free for providers outside this project.
     ///
     /// # Panics
-    /// If `n` is over 15.
+    /// Panics if `n` is over 15.
     #[must_use]
     pub const fn custom(n: u8) -> Self {
         assert!(n <= LAST - FIRST_CUSTOM, "custom transports are numbered 0 to 15");
         Self::numbered(FIRST_CUSTOM + n)
     }
 
-    /// A custom transport with a name for errors and logs. The name is not sent to peers, and a set of transports does not
-    /// keep it.
+    /// Returns a custom transport with a name for errors and logs. The name is not sent to peers, and a set of
+    /// transports does not keep it.
     ///
     /// ```
     /// # use mscclpp_core::Transport;
@@ -69,14 +69,14 @@ impl Transport {
     /// ```
     ///
     /// # Panics
-    /// If it is not a custom one: the others have names already.
+    /// Panics if it is not a custom transport: the others have names already.
     #[must_use]
     pub const fn named(self, name: &'static str) -> Self {
         assert!(self.code >= FIRST_CUSTOM, "only custom transports are given names");
         Self { code: self.code, name: Some(name) }
     }
 
-    /// Whether it is one of `IB0` to `IB7`.
+    /// Whether the transport is one of `IB0` to `IB7`.
     #[must_use]
     pub const fn is_ib(self) -> bool {
         self.code >= Self::IB0.code && self.code <= Self::IB7.code
@@ -141,7 +141,7 @@ pub struct UnknownTransport(String);
 impl FromStr for Transport {
     type Err = UnknownTransport;
 
-    /// Reads what `Display` writes, for the transports of this project. Upper and lower case are the same.
+    /// Reads the names that `Display` writes, for the transports of this project. Upper and lower case are the same.
     ///
     /// ```
     /// # use mscclpp_core::Transport;
@@ -164,7 +164,7 @@ impl fmt::Debug for Transport {
 /// A set of transports.
 ///
 /// The operators `|`, `&` and `^`, with their assigning forms, and `==` take another set or a single [`Transport`] on
-/// their right. On the left of `|`, `&` and `^`, too, a transport stands for the set of it alone
+/// their right. On the left of `|`, `&` and `^`, too, a transport stands for the set that holds only it
 /// ([`Transport::UNKNOWN`] for the empty set).
 ///
 /// ```
@@ -185,7 +185,7 @@ impl TransportFlags {
     pub const NONE: Self = Self(0);
     /// `IB0` to `IB7`.
     pub const ALL_IB: Self = Self(0xff << Transport::IB0.code);
-    /// Every transport this project knows: CUDA IPC, InfiniBand and Ethernet.
+    /// Every transport that this project knows: CUDA IPC, InfiniBand and Ethernet.
     pub const ALL: Self =
         Self(Self::ALL_IB.0 | 1 << Transport::CUDA_IPC.code | 1 << Transport::ETHERNET.code);
 
@@ -213,7 +213,7 @@ impl TransportFlags {
         self.0 & Self::ALL.0 == Self::ALL.0
     }
 
-    /// How many transports are in the set.
+    /// The number of transports in the set.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.0.count_ones()
@@ -231,7 +231,7 @@ impl From<Transport> for TransportFlags {
     }
 }
 
-/// An operator on sets, with a set or a transport on either side, and its assigning form.
+/// Implements an operator on sets, with a set or a transport on either side, and its assigning form.
 macro_rules! set_operator {
     ($operator:ident $method:ident, $assign:ident $assign_method:ident) => {
         impl<T: Into<TransportFlags>> $operator<T> for TransportFlags {
@@ -262,8 +262,8 @@ set_operator!(BitXor bitxor, BitXorAssign bitxor_assign);
 
 impl Not for TransportFlags {
     type Output = Self;
-    /// The transports of [`TransportFlags::ALL`] that are not in the set. Custom transports are never among them: `&` with
-    /// it takes them out.
+    /// The transports of [`TransportFlags::ALL`] that are not in the set. Custom transports are never among them: `&`
+    /// with the complement removes them.
     fn not(self) -> Self {
         Self(!self.0 & Self::ALL.0)
     }
@@ -271,7 +271,7 @@ impl Not for TransportFlags {
 
 impl Not for Transport {
     type Output = TransportFlags;
-    /// The transports of [`TransportFlags::ALL`] but this one.
+    /// The transports of [`TransportFlags::ALL`] except this one.
     fn not(self) -> TransportFlags {
         !TransportFlags::from(self)
     }

@@ -1,4 +1,4 @@
-//! What ends the waits of a semaphore's kernels, and what they say of themselves.
+//! The status words of a semaphore, which end the waits of kernels and tell how they ended.
 
 use std::sync::{
     OnceLock,
@@ -7,22 +7,22 @@ use std::sync::{
 
 use crate::{Error, LinkMonitor, Result, monitor::Abortable, protocol::StatusWords, slab::StatusBlock};
 
-/// What ends the waits of a semaphore and says why.
+/// The status words of a semaphore, and the reason why it was aborted.
 ///
-/// The connection's monitor aborts this and not the semaphore. Meanwhile a thread of the transport holds it. If that were
-/// the semaphore, the thread might become its last owner, and would have to close its own connection. The thread does not
-/// become the last owner of this either: a semaphore that is dropped waits until the monitor has let go of it. To free
-/// it, a driver may wait for kernels, whose waits only that thread can end.
+/// The connection's monitor aborts this object and not the semaphore. During the abort a thread of the transport
+/// holds the object. If it held the semaphore, the thread might become its last owner, and would have to close its
+/// own connection. The thread does not become the last owner of this object either: a semaphore that is dropped waits
+/// until the monitor has released it. Freeing its memory may wait for kernels, whose waits only that thread can end.
 pub(crate) struct Waits {
     pub(crate) status: StatusBlock,
     aborted: OnceLock<Error>,
-    /// Says who the peer is.
+    /// The connection's monitor, which knows the peer's label.
     monitor: LinkMonitor,
 }
 
-/// In the word `refused`: `ReasonTriggerRange` of the headers, which comes with an abort.
+/// The value of the word `refused` for `ReasonTriggerRange` of the headers, which comes with an abort.
 const TRIGGER_RANGE: u32 = 2;
-/// `ReasonNoPort`, which comes with an abort, too.
+/// The value for `ReasonNoPort`, which comes with an abort, too.
 const NO_PORT: u32 = 3;
 
 impl Waits {
@@ -30,17 +30,17 @@ impl Waits {
         Self { status, aborted: OnceLock::new(), monitor }
     }
 
-    /// Why they were ended, by the host or because the connection failed.
+    /// The reason why waits were ended, by the host or because the connection failed.
     pub(crate) fn aborted(&self) -> Option<&Error> {
         self.aborted.get()
     }
 
-    /// See [`Semaphore::failure`](crate::Semaphore::failure).
+    /// Returns the error that [`Semaphore::failure`](crate::Semaphore::failure) reports.
     pub(crate) fn failure(&self) -> Option<Error> {
         if let Some(error) = self.aborted.get() {
             return Some(error.clone());
         }
-        // Pairs with the kernel's release; no other order is needed.
+        // Pairs with the kernel's release; nothing else needs ordering.
         let refused = self.status.words().ok()?.refused.load(Ordering::Acquire);
         let reason = match refused {
             TRIGGER_RANGE => {
@@ -54,20 +54,20 @@ impl Waits {
         Some(Error::TriggerRefused { peer: self.monitor.label(), reason })
     }
 
-    /// Whether a wait of a kernel, or another call, has said something of itself.
+    /// Whether a wait of a kernel, or another call, has set one of its status words.
     pub(crate) fn have_said_something(&self) -> bool {
         self.status.words().is_ok_and(|StatusWords { timed_out, aborted, refused, .. }| {
             [timed_out, aborted, refused].into_iter().any(|word| word.load(Ordering::Relaxed) != 0)
         })
     }
 
-    /// As [`Semaphore::check`](crate::Semaphore::check), but an abort, or a connection that has failed or was closed, only counts if a wait of a
-    /// kernel ended with it: a peer that is done may leave.
+    /// The same as [`Semaphore::check`](crate::Semaphore::check), but an abort, or a connection that has failed or
+    /// was closed, only counts if a wait of a kernel ended because of it: a peer that is done may leave.
     pub(crate) fn check(&self) -> Result<()> {
         let status = self.status.words()?;
-        // The kernel is complete, which orders its store before.
+        // The kernel is complete, so its store comes before this load.
         let has_ended_a_wait = status.aborted.load(Ordering::Relaxed) != 0;
-        // The request that the kernel has seen, so this sees it too, and with it the reason, which was set before.
+        // The kernel saw the abort request, so this load sees it too, and with it the reason, which was set before.
         status.abort.load(Ordering::Acquire);
         match self.failure() {
             Some(error) if has_ended_a_wait || matches!(error, Error::TriggerRefused { .. }) => Err(error),
@@ -75,15 +75,15 @@ impl Waits {
         }
     }
 
-    /// What kernels said of themselves since the last call.
+    /// Reports, once, waits that timed out and packets that were refused since the last call.
     pub(crate) fn check_bounds(&self) -> Result<()> {
         let peer = || self.monitor.label();
-        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering.
-        // A reason other than 1 stays: it came with an abort, after `failure` was asked.
+        // Pairs with the kernel's store of 1; the kernel is complete, so nothing else needs ordering. A value other
+        // than 1 stays: it came with an abort, after `failure` was called.
         let happened =
             |word: &AtomicU32| word.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let status = self.status.words()?;
-        // Whoever was refused may have made others wait in vain: this is the cause.
+        // A refused call may have made other waits time out, so it is reported as the cause.
         let (refused, timed_out) = (happened(status.refused), happened(status.timed_out));
         if refused {
             let reason = "a kernel used LL128 packets where lines need not arrive whole (MemoryChannel::check_lines \
@@ -100,7 +100,8 @@ impl Waits {
 
 impl Abortable for Waits {
     fn abort(&self, reason: &Error) {
-        // The reason first: who sees the abort through the word can read why. The first one stays.
+        // The reason is set first, so that it is there for whoever sees the abort in the word. The first reason
+        // stays.
         let _ = self.aborted.set(reason.clone());
         if let Ok(status) = self.status.words() {
             status.abort.store(1, Ordering::Release);

@@ -1,4 +1,4 @@
-//! The one envelope around everything that crosses a process boundary.
+//! The one envelope format around everything that crosses a process boundary.
 //!
 //! ```text
 //! offset  size  field
@@ -9,20 +9,20 @@
 //!     12     n  content
 //! ```
 //! Reading is bounded by the bytes that are there: a length field never causes an allocation of its own, and nothing
-//! may be left over at the end. Errors name the field, for users who have exchanged the wrong bytes; `mscclpp_net::wire`, which
-//! reads what the library's own threads send, says less.
+//! may be left over at the end. Errors name the field, for users who have exchanged the wrong bytes.
+//! (`mscclpp_net::wire`, which reads only what the library's own threads send, has shorter errors.)
 
 use mscclpp_gpu::Platform;
 
 use crate::{Error, Result, Transport};
 
 const MAGIC: [u8; 4] = *b"MSCP";
-/// Raised with every change of what any kind holds.
+/// The version of the format, raised with every change of any kind's content.
 const VERSION: u16 = 2;
 const HEADER: usize = 12;
 const MAX_CONTENT: usize = 64 * 1024;
 
-/// What an envelope holds.
+/// The kind of an envelope's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Endpoint = 1,
@@ -80,14 +80,14 @@ impl Writer {
         self.bytes.extend(value);
     }
 
-    /// Bytes with their length before them.
+    /// Writes bytes with their length before them.
     pub(crate) fn blob(&mut self, value: &[u8]) {
         self.u32(value.len() as u32);
         self.bytes.extend(value);
     }
 
     /// # Errors
-    /// For one that peers do not know.
+    /// Fails for a platform that has no code on the wire.
     pub(crate) fn platform(&mut self, platform: Platform) -> Result<()> {
         self.u8(match platform {
             Platform::Host => 0,
@@ -101,7 +101,7 @@ impl Writer {
     }
 
     /// # Errors
-    /// If the content is over the limit that every reader enforces.
+    /// Fails if the content is over the limit that every reader enforces.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>> {
         let len = self.bytes.len() - HEADER;
         if len > MAX_CONTENT {
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
     }
 
     /// # Errors
-    /// If anything is left over.
+    /// Fails if anything is left over.
     pub(crate) fn finish(self) -> Result<()> {
         if self.rest.is_empty() {
             return Ok(());
@@ -229,12 +229,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether bytes begin as all do that this crate serializes.
+/// Whether `bytes` begin as everything does that this crate serializes.
 pub fn is_an_envelope(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// The beginning of a text, so that who sent it recognises it; nothing for other bytes.
+/// Quotes the beginning of a text, so that its sender recognises it; empty for other bytes.
 fn quoted(bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     match std::str::from_utf8(bytes) {

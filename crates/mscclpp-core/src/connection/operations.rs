@@ -1,4 +1,4 @@
-//! What a connection sends through the queue of its own: writes, updates of words, and flushes.
+//! The operations of a connection on its own queue: writes, updates of words, and flushes.
 
 use std::{
     sync::Arc,
@@ -13,20 +13,20 @@ use crate::{
     provider::{Memories, Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
-/// The queue of a connection itself.
+/// The queue for the operations of a connection itself.
 pub(super) struct OwnQueue {
     queue: Box<dyn Queue>,
-    /// The last ticket, and whether anything came behind it.
+    /// The last flush's ticket, and whether no operation was submitted after it.
     ticket: u64,
     is_flushed: bool,
 }
 
-/// How long an operation waits for room.
+/// How long an operation waits for room in the queue.
 pub(crate) const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Connection {
-    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the peer's).
-    /// Returns at once, unless the transport is full: then it waits for room, 30 s at most.
+    /// Starts copying `size` bytes from `src` (registered here, for this transport or for local use) to `dst` (the
+    /// peer's). Returns at once, unless the transport is full: then it waits for room, for 30 seconds at most.
     ///
     /// The contents of `src` must not change until [`Connection::flush`] returns.
     ///
@@ -45,10 +45,10 @@ impl Connection {
         self.write_timeout(dst, dst_offset, src, src_offset, size, ROOM_TIMEOUT)
     }
 
-    /// As [`Connection::write`], waiting for room for at most `timeout`.
+    /// The same as [`Connection::write`], but waits for room for at most `timeout`.
     ///
     /// # Errors
-    /// As there. On [`Error::Timeout`] nothing was started, and the call can be repeated.
+    /// The same as [`Connection::write`]. On [`Error::Timeout`] nothing was started, and the call can be repeated.
     pub fn write_timeout(
         &self,
         dst: &RegisteredMemory,
@@ -69,11 +69,11 @@ impl Connection {
 
     /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst` and in `src`, the sender's copy of it.
     ///
-    /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection. Blocks as
-    /// [`Connection::write`] does.
+    /// The peer sees the value only after the data of every earlier [`Connection::write`] of this connection. Blocks
+    /// as [`Connection::write`] does.
     ///
     /// # Errors
-    /// As [`Connection::write`]; [`Error::InvalidArgument`] if `dst_offset` is no multiple of 8.
+    /// The same as [`Connection::write`]; [`Error::InvalidArgument`] if `dst_offset` is no multiple of 8.
     pub fn update_and_sync(
         &self,
         dst: &RegisteredMemory,
@@ -84,10 +84,11 @@ impl Connection {
         self.update_and_sync_timeout(dst, dst_offset, src, new_value, ROOM_TIMEOUT)
     }
 
-    /// As [`Connection::update_and_sync`], waiting for room for at most `timeout`.
+    /// The same as [`Connection::update_and_sync`], but waits for room for at most `timeout`.
     ///
     /// # Errors
-    /// As there. On [`Error::Timeout`] nothing was started, and the call can be repeated.
+    /// The same as [`Connection::update_and_sync`]. On [`Error::Timeout`] nothing was started, and the call can be
+    /// repeated.
     pub fn update_and_sync_timeout(
         &self,
         dst: &RegisteredMemory,
@@ -101,8 +102,8 @@ impl Connection {
         Ok(())
     }
 
-    /// As [`Connection::update_and_sync`], for a word of which it is known what it is now, as of tokens
-    /// ([`Operation::Update`]). For the conformance suite.
+    /// Stores a word as [`Connection::update_and_sync`] does, where the word's value before is known to be
+    /// `previous`, as with tokens ([`Operation::Update`]). For the conformance suite.
     #[doc(hidden)]
     pub fn raise(&self, dst: &RegisteredMemory, dst_offset: u64, previous: u64, value: u64) -> Result<()> {
         self.update(dst, dst_offset, value, Some(previous), ROOM_TIMEOUT)
@@ -129,8 +130,8 @@ impl Connection {
         }
     }
 
-    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`. A wait of
-    /// more than ten seconds is logged.
+    /// Blocks until every earlier operation of this connection is complete at the peer, for at most `timeout`. A wait
+    /// of more than ten seconds is logged.
     ///
     /// # Errors
     /// [`Error::Timeout`]: the call can be repeated; [`Error::PeerLost`] and the like.
@@ -146,11 +147,11 @@ impl Connection {
         })
     }
 
-    /// Gives the connection's own queue an operation, along a route between the memories. Waits for room, for `timeout` at
-    /// most.
+    /// Submits an operation to the connection's own queue, along a route between the memories. Waits for room, for
+    /// `timeout` at most.
     ///
     /// # Safety
-    /// As [`Queue::submit`]; no [`Operation::Complete`].
+    /// The same as [`Queue::submit`]; the operation is no [`Operation::Complete`].
     pub(crate) unsafe fn start(
         &self,
         timeout: Duration,
@@ -158,7 +159,7 @@ impl Connection {
         src: Option<&Arc<dyn Registration>>,
         operation: impl FnOnce(RouteId) -> Operation,
     ) -> Result<()> {
-        // One at a time is prepared, under the lock.
+        // The lock of the queue is held, so one route is prepared at a time.
         let route = RouteId::new(0);
         let operation = operation(route);
         let waiting = || format!("waiting for room in the queue to {}", self.label());
@@ -176,8 +177,8 @@ impl Connection {
         })
     }
 
-    /// Tries with the connection's own queue until it works, for at most `timeout` and once at least. Others may use the
-    /// queue between the attempts.
+    /// Calls `body` with the connection's own queue until it returns true, for at most `timeout` and once at least.
+    /// Others may use the queue between the calls.
     fn attempt(
         &self,
         what: &'static str,
@@ -195,8 +196,8 @@ impl Connection {
         })
     }
 
-    /// Looks whether `done`, for at most `timeout` and once at least, as long as the connection works. The log calls it `what`,
-    /// and a time-out `operation`.
+    /// Calls `done` until it returns true, for at most `timeout` and once at least, as long as the connection works.
+    /// Logs name the wait `what`, a time-out names it `operation`.
     pub(super) fn until(
         &self,
         what: &'static str,
@@ -228,9 +229,10 @@ impl Connection {
 }
 
 impl OwnQueue {
-    /// The ticket of a flush behind everything; none if there is no room for it now.
+    /// Returns the ticket of a flush behind everything submitted so far; `None` if there is no room for it now.
     fn request_flush(&mut self) -> Result<Option<u64>> {
-        // So that flushes which time out and are repeated do not pile up.
+        // Nothing new is submitted if nothing came after the last flush, so that flushes which time out and are
+        // repeated do not pile up.
         if !self.is_flushed {
             // SAFETY: a flush has no memory.
             let taken = unsafe { self.queue.submit(&[Operation::Flush { ticket: self.ticket + 1 }])? };

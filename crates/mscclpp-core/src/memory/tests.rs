@@ -28,7 +28,7 @@ fn of_a_peer() -> RegisteredMemory {
 #[test]
 fn asking_for_the_address_does_not_wait_for_who_maps_the_memory() {
     let memory = of_a_peer();
-    // Asks in another thread, in the middle of the mapping, which goes on when there is an answer.
+    // Asks for the address in another thread, in the middle of the mapping, which goes on when there is an answer.
     let import = |transport, at: Option<DevicePtr>| {
         let (asked, answer) = mpsc::channel();
         let asking = memory.clone();

@@ -1,6 +1,6 @@
 use super::RouteId;
 
-/// What a [`Queue`](super::Queue) knows of its routes, by their numbers.
+/// The values that a [`Queue`](super::Queue) keeps for its routes, by their numbers.
 #[derive(Debug)]
 pub struct Routes<T>(Vec<Option<T>>);
 
@@ -11,7 +11,7 @@ impl<T> Default for Routes<T> {
 }
 
 impl<T> Routes<T> {
-    /// For [`Queue::prepare`](super::Queue::prepare).
+    /// Keeps `known` for `route`, as [`Queue::prepare`](super::Queue::prepare) needs it.
     pub fn insert(&mut self, route: RouteId, known: T) {
         if self.0.len() <= route.index() {
             self.0.resize_with(route.index() + 1, || None);
@@ -19,18 +19,18 @@ impl<T> Routes<T> {
         self.0[route.index()] = Some(known);
     }
 
-    /// What is known of a route that is prepared.
+    /// Returns the value kept for a route that is prepared.
     #[must_use]
     pub fn get(&self, route: RouteId) -> Option<&T> {
         self.0.get(route.index())?.as_ref()
     }
 
-    /// As [`Routes::get`].
+    /// Returns the value kept for a route that is prepared, to be changed.
     pub fn get_mut(&mut self, route: RouteId) -> Option<&mut T> {
         self.0.get_mut(route.index())?.as_mut()
     }
 
-    /// For [`Queue::release`](super::Queue::release).
+    /// Removes the value kept for `route`, as [`Queue::release`](super::Queue::release) needs it.
     pub fn remove(&mut self, route: RouteId) -> Option<T> {
         self.0.get_mut(route.index())?.take()
     }

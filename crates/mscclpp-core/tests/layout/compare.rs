@@ -1,4 +1,4 @@
-//! Compares what Rust says of a layout with what a C++ compiler says, given the embedded headers.
+//! Compares a layout in Rust with that of a C++ compiler, given the embedded headers.
 
 use std::{
     env,
@@ -12,7 +12,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// A number of the layout: what it is, the C++ expression for it, and what Rust says.
+/// A number of the layout: its name, the C++ expression for it, and its value in Rust.
 pub(crate) struct Fact {
     name: &'static str,
     expression: String,
@@ -34,7 +34,7 @@ pub(crate) fn offset(cpp: &str, member: &'static str, rust: usize) -> Fact {
     fact(member, format!("__builtin_offsetof(mscclpp::{cpp}, {member})"), rust)
 }
 
-/// A program that prints each fact's number on a line of its own.
+/// Returns a program that prints each fact's number on a line of its own.
 fn program(header: &str, facts: &[Fact]) -> String {
     let mut text = format!("#include <cstdio>\n#include \"mscclpp/{header}\"\nint main() {{\n");
     for fact in facts {
@@ -47,7 +47,7 @@ fn program(header: &str, facts: &[Fact]) -> String {
     text + "}\n"
 }
 
-/// `CXX`, or what a C++ compiler is usually called; none if none of them runs.
+/// Returns `CXX`, or a usual name of a C++ compiler; `None` if none of them runs.
 fn compiler() -> Option<OsString> {
     env::var_os("CXX")
         .into_iter()
@@ -55,7 +55,7 @@ fn compiler() -> Option<OsString> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// A directory of this test's own, removed when it is done.
+/// A directory of this test's own, removed when the test is done.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -82,7 +82,7 @@ fn compare(compiler: &OsString, header: &str, facts: &[Fact]) -> Result<(), Fail
     let (source, binary) = (scratch.0.join("layout.cpp"), scratch.0.join("layout"));
     fs::write(&source, program(header, facts))?;
     let compiled = Command::new(compiler)
-        // Handles derive from each other, and every compiler there is knows the offsets in such a struct.
+        // Handles derive from each other, and every existing compiler knows the offsets in such a struct.
         .args(["-std=c++17", "-Wall", "-Werror", "-Wno-invalid-offsetof", "-I"])
         .args([&scratch.0, &source])
         .arg("-o")
@@ -102,7 +102,8 @@ fn compare(compiler: &OsString, header: &str, facts: &[Fact]) -> Result<(), Fail
     Ok(())
 }
 
-/// The `main` of a test that compares `facts` of what the header declares. Ignored where there is no C++ compiler.
+/// The `main` of a test that compares `facts` with the header's declarations. The test is ignored if there is no C++
+/// compiler.
 pub(crate) fn main(header: &'static str, facts: fn() -> Vec<Fact>) {
     let arguments = Arguments::from_args();
     let name = "handles_are_laid_out_as_in_the_headers";

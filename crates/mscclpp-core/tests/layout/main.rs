@@ -22,7 +22,7 @@ fn facts() -> Vec<Fact> {
         .chain(packet_facts::<LL8Packet>("LL8Packet"))
         .chain(packet_facts::<LL16Packet>("LL16Packet"))
         .chain(packet_facts::<LL128Packet>("LL128Packet"))
-        // Which programs also have in structs of their own.
+        // Programs also have this type in structs of their own.
         .chain(sizes::<u64>("BulkBarrier"))
         .collect()
 }
@@ -72,7 +72,7 @@ fn memory_channel_facts() -> Vec<Fact> {
     facts
 }
 
-/// Where the data of a packet is, its own unit test says.
+/// Returns the facts of a packet. The offset of its data is checked by its own unit test.
 fn packet_facts<P: Packet>(cpp: &str) -> [Fact; 3] {
     [
         fact("size", format!("sizeof(mscclpp::{cpp})"), P::SIZE as usize),

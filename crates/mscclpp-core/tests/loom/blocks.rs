@@ -1,4 +1,4 @@
-//! The barrier and the semaphore of blocks.
+//! Models of the barrier and of the semaphore between blocks.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -11,7 +11,7 @@ use super::{
     model,
 };
 
-/// Blocks, and data that they leave for each other.
+/// Blocks' shared words, and data that the blocks leave for each other.
 struct Grid {
     syncer: DeviceSyncer<Word64>,
     semaphore: DeviceSemaphore<Word32>,
@@ -48,7 +48,7 @@ impl Grid {
         self.data[i].with(|data| unsafe { *data })
     }
 
-    /// Block `i` of two: writes its part, meets the other, reads the other's, and so on.
+    /// Runs block `i` of two: it writes its part, meets the other at the barrier, reads the other's part, and so on.
     fn play(&self, i: usize) {
         for round in 1..=2 {
             self.add(i);

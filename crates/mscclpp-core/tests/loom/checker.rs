@@ -1,4 +1,4 @@
-//! What the models of this crate and of the proxy have in common: a word of 4 bytes, waits, and the checker.
+//! The parts that the models of this crate and of the proxy share: a word of 4 bytes, waits, and the checker.
 
 use std::sync::atomic::Ordering;
 
@@ -24,8 +24,8 @@ impl SharedWord for Word32 {
     }
 }
 
-/// Yields. Two threads could yield to each other for ever while a third has something to do; such schedules are tried
-/// for a few rounds, then the run goes on fairly and branches no further.
+/// Returns a backoff that yields. Two threads could yield to each other for ever while a third has work to do; such
+/// schedules are tried for a few rounds, then the run goes on fairly and branches no further.
 pub(crate) fn backoff() -> impl FnMut() {
     let mut rounds = 0;
     move || {
@@ -37,7 +37,7 @@ pub(crate) fn backoff() -> impl FnMut() {
     }
 }
 
-/// `preemptions`: how often a thread may be interrupted that could go on; all schedules if none is given.
+/// Checks all schedules of `check`, or those with at most `preemptions` interruptions of a thread that could go on.
 pub(crate) fn model(preemptions: Option<usize>, check: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;

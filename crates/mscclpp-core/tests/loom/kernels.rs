@@ -1,19 +1,19 @@
-//! Models of what the device API does, step by step as in the headers: each step says which function it is of.
+//! Models of the device API, step by step as in the headers; each comment names the function that it models.
 //!
-//! Kernels are C++, which loom cannot run. What the host itself runs is not modelled: `mscclpp_core::protocol` is checked as
-//! it is.
+//! Kernels are C++, which loom cannot run. The host's own code is not modelled: `mscclpp_core::protocol` itself is
+//! checked.
 
 use std::sync::atomic::Ordering;
 
 use mscclpp_core::protocol::{SharedWord, StatusWords};
 
-/// `DeviceSyncer` of concurrency_device.hpp, by D1 to D5 there.
+/// `DeviceSyncer` of concurrency_device.hpp, by its invariants D1 to D5.
 pub(crate) struct DeviceSyncer<W> {
-    /// How many arrived in the low half, how many complete rounds were taken out of that in the high half.
+    /// The number of arrivals in the low half, and in the high half the number of complete rounds subtracted from it.
     state: W,
 }
 
-/// What the ticket of an arrival says.
+/// The parts of an arrival's ticket.
 struct Arrival {
     folded: u32,
     goal: u32,
@@ -49,7 +49,7 @@ impl<W: SharedWord<Value = u64>> DeviceSyncer<W> {
         let goal = if low < n_blocks { n_blocks } else { n_blocks.wrapping_mul(2) };
         let last = low.wrapping_add(1) == goal;
         if last {
-            // Orders nothing: it only keeps the chain of read-modify-writes.
+            // This addition orders nothing: it only continues the chain of read-modify-writes.
             self.state.fetch_add((1 << 32) - u64::from(n_blocks), Ordering::Relaxed);
         }
         Arrival { folded: (ticket >> 32) as u32, goal, last }
@@ -86,7 +86,7 @@ impl<W: SharedWord<Value = u32>> DeviceSemaphore<W> {
         status.poll_until(|| self.try_take().then_some(()), max_spins, backoff).is_some()
     }
 
-    /// The loop of `DeviceSemaphore::acquire`. Repeats only when another took or gave back a turn meanwhile.
+    /// The loop of `DeviceSemaphore::acquire`. It repeats only if another block took or released a turn meanwhile.
     fn try_take(&self) -> bool {
         let mut there = self.count.load(Ordering::Relaxed);
         while there != 0 {
@@ -99,50 +99,51 @@ impl<W: SharedWord<Value = u32>> DeviceSemaphore<W> {
     }
 }
 
-/// How a kernel signals: `MemoryDevice2DeviceSemaphoreDeviceHandle::signal` and `relaxedSignal` of semaphore_device.hpp.
+/// A kernel's way to signal: `MemoryDevice2DeviceSemaphoreDeviceHandle::signal` and `relaxedSignal` of
+/// semaphore_device.hpp.
 pub(crate) struct Signals<'a, W64> {
     /// The peer's inbound token.
     pub(crate) remote_inbound: &'a W64,
-    /// Lock and count of signals sent, where atomics do not reach the peer's memory.
+    /// Lock and count of signals sent, if atomics do not reach the peer's memory.
     pub(crate) outbound: Option<(&'a W64, &'a W64)>,
 }
 
 impl<W64: SharedWord<Value = u64>> Signals<'_, W64> {
-    /// `order` is `Release` for a signal that publishes, `Relaxed` for one that does not.
+    /// Signals once. `order` is `Release` for a signal that publishes, `Relaxed` for one that does not.
     pub(crate) fn signal(&self, order: Ordering, mut backoff: impl FnMut()) {
         let Some((lock, count)) = self.outbound else {
             self.remote_inbound.fetch_add(1, order);
             return;
         };
         // The acquire pairs with the release of the unlock: counts, and the stores of them, follow each other. The
-        // holder takes no other lock and waits for nothing, so this ends.
+        // holder takes no other lock and waits for nothing, so this loop ends.
         while lock.compare_exchange(0, 1, Ordering::Acquire).is_err() {
             backoff();
         }
         let next = count.load(Ordering::Relaxed) + 1;
         count.store(next, Ordering::Relaxed);
-        // Always a release: plain stores form no release sequence, so a wait that sees this value and missed an
-        // earlier holder's gets that one's data through the lock and this store.
+        // Always a release: plain stores form no release sequence, so a wait that sees this value but missed that of
+        // an earlier holder gets the earlier holder's data through the lock and this store.
         self.remote_inbound.store(next, Ordering::Release);
         lock.store(0, Ordering::Release);
     }
 }
 
-/// A packet in words of 8 bytes, as packet_device.hpp stores and loads them: `store`, `load` and `carries` there.
+/// A packet in words of 8 bytes, as `store`, `load` and `carries` of packet_device.hpp store, load and check it.
 ///
-/// 1. The unit that arrives whole is a word of 8 bytes. What a word says of itself is true; what it says of other words
-///    needs order.
-/// 2. LL8 and LL16: each word is 4 bytes of data and, above them, 4 bytes of flag. A word with the awaited flag has that
-///    round's data in it, so stores and loads are relaxed and the two words of LL16 may come in any order.
-/// 3. LL128: fifteen words of data, and the flag in the sixteenth. On GPUs a warp stores the line at once, it arrives
-///    whole, where it is used at all, and a warp loads it at once. The model has no such access: the flag is stored behind
-///    the data with release and loaded before it with acquire.
-/// 4. Flags differ from round to round, and 0 is none. A packet is not overwritten before it was taken: who puts the next
-///    round knows, from the answer to this one, say.
+/// 1. The unit that arrives whole is a word of 8 bytes. A flag in a word is valid for that word; for other words it
+///    is valid only with ordering.
+/// 2. LL8 and LL16: each word is 4 bytes of data and, above them, 4 bytes of flag. A word with the awaited flag has
+///    that round's data in it, so stores and loads are relaxed and the two words of LL16 may come in any order.
+/// 3. LL128: fifteen words of data, and the flag in the sixteenth. On GPUs, a warp stores the line at once, the line
+///    arrives whole on links where LL128 is used at all, and a warp loads it at once. The model has no such access:
+///    the flag is stored behind the data with release and loaded before it with acquire.
+/// 4. Flags differ from round to round, and 0 is no flag. A packet is not overwritten before it was taken: the sender
+///    of the next round learns that, for example, from the answer to this one.
 pub(crate) trait PacketFormat {
-    /// Words of a packet.
+    /// The number of words of a packet.
     const WORDS: usize;
-    /// What a packet carries.
+    /// The data that a packet carries.
     type Payload: AsRef<[u8]> + AsMut<[u8]> + Copy;
     /// A payload of zeros.
     const ZEROS: Self::Payload;
@@ -150,7 +151,7 @@ pub(crate) trait PacketFormat {
     /// Fills `words` with `payload`. `flag` is not 0.
     fn store<W: SharedWord<Value = u64>>(words: &[W], payload: &Self::Payload, flag: u32);
 
-    /// The payload, if all of it is there with that flag.
+    /// Returns the payload, if all of it has arrived with that flag.
     fn load<W: SharedWord<Value = u64>>(words: &[W], flag: u32) -> Option<Self::Payload>;
 }
 
@@ -212,14 +213,14 @@ impl PacketFormat for LL128Packet {
     }
 
     fn load<W: SharedWord<Value = u64>>(words: &[W], flag: u32) -> Option<[u8; 120]> {
-        // Pairs with the release store of the flag, which has all of the line's data before it (3 above).
+        // Pairs with the release store of the flag, which comes after all of the line's data (3 above).
         if words[15].load(Ordering::Acquire) != u64::from(flag) {
             return None;
         }
         let mut payload = Self::ZEROS;
         let (data, _) = payload.as_chunks_mut();
         for (value, word) in data.iter_mut().zip(words) {
-            // Acquire keeps what this thread does next, such as to answer, behind it (4 above).
+            // Acquire keeps this thread's next steps, such as its answer, behind the load (4 above).
             *value = word.load(Ordering::Acquire).to_le_bytes();
         }
         Some(payload)

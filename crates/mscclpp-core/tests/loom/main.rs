@@ -1,10 +1,10 @@
 //! Semaphores and packets under the loom model checker: all interleavings (up to a number of preemptions) and all
-//! values that the memory model lets a load return. What kernels do is modelled in [`kernels`]; what the host does is checked as
-//! it is.
+//! values that the memory model lets a load return. Kernels are modelled in [`kernels`]; the host's own code is
+//! checked as it is.
 //!
-//! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
+//! Loom has only one scope, so these tests do not check the scopes of GPUs; the headers argue those in text.
 //!
-//! `cargo test -p mscclpp-core --test loom --release`: unoptimised, it would take too long, and is empty.
+//! Run it with `cargo test -p mscclpp-core --test loom --release`: unoptimised, it would take too long, and is empty.
 #![cfg(not(debug_assertions))]
 
 mod blocks;
@@ -19,7 +19,7 @@ use checker::{Word32, backoff, model};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use mscclpp_core::protocol::{SharedWord, StatusWords};
 
-/// A word of 8 bytes; its stores and additions can be weakened to relaxed, to show that their order is needed.
+/// A word of 8 bytes. Its stores and additions can be weakened to relaxed, to show that their order is needed.
 struct Word64 {
     word: AtomicU64,
     weakened: bool,
@@ -47,7 +47,7 @@ impl SharedWord for Word64 {
     }
 }
 
-/// The words of a status.
+/// The words of a semaphore's status.
 struct Status([Word32; 4]);
 
 impl Status {

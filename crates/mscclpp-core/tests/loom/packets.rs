@@ -1,4 +1,4 @@
-//! Packets: whoever takes one has all of its data, of that round. With the order, or the flags, weakened they do not.
+//! Packets: whoever takes one has all of its data, of that round. With the order or the flags weakened, that fails.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -11,8 +11,8 @@ use super::{
     model,
 };
 
-/// A format in which the flag is only in the last word, all of it relaxed: what LL8 and LL16 would be if a word did not
-/// carry its own flag.
+/// A format in which only the last word has a flag, with all accesses relaxed: LL8 and LL16 would be like this if
+/// each word did not carry its own flag.
 struct FlagApart<const DATA_WORDS: usize>;
 
 impl<const DATA_WORDS: usize> PacketFormat for FlagApart<DATA_WORDS> {
@@ -37,7 +37,7 @@ impl<const DATA_WORDS: usize> PacketFormat for FlagApart<DATA_WORDS> {
     }
 }
 
-/// LL16 with the flag of its first word alone: the second is believed unseen.
+/// LL16 of which only the first word's flag is checked: the second word is taken unchecked.
 struct OneFlagForBoth;
 
 impl PacketFormat for OneFlagForBoth {
@@ -59,7 +59,7 @@ impl PacketFormat for OneFlagForBoth {
     }
 }
 
-/// A packet buffer of one packet, of which some words may be weakened.
+/// A packet buffer of one packet, whose words may be weakened.
 struct Buffer {
     words: Vec<Word64>,
     status: Status,
@@ -81,14 +81,14 @@ impl Buffer {
     }
 }
 
-/// Every byte says which round it is of.
+/// Makes a payload whose every byte is the number of its round.
 fn payload<P: PacketFormat>(round: u32) -> P::Payload {
     let mut payload = P::ZEROS;
     payload.as_mut().fill(round as u8);
     payload
 }
 
-/// Two rounds in one buffer; the second is put when the first was taken, as its answer says.
+/// Sends two rounds through one buffer; the second is put after the answer says that the first was taken.
 fn rounds<P: PacketFormat>(weakened: bool) {
     model(Some(2), move || {
         let (there, back) = (Buffer::of::<P>(weakened), Buffer::of::<LL8Packet>(false));

@@ -7,14 +7,14 @@ use mscclpp_core::protocol::{SemaphoreWords, SharedWord};
 
 use super::{Status, Word32, Word64, backoff, kernels::Signals, model};
 
-/// How the signalling side reaches the token.
+/// The way in which the signalling side changes the token.
 #[derive(Clone, Copy, PartialEq)]
 enum Path {
-    /// By additions.
+    /// The token is changed by additions.
     Atomics,
-    /// By stores under a lock.
+    /// The token is changed by stores under a lock.
     Lock,
-    /// As `Lock`, but the store of the token releases nothing.
+    /// The same as `Lock`, but the store of the token releases nothing.
     WeakenedLock,
 }
 
@@ -77,7 +77,7 @@ impl Semaphore {
     }
 }
 
-/// One thread writes and signals, the other waits and reads.
+/// Checks that a thread that waits sees the data that another thread wrote before it signalled.
 fn publish(path: Path, signal: Ordering, wait: Ordering) {
     model(None, move || {
         let semaphore = Semaphore::new(path);
@@ -94,7 +94,8 @@ fn publish(path: Path, signal: Ordering, wait: Ordering) {
     });
 }
 
-/// One thread writes and signals with release, another signals relaxed; who took both signals sees the data.
+/// Lets one thread write and signal with release, and another signal relaxed; whoever took both signals sees the
+/// data.
 fn publish_beside_a_relaxed_signal(path: Path) {
     model(Some(3), move || {
         let semaphore = Semaphore::new(path);
@@ -109,7 +110,8 @@ fn publish_beside_a_relaxed_signal(path: Path) {
             })
         };
         let signallers = [spawn(true), spawn(false)];
-        // Two tickets, the token is looked at until it is 2: what is seen may be the relaxed signal alone.
+        // The wait holds the second ticket and looks until the token is 2: the store that it sees may be that of the
+        // relaxed signal.
         semaphore.expected.store(1, Ordering::Relaxed);
         assert!(semaphore.wait(-1));
         semaphore.assert_written();
@@ -161,7 +163,7 @@ fn a_relaxed_signal_beside_it_keeps_what_was_published_under_the_lock() {
     publish_beside_a_relaxed_signal(Path::Lock);
 }
 
-/// Why the store releases for relaxed signals too: the last store is what the wait sees, whoever made it.
+/// Shows why the store releases for relaxed signals too: the wait sees only the last store, whoever made it.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_weakened_store_loses_what_was_published() {
@@ -193,7 +195,7 @@ fn one_signal_is_claimed_once() {
     });
 }
 
-/// A bounded and an unbounded wait for two signals: neither is stranded, whatever the bounded one does.
+/// A bounded and an unbounded wait share two signals: neither is stranded, whatever the bounded one does.
 #[test]
 fn two_kinds_of_waits_share_signals() {
     model(Some(3), || {
@@ -210,7 +212,7 @@ fn two_kinds_of_waits_share_signals() {
         let unbounded = spawn(|s| s.wait(-1));
         let bounded = semaphore.wait(2);
         assert!(signaller.join().unwrap() && unbounded.join().unwrap());
-        // What a wait that timed out has left is still there, and nothing else.
+        // The signal that a timed-out wait did not take is still there, and no other.
         assert!(bounded || semaphore.poll());
         assert!(!semaphore.poll());
     });
@@ -246,7 +248,7 @@ fn a_wait_that_timed_out_has_given_nothing_away() {
     });
 }
 
-/// An abort that comes with a signal: the wait ends, and its answer says which.
+/// An abort that comes with a signal: the wait ends, and its result says which of the two ended it.
 #[test]
 fn an_abort_ends_a_wait() {
     for signalled in [false, true] {

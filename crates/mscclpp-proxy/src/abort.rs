@@ -7,8 +7,8 @@ use mscclpp_gpu::{Abort, KernelWait};
 
 use crate::{BasePortChannel, Error, PortChannel, ProxyService, Result};
 
-/// Aborts and checks all channels of the service, by [`ProxyService::abort`] and [`ProxyService::health`]. It is also an
-/// error if kernels asked for something, or put or signalled by themselves, and the service was not started.
+/// Aborts and checks all channels of the service, by [`ProxyService::abort`] and [`ProxyService::health`]. The check
+/// also fails if kernels asked for something, or put or signalled by themselves, and the service was not started.
 impl Abort for ProxyService {
     type Error = Error;
 
@@ -34,8 +34,9 @@ impl Abort for ProxyService {
     }
 }
 
-/// Aborts and checks the channel's semaphore, and so everything that shares it. If the service has failed, its error is
-/// reported first. If it was not started, or was dropped before it carried out what kernels asked for, that is an error, too.
+/// Aborts and checks the channel's semaphore, and so everything that shares it. If the service has failed, its error
+/// is reported first. If the service was not started, or was dropped before it carried out what kernels asked for,
+/// that is an error, too.
 impl Abort for BasePortChannel {
     type Error = Error;
 
@@ -62,6 +63,6 @@ impl Abort for BasePortChannel {
 }
 
 mscclpp_gpu::abort_as_its_content! {
-    /// Works as for [`BasePortChannel`].
+    /// Aborts and checks the channel as its [`BasePortChannel`] does.
     [] PortChannel, Error: |this| this.base();
 }

@@ -14,9 +14,9 @@ use crate::{
 pub struct BasePortChannel {
     semaphore: Semaphore,
     handle: BasePortChannelHandle,
-    /// Keeps what the handle points to.
+    /// Keeps the memory that the handle points to.
     service: Arc<ServiceState>,
-    /// Semaphore and service.
+    /// Keeps the semaphore and the service.
     owner: Owner,
 }
 
@@ -27,11 +27,11 @@ pub struct PortChannel {
     handle: PortChannelHandle,
     /// Keeps the two memories.
     route: Route,
-    /// The base and the route.
+    /// Keeps the base and the route.
     owner: Owner,
 }
 
-/// What a channel keeps alive for kernels, whoever drops the channel.
+/// The parts of a channel that launches keep alive, whoever drops the channel.
 struct Parts<T> {
     semaphore: Semaphore,
     service: Arc<ServiceState>,
@@ -113,8 +113,8 @@ impl PortChannel {
         let memory = |id: MemoryId| service.memories.find("memory", id.raw());
         let route = Route::new(base.semaphore.connection(), memory(dst)?, memory(src)?)?;
         let [dst_size, src_size] = route.sizes();
-        // The service's device is the connection's: `add_semaphore` has compared them. Its kernels need not reach the
-        // memory of another device, or of the host; the proxy does.
+        // The service's device is the connection's, as `add_semaphore` has checked. Its kernels need not reach the
+        // memory of another device, or of the host; the proxy reaches it.
         let uuid = |gpu: &Gpu| gpu.properties().uuid;
         let is_near = memory(src)?.gpu().is_some_and(|owner| uuid(owner) == uuid(&service.gpu));
         let near = |bytes| if is_near { bytes } else { 0 };

@@ -1,4 +1,4 @@
-//! What a service keeps of one connection: the words by which kernels learn how far it is, and counts.
+//! A connection in a service: the words that tell kernels how far its operations are, and counts.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -11,34 +11,34 @@ use parking_lot::Mutex;
 
 use crate::{FifoPosition, ProxyTrigger, Result, TriggerKind};
 
-/// Bytes of device memory that each connection has: two lines, of which kernels write the first.
+/// The bytes of device memory that each connection has: two lines, of which kernels write the first.
 pub(crate) const CONNECTION_WORDS: u64 = 256;
-/// The completed position, where the transport stores it.
+/// The offset of the completed position, if the transport stores it.
 pub(crate) const COMPLETED: u64 = 128;
 
 /// A connection in a service.
 pub(crate) struct ServiceConnection {
     pub(crate) connection: Connection,
     known_as: WeakConnection,
-    /// On its way to the proxy's thread, which owns it from the first trigger on.
+    /// The connection's queue, until the proxy's thread takes it at the first trigger.
     pub(crate) queue: Mutex<Option<SendQueue>>,
-    /// In device memory: the last pushed position, and what was done directly.
+    /// The address in device memory of the last pushed position and the counts of direct operations.
     pub(crate) last_pushed: DevicePtr,
     pub(crate) completed: Completed,
     pub(crate) counts: Counts,
 }
 
-/// Who stores the completed position, and where.
+/// The writer of the completed position, and the word it is stored in.
 #[derive(Clone)]
 pub(crate) enum Completed {
-    /// The transport, in device memory.
+    /// The transport stores it in device memory.
     ByTransport(DevicePtr),
-    /// The proxy's thread, in the first word.
+    /// The proxy's thread stores it in the first word.
     ByProxy(PinnedBuffer),
 }
 
 impl ServiceConnection {
-    /// `words`: [`CONNECTION_WORDS`] of the device's memory, zeroed.
+    /// Opens the connection's queue. `words` are [`CONNECTION_WORDS`] bytes of the device's memory, zeroed.
     pub(crate) fn open(gpu: &Gpu, connection: &Connection, words: DevicePtr) -> Result<Self> {
         let queue = connection.open_queue()?;
         let completed = match queue.stores_completions() {
@@ -61,7 +61,7 @@ impl ServiceConnection {
 }
 
 impl Completed {
-    /// Where kernels find it.
+    /// The address at which kernels find the completed position.
     pub(crate) fn ptr(&self) -> DevicePtr {
         match self {
             Self::ByTransport(word) => *word,
@@ -70,7 +70,7 @@ impl Completed {
     }
 }
 
-/// What the proxy's thread did for a connection. It alone writes; others read, at any time.
+/// Counts of the proxy's work for a connection. Only the proxy's thread writes them; others read them at any time.
 pub(crate) struct Counts {
     pub(crate) data: AtomicU64,
     pub(crate) flags: AtomicU64,
@@ -78,13 +78,14 @@ pub(crate) struct Counts {
     pub(crate) bytes: AtomicU64,
     /// 1 + the position of the last trigger.
     pub(crate) taken: AtomicU64,
-    /// What `taken` was when the transport had taken everything last.
+    /// The value that `taken` had when the transport had last taken everything.
     pub(crate) handed_over: AtomicU64,
-    /// What the completed position will be.
+    /// The value that the completed position will reach.
     pub(crate) asked: AtomicU64,
     /// Operations that wait for room at the transport.
     pub(crate) waiting: AtomicU64,
-    /// The last flushes: 1 + their positions, and when they were asked for, in nanoseconds since `start`.
+    /// The last flushes: 1 + their positions, and the times at which they were asked for, in nanoseconds since
+    /// `start`.
     flushes: Box<[[AtomicU64; 2]]>,
     start: Instant,
 }
@@ -108,8 +109,8 @@ impl Counts {
         }
     }
 
-    /// A trigger was taken: what it asks for is about to be given to the connection's queue. `asks`: with it goes the question
-    /// whether all is complete.
+    /// Counts a trigger that was taken: its operations are about to be given to the connection's queue. `asks` says
+    /// that a question whether all is complete goes with it.
     pub(crate) fn note(&self, trigger: ProxyTrigger, position: FifoPosition, asks: bool) {
         let add = |count: &AtomicU64, n: u64| {
             let sum = count.load(Ordering::Relaxed) + n;

@@ -65,7 +65,7 @@ impl ServiceState {
 }
 
 impl ServiceStats {
-    /// What a stop waits for, peer by peer.
+    /// Describes what a stop waits for, peer by peer.
     pub(crate) fn pending(&self) -> String {
         let behind = |due: fn(&ConnectionStats) -> FifoPosition| -> Vec<String> {
             let late = self.connections.iter().filter(|each| each.is_behind(due(each)));
@@ -73,7 +73,7 @@ impl ServiceStats {
         };
         let mut peers = behind(|each| each.asked);
         if peers.is_empty() {
-            // Of puts that neither a signal nor a flush follows, the stop alone asks whether they are complete.
+            // After puts that neither a signal nor a flush follows, only the stop asks whether they are complete.
             peers = behind(|each| each.taken);
         }
         match (&*peers, self.queue_depth) {
@@ -85,14 +85,14 @@ impl ServiceStats {
 }
 
 impl ConnectionStats {
-    /// Whether something is pushed that was not handed over, or that is not complete up to `due`.
+    /// Whether a trigger was pushed but not handed over, or is not complete up to `due`.
     fn is_behind(&self, due: FifoPosition) -> bool {
         self.pushed.is_some_and(|pushed| pushed > self.taken)
             || self.waiting > 0
             || self.completed.is_some_and(|completed| completed < due)
     }
 
-    /// How far it is.
+    /// Describes how far the connection is.
     fn progress(&self) -> String {
         let known =
             |position: Option<FifoPosition>| position.map_or("?".to_owned(), |position| position.to_string());

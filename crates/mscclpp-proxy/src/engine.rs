@@ -1,4 +1,4 @@
-//! What the thread of a proxy service does with triggers.
+//! The handler of a proxy service, which carries out triggers.
 //!
 //! # Invariants
 //! 1. The operations of a connection are given to its one queue in the order of their positions.
@@ -24,28 +24,29 @@ use crate::{
     trigger::{MAX_MEMORIES, MAX_SEMAPHORES},
 };
 
-/// How many completions of a connection are reported to kernels one by one; those beyond are reported together.
+/// The most completions of a connection that are reported to kernels one by one; those beyond are reported together.
 const MAX_AWAITED: usize = 256;
-/// The most operations of a trigger: a write, an update, and what tells that they are complete. One place more is kept for
+/// The most operations of a trigger: a write, an update, and a report of their completion. One place more is kept for
 /// the flush of a stop.
 const OPERATIONS: usize = 3 + 1;
 
-/// See [`ProxyServiceBuilder::on_failure`](crate::ProxyServiceBuilder::on_failure).
+/// The type of [`ProxyServiceBuilder::on_failure`](crate::ProxyServiceBuilder::on_failure)'s function.
 pub(crate) type OnFailure = dyn Fn(&Error) + Send + Sync;
 
 pub(crate) struct Engine {
-    // Before `state`: queues end what is under way, then the memory that completions are stored in may go.
-    /// By connection.
+    // Dropped before `state`: queues end what is under way, then the memory that completions are stored in may be
+    // freed.
+    /// The queues of connections, by the connections' numbers.
     connections: Vec<Option<ConnectionQueue>>,
-    /// By semaphore.
+    /// The semaphores that were used, by their numbers.
     semaphores: Box<[Option<OpenSemaphore>]>,
-    /// See invariant 4.
+    /// The numbers of the connections with work left; see invariant 4.
     active: Vec<usize>,
     state: Arc<ServiceState>,
     on_failure: Option<Box<OnFailure>>,
 }
 
-/// A semaphore that was used: its connection, and what signals it there.
+/// A semaphore that was used: its connection, and the signaller that was attached there.
 #[derive(Clone, Copy)]
 struct OpenSemaphore {
     connection: usize,
@@ -57,17 +58,17 @@ struct ConnectionQueue {
     queue: SendQueue,
     routes: Routes,
     completed: Completed,
-    /// Whether kernels can go directly, and so look whether something is pending, without a flush.
+    /// Whether kernels can act directly, and so look whether something is pending, without a flush.
     is_looked_at: bool,
     /// The first and the last of the triggers whose operations may not all have been taken by the transport.
     unsent: Option<(FifoPosition, Last)>,
-    /// Tickets and the positions that are complete with them, both growing.
+    /// Tickets, and the positions that are complete when they are reached; both grow.
     awaited: VecDeque<(u64, FifoPosition)>,
     /// The ticket that a stop waits for.
     last: Option<u64>,
-    /// See invariant 4.
+    /// Whether the connection is in `active`; see invariant 4.
     is_active: bool,
-    /// How many operations waited when that was last noted.
+    /// How many operations waited when the shared count was last written.
     waiting: usize,
 }
 
@@ -96,7 +97,7 @@ impl Engine {
         if kind.is_empty() {
             return Err(Error::InvalidArgument("it asks for nothing".to_owned()));
         }
-        // It is active: what waits there keeps it so.
+        // The connection is in `active`: the operations that wait keep it there.
         if !connection.queue.has_room_for(OPERATIONS) {
             return Ok(ProxyHandlerResult::Retry);
         }
@@ -108,10 +109,10 @@ impl Engine {
             })?;
             queue.write(route, trigger.dst_offset(), trigger.src_offset(), trigger.size())?;
         }
-        // What no kernel looks at until it flushes costs a question and an answer, for nothing.
+        // If no kernel looks at the completion before it flushes, asking for it after a signal would be wasted.
         let signals = kind.has(TriggerKind::FLAG);
         let asks = kind.has(TriggerKind::SYNC) || (signals && connection.is_looked_at);
-        // Before anybody can know that it is done: who does finds it counted.
+        // This comes before anybody can learn that the trigger is done: whoever does finds it counted.
         if let Some(shared) = state.connections.get(number as u32) {
             shared.counts.note(trigger, position, asks);
         }
@@ -129,7 +130,7 @@ impl Engine {
         Ok(ProxyHandlerResult::Continue)
     }
 
-    /// At the first trigger of a semaphore: takes over what was prepared when it was added.
+    /// Takes over, at the first trigger of a semaphore, what was prepared when the semaphore was added.
     #[cold]
     fn open_semaphore(&mut self, id: usize) -> Result<OpenSemaphore> {
         let entry = self.state.semaphores.find("semaphore", id as u32)?;
@@ -173,7 +174,7 @@ impl ProxyHandler for Engine {
         self.take(trigger, position).map_err(|error| self.named(error, trigger, position))
     }
 
-    /// Hands over what triggers have asked for since the last call, each connection's in one batch.
+    /// Hands over the operations of triggers taken since the last call, each connection's in one batch.
     fn progress(&mut self) -> Result<Progress> {
         let Self { connections, active, state, .. } = self;
         let mut result = Ok(());
@@ -200,13 +201,15 @@ impl ProxyHandler for Engine {
         Ok(if active.is_empty() { Progress::Idle } else { Progress::Busy })
     }
 
-    /// Also called if the transport itself stores completions, and for puts that neither a signal nor a flush follows.
+    /// Asks every queue for a flush, also if the transport itself stores completions, and for puts that neither a
+    /// signal nor a flush follows.
     fn finish(&mut self) -> Result<()> {
         for (number, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
             connection.last = match connection.queue.add_flush() {
                 Ok(ticket) => Some(ticket),
-                // Nobody is left who could miss what is incomplete; what kernels wait for is still in `awaited`.
+                // Nobody is left who could miss incomplete operations; completions that kernels wait for are still in
+                // `awaited`.
                 Err(mscclpp_core::Error::PeerClosed { .. }) => None,
                 Err(error) => return Err(error.into()),
             };
@@ -221,7 +224,7 @@ impl ProxyHandler for Engine {
     fn check(&mut self) -> Result<()> {
         for shared in self.state.connections.iter() {
             match shared.connection.check() {
-                // A peer that has nothing more to do may go first.
+                // A peer that has nothing more to do may close its side first.
                 Ok(()) | Err(mscclpp_core::Error::PeerClosed { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -242,8 +245,8 @@ impl ProxyHandler for Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if let Some(error) = self.state.own_failure() {
-            // What was set aside is not sent any more: nobody waits here for it, and its sources may have changed. Signals of it
-            // were counted, so the connections cannot go on.
+            // Operations that were set aside are not sent any more: nobody here waits for them, and their sources may
+            // have changed. Signals among them were counted, so the connections cannot go on.
             for (shared, open) in self.state.connections.iter().zip(&self.connections) {
                 if open.as_ref().is_some_and(|open| open.queue.waiting() > 0) {
                     let reason = format!("proxy: {}", Report(&error));
@@ -273,7 +276,7 @@ impl ConnectionQueue {
         })
     }
 
-    /// Lets kernels know when everything given so far is complete.
+    /// Asks for a report to kernels when everything given so far is complete.
     fn report_completion(&mut self, end: FifoPosition) -> Result<()> {
         if let Completed::ByTransport(word) = self.completed {
             // SAFETY: the word is in the service's memory for its connections, which `Engine::drop` keeps until the stores
@@ -283,7 +286,8 @@ impl ConnectionQueue {
         }
         let ticket = self.queue.add_flush()?;
         if self.awaited.len() == MAX_AWAITED {
-            // With the last one; both only grow, so nothing is reported too early.
+            // The new completion takes the place of the last one; both numbers only grow, so nothing is reported too
+            // early.
             self.awaited.pop_back();
         }
         self.awaited.push_back((ticket, end));
@@ -299,12 +303,12 @@ impl ConnectionQueue {
         self.unsent.is_some() || !self.awaited.is_empty() || self.last.is_some()
     }
 
-    /// Hands over what there is room for, and reports to kernels what has become complete.
+    /// Hands over operations as there is room for them, and reports to kernels what has become complete.
     fn progress(&mut self) -> Result<()> {
         if self.queue.submit().map_or_else(|error| self.unless_closed(error), |left| Ok(left == 0))? {
             self.unsent = None;
         }
-        // Where the transport stores completions by itself, that was all.
+        // Nothing else is left to do if the transport stores completions by itself.
         if !self.is_waiting() {
             return Ok(());
         }
@@ -326,7 +330,8 @@ impl ConnectionQueue {
         completed.map_or(Ok(()), |end| store(word, end))
     }
 
-    /// Looks whether something that was handed over has failed, of which nobody may have asked whether it is complete.
+    /// Checks whether operations that were handed over have failed, even if nobody has asked whether they are
+    /// complete.
     fn check(&mut self) -> Result<()> {
         let progress = self.queue.progress();
         progress
@@ -334,8 +339,8 @@ impl ConnectionQueue {
             .map_err(|error| self.named(error))
     }
 
-    /// Gives `false` instead of a failure for a peer that has closed its side, if only a stop wanted to hear of it: as
-    /// in `finish`.
+    /// Returns `false` instead of a failure for a peer that has closed its side, if only a stop waits for the
+    /// connection, as in `finish`.
     fn unless_closed(&mut self, error: mscclpp_core::Error) -> Result<bool> {
         match error {
             mscclpp_core::Error::PeerClosed { .. } if self.awaited.is_empty() && self.unsent.is_none() => {
@@ -346,7 +351,7 @@ impl ConnectionQueue {
         }
     }
 
-    /// The error of handing over what the unsent triggers asked for.
+    /// Returns the error of handing over the operations of the unsent triggers.
     fn named(&self, error: Error) -> Error {
         let (peer, source) = (self.queue.connection().label(), Arc::new(error));
         match self.unsent {
@@ -359,7 +364,8 @@ impl ConnectionQueue {
     }
 }
 
-/// A thread that acquires the value finds everything complete: the queue reported that before.
+/// Stores the completed position. A thread that acquires the value finds everything complete, because the queue
+/// reported that before.
 fn store(word: &PinnedBuffer, end: FifoPosition) -> Result<()> {
     word.word(0)?.store(end.raw(), Ordering::Release);
     Ok(())

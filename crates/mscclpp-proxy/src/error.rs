@@ -1,4 +1,4 @@
-//! Errors and triggers name each other: what could not be carried out is part of an error, and what cannot be made is one.
+//! The errors of this crate. An error contains the trigger that could not be carried out.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::{FifoPosition, ProxyTrigger};
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a proxy. Each variant is a situation to which a caller can respond.
+/// An error of a proxy. Each variant is a situation to which a caller can respond.
 ///
 /// The error's text says what went wrong; the cause is its `source`. [`Report`](mscclpp_core::Report) shows both.
 #[derive(Clone, thiserror::Error)]
@@ -59,11 +59,11 @@ pub enum Error {
     /// A trigger could not be carried out. The service has stopped.
     #[error("trigger {position} ({trigger}){} could not be carried out", peer.as_ref().map(|p| format!(" to {p}")).unwrap_or_default())]
     Trigger {
-        /// Its position in the FIFO.
+        /// The trigger's position in the FIFO.
         position: FifoPosition,
         /// The trigger.
         trigger: ProxyTrigger,
-        /// The label of its connection, if that is known.
+        /// The label of the trigger's connection, if that is known.
         peer: Option<String>,
         /// The reason.
         source: Arc<Error>,
@@ -71,9 +71,9 @@ pub enum Error {
     /// Several triggers could not be handed over to the transport together. The service has stopped.
     #[error("triggers {first} to {last} to {peer} could not be carried out")]
     Triggers {
-        /// The position of the first that may not have been handed over.
+        /// The position of the first trigger that may not have been handed over.
         first: FifoPosition,
-        /// The position of the last one.
+        /// The position of the last trigger.
         last: FifoPosition,
         /// The label of their connection.
         peer: String,
@@ -97,7 +97,7 @@ pub enum Error {
         /// The FIFO's device.
         gpu: String,
     },
-    /// A FIFO was aborted, as at the end of its proxy, while a kernel waited for it.
+    /// A FIFO was aborted, as happens at the end of its proxy, while a kernel waited for it.
     #[error(
         "a push or a wait of a kernel for a FIFO of {gpu} ended because the FIFO was aborted, or its proxy was dropped"
     )]
@@ -135,9 +135,9 @@ pub enum Error {
     /// A wait ran out of time. The call can be repeated.
     #[error("{operation} did not finish within {after:?}")]
     Timeout {
-        /// What was waited for.
+        /// The operation that did not finish.
         operation: String,
-        /// How long it waited.
+        /// The time that the wait took.
         after: std::time::Duration,
     },
     /// The operating system refused something.
@@ -156,7 +156,7 @@ pub enum Error {
     Gpu(mscclpp_gpu::Error),
 }
 
-/// What a service or a semaphore said of a wait is that again.
+/// Unwraps an error of this crate or of the core that was reported for a wait; wraps any other GPU error.
 impl From<mscclpp_gpu::Error> for Error {
     fn from(error: mscclpp_gpu::Error) -> Self {
         if let mscclpp_gpu::Error::Wait(said) = &error {
@@ -174,7 +174,7 @@ impl From<mscclpp_gpu::Error> for Error {
 mscclpp_os::debug_as_report!(Error);
 
 impl Error {
-    /// As a stream tells it.
+    /// Converts it to the error that a stream reports for a failed wait.
     pub(crate) fn of_a_wait(self) -> mscclpp_gpu::Error {
         match self {
             Self::Gpu(error) => error,

@@ -1,4 +1,4 @@
-//! The FIFO in memory: where its words are, and the proxy's end of it.
+//! The FIFO in memory: the places of its words, and the proxy's end of it.
 
 use std::{
     fmt,
@@ -16,9 +16,9 @@ use crate::{
     protocol::{POISONED, Ring},
 };
 
-/// Bytes of a trigger.
+/// The bytes of a trigger.
 const TRIGGER: u64 = 16;
-/// Words with different writers are on lines of their own.
+/// The bytes of a line. Words with different writers are on different lines.
 const LINE: u64 = 128;
 
 /// Triggers on their way from device threads to the thread of a proxy.
@@ -37,7 +37,7 @@ const LINE: u64 = 128;
 /// ```
 pub struct Fifo {
     shared: Arc<FifoShared>,
-    /// How many have been popped; the tail in pinned memory is its copy for the device.
+    /// The number of triggers that have been popped; the tail in pinned memory is a copy of it for the device.
     position: u64,
 }
 
@@ -53,13 +53,14 @@ struct Memories {
     /// The head, the cached tail, and the word that says whether a thread looks at the tail. Each has its own line.
     device: DeviceBuffer,
     size: u64,
-    /// In a forked child, the memories are not touched: their pages are the parent's, or are not there.
+    /// The process that made the FIFO. In a forked child, the memories are not touched: their pages are the parent's,
+    /// or do not exist.
     origin: Origin,
-    /// Why it was aborted, if that was said.
+    /// The reason why the FIFO was aborted, if one was given.
     failure: OnceLock<Error>,
 }
 
-/// Words of the status: what waits of kernels say.
+/// The status words in which waits of kernels report how they ended.
 const TIMED_OUT: u64 = 1;
 const ABORTED: u64 = 2;
 
@@ -75,10 +76,10 @@ impl KernelObject for Memories {
         [TIMED_OUT, ABORTED].into_iter().any(|word| self.status(word).load(Ordering::Relaxed) != 0)
     }
 
-    /// Tells once what was said since it was last asked.
+    /// Reports, once, the waits that failed since the last call.
     fn check(&self) -> mscclpp_gpu::Result<()> {
-        // The kernels are complete, so all they said is here. The request that they have seen is seen here, too, and with it
-        // the reason.
+        // The kernels are complete, so all their reports are here. The abort request that they have seen is seen
+        // here, too, and with it the reason.
         self.status(0).load(Ordering::Acquire);
         let said = |word| self.status(word).swap(0, Ordering::Relaxed) != 0;
         let gpu = self.device.gpu().to_string();
@@ -94,12 +95,12 @@ impl KernelObject for Memories {
 }
 
 impl Fifo {
-    /// How many triggers a FIFO holds by default.
+    /// The number of triggers that a FIFO holds by default.
     pub const DEFAULT_SIZE: u64 = 512;
     /// The largest size of a FIFO, in triggers.
     pub const MAX_SIZE: u64 = 4096;
 
-    /// An empty FIFO with room for `size` triggers, for kernels of `gpu`.
+    /// Makes an empty FIFO with room for `size` triggers, for kernels of `gpu`.
     ///
     /// # Errors
     /// [`Error::FifoSize`] if `size` is not a power of two from 2 to [`Fifo::MAX_SIZE`]; [`Error::Gpu`] if memory is
@@ -130,14 +131,14 @@ impl Fifo {
         &self.shared
     }
 
-    /// The position of the trigger that [`Fifo::poll`] looks for: how many have been popped.
+    /// The position of the trigger that [`Fifo::poll`] looks for, which is the number of triggers popped so far.
     #[must_use]
     pub fn tail(&self) -> FifoPosition {
         FifoPosition::from_raw(self.position)
     }
 
-    /// The next trigger, if there is one. Everything that the pushing thread wrote before is then visible. Does not
-    /// block. In a forked child there is none.
+    /// Returns the next trigger, if there is one. Everything that the pushing thread wrote before is then visible.
+    /// Does not block. Returns `None` in a forked child.
     #[must_use]
     pub fn poll(&mut self) -> Option<ProxyTrigger> {
         self.memories.ring()?.front(self.position).map(ProxyTrigger::from_words)
@@ -154,9 +155,9 @@ impl Fifo {
     /// Checks that triggers can still come. They cannot if the push at the position polled next has given up.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if it has.
+    /// [`Error::Poisoned`] if that push has given up.
     pub fn check(&mut self) -> Result<()> {
-        // An error in a forked child.
+        // In a forked child, this is an error.
         self.memories.pinned.word(0)?;
         // The release of this word comes after whatever was pushed below the hole, so that a look at the slot after
         // this load decides whether the hole is here.
@@ -166,7 +167,7 @@ impl Fifo {
         Ok(())
     }
 
-    /// Whether a trigger after the next one has already been pushed: the next one is then about to come.
+    /// Whether a trigger after the next one has already been pushed, so that the next one is about to come.
     pub(crate) fn is_pushed_beyond(&mut self) -> bool {
         let (ring, tail) = (self.memories.ring(), self.position);
         ring.is_some_and(|ring| (tail + 1..tail + self.size()).any(|position| ring.front(position).is_some()))
@@ -181,7 +182,7 @@ impl Deref for Fifo {
 }
 
 impl FifoShared {
-    /// How many triggers the FIFO holds.
+    /// The number of triggers that the FIFO can hold.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.memories.size
@@ -191,8 +192,8 @@ impl FifoShared {
         self.memories.clone()
     }
 
-    /// The position of the trigger that is popped next: how many have been popped. Does not block. In a
-    /// forked child, 0.
+    /// The position of the trigger that is popped next, which is the number of triggers popped so far. Does not
+    /// block. In a forked child, 0.
     #[must_use]
     pub fn tail(&self) -> FifoPosition {
         self.memories.tail()
@@ -225,19 +226,20 @@ impl FifoShared {
         self.status(0).store(1, Ordering::Release);
     }
 
-    /// Ends them because of `failure`, which is told to those who wait for their kernels.
+    /// Ends waiting pushes and syncs because of `failure`, which is reported to whoever waits for their kernels.
     pub(crate) fn abort_because(&self, failure: Error) {
-        // First: who sees the abort through the word can read why. The first one stays.
+        // The reason is set first, so that it is there for whoever sees the abort in the word. The first reason
+        // stays.
         let _ = self.memories.failure.set(failure);
         self.abort();
     }
 
-    /// Whether a trigger waits to be taken. While a proxy runs, the answer may be old at once.
+    /// Whether a trigger waits to be taken. While a proxy runs, the answer may be outdated at once.
     pub(crate) fn has_waiting(&self) -> bool {
         self.memories.has_waiting()
     }
 
-    /// The head, in device memory.
+    /// The address of the head, in device memory.
     pub(crate) fn head(&self) -> DevicePtr {
         self.memories.device.ptr()
     }
@@ -265,12 +267,12 @@ impl Memories {
     }
 
     fn status(&self, index: u64) -> &AtomicU32 {
-        // SAFETY: the words are inside `pinned`, which `self` keeps, and aligned (`new` looked at where it starts and
-        // that the host has the same address); everybody uses atomics on them.
+        // SAFETY: the words are inside `pinned`, which `self` keeps, and aligned (`new` has checked the start address
+        // and that the host has the same address); everybody uses atomics on them.
         unsafe { AtomicU32::from_ptr(self.status_words().add(4 * index).as_mut_ptr()) }
     }
 
-    /// Nothing in a forked child.
+    /// Returns the proxy's end of the FIFO; `None` in a forked child.
     fn ring(&self) -> Option<Ring<'_, AtomicU64>> {
         // SAFETY: as for `status`; an `AtomicU64` has the layout of the word.
         self.origin.is_here().then(|| unsafe {
@@ -386,7 +388,7 @@ mod tests {
         }
         assert!(matches!(fifo.check(), Err(Error::Poisoned { position }) if position.raw() == 2));
         assert!(!fifo.is_pushed_beyond());
-        // There is room, but not for the proxy to come to.
+        // A slot is free, but the proxy cannot get to it.
         assert_eq!(push(&fifo, 3, -1).raw(), 3);
         assert!(fifo.is_pushed_beyond());
         assert_eq!(push(&fifo, 4, -1), FifoHandle::FAILED);

@@ -1,6 +1,6 @@
 //! The device handles of FIFOs and port channels: plain structs that kernels get, laid out as in the CUDA headers.
 //!
-//! # Which way an operation goes
+//! # How an operation travels
 //! A thread does a small put or a signal itself, *directly*, only if nothing of the connection is pending in the FIFO.
 //! Otherwise it pushes a trigger. So if one operation happens before another, the second never overtakes the first;
 //! `docs/design/port-channel.md` goes through the cases.
@@ -14,7 +14,7 @@ use crate::{FifoPosition, MemoryId, ProxyTrigger, SemaphoreId};
 
 /// The device handle of a [`Fifo`](crate::Fifo): `FifoDeviceHandle` in the headers.
 ///
-/// It holds no reference: the FIFO must outlive the kernels that use it.
+/// The handle holds no reference: the FIFO must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct FifoHandle {
@@ -43,15 +43,15 @@ pub struct FifoHandle {
 const _: () = assert!(size_of::<FifoHandle>() == 56, "as in the header");
 
 impl FifoHandle {
-    /// What a kernel's `push` returns if it gave up. It is not a position.
+    /// The value that a kernel's `push` returns if it gave up. It is not a position.
     pub const FAILED: FifoPosition = FifoPosition::from_raw(u64::MAX);
-    /// How many words after `tail_cache` the word is that says whether a thread looks at the tail.
+    /// The number of words from `tail_cache` to the word that says whether a thread looks at the tail.
     pub const WORDS_TO_LOOKING: usize = 16;
 }
 
 /// The device handle of a [`BasePortChannel`](crate::BasePortChannel): `BasePortChannelDeviceHandle` in the headers.
 ///
-/// It holds no reference: the channel must outlive the kernels that use it.
+/// The handle holds no reference: the channel must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct BasePortChannelHandle {
@@ -85,7 +85,7 @@ pub(crate) enum DirectCount {
 
 /// The device handle of a [`PortChannel`](crate::PortChannel): `PortChannelDeviceHandle` in the headers.
 ///
-/// It holds no reference: the channel must outlive the kernels that use it.
+/// The handle holds no reference: the channel must outlive the kernels that use it.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct PortChannelHandle {
@@ -118,14 +118,14 @@ impl Deref for PortChannelHandle {
     }
 }
 
-// SAFETY: pointers and numbers, plain data, laid out as in the headers (`tests/layout` compares).
+// SAFETY: the struct holds pointers and numbers, plain data, laid out as in the headers (`tests/layout` compares).
 unsafe impl KernelParam for FifoHandle {}
 // SAFETY: as above.
 unsafe impl KernelParam for BasePortChannelHandle {}
 // SAFETY: as above.
 unsafe impl KernelParam for PortChannelHandle {}
-// SAFETY: addresses and numbers. No safe function goes where they point; a kernel or unsafe code that does answers for its
-// accesses itself, whichever thread the handle came from.
+// SAFETY: addresses and numbers. No safe function accesses the memory they point to; a kernel or unsafe code that
+// does is responsible for its accesses, whichever thread the handle came from.
 unsafe impl Send for FifoHandle {}
 // SAFETY: as above.
 unsafe impl Sync for FifoHandle {}

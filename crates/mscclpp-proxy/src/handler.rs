@@ -5,21 +5,21 @@ use crate::{Error, FifoPosition, ProxyTrigger, Result};
 /// Whether a proxy goes on after a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProxyHandlerResult {
-    /// Go on with the next trigger.
+    /// The proxy goes on with the next trigger.
     Continue,
-    /// Do not go on: the thread ends, until the proxy is started again.
+    /// The proxy does not go on: its thread ends, until the proxy is started again.
     Stop,
     /// There is no room for this trigger now: the proxy calls [`ProxyHandler::progress`] and hands it over again. It
     /// stays in the FIFO meanwhile, and so do the triggers after it.
     Retry,
 }
 
-/// Whether a handler waits for something that it started.
+/// Whether a handler waits for an operation that it started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// No: the proxy may nap.
+    /// The handler waits for nothing: the proxy may nap.
     Idle,
-    /// Yes: the proxy goes on asking, and does not nap meanwhile.
+    /// The handler waits: the proxy goes on asking, and does not nap meanwhile.
     Busy,
 }
 
@@ -36,7 +36,7 @@ pub trait ProxyHandler: Send + 'static {
     /// [`ProxyHandlerResult::Retry`]. So a handler may gather what triggers ask for, and start it here.
     ///
     /// # Errors
-    /// As [`ProxyHandler::handle`].
+    /// The same as [`ProxyHandler::handle`].
     fn progress(&mut self) -> Result<Progress> {
         Ok(Progress::Idle)
     }
@@ -45,7 +45,7 @@ pub trait ProxyHandler: Send + 'static {
     /// return [`Progress::Busy`] until everything that was started is complete.
     ///
     /// # Errors
-    /// As [`ProxyHandler::handle`].
+    /// The same as [`ProxyHandler::handle`].
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }
@@ -53,13 +53,13 @@ pub trait ProxyHandler: Send + 'static {
     /// Called about every millisecond while there are no triggers, to check that all is well.
     ///
     /// # Errors
-    /// As [`ProxyHandler::handle`].
+    /// The same as [`ProxyHandler::handle`].
     fn check(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// The proxy has failed; nothing else is called afterwards. Called on the proxy's thread, or, if none runs, on the
-    /// thread that called [`Proxy::abort`](crate::Proxy::abort).
+    /// Called when the proxy has failed; nothing else is called afterwards. Called on the proxy's thread, or, if none
+    /// runs, on the thread that called [`Proxy::abort`](crate::Proxy::abort).
     fn failed(&mut self, error: &Error) {
         let _ = error;
     }

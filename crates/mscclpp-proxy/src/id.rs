@@ -40,7 +40,7 @@ pub struct MemoryId(u32);
 #[repr(transparent)]
 pub struct FifoPosition(u64);
 
-/// What all of them can do.
+/// Implements what all number types can do.
 macro_rules! numbers {
     ($($id:ident($number:ident), $of:literal, $where:literal;)*) => {
         $(
@@ -79,7 +79,7 @@ numbers! {
     FifoPosition(u64), "position with this number", "kernels";
 }
 
-/// The id of the memory that was added this many places later.
+/// Returns the id of the memory that was added this many places later.
 impl Add<u32> for MemoryId {
     type Output = Self;
     fn add(self, count: u32) -> Self {
@@ -87,7 +87,7 @@ impl Add<u32> for MemoryId {
     }
 }
 
-/// The position this many places later.
+/// Returns the position this many places later.
 impl Add<u64> for FifoPosition {
     type Output = Self;
     fn add(self, count: u64) -> Self {

@@ -1,4 +1,4 @@
-//! What a proxy's thread does while there is no work.
+//! The pauses of a proxy's thread while there is no work.
 
 use std::{
     hint, thread,
@@ -27,8 +27,8 @@ impl IdlePolicy {
     pub const NEVER_SLEEP: Self =
         Self { spin: Duration::MAX, max_nap: Duration::ZERO, slow_after: Duration::ZERO };
 
-    /// The default policy for a device of `platform`: naps of up to 500 us, after a second without work. Simulated
-    /// devices share the cores with their proxies, so these spin for a shorter time.
+    /// Returns the default policy for a device of `platform`: naps of up to 500 microseconds, after a second without
+    /// work. Simulated devices share the cores with their proxies, so their proxies spin for a shorter time.
     #[must_use]
     pub fn of(platform: Platform) -> Self {
         let spin = if platform == Platform::Host { 100 } else { 20_000 };
@@ -40,13 +40,13 @@ impl IdlePolicy {
     }
 }
 
-/// How many polls are made between two looks at the clock.
+/// The number of polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 64;
-/// How often to check what is not polled for.
+/// The time between two checks for failures that polls do not find.
 const CHECK_PERIOD: Duration = Duration::from_millis(1);
 
-/// Since when there has been nothing to do. Its user sets how far it goes, in times; so it is no
-/// [`Backoff`](mscclpp_os::waiting::Backoff), which counts looks.
+/// The time since there has been nothing to do. It is no [`Backoff`](mscclpp_os::waiting::Backoff), which counts
+/// looks, because its user sets its steps in time.
 pub(crate) struct Idle {
     policy: IdlePolicy,
     polls: u32,
@@ -59,13 +59,13 @@ impl Idle {
         Self { policy, polls: 0, since: None, checked: None }
     }
 
-    /// There was something to do.
+    /// Notes that there was something to do.
     pub(crate) fn reset(&mut self) {
         self.since = None;
         self.polls = 0;
     }
 
-    /// Waits a little. True every millisecond or so: it is then time to check that all is well.
+    /// Waits a little. Returns true every millisecond or so: it is then time to check for failures.
     pub(crate) fn pause(&mut self) -> bool {
         self.polls += 1;
         if self.polls < POLLS_PER_LOOK {
@@ -79,14 +79,14 @@ impl Idle {
         if nap.is_zero() {
             thread::yield_now();
         } else {
-            // No spinning before the next one.
+            // The next pause looks at the clock at once.
             self.polls = POLLS_PER_LOOK - 1;
             thread::sleep(nap);
         }
         self.is_due(now)
     }
 
-    /// Whether it is time to check that all is well, as it is every millisecond or so.
+    /// Whether it is time to check for failures, which it is every millisecond or so.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let due = self.checked.is_none_or(|checked| now - checked >= CHECK_PERIOD);
         if due {
@@ -118,11 +118,11 @@ mod tests {
         assert_eq!(Idle::new(at_once).nap(Duration::ZERO), Duration::from_micros(500));
     }
 
-    /// The first look is due at once; the next ones when a millisecond has passed, and not before.
+    /// Checks that the first look is due at once, and the next ones when a millisecond has passed and not before.
     #[test]
     fn all_is_looked_after_also_without_naps() {
         let mut idle = Idle::new(IdlePolicy::NEVER_SLEEP);
-        // Moments before and behind the next look.
+        // Returns moments before and after the next look.
         let mut next = || {
             loop {
                 let before = Instant::now();

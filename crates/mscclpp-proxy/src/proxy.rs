@@ -24,7 +24,8 @@ use crate::{
 /// A host thread that serves kernels of one device. It is the base of [`ProxyService`](crate::ProxyService), and of
 /// services of your own.
 ///
-/// It stops when it is dropped. In a forked child it cannot be used, and dropping it does nothing.
+/// The thread stops when the proxy is dropped. In a forked child a proxy cannot be used, and dropping it does
+/// nothing.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
@@ -69,7 +70,7 @@ pub struct Proxy<H: ProxyHandler> {
 /// A thread that was started.
 struct Running {
     thread: JoinHandle<()>,
-    /// Receives nothing; its sender goes when the thread ends.
+    /// Receives nothing; its sender is dropped when the thread ends.
     ended: mpsc::Receiver<()>,
 }
 
@@ -81,12 +82,12 @@ pub(crate) struct Shared<H> {
     /// Held by the thread that runs, so that it takes no lock for each trigger.
     pub(crate) served: Mutex<Served<H>>,
     pub(crate) stop: AtomicBool,
-    /// Whether triggers will be taken: from a start on, until the thread has decided to take no more. It sets this
-    /// before anybody can learn of the decision otherwise.
+    /// Whether triggers will be taken: true from a start until the thread has decided to take no more. The thread
+    /// changes it before anybody can learn of that decision otherwise.
     pub(crate) running: Mutex<bool>,
     /// The last thread that ran, set by itself.
     pub(crate) thread_id: Mutex<Option<ThreadId>>,
-    /// Whether the handler was told of the failure.
+    /// Whether the handler was notified of the failure.
     pub(crate) failure_told: AtomicBool,
     /// The error that ended the proxy for good.
     pub(crate) failure: Arc<OnceLock<Error>>,
@@ -94,7 +95,7 @@ pub(crate) struct Shared<H> {
     pub(crate) unfinished: Mutex<Option<Error>>,
 }
 
-/// What the thread works with.
+/// The handler and the FIFO that the thread works with.
 pub(crate) struct Served<H> {
     pub(crate) handler: H,
     pub(crate) fifo: Fifo,
@@ -102,7 +103,7 @@ pub(crate) struct Served<H> {
 
 pub(crate) type ThreadInit = dyn Fn() + Send + Sync;
 
-/// Builds a [`Proxy`].
+/// A builder of a [`Proxy`].
 pub struct ProxyBuilder {
     pub(crate) gpu: Gpu,
     fifo_size: u64,
@@ -111,18 +112,18 @@ pub struct ProxyBuilder {
     log_waits_after: Duration,
 }
 
-/// How long a starting thread may take.
+/// The time that a starting thread may take.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl ProxyBuilder {
-    /// How many triggers the FIFO holds; see [`Fifo::new`].
+    /// Sets the number of triggers that the FIFO holds; see [`Fifo::new`].
     #[must_use]
     pub fn fifo_size(mut self, size: u64) -> Self {
         self.fifo_size = size;
         self
     }
 
-    /// Sets what the thread does when there are no triggers.
+    /// Sets how the thread waits when there are no triggers.
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.idle = policy;
@@ -137,8 +138,8 @@ impl ProxyBuilder {
     }
 
     /// Sets when a waiting start or stop is first logged, with what it waits for: ten seconds by default,
-    /// [`Duration::MAX`] for never. Each further line of the same wait comes at three times the waiting time of the one
-    /// before.
+    /// [`Duration::MAX`] for never. Each further line about the same wait comes at three times the waiting time of
+    /// the one before.
     #[must_use]
     pub fn log_waits_after(mut self, first: Duration) -> Self {
         self.log_waits_after = first;
@@ -148,7 +149,7 @@ impl ProxyBuilder {
     /// Makes the proxy, not started yet.
     ///
     /// # Errors
-    /// As [`Fifo::new`].
+    /// The same as [`Fifo::new`].
     pub fn build<H: ProxyHandler>(self, handler: H) -> Result<Proxy<H>> {
         let fifo = self.fifo()?;
         Ok(self.build_on(fifo, Arc::default(), handler))
@@ -186,7 +187,7 @@ impl ProxyBuilder {
 }
 
 impl Proxy<fn(ProxyTrigger) -> ProxyHandlerResult> {
-    /// Begins a proxy for kernels of `gpu`, with chosen options.
+    /// Returns a builder of a proxy for kernels of `gpu`.
     #[must_use]
     pub fn builder(gpu: &Gpu) -> ProxyBuilder {
         ProxyBuilder {
@@ -200,18 +201,19 @@ impl Proxy<fn(ProxyTrigger) -> ProxyHandlerResult> {
 }
 
 impl<H: ProxyHandler> Proxy<H> {
-    /// A proxy for kernels of `gpu`, not started yet, with a FIFO of [`Fifo::DEFAULT_SIZE`]. For other options use
-    /// [`Proxy::builder`].
+    /// Makes a proxy for kernels of `gpu`, not started yet, with a FIFO of [`Fifo::DEFAULT_SIZE`]. For other options
+    /// use [`Proxy::builder`].
     ///
     /// # Errors
-    /// As [`Fifo::new`].
+    /// The same as [`Fifo::new`].
     pub fn new(gpu: &Gpu, handler: H) -> Result<Self> {
         Proxy::builder(gpu).build(handler)
     }
 
-    /// Starts the thread, on the device's NUMA node if that is known. Does nothing if it already runs. The thread never
-    /// takes part in a capture of streams. With `blocking`, waits until the thread takes triggers, for at most 30 s. If
-    /// a handler has returned [`ProxyHandlerResult::Stop`], this first waits for the old thread, which is about to end.
+    /// Starts the thread, on the device's NUMA node if that is known. Does nothing if it already runs. The thread
+    /// never takes part in a capture of streams. With `blocking`, waits until the thread takes triggers, for at most
+    /// 30 seconds. If a handler has returned [`ProxyHandlerResult::Stop`], this first waits for the old thread, which
+    /// is about to end.
     ///
     /// # Errors
     /// The error with which the proxy failed before; [`Error::System`] if the system has no thread left; with
@@ -227,7 +229,7 @@ impl<H: ProxyHandler> Proxy<H> {
             return Ok(());
         }
         if let Some(ending) = thread.take() {
-            // It takes nothing more, and has nothing more to say than what it left.
+            // The old thread takes nothing more, and has already noted its error.
             let _ = ending.thread.join();
         }
         self.shared.enter()?;
@@ -239,7 +241,7 @@ impl<H: ProxyHandler> Proxy<H> {
         let spawned = thread::Builder::new()
             .name("mscclpp-proxy".to_owned())
             .spawn(move || {
-                // Dropped when this ends, however it does.
+                // Dropped when the thread ends, in whatever way.
                 let _end: mpsc::Sender<()> = end;
                 shared.run(&started);
             })
@@ -262,9 +264,9 @@ impl<H: ProxyHandler> Proxy<H> {
         }
     }
 
-    /// Handles everything that was pushed before the call, waits until it is complete, for at most 30 s, and ends the
-    /// thread. Does nothing if the thread does not run. The proxy can be started again. A stop that takes long is
-    /// logged ([`ProxyBuilder::log_waits_after`]).
+    /// Handles everything that was pushed before the call, waits until it is complete, for at most 30 seconds, and
+    /// ends the thread. Does nothing if the thread does not run. The proxy can be started again. A stop that takes
+    /// long is logged ([`ProxyBuilder::log_waits_after`]).
     ///
     /// # Errors
     /// The error with which the proxy failed; [`Error::Timeout`] if something did not become complete;
@@ -273,7 +275,7 @@ impl<H: ProxyHandler> Proxy<H> {
         self.stop_saying(|| format!("trigger {} or what was asked for before it", self.fifo().tail()))
     }
 
-    /// Like [`Self::stop`]; `pending` gives the text for the log of what it waits for.
+    /// Does the same as [`Self::stop`]; `pending` returns the text that the log gives for what it waits for.
     pub(crate) fn stop_saying(&self, pending: impl Fn() -> String) -> Result<()> {
         self.here()?;
         if self.is_own_thread() {
@@ -283,7 +285,7 @@ impl<H: ProxyHandler> Proxy<H> {
         }
         let mut thread = self.thread.lock();
         if let Some(Running { thread, ended }) = thread.take() {
-            // The release pairs with the acquire in the thread: it sees what was pushed before.
+            // The release pairs with the acquire in the thread, so that the thread sees what was pushed before.
             self.shared.stop.store(true, Ordering::Release);
             let what = || format!("the proxy of {} to stop: {}", self.shared.gpu, pending());
             // Nothing is ever sent.
@@ -302,7 +304,7 @@ impl<H: ProxyHandler> Proxy<H> {
         self.shared.is_here() && *self.shared.running.lock()
     }
 
-    /// Whether a handler calls this: a handler must not wait for its own thread.
+    /// Whether a handler makes this call: a handler must not wait for its own thread.
     pub(crate) fn is_own_thread(&self) -> bool {
         *self.shared.thread_id.lock() == Some(thread::current().id())
     }
@@ -310,13 +312,14 @@ impl<H: ProxyHandler> Proxy<H> {
     /// Checks that the proxy still works. Does not block.
     ///
     /// # Errors
-    /// The error with which it failed, if it did. In a forked child of the process that made it, that it is one.
+    /// The error with which the proxy failed. In a forked child of the process that made the proxy, an error that
+    /// says so.
     pub fn health(&self) -> Result<()> {
         self.here()?;
         self.shared.failure.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// That the calling process made it, and is no fork of the one that did.
+    /// Checks that the calling process made the proxy, and is no fork of the process that did.
     pub(crate) fn here(&self) -> Result<()> {
         self.shared.here()?;
         Ok(())
@@ -325,13 +328,13 @@ impl<H: ProxyHandler> Proxy<H> {
     /// Ends the proxy for good: waiting pushes and syncs of kernels end, and soon after them the thread. Does not
     /// block. If no thread runs, this calls [`ProxyHandler::failed`].
     pub fn abort(&self, reason: &str) {
-        // A forked child has no thread to end, and its parent's kernels are not its own.
+        // A forked child has no thread to end, and the kernels belong to its parent.
         if !self.shared.is_here() {
             return;
         }
         self.shared.fail(Error::Aborted { reason: reason.to_owned() });
-        // With the thread running, it is the thread that tells: it leaves after this look, and finds the failure then.
-        // After a start that comes after this look there is no thread: it finds the failure too.
+        // If the thread runs, it notifies the handler: it ends after this look, and then finds the failure. A thread
+        // that starts after this look finds the failure too, and ends at once.
         if !self.is_running() && !self.is_own_thread() {
             self.shared.tell_of_failure();
         }
@@ -354,7 +357,7 @@ impl<H: ProxyHandler> Drop for Proxy<H> {
             // A failure was logged when it came.
             tracing::debug!(target: "mscclpp::proxy", error = %Report(&error), gpu = %self.shared.gpu, "a proxy ended with an error");
         }
-        // Whoever pushes now would wait for ever.
+        // Without this, whoever pushes now would wait for ever.
         self.shared.fifo.abort();
     }
 }

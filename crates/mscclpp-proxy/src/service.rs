@@ -15,7 +15,7 @@ use crate::{
 
 /// A service with a proxy that can be started and stopped.
 pub trait BaseProxyService: Send + Sync {
-    /// Starts its thread. With `blocking`, waits until the thread takes triggers.
+    /// Starts the service's thread. With `blocking`, waits until the thread takes triggers.
     ///
     /// # Errors
     /// The error with which the service failed, before or at its start.
@@ -28,11 +28,11 @@ pub trait BaseProxyService: Send + Sync {
     fn stop_proxy(&self) -> Result<()>;
 }
 
-/// Carries out, on a host thread, what kernels of one device ask for through port channels: it copies data between
-/// registered memories and signals semaphores, over any transport.
+/// A service that carries out on a host thread what kernels of one device ask for through port channels: it copies
+/// data between registered memories and signals semaphores, over any transport.
 ///
-/// Semaphores and memories are added to it and get numbers, which all its channels share. They can be added while it
-/// runs, and stay until it is dropped. All methods may be called from any thread.
+/// Semaphores and memories are added to it and get numbers, which all its channels share. They can be added while the
+/// service runs, and stay until it is dropped. All methods may be called from any thread.
 ///
 /// # Order
 /// The triggers of all channels go through one FIFO. Those of one connection are carried out in order. Connections do
@@ -40,19 +40,20 @@ pub trait BaseProxyService: Send + Sync {
 /// when there is room. If two services share a connection, there is no order between them.
 ///
 /// # Keep it
-/// A service serves from [`ProxyService::start_proxy`] until it is stopped or dropped, whoever has its channels. Keep it as
-/// long as kernels use them. After a drop, calls of kernels that need it return false, and the `check` of its channels
-/// ([`mscclpp_gpu::Abort`]) says that it was dropped. Small puts and signals that kernels do by themselves go on.
+/// A service serves from [`ProxyService::start_proxy`] until it is stopped or dropped, even if its channels live
+/// longer. Keep it as long as kernels use them. After a drop, calls of kernels that need it return false, and the
+/// `check` of its channels ([`mscclpp_gpu::Abort`]) says that it was dropped. Small puts and signals that kernels do
+/// by themselves go on.
 ///
 /// # When something fails
-/// The service stops for good if a trigger cannot be carried out (an unknown number, a range outside its memory, a lost
-/// peer), or if the peer of a connection is lost. Waits and flushes of kernels on all its semaphores then return false.
-/// [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, and name the trigger. The process lives on. The peers of
-/// all its connections are told: their ends fail with [`mscclpp_core::Error::PeerFailed`]. An abort is not told, but to
-/// those for whom something was set aside, when the service is dropped.
+/// The service stops for good if a trigger cannot be carried out (an unknown number, a range outside its memory, a
+/// lost peer), or if the peer of a connection is lost. Waits and flushes of kernels on all its semaphores then return
+/// false. [`ProxyService::health`] and [`ProxyService::stop_proxy`] say why, and name the trigger. The process lives
+/// on. The peers of all its connections are notified: their ends fail with [`mscclpp_core::Error::PeerFailed`]. After
+/// an abort, only peers are notified for whom operations were set aside, when the service is dropped.
 ///
 /// # Memory of 4 GiB and more
-/// Offsets and sizes in triggers have 32 bits. Register larger memory in pieces, which get consecutive numbers:
+/// Offsets and sizes in triggers have 32 bits. Register larger memory in chunks, which get consecutive numbers:
 ///
 /// ```no_run
 /// # use mscclpp_core::{Context, RegisteredMemory, Transport};
@@ -74,11 +75,11 @@ pub trait BaseProxyService: Send + Sync {
 pub struct ProxyService {
     pub(crate) proxy: Proxy<Engine>,
     pub(crate) state: Arc<ServiceState>,
-    /// Held while the proxy is started or stopped, so that what `state` says of it is so.
+    /// Held while the proxy is started or stopped, so that `state` always knows which was last.
     start_or_stop: Mutex<()>,
 }
 
-/// Builds a [`ProxyService`].
+/// A builder of a [`ProxyService`].
 pub struct ProxyServiceBuilder {
     proxy: ProxyBuilder,
     direct_put_max: u32,
@@ -90,35 +91,36 @@ mscclpp_os::debug_fields!(ProxyServiceBuilder, |this| proxy: this.proxy, direct_
     bulk_put_max: this.bulk_put_max, ..);
 
 impl ProxyServiceBuilder {
-    /// How many triggers the FIFO holds: a power of two from 2 to 4096, 512 by default. If threads push more at once,
-    /// they wait.
+    /// Sets the number of triggers that the FIFO holds: a power of two from 2 to 4096, 512 by default. If threads
+    /// push more at once, they wait.
     #[must_use]
     pub fn fifo_size(mut self, size: u64) -> Self {
         self.proxy = self.proxy.fifo_size(size);
         self
     }
 
-    /// The largest put, in bytes, that a kernel's thread does itself, word by word, if it reaches the peer's memory and
-    /// nothing is pending: 4 KiB by default, 0 for never.
+    /// Sets the largest put, in bytes, that a kernel's thread does itself, word by word, if it reaches the peer's
+    /// memory and nothing is pending: 4 KiB by default, 0 for never.
     #[must_use]
     pub fn direct_put_max(mut self, bytes: u32) -> Self {
         self.direct_put_max = bytes;
         self
     }
 
-    /// The largest put, in bytes, that a kernel's thread does itself by bulk copies, in kernels compiled for compute
-    /// capability 9.0: 256 KiB by default, 0 for never. If [`Self::direct_put_max`] is 0, there are no such puts
-    /// either.
+    /// Sets the largest put, in bytes, that a kernel's thread does itself by bulk copies, in kernels compiled for
+    /// compute capability 9.0: 256 KiB by default, 0 for never. If [`Self::direct_put_max`] is 0, there are no such
+    /// puts either.
     ///
-    /// Such a put returns when the data is at the peer; a put through the proxy returns at once. Up to about this size,
-    /// the direct put takes less time. If a kernel has other work to do meanwhile, a smaller limit may be better.
+    /// Such a put returns when the data is at the peer; a put through the proxy returns at once. Up to about the
+    /// default size, the direct put takes less time. If a kernel has other work to do meanwhile, a smaller limit may
+    /// be better.
     #[must_use]
     pub fn bulk_put_max(mut self, bytes: u32) -> Self {
         self.bulk_put_max = Some(bytes);
         self
     }
 
-    /// Sets what the proxy's thread does when there are no triggers.
+    /// Sets how the proxy's thread waits when there are no triggers.
     #[must_use]
     pub fn idle(mut self, policy: IdlePolicy) -> Self {
         self.proxy = self.proxy.idle(policy);
@@ -139,9 +141,10 @@ impl ProxyServiceBuilder {
         self
     }
 
-    /// Sets a function that is called once, with the error, when the service fails or is aborted: at once, on the thread that
-    /// finds it, which is the proxy's as a rule. By then the waits of kernels on the service's semaphores end, and its peers
-    /// are told. For programs whose kernels also wait for others who will not come now. It must not block.
+    /// Sets a function that is called once, with the error, when the service fails or is aborted: at once, on the
+    /// thread that finds the failure, usually the proxy's. By then the waits of kernels on the service's semaphores
+    /// end, and its peers are notified. It serves programs whose kernels also wait for others who will not come now.
+    /// It must not block.
     ///
     /// ```
     /// # use mscclpp_gpu::Platform;
@@ -182,12 +185,12 @@ impl ProxyServiceBuilder {
         Ok(ProxyService { proxy, state, start_or_stop: Mutex::default() })
     }
 
-    /// Makes the service in place of `other`, which another device's kernels were to use: with the memories of `other` under
-    /// the same numbers, and started if that runs. For programs that make a service before they know for which device.
-    /// `other` stays as it is.
+    /// Makes the service in place of `other`, which was made for another device: with the memories of `other` under
+    /// the same numbers, and started if `other` runs. It serves programs that make a service before they know for
+    /// which device. `other` stays as it is.
     ///
     /// # Errors
-    /// As [`Self::build`]; [`Error::InvalidArgument`] if `other` has semaphores, which stay with it.
+    /// The same as [`Self::build`]; [`Error::InvalidArgument`] if `other` has semaphores, which cannot be moved.
     pub fn build_in_place_of(self, other: &ProxyService) -> Result<ProxyService> {
         if other.state.semaphores.get(0).is_some() {
             let problem = "a proxy service that has semaphores stays on its device; make another one";
@@ -207,18 +210,18 @@ impl ProxyServiceBuilder {
 impl ProxyService {
     /// The largest put, in bytes, that a kernel's thread does itself word by word, by default.
     pub const DEFAULT_DIRECT_PUT_MAX: u32 = 4096;
-    /// The largest put, in bytes, that it does itself by bulk copies, by default.
+    /// The largest put, in bytes, that a kernel's thread does itself by bulk copies, by default.
     pub const DEFAULT_BULK_PUT_MAX: u32 = 256 << 10;
 
-    /// A service for kernels of `gpu`, not started yet.
+    /// Makes a service for kernels of `gpu`, not started yet.
     ///
     /// # Errors
-    /// As [`ProxyServiceBuilder::build`].
+    /// The same as [`ProxyServiceBuilder::build`].
     pub fn new(gpu: &Gpu) -> Result<Self> {
         Self::builder(gpu).build()
     }
 
-    /// Begins a service for kernels of `gpu`, with chosen options.
+    /// Returns a builder of a service for kernels of `gpu`.
     #[must_use]
     pub fn builder(gpu: &Gpu) -> ProxyServiceBuilder {
         ProxyServiceBuilder {
@@ -248,7 +251,7 @@ impl ProxyService {
         let id = state.semaphores.add(|_| {
             // Connections are only added under the lock that this runs under.
             let known = (0..).zip(state.connections.iter()).find(|(_, known)| known.is_of(connection));
-            // As above: the numbers of semaphores that are there do not change.
+            // The same holds here: the numbers of semaphores that were added do not change.
             let same = (0..).zip(state.semaphores.iter()).find(|(_, added)| added.semaphore.is(semaphore));
             let signaller = match same {
                 Some((number, _)) => EntrySignaller::Of(number),
@@ -263,7 +266,7 @@ impl ProxyService {
             };
             Ok(SemaphoreEntry { semaphore: semaphore.clone(), handle, connection, signaller })
         })?;
-        // One that failed meanwhile may not have seen the new semaphore.
+        // A failure that came meanwhile may have missed the new semaphore.
         self.proxy.health().inspect_err(|error| state.abort_semaphores(error))?;
         Ok(SemaphoreId::from_raw(id))
     }
@@ -282,37 +285,37 @@ impl ProxyService {
     /// The number that the next memory will get, if there is room for `count` more. Reserves nothing.
     ///
     /// # Errors
-    /// [`Error::TooMany`].
+    /// [`Error::TooMany`] if there is no such room.
     pub fn next_memory_id(&self, count: u32) -> Result<MemoryId> {
         self.proxy.here()?;
         self.state.memories.next(count).map(MemoryId::from_raw)
     }
 
-    /// The semaphore with this number.
+    /// Returns the semaphore with this number.
     ///
     /// # Errors
-    /// [`Error::UnknownId`].
+    /// [`Error::UnknownId`] if there is none.
     pub fn semaphore(&self, id: SemaphoreId) -> Result<Semaphore> {
         self.proxy.here()?;
         Ok(self.state.semaphores.find("semaphore", id.raw())?.semaphore.clone())
     }
 
-    /// A channel whose puts each name their memories.
+    /// Makes a channel whose puts each name their memories.
     ///
     /// The first put to a peer's memory that is not mapped yet maps it, on the proxy's thread. Meanwhile the triggers
     /// of all channels wait, for seconds if the memory's owner does not answer. If it never answers, the service fails.
     /// To map it beforehand, call [`ProxyService::port_channel`] with the same connection and memories.
     ///
     /// # Errors
-    /// [`Error::UnknownId`].
+    /// [`Error::UnknownId`] if there is no such semaphore.
     pub fn base_port_channel(&self, semaphore: SemaphoreId) -> Result<BasePortChannel> {
         self.proxy.here()?;
         BasePortChannel::new(&self.state, semaphore)
     }
 
-    /// A channel between two memories: `dst` is the peer's, and `src` one of this process. Maps the peer's memory,
-    /// which may block for some seconds the first time. If `src` is not on the service's device, the proxy carries out
-    /// all puts, even small ones.
+    /// Makes a channel between two memories: `dst` is the peer's, and `src` one of this process. Maps the peer's
+    /// memory, which may block for some seconds the first time. If `src` is not on the service's device, the proxy
+    /// carries out all puts, even small ones.
     ///
     /// # Errors
     /// [`Error::UnknownId`]; [`Error::Core`] if a memory is of the wrong side, or not registered for the connection's
@@ -322,18 +325,18 @@ impl ProxyService {
         PortChannel::new(&self.state, semaphore, dst, src)
     }
 
-    /// Starts the proxy's thread: see [`Proxy::start`].
+    /// Starts the proxy's thread, as [`Proxy::start`] does.
     ///
     /// # Errors
-    /// As for [`Proxy::start`].
+    /// The same as [`Proxy::start`].
     pub fn start_proxy(&self, blocking: bool) -> Result<()> {
         self.proxy.here()?;
         if self.proxy.is_own_thread() {
-            // It runs. Who has the lock may wait for it.
+            // The thread runs. Whoever holds the lock may wait for it, so the lock is not taken.
             return self.proxy.start(blocking);
         }
         let _lock = self.start_or_stop.lock();
-        // First: the thread may stop by itself at once.
+        // This comes first, because the thread may stop by itself at once.
         let before = self.state.set_serving(Serving::Started);
         let started = self.proxy.start(blocking);
         if started.is_err() && !self.proxy.is_running() {
@@ -342,21 +345,21 @@ impl ProxyService {
         started
     }
 
-    /// Carries out everything that was pushed before the call, and ends the thread: see [`Proxy::stop`]. A stop that
-    /// takes long is logged, with the peers for which it waits.
+    /// Carries out everything that was pushed before the call, and ends the thread, as [`Proxy::stop`] does. A stop
+    /// that takes long is logged, with the peers for which it waits.
     ///
     /// # Errors
-    /// As [`ProxyService::health`]; [`Error::Timeout`] if something did not become complete within 30 s.
+    /// The same as [`ProxyService::health`]; [`Error::Timeout`] if an operation was not complete within 30 seconds.
     pub fn stop_proxy(&self) -> Result<()> {
         self.proxy.here()?;
         let stop = || self.proxy.stop_saying(|| self.state.stats(None).pending());
         if self.proxy.is_own_thread() {
-            // It is refused, and goes on.
+            // The call is refused, and the service goes on.
             return stop();
         }
         let _lock = self.start_or_stop.lock();
         let stopped = stop();
-        // Also if something did not become complete.
+        // The service counts as stopped even if something did not become complete.
         self.state.set_serving(Serving::Stopped);
         stopped?;
         self.health()
@@ -388,11 +391,11 @@ impl ProxyService {
 
 impl Drop for ProxyService {
     fn drop(&mut self) {
-        // Another thread of a forked child's parent may have the lock.
+        // In a forked child nothing is done: another thread of the parent may have held the lock.
         if self.proxy.here().is_err() {
             return;
         }
-        // The proxy goes next. It carries out what was pushed before; what comes later is lost.
+        // The proxy is dropped next. It carries out what was pushed before; triggers that come later are lost.
         self.state.set_serving(Serving::Dropped);
     }
 }

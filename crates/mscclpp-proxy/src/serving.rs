@@ -1,4 +1,4 @@
-//! What a proxy's thread does from its start to its stop.
+//! The work of a proxy's thread from its start to its stop.
 
 use std::{
     any::Any,
@@ -17,9 +17,9 @@ use crate::{
     proxy::{Served, Shared},
 };
 
-/// How many triggers are handled between two calls of `progress`.
+/// The most triggers that are handled between two calls of `progress`.
 const TRIGGERS_PER_PROGRESS: u32 = 32;
-/// How long a stop waits for what was started to be complete.
+/// How long a stop waits until everything that was started is complete.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a stop waits for a push that is under way.
 const PUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -31,21 +31,23 @@ impl<H: ProxyHandler> Shared<H> {
         }
     }
 
-    /// Makes it count as running from now on.
+    /// Makes the proxy count as running from now on.
     pub(crate) fn enter(&self) -> Result<()> {
         let mut running = self.running.lock();
-        // Under the lock: whoever fails it later finds it running, and leaves the telling to its thread.
+        // Checked under the lock: whoever fails the proxy later finds it running, and leaves the notification to its
+        // thread.
         self.failure.get().map_or(Ok(()), |error| Err(error.clone()))?;
         *running = true;
         Ok(())
     }
 
-    /// Makes it count as not running from now on. If called several times at the end of a run, the first call counts.
+    /// Makes the proxy count as not running from now on. If called several times at the end of a run, the first call
+    /// counts.
     pub(crate) fn leave(&self) {
         *self.running.lock() = false;
     }
 
-    /// Tells the handler once of a failure, if there is one. Nobody may be using the handler for long.
+    /// Notifies the handler once of a failure, if there is one. Nobody may be using the handler for long.
     pub(crate) fn tell_of_failure(&self) {
         let Some(error) = self.failure.get() else { return };
         if self.failure_told.swap(true, Ordering::Relaxed) {
@@ -80,7 +82,7 @@ impl<H: ProxyHandler> Shared<H> {
             init();
         }
         let mut served = self.served.lock();
-        // Nobody listens to a start that did not wait.
+        // If the start did not block, nobody receives this.
         let _ = started.send(());
         self.take_triggers(&mut served)
     }
@@ -97,7 +99,8 @@ impl<H: ProxyHandler> Shared<H> {
             if let Some(trigger) = trigger {
                 let result = handler.handle(trigger, fifo.tail())?;
                 if result == ProxyHandlerResult::Stop {
-                    // First: with the pop, a kernel's sync returns, and what its host does then may be a start.
+                    // This comes first: after the pop, a kernel's sync returns, and its host may then start the proxy
+                    // again.
                     self.leave();
                 }
                 if result != ProxyHandlerResult::Retry {
@@ -107,7 +110,7 @@ impl<H: ProxyHandler> Shared<H> {
                 idle.reset();
                 match result {
                     ProxyHandlerResult::Stop => {
-                        // What was gathered is started.
+                        // The handler starts the operations that it has gathered.
                         handler.progress()?;
                         return Ok(());
                     }
@@ -126,7 +129,7 @@ impl<H: ProxyHandler> Shared<H> {
                     drain.end = fifo.tail();
                     drain.finishing = true;
                     handler.finish()?;
-                    // What it said of its progress was before that.
+                    // The handler reported its progress before `finish`.
                     continue;
                 }
                 let is_done = drain.finishing && progress == Progress::Idle;
@@ -145,7 +148,7 @@ impl<H: ProxyHandler> Shared<H> {
                 drain = Some(Drain { since: Instant::now(), end, finishing: false });
             }
             if is_full {
-                // Somebody else makes room.
+                // Another thread makes room.
                 thread::yield_now();
             }
             if trigger.is_some() {
@@ -160,7 +163,8 @@ impl<H: ProxyHandler> Shared<H> {
             };
             if is_due {
                 match fifo.check() {
-                    // For a moment the hole is behind a push that is under way. The next look is a millisecond later.
+                    // A hole may be reported while a push before it is still under way. The next look is a
+                    // millisecond later.
                     Err(_) if suspected.replace(fifo.tail()) != Some(fifo.tail()) => {}
                     checked => checked?,
                 }
@@ -170,11 +174,12 @@ impl<H: ProxyHandler> Shared<H> {
     }
 }
 
-/// Binds the proxy's thread to the device's NUMA node. Where that is not known, or refused, it stays where it is.
+/// Binds the proxy's thread to the device's NUMA node. If the node is not known, or binding is refused, the thread
+/// stays where it is.
 fn move_near(gpu: &Gpu) {
     let node = gpu.numa_node();
     match numa::bind_thread(node) {
-        // Not bound: the node is not known.
+        // `bound` is false if the node is not known.
         Ok(bound) => {
             tracing::debug!(target: "mscclpp::proxy", %gpu, node, bound, "the proxy's thread and its NUMA node");
         }
@@ -189,9 +194,10 @@ fn move_near(gpu: &Gpu) {
 struct Drain {
     since: Instant,
     /// The position up to which triggers are still taken. At first, the position of the proxy plus the size of the
-    /// FIFO: nothing beyond it was pushed before the stop. Later, the position of the proxy once all is taken.
+    /// FIFO: nothing beyond that was pushed before the stop. Later, the position of the proxy once all triggers are
+    /// taken.
     end: FifoPosition,
-    /// All is taken, and the handler knows.
+    /// Whether all triggers are taken, and the handler was notified of that.
     finishing: bool,
 }
 

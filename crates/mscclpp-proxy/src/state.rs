@@ -1,4 +1,4 @@
-//! What a proxy service, its channels and its thread share.
+//! The state that a proxy service, its channels and its thread share.
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -16,7 +16,7 @@ use crate::{
     table::Table,
 };
 
-/// What a service, its channels and its proxy's thread share.
+/// The state that a service, its channels and its proxy's thread share.
 pub(crate) struct ServiceState {
     pub(crate) gpu: Gpu,
     pub(crate) fifo: Arc<FifoShared>,
@@ -26,17 +26,17 @@ pub(crate) struct ServiceState {
     pub(crate) memories: Table<RegisteredMemory>,
     pub(crate) connections: Table<ServiceConnection>,
     pub(crate) probe: Probe,
-    /// What the proxy failed with.
+    /// The error that the proxy failed with.
     failure: Arc<OnceLock<Error>>,
-    /// What the service's owner did with it last.
+    /// The last thing that the service's owner did with it.
     serving: Mutex<Serving>,
-    /// Of all connections.
+    /// The words of all connections in device memory.
     pub(crate) words: DeviceBuffer,
-    /// Of all semaphores: the parts of a channel's handle that a kernel does not see in its fields.
+    /// The parts of channel handles that are not in the handles' fields, for all semaphores.
     ports: PinnedBuffer,
 }
 
-/// Whether a service takes triggers. A service that has failed says so by itself.
+/// Whether a service takes triggers. The failure of a service is kept elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Serving {
     NotStarted,
@@ -45,24 +45,24 @@ pub(crate) enum Serving {
     Dropped,
 }
 
-/// How what is passed on of a peer's failure begins.
+/// The beginning of the text with which a peer's failure is passed on to other peers.
 const BECAUSE: &str = "proxy has stopped because of ";
 
-/// Bytes that each semaphore has in `ports`: three addresses.
+/// The bytes that each semaphore has in `ports`: three addresses.
 const PORT_BYTES: u64 = 32;
 
 /// A semaphore of a service.
 pub(crate) struct SemaphoreEntry {
     pub(crate) semaphore: Semaphore,
     pub(crate) handle: HostToDeviceSemaphoreHandle,
-    /// The number of its connection.
+    /// The number of the semaphore's connection.
     pub(crate) connection: u32,
     pub(crate) signaller: EntrySignaller,
 }
 
-/// What signals over a semaphore of a service.
+/// The object that signals over a semaphore of a service.
 pub(crate) enum EntrySignaller {
-    /// On its way to the proxy's thread, which has it from the first trigger on.
+    /// The semaphore's own signaller, until the proxy's thread takes it at the first trigger.
     Own(Mutex<Option<Signaller>>),
     /// The signaller of the semaphore with this number: the same semaphore was added before.
     Of(u32),
@@ -88,16 +88,17 @@ impl ServiceState {
             bulk_put_max,
             semaphores: Table::new("semaphores", MAX_SEMAPHORES),
             memories: Table::new("memories", MAX_MEMORIES),
-            // No more than semaphores.
+            // There are no more connections than semaphores.
             connections: Table::new("connections", MAX_SEMAPHORES),
         })
     }
 
-    /// Where kernels find the parts of channel handles over this semaphore that are not in the handles' own fields.
+    /// Returns the address at which kernels find the parts of channel handles over this semaphore that are not in the
+    /// handles' fields.
     pub(crate) fn port(&self, semaphore: SemaphoreId, parts: [DevicePtr; 3]) -> Result<DevicePtr> {
         let at = PORT_BYTES * u64::from(semaphore.raw());
         for (word, part) in (at..).step_by(8).zip(parts) {
-            // Always the same value. A kernel that reads it starts later.
+            // The value is always the same, and a kernel that reads it starts later.
             self.ports.word(word)?.store(part.0, Ordering::Relaxed);
         }
         Ok(self.ports.ptr().add(at))
@@ -117,7 +118,7 @@ impl ServiceState {
         }
     }
 
-    /// What the proxy failed with, or one of the semaphores.
+    /// Returns the error that the proxy failed with, or one of the semaphores.
     pub(crate) fn failure(&self) -> Option<Error> {
         let of_semaphore = |entry: &SemaphoreEntry| match entry.semaphore.failure() {
             Some(mscclpp_core::Error::PeerClosed { .. }) => None,
@@ -126,17 +127,17 @@ impl ServiceState {
         self.failure.get().cloned().or_else(|| self.semaphores.iter().find_map(of_semaphore))
     }
 
-    /// The error with which the proxy itself failed.
+    /// Returns the error with which the proxy itself failed.
     pub(crate) fn own_failure(&self) -> Option<Error> {
         self.failure.get().cloned()
     }
 
-    /// Gives what it was before.
+    /// Sets what the owner did last, and returns what it was before.
     pub(crate) fn set_serving(&self, serving: Serving) -> Serving {
         std::mem::replace(&mut self.serving.lock(), serving)
     }
 
-    /// That triggers wait for a service that does not serve, if they do.
+    /// Describes the service if triggers wait for it and it does not serve.
     pub(crate) fn idle_service(&self) -> Option<String> {
         let why = match *self.serving.lock() {
             Serving::Started => return None,
@@ -147,7 +148,8 @@ impl ServiceState {
         self.fifo.has_waiting().then(|| format!("the proxy service of {}, which {why}", self.gpu))
     }
 
-    /// The service that leaves what kernels pushed, if it does. One that was stopped carries it out after its next start.
+    /// Describes the service if it leaves triggers that kernels pushed. A stopped service carries them out after its
+    /// next start.
     fn not_served(&self) -> Option<String> {
         let is_stopped = *self.serving.lock() == Serving::Stopped;
         self.idle_service().filter(|_| !is_stopped)
@@ -158,15 +160,15 @@ impl ServiceState {
         self.failure.get().is_some() || semaphore.owner().may_have_failed() || self.not_served().is_some()
     }
 
-    /// Checks what complete kernels met that used a channel over `semaphore`: first that the service works.
+    /// Checks how complete kernels fared that used a channel over `semaphore`, after checking that the service works.
     pub(crate) fn check_waits(&self, semaphore: &Semaphore) -> Result<()> {
         self.own_failure().map_or(Ok(()), Err)?;
         Abort::check(semaphore)?;
         self.not_served().map_or(Ok(()), |service| Err(Error::NotServed { service }))
     }
 
-    /// Checks that somebody serves complete kernels: what they pushed, and, before the first start, also what they did by
-    /// themselves. That the next call, or a larger put, would wait for ever is found now.
+    /// Checks that the service serves complete kernels: the triggers that they pushed, and, before the first start,
+    /// also their direct operations. So it is found now that the next call, or a larger put, would wait for ever.
     pub(crate) fn check_is_served(&self) -> Result<()> {
         self.not_served().map_or(Ok(()), |service| Err(Error::NotServed { service }))?;
         if *self.serving.lock() == Serving::NotStarted {
@@ -178,14 +180,14 @@ impl ServiceState {
         Ok(())
     }
 
-    /// Waits until the proxy has taken what complete kernels pushed and has handed it over to the transports, or has failed;
-    /// until `deadline` at most. False if it takes longer.
+    /// Waits until the proxy has taken the triggers that complete kernels pushed and has handed them over to the
+    /// transports, or has failed; until `deadline` at most. Returns false if it takes longer.
     pub(crate) fn settle(&self, deadline: Instant) -> bool {
-        // Nothing beyond was pushed by then. What others push meanwhile may come without an end.
+        // Nothing beyond this position was pushed by then. Triggers that others push meanwhile may come without end.
         let end = self.fifo.tail() + self.fifo.size();
         let until = |done: &dyn Fn() -> bool| {
             let mut backoff = Backoff::default();
-            // Nobody works on it: that is for `check` to say.
+            // If no thread works on the triggers, `check` reports that.
             while !done() && self.failure().is_none() && *self.serving.lock() == Serving::Started {
                 if Instant::now() >= deadline {
                     return false;
@@ -194,7 +196,7 @@ impl ServiceState {
             }
             true
         };
-        // The tail was stored behind what the proxy noted of the triggers before it.
+        // The tail was stored after the proxy counted the triggers before it.
         until(&|| !self.fifo.has_waiting() || self.fifo.tail() >= end)
             && self.connections.iter().all(|connection| {
                 let counts = &connection.counts;
@@ -203,18 +205,18 @@ impl ServiceState {
             })
     }
 
-    /// For whom kernels wait: the service first, if that is what keeps them.
+    /// Returns the peers that kernels wait for: the service first, if kernels wait because it does not serve.
     pub(crate) fn peers(&self) -> Vec<String> {
         let connections = self.connections.iter().map(|entry| entry.connection.label());
         self.idle_service().into_iter().chain(connections).collect()
     }
 
-    /// Tells the peers of all connections that the proxy has failed, so that nobody waits there for what will not come. Not of
-    /// an abort, which is the decision of this side alone.
+    /// Notifies the peers of all connections that the proxy has failed, so that nobody there waits for signals that
+    /// will not come. Does nothing after an abort, which is the decision of this side alone.
     pub(crate) fn tell_peers(&self, error: &Error) {
         let reason = match error.core() {
             _ if matches!(error, Error::Aborted { .. }) => return,
-            // What it said goes on round a ring, and does not grow: its own peers' words come behind the first colon.
+            // A text that is passed on from peer to peer does not grow: only the first adds its beginning.
             Some(mscclpp_core::Error::PeerFailed { reason, .. }) if reason.starts_with(BECAUSE) => {
                 reason.clone()
             }
@@ -222,12 +224,13 @@ impl ServiceState {
             _ => format!("proxy: {}", Report(error)),
         };
         for entry in self.connections.iter() {
-            // Which says nothing to a peer that failed first.
+            // This does nothing if the peer failed first.
             entry.connection.tell_failure(&reason);
         }
     }
 
-    /// The waits of kernels through `semaphores`: for the service first, if that is what keeps them.
+    /// Returns the waits of kernels through `semaphores`; first one for the service, if kernels wait because it does
+    /// not serve.
     pub(crate) fn waits<'a>(&self, semaphores: impl IntoIterator<Item = &'a Semaphore>) -> Vec<KernelWait> {
         let idle = self.idle_service().map(KernelWait::certain);
         idle.into_iter().chain(semaphores.into_iter().flat_map(Abort::waits)).collect()
@@ -240,7 +243,8 @@ impl ServiceState {
         }
     }
 
-    /// The queues are closed. If a transport may still store completions, the memory for them is kept for ever.
+    /// Called when the queues are closed. If a transport may still store completions, the memory for them is kept for
+    /// ever.
     pub(crate) fn words_may_go(&self) {
         let (mut at, mut expected) = (Vec::new(), Vec::new());
         for connection in self.connections.iter() {
@@ -255,7 +259,7 @@ impl ServiceState {
         if at.is_empty() {
             return;
         }
-        // SAFETY: words of `self.words`, which is kept for ever if that times out.
+        // SAFETY: these are words of `self.words`, which is kept for ever if the read times out.
         let stored = unsafe { self.probe.read(&at) };
         if !stored.is_ok_and(|stored| stored.iter().zip(&expected).all(|(is, asked)| is >= asked)) {
             std::mem::forget(self.words.clone());

@@ -1,4 +1,4 @@
-//! What a service has done, and what it waits for.
+//! Statistics of a service: its work so far, and the operations that it waits for.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -11,25 +11,25 @@ use crate::{
     state::{SemaphoreEntry, ServiceState},
 };
 
-/// What a [`ProxyService`] has done so far. The fields are read one after the other, at nearly the same time.
+/// The work of a [`ProxyService`] so far. The fields are read one after the other, at nearly the same time.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ServiceStats {
-    /// How many triggers were carried out.
+    /// The number of triggers that were carried out.
     pub triggers: u64,
     /// The traffic of all connections together.
     pub total: TrafficStats,
-    /// How many triggers are in the FIFO, including those being pushed; `None` if the device does not answer.
+    /// The number of triggers in the FIFO, including those being pushed; `None` if the device does not answer.
     pub queue_depth: Option<u64>,
     /// The oldest flush that a trigger asked for and that is not complete.
     pub oldest_pending_flush: Option<PendingFlush>,
-    /// The error with which the service failed, if it did.
+    /// The error with which the service failed, if it failed.
     pub last_error: Option<Error>,
     /// One entry for each connection, in the order in which they were added.
     pub connections: Vec<ConnectionStats>,
 }
 
-/// What went over a connection, through the FIFO and directly.
+/// The traffic over a connection, through the FIFO and directly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrafficStats {
@@ -53,23 +53,24 @@ pub struct TrafficStats {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ConnectionStats {
-    /// Its label.
+    /// The connection's label.
     pub peer: String,
-    /// Its transport.
+    /// The connection's transport.
     pub transport: Transport,
-    /// What went over it; the counts of direct operations are 0 if the device does not answer.
+    /// The traffic over the connection; the counts of direct operations are 0 if the device does not answer.
     pub traffic: TrafficStats,
-    /// Its triggers so far were pushed at positions below this; `None` if the device does not answer.
+    /// The connection's triggers so far were pushed at positions below this; `None` if the device does not answer.
     pub pushed: Option<FifoPosition>,
-    /// Its triggers at positions below this were taken out of the FIFO.
+    /// The connection's triggers at positions below this were taken out of the FIFO.
     pub taken: FifoPosition,
     /// Completion was asked for up to this position.
     pub asked: FifoPosition,
-    /// How many operations of taken triggers wait for room at the transport.
+    /// The number of operations of taken triggers that wait for room at the transport.
     pub waiting: u64,
-    /// Its triggers at positions below this are complete at the peer; `None` if the device does not answer.
+    /// The connection's triggers at positions below this are complete at the peer; `None` if the device does not
+    /// answer.
     pub completed: Option<FifoPosition>,
-    /// The oldest of its flushes that is not complete.
+    /// The oldest of the connection's flushes that is not complete.
     pub oldest_pending_flush: Option<PendingFlush>,
 }
 
@@ -77,30 +78,30 @@ pub struct ConnectionStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingFlush {
-    /// The label of its peer.
+    /// The label of the flush's peer.
     pub peer: String,
-    /// The position of its trigger.
+    /// The position of the flush's trigger.
     pub position: FifoPosition,
-    /// How long the proxy has waited for it. If more than 32 flushes are pending, this is about the oldest of the last
-    /// 32.
+    /// The time that the proxy has waited for it. If more than 32 flushes are pending, this is about the oldest of
+    /// the last 32.
     pub age: Duration,
 }
 
 /// The state of a semaphore: how many signals have come, and how many are waited for.
 pub(crate) struct SemaphoreState {
     pub(crate) id: SemaphoreId,
-    /// Its connection's number.
+    /// The number of the semaphore's connection.
     pub(crate) connection: u32,
-    /// Signals that have come.
+    /// The number of signals that have come.
     pub(crate) arrived: u64,
-    /// Signals that waits have claimed.
+    /// The number of signals that waits have claimed.
     pub(crate) expected: u64,
 }
 
 impl ProxyService {
-    /// What the service has done so far. Asks the device, but waits for no kernel; blocks for at most a second, or ten if the
-    /// device is simulated. Meant for people and monitoring, not for the path of messages. In a forked child there is nothing
-    /// but the error that it is one.
+    /// Returns the service's work so far. Asks the device, but waits for no kernel; blocks for at most a second, or
+    /// ten if the device is simulated. Meant for people and monitoring, not for the path of messages. In a forked
+    /// child, only the error that says so is set.
     #[must_use]
     pub fn stats(&self) -> ServiceStats {
         match self.proxy.here() {
@@ -125,8 +126,8 @@ impl ServiceState {
             at.push(connection.completed.ptr());
         }
         let tail = self.fifo.tail();
-        // SAFETY: words of the FIFO and of the connections, which `self` keeps; a service whose device does not answer is of
-        // no use any more.
+        // SAFETY: these are words of the FIFO and of the connections, which `self` keeps; a service whose device does
+        // not answer is not used any more.
         let words = unsafe { self.probe.read(&at) }.ok();
         let (head, rest) = match words.as_deref() {
             Some([head, rest @ ..]) => (Some(*head), rest),
@@ -180,7 +181,7 @@ impl ServiceState {
         }
     }
 
-    /// The state of all semaphores. Asks the device, as [`ProxyService::stats`] does.
+    /// Returns the state of all semaphores. Asks the device, as [`ProxyService::stats`] does.
     pub(crate) fn semaphore_states(&self) -> Result<Vec<SemaphoreState>> {
         let entries: Vec<&SemaphoreEntry> = self.semaphores.iter().collect();
         let words = |entry: &&SemaphoreEntry| {
@@ -195,7 +196,7 @@ impl ServiceState {
             .map(|((id, entry), values)| SemaphoreState {
                 id,
                 connection: entry.connection,
-                // Of which one the peer writes, and may write anything.
+                // The peer writes one of the two words, and may write anything.
                 arrived: values[0].wrapping_add(values[1]),
                 expected: values[2],
             })

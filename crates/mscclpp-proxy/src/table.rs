@@ -6,16 +6,16 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
-/// Holds up to a fixed number of entries, which keep their numbers and are never removed.
+/// A table of up to a fixed number of entries, which keep their numbers and are never removed.
 pub(crate) struct Table<T> {
     what: &'static str,
     entries: Box<[OnceLock<T>]>,
-    /// How many entries are set; held while one is added.
+    /// The number of entries that are set; held while one is added.
     len: Mutex<usize>,
 }
 
 impl<T> Table<T> {
-    /// An empty table. `what` names its entries in errors, in the plural.
+    /// Makes an empty table. `what` names its entries in errors, in the plural.
     pub(crate) fn new(what: &'static str, limit: u32) -> Self {
         Self { what, entries: (0..limit).map(|_| OnceLock::new()).collect(), len: Mutex::new(0) }
     }
@@ -31,7 +31,7 @@ impl<T> Table<T> {
         Ok(number)
     }
 
-    /// The number of the first of the next `count` entries.
+    /// Returns the number of the first of the next `count` entries.
     pub(crate) fn next(&self, count: u32) -> Result<u32> {
         let len = *self.len.lock();
         match len + count as usize <= self.entries.len() {
@@ -40,17 +40,18 @@ impl<T> Table<T> {
         }
     }
 
-    /// The entry of that number.
+    /// Returns the entry of that number.
     pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.entries.get(number as usize)?.get()
     }
 
-    /// Like [`Table::get`]; `what` names an entry in errors, in the singular.
+    /// The same as [`Table::get`], but an error if there is no such entry; `what` names an entry in it, in the
+    /// singular.
     pub(crate) fn find(&self, what: &'static str, id: u32) -> Result<&T> {
         self.get(id).ok_or_else(|| Error::UnknownId { what, id, count: *self.len.lock() as u64 })
     }
 
-    /// All entries, in their order.
+    /// Returns all entries, in their order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map_while(OnceLock::get)
     }

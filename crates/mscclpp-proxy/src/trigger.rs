@@ -1,4 +1,4 @@
-//! Triggers: what device threads ask their proxy to do.
+//! Triggers: the messages in which device threads ask their proxy for operations.
 
 use std::{fmt, ops::BitOr};
 
@@ -6,12 +6,12 @@ use mscclpp_gpu::KernelParam;
 
 use crate::{Error, MemoryId, Result, SemaphoreId, protocol::COMMIT_BIT};
 
-/// How many semaphores a service can have: triggers have 10 bits for them.
+/// The most semaphores that a service can have: triggers have 10 bits for them.
 pub const MAX_SEMAPHORES: u32 = 1 << 10;
-/// How many memories a service can have: triggers have 9 bits for them.
+/// The most memories that a service can have: triggers have 9 bits for them.
 pub const MAX_MEMORIES: u32 = 1 << 9;
 
-/// What a trigger asks a [`ProxyService`](crate::ProxyService) for: one or more of three things.
+/// The operations that a trigger asks a [`ProxyService`](crate::ProxyService) for: one or more of three.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TriggerKind(u8);
 
@@ -20,16 +20,16 @@ impl TriggerKind {
     pub const DATA: Self = Self(1);
     /// Signal the semaphore.
     pub const FLAG: Self = Self(2);
-    /// Report when everything before it is complete.
+    /// Report when everything before the trigger is complete.
     pub const SYNC: Self = Self(4);
 
-    /// Whether it asks for everything that `other` asks for.
+    /// Whether this kind asks for everything that `other` asks for.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether it asks for nothing.
+    /// Whether this kind asks for nothing.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -61,9 +61,9 @@ impl fmt::Debug for TriggerKind {
     }
 }
 
-/// A message of 128 bits from a device thread to its proxy. For a [`ProxyService`](crate::ProxyService) it consists of the
-/// fields below. For a service of your own the bits mean what you like, except the top bit of the second word, which
-/// belongs to the FIFO and reads as 0.
+/// A message of 128 bits from a device thread to its proxy. For a [`ProxyService`](crate::ProxyService) it consists
+/// of the fields below. In a service of your own the bits may mean anything, except the top bit of the second word,
+/// which belongs to the FIFO and reads as 0.
 ///
 /// | word | bits | field |
 /// | --- | --- | --- |
@@ -94,7 +94,7 @@ pub struct ProxyTrigger {
     pub snd: u64,
 }
 
-// SAFETY: two words, plain data, laid out as in the header.
+// SAFETY: the struct holds two words, plain data, laid out as in the header.
 unsafe impl KernelParam for ProxyTrigger {}
 
 const SRC_MEMORY: u32 = 32;
@@ -103,7 +103,8 @@ const KIND: u32 = 50;
 const SEMAPHORE: u32 = 53;
 
 impl ProxyTrigger {
-    /// A trigger for a [`ProxyService`](crate::ProxyService): `dst` and `src` are each a memory id and an offset in bytes.
+    /// Makes a trigger for a [`ProxyService`](crate::ProxyService): `dst` and `src` are each a memory id and an
+    /// offset in bytes.
     ///
     /// # Errors
     /// [`Error::TriggerRange`] if a value does not fit its field.
@@ -127,31 +128,31 @@ impl ProxyTrigger {
         Ok(Self { fst, snd })
     }
 
-    /// A trigger made of two words. The top bit of the second word is dropped.
+    /// Makes a trigger of two words. The top bit of the second word is dropped.
     #[must_use]
     pub const fn from_words([fst, snd]: [u64; 2]) -> Self {
         Self { fst, snd: snd & !COMMIT_BIT }
     }
 
-    /// What the trigger asks for.
+    /// The operations that the trigger asks for.
     #[must_use]
     pub const fn kind(&self) -> TriggerKind {
         TriggerKind(field(self.snd, KIND, 3) as u8)
     }
 
-    /// How many bytes to copy.
+    /// The number of bytes to copy.
     #[must_use]
     pub const fn size(&self) -> u64 {
         field(self.fst, 0, 32)
     }
 
-    /// Where the bytes start in the source, as an offset in bytes.
+    /// The offset in bytes at which the data starts in the source.
     #[must_use]
     pub const fn src_offset(&self) -> u64 {
         field(self.fst, 32, 32)
     }
 
-    /// Where the bytes go in the destination, as an offset in bytes.
+    /// The offset in bytes at which the data goes in the destination.
     #[must_use]
     pub const fn dst_offset(&self) -> u64 {
         field(self.snd, 0, 32)
@@ -206,7 +207,7 @@ impl fmt::Debug for ProxyTrigger {
 mod tests {
     use super::*;
 
-    /// The trigger of those numbers.
+    /// Makes a trigger with these numbers as ids.
     fn trigger(
         kind: TriggerKind,
         dst: (u32, u64),

@@ -7,8 +7,8 @@ use std::{
 
 use mscclpp_os::waiting::LongWait;
 
-/// What `receiver` gets, within `limit` if there is one. Logs what it waits for after `log_after`, and then ever more
-/// rarely; `what` is called only then.
+/// Returns what `receiver` receives, within `limit` if there is one. Logs the wait after `log_after`, and then ever
+/// more rarely; `what`, which describes it, is called only then.
 pub(crate) fn receive<T>(
     receiver: &Receiver<T>,
     limit: Option<Duration>,
@@ -45,7 +45,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(1);
 
-    /// What is waited for comes only after it was said.
+    /// Checks that a wait goes on after it was logged: the number is sent only then.
     #[test]
     fn a_long_wait_is_said_and_goes_on() {
         let (sender, receiver) = mpsc::channel();

@@ -11,7 +11,7 @@ use mscclpp_proxy::Fifo;
 /// Bits of a trigger's words for the number of a thread, above its sequence number.
 const SEQUENCE: u32 = 40;
 
-/// All of `producers * each` triggers come once, whole, and those of a producer in their order.
+/// Checks that each of `producers * each` triggers comes once, whole, and those of a producer in their order.
 fn storm(size: u64, producers: u64, each: u64) {
     let gpu = Platform::Host.gpu(0).unwrap();
     let mut fifo = Fifo::new(&gpu, size).unwrap();
@@ -19,7 +19,7 @@ fn storm(size: u64, producers: u64, each: u64) {
     let stream = gpu.stream().unwrap();
     let args = KernelArgs::new().with(fifo.device_handle()).with(each).with(SEQUENCE);
     let config = LaunchConfig::linear(producers as u32, 1);
-    // SAFETY: these are its arguments, and the FIFO lives until the stream is synchronised.
+    // SAFETY: these are the kernel's arguments, and the FIFO lives until the stream is synchronised.
     unsafe { kernel.launch(&stream, config, &args).unwrap() };
 
     let mut next = vec![0; producers as usize];
@@ -45,8 +45,8 @@ fn storm(size: u64, producers: u64, each: u64) {
     fifo.check().unwrap();
 }
 
-/// A kernel of 512 threads, and laps that many of them share; where the FIFO is small there are fewer, as those that
-/// wait for room only take turns.
+/// Runs kernels of up to 512 threads, and laps that many of them share. If the FIFO is small there are fewer threads,
+/// as threads that wait for room only take turns.
 #[test]
 fn nothing_is_lost_doubled_or_torn_among_many_producers() {
     for (size, producers, each) in

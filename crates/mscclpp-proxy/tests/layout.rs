@@ -67,7 +67,8 @@ fn channel_facts() -> Vec<Fact> {
     facts
 }
 
-/// A trigger's words, made of the same fields here and by the header, which gives its fields back.
+/// Returns facts about a trigger's words, made of the same fields here and by the header, which also returns its
+/// fields.
 fn trigger_facts() -> Vec<Fact> {
     let kind = TriggerKind::FLAG | TriggerKind::SYNC;
     let trigger = ProxyTrigger::new(

@@ -1,6 +1,6 @@
 //! The suite over Courier, a transport of the tests. One variant neither maps memory nor stores completions, like a
 //! network, so that everything goes through the proxy and completions are in pinned memory; further variants map more
-//! and more. Also tests that a connection that is held up does not hold up another.
+//! and more. The file also tests that a connection that is held up does not hold up another.
 
 #[path = "../../mscclpp-conformance/tests/courier/mod.rs"]
 mod courier;
@@ -36,7 +36,7 @@ fn main() {
             Ok(())
         }));
     }
-    // Everything again over queues that are full all the time, and with tokens in host memory.
+    // All cases run again over queues that are full all the time, and with tokens in host memory.
     let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(TokenMemory::PinnedHost);
     trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
     trials.push(Trial::test("a_run_of_triggers_is_one_batch", || {
@@ -54,7 +54,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Goes on with what the courier holds once something is logged.
+/// Lets the courier go on with the operations it holds once something is logged.
 #[derive(Clone)]
 struct ReleaseOnLog {
     courier: Courier,
@@ -79,7 +79,7 @@ fn a_stop_that_takes_long_names_the_peer() {
     let pair =
         Pair::new(&setup_of(&courier, Reach::Nothing), LEN, 1, |builder| builder.log_waits_after(soon));
     let (service, thread) = (&pair.sides[0].service, pair.sides[0].thread());
-    // A put that nothing follows, and one with a signal.
+    // The first call is a put that nothing follows, the second one with a signal.
     let calls: [fn(&Thread<'_>) -> bool; 2] =
         [|thread| thread.put(0, 0, LEN), |thread| thread.put_with_signal(0, 0, LEN)];
     for (call, pushed) in calls.into_iter().zip(1..) {
@@ -116,13 +116,13 @@ struct Second {
     _buffer: DeviceBuffer,
 }
 
-/// A pair whose services run, over `free`, and a connection over `held` that its first service has besides.
+/// Makes a pair over `free` whose services run, and a second connection over `held` for the pair's first service.
 fn pair_and_second(free: &Courier, held: &Courier, reach: Reach, len: u64) -> (Pair, Second) {
     let pair = Pair::running(&setup_of(free, reach), len);
     let service = &pair.sides[0].service;
     let Pair { sides: [a, there] } = Pair::new(&setup_of(held, reach), len, 1, |builder| builder);
     let Side { service: own_service, own, theirs, semaphores, buffer, .. } = a;
-    // It gives back what it has of the semaphore.
+    // Dropping it releases its signaller of the semaphore.
     drop(own_service);
     let id = service.add_semaphore(&semaphores[0]).unwrap();
     let [dst, src] = [&theirs, &own].map(|memory| service.add_memory(memory).unwrap());
@@ -132,7 +132,8 @@ fn pair_and_second(free: &Courier, held: &Courier, reach: Reach, len: u64) -> (P
     (pair, Second { channel, noise, there, _buffer: buffer })
 }
 
-/// A hundred rounds of a put and a flush over the first connection, behind each of which the data is there.
+/// Does a hundred rounds of a put and a flush over the first connection, and checks after each flush that the data is
+/// there.
 fn put_flush_and_compare(pair: &Pair, len: u64) {
     let from = pair.sides[0].thread();
     let words = (len / 8) as usize;
@@ -143,7 +144,7 @@ fn put_flush_and_compare(pair: &Pair, len: u64) {
     }
 }
 
-/// All that is in the FIFO when the proxy starts goes to the transport in one call.
+/// Checks that all triggers in the FIFO when the proxy starts go to the transport in one call.
 fn a_run_of_triggers_is_one_batch() {
     const PUTS: u64 = 20;
     let courier = Courier::new(Reach::Nothing);
@@ -160,8 +161,8 @@ fn a_run_of_triggers_is_one_batch() {
     assert_eq!(courier.largest_batch(), 2 * PUTS, "a write and an update of each");
 }
 
-/// One service with two connections. The transport of one takes four orders and carries none out: hundreds of its
-/// triggers are set aside, nothing fails, and the other connection goes on. Then they arrive.
+/// Tests one service with two connections. The transport of one takes four operations and carries none out: hundreds
+/// of its triggers are set aside, nothing fails, and the other connection goes on. Then they arrive.
 fn others_go_on_while_a_connection_is_full() {
     const LEN: u64 = 4096;
     const PUTS: u64 = 400;
@@ -177,7 +178,7 @@ fn others_go_on_while_a_connection_is_full() {
     }
     put_flush_and_compare(&pair, LEN);
     let stats = service.stats();
-    // A put and a signal each, of which four are with the courier.
+    // Each of `PUTS` is a put and a signal; four of these operations are with the courier.
     assert_eq!(stats.connections[1].waiting, 2 * PUTS - 4);
     assert_eq!((stats.connections[0].waiting, stats.total.data), (0, PUTS + 100));
     assert!(service.dump().contains("796 operations wait for room at the transport"), "{}", service.dump());
@@ -193,8 +194,8 @@ fn others_go_on_while_a_connection_is_full() {
     assert_eq!(service.stats().connections[1].waiting, 0);
 }
 
-/// One service with two connections. While the transport of one carries nothing out, flushes on the other return; the
-/// flush on the first returns when its transport goes on.
+/// Tests one service with two connections. While the transport of one carries nothing out, flushes on the other
+/// return; the flush on the first returns when its transport goes on.
 fn flushes_wait_for_their_own_connection(reach: Reach) {
     const LEN: u64 = 64 << 10;
     let (held, free) = (Courier::new(reach), Courier::new(reach));

@@ -33,7 +33,7 @@ fn kernels() -> &'static Kernels {
     KERNELS.get_or_init(|| Kernels::load(&gpu()))
 }
 
-/// Pushes as a thread of a kernel.
+/// Pushes as a thread of a kernel does.
 fn push<H: ProxyHandler>(proxy: &Proxy<H>, n: u64) -> FifoPosition {
     kernels().push(proxy.fifo().device_handle(), numbered(n), -1)
 }
@@ -84,7 +84,7 @@ fn a_handler_can_stop_and_the_proxy_goes_on_where_it_was() {
     proxy.stop().unwrap();
 }
 
-/// While the thread of the last run is still on its way out.
+/// Starts the proxy while the thread of the last run is still ending.
 #[test]
 fn a_proxy_that_a_handler_stopped_starts_at_once() {
     let proxy = Proxy::new(&gpu(), |_: ProxyTrigger| ProxyHandlerResult::Stop).unwrap();
@@ -93,7 +93,7 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
         proxy.start(n % 2 == 0).unwrap();
         let push = kernels().start_push(fifo, numbered(n), -1);
         let deadline = Instant::now() + PATIENCE;
-        // As soon as can be.
+        // The next start comes as soon as possible.
         while proxy.fifo().tail().raw() <= n {
             assert!(Instant::now() < deadline);
             std::hint::spin_loop();
@@ -105,7 +105,7 @@ fn a_proxy_that_a_handler_stopped_starts_at_once() {
     proxy.stop().unwrap();
 }
 
-/// Has its own proxy, and asks all of it while another thread stops it.
+/// A handler that knows its own proxy, and calls all of its methods while another thread stops it.
 struct Reentrant {
     proxy: Arc<OnceLock<Weak<Proxy<Reentrant>>>>,
     handling: mpsc::Sender<()>,
@@ -137,7 +137,7 @@ fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
     is_handling.recv_timeout(PATIENCE).unwrap();
     let (stopped, is_stopped) = mpsc::channel();
     let stopping = proxy.clone();
-    // Not joined: were it to hang, the test would too.
+    // The thread is not joined: if it hung, the test would hang too.
     thread::spawn(move || stopped.send(stopping.stop()));
     thread::sleep(Duration::from_millis(20));
     go_on.send(()).unwrap();
@@ -145,7 +145,7 @@ fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
     assert!(!proxy.is_running());
 }
 
-/// Takes each trigger only when it is offered for the third time.
+/// A handler that takes each trigger only when it is offered for the third time.
 struct Reluctant {
     offers: u64,
     taken: Arc<AtomicU64>,
@@ -190,7 +190,7 @@ fn a_trigger_that_there_is_no_room_for_comes_again() {
     assert_eq!((taken.load(Ordering::Relaxed), proxy.fifo().tail().raw()), (100, 100));
 }
 
-/// Counts how often it was told that it failed.
+/// A handler that counts how often it was notified of its failure.
 struct CountFailures(Arc<AtomicU64>);
 
 impl ProxyHandler for CountFailures {
@@ -259,7 +259,7 @@ fn a_panic_fails_the_proxy_and_frees_kernels() {
         let started = proxy.start(true);
         assert_eq!(started.is_err(), in_init);
         assert!(!sync(&proxy, position));
-        // Those that find no room end too.
+        // Pushes that find no room end too.
         assert!((0..3).map(|n| push(&proxy, n)).any(|position| position == FifoHandle::FAILED));
         let error = proxy.stop().unwrap_err();
         assert!(matches!(&error, Error::Panicked { message } if message == "no mood"), "{error}");
@@ -282,10 +282,10 @@ fn an_abort_frees_kernels_and_ends_the_thread() {
     assert!(proxy.stop().unwrap_err().to_string().contains("enough"));
 }
 
-/// Starts things that are complete when it is told so.
+/// A handler whose operations are complete only when the test allows it.
 struct Slow {
     started: u64,
-    /// Whether it says so only when it is to finish.
+    /// Whether it reports its operations only from `finish` on.
     silent: bool,
     may_complete: Arc<AtomicBool>,
     completed: Arc<AtomicU64>,
@@ -313,7 +313,7 @@ impl ProxyHandler for Slow {
     }
 }
 
-/// Lets what was started complete once something is logged.
+/// Lets the handler's operations complete once something is logged.
 #[derive(Clone, Default)]
 struct CompleteOnLog {
     may_complete: Arc<AtomicBool>,
@@ -331,7 +331,7 @@ impl io::Write for CompleteOnLog {
     }
 }
 
-/// And says so, if that takes long: here until it has been said.
+/// Checks that a stop waits for the handler's operations, and logs a long wait: here they complete only after that.
 #[test]
 fn a_stop_waits_for_what_was_started() {
     for silent in [false, true] {
@@ -352,7 +352,7 @@ fn a_stop_waits_for_what_was_started() {
     }
 }
 
-/// Kernels that push for ever do not hold up a stop.
+/// Checks that kernels that push for ever do not hold up a stop.
 #[test]
 fn a_stop_ends_while_triggers_keep_coming() {
     let proxy =
@@ -360,7 +360,7 @@ fn a_stop_ends_while_triggers_keep_coming() {
     proxy.start(true).unwrap();
     let (kernel, stream) = (kernels().kernel("fifo_push_for_ever"), gpu().stream().unwrap());
     let args = KernelArgs::new().with(proxy.fifo().device_handle());
-    // SAFETY: that is its argument, and the proxy lives until the stream is done.
+    // SAFETY: the handle is the kernel's argument, and the proxy lives until the stream is done.
     unsafe { kernel.launch(&stream, LaunchConfig::linear(3, 1), &args).unwrap() };
     thread::sleep(Duration::from_millis(5));
     proxy.stop().unwrap();

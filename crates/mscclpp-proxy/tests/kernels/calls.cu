@@ -1,4 +1,4 @@
-// What the tests in this folder do in kernels: single calls, by one thread, whose result goes to `result`; and many
+// The kernels of the tests in this folder: single calls, by one thread, whose result goes to `result`; and many
 // threads at once.
 
 #include <assert.h>
@@ -16,7 +16,7 @@ extern "C" __global__ void port_put(PortChannelDeviceHandle ch, uint64_t dst, ui
   *result = ch.put(dst, src, size);
 }
 
-// Between memories that are named.
+// Puts between two memories that are named.
 extern "C" __global__ void port_put_between(PortChannelDeviceHandle ch, uint32_t dst, uint32_t src, uint64_t size,
                                             uint64_t* result) {
   *result = ch.put(dst, 0, src, 0, size);
@@ -40,8 +40,8 @@ extern "C" __global__ void port_wait(PortChannelDeviceHandle ch, uint64_t* resul
 
 extern "C" __global__ void port_poll(PortChannelDeviceHandle ch, uint64_t* result) { *result = ch.poll(); }
 
-// Each block puts its part, `stride` bytes from that of the block before, behind those of all; all of it or only 16
-// bytes. Then it flushes, and waits for a block of the peer.
+// Each block puts its part, `stride` bytes after that of the block before, into the half behind all sources: all of
+// its part or only 16 bytes. Then it flushes, and waits for a block of the peer.
 extern "C" __global__ void port_exchange(PortChannelDeviceHandle ch, uint64_t stride) {
   const uint64_t at = blockIdx.x * stride;
   assert(ch.putWithSignal(gridDim.x * stride + at, at, blockIdx.x == 0 ? stride : 16));
@@ -60,14 +60,14 @@ extern "C" __global__ void fifo_sync(FifoDeviceHandle fifo, uint64_t position, u
   *result = fifo.sync(position);
 }
 
-// Every block pushes until that fails.
+// Every block pushes until a push fails.
 extern "C" __global__ void fifo_push_for_ever(FifoDeviceHandle fifo) {
   while (fifo.push(ProxyTrigger{0, 0}) != FifoDeviceHandle::Failed) {
   }
 }
 
-// Every block pushes `each` triggers: its number above `sequenceBit`, and how many it has pushed before. A few of them
-// sync: hundreds that wait would take turns with the one that pops.
+// Every block pushes `each` triggers: its number above `sequenceBit`, and the number of its earlier pushes below. A
+// few of the blocks sync: hundreds that wait would take turns with the thread that pops.
 extern "C" __global__ void fifo_push_numbered(FifoDeviceHandle fifo, uint64_t each, uint32_t sequenceBit) {
   for (uint64_t n = 0; n < each; ++n) {
     const uint64_t word = static_cast<uint64_t>(blockIdx.x) << sequenceBit | n;
@@ -77,7 +77,8 @@ extern "C" __global__ void fifo_push_numbered(FifoDeviceHandle fifo, uint64_t ea
   }
 }
 
-// `puts` puts of `piece` bytes without a wait, from and to one of `places` after the other. How many were done.
+// Does `puts` puts of `piece` bytes without a wait, from and to one of `places` after the other. The result is the
+// number of puts done.
 extern "C" __global__ void port_put_many(mscclpp::PortChannelDeviceHandle channel, uint64_t puts, uint64_t piece,
                                          uint64_t places, uint64_t* result) {
   uint64_t done = 0;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mscclpp_gpu::{Abort, DeviceBuffer, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Stream};
 use mscclpp_proxy::{FifoHandle, FifoPosition, MemoryId, PortChannel, PortChannelHandle, ProxyTrigger};
 
-/// For what should take moments: long enough for a machine that is busy with other things.
+/// The limit for steps that should take moments: long enough for a machine that is busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const CALLS: KernelSource<'static> = KernelSource::new("calls.cu", include_str!("calls.cu"));
@@ -27,7 +27,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// What it returned.
+    /// Waits for the call to end, and returns the result of the kernel's function.
     pub(crate) fn end(self) -> u64 {
         self.stream.synchronize_timeout(PATIENCE).expect("a call that ends in time");
         let mut word = [0; 8];
@@ -37,7 +37,7 @@ impl Call {
 }
 
 impl Call {
-    /// As a program waits for it.
+    /// Waits for the call to end as a program does.
     pub(crate) fn end_or_abort<A: Abort + ?Sized>(self, what: &A) -> Result<(), A::Error> {
         self.stream.synchronize_or_abort(PATIENCE, what)
     }
@@ -52,15 +52,15 @@ impl Kernels {
         self.module.kernel(name).expect("a kernel of calls.cu")
     }
 
-    /// Starts the call of that name; its result is the kernel's last argument. What the others point to must live until
-    /// it ends.
+    /// Starts the call of that name; its result is the kernel's last argument. Memory that the other arguments point
+    /// to must live until it ends.
     fn start(&self, name: &str, args: KernelArgs) -> Call {
         let call = Call {
             stream: self.gpu.stream().expect("a stream"),
             result: self.gpu.allocate(8).expect("memory"),
         };
         let args = args.with(call.result.ptr());
-        // SAFETY: these are the kernel's arguments, and callers keep what they point to.
+        // SAFETY: these are the kernel's arguments, and callers keep the memory that they point to.
         unsafe { self.kernel(name).launch(&call.stream, LaunchConfig::linear(1, 1), &args) }
             .expect("a launch");
         call
@@ -84,7 +84,7 @@ impl Kernels {
     }
 }
 
-/// A thread of a kernel, as far as it uses a channel.
+/// The calls of one thread of a kernel on a channel.
 #[derive(Clone, Copy)]
 pub(crate) struct Thread<'a> {
     kernels: &'a Kernels,
@@ -92,7 +92,7 @@ pub(crate) struct Thread<'a> {
 }
 
 impl<'a> Thread<'a> {
-    /// What the channel is of must outlive it.
+    /// Makes the calls for `channel`, whose parts must outlive them.
     pub(crate) fn of(kernels: &'a Kernels, channel: &PortChannel) -> Self {
         Self { kernels, handle: channel.device_handle() }
     }
@@ -121,12 +121,12 @@ impl<'a> Thread<'a> {
         self.kernels.start("port_wait", self.args())
     }
 
-    /// So many puts without a wait, in one kernel: how many were done.
+    /// Does `puts` puts without a wait, in one kernel. Returns the number of puts done.
     pub(crate) fn put_many(&self, puts: u64, piece: u64, places: u64) -> u64 {
         self.kernels.call("port_put_many", self.args().with(puts).with(piece).with(places))
     }
 
-    /// Between any memories of the service.
+    /// Puts between any two memories of the service.
     pub(crate) fn put_between(&self, dst: MemoryId, src: MemoryId, size: u64) -> bool {
         self.does("port_put_between", self.args().with(dst).with(src).with(size))
     }

@@ -1,4 +1,4 @@
-//! Puts and signals that go directly, beside others that go through the proxy.
+//! Direct puts and signals, beside others that go through the proxy.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -14,7 +14,7 @@ struct Channel {
     completed: Word64,
     token: Word64,
     token_by_link: Word64,
-    /// What the proxy's put writes at the peer, and what a direct put writes there.
+    /// The data that the proxy's put writes at the peer; `direct` is the data that a direct put writes there.
     put: Seen,
     direct: Seen,
     weakness: Weakness,
@@ -49,7 +49,7 @@ impl Channel {
         self.fifo.push(what, |position| self.progress().announce(position));
     }
 
-    /// Whether it went directly.
+    /// Signals. Returns whether the signal went directly.
     fn signal(&self) -> bool {
         let direct = self.nothing_pending();
         if direct {
@@ -60,7 +60,7 @@ impl Channel {
         direct
     }
 
-    /// The proxy, for the trigger of `position`; the transport completes at once.
+    /// Serves the trigger of `position` as the proxy does; the transport completes at once.
     fn serve(&self, position: u64) {
         let what = self.fifo.take(position);
         self.fifo.pop(position);
@@ -75,7 +75,7 @@ impl Channel {
         }
     }
 
-    /// The peer's wait for its `n`th signal.
+    /// Waits as the peer does for its `n`th signal.
     fn wait(&self, n: u64) {
         let mut wait = backoff();
         while self.token.load(Ordering::Acquire) + self.token_by_link.load(Ordering::Acquire) < n {
@@ -84,8 +84,8 @@ impl Channel {
     }
 }
 
-/// A put with a signal through the proxy, then a signal of the same thread, which may go directly: whoever has one
-/// signal sees the data, for either was sent after it.
+/// Does a put with a signal through the proxy, then a signal of the same thread, which may go directly: whoever has
+/// one of the signals sees the data, for both were sent after it.
 fn a_later_signal_does_not_overtake(weakness: Weakness) {
     model(Some(2), move || {
         let channel = Channel::new(weakness);
@@ -128,8 +128,8 @@ fn weakened_completion_lets_a_signal_overtake() {
     a_later_signal_does_not_overtake(Weakness::Completed);
 }
 
-/// A put that may go directly and its signal, beside another thread's trigger, so that the signal may have to go through
-/// the proxy: whoever has both signals sees both puts.
+/// Does a put that may go directly and its signal, beside another thread's trigger, so that the signal may have to go
+/// through the proxy: whoever has both signals sees both puts.
 fn both_puts_are_seen(weakness: Weakness) {
     model(Some(2), move || {
         let channel = Channel::new(weakness);

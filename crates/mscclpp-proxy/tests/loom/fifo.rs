@@ -1,4 +1,4 @@
-//! Pushes, pops and syncs.
+//! Models of pushes, pops and syncs.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,7 +7,8 @@ use mscclpp_proxy::protocol::SharedWord;
 
 use crate::{Fifo, Seen, Weakness, backoff, model};
 
-/// `producers` threads push `each` triggers; each comes once, whole, and those of a thread in their order.
+/// Checks that each trigger comes once, whole, and those of a thread in their order, if `producers` threads push
+/// `each` triggers.
 fn all_arrive(preemptions: Option<usize>, start: u64, producers: u64, each: u64, weakness: Weakness) {
     model(preemptions, move || {
         let fifo = Arc::new(Fifo::after(start, weakness));
@@ -53,14 +54,14 @@ fn weakened_commit_tears_triggers() {
     all_arrive(None, 1, 1, 3, Weakness::Commit);
 }
 
-/// A push that reuses a slot comes after the proxy has read it: shown with data of the proxy's own.
+/// Checks that a push that reuses a slot comes after the proxy has read the slot, by data that the proxy writes.
 fn reuse_is_ordered(weakness: Weakness) {
     model(Some(3), move || {
         let fifo = Arc::new(Fifo::after(0, weakness));
         let seen = Arc::new(Seen(UnsafeCell::new(0)));
         fifo.push(1, |_| ());
         fifo.push(2, |_| ());
-        // Two threads: the second to find room may know of it from the first, by way of the cache alone.
+        // Two threads push: the second to find room may know of it from the first, through the cache alone.
         let threads: Vec<_> = [3, 4]
             .map(|value| {
                 let (fifo, seen) = (fifo.clone(), seen.clone());
@@ -82,7 +83,7 @@ fn reuse_is_ordered(weakness: Weakness) {
     });
 }
 
-/// A wait for a trigger to be taken comes after what the proxy did before, whichever of the waiting threads looked.
+/// Checks that a wait for a trigger to be taken ends after the proxy's earlier work, whichever waiting thread looked.
 fn taking_is_ordered(weakness: Weakness) {
     model(Some(3), move || {
         let fifo = Arc::new(Fifo::after(0, weakness));

@@ -1,5 +1,5 @@
-//! Models of what kernels do with a FIFO and a port channel, step by step as in the headers: each step names its
-//! function. The proxy's end, `mscclpp_proxy::protocol::Ring`, is checked as it is.
+//! Models of a FIFO and a port channel in kernels, step by step as in the headers; each step names its function. The
+//! proxy's end, `mscclpp_proxy::protocol::Ring`, is not modelled: the code itself is checked.
 
 use std::sync::atomic::Ordering;
 
@@ -12,18 +12,18 @@ pub(crate) struct FifoWords<'a, W64, W32> {
     pub(crate) ring: Ring<'a, W64>,
     /// The next position to be given out.
     pub(crate) head: &'a W64,
-    /// The highest tail that was seen, nearer than the tail itself.
+    /// The highest tail that was seen, faster to read than the tail itself.
     pub(crate) tail_cache: &'a W64,
-    /// 1 while a thread is looking at the tail; see invariant 6.
+    /// 1 while a thread looks at the tail; see invariant 6.
     pub(crate) looking: &'a W64,
     /// The status words of the FIFO.
     pub(crate) status: StatusWords<'a, W32>,
 }
 
-/// Four words by which the host and device threads tell each other when to give up, and why.
+/// Four words by which the host and device threads notify each other when to give up, and why.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StatusWords<'a, W32> {
-    /// Non-zero: give up.
+    /// Non-zero to make waits give up.
     pub(crate) abort: &'a W32,
     /// Set to 1 by a wait that ran out of polls.
     pub(crate) timed_out: &'a W32,
@@ -34,12 +34,12 @@ pub(crate) struct StatusWords<'a, W32> {
 }
 
 impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
-    /// Whether waits are to give up.
+    /// Whether the host has asked waits to give up.
     pub(crate) fn abort_requested(&self) -> bool {
         self.abort.load(Ordering::Relaxed) != 0
     }
 
-    /// Notes why a wait gave up.
+    /// Notes the reason why a wait gave up.
     pub(crate) fn note(&self, why: GaveUp) {
         let word = match why {
             GaveUp::TimedOut => self.timed_out,
@@ -49,22 +49,23 @@ impl<W32: SharedWord<Value = u32>> StatusWords<'_, W32> {
     }
 }
 
-/// Why a wait ended without what it waited for.
+/// The reason why a wait gave up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GaveUp {
-    /// It made all the polls it was allowed.
+    /// The wait made all the polls it was allowed.
     TimedOut,
-    /// The host asked for it.
+    /// The host asked for an abort.
     Aborted,
 }
 
-/// How many polls a wait makes before it looks for an abort each time: fewer than in the header, as a model checker tries them all.
+/// The number of polls after which a wait looks for an abort, each time: fewer than in the header, as a model checker
+/// tries every interleaving.
 const POLLS_BEFORE_ABORT_CHECK: u64 = 2;
 
 /// `pollUntil` of poll_device.hpp: polls until `ready`, for ever with `max_spins < 0`, else that many times and once more.
 ///
 /// # Errors
-/// Why it gave up.
+/// The reason why the wait gave up.
 pub(crate) fn wait_until(
     max_spins: i64,
     ready: impl Fn() -> bool,
@@ -85,17 +86,18 @@ pub(crate) fn wait_until(
             backoff();
             continue;
         };
-        // One last look: what came before the abort still counts.
+        // One last look: an event from before the abort still counts.
         return if ready() { Ok(()) } else { Err(why) };
     }
 }
 
 impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W64, W32> {
-    /// `FifoDeviceHandle::push`, `reserve` and `commit`: pushes a trigger and returns its position. `announce` is called with that before the proxy can see the trigger.
-    /// Waits while the FIFO is full, as [`wait_until`] says.
+    /// `FifoDeviceHandle::push`, `reserve` and `commit`: pushes a trigger and returns its position. `announce` is
+    /// called with the position before the proxy can see the trigger. Waits while the FIFO is full, as [`wait_until`]
+    /// says.
     ///
     /// # Errors
-    /// Why it gave up. The FIFO is of no use any more then, and its other pushes are told to give up too.
+    /// The reason why the push gave up. The FIFO cannot be used any more then, and its other pushes give up too.
     pub(crate) fn push(
         &self,
         trigger: [u64; 2],
@@ -108,7 +110,7 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
         announce(position);
         let abort_requested = || self.status.abort_requested() || abort_requested();
         if let Err(why) = wait_until(max_spins, || self.has_room(position), abort_requested, backoff) {
-            // The hole first: who is told to give up can read why.
+            // The hole is noted first, so that whoever gives up can read why.
             self.status.refused.store(POISONED, Ordering::Release);
             self.status.abort.store(1, Ordering::Release);
             self.status.note(why);
@@ -118,7 +120,7 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
         Ok(position)
     }
 
-    /// The store of `FifoDeviceHandle::commit`, `releaseWhole` there, as two stores.
+    /// The store of `FifoDeviceHandle::commit`, which the header's `releaseWhole` does at once, as two stores.
     fn publish(&self, position: u64, [first, second]: [u64; 2]) {
         let slot = self.ring.slot(position);
         slot[0].store(first, Ordering::Relaxed);
@@ -129,8 +131,8 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
         self.look((position + 1).saturating_sub(self.ring.size()))
     }
 
-    /// Whether the proxy is known to have taken the trigger of `position`: as [`Self::is_taken`], for those that ask
-    /// again and again. It need not know what another thread is about to see.
+    /// Whether the proxy is known to have taken the trigger of `position`. For threads that ask again and again, as
+    /// it need not know what another thread is about to see; otherwise like [`Self::is_taken`].
     pub(crate) fn is_seen_taken(&self, position: u64) -> bool {
         self.look(position + 1)
     }
@@ -141,7 +143,8 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
             || self.ring.tail.load(Ordering::Acquire) > position
     }
 
-    /// `FifoDeviceHandle::look`: whether the tail has reached `needed`, as far as the cache knows, or the tail itself if nobody else looks there.
+    /// `FifoDeviceHandle::look`: whether the tail has reached `needed`, as far as the cache knows, or the tail itself
+    /// if no other thread looks there.
     fn look(&self, needed: u64) -> bool {
         let cached = self.tail_cache.load(Ordering::Acquire);
         if cached >= needed {
@@ -168,17 +171,18 @@ impl<W64: SharedWord<Value = u64>, W32: SharedWord<Value = u32>> FifoWords<'_, W
     }
 }
 
-/// How far a connection's triggers are: `lastPushed_` and `flushDonePos_` of port_channel_device.hpp.
+/// The progress of a connection's triggers: `lastPushed_` and `flushDonePos_` of port_channel_device.hpp.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProgressWords<'a, W64> {
     /// 1 + the highest position of a trigger of this connection.
     pub(crate) last_pushed: &'a W64,
-    /// All triggers of this connection at positions below it are complete at the peer.
+    /// All triggers of this connection at positions below this value are complete at the peer.
     pub(crate) completed: &'a W64,
 }
 
 impl<W64: SharedWord<Value = u64>> ProgressWords<'_, W64> {
-    /// To be called with the position of a push before it is published: whoever learns of the push finds it pending.
+    /// Notes the position of a push before the push is published, so that whoever learns of the push finds it
+    /// pending.
     pub(crate) fn announce(&self, position: u64) {
         let mut last = self.last_pushed.load(Ordering::Relaxed);
         while last <= position {
@@ -191,8 +195,8 @@ impl<W64: SharedWord<Value = u64>> ProgressWords<'_, W64> {
 
     /// Whether every push that happened before this call is complete.
     ///
-    /// `last_pushed` is at least as high as each of those announced. Both words only grow, so it does not matter which
-    /// is read first. The acquire pairs with the store behind the completion.
+    /// `last_pushed` is at least as high as the position after each announced push. Both words only grow, so it does
+    /// not matter which is read first. The acquire pairs with the store that follows the completion.
     pub(crate) fn nothing_pending(&self) -> bool {
         let pushed = self.last_pushed.load(Ordering::Relaxed);
         self.is_complete(pushed)

@@ -1,10 +1,11 @@
 //! The FIFO and the order of channels under the loom model checker: all interleavings (up to a number of preemptions)
-//! and all values that the memory model lets a load return. What kernels do is modelled in [`kernels`];
-//! what the proxy does is checked as it is.
+//! and all values that the memory model lets a load return. Kernels are modelled in [`kernels`]; the proxy's own code
+//! is checked as it is.
 //!
-//! Loom knows one scope, so this says nothing about the scopes of GPUs; the headers argue those in text.
+//! Loom has only one scope, so these tests do not check the scopes of GPUs; the headers argue those in text.
 //!
-//! `cargo test -p mscclpp-proxy --test loom --release`: unoptimised, it would take too long, and is empty.
+//! Run it with `cargo test -p mscclpp-proxy --test loom --release`: unoptimised, it would take too long, and is
+//! empty.
 #![cfg(not(debug_assertions))]
 
 mod channel;
@@ -23,7 +24,7 @@ use loom::{
 };
 use mscclpp_proxy::protocol::{Ring, SharedWord};
 
-/// A word of 8 bytes; its orders can be weakened, to show that they are needed.
+/// A word of 8 bytes. Its orders can be weakened, to show that they are needed.
 struct Word64 {
     word: AtomicU64,
     weakened: bool,
@@ -55,7 +56,7 @@ impl SharedWord for Word64 {
     }
 }
 
-/// What is deliberately broken.
+/// The part of the protocol that is deliberately broken.
 #[derive(Clone, Copy, PartialEq)]
 enum Weakness {
     None,
@@ -67,11 +68,11 @@ enum Weakness {
     TailCache,
     /// Completions are stored and loaded relaxed.
     Completed,
-    /// Signals and puts go directly whatever is pending.
+    /// Signals and puts go directly even if something is pending.
     Overtaking,
 }
 
-/// A FIFO of two slots, as it is after `start` triggers.
+/// A FIFO of two slots, in its state after `start` triggers.
 struct Fifo {
     slots: [[Word64; 2]; 2],
     head: Word64,
@@ -84,7 +85,7 @@ struct Fifo {
 impl Fifo {
     fn after(start: u64, weakness: Weakness) -> Self {
         let weak = |value, when| Word64 { weakened: weakness == when, ..Word64::new(value) };
-        // What the last trigger in a slot left: its commit bit.
+        // The commit bit that the last trigger in a slot has left.
         let left = |slot: u64| {
             let lap = (0..start).rev().find(|p| p % 2 == slot).map_or(1, |p| p / 2);
             weak(u64::from(lap % 2 == 0) << 63, Weakness::Commit)
@@ -111,7 +112,7 @@ impl Fifo {
     }
 
     fn push(&self, value: u64, announce: impl FnOnce(u64)) -> u64 {
-        // Both words say the same, so that a torn trigger shows.
+        // Both words hold the same value, so that a torn trigger shows.
         self.words().push([value, value], -1, announce, || false, backoff()).expect("no reason to give up")
     }
 
@@ -133,7 +134,7 @@ impl Fifo {
 
 struct Seen(UnsafeCell<u64>);
 
-// SAFETY: a checked cell: an access that is not ordered fails the model, which is what is tested.
+// SAFETY: the cell is checked: an access that is not ordered fails the model, which is what is tested.
 unsafe impl Sync for Seen {}
 // SAFETY: as above.
 unsafe impl Send for Seen {}

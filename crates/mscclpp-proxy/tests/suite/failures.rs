@@ -1,4 +1,4 @@
-//! What cannot be done is an error that names the trigger, and nobody waits for ever.
+//! Failures: a trigger that cannot be carried out leads to an error that names it, and nobody waits for ever.
 
 use std::{
     thread,
@@ -38,7 +38,7 @@ fn failure_of(side: &Side) -> Error {
     error
 }
 
-/// Raw triggers, as a kernel of a user could push them.
+/// Pushes raw triggers, as a kernel of a user could.
 fn bad_triggers_are_named(setup: &Setup) {
     let nothing = ProxyTrigger::default();
     let (first, unknown) = (SemaphoreId::from_raw(0), SemaphoreId::from_raw(1000));
@@ -75,7 +75,8 @@ fn bad_triggers_are_named(setup: &Setup) {
     }
 }
 
-/// The kernel does not wait for what it asks for, and has ended before the proxy begins with it. The peer waits without a bound.
+/// Tests a kernel that does not wait for its operation, and has ended before the proxy begins with it. The peer waits
+/// without a bound.
 fn a_proxy_that_fails_says_so_on_both_sides(setup: &Setup) {
     let late = || thread::sleep(Duration::from_millis(50));
     let pair = Pair::new(setup, 2048, 1, |builder| builder.direct_put_max(0).thread_init(late));
@@ -88,12 +89,12 @@ fn a_proxy_that_fails_says_so_on_both_sides(setup: &Setup) {
     let error = wait.end_or_abort(&waiting.service).expect_err("its peer has failed");
     let error = Report(&error).to_string();
     assert!(error.contains("rank 0's proxy: ") && error.contains(why), "{error}");
-    // By its channel, too.
+    // The channel reports the error, too.
     let error = channel.check().expect_err("its peer has failed").to_string();
     assert!(error.contains("rank 0's proxy: ") && error.contains(why), "{error}");
 }
 
-/// A service with two peers: what one says is the cause of its own failure, which the other hears.
+/// Tests a service with two peers: one peer's failure is the cause of its own failure, which is sent to the other.
 fn a_failure_is_passed_on(setup: &Setup) {
     let [first, second] = [0, 1].map(|_| Pair::new(setup, LEN, 1, |builder| builder));
     let (Pair { sides: [one, guilty] }, Pair { sides: [other, waiting] }) = (first, second);
@@ -110,7 +111,7 @@ fn a_failure_is_passed_on(setup: &Setup) {
     assert!(error.starts_with(beginning) && error.ends_with("it asks for nothing (as it says)"), "{error}");
 }
 
-/// Whether its kernels need it by now, or have done all by themselves so far.
+/// Tests kernels that need the service, and kernels that have done everything by themselves so far.
 fn a_service_that_was_not_started_is_found(setup: &Setup) {
     let pair = Pair::new(setup, LEN, 1, |builder| builder);
     let [side, peer] = &pair.sides;
@@ -118,7 +119,7 @@ fn a_service_that_was_not_started_is_found(setup: &Setup) {
     let error = put.end_or_abort(&side.service).expect_err("it was not started").to_string();
     assert!(error.contains("was not started (call start_proxy())"), "{error}");
     assert!(side.channel(0).check().is_err(), "the channel says it, too");
-    // Who only waits needs no service.
+    // A side that only waits needs no service.
     side.service.start_proxy(true).unwrap();
     side.channel(0).check().expect("it is started");
     peer.thread().start_wait().end_or_abort(&peer.service).expect("the signal arrives");
@@ -133,7 +134,7 @@ fn a_failure_frees_all_waiters(setup: &Setup) {
             let thread = threads[n];
             scope.spawn(move || thread.wait())
         });
-        // Behind the bad one, so that it is never carried out; and those that find the FIFO full.
+        // The flushes below come after the bad trigger, so they are never carried out, or find the FIFO full.
         let (memory, semaphore) = (MemoryId::from_raw(77), SemaphoreId::from_raw(1));
         let bad = ProxyTrigger::new(TriggerKind::DATA, (memory, 0), (OWN, 0), 8, semaphore).unwrap();
         assert_ne!(threads[0].push(bad, -1), FifoHandle::FAILED);
@@ -185,7 +186,7 @@ fn a_poisoned_fifo_is_reported(setup: &Setup) {
     let [side, peer] = &pair.sides;
     let (thread, at_peer) = (side.thread(), peer.thread());
     assert!(thread.put(0, 0, 8000) && thread.put_with_signal(0, 0, 8000));
-    // Nobody takes them: the third does not fit, and a bounded push gives up.
+    // Nobody takes the triggers: the third does not fit, and a bounded push gives up.
     let third =
         ProxyTrigger::new(TriggerKind::SYNC, (THEIRS, 0), (OWN, 0), 0, SemaphoreId::from_raw(0)).unwrap();
     assert_eq!(thread.push(third, 100), FifoHandle::FAILED);
@@ -193,7 +194,7 @@ fn a_poisoned_fifo_is_reported(setup: &Setup) {
     side.service.start_proxy(true).unwrap();
     let error = failure_of(side);
     assert!(matches!(error, Error::Poisoned { position } if position.raw() == 2), "{error}");
-    // What came before was carried out.
+    // The triggers before the hole were carried out.
     until("what came before", || at_peer.poll());
 }
 
@@ -216,7 +217,7 @@ fn a_peer_that_closed_is_no_failure(setup: &Setup) {
     let thread = side.thread();
     drop(peer);
     until("the news", || side.connection.check().is_err());
-    // Its thread takes a turn, at least, before it stops.
+    // The service's thread makes at least one turn before it stops.
     side.service.stop_proxy().expect("nothing was asked of the peer");
     side.service.start_proxy(true).expect("it goes on");
     side.service.health().expect("nothing was asked of the peer");

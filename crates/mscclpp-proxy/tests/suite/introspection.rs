@@ -1,4 +1,4 @@
-//! A service can tell what it did and what it waits for.
+//! Statistics and dumps of a service.
 
 use std::thread;
 
@@ -47,7 +47,8 @@ fn both_ways_are_counted(setup: &Setup) {
     }
 }
 
-/// Whether a signal is complete, only a kernel that may go directly looks at, until it flushes.
+/// Checks that the completion of a signal is asked for only if kernels may act directly, as no other kernels look at
+/// it before they flush.
 fn signals_are_asked_about_where_kernels_look(setup: &Setup) {
     let pair = Pair::new(setup, 4096, 1, |builder| builder.direct_put_max(0));
     let [a, b] = &pair.sides;
@@ -86,12 +87,12 @@ fn a_dump_says_who_waits_for_whom(setup: &Setup) {
         b.service.start_proxy(true).unwrap();
         assert!(b.thread_on(1).signal());
         assert!(wait.join().unwrap());
-        // Nobody waits for the second.
+        // No wait takes the second signal.
         assert!(b.thread_on(1).signal());
         let line = "semaphore 1: 2 signals have come, 1 of them were taken";
         until("the second signal", || a.service.dump().contains(line));
     });
-    // Nobody carries the flush out; it is seen once the proxy has it.
+    // The flush is not carried out at once; it is seen once the proxy has taken it.
     thread::scope(|scope| {
         scope.spawn(|| assert!(first.flush()));
         until("the flush", || a.service.stats().queue_depth == Some(3));

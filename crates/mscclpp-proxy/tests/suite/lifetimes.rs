@@ -1,4 +1,4 @@
-//! Starting, stopping and dropping.
+//! Starts, stops and drops.
 
 use std::thread;
 
@@ -51,7 +51,7 @@ fn a_stop_drains_what_was_pushed(setup: &Setup) {
             a.service.start_proxy(false).unwrap();
         });
         a.service.stop_proxy().unwrap();
-        // Nobody is left to carry anything out; what was asked for comes by itself.
+        // No service runs any more; the signals that were handed over come by themselves.
         for _ in 0..4 * EACH {
             assert!(b.thread().wait());
         }
@@ -63,7 +63,7 @@ fn a_stop_drains_what_was_pushed(setup: &Setup) {
     }
 }
 
-/// Right after the stop, the source is overwritten: what was put must be at the peer.
+/// Overwrites the source right after the stop: the data of all puts must be at the peer by then.
 fn a_stop_waits_for_what_nobody_flushed(setup: &Setup) {
     const LEN: u64 = 1 << 20;
     const WORDS: usize = (LEN / 8) as usize;
@@ -72,7 +72,7 @@ fn a_stop_waits_for_what_nobody_flushed(setup: &Setup) {
     for (round, signals) in [(0, false), (1, true)] {
         a.service.start_proxy(true).unwrap();
         fill(&a.words()[..WORDS], |i| mix(round, i));
-        // When the last one has been given to the transport, it has not begun.
+        // The last put is given to the transport long before the transport begins with it.
         for _ in 0..16 {
             let put = if signals { a.thread().put_with_signal(0, 0, LEN) } else { a.thread().put(0, 0, LEN) };
             assert!(put);
@@ -84,7 +84,7 @@ fn a_stop_waits_for_what_nobody_flushed(setup: &Setup) {
     }
 }
 
-/// Lets go of its part of a side.
+/// A part of a side, held until it is dropped.
 type Part = Box<dyn Send>;
 
 fn parts(side: Side) -> Vec<Part> {
@@ -106,7 +106,7 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
             let Pair { sides: [a, b] } = Pair::running(setup, 8192);
             assert!(a.thread().put_with_signal(0, 0, 8192));
             assert!(b.thread().wait());
-            // So that the service that stops later has used its connection, too.
+            // This makes the service that stops later use its connection, too.
             assert!(b.thread().put_with_signal_and_flush(0, 0, 8192) && a.thread().wait());
             let mut parts = parts(a);
             parts.rotate_left(turn);
@@ -123,7 +123,7 @@ fn parts_can_be_dropped_in_any_order(setup: &Setup) {
 fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
     for _ in 0..10 {
         let Pair { sides: [a, b] } = Pair::running(setup, 1 << 16);
-        // What it points to outlives `a`.
+        // The objects that the channel points to outlive `a`.
         let (channel, kernels) = (a.channel(0), a.kernels.clone());
         let kernel = Thread::of(&kernels, &channel);
         for _ in 0..20 {
@@ -133,7 +133,7 @@ fn a_service_is_dropped_with_triggers_under_way(setup: &Setup) {
         for _ in 0..20 {
             assert!(b.thread().wait());
         }
-        // Nobody would take it.
+        // No service would take this trigger.
         assert!(!(kernel.put(0, 0, 1 << 16) && kernel.flush()));
     }
 }

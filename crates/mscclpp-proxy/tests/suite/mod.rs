@@ -18,21 +18,21 @@ use mscclpp_core::{ContextBuilder, Transport};
 
 pub(crate) use pair::{Pair, Side};
 
-/// What a suite runs over.
+/// The transport and options that a suite runs over.
 #[derive(Clone)]
 pub(crate) struct Setup {
     /// Starts a context of one of the two sides.
     pub(crate) builder: std::sync::Arc<dyn Fn() -> ContextBuilder + Send + Sync>,
     pub(crate) transport: Transport,
-    /// Whether kernels reach the peer's memory, and with atomics.
+    /// Whether kernels reach the peer's memory, and whether they reach it with atomics.
     pub(crate) reach: [bool; 2],
-    /// How many operations queues hold, where that is not left to the transport.
+    /// The number of operations that queues hold, unless that is left to the transport.
     pub(crate) queue_size: Option<u32>,
 }
 
 type Case = (&'static str, fn(&Setup));
 
-/// One trial of each case.
+/// Returns one trial for each case.
 pub(crate) fn trials(prefix: &str, setup: &Setup) -> Vec<Trial> {
     let cases = [
         puts::CASES,

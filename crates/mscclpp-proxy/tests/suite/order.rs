@@ -14,11 +14,11 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const THREADS: usize = 3;
-/// Of a thread's part; larger than what a simulated device copies in no time.
+/// The words of a thread's part, which is larger than what a simulated device copies in no time.
 const WORDS: usize = 16 << 10;
 const ROUNDS: u64 = 40;
 
-/// How many words that thread puts in that round: 8 bytes to 128 KiB, small ones half of the time.
+/// Returns how many words a thread puts in a round: 8 bytes to 128 KiB, small ones half of the time.
 fn words_of(round: u64, thread: usize) -> usize {
     let random = mix(round, 1000 + thread as u64);
     let limit = if random & 1 == 0 { 256 } else { WORDS as u64 };
@@ -33,7 +33,7 @@ fn value(round: u64, thread: usize) -> impl Fn(u64) -> u64 {
     move |i| mix(round << 8 | thread as u64, i)
 }
 
-/// The receiver: takes the signals of a round, checks, and says so with a signal of its own.
+/// Runs the receiver: it takes the signals of a round, checks the data, and answers with a signal of its own.
 fn check(pair: &Pair, signals: usize) {
     let _guard = pair.guard();
     let side = &pair.sides[1];
@@ -51,20 +51,21 @@ fn check(pair: &Pair, signals: usize) {
     }
 }
 
-/// All threads put, then one of them signals. They meet as threads of a kernel do in `__syncthreads` or a grid barrier.
+/// Lets all threads put, then one of them signal. They meet as threads of a kernel do in `__syncthreads` or a grid
+/// barrier.
 fn a_signal_comes_after_the_puts_of_all_threads(setup: &Setup) {
     run_rounds(setup, 1, |kernel, meeting, round, n, [at, size]| {
         assert!(kernel.put(at, at, size));
         meeting.meet();
         if round as usize % THREADS == n {
             assert!(kernel.signal());
-            // The sources are free when the peer has seen the data.
+            // The sources are free once the peer has seen the data.
             assert!(kernel.wait());
         }
     });
 }
 
-/// Each thread puts and signals, in one call or in two; the receiver takes as many signals as there are threads.
+/// Lets each thread put and signal, in one call or in two; the receiver takes as many signals as there are threads.
 fn each_signal_comes_after_its_own_put(setup: &Setup) {
     run_rounds(setup, THREADS, |kernel, meeting, round, n, [at, size]| {
         match mix(round, n as u64) % 3 {
@@ -79,8 +80,8 @@ fn each_signal_comes_after_its_own_put(setup: &Setup) {
     });
 }
 
-/// All threads of the sender, and the receiver, which takes so many signals in a round. In each round a thread fills its part
-/// and then does `put` with the part's offset and bytes.
+/// Runs all threads of the sender, and the receiver, which takes `signals` signals in a round. In each round a thread
+/// fills its part and then calls `put` with the part's offset and bytes.
 fn run_rounds(setup: &Setup, signals: usize, put: impl Fn(&Thread, &Meeting, u64, usize, [u64; 2]) + Sync) {
     let pair = Pair::running(setup, (8 * THREADS * WORDS) as u64);
     let a = &pair.sides[0];

@@ -1,4 +1,4 @@
-//! Two sides with a service each, connected, and what the cases need to watch them.
+//! Two connected sides with a service each, and functions by which the cases watch them.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -22,7 +22,7 @@ pub(crate) struct Side {
     pub(crate) context: Context,
     pub(crate) gpu: Gpu,
     pub(crate) connection: Connection,
-    /// What its kernels send from and receive into: two halves of one size.
+    /// The memory that its kernels send from and receive into: two halves of one size.
     pub(crate) buffer: DeviceBuffer,
     pub(crate) own: RegisteredMemory,
     pub(crate) theirs: RegisteredMemory,
@@ -31,7 +31,7 @@ pub(crate) struct Side {
     pub(crate) kernels: Kernels,
 }
 
-/// The number of the peer's memory in a service, and of your own.
+/// The numbers of the peer's memory and of this side's memory in a service.
 pub(crate) const THEIRS: MemoryId = MemoryId::from_raw(0);
 pub(crate) const OWN: MemoryId = MemoryId::from_raw(1);
 
@@ -40,7 +40,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Services that run, with one semaphore, over memories of `len` bytes.
+    /// Makes a pair whose services run, with one semaphore, over memories of `len` bytes.
     pub(crate) fn running(setup: &Setup, len: u64) -> Self {
         let pair = Self::new(setup, len, 1, |builder| builder);
         pair.sides.iter().for_each(|side| side.service.start_proxy(true).expect("a start"));
@@ -84,7 +84,7 @@ impl Pair {
                     Semaphore::new(&stubs[n][i], &theirs).expect("a semaphore")
                 })
                 .collect();
-            // Bulk copies put in kernels alone, of which other tests have more.
+            // Bulk copies happen only inside kernels; other tests cover them.
             let service =
                 options(ProxyService::builder(&gpus[n]).bulk_put_max(0)).build().expect("a service");
             assert_eq!(service.add_memory(&theirs).expect("a place"), THEIRS);
@@ -108,11 +108,11 @@ impl Pair {
     }
 }
 
-/// Made by [`Pair::guard`].
+/// A guard made by [`Pair::guard`].
 pub(crate) struct Guard<'a>(&'a Pair);
 
 impl Pair {
-    /// For the threads of a case that wait for each other: if one panics, the others' waits end.
+    /// Returns a guard for a thread of a case: if the thread panics, the waits of the case's other threads end.
     pub(crate) fn guard(&self) -> Guard<'_> {
         Guard(self)
     }
@@ -126,7 +126,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Where threads wait for each other, as those of a block do in `__syncthreads`.
+/// A barrier at which threads wait for each other, as those of a block do in `__syncthreads`.
 pub(crate) struct Meeting {
     threads: usize,
     arrived: AtomicUsize,
@@ -152,17 +152,17 @@ impl Side {
         self.service.port_channel(SemaphoreId::from_raw(semaphore), THEIRS, OWN).expect("a channel")
     }
 
-    /// What a thread of a kernel does with the first channel.
+    /// Returns the calls of a kernel's thread on the first channel.
     pub(crate) fn thread(&self) -> Thread<'_> {
         self.thread_on(0)
     }
 
-    /// As [`Side::thread`], with a channel of your own.
+    /// The same as [`Side::thread`], for the channel over the given semaphore.
     pub(crate) fn thread_on(&self, semaphore: u32) -> Thread<'_> {
         Thread::of(&self.kernels, &self.channel(semaphore))
     }
 
-    /// The words that its kernels see.
+    /// The words of the memory that its kernels use.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         let (start, len) = (self.buffer.ptr().as_mut_ptr::<AtomicU64>(), self.buffer.len() / 8);
         // SAFETY: memory of a simulated device, which `self` keeps; the cases access it with atomics, as proxies do.
@@ -183,12 +183,12 @@ pub(crate) fn fill(words: &[AtomicU64], value: impl Fn(u64) -> u64) {
     }
 }
 
-/// How many of the words are not `value(i)`.
+/// Counts the words that are not `value(i)`.
 pub(crate) fn mismatches(words: &[AtomicU64], value: impl Fn(u64) -> u64) -> usize {
     (0..).zip(words).filter(|(i, word)| word.load(Ordering::Relaxed) != value(*i)).count()
 }
 
-/// A number that no two pairs have in common (splitmix64).
+/// Mixes two numbers into one that is different for every pair (splitmix64).
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(b);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -196,14 +196,14 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Runs `body` on a thread of its own, so that a hang fails the case that calls this.
+/// Runs `body` on a thread of its own, so that a hang fails the calling case.
 pub(crate) fn within(what: &str, body: impl FnOnce() + Send + 'static) {
     let thread = thread::spawn(body);
     until(what, || thread.is_finished());
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
 
-/// Until `done` holds; a panic naming `what` if it takes too long.
+/// Waits until `done` holds; panics with `what` if it takes too long.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {

@@ -1,4 +1,4 @@
-//! Data arrives: every byte of it, and no other byte.
+//! Puts: every byte of the data arrives, and no other byte.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ pub(super) const CASES: &[Case] = &[
     ("works_on_one_core", works_on_one_core),
 ];
 
-/// All lengths around the limits of the direct way, at all alignments, in each of the three calls.
+/// Puts all lengths around the limits of direct puts, at all alignments, in each of the three calls.
 fn puts_are_byte_exact(setup: &Setup) {
     const LEN: u64 = 16 << 10;
     let pair = Pair::running(setup, LEN);
@@ -46,7 +46,7 @@ fn puts_are_byte_exact(setup: &Setup) {
     a.service.stop_proxy().unwrap();
 }
 
-/// A kernel's thread need not reach it.
+/// Checks that the proxy carries out puts from a source on another device, which a kernel's thread need not reach.
 fn sources_on_another_device_are_left_to_the_proxy(setup: &Setup) {
     const LEN: u64 = 64;
     let pair = Pair::running(setup, LEN);
@@ -63,12 +63,13 @@ fn sources_on_another_device_are_left_to_the_proxy(setup: &Setup) {
     assert!(from.put_with_signal(LEN, 0, LEN) && from.flush() && to.wait());
     assert_eq!(b.bytes()[LEN as usize..], noise);
     assert_eq!(a.service.stats().total.direct_puts, 0);
-    // The same puts from the service's own device go directly where that is possible.
+    // The same puts from the service's own device go directly if that is possible.
     assert!(from.flush() && a.thread().put_with_signal(0, 0, LEN) && to.wait());
     assert_eq!(a.service.stats().total.direct_puts, u64::from(setup.reach == [true, true]));
 }
 
-/// Many threads on many channels at once, large and small: right after the flush each overwrites its source.
+/// Runs many threads on many channels at once, with large and small puts: right after the flush each overwrites its
+/// source.
 fn flushed_sources_may_be_written_again(setup: &Setup) {
     const THREADS: usize = 8;
     const WORDS: usize = 4096;
@@ -81,7 +82,8 @@ fn flushed_sources_may_be_written_again(setup: &Setup) {
                 scope.spawn(move || {
                     let kernel = a.thread_on((n % 3) as u32);
                     let first = n * WORDS;
-                    // A large one last: were the flush too early, its end would be overwritten.
+                    // A large put comes last: if the flush returned too early, the end of its source would be
+                    // overwritten.
                     for words in [16, 200, WORDS] {
                         let source = &a.words()[first..first + words];
                         fill(source, |i| mix(round, (first as u64) << 20 | i));
@@ -105,12 +107,12 @@ fn flushed_sources_may_be_written_again(setup: &Setup) {
 const ROUND: u64 = 512;
 const BLOCKS: u64 = 4;
 
-/// How much a block of `port_exchange` puts: small or large.
+/// Returns the bytes that a block of `port_exchange` puts: many or few.
 fn bytes_of(block: u64) -> u64 {
     if block == 0 { ROUND } else { 16 }
 }
 
-/// The proxies are at work while a stream captures, and afterwards serve replays of what was captured.
+/// Checks that proxies work while a stream captures, and afterwards serve replays of the captured kernels.
 fn works_in_captures_and_replays(setup: &Setup) {
     let pair = Pair::new(setup, BLOCKS * ROUND, 1, |builder| builder.direct_put_max(64));
     let channels = pair.sides.each_ref().map(|side| {
@@ -123,11 +125,11 @@ fn works_in_captures_and_replays(setup: &Setup) {
         let stream = side.gpu.stream().unwrap();
         stream.begin_capture().unwrap();
         let args = KernelArgs::new().with(channels[n].device_handle()).with(ROUND);
-        // SAFETY: these are its arguments, and the channel lives until the streams are synchronised.
+        // SAFETY: these are the kernel's arguments, and the channel lives until the streams are synchronised.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(BLOCKS as u32, 1), &args).unwrap() };
         (stream, side)
     });
-    // While both capture, a channel is used.
+    // A channel is used while both streams capture.
     let [from, to] = pair.sides.each_ref().map(|side| side.thread());
     assert!(from.put_with_signal_and_flush(0, 0, ROUND) && to.wait());
     let graphs = runs.map(|(stream, side)| (stream.end_capture().unwrap(), stream, side));
@@ -137,7 +139,7 @@ fn works_in_captures_and_replays(setup: &Setup) {
             fill(&side.words()[..words], |i| mix(2 * round + n, i));
         }
         for (graph, stream, _) in &graphs {
-            // SAFETY: what was captured is alive.
+            // SAFETY: everything that was captured is alive.
             unsafe { graph.launch(stream).unwrap() };
         }
         for (_, stream, side) in &graphs {
@@ -156,7 +158,7 @@ fn works_in_captures_and_replays(setup: &Setup) {
     pair.sides.iter().for_each(|side| side.service.stop_proxy().unwrap());
 }
 
-/// Everything of both sides shares a core; nobody may wait without giving way.
+/// Runs everything of both sides on one core, so that no wait may spin without yielding.
 fn works_on_one_core(setup: &Setup) {
     thread::scope(|scope| {
         let bound = scope.spawn(|| {
@@ -165,7 +167,7 @@ fn works_on_one_core(setup: &Setup) {
             let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
             let mut one = CpuSet::new();
             one.set(first);
-            // Of this thread, and of those that it starts: the proxies and the streams.
+            // This binds the thread and those that it starts: the proxies and the streams.
             sched_setaffinity(None, &one).unwrap();
             puts_are_byte_exact(setup);
         });

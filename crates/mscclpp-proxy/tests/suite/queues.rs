@@ -1,4 +1,4 @@
-//! A full transport makes triggers wait, and does nothing else: no trigger is lost, reordered or a failure.
+//! Full queues: a full transport only makes triggers wait: no trigger is lost, reordered or a failure.
 
 use mscclpp_proxy::FifoPosition;
 
@@ -13,14 +13,14 @@ pub(super) const CASES: &[Case] = &[
     ("a_stop_carries_out_what_waits_for_room", a_stop_carries_out_what_waits_for_room),
 ];
 
-/// Bytes of a put.
+/// The bytes of a put.
 const PIECE: u64 = 64;
 const PIECE_WORDS: u64 = PIECE / 8;
-/// Where puts go, one place after the other and round again.
+/// The number of places that puts go to, one after the other and round again.
 const PLACES: u64 = 16;
 const WORDS: usize = (PLACES * PIECE_WORDS) as usize;
 
-/// Two running sides whose queues hold `size` operations. All puts go through the proxy.
+/// Makes two running sides whose queues hold `size` operations. All puts go through the proxy.
 fn pair_of(setup: &Setup, size: Option<u32>) -> Pair {
     let setup = Setup { queue_size: size, ..setup.clone() };
     let pair = Pair::new(&setup, PLACES * PIECE, 1, |builder| builder.direct_put_max(0));
@@ -28,10 +28,11 @@ fn pair_of(setup: &Setup, size: Option<u32>) -> Pair {
     pair
 }
 
-/// The most puts of a kernel, whose end the host awaits with a limit: far fewer than a slow transport carries out in that time.
+/// The most puts of a kernel, whose end the host awaits with a limit: far fewer than a slow transport carries out in
+/// that time.
 const PUTS_OF_A_KERNEL: u64 = 1 << 16;
 
-/// As many puts without a wait in between, by one kernel after the other.
+/// Does `puts` puts without a wait in between, by one kernel after the other.
 fn put_without_a_wait(side: &Side, puts: u64) {
     for first in (0..puts).step_by(PUTS_OF_A_KERNEL as usize) {
         let puts = PUTS_OF_A_KERNEL.min(puts - first);
@@ -40,7 +41,8 @@ fn put_without_a_wait(side: &Side, puts: u64) {
     }
 }
 
-/// In each round `puts` without a wait, then a flush: what was put is there, and the service knows that all of it went.
+/// Does `puts` puts without a wait and then a flush in each round; then the data is there, and the service has
+/// counted all of it.
 fn puts_arrive(setup: &Setup, size: Option<u32>, rounds: u64, puts: u64) {
     let pair = pair_of(setup, size);
     let [a, b] = &pair.sides;
@@ -71,7 +73,7 @@ fn queues_of_any_size_will_do(setup: &Setup) {
     }
 }
 
-/// Under the race detector each put takes longer.
+/// Whether the race detector runs, which makes each put slower.
 fn looks_for_races() -> bool {
     std::env::var_os("MSCCLPP_HOST_RACES").is_some_and(|value| value == "1")
 }
@@ -80,7 +82,7 @@ fn a_million_puts_without_a_wait(setup: &Setup) {
     puts_arrive(setup, None, 1, if looks_for_races() { 1 << 12 } else { 1 << 20 });
 }
 
-/// Nobody flushes: the stop does.
+/// Checks that a stop completes puts that nobody flushes.
 fn a_stop_carries_out_what_waits_for_room(setup: &Setup) {
     let pair = pair_of(setup, Some(1));
     let [a, b] = &pair.sides;

@@ -1,4 +1,4 @@
-//! Objects made of one semaphore share its tokens, and its signals over the link have a single sender.
+//! Sharing: objects made from one semaphore share its tokens, and its signals over the link have a single sender.
 
 use mscclpp_core::{Error as CoreError, HostToDeviceSemaphore};
 use mscclpp_proxy::{ProxyService, Result};
@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
 
 const LEN: u64 = 256;
 
-/// Channels of both numbers signal and wait, both ways, by the proxy alone and as it comes.
+/// Lets channels of both numbers signal and wait, in both directions, with the proxy alone and with direct puts too.
 fn numbers_of_one_semaphore_share_its_tokens(setup: &Setup) {
     for direct_put_max in [0, ProxyService::DEFAULT_DIRECT_PUT_MAX] {
         let pair = Pair::new(setup, LEN, 1, |builder| builder.direct_put_max(direct_put_max));
@@ -50,7 +50,7 @@ fn a_host_signals_when_no_service_does(setup: &Setup) {
     drop(service);
     host.signal().expect("nobody else signals");
     assert!(b.thread().wait(), "the host's signal was lost");
-    // Another service goes on where the host stopped.
+    // Another service goes on from the count at which the host stopped.
     let again = || -> Result<ProxyService> {
         let service = ProxyService::new(&gpu)?;
         service.add_semaphore(&semaphores[0])?;

@@ -6,8 +6,9 @@ use crate::error::Result;
 
 const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 
-/// `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`: `1` or `true` makes links copy on the device's default stream instead of
-/// streams of their own, those that proxies use too: a kernel there that waits for a proxy's copy waits for itself.
+/// Reads `MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM`: `1` or `true` makes links copy on the device's default stream instead
+/// of streams of their own. Links of proxies use it too, so a kernel on the default stream that waits for a proxy's
+/// copy never ends.
 pub(crate) fn use_default_stream() -> Result<bool> {
     let is = |text: &str, words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
     let value = env::text(DEFAULT_STREAM, std::env::var_os(DEFAULT_STREAM), "0, 1, false or true", |text| {

@@ -3,20 +3,20 @@ use std::time::Duration;
 use mscclpp_core::{Transport, provider::Foreign};
 use mscclpp_net::{SystemError, env::BadVariable};
 
-/// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
-/// variant of [`mscclpp_core::Error`] that means the same.
+/// An error of this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the variant of
+/// [`mscclpp_core::Error`] that means the same.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// What a peer sent as an endpoint or a region was not made by this transport.
+    /// The bytes that a peer sent as an endpoint or a region were not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
         /// "an endpoint" or "a region".
         what: &'static str,
-        /// What was wrong.
+        /// The reason why they cannot be read.
         problem: &'static str,
     },
     /// No process listens at the peer's address any more.

@@ -2,13 +2,13 @@
 
 use crate::message::{EndpointBlob, RegionBlob, Reply, Request};
 
-/// How long a region may claim to be.
+/// Lengths that a region may claim to have.
 const LENGTHS: [u64; 5] = [0, 1, 60, 1 << 40, u64::MAX];
 
-/// Gives `bytes` to every parser of this crate. Returns how often a parser accepted them.
+/// Passes `bytes` to every parser of this crate. Returns how many parsers accepted them.
 ///
 /// # Panics
-/// If a parser accepted bytes and what it read differs from what they say.
+/// Panics if a parser accepted bytes and its result, encoded again, differs from them.
 pub fn parse_everything(bytes: &[u8]) -> usize {
     let mut good = usize::from(Request::decode(bytes).is_ok()) + usize::from(Reply::decode(bytes).is_ok());
     if let Ok(endpoint) = EndpointBlob::decode(bytes) {
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
     use crate::message::{Handle, Refusal};
 
-    /// One of each that this crate sends.
+    /// Returns one of each message that this crate sends.
     fn sent() -> Vec<Vec<u8>> {
         let address = "mscclpp-0123456789abcdef0123456789abcdef".to_owned();
         let (token, allocation_size) = ([0x5a; 16], 1 << 21);
@@ -48,7 +48,7 @@ mod tests {
         sent
     }
 
-    /// Cuts, lengthens, flips, and puts in numbers at which sums overflow.
+    /// Changes a message: cuts it, lengthens it, flips bits, or puts in numbers at which sums overflow.
     fn change(bytes: &mut Vec<u8>, random: &mut Random) {
         const NUMBERS: [u64; 5] = [0, 1, 1 << 63, u64::MAX - 4095, u64::MAX];
         let at = random.below(bytes.len().max(1));
@@ -78,10 +78,11 @@ mod tests {
                 changed[version] = other;
                 assert_eq!(parse_everything(&changed), 0, "of version {other}: {changed:?}");
             }
-            // A socket name may be shorter; all before it must be there.
+            // A socket name may be shorter; everything before it must be there.
             let fixed = bytes.windows(8).position(|window| window == b"mscclpp-").unwrap_or(bytes.len());
             for len in 0..fixed {
-                // A region that is cut is an endpoint if its numbers happen to be letters; here they are not.
+                // A region that is cut could be read as an endpoint if its numbers happened to be letters; here they
+                // are not.
                 assert_eq!(parse_everything(&bytes[..len]), 0, "{len} bytes of {bytes:?}");
             }
         }
@@ -97,7 +98,7 @@ mod tests {
             }
             good += usize::from(parse_everything(&bytes) > 0);
         }
-        // So that the others have come far, too.
+        // This shows that the rejected messages are not all rejected early.
         assert!(good > 10_000, "only {good} of 50000 changed messages were good ones");
     }
 

@@ -1,4 +1,4 @@
-//! The CUDA IPC transport: peers of one host reach each other's device memory directly, over NVLink or PCIe.
+//! The CUDA IPC transport: peers on one node reach each other's device memory directly, over NVLink or PCIe.
 //!
 //! ```no_run
 //! use mscclpp_core::{Context, Device, EndpointConfig, Transport};
@@ -9,27 +9,27 @@
 //! # Ok::<(), mscclpp_core::Error>(())
 //! ```
 //!
-//! On the Host platform the same code shares memfd mappings between processes. On AMD GPUs (feature `hip`) it shares
+//! On simulated devices the same code shares memfd mappings between processes. On AMD GPUs (feature `hip`) it shares
 //! memory through HIP's IPC handles, and relies on HIP's promise that a stream value write comes after the stream's
 //! earlier work. This has not been run on an AMD GPU yet.
 //!
 //! # Features
-//! | feature | what it brings |
+//! | feature | effect |
 //! | --- | --- |
-//! | `cuda-12040` or `cuda-13000` | memory of NVIDIA GPUs, with the driver's symbols as of that version: at most one of them in a build |
+//! | `cuda-12040` or `cuda-13000` | memory of NVIDIA GPUs, with that version of the driver's symbols; at most one in a build |
 //! | `hip` | memory of AMD GPUs |
 //!
-//! None is on by default. Without them only simulated devices share memory.
+//! No feature is on by default. Without them only simulated devices share memory.
 //!
 //! # How memory is shared
 //! Registering a region exports the allocation around it. Plain allocations are exported as a legacy IPC handle,
 //! virtual-memory allocations as a file descriptor, or as a fabric handle if they were made for nothing else. File
-//! descriptors and legacy handles are tested between processes; importing fabric handles has not been run yet. What is
-//! sent to peers holds no handle. It holds the name of a Unix socket of the owner, and a random token. A peer that uses
-//! the region for the first time shows the token at that socket and gets the handle; a file descriptor is passed with
-//! `SCM_RIGHTS`. The sockets have random names in the abstract namespace, and both ends compare user ids. No ptrace
-//! rights and no common file system are needed, and process ids need not differ. Regions of the process itself are
-//! recognised and used in place.
+//! descriptors and legacy handles are tested between processes; importing fabric handles has not been run yet. The
+//! bytes that are sent to peers hold no handle. They hold the name of a Unix socket of the owner, and a random token.
+//! A peer that uses the region for the first time shows the token at that socket and gets the handle; a file
+//! descriptor is passed with `SCM_RIGHTS`. The sockets have random names in the abstract namespace, and both ends
+//! compare user ids. No ptrace rights and no common file system are needed, and process ids need not differ. Regions
+//! of the process itself are recognised and used in place.
 //!
 //! # How order is kept
 //! Each queue has its own stream, which works in order. An update ([`mscclpp_core::provider::Operation::Update`]) is a
@@ -72,7 +72,7 @@ use region::{Exports, Imports, IpcRegion, IpcRegistration};
 
 /// The provider of [`Transport::CUDA_IPC`].
 ///
-/// It opens nothing before it is first used. Its thread and socket go when everything made through it is gone.
+/// It opens nothing before it is first used. Its thread and socket end when everything made through it is dropped.
 #[derive(Default)]
 pub struct CudaIpc {
     hub: Mutex<std::sync::Weak<Hub>>,
@@ -81,7 +81,7 @@ pub struct CudaIpc {
 }
 
 impl CudaIpc {
-    /// A provider that has not opened anything yet.
+    /// Makes a provider that has not opened anything yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -163,7 +163,7 @@ impl TransportProvider for CudaIpc {
         let local: &IpcEndpoint = ends.own().map_err(Error::from)?;
         let remote = ends.remote;
         let gpu = reachable_from(local, remote)?;
-        // A peer in this very process is watched like any other: it can close its endpoint, too.
+        // A peer in this same process is watched like any other: it can close its endpoint, too.
         let peer = EndpointBlob::decode(&remote.blob)?;
         let (socket, ..) = socket::ask(&peer.address, Request::Link { token: peer.token, from: local.name })?;
         let watch = local.hub.watch(socket, monitor.clone());
@@ -187,7 +187,7 @@ fn device_of(region: &MemoryRegion) -> Result<&Gpu> {
     })
 }
 
-/// Checks that the two ends can reach each other. Gives the device whose stream copies.
+/// Checks that the two ends can reach each other. Returns the device whose stream copies.
 fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     let unreachable =
         |reason: &str| CoreError::unreachable(local.gpu.as_ref(), remote, Transport::CUDA_IPC, reason);
@@ -208,8 +208,8 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
     if remote.host != ours {
         return Err(unreachable(&different_hosts(&remote.host, &ours)));
     }
-    // Of a device that this process does not see (one visible GPU per rank) nothing can be asked; mapping its memory
-    // will tell.
+    // If this process does not see the peer's device (one visible GPU per rank), it cannot ask about access; mapping
+    // the device's memory will fail if there is none.
     if gpu.peer_access_by_uuid(&remote.device_uuid)?.is_some_and(|access| !access.reachable) {
         let why = gpu.platform().why_no_peer_access();
         return Err(unreachable(&format!("{why}; connect these devices over Ethernet or IB")));

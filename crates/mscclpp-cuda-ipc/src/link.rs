@@ -15,7 +15,7 @@ use crate::{
     region::{IpcRegion, IpcRegistration},
 };
 
-/// How long a dropped queue waits for copies under way, before it gives up their memory as lost.
+/// How long a dropped queue waits for copies under way, before it gives up their memory for lost.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct IpcLink {
@@ -25,7 +25,7 @@ pub(crate) struct IpcLink {
     pub(crate) hub: Arc<Hub>,
     /// The hub's watch on the peer, which ends with the link.
     pub(crate) watch: u64,
-    /// The endpoint of this side, and the peer's.
+    /// The token of this side's endpoint, and the name of the peer's.
     pub(crate) ends: (Token, Name),
 }
 
@@ -58,7 +58,7 @@ impl Drop for IpcLink {
     }
 }
 
-/// A stream, and what is under way on it.
+/// A stream, and the operations under way on it.
 ///
 /// Invariant: if an operation that is not known to be complete uses a route, the route's memories are in `routes` or
 /// `released`. A stream works in order, so a released route is free once a flush that was asked for after its last use
@@ -70,17 +70,17 @@ struct IpcQueue {
     monitor: LinkMonitor,
     routes: Routes<IpcRoute>,
     released: Vec<IpcRoute>,
-    /// How many operations there have been, and how many of them are known to be complete.
+    /// The number of operations so far, and the number of them that are known to be complete.
     operations: u64,
     complete: u64,
     /// The last ticket that was reached.
     ticket: u64,
-    /// Flushes asked for: the ticket, the number of operations before it, and the event recorded after them.
+    /// The flushes asked for: the ticket, the number of operations before it, and the event recorded after them.
     pending: VecDeque<(u64, u64, Event)>,
     spare: Vec<Event>,
 }
 
-/// Where the memories of a route are. Keeps them.
+/// The addresses of a route's memories, and the memories, which it keeps.
 struct IpcRoute {
     to: DevicePtr,
     from: Option<DevicePtr>,
@@ -103,7 +103,7 @@ fn foreign_route() -> Error {
 }
 
 impl IpcQueue {
-    /// A route that the next operation uses.
+    /// Returns the route, and notes that the next operation uses it.
     fn used(&mut self, route: RouteId) -> Result<&IpcRoute> {
         let known = self.routes.get_mut(route).ok_or_else(foreign_route)?;
         self.operations += 1;
@@ -111,13 +111,13 @@ impl IpcQueue {
         Ok(known)
     }
 
-    /// Starts the first operation of a batch, or the first two if they go together; gives how many it started.
+    /// Starts the first operation of a batch, or the first two if they go together. Returns how many it started.
     ///
     /// # Safety
-    /// As [`Queue::submit`].
+    /// The same as [`Queue::submit`].
     unsafe fn start(&mut self, batch: &[Operation]) -> Result<usize> {
         match *batch {
-            // What a signal through a proxy is: one call of the driver for both.
+            // A signal through a proxy consists of these two operations: one call of the driver starts both.
             [
                 Operation::Update { route, offset, value, .. },
                 Operation::Complete { word, value: done },
@@ -125,8 +125,8 @@ impl IpcQueue {
             ] => {
                 let to = self.used(route)?.to.add(offset);
                 self.operations += 1;
-                // SAFETY: the caller has checked the range, whose memory this queue keeps until the store is complete, and
-                // promises the word.
+                // SAFETY: the caller has checked the range, whose memory this queue keeps until the store is
+                // complete, and promises that the word is valid.
                 unsafe { self.stream.write_two_u64([(to, value), (word, done)])? };
                 Ok(2)
             }
@@ -148,7 +148,7 @@ impl IpcQueue {
             }
             [Operation::Complete { word, value }, ..] => {
                 self.operations += 1;
-                // SAFETY: the caller's promise; the stream does it behind all earlier operations.
+                // SAFETY: the caller promises that the word is valid; the stream stores after all earlier operations.
                 unsafe { self.stream.write_u64(word, value)? };
                 Ok(1)
             }
@@ -186,7 +186,7 @@ impl Queue for IpcQueue {
         if released.last_use <= self.complete {
             return;
         }
-        // So that a thousand writes between the same memories without a flush keep them once.
+        // With this, a thousand writes between the same memories without a flush keep the memories once.
         match self.released.iter_mut().find(|known| known.keeps_what(&released)) {
             Some(known) => known.last_use = released.last_use,
             None => self.released.push(released),
@@ -196,7 +196,7 @@ impl Queue for IpcQueue {
     unsafe fn submit(&mut self, batch: &[Operation]) -> Result<usize> {
         let mut taken = 0;
         while taken < batch.len() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise is passed on.
             match unsafe { self.start(&batch[taken..]) } {
                 Ok(started) => taken += started,
                 Err(error) if taken == 0 => return Err(error),
@@ -225,9 +225,9 @@ impl Queue for IpcQueue {
     }
 }
 
-/// Waits until all is complete that was submitted to `stream`, or says why it is not.
+/// Waits until everything submitted to `stream` is complete, or returns the reason why it is not.
 fn drain(stream: &Stream) -> std::result::Result<(), String> {
-    // Not by synchronising: on the default stream, what has failed of the user's kernels is for the user.
+    // The stream is not synchronised: on the default stream, that would report failures of the user's kernels.
     match stream.query_timeout(DRAIN_TIMEOUT) {
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("it takes longer than {DRAIN_TIMEOUT:?}")),

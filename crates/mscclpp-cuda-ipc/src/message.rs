@@ -1,4 +1,4 @@
-//! What is sent over the Unix socket, and the parts of endpoints and regions that are sent to peers.
+//! The messages sent over the Unix socket, and the parts of endpoints and regions that are sent to peers.
 //!
 //! Every message has a fixed layout, shown at each type, and is parsed from slices with bounds.
 
@@ -6,7 +6,7 @@ use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 use crate::error::{Error, Result};
 
-/// Raised with every change of a layout here.
+/// The version of the formats, raised with every change of a layout here.
 const VERSION: u8 = 2;
 const MAGIC: [u8; 4] = *b"MSCI";
 /// The longest socket name that is accepted; those made here have 40 bytes.
@@ -15,19 +15,20 @@ const MAX_ADDRESS: usize = 64;
 /// Proves that a request comes from a process to which an endpoint or a region was sent.
 pub(crate) type Token = [u8; 16];
 
-/// Names an endpoint to its peers. Not a secret.
+/// A number by which peers know an endpoint. It is not a secret.
 pub(crate) type Name = u64;
 
-/// What a peer asks for.
+/// A peer's request.
 ///
 /// ```text
 /// magic 4 | version 1 | kind 1 | token 16 | number 8
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To learn when the endpoint's process goes, or fails. `from` is the name of the endpoint that asks.
+    /// Opens a connection that shows when the endpoint's process goes, or fails. `from` is the name of the asking
+    /// endpoint.
     Link { token: Token, from: Name },
-    /// The handle of an exported allocation.
+    /// Asks for the handle of an exported allocation.
     Fetch { token: Token, id: u64 },
 }
 
@@ -68,7 +69,7 @@ impl Request {
     }
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Malformed = 1,
@@ -89,7 +90,7 @@ impl Refusal {
     }
 }
 
-/// What the peer answers.
+/// The answer to a request.
 ///
 /// ```text
 /// magic 4 | version 1 | status 1 (0 yes, else a refusal) | handle kind 1 | handle 64
@@ -100,7 +101,7 @@ pub(crate) struct Reply {
     pub(crate) handle: Handle,
 }
 
-/// The handle of an allocation, as far as it is bytes.
+/// The handle of an allocation, or the part of it that is bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handle {
     None,
@@ -209,7 +210,7 @@ impl RegionBlob {
         out
     }
 
-    /// Reads one and checks that `len` bytes of it lie inside the allocation.
+    /// Reads the part of a region and checks that `len` bytes of the region lie inside the allocation.
     pub(crate) fn decode(bytes: &[u8], len: u64) -> Result<Self> {
         let what = "a region";
         let (fields, address) = part(bytes, what)?;
@@ -221,7 +222,7 @@ impl RegionBlob {
     }
 }
 
-/// Reads the transport's part of something: the version, fields, and an address.
+/// Reads the transport's part of an object: the version, fields, and an address.
 fn part<T: Wire>(bytes: &[u8], what: &'static str) -> Result<(T, String)> {
     let mut reader = Reader::new(bytes);
     if reader.take() != Ok(VERSION) {

@@ -22,7 +22,8 @@ use crate::{
 
 /// One allocation of this process. It is exported once, however many of its regions are registered.
 ///
-/// Only registrations own it, so it is withdrawn with the last of them. Its address may then be given to other memory.
+/// Only registrations own it, so it is withdrawn with the last of them. After that, its address may be given to other
+/// memory.
 struct Allocation {
     id: u64,
     size: u64,
@@ -36,7 +37,7 @@ impl Drop for Allocation {
     }
 }
 
-/// Allocations exported now, by device and base address.
+/// The allocations exported now, by device and base address.
 #[derive(Default)]
 pub(crate) struct Exports {
     by_base: Mutex<HashMap<BaseAddress, Weak<Allocation>>>,
@@ -90,7 +91,7 @@ impl Exports {
     }
 }
 
-/// A region that queues of this side read; peers can fetch it if it is served.
+/// A region from which queues of this side write; peers can fetch it if it is served.
 pub(crate) struct IpcRegistration {
     blob: Vec<u8>,
     region: Arc<MemoryRegion>,
@@ -98,7 +99,7 @@ pub(crate) struct IpcRegistration {
 }
 
 impl IpcRegistration {
-    /// A registration of memory for local use.
+    /// Makes a registration of memory for local use.
     pub(crate) fn local(region: &Arc<MemoryRegion>) -> Self {
         Self { blob: Vec::new(), region: region.clone(), _served: None }
     }
@@ -116,15 +117,15 @@ impl Registration for IpcRegistration {
 
 /// Mappings of peers' allocations that are in use, so that each is mapped once per device.
 ///
-/// Each allocation has its own lock, which is held while its owner is asked. So an owner that does not answer delays
-/// only callers that want the same allocation.
+/// Each allocation has its own lock, which is held until its owner answers. So an owner that does not answer delays
+/// only callers that ask for the same allocation.
 #[derive(Default)]
 pub(crate) struct Imports {
     mappings: Mutex<HashMap<MappingKey, Arc<Mutex<Weak<Mapping>>>>>,
 }
 
 impl Imports {
-    /// The allocation of `blob`, which belongs to `process`, mapped for `gpu`.
+    /// Returns the allocation of `blob`, which belongs to `process`, mapped for `gpu`.
     pub(crate) fn mapping(
         &self,
         process: ProcessId,
@@ -134,7 +135,8 @@ impl Imports {
         let key = MappingKey { process, allocation: blob.allocation, gpu: gpu.properties().uuid };
         let entry = {
             let mut mappings = self.mappings.lock();
-            // Drops entries whose mapping is gone and which no caller holds; callers take theirs under this lock.
+            // Removes entries whose mapping is dropped and which no caller holds; callers take theirs under this
+            // lock.
             mappings.retain(|_, entry| Arc::strong_count(entry) > 1 || entry.lock().strong_count() > 0);
             mappings.entry(key).or_default().clone()
         };
@@ -172,7 +174,7 @@ pub(crate) struct Mapping {
     size: u64,
 }
 
-/// A region that can be used here: mapped from a peer, or of this very process.
+/// A region that can be used here: mapped from a peer, or of this same process.
 pub(crate) struct IpcRegion {
     ptr: DevicePtr,
     native_atomics: bool,
@@ -180,7 +182,7 @@ pub(crate) struct IpcRegion {
     _keep: Keep,
 }
 
-/// What must live as long as the region is used.
+/// The owner of the memory, which must live as long as the region is used.
 enum Keep {
     Mapped { _mapping: Arc<Mapping> },
     Local { _region: Arc<MemoryRegion> },
@@ -191,7 +193,8 @@ impl IpcRegion {
         self.ptr
     }
 
-    /// Memory of this process: used at its own address, and made accessible to `gpu` if it belongs to another device.
+    /// Uses memory of this process at its own address, and makes it accessible to `gpu` if it belongs to another
+    /// device.
     pub(crate) fn local(region: Arc<MemoryRegion>, owner: &Gpu, gpu: &Gpu) -> mscclpp_core::Result<Self> {
         // SAFETY: a region is live memory of its device as long as it exists (the contract of registering it).
         unsafe { gpu.enable_access(owner, region.ptr(), region.len())? };
@@ -200,7 +203,7 @@ impl IpcRegion {
         Ok(Self::new(ptr, gpu, native_atomics, Keep::Local { _region: region }))
     }
 
-    /// Memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
+    /// Uses memory of a peer: its handle is fetched from its owner, unless this process has it mapped already.
     pub(crate) fn fetch(imports: &Imports, info: &RegionInfo<'_>, gpu: &Gpu) -> mscclpp_core::Result<Self> {
         let blob = RegionBlob::decode(info.blob, info.len)?;
         let mapping = imports.mapping(info.process, &blob, gpu)?;
@@ -232,9 +235,9 @@ fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
     Ok(gpu.peer_access_by_uuid(uuid)?.is_some_and(|access| access.native_atomics))
 }
 
-/// Whether 128 bytes that a warp of `gpu` stores at once arrive in one piece. That holds, from Volta on, over NVLink,
-/// which is where atomics are native, and in a GPU's own memory. PCIe may split them, and nothing is known about AMD's
-/// links. The threads of a simulated device store one after the other, and the thread with a line's flag stores last.
+/// Whether 128 bytes that a warp of `gpu` stores at once arrive as a whole. That holds, from Volta on, over NVLink,
+/// where atomics are native, and in a GPU's own memory. PCIe may split them, and nothing is known about AMD's links.
+/// The threads of a simulated device store one after the other, and the thread with a line's flag stores last.
 fn lines_arrive_whole(gpu: &Gpu, native_atomics: bool) -> bool {
     match gpu.properties().compute_capability {
         Some(capability) => native_atomics && capability >= (7, 0),

@@ -1,8 +1,7 @@
 //! The Unix socket: sequenced packets at a random name in the abstract namespace.
 //!
-//! The abstract namespace needs no common file system and no cleaning up. It belongs to the network namespace, which is
-//! part of what makes two processes be on the same host. Packets keep their boundaries, so no message has to be put
-//! together here.
+//! The abstract namespace needs no common file system and no cleaning up. It belongs to the network namespace, which
+//! processes of one node must share. Packets keep their boundaries, so no message has to be put together here.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -35,7 +34,7 @@ fn new_socket() -> Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).during("making a Unix socket")?)
 }
 
-/// A socket that listens at `address`.
+/// Opens a socket that listens at `address`.
 pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
     let name = SocketAddrUnix::new_abstract_name(address.as_bytes()).during("naming a Unix socket")?;
@@ -44,7 +43,8 @@ pub(crate) fn listener(address: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The next connection that waits at `listener`, if any. An error is the system's: out of descriptors or memory.
+/// Returns the next connection that waits at `listener`, if any. An error is the system's: out of descriptors or
+/// memory.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     loop {
         match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -56,7 +56,7 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Whether the process at the other end belongs to the same user, or one of the two belongs to root.
+/// Checks that the process at the other end belongs to the same user, or one of the two to root.
 pub(crate) fn user_fits(socket: impl AsFd) -> std::result::Result<(), (u32, u32)> {
     let ours = rustix::process::geteuid().as_raw();
     match user_of_peer(socket.as_fd()) {
@@ -70,13 +70,13 @@ fn may_talk(ours: u32, theirs: u32) -> bool {
     ours == theirs || ours == ROOT || theirs == ROOT
 }
 
-/// The user of the process at the other end. (rustix can ask for this too, but fails if the process has no id here,
-/// such as one in another PID namespace.)
+/// Returns the user of the process at the other end. (rustix can ask for this too, but fails if the process has no id
+/// here, such as one in another PID namespace.)
 fn user_of_peer(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&peer) as libc::socklen_t;
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `len` bytes to `peer`, which is
-    // as long, and all of whose values are valid.
+    // SAFETY: the descriptor is open while it is borrowed. The kernel writes at most `len` bytes to `peer`, which is
+    // that long, and all of whose values are valid.
     let outcome = unsafe {
         let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
         libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len)
@@ -96,7 +96,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     loop {
         match connect(&socket, &name) {
             Ok(()) => break,
-            // The peer's backlog is full, until it accepts.
+            // The peer's backlog is full until the peer accepts.
             Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -130,7 +130,7 @@ pub(crate) fn ask(address: &str, request: Request) -> Result<(OwnedFd, Reply, Op
     }
 }
 
-/// A connection on which nothing has been sent yet.
+/// Opens a connection without sending anything.
 #[cfg(test)]
 pub(crate) fn connect_to(address: &str) -> Result<OwnedFd> {
     let socket = new_socket()?;
@@ -147,7 +147,7 @@ fn wait_readable(socket: BorrowedFd<'_>, timeout: Duration) -> Result<()> {
     }
 }
 
-/// One packet and the descriptor beside it; never blocks.
+/// Receives one packet and the descriptor beside it; never blocks.
 pub(crate) fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -178,7 +178,8 @@ pub(crate) fn answer(socket: &OwnedFd, bytes: &[u8], descriptor: Option<Borrowed
 mod tests {
     use super::*;
 
-    /// That sockets are asked for their user is tested in `tests/other_user.rs`, where threads may become others.
+    /// Checks who may talk to whom. `tests/other_user.rs`, whose threads may become other users, tests that sockets
+    /// are checked.
     #[test]
     fn users_talk_to_themselves_and_to_root() {
         let [root, one, another] = [0, 1000, 1001];

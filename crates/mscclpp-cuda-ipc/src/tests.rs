@@ -1,4 +1,4 @@
-//! The service that peers talk to, spoken to as a peer would, good or bad.
+//! Tests of the service that answers peers, which is sent good and bad requests.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn context() -> Context {
     Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build()
 }
 
-/// This transport's part of a serialized memory, which ends with it.
+/// Returns this transport's part of a serialized memory, which is at its end.
 fn region_blob(memory: &RegisteredMemory) -> RegionBlob {
     let bytes = memory.serialize().unwrap();
     let address = bytes.windows(8).rposition(|w| w == b"mscclpp-").unwrap();
@@ -87,7 +87,7 @@ fn a_dropped_registration_is_no_longer_served() {
     let (_, reply, descriptor) = socket::ask(&address, Request::Fetch { token, id }).unwrap();
     assert_eq!(reply.handle, Handle::FileDescriptor);
     assert!(descriptor.is_some());
-    // Something else keeps the service alive, so that it is the registration alone that is missing.
+    // The endpoint keeps the service alive, so that only the registration is missing.
     let _endpoint =
         context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0))).unwrap();
     drop(memory);
@@ -118,7 +118,7 @@ fn the_current_gpu_is_a_device_that_connects() {
     context.connect(&endpoint, &endpoint).unwrap().check().unwrap();
 }
 
-/// Connects GPU 0 of a context with GPU 1 of another; the endpoints are of both ends.
+/// Connects GPU 0 of a context with GPU 1 of another. Returns the connection and the endpoints of both ends.
 fn connected(here: &Context, there: &Context) -> (Connection, [Endpoint; 2]) {
     let open = |context: &Context, gpu| {
         context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu))).unwrap()
@@ -132,7 +132,7 @@ fn a_copy_under_way_does_not_keep_an_export() {
     let (here, there) = (context(), context());
     let target = there.gpu(1).unwrap().allocate(64).unwrap();
     let target = there.register_buffer(&target, Transport::CUDA_IPC).unwrap();
-    // Before the connection, so that it is freed after the copy is complete.
+    // Allocated before the connection, so that it is freed after the copy is complete.
     let source = here.gpu(0).unwrap().allocate(64).unwrap();
     // SAFETY: a live buffer.
     let register = || unsafe { here.register_memory(source.ptr(), 64, Transport::CUDA_IPC).unwrap() };
@@ -141,7 +141,7 @@ fn a_copy_under_way_does_not_keep_an_export() {
     let exported = region_blob(&first).allocation;
     connection.write(&target, 0, &first, 0, 64).unwrap();
     drop(first);
-    // As if the memory had been freed since, and other memory came to lie there.
+    // The second registration stands for other memory at the same address after the first was freed.
     assert_ne!(region_blob(&register()).allocation, exported);
 }
 

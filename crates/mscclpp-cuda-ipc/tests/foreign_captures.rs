@@ -21,7 +21,7 @@ use mscclpp_test_support::{
 
 const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
 
-/// Makes connections and uses them in some way. Gives the memory that it has used.
+/// A function that makes connections and uses them in some way. Returns the memory that it has used.
 type Part = fn() -> Vec<DeviceBuffer>;
 
 fn main() -> ExitCode {
@@ -41,19 +41,20 @@ fn main() -> ExitCode {
         }));
     }
     let mut arguments = Arguments::from_args();
-    // Each would take part in the captures of the others.
+    // Each trial would take part in the captures of the others.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// The trial of that name, in a process whose connections copy on the default stream.
+/// Runs the trial of that name in a process whose connections copy on the default stream.
 fn with_the_default_stream(name: &str) {
     let output = output_within(3 * LIMIT, this_program().args(["--exact", name]).env(DEFAULT_STREAM, "1"));
     let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{}\n{}", output.status, said.join("\n"));
 }
 
-/// Does `work` during a capture of a non-blocking stream, which must then hold what was captured and nothing else.
+/// Does `work` during a capture of a non-blocking stream. Afterwards the graph must hold the captured fill and
+/// nothing else.
 fn beside_a_capture(work: impl FnOnce() -> Vec<DeviceBuffer>) {
     let gpu = Platform::Cuda.gpu(0).expect("a device");
     let (captured, stream) = (gpu.allocate(8).expect("a buffer"), gpu.stream().expect("a stream"));
@@ -69,7 +70,7 @@ fn beside_a_capture(work: impl FnOnce() -> Vec<DeviceBuffer>) {
     let graph = stream.end_capture().expect("a capture that nobody has broken");
 
     used.iter().for_each(|buffer| buffer.fill(0, buffer.len(), 0xcc).expect("a fill"));
-    // SAFETY: see above.
+    // SAFETY: the buffer lives, as above.
     unsafe { graph.launch(&stream).expect("a launch") };
     stream.synchronize_timeout(LIMIT).expect("the graph's end");
     assert_eq!(bytes_of(&captured), [0x11; 8]);
@@ -94,7 +95,7 @@ struct End {
     connection: Connection,
 }
 
-/// Two ends, on two devices if there are two.
+/// Connects two ends, on two devices if there are two.
 fn connect() -> [End; 2] {
     let devices = [0, 1 % Platform::Cuda.device_count().expect("devices")];
     let [here, there] = devices.map(|device| {

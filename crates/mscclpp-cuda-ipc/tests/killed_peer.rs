@@ -17,7 +17,7 @@ use mscclpp_gpu::{
 };
 use mscclpp_test_support::{Child, LIMIT, child, hex, unhex};
 
-/// How soon the survivor must have noticed.
+/// The time within which the survivor must have noticed.
 const NOTICE: Duration = Duration::from_secs(50);
 const KERNELS: KernelSource<'static> =
     KernelSource::new("semaphore.cu", include_str!("../../../cuda/kernels/semaphore.cu"));
@@ -65,7 +65,7 @@ fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Fai
         assert!(matches!(result, Err(Error::PeerLost { .. })), "{result:?}");
     }
 
-    // For good, and the device is as usable as before.
+    // The failure is permanent, and the device works as before.
     side.launch("wait_once", |args| args.with(-1i64).with(side.outcome(2)));
     side.in_time("the end of a later wait", NOTICE, |limit| side.stream.synchronize_timeout(limit));
     assert_eq!(side.outcomes(), [SIGNALLED, NOT_SIGNALLED, NOT_SIGNALLED]);
@@ -73,7 +73,7 @@ fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Fai
     Ok(())
 }
 
-/// In the process that is killed: signals once, and stays until then.
+/// Plays the process that is killed: it signals once, and stays until it is killed.
 fn be_the_peer(platform: Platform) {
     let side = Side::join(platform, 1, |bytes| {
         child::say(&hex(bytes));
@@ -95,7 +95,7 @@ struct Side {
 }
 
 impl Side {
-    /// Connects with the other process; `swap` gives it bytes and takes its own.
+    /// Connects with the other process; `swap` sends it bytes and returns the bytes that it sends.
     fn join(platform: Platform, rank: usize, mut swap: impl FnMut(&[u8]) -> Vec<u8>) -> Self {
         let device = rank % platform.device_count().expect("devices");
         let context = Context::builder().provider(CudaIpc::new()).platform(platform).build();
@@ -117,7 +117,7 @@ impl Side {
         Self { gpu, stream, module, results, connection, channel }
     }
 
-    /// One thread of a kernel that takes the channel, and what `more` adds.
+    /// Launches one thread of a kernel that takes the channel, and the arguments that `more` adds.
     fn launch(&self, kernel: &str, more: impl FnOnce(KernelArgs) -> KernelArgs) {
         let args = more(KernelArgs::new().with(self.channel.device_handle()));
         let kernel = self.module.kernel(kernel).expect("a kernel");
@@ -145,6 +145,6 @@ impl Side {
     }
 }
 
-/// What the kernel leaves behind.
+/// The values that the kernel stores as outcomes of waits.
 const SIGNALLED: u32 = 1;
 const NOT_SIGNALLED: u32 = 2;

@@ -48,7 +48,7 @@ fn run_as<T: Send + 'static>(user: u32, work: impl FnOnce() -> T + Send + 'stati
     thread.join().expect("what that user does")
 }
 
-/// Opens an endpoint, and with it the service that peers talk to, whose thread is the user's too.
+/// Opens an endpoint, and with it the service that peers talk to, whose thread belongs to the same user.
 fn open() -> (Context, Endpoint) {
     let context = Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build();
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0));
@@ -83,7 +83,7 @@ fn a_peer_of_another_user_is_not_asked() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whoever does not look, as this library's own does above.
+/// Checks that the owner refuses a peer that does not check users, unlike this library's own peers above.
 fn a_peer_of_another_user_is_turned_away() -> Result<(), Failed> {
     let (_context, endpoint) = run_as(OWNER, open);
     let bytes = endpoint.serialize()?;

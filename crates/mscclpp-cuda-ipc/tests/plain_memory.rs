@@ -40,7 +40,7 @@ fn across_processes(platform: Platform) -> Result<(), Failed> {
     Ok(())
 }
 
-/// As `cudaMalloc` makes it.
+/// An allocation of `cudaMalloc`.
 struct Plain {
     driver: &'static Driver,
     base: CUdeviceptr,
@@ -63,13 +63,13 @@ impl Plain {
 
 impl Drop for Plain {
     fn drop(&mut self) {
-        // SAFETY: made by `allocate`; whoever used it has ended.
+        // SAFETY: allocated by `allocate`; all users of the memory have ended.
         assert_eq!(unsafe { (self.driver.mem_free)(self.base) }, CuResult::SUCCESS);
     }
 }
 
-/// Each side writes into the other's part, twice, over mappings that are opened anew. `swap` gives the other process bytes
-/// and takes its own.
+/// Lets each side write into the other's part, twice, over mappings that are opened anew. `swap` sends the other
+/// process bytes and returns the bytes that it sends.
 fn share(platform: Platform, rank: usize, swap: &mut dyn FnMut(&[u8]) -> Vec<u8>) {
     let device = rank % platform.device_count().expect("devices");
     let context = Context::builder().provider(CudaIpc::new()).platform(platform).build();

@@ -1,5 +1,5 @@
-//! Threads and descriptors go when the objects that need them go. This test is alone in its process, because it counts
-//! them.
+//! Threads and descriptors end when the objects that need them are dropped. This test is alone in its process,
+//! because it counts them.
 
 use std::{
     fs, thread,
@@ -27,7 +27,7 @@ impl Held {
     }
 }
 
-/// Two services, and everything that they are there for; also connections that fail.
+/// Makes two services and everything that they serve, and also connections that fail.
 fn round() {
     let [here, there] =
         [(); 2].map(|()| Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build());
@@ -54,7 +54,7 @@ fn round() {
     assert!(here.connect(&near, &gone).is_err(), "connected with an endpoint that is gone");
 }
 
-/// Waits until it is `before` again: a thread that has ended is listed a moment longer.
+/// Waits until the counts are `before` again: a thread that has ended is listed a moment longer.
 fn settled(before: Held) -> Held {
     let start = Instant::now();
     loop {

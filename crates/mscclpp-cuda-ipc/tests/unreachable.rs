@@ -28,7 +28,7 @@ fn endpoint(context: &Context, device: Device) -> Endpoint {
     context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, device)).expect("an endpoint")
 }
 
-/// The endpoint as a peer gets it.
+/// Returns the endpoint as a peer gets it.
 fn sent(endpoint: &Endpoint) -> Endpoint {
     Endpoint::deserialize(&endpoint.serialize().expect("bytes")).expect("an endpoint")
 }
@@ -49,7 +49,7 @@ fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Memory need not be on the device of the endpoint that it is used with.
+/// Uses memory on another device than the endpoint, which is allowed in general.
 fn memory_without_peer_access_is_not_written() -> Result<(), Failed> {
     let (here, there) = (context(), context());
     let (end, other) = (endpoint(&here, Device::gpu(0)), endpoint(&there, Device::gpu(0)));
@@ -68,7 +68,7 @@ fn memory_without_peer_access_is_not_written() -> Result<(), Failed> {
     Ok(())
 }
 
-/// For local use it can be registered, as any memory can. What it can be used for is another matter.
+/// Registers host memory for local use, as is possible with any memory. This transport does not write from it.
 fn host_memory_is_not_written_from() -> Result<(), Failed> {
     static WORDS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
     let context = context();

@@ -1,11 +1,10 @@
-//! The one thread by which a process serves its peers: it hands out handles of exported memory, and notices when peers
-//! go.
+//! The service thread of a process: it hands out handles of exported memory to peers, and notices when peers go.
 //!
 //! # Invariants
 //! 1. The thread never blocks except in its event loop, so stopping it takes a bounded time. It takes only locks whose
 //!    holders never wait.
-//! 2. A peer's connection to an endpoint is open exactly as long as the endpoint. An endpoint that closes says goodbye
-//!    first; a process that dies does not. This is how a peer that left is told from one that is lost.
+//! 2. A peer's connection to an endpoint is open exactly as long as the endpoint. An endpoint that closes sends a
+//!    goodbye packet first; a process that dies does not. This distinguishes a peer that left from one that is lost.
 //! 3. An allocation is served while one of its registrations lives; after that, requests are refused.
 
 mod service;
@@ -50,7 +49,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Tables {
     endpoints: HashSet<Token>,
-    /// By the id of their allocation.
+    /// The exports, by the ids of their allocations.
     exports: HashMap<u64, Arc<Export>>,
 }
 
@@ -62,7 +61,7 @@ enum Command {
     Stop,
 }
 
-/// What peers are given of an allocation if they know the token.
+/// The handle of an allocation, which peers get if they know the token.
 pub(crate) struct Export {
     pub(crate) token: Token,
     pub(crate) handle: ExportHandle,
@@ -111,7 +110,7 @@ impl Hub {
         self.shared.commands.send(Command::TellFailure { token, peer, reason });
     }
 
-    /// Says goodbye to the endpoint's peers.
+    /// Sends the endpoint's peers a goodbye, and closes their connections.
     pub(crate) fn close_endpoint(&self, token: Token) {
         self.shared.tables.lock().endpoints.remove(&token);
         self.shared.commands.send(Command::CloseEndpoint { token });
@@ -121,9 +120,9 @@ impl Hub {
         &self.shared
     }
 
-    /// Tells `monitor` when the peer at the other end of `socket` goes. Returns the number for [`Hub::unwatch`].
+    /// Notifies `monitor` when the peer at the other end of `socket` goes. Returns the number for [`Hub::unwatch`].
     pub(crate) fn watch(&self, socket: OwnedFd, monitor: LinkMonitor) -> u64 {
-        // Relaxed: all that matters is that no two are equal.
+        // Relaxed, as only uniqueness of the numbers matters.
         let id = self.watches.fetch_add(1, Ordering::Relaxed);
         self.shared.commands.send(Command::Watch { id, socket, monitor });
         id
@@ -148,7 +147,7 @@ impl Shared {
         self.tables.lock().endpoints.contains(token)
     }
 
-    /// The export of an allocation, for a peer that knows its token.
+    /// Returns the export of an allocation, for a peer that knows its token.
     fn export(&self, allocation: u64, token: &Token) -> Option<Arc<Export>> {
         let export = self.tables.lock().exports.get(&allocation).cloned();
         export.filter(|export| export.is_open_to(token))

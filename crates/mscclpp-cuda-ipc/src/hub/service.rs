@@ -21,22 +21,22 @@ use crate::{
 
 use super::{Command, Shared};
 
-/// What an endpoint sends to its peers before it closes.
+/// The packet that an endpoint sends to its peers before it closes.
 const GOODBYE: u8 = b'B';
-/// What begins the packet in which an endpoint says that its side has failed, and why.
+/// The first byte of the packet in which an endpoint says that its side has failed, and why.
 const FAILED: u8 = b'F';
 /// How long a peer that has connected may take to make its request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// How many connections without a request may be open; further ones wait at the listener.
+/// The most connections without a request that may be open; further ones wait at the listener.
 const MAX_ACCEPTED: usize = 1024;
-/// How many connections are accepted before other sockets have their turn again.
+/// The most connections that are accepted before other sockets have their turn again.
 const ACCEPTED_AT_ONCE: usize = 64;
 
 pub(super) struct Service {
     shared: Arc<Shared>,
     events: EventLoop<Command>,
     listener: Listener<OwnedFd>,
-    /// By their tokens, like the other connections.
+    /// Connections by their tokens in the event loop; the same holds for the two maps below.
     accepted: BTreeMap<u64, Accepted>,
     inbound: HashMap<u64, Inbound>,
     outbound: HashMap<u64, Outbound>,
@@ -49,7 +49,7 @@ struct Accepted {
     deadline: Instant,
 }
 
-/// A peer's connection to an endpoint of ours. Only this side speaks on it.
+/// A peer's connection to an endpoint of this process. Only this side sends on it.
 struct Inbound {
     socket: OwnedFd,
     endpoint: Token,
@@ -57,7 +57,7 @@ struct Inbound {
     from: Name,
 }
 
-/// Our connection to a peer's endpoint.
+/// A connection from this process to a peer's endpoint.
 struct Outbound {
     id: u64,
     socket: OwnedFd,
@@ -97,14 +97,14 @@ impl Service {
         }
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     fn wake_at(&self) -> Option<Instant> {
-        // All connections have the same time, so the oldest one's is up first.
+        // All connections have the same time limit, so that of the oldest is the next.
         let request = self.accepted.first_key_value().map(|(_, accepted)| accepted.deadline);
         request.into_iter().chain(self.listener.resume_at).min()
     }
 
-    /// Carries out what other threads asked for; false to stop.
+    /// Carries out the commands of other threads. Returns false to stop.
     fn run_commands(&mut self) -> bool {
         let commands = self.shared.commands.clone();
         for command in commands.take() {
@@ -135,7 +135,7 @@ impl Service {
         true
     }
 
-    /// The peer has closed its endpoint, after a goodbye, or has failed, or it is gone.
+    /// Notices that the peer has closed its endpoint, after a goodbye, or has failed, or is gone.
     fn read_outbound(&mut self, token: u64) {
         let Some(outbound) = self.outbound.get(&token) else { return };
         // A longer packet is cut.
@@ -153,7 +153,7 @@ impl Service {
         }
     }
 
-    /// The peer has closed its end: it has nothing to send before that.
+    /// Removes a connection that the peer has closed: it has nothing to send before that.
     fn read_inbound(&mut self, token: u64) {
         let Some(inbound) = self.inbound.get(&token) else { return };
         if !matches!(socket::receive(&inbound.socket, &mut [0]).map(drop), Err(Errno::AGAIN | Errno::INTR)) {
@@ -176,7 +176,8 @@ impl Service {
         }
     }
 
-    /// Answers a request; gives the endpoint's token, and the peer's name, if that stays connected to it.
+    /// Answers a request. Returns the endpoint's token and the peer's name if the peer stays connected to the
+    /// endpoint.
     fn answer(&self, socket: &OwnedFd, request: &[u8]) -> Option<(Token, Name)> {
         let refuse = |refusal| {
             tracing::debug!(target: "mscclpp::conn", ?refusal, "refused a request");
@@ -212,7 +213,7 @@ impl Service {
     }
 
     fn accept(&mut self, now: Instant) {
-        // Bounded, so that other connections have their turn in between.
+        // The loop is bounded, so that other connections have their turn in between.
         for _ in 0..ACCEPTED_AT_ONCE {
             if self.accepted.len() >= MAX_ACCEPTED {
                 self.listener.resume_at = Some(now + ACCEPT_PAUSE);

@@ -1,9 +1,9 @@
 use std::{hint, thread, time::Duration};
 
-/// How a thread waits for what another thread, a device or a peer does: at first it looks again at once, then it gives the
-/// processor to others between two looks, then it sleeps between them.
+/// The pauses of a thread that waits for another thread, a device or a peer: at first it looks again at once, then it
+/// yields the processor between two looks, then it sleeps between them.
 ///
-/// `crossbeam_utils::Backoff` is not used: its pauses grow, which is time in which nobody looks, and it never sleeps.
+/// `crossbeam_utils::Backoff` is not used: its pauses grow, and in them nobody looks, and it never sleeps.
 ///
 /// ```
 /// use mscclpp_os::waiting::Backoff;
@@ -29,13 +29,13 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// One that spins and yields so often, and then sleeps for `nap` each time.
+    /// Makes a backoff that spins and yields so many times, and then sleeps for `nap` each time.
     #[must_use]
     pub const fn new(spins: u32, yields: u32, nap: Duration) -> Self {
         Self { spins, yields, nap, looks: 0 }
     }
 
-    /// Waits a little, longer when it has been called often. Whether it slept: then there is time to look at the clock.
+    /// Waits a little, longer after many calls. Returns whether it slept: then there is time to look at the clock.
     pub fn wait(&mut self) -> bool {
         self.looks = self.looks.saturating_add(1);
         if self.looks <= self.spins {
@@ -49,7 +49,7 @@ impl Backoff {
         false
     }
 
-    /// Something has come: the next wait is short again.
+    /// Makes the next wait short again, for callers that have found something.
     pub fn reset(&mut self) {
         self.looks = 0;
     }

@@ -1,4 +1,4 @@
-//! Environment variables whose values have a form, and the one that names the host.
+//! Environment variables whose values have a form, and the one that identifies the node.
 
 use std::ffi::OsString;
 
@@ -17,7 +17,7 @@ pub struct BadVariable {
 /// Reads `MSCCLPP_HOSTID`. An empty value counts as unset.
 ///
 /// # Errors
-/// If the value is malformed.
+/// Fails if the value is malformed.
 pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<Option<String>, BadVariable> {
     const NAME: &str = "MSCCLPP_HOSTID";
     let allowed = "1 to 256 printable characters, the same in all processes of one host";
@@ -28,7 +28,7 @@ pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<
 /// Reads a variable whose value is a text of a certain form.
 ///
 /// # Errors
-/// If the value is not UTF-8 or not `valid`.
+/// Fails if the value is not UTF-8 or not `valid`.
 pub fn text(
     variable: &'static str,
     value: Option<OsString>,

@@ -6,7 +6,7 @@ use std::{error::Error, fmt, io};
 pub struct SystemError {
     /// The operation that failed.
     pub operation: &'static str,
-    /// The system's answer.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -15,7 +15,7 @@ pub trait SystemCall<T> {
     /// Turns a failure into a [`SystemError`] that names `operation`.
     ///
     /// # Errors
-    /// The same failure, with its operation.
+    /// The same failure, as a [`SystemError`].
     fn during(self, operation: &'static str) -> Result<T, SystemError>;
 }
 
@@ -26,7 +26,8 @@ impl<T, E: Into<io::Error>> SystemCall<T> for Result<T, E> {
 }
 
 /// An error with all its causes, in one line: for a log line, a message to another process, or the last line of a
-/// program. A cause that already stands in the text before it, at its end or in front of its own cause, is not repeated.
+/// program. A cause whose text is already in the text before it, at its end or in front of its own cause, is not
+/// repeated.
 ///
 /// ```
 /// # use mscclpp_os::Report;
@@ -59,7 +60,8 @@ impl fmt::Debug for Report<'_> {
     }
 }
 
-/// `Debug` of an error, as [`Report`] shows it: a `main` that returns the error then prints its message with its causes.
+/// Implements `Debug` for an error, as [`Report`] shows it: a `main` that returns the error then prints its message
+/// with its causes.
 #[macro_export]
 macro_rules! debug_as_report {
     ($error:ty) => {
@@ -71,8 +73,8 @@ macro_rules! debug_as_report {
     };
 }
 
-/// `Debug` of a struct by some of its fields, or by what says more than these. With `..` at the end, it says that there are
-/// others.
+/// Implements `Debug` for a struct by the given fields and expressions. With `..` at the end, the output says that
+/// there are other fields.
 ///
 /// ```
 /// struct Buffer(Vec<u8>);

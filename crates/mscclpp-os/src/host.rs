@@ -1,27 +1,27 @@
-//! Which host a process is on, as far as sharing memory and Unix sockets is concerned.
+//! The node that a process is on, as far as sharing memory and Unix sockets is concerned.
 
 use std::{fs, os::unix::fs::MetadataExt};
 
 use crate::{SystemCall, SystemError};
 
-/// What two processes have in common if they are on one host, and only then.
+/// The identity of a node: two processes have the same if they are on one node, and only then.
 ///
-/// A host's name would not do: containers may share one or have none. The boot id belongs to the machine and is the
+/// A node's host name would not do: containers may share one or have none. The boot id belongs to the node and is the
 /// same inside containers. Processes in different network namespaces cannot meet over abstract Unix sockets, so they
-/// count as being on different hosts.
+/// count as being on different nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// The random id of this boot of the machine.
+    /// The random id of this boot of the node.
     pub boot_id: String,
     /// The network namespace: device and inode of its file.
     pub network_namespace: (u64, u64),
 }
 
 impl Host {
-    /// The host of this process.
+    /// Returns the identity of this process's node.
     ///
     /// # Errors
-    /// If `/proc` cannot be read, as in some containers.
+    /// Fails if `/proc` cannot be read, as in some containers.
     pub fn detect() -> Result<Self, SystemError> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").during(
             "reading /proc/sys/kernel/random/boot_id to identify this host (or set MSCCLPP_HOSTID)",

@@ -1,11 +1,11 @@
-//! What a process asks of its operating system, whether or not it talks to others.
+//! The services that a process needs from its operating system, whether or not it talks to others.
 //!
-//! - [`host`]: which host it is on;
+//! - [`host`]: the identity of the node;
 //! - [`env`](mod@env): environment variables whose values have a form;
-//! - [`waiting`]: how threads wait, and saying what a long wait is for;
+//! - [`waiting`]: how threads wait, and log lines about long waits;
 //! - [`random()`], [`SystemError`], [`Report`]: random bytes, failed system calls, errors with their causes.
 //!
-//! It depends on no crate of the repository, and serves the others; its API changes with theirs.
+//! This crate depends on no crate of the repository, and serves the others; its API changes with theirs.
 #![forbid(unsafe_code)]
 
 mod backoff;

@@ -1,11 +1,11 @@
 use crate::{SystemCall, SystemError};
 
-/// `N` random bytes from the system, which nobody can guess.
+/// Returns `N` random bytes from the system, which nobody can guess.
 ///
 /// Early after a boot, waits until the system has collected enough randomness.
 ///
 /// # Errors
-/// If the system has no source of random bytes. Use no substitute for them.
+/// Fails if the system has no source of random bytes. Use no substitute for them.
 pub fn random<const N: usize>() -> Result<[u8; N], SystemError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).during("drawing random bytes")?;

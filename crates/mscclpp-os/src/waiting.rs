@@ -1,7 +1,7 @@
-//! How threads wait, what a long wait is for, and other lines of the log that would come again and again.
+//! How threads wait, log lines about long waits, and other log lines that would repeat often.
 //!
-//! A wait that does not end has a reason, and its user first needs a log line that names it. So every wait on the host
-//! says what it waits for after ten seconds, and then ever more rarely: each line comes at three times the waiting time
+//! A wait that does not end has a reason, and its user first needs a log line that names it. So every wait on the
+//! host logs its reason after ten seconds, and then ever more rarely: each line comes at three times the waiting time
 //! of the one before.
 
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ pub use crate::backoff::Backoff;
 
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
-/// When a wait is first logged, unless another time was chosen.
+/// The time after which a wait is first logged, unless another time was chosen.
 pub const FIRST_LOG: Duration = Duration::from_secs(10);
 
-/// When a line that is due many times is logged for the second time.
+/// The time after which a line that is due many times is logged for the second time.
 const FIRST_REPEAT: Duration = Duration::from_secs(1);
 
 /// Each line of a wait comes at this many times the waiting time of the line before it.
 const FACTOR: u32 = 3;
 
-/// Says when to log a wait: 10 s, 30 s, 90 s ... after it began.
+/// Decides when to log a wait: 10, 30, 90 ... seconds after it began.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -35,38 +35,38 @@ const FACTOR: u32 = 3;
 #[derive(Debug, Clone)]
 pub struct LongWait {
     started: Instant,
-    /// None if the time cannot be represented: the wait is not logged.
+    /// `None` if the time cannot be represented: the wait is not logged any more.
     next: Option<Duration>,
 }
 
 impl LongWait {
-    /// A wait that begins now, to be logged first after `first`. [`Duration::MAX`] means never.
+    /// Begins a wait now, to be logged first after `first`. [`Duration::MAX`] means never.
     #[must_use]
     pub fn begin(first: Duration) -> Self {
         Self::since(Instant::now(), first)
     }
 
-    /// A wait that began at `started`.
+    /// Makes a wait that began at `started`.
     #[must_use]
     pub fn since(started: Instant, first: Duration) -> Self {
-        // A pause of nothing would never grow.
+        // A first pause of zero would never grow.
         Self { started, next: Some(first.max(Duration::from_millis(1))) }
     }
 
-    /// When the wait must be logged next, if ever.
+    /// Returns the time at which the wait must be logged next, if ever.
     #[must_use]
     pub fn wake_at(&self) -> Option<Instant> {
         self.started.checked_add(self.next?)
     }
 
-    /// How long the wait has lasted, if it must be logged now. The next line then comes at three times this waiting
-    /// time.
+    /// Returns how long the wait has lasted, if it must be logged now. The next line then comes at three times this
+    /// waiting time.
     pub fn due(&mut self, now: Instant) -> Option<Duration> {
         if self.wake_at()? > now {
             return None;
         }
         let waited = now.saturating_duration_since(self.started);
-        // Counted from now, so that a thread that was held up does not say several lines at once.
+        // Counted from now, so that a thread that was held up does not log several lines at once.
         self.next = waited.checked_mul(FACTOR);
         Some(waited)
     }
@@ -79,8 +79,8 @@ impl LongWait {
     }
 }
 
-/// A line of the log that may be due many times a second. It is logged the first time, and then ever more rarely, with how
-/// often it was due.
+/// A line of the log that may be due many times a second. It is logged the first time, and then ever more rarely,
+/// with the number of times that it was due.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -100,7 +100,7 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Counts one time more. Gives what to put behind the line if it is to be logged now.
+    /// Counts one time more. Returns the text to put behind the line if it is to be logged now.
     pub fn another(&mut self, now: Instant) -> Option<String> {
         let Some(since) = &mut self.since else {
             self.since = Some(LongWait::since(now, FIRST_REPEAT));
@@ -111,8 +111,8 @@ impl Repeated {
     }
 }
 
-/// Logs one line about a wait: a warning with target `mscclpp::wait`, or a line on standard error if the process has no
-/// log subscriber. `what` may be what a time-out calls it, which itself begins with `waiting for`.
+/// Logs one line about a wait: a warning with target `mscclpp::wait`, or a line on standard error if the process has
+/// no log subscriber. `what` may also be the text of a time-out, which itself begins with `waiting for`.
 pub fn say(rank: Option<usize>, waited: Duration, what: &str) {
     let of_rank = rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
     let waited = format!("{waited:.1?}");

@@ -2,10 +2,10 @@
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
-/// Implements the trait `KernelParam`, which must be in scope under this name, for a struct without type parameters. What
-/// the trait asks for is checked when the struct is compiled: that it is `#[repr(C)]` or `#[repr(transparent)]`, that each
-/// field is a `KernelParam`, and that nothing is between them or behind the last one. The trait's documentation has an
-/// example.
+/// Implements the trait `KernelParam`, which must be in scope under this name, for a struct without type parameters.
+/// The trait's requirements are checked when the struct is compiled: that it is `#[repr(C)]` or
+/// `#[repr(transparent)]`, that each field is a `KernelParam`, and that there are no bytes between the fields or
+/// after the last one. The trait's documentation has an example.
 #[proc_macro_derive(KernelParam)]
 pub fn kernel_param(input: TokenStream) -> TokenStream {
     implement(input).unwrap_or_else(|why| {
@@ -14,14 +14,14 @@ pub fn kernel_param(input: TokenStream) -> TokenStream {
     })
 }
 
-/// What it is for, if not for this.
+/// Returns the implementation, or a description of the structs that the macro is for.
 fn implement(input: TokenStream) -> Result<TokenStream, &'static str> {
     const STRUCTS: &str = "structs without parameters, that have fields";
     let mut tokens = input.into_iter();
     let mut is_laid_out = false;
     let name = loop {
         match tokens.next() {
-            // Of an attribute; with parentheses, of `pub(crate)`.
+            // The group belongs to an attribute, or, with parentheses, to `pub(crate)`.
             Some(TokenTree::Group(group)) => is_laid_out |= is_layout(&group),
             Some(TokenTree::Ident(word)) if word.to_string() == "struct" => match tokens.next() {
                 Some(TokenTree::Ident(name)) => break name,
@@ -44,10 +44,10 @@ fn implement(input: TokenStream) -> Result<TokenStream, &'static str> {
     if !is_laid_out {
         return Err("structs with #[repr(C)] or #[repr(transparent)], whose layout device code knows");
     }
-    // In an implementation, as `Self` may be in a field's type.
+    // The sum is inside an implementation, as `Self` may be in a field's type.
     let mut bytes = parsed("const BYTES: usize = 0");
     for field in types {
-        // Its tokens keep their places in the source, for the compiler's messages.
+        // A field's tokens keep their places in the source, for the compiler's messages.
         bytes.extend(parsed("+ size_of_param::<"));
         bytes.extend(field);
         bytes.extend(parsed(">()"));
@@ -76,7 +76,7 @@ fn parsed(text: &str) -> TokenStream {
     text.parse().expect("a text of this file, with a name in it")
 }
 
-/// Whether an attribute's content is `repr` with a layout that device code has, too.
+/// Whether an attribute's content is `repr` with a layout that device code uses, too.
 fn is_layout(attribute: &Group) -> bool {
     let mut words = attribute.stream().into_iter();
     matches!(words.next(), Some(TokenTree::Ident(word)) if word.to_string() == "repr")
@@ -85,12 +85,12 @@ fn is_layout(attribute: &Group) -> bool {
         }))
 }
 
-/// The types of the fields between these braces or parentheses.
+/// Returns the types of the fields between these braces or parentheses.
 fn types(fields: &Group) -> Vec<TokenStream> {
     let mut types = Vec::new();
     let mut tokens = fields.stream().into_iter().peekable();
     while tokens.peek().is_some() {
-        // Attributes, `pub` and a name with its colon are in front of the type.
+        // Attributes, `pub` and a name with its colon come before the type.
         let mut is_named = fields.delimiter() == Delimiter::Brace;
         let mut angles = 0;
         let mut field = Vec::new();
@@ -123,7 +123,7 @@ fn types(fields: &Group) -> Vec<TokenStream> {
     types
 }
 
-/// Of an attribute, or of `pub(crate)`.
+/// Whether the token begins an attribute or `pub(crate)`.
 fn is_prefix(token: &TokenTree) -> bool {
     ["#", "pub"].contains(&&*token.to_string())
 }

@@ -1,8 +1,8 @@
-//! Processes that are this test program again, and play another rank.
+//! Child processes of a test, which run this test program again and play another rank.
 //!
-//! What a child prints on its standard output it says to the test, one thing a line; its standard input is what it hears.
-//! The test never waits for a child without a limit, shows what the child has said when it does not say or do what it
-//! should, and leaves no process behind.
+//! Each line that a child prints on its standard output is a message to the test; each line of its standard input is
+//! a message from the test. The test never waits for a child without a limit, shows the child's messages when the
+//! child does not behave as expected, and leaves no process behind.
 
 use std::{
     env,
@@ -22,33 +22,33 @@ use crate::wait::{LIMIT, within};
 
 const FLAG: &str = "--child";
 
-/// In a child: what it was started for. In the test: nothing.
+/// Returns the role that this process was started for as a child; `None` in the test itself.
 pub fn role() -> Option<Vec<String>> {
     let mut arguments = env::args().skip_while(|argument| argument != FLAG);
     arguments.next().map(|_| arguments.collect())
 }
 
-/// In a child: tells the test something, in one line.
+/// Sends the test a message of one line. Called in a child.
 ///
 /// # Panics
-/// If the test is gone.
+/// Panics if the test is gone.
 pub fn say(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", what.replace('\n', " | ")).and_then(|()| out.flush()).expect("a test that listens");
 }
 
-/// In a child: waits for the next thing that the test says.
+/// Waits for the next message of the test, and returns it. Called in a child.
 ///
 /// # Panics
-/// If there is none, because the test is gone or has closed the input.
+/// Panics if there is none, because the test is gone or has closed the input.
 pub fn hear() -> String {
     next_heard().expect("the test says nothing any more")
 }
 
-/// In a child: waits until the test closes the input, or is gone.
+/// Waits until the test closes the input, or is gone. Called in a child.
 ///
 /// # Panics
-/// If the test says something before that.
+/// Panics if the test sends a message before that.
 pub fn await_end() {
     assert_eq!(next_heard(), None, "the test says something more");
 }
@@ -59,25 +59,25 @@ fn next_heard() -> Option<String> {
     (read > 0).then(|| line.trim().to_owned())
 }
 
-/// This test program, to be started as a child.
+/// Returns a command that runs this test program, to be started as a child.
 ///
 /// # Panics
-/// If the system does not tell where it is.
+/// Panics if the system does not tell where the program is.
 pub fn this_program() -> Command {
     Command::new(env::current_exe().expect("the path of this program"))
 }
 
-/// This test program as a child whose [`role`] is this, for [`output_within`].
+/// Returns a command that runs this test program as a child with that [`role`], for [`output_within`].
 pub fn as_child(role: &[&str]) -> Command {
     let mut command = this_program();
     command.arg(FLAG).args(role);
     command
 }
 
-/// Runs a command to its end.
+/// Runs a command to its end, and returns its output.
 ///
 /// # Panics
-/// If it cannot be started, or does not end within `limit`: then it is killed, and its output shown.
+/// Panics if it cannot be started, or does not end within `limit`: then it is killed, and its output shown.
 pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     let mut process = command
         .stdin(Stdio::null())
@@ -108,13 +108,13 @@ pub fn output_within(limit: Duration, command: &mut Command) -> Output {
 fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is all there is to show.
+        // The output that came before an error is all that can be shown.
         let _ = from.read_to_end(&mut bytes);
         bytes
     })
 }
 
-/// A process, as the test sees it. Killed when dropped.
+/// A child process, as the test sees it. It is killed when dropped.
 #[derive(Debug)]
 pub struct Child {
     name: String,
@@ -124,30 +124,31 @@ pub struct Child {
 }
 
 impl Child {
-    /// This program, whose [`role`] is this.
+    /// Starts this program as a child with that [`role`].
     ///
     /// # Panics
-    /// If it cannot be started, as all functions that start one.
+    /// Panics if it cannot be started, as all functions do that start a child.
     pub fn start(role: &[&str]) -> Self {
         Self::start_by(this_program(), role)
     }
 
-    /// As [`Child::start`]; what it says goes to `heard`, on another thread, and not to [`Child::next_line`].
+    /// The same as [`Child::start`], but the child's messages go to `heard`, on another thread, and not to
+    /// [`Child::next_line`].
     pub fn start_heard_by(role: &[&str], heard: impl FnMut(String) + Send + 'static) -> Self {
         let (_, nothing) = mpsc::channel();
         Self::begin(this_program(), role, Stdio::piped(), nothing, heard)
     }
 
-    /// By a command that runs this program, which gets more arguments.
+    /// Starts a child by a command that runs this program, which gets more arguments.
     pub fn start_by(command: Command, role: &[&str]) -> Self {
         Self::start_with(command, role, Stdio::piped())
     }
 
-    /// As [`Child::start_by`], with another standard input, so that [`Child::tell`] cannot be used.
+    /// The same as [`Child::start_by`], with another standard input, so that [`Child::tell`] cannot be used.
     pub fn start_with(command: Command, role: &[&str], input: impl Into<Stdio>) -> Self {
         let (sender, lines) = mpsc::channel();
         Self::begin(command, role, input.into(), lines, move |line| {
-            // Nobody may want to know any more. The child must be able to go on nevertheless.
+            // The test may not want more messages. The child must be able to go on nevertheless.
             let _ = sender.send(line);
         })
     }
@@ -170,7 +171,7 @@ impl Child {
         let mut output = BufReader::new(process.stdout.take().expect("a pipe"));
         let said = Arc::new(Mutex::new(Vec::new()));
         let all = said.clone();
-        // Ends with the child's output.
+        // This thread ends with the child's output.
         thread::spawn(move || {
             let mut line = Vec::new();
             while output.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -183,10 +184,10 @@ impl Child {
         Self { name, process, lines, said }
     }
 
-    /// Says something to the child.
+    /// Sends the child a message.
     ///
     /// # Panics
-    /// If it does not hear any more.
+    /// Panics if the child does not read any more.
     pub fn tell(&mut self, what: &str) {
         let input = self.process.stdin.as_mut().expect("an input of the child that is open");
         if let Err(error) = writeln!(input, "{what}") {
@@ -194,26 +195,28 @@ impl Child {
         }
     }
 
-    /// Closes its input, for which [`await_end`] waits.
+    /// Closes the child's input, for which [`await_end`] waits.
     pub fn close_input(&mut self) {
         drop(self.process.stdin.take());
     }
 
-    /// The next thing it says.
+    /// Returns the child's next message.
     ///
     /// # Panics
-    /// If it says nothing within [`LIMIT`].
+    /// Panics if no message comes within [`LIMIT`].
     pub fn next_line(&self) -> String {
         self.line_before(Instant::now() + LIMIT).unwrap_or_else(|| self.fail("it says nothing more"))
     }
 
-    /// The next thing it says, if that is before `deadline`.
+    /// Returns the child's next message, if it comes before `deadline`.
     pub fn line_before(&self, deadline: Instant) -> Option<String> {
         self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
+    /// Checks that the child's next message is `what`.
+    ///
     /// # Panics
-    /// If the next thing it says is something else.
+    /// Panics if it is another one.
     pub fn expect(&self, what: &str) {
         let line = self.next_line();
         if line != what {
@@ -221,28 +224,28 @@ impl Child {
         }
     }
 
-    /// Its process id.
+    /// Returns the child's process id.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Sends it a signal.
+    /// Sends the child a signal.
     ///
     /// # Panics
-    /// If it has been waited for.
+    /// Panics if the child has been waited for.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("a signal to a child");
     }
 
-    /// SIGKILL. Returns when it is gone.
+    /// Kills the child with SIGKILL. Returns when it is gone.
     pub fn kill(&mut self) {
         kill(&mut self.process);
     }
 
-    /// Waits until it ends.
+    /// Waits until the child ends.
     ///
     /// # Panics
-    /// If it does not within [`LIMIT`].
+    /// Panics if it does not end within [`LIMIT`].
     pub fn expect_end(&mut self) -> ExitStatus {
         let mut status = None;
         within(LIMIT, || {
@@ -252,10 +255,10 @@ impl Child {
         status.unwrap_or_else(|| self.fail("it does not end"))
     }
 
-    /// Waits until it ends, and checks that it says nothing more and succeeds.
+    /// Waits until the child ends, and checks that it sends no more messages and succeeds.
     ///
     /// # Panics
-    /// If something of that is not so.
+    /// Panics if it sends another message, fails, or does not end.
     pub fn expect_success(&mut self) {
         let status = self.expect_end();
         match self.lines.recv_timeout(LIMIT) {
@@ -276,7 +279,8 @@ impl Drop for Child {
     }
 }
 
-/// Neither call fails for a process that is still there; one that has ended needs no killing.
+/// Kills a process and waits for its end. Neither call fails for a process that still runs; one that has ended needs
+/// no kill.
 fn kill(process: &mut Process) {
     let _ = process.kill();
     let _ = process.wait();

@@ -1,4 +1,4 @@
-//! Children that are forked and go on in the same program.
+//! Forked children that go on in the same program.
 #![allow(unsafe_code, reason = "a fork")]
 
 use std::{
@@ -14,13 +14,14 @@ use rustix::{
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
 };
 
-/// What `body` returns in a forked child of this process.
+/// Runs `body` in a forked child of this process, and returns its result.
 ///
-/// The child has the calling thread alone, and locks that other threads hold at this moment stay locked there; those of the C
-/// library's memory do not. It ends without what an exit would run.
+/// The child has only the calling thread, and locks that other threads hold at this moment stay locked there, except
+/// those of the C library's allocator. The child ends without running exit handlers.
 ///
 /// # Panics
-/// If `body` panics there, the child does not end within `limit` (it is killed), or ends in another way.
+/// Panics if `body` panics there, if the child does not end within `limit` (it is killed), or if it ends in another
+/// way.
 pub fn in_fork(limit: Duration, body: impl FnOnce() -> String) -> String {
     let (from, to) = rustix::pipe::pipe().expect("a pipe");
     // SAFETY: the child does what the documentation says, and never returns from here.
@@ -30,7 +31,7 @@ pub fn in_fork(limit: Duration, body: impl FnOnce() -> String) -> String {
             drop(from);
             let said = catch_unwind(AssertUnwindSafe(body));
             let sent = said.is_ok_and(|said| File::from(to).write_all(said.as_bytes()).is_ok());
-            // SAFETY: ends the process, without anything of the parent's that an exit would run.
+            // SAFETY: ends the process, without the parent's exit handlers.
             unsafe { libc::_exit(i32::from(!sent)) }
         }
         child => {
@@ -54,7 +55,8 @@ pub fn in_fork(limit: Duration, body: impl FnOnce() -> String) -> String {
     }
 }
 
-/// Whether the other end of the pipe, of which the child has the only one, is closed, or has something.
+/// Waits until the other end of the pipe, which only the child has, is closed, or data has come. Returns false after
+/// `limit`.
 fn ends_within(pipe: &OwnedFd, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {

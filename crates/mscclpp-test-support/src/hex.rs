@@ -1,8 +1,8 @@
-//! Bytes as text of one line, as processes of a test tell them to each other.
+//! Bytes as text of one line, in which processes of a test send them to each other.
 
 use std::fmt::Write;
 
-/// Two digits for each byte.
+/// Returns two hexadecimal digits for each byte.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -10,10 +10,10 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What [`hex`] made text of.
+/// Returns the bytes of which [`hex`] made the text.
 ///
 /// # Panics
-/// If the text is something else.
+/// Panics if the text is something else.
 pub fn unhex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes();
     let byte = |pair: &[u8]| {

@@ -1,7 +1,8 @@
-//! What the tests of several crates share: random data with a seed that is printed, processes that play other ranks, ports
-//! that are reserved, and waits that end.
+//! The functions that tests of several crates share: random data with a seed that is printed, processes that play
+//! other ranks, ports that are reserved, and waits that end.
 //!
-//! It knows no crate of this workspace, so that unit tests of each can use it. Functions panic when a test should fail.
+//! This crate depends on no crate of this workspace, so that unit tests of each can use it. Functions panic when a
+//! test should fail.
 #![deny(unsafe_code)]
 
 pub mod child;

@@ -3,12 +3,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Takes the lines of a log. Clones are the same.
+/// A writer that collects the lines of a log. Clones share one text.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// What has been written so far.
+    /// Returns the text written so far.
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Ports of this host that are bound, not guessed.
+//! Ports of this node that are bound, not guessed.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -7,24 +7,24 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 
-/// A listener at a port of `127.0.0.1` that the system chose, and its address.
+/// Returns a listener at a port of `127.0.0.1` that the system chose, and its address.
 ///
 /// # Panics
-/// If the system has none.
+/// Panics if the system has no free port.
 pub fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let address = listener.local_addr().expect("an address");
     (listener, address)
 }
 
-/// The number of a port that this process keeps until it ends, for who can only be told a number.
+/// Returns the number of a port that this process keeps until it ends, for code that takes only a port number.
 ///
-/// A socket is bound to it at all addresses, and does not listen. Linux gives such a port to nobody who asks for any,
-/// whether to bind or to connect; who asks for this one with `SO_REUSEADDR`, as whoever listens does, gets it, as long
-/// as nobody listens there already.
+/// A socket is bound to the port at all addresses, and does not listen. Linux gives such a port to nobody who asks
+/// for any port, whether to bind or to connect. A listener that asks for this one with `SO_REUSEADDR`, as listeners
+/// do, gets it, unless another listens there already.
 ///
 /// # Panics
-/// If the system has none.
+/// Panics if the system has no free port.
 pub fn reserve_port() -> u16 {
     static BOUND: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
     let bound = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");

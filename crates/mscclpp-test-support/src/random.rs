@@ -1,8 +1,8 @@
-//! Choices and data that differ from run to run, and can be had again.
+//! Random choices and data that differ from run to run, and can be repeated.
 
 use std::ops::RangeInclusive;
 
-/// The seed that [`Random::new`] takes instead of a fresh one, as it was printed.
+/// The variable with the seed, as it was printed, that [`Random::new`] takes instead of a fresh one.
 const SEED: &str = "MSCCLPP_TEST_SEED";
 
 /// A sequence of random numbers.
@@ -10,10 +10,10 @@ const SEED: &str = "MSCCLPP_TEST_SEED";
 pub struct Random(fastrand::Rng);
 
 impl Random {
-    /// With a fresh seed, which is printed: the same run can be had again with `MSCCLPP_TEST_SEED` set to it.
+    /// Starts with a fresh seed, which is printed: the run can be repeated with `MSCCLPP_TEST_SEED` set to it.
     ///
     /// # Panics
-    /// If that variable is set to something else than a number.
+    /// Panics if that variable is set to something else than a number.
     #[allow(clippy::new_without_default, reason = "each is another one, which no default should be")]
     pub fn new() -> Self {
         let seed = match std::env::var(SEED) {
@@ -24,30 +24,30 @@ impl Random {
         Self::with_seed(seed)
     }
 
-    /// The same numbers in each run.
+    /// Starts with this seed: the numbers are the same in each run.
     pub fn with_seed(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn word(&mut self) -> u64 {
         self.0.u64(..)
     }
 
-    /// A number of the range.
+    /// Returns a number of the range.
     pub fn of(&mut self, range: RangeInclusive<u64>) -> u64 {
         self.0.u64(range)
     }
 
-    /// A number from 0 on.
+    /// Returns a number from 0 to `limit` - 1.
     ///
     /// # Panics
-    /// If `limit` is 0.
+    /// Panics if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0.usize(..limit)
     }
 
-    /// As many random bytes.
+    /// Returns `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.0.fill(&mut bytes);

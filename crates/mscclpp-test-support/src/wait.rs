@@ -1,4 +1,4 @@
-//! Waiting for what is to happen, with a deadline.
+//! Waits with a deadline.
 
 use std::{
     fs, process,
@@ -9,18 +9,18 @@ use std::{
 
 use rustix::thread::gettid;
 
-/// For what should take moments: long enough for a machine that is busy with other things.
+/// The limit for steps that should take moments: long enough for a machine that is busy with other things.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Polls `done` until it holds, for at most [`LIMIT`].
 ///
 /// # Panics
-/// If it does not hold in time; `what` is in the message.
+/// Panics if it does not hold in time; `what` is in the message.
 pub fn until(what: &str, done: impl FnMut() -> bool) {
     assert!(within(LIMIT, done), "{what}: not within {LIMIT:?}");
 }
 
-/// Polls `done` until it holds; whether it did within `limit`. It is asked at least once.
+/// Polls `done` until it holds, at least once. Returns whether it did within `limit`.
 pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -34,13 +34,13 @@ pub fn within(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Does `work`, and ends the whole process if that takes longer than `limit`: for calls that cannot be given up, as a drop
-/// that hangs.
+/// Does `work`, and ends the whole process if that takes longer than `limit`: for calls that cannot be given up, such
+/// as a drop that hangs.
 pub fn watched<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     let (done, ended) = mpsc::channel::<()>();
     let what = what.to_owned();
     thread::spawn(move || {
-        // Its end is dropped when the work is over, also by a panic.
+        // The sender is dropped when the work is over, also by a panic.
         if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
             eprintln!("{what} has not ended after {limit:?}: this process is aborted");
             process::abort();
@@ -51,10 +51,10 @@ pub fn watched<T>(limit: Duration, what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Starts `work` on a thread, and returns when that thread sleeps, which it does when it has come to where it waits.
+/// Starts `work` on a thread, and returns when that thread sleeps, which it does once it waits.
 ///
 /// # Panics
-/// If it does not sleep or end within [`LIMIT`].
+/// Panics if it does not sleep or end within [`LIMIT`].
 pub fn start_waiting<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
@@ -66,7 +66,8 @@ pub fn start_waiting<'scope, T: Send + 'scope>(
     });
     let id = told.recv().expect("a thread that says who it is");
     until("a thread that waits", || {
-        // Its state is the letter behind its name, which is in brackets. A thread that has ended is not listed.
+        // The state of the thread is the letter after its name, which is in brackets. A thread that has ended is not
+        // listed.
         let stat = fs::read_to_string(format!("/proc/self/task/{id}/stat"));
         stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
     });
@@ -86,7 +87,7 @@ mod tests {
         let seen = thread::scope(|scope| {
             let thread = start_waiting(scope, move || {
                 let start = Instant::now();
-                // Work, which is no sleep.
+                // The thread works here, and does not sleep.
                 while start.elapsed() < Duration::from_millis(50) {}
                 come.store(true, Ordering::Relaxed);
                 ended.recv().expect("an end");

@@ -1,4 +1,4 @@
-//! Children that do what they should, and children that do not.
+//! Children that behave as expected, and children that do not.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -55,7 +55,7 @@ fn play(role: &[String]) -> ExitCode {
     }
 }
 
-/// What the panic of `work` says.
+/// Returns the message of `work`'s panic.
 fn panic_of(work: impl FnOnce()) -> String {
     let payload = catch_unwind(AssertUnwindSafe(work)).expect_err("a panic");
     payload.downcast_ref::<String>().expect("a text").clone()

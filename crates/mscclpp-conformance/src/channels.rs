@@ -1,4 +1,4 @@
-//! Memory channels: which can be made everywhere, and what kernels move with them.
+//! Memory channels: whether they can be made from various memories, and what kernels move with them.
 //!
 //! Every unbounded wait here is launched by a thread that the case watches.
 
@@ -38,7 +38,7 @@ pub(crate) const KERNEL_CASES: Cases = cases!["channels":
 const DATA: u64 = 8192;
 const PACKETS: u64 = 32 << 10;
 
-/// One side: its memories, and channels for packets and for copies.
+/// One side of a channel: its memories, and channels for packets and for copies.
 struct Side {
     data: Shared,
     packets: Shared,
@@ -46,7 +46,7 @@ struct Side {
     copies: MemoryChannel,
 }
 
-/// Both sides of a channel over a new semaphore.
+/// Makes both sides of a channel over a new semaphore.
 fn sides(pair: &Pair) -> (Side, Side) {
     let (a, b) = build(&pair.ab, &pair.ba);
     let memories = |end: &End| (end.share(DATA), end.share(PACKETS));
@@ -90,16 +90,17 @@ impl Side {
         self.packets().unpack(kind, places, bytes, n_threads, flag, max_spins)
     }
 
-    /// One copy by one block: to or from `remote` in the peer's memory, from or to `local` in this side's.
+    /// Runs one copy by one block: to or from `remote` in the peer's memory, from or to `local` in this side's.
     fn copy(&self, get: bool, [remote, local]: [u64; 2], bytes: u64, n_threads: u32) {
         let handle = self.copies.device_handle();
         let args = with(handle).with(i32::from(get)).with(remote).with(local).with(bytes);
-        // SAFETY: the kernel's arguments; the channel lives until it has ended, and the callers' ranges are inside.
+        // SAFETY: the kernel's arguments; the channel lives until the kernel has ended, and the callers' ranges are
+        // inside.
         unsafe { self.packets().device.run("channel_copies", n_threads, args) };
     }
 }
 
-/// Kinds of packets, as the kernels number them.
+/// The kinds of packets, as the kernels number them.
 #[derive(Clone, Copy)]
 enum Kind {
     Ll8,
@@ -120,15 +121,16 @@ struct Packets {
 }
 
 impl Packets {
-    /// Whether all threads were told yes.
+    /// Puts packets. Returns whether the call returned true in all threads.
     fn put(&self, kind: Kind, [target, origin]: [u64; 2], bytes: u64, n_threads: u32, flag: u32) -> bool {
         let args = with(self.channel.device_handle()).with(kind as i32).with(target).with(origin);
         let args = args.with(bytes).with(flag);
-        // SAFETY: the kernel's arguments; the channel lives until it has ended, and the callers' ranges are inside.
+        // SAFETY: the kernel's arguments; the channel lives until the kernel has ended, and the callers' ranges are
+        // inside.
         unsafe { self.device.run("channel_puts_packets", n_threads, args) == u64::from(n_threads) }
     }
 
-    /// Whether all threads were told yes.
+    /// Takes packets. Returns whether the call returned true in all threads.
     fn unpack(
         &self,
         kind: Kind,
@@ -161,7 +163,7 @@ fn they_exist_where_memory_is_mapped(setup: &dyn Setup) {
         assert_eq!(Some(handle.src.addr() as u64), side.data.memory.data().map(|ptr| ptr.0));
         assert_eq!(Some(handle.packet_buffer.addr() as u64), side.packets.memory.data().map(|ptr| ptr.0));
         assert!(side.copies.device_handle().packet_buffer.is_null());
-        // The bit that kernels see and the answer that the host gets are one.
+        // The bit that kernels see must agree with the answer that the host gets.
         match side.channel.check_lines() {
             Ok(()) => assert_eq!(handle.flags, MemoryChannelHandle::LINES_ARRIVE_WHOLE),
             Err(Error::PacketsRefused { .. }) => assert_eq!(handle.flags, 0),
@@ -193,7 +195,7 @@ fn bad_memories_are_refused(setup: &dyn Setup) {
     channel(good.0, good.1, Some(good.1)).expect("the good ones are still good");
 }
 
-/// Every byte of both sides after copies of many sizes by many threads.
+/// Compares every byte of both sides after copies of many sizes by many threads.
 fn put_and_get_are_exact(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);
@@ -221,7 +223,7 @@ fn put_and_get_are_exact(setup: &dyn Setup) {
 fn elements_are_written_and_read(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);
-    // SAFETY: the kernel's argument; the channel lives until it has ended.
+    // SAFETY: the kernel's argument; the channel lives until the kernel has ended.
     let read = unsafe { here.packets().device.run("channel_elements", 1, with(here.copies.device_handle())) };
     assert_eq!(read, 4, "elements that were read as they had been written");
     let bytes = there.data.bytes();
@@ -263,7 +265,7 @@ fn packets_are_exact(setup: &dyn Setup) {
     }
 }
 
-/// Rounds of packets both ways at once: whoever has the answer to a round may put the next but one.
+/// Sends rounds of packets in both directions at once: whoever has the answer to a round may put the next but one.
 fn packets_take_turns(setup: &dyn Setup) {
     const SIZE: u64 = 40;
     fn play(kind: Kind, pair: &Pair) {
@@ -273,7 +275,8 @@ fn packets_take_turns(setup: &dyn Setup) {
             thread::spawn(move || {
                 let handle = side.channel.device_handle();
                 let args = with(handle).with(kind as i32).with(n_rounds as u32).with(SIZE);
-                // SAFETY: the kernel's arguments; the side lives until it has ended, and its memories are large enough.
+                // SAFETY: the kernel's arguments; the side lives until the kernel has ended, and its memories are
+                // large enough.
                 unsafe { side.packets().device.run("channel_packet_turns", 32, args) }
             })
         };
@@ -319,7 +322,7 @@ fn waits_for_packets_end(setup: &dyn Setup) {
     assert!(!join(waiting(&there), PATIENCE, "a wait after the abort"));
     assert_error!(semaphore.check(), Error::Aborted { .. });
 
-    // The peer closes its side, with all that keeps the connection open.
+    // The peer closes its side, with everything that keeps the connection open.
     let wait = waiting(&here);
     let Pair { a: _a, b, ab: _ab, ba } = pair;
     drop((there, ba, b));
@@ -346,7 +349,8 @@ fn what_cannot_be_is_refused(setup: &dyn Setup) {
     assert_same(&there.packets.bytes(), &[0; PACKETS as usize], "the peer's packet buffer");
 }
 
-/// Kernels use the addresses alone. What the peer writes into is registered for it as before.
+/// Makes channels of own memories that are for local use: kernels use only their addresses. Memory that the peer
+/// writes into is registered for the peer as before.
 fn its_own_memories_may_be_for_local_use(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (mut here, mut there) = sides(&pair);
@@ -373,7 +377,7 @@ fn its_own_memories_may_be_for_local_use(setup: &dyn Setup) {
     assert_same(&here.data.bytes()[5000..5500], &theirs[4000..4500], "what came in packets");
 }
 
-/// The owner may drop its memory, and the user what it was told of it: what was mapped stays mapped.
+/// Drops the peer's memory at its owner and the user's handle of it: the memory stays mapped.
 fn a_channel_keeps_the_mapping(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);

@@ -1,4 +1,4 @@
-// What the conformance suite does on devices. Every kernel leaves a number in its last argument.
+// The kernels of the conformance suite. Every kernel leaves a number in its last argument.
 
 #include "mscclpp/memory_channel_device.hpp"
 #include "mscclpp/semaphore_device.hpp"
@@ -20,7 +20,7 @@ __device__ static bool call(const BaseMemoryChannelDeviceHandle& ch, int what, i
   }
 }
 
-// One call, again and again until one says no. `done`: how many said yes.
+// Repeats one call until it returns false, at most `times` times. `done`: how often it returned true.
 extern "C" __global__ void channel_calls(BaseMemoryChannelDeviceHandle ch, int what, int64_t maxSpin, uint64_t times,
                                          uint64_t* done) {
   uint64_t count = 0;
@@ -28,8 +28,8 @@ extern "C" __global__ void channel_calls(BaseMemoryChannelDeviceHandle ch, int w
   *done = count;
 }
 
-// Takes turns with the peer: who begins writes eight words into the peer's memory and signals, the other waits, compares
-// its words, and signals back. `done`: the rounds in which all was right.
+// Takes turns with the peer: the side that begins writes eight words into the peer's memory and signals, the other
+// waits, compares its words, and signals back. `done`: the rounds in which everything was right.
 extern "C" __global__ void channel_turns(BaseMemoryChannelDeviceHandle ch, int begins, uint64_t rounds, uint64_t* theirs,
                                          const uint64_t* own, uint64_t* done) {
   uint64_t right = 0;
@@ -49,7 +49,7 @@ extern "C" __global__ void channel_turns(BaseMemoryChannelDeviceHandle ch, int b
   *done = right;
 }
 
-// Waits for signals of a host. `done`: how many came.
+// Waits for signals of a host. `done`: the number of signals that came.
 extern "C" __global__ void semaphore_waits(Host2DeviceSemaphoreDeviceHandle semaphore, int64_t maxSpin, uint64_t times,
                                            uint64_t* done) {
   uint64_t count = 0;
@@ -57,7 +57,7 @@ extern "C" __global__ void semaphore_waits(Host2DeviceSemaphoreDeviceHandle sema
   *done = count;
 }
 
-// A copy by all threads. `local` and `remote` are offsets in this side's memory and in the peer's.
+// Copies with all threads. `local` and `remote` are offsets in this side's memory and in the peer's.
 extern "C" __global__ void channel_copies(MemoryChannelDeviceHandle ch, int get, uint64_t remote, uint64_t local,
                                           uint64_t bytes, uint64_t* done) {
   if (get) {
@@ -68,7 +68,7 @@ extern "C" __global__ void channel_copies(MemoryChannelDeviceHandle ch, int get,
   if (threadIdx.x == 0) *done = 1;
 }
 
-// Single elements. `done`: how many of four were read as they had been written.
+// Writes and reads single elements. `done`: how many of four were read as they had been written.
 extern "C" __global__ void channel_elements(MemoryChannelDeviceHandle ch, uint64_t* done) {
   ch.write(3, static_cast<uint64_t>(0x0102030405060708));
   ch.write(20, static_cast<int32_t>(-7));
@@ -94,7 +94,7 @@ __device__ static bool unpack(MemoryChannelDeviceHandle& ch, int kind, uint64_t 
   return ch.unpackPackets<mscclpp::LL128Packet>(target, origin, bytes, thread, threads, flag, maxSpin);
 }
 
-// Packets by all threads of one block. `done`: how many threads were told yes.
+// Puts packets with all threads of one block. `done`: the number of threads in which the call returned true.
 extern "C" __global__ void channel_puts_packets(MemoryChannelDeviceHandle ch, int kind, uint64_t target, uint64_t origin,
                                                 uint64_t bytes, uint32_t flag, uint64_t* done) {
   const int yes = __syncthreads_count(put(ch, kind, target, origin, bytes, flag));
@@ -107,8 +107,8 @@ extern "C" __global__ void channel_unpacks_packets(MemoryChannelDeviceHandle ch,
   if (threadIdx.x == 0) *done = static_cast<uint64_t>(yes);
 }
 
-// Rounds of packets in both directions at once, in two places by turns: whoever has the answer to a round may put the next
-// but one. `done`: the rounds in which all threads were told yes and all bytes were right.
+// Sends rounds of packets in both directions at once, in two places in turn: whoever has the answer to a round may
+// put the next but one. `done`: the rounds in which the calls returned true in all threads and all bytes were right.
 extern "C" __global__ void channel_packet_turns(MemoryChannelDeviceHandle ch, int kind, uint32_t rounds, uint64_t bytes,
                                                 uint64_t* done) {
   uint8_t* const own = static_cast<uint8_t*>(ch.src_);

@@ -1,4 +1,5 @@
-//! A second transport beside the one under test: its endpoints open, its memories register, and nobody can be reached.
+//! A second transport beside the one under test: its endpoints open, its memories register, and no peer can be
+//! reached.
 
 use std::sync::Arc;
 

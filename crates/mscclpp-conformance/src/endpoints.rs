@@ -1,4 +1,4 @@
-//! Opening endpoints, sending them, connecting them.
+//! Endpoints: opening them, sending them, connecting them.
 
 use mscclpp_core::{Connection, Endpoint, EndpointConfig, EndpointInfo, Error, ProcessId, Transport};
 
@@ -21,7 +21,7 @@ pub(crate) const CASES: Cases = cases!["endpoints":
     an_endpoint_that_is_gone_is_an_error,
 ];
 
-/// Every transport claimed can be opened, and none that is not.
+/// Checks that every transport that is claimed to be served can be opened, and no other.
 fn what_a_provider_claims_to_serve_opens(setup: &dyn Setup) {
     let context = builder(setup).build();
     let served = context.transports();
@@ -128,7 +128,7 @@ fn a_queue_that_holds_nothing_is_refused(setup: &dyn Setup) {
     assert_error!(a.context.create_endpoint(config), Error::InvalidArgument(_));
 }
 
-/// Another platform, and another host where the transport stays within one.
+/// Tries endpoints on another platform and, if the transport stays within one node, on another node.
 fn what_cannot_be_reached_is_an_error(setup: &dyn Setup) {
     use mscclpp_gpu::Platform;
     let (a, b) = (End::open(setup, 0), End::open(setup, 1));
@@ -153,14 +153,14 @@ fn an_endpoint_that_is_gone_is_an_error(setup: &dyn Setup) {
     assert_error!(result, Error::Unreachable { .. } | Error::PeerLost { .. } | Error::PeerClosed { .. });
 }
 
-/// The endpoint as a peer gets it that sent something else.
+/// Returns the endpoint as its peer gets it if the sender altered it.
 fn altered(endpoint: &Endpoint, alter: impl FnOnce(&mut EndpointInfo)) -> Endpoint {
     let mut info = EndpointInfo::clone(endpoint.info());
     alter(&mut info);
     received(&Endpoint::from(info))
 }
 
-/// Bytes written over the connection arrive.
+/// Checks that bytes written over the connection arrive.
 fn delivers(connection: &Connection, from: &End, to: &End) {
     let data = noise(1000);
     let (source, target) = (from.share_bytes(&data), to.share(1000));

@@ -1,4 +1,4 @@
-//! Signals that hosts send over the link, taken by kernels.
+//! Signals that hosts send over the link, and kernels take.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ pub(crate) const CASES: Cases = cases!["host_signals":
     a_peer_that_closed_ends_waits,
 ];
 
-/// More polls than a case lasts, yet an end.
+/// More polls than a case lasts, but finitely many.
 pub(crate) const LONG: i64 = 1 << 24;
 
-/// A wait of the device that `semaphore` is on, which is kept meanwhile.
+/// Waits once in a kernel of the semaphore's device. The semaphore lives until the kernel has ended.
 pub(crate) fn wait(semaphore: &Semaphore, max_spins: i64) -> bool {
     semaphore_waits(semaphore, max_spins, 1) == 1
 }
@@ -80,7 +80,7 @@ fn a_signal_comes_after_the_data_of_its_queue(setup: &dyn Setup) {
     }
 }
 
-/// Several at each end, made before and while signals are sent, both ways.
+/// Makes several objects at each end, before and while signals are sent, in both directions.
 fn objects_of_one_semaphore_share_its_tokens(setup: &dyn Setup) {
     const EACH: u64 = 50;
     let pair = Pair::connect(setup);
@@ -105,7 +105,7 @@ fn objects_of_one_semaphore_share_its_tokens(setup: &dyn Setup) {
         );
         assert!(to.iter().all(|object| !wait(object.semaphore(), 1)), "a signal was taken twice");
     }
-    // The tokens are those of the semaphore, not of an object.
+    // The tokens belong to the semaphore, not to an object.
     drop(ends);
     host(&a).signal().expect("a signal");
     assert!(wait(&b, LONG) && !wait(&b, 1), "one signal is one");
@@ -127,13 +127,14 @@ fn one_signaller_at_a_time(setup: &dyn Setup) {
     assert_error!(queue.attach(foreign), Error::InvalidArgument(_));
     elsewhere.signaller().expect("it was given back");
     drop(signaller);
-    // It goes on counting where the signaller stopped.
+    // The host goes on counting where the signaller stopped.
     host.signal().expect("a signal");
     assert!(wait(&b, LONG) && wait(&b, LONG), "a signal was lost");
     assert!(!wait(&b, 1), "a signal was taken twice");
 }
 
-/// Hosts and the owner of a queue take turns. No signal of the queue overtakes one of the hosts, which would lose it.
+/// Lets hosts and the owner of a queue take turns. No signal of the queue overtakes one of the hosts, which would
+/// lose it.
 fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
     const ROUNDS: u64 = 50;
     const LEN: u64 = 64 << 10;
@@ -142,7 +143,7 @@ fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
     let (source, target) = (pair.a.share(LEN), pair.b.share(LEN));
     let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
     for round in 0..ROUNDS {
-        // The host's signal has something to wait for.
+        // This gives the host's signal something to wait for.
         pair.ab.write(&target.at_peer, 0, &source.memory, 0, LEN).expect("a write");
         host.signal().expect("a signal of the host");
         let mut queue = pair.ab.open_queue().expect("a queue");
@@ -155,16 +156,17 @@ fn a_signaller_comes_after_the_signals_of_hosts(setup: &dyn Setup) {
     assert!(!wait(&b, 1), "there are more signals than were sent");
 }
 
-/// A queue is dropped while much of what it was given is under way. Whoever signals next, a host or another queue, overtakes
-/// neither its data nor its signal, which would then be stored over the later one.
+/// Drops a queue while many of its operations are under way. Whoever signals next, a host or another queue, must
+/// overtake neither its data nor its signal, which would then be stored over the later one.
 fn a_signal_comes_after_those_of_queues_that_are_gone(setup: &dyn Setup) {
-    // It is under way longer than a signal takes. Seeds run side by side, and it has to arrive within 30 s.
+    // The data takes longer than a signal. Runs with different seeds share the machine, and the data has to arrive
+    // within 30 seconds.
     let len: u64 = if is_scheduled() { 8 << 20 } else { 32 << 20 };
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
     let (source, target) = (pair.a.share(len), pair.b.share(len));
     let host = HostToDeviceSemaphore::new(&a).expect("a semaphore that hosts signal");
-    // The connection's own queue is open: nothing keeps its next signal.
+    // The connection's own queue is open, so that nothing delays its next signal.
     host.signal().expect("a signal of the host");
     assert!(wait(&b, LONG), "the first signal was lost");
     let open = || {

@@ -1,4 +1,4 @@
-//! What somebody made up in place of what a peer's library sends: an error or harmless, never a panic, never a hang.
+//! Made-up bytes in place of what a peer's library sends: they are an error or harmless, never a panic, never a hang.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ pub(crate) const CASES: Cases = cases!["hostile":
     a_token_at_an_odd_address_is_refused,
 ];
 
-/// For all variants of one serialization together.
+/// The limit for all variants of one serialization together.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Every truncation, every byte with one bit and with all bits flipped, a byte too many.
+/// Returns every truncation, every byte with one bit and with all bits flipped, and a byte too many.
 fn variants(bytes: &[u8]) -> Vec<Vec<u8>> {
     let truncated = (0..bytes.len()).map(|len| bytes[..len].to_vec());
     let flipped = (0..bytes.len()).flat_map(|at| {
@@ -40,7 +40,7 @@ fn endpoints_are_parsed_as_hostile(setup: &dyn Setup) {
     within(LIMIT, "connecting to made-up endpoints", move || {
         for bytes in variants(&bytes) {
             if let Ok(endpoint) = Endpoint::deserialize(&bytes) {
-                // Some flips make another valid endpoint; what matters is that it ends.
+                // Some flips make another valid endpoint; only a hang would be a failure.
                 let _ = context.connect(&local, &endpoint);
             }
         }
@@ -79,7 +79,7 @@ fn stubs_are_parsed_as_hostile(setup: &dyn Setup) {
     still_works(&pair.a, &pair.b);
 }
 
-/// A stub whose memory starts where no atomic operation may be done.
+/// Tries a stub whose memory starts at an address where no atomic operation is possible.
 fn a_token_at_an_odd_address_is_refused(setup: &dyn Setup) {
     if !setup.maps_peer_memory() {
         return;
@@ -91,7 +91,8 @@ fn a_token_at_an_odd_address_is_refused(setup: &dyn Setup) {
     // SAFETY: the range is inside `buffer`, which outlives the registration.
     let odd = unsafe { pair.b.context.register_memory(buffer.ptr().add(4), 4096, setup.transport()) };
     let memory = odd.as_ref().expect("registering").serialize().expect("serializing");
-    // What a stub says in front of its memory (the offset at the end, here the first block), then that memory.
+    // The new stub consists of the good one's fields before its memory (the last is the offset, here 0), then the odd
+    // memory.
     let mut bytes = good[..12 + 16].to_vec();
     bytes.extend(0u64.to_le_bytes());
     bytes.extend((memory.len() as u32).to_le_bytes());
@@ -102,7 +103,7 @@ fn a_token_at_an_odd_address_is_refused(setup: &dyn Setup) {
     assert_error!(Semaphore::new(&ours, &theirs), Error::Malformed { .. });
 }
 
-/// Neither end has taken harm: they connect, and bytes arrive.
+/// Checks that both ends still work: they connect, and bytes arrive.
 fn still_works(a: &End, b: &End) {
     let connection = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting after");
     let (source, target) = (a.share_bytes(&[6; 100]), b.share(100));

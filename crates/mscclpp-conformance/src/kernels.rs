@@ -1,4 +1,4 @@
-//! The kernels of the suite: one launch a call, waited for.
+//! The kernels of the suite: each call is one launch, which is waited for.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ const SOURCE: KernelSource<'static> = KernelSource::new("conformance.cu", includ
 pub(crate) struct Device {
     gpu: Gpu,
     module: Arc<Module>,
-    /// Streams, and places for a number, that no launch has at the moment. They are kept: a driver may wait for all
-    /// kernels of the process before it frees something, also for those that wait for the next launch.
+    /// Streams, and words for a number, that no launch uses at the moment. They are kept: before it frees something,
+    /// a driver may wait for all kernels of the process, also for those that wait for the next launch.
     idle: Arc<Mutex<Vec<(Stream, DeviceBuffer)>>>,
 }
 
-/// Those loaded so far: a GPU loads no module while a kernel waits.
+/// The devices loaded so far: a GPU loads no module while a kernel waits.
 static LOADED: Mutex<Vec<Device>> = Mutex::new(Vec::new());
 
 impl Device {
@@ -35,10 +35,10 @@ impl Device {
         device
     }
 
-    /// Launches one block with `args` and a place for its number, waits for it, and returns the number.
+    /// Launches one block with `args` and a word for its number, waits for it, and returns the number.
     ///
     /// # Safety
-    /// These are the kernel's other arguments, and what they point to lives until this returns.
+    /// `args` are the kernel's other arguments, and memory that they point to lives until this returns.
     pub(crate) unsafe fn run(&self, kernel: &str, threads: u32, args: KernelArgs) -> u64 {
         let kernel = self.module.kernel(kernel).expect("a kernel of the suite");
         let idle = self.idle.lock().pop();
@@ -46,7 +46,8 @@ impl Device {
             (self.gpu.stream().expect("a stream"), self.gpu.allocate(8).expect("a place for a number"))
         });
         let args = args.with(number.ptr());
-        // SAFETY: the caller's promise; the place lives until the stream has been waited for, and if that fails, for ever.
+        // SAFETY: the caller's promise; the word lives until the stream has been waited for, and if that fails, for
+        // ever.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, threads), &args).expect("a launch") };
         if let Err(error) = stream.synchronize_timeout(4 * PATIENCE) {
             std::mem::forget(number);
@@ -59,20 +60,20 @@ impl Device {
     }
 }
 
-/// The first argument of most kernels.
+/// Begins the arguments of a kernel with the handle that most kernels take first.
 pub(crate) fn with<T: KernelParam>(handle: T) -> KernelArgs {
     KernelArgs::new().with(handle)
 }
 
-/// How many of `times` waits by a kernel of the device that `semaphore` is on find a signal; the first that does not is the
-/// last. Blocks until the kernel has ended.
+/// Returns how many of `times` waits by a kernel of the device that `semaphore` is on find a signal; the kernel stops
+/// at the first that does not. Blocks until the kernel has ended.
 ///
 /// # Panics
-/// If the semaphore's endpoint is on a CPU, or the kernel cannot be compiled or does not end.
+/// Panics if the semaphore's endpoint is on a CPU, or the kernel cannot be compiled or does not end.
 #[must_use]
 pub fn semaphore_waits(semaphore: &Semaphore, max_spins: i64, times: u64) -> u64 {
     let handle = HostToDeviceSemaphoreHandle::of(semaphore).expect("a handle");
     let gpu = semaphore.connection().local_gpu().expect("its endpoint is on a GPU");
-    // SAFETY: the handle is one of a semaphore that lives until the kernel has ended.
+    // SAFETY: the handle belongs to a semaphore that lives until the kernel has ended.
     unsafe { Device::of(gpu).run("semaphore_waits", 1, with(handle).with(max_spins).with(times)) }
 }

@@ -1,4 +1,4 @@
-//! Dropping things: in any order, and the peer's too.
+//! Lifetimes: objects are dropped in any order, on either side.
 
 use mscclpp_core::{
     Connection, Context, Endpoint, Error, LinkMonitor, RegisteredMemory, Semaphore, SemaphoreStub,
@@ -19,7 +19,7 @@ pub(crate) const CASES: Cases = cases!["lifetimes":
     a_semaphore_does_not_keep_the_peers_side_open,
 ];
 
-/// The one that it tells, and nobody else, however long and odd the reason.
+/// Checks that only the peer that is told of a failure learns of it, however long and odd the reason.
 fn a_peer_that_failed_says_why(setup: &dyn Setup) {
     let reasons = [
         (
@@ -47,7 +47,7 @@ fn a_peer_that_failed_says_why(setup: &dyn Setup) {
         assert_eq!(error.to_string(), heard);
         assert_eq!(semaphore.check().expect_err("its waits have ended").to_string(), heard);
         pair.ab.check().expect("who tells goes on");
-        // On the same way, so it would have come by now if it came.
+        // This travels the same way, so an earlier message would have come by now.
         to_third.tell_failure("told later");
         assert!(eventually(PATIENCE, || from_third.check().is_err()), "the third is not told");
         let error = from_third.check().expect_err("it has failed").to_string();
@@ -55,7 +55,7 @@ fn a_peer_that_failed_says_why(setup: &dyn Setup) {
     }
 }
 
-/// All orders of `0..n`.
+/// Returns all orders of `0..n`.
 fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![Vec::new()];
@@ -67,7 +67,7 @@ fn permutations(n: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// What one side holds; each may go at any time.
+/// The objects that one side holds; each may be dropped at any time.
 struct Holdings {
     context: Option<Context>,
     endpoint: Option<Endpoint>,
@@ -89,7 +89,7 @@ impl Holdings {
         }
     }
 
-    /// What is left works.
+    /// Checks that the objects that are left work.
     fn exercise(&self, source: &Shared) {
         if let Some(connection) = &self.connection {
             connection.check().expect("the connection is alive");
@@ -166,7 +166,7 @@ fn a_write_under_way_survives_its_objects(setup: &dyn Setup) {
     });
 }
 
-/// The connection fails, says who and why, and takes its semaphores with it.
+/// Checks that the connection fails, that its error names the peer and the reason, and that its semaphores fail too.
 fn a_peer_that_closed_is_noticed(setup: &dyn Setup) {
     let Pair { a, b, ab, ba } = Pair::connect(setup);
     let (ours, theirs) = build(&ab, &ba);
@@ -193,7 +193,7 @@ fn a_peer_that_closed_is_noticed(setup: &dyn Setup) {
     }
 }
 
-/// Not even when both sides are of one process and the stubs were handed over as they are.
+/// Checks this even with both sides in one process and stubs that are passed on without being serialized.
 fn a_semaphore_does_not_keep_the_peers_side_open(setup: &dyn Setup) {
     let Pair { a, b, ab, ba } = Pair::connect(setup);
     let (ours, theirs) = (SemaphoreStub::new(&ab).expect("a stub"), SemaphoreStub::new(&ba).expect("a stub"));

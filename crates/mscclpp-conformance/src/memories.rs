@@ -1,4 +1,4 @@
-//! Registering memory, sending it, and using the wrong one.
+//! Memories: registering them, sending them, and using the wrong one.
 
 use mscclpp_core::{Error, RegisteredMemory, TransportFlags};
 
@@ -52,7 +52,7 @@ fn a_pointer_is_there_once_mapped(setup: &dyn Setup) {
     }
 }
 
-/// The same mapping as a connection's.
+/// Checks that the mapping is the same as a connection's.
 fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
     let (a, b) = (End::open(setup, 0), End::open(setup, 1));
     let shared = b.share(64);
@@ -65,7 +65,7 @@ fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
     assert_eq!(a.context.map_memory(&shared.at_peer, &a.gpu).expect("mapping again"), ptr);
     let ab = a.context.connect(&a.endpoint, &received(&b.endpoint)).expect("connecting");
     assert_eq!(ab.peer_ptr(&shared.at_peer).expect("asking"), ptr);
-    // One of its transports reaches nobody.
+    // One of this memory's transports reaches no peer.
     let both = setup.transport() | other_transport(setup);
     let for_both = b.context.register_buffer(&shared.buffer, both).expect("a registration");
     let both = travel(&for_both);
@@ -78,7 +78,7 @@ fn a_context_maps_a_memory_without_a_connection(setup: &dyn Setup) {
     assert_error!(nothing.map_memory(&travel(&shared.memory), &a.gpu), Error::NoProvider { .. });
 }
 
-/// At every alignment, and without touching its neighbours.
+/// Writes to parts at every alignment, and checks that their neighbours stay as they were.
 fn part_of_an_allocation_is_a_memory_too(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let source = pair.a.share_bytes(&noise(8192));
@@ -123,13 +123,14 @@ fn bad_registrations_are_refused(setup: &dyn Setup) {
     let buffer = gpu.allocate(64).expect("a buffer");
     assert_error!(context.register_buffer(&buffer, other_transport(setup)), Error::NoProvider { .. });
     for (ptr, len) in [(buffer.ptr(), 0), (mscclpp_gpu::DevicePtr::NULL, 64), (buffer.ptr(), u64::MAX)] {
-        // SAFETY: these are refused before anything is accessed.
+        // SAFETY: these calls are refused before anything is accessed.
         let result = unsafe { context.register_memory(ptr, len, setup.transport()) };
         assert_error!(result, Error::InvalidArgument(_));
     }
 }
 
-/// It has an address, and is written from where the transport reads any memory; else the error says what to do.
+/// Checks that such memory has an address, and that the transport writes from it if it reads any memory; else that
+/// the error says what to do.
 fn registered_for_nothing_it_is_for_local_use(setup: &dyn Setup) {
     const LEN: u64 = 5000;
     let pair = Pair::connect(setup);
@@ -185,7 +186,7 @@ fn peers_cannot_use_what_is_for_local_use(setup: &dyn Setup) {
     let error = pair.a.context.map_memory(&at_peer, &pair.a.gpu).expect_err("nothing to map");
     assert!(error.to_string().contains("for local use alone"), "{error}");
     assert!(!pair.a.context.may_map(&at_peer));
-    // Nor is it a memory of this side there.
+    // The peer's memory is not one of that side's own there, either.
     assert_error!(pair.ba.write(&source.at_peer, 0, &at_peer, 0, 64), Error::InvalidArgument(_));
     pair.ab.check().expect("bad arguments do not fail the connection");
 }
@@ -225,7 +226,7 @@ fn a_memory_of_another_process_is_refused(setup: &dyn Setup) {
     assert_error!(pair.ab.update_and_sync(&foreign, 0, &mut 0, 1), Error::InvalidArgument(_));
 }
 
-/// Before its first use, an error; after it, at least no harm.
+/// Checks that a use after the drop is an error if it is the first, and does no harm if the memory was used before.
 fn a_dropped_registration_is_noticed(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let source = pair.a.share_bytes(&[1; 64]);
@@ -239,12 +240,12 @@ fn a_dropped_registration_is_noticed(setup: &dyn Setup) {
     pair.ab.write(&at_peer, 0, &source.memory, 0, 64).expect("write");
     pair.ab.flush(PATIENCE).expect("flush");
     drop((buffer, memory));
-    // Whether this is an error depends on whether the platform lets the transport see it. Where it does, the connection may
-    // fail, as with adapters, whose queue pairs can do nothing more after a key was refused.
+    // Whether this is an error depends on whether the platform lets the transport see it. If it does, the connection
+    // may fail, as with adapters, whose queue pairs can do nothing more after a key was refused.
     let _ = pair.ab.write(&at_peer, 0, &source.memory, 0, 64);
     let _ = pair.ab.flush(PATIENCE);
 
-    // The source may go as soon as the write is complete.
+    // The source may be dropped as soon as the write is complete.
     let pair = Pair::connect(setup);
     let source = pair.a.share_bytes(&[1; 64]);
     let target = pair.b.share(64);
@@ -254,7 +255,7 @@ fn a_dropped_registration_is_noticed(setup: &dyn Setup) {
     assert_eq!(target.bytes(), [1; 64]);
 }
 
-/// A peer that claims more than it registered does not make this side write there.
+/// Checks that this side does not write beyond a peer's memory if the peer claims more than it registered.
 fn a_false_length_is_refused(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (target, source) = (pair.b.share(4096), pair.a.share(1 << 20));

@@ -1,4 +1,4 @@
-//! Two connected ends, memories between them, and what the cases need to watch them.
+//! Two connected ends, memories between them, and functions by which the cases watch them.
 
 use std::{
     sync::atomic::{Ordering, fence},
@@ -13,11 +13,11 @@ use mscclpp_gpu::{DeviceBuffer, Gpu};
 
 use crate::{Setup, elsewhere::Elsewhere};
 
-/// How long anything may take that ends by itself. Generous: a hang is what is looked for, and the machine may be so busy that a
-/// second of work takes a minute.
+/// The limit for everything that ends by itself. It is generous: it should catch only hangs, and on a busy machine a
+/// second of work may take a minute.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The result must be an error of that pattern.
+/// Checks that the result is an error of that pattern.
 macro_rules! assert_error {
     ($result:expr, $pattern:pat) => {
         match $result {
@@ -28,17 +28,17 @@ macro_rules! assert_error {
 }
 pub(crate) use assert_error;
 
-/// A new context to be, on the platform of the setup.
+/// Begins a new context on the platform of the setup.
 pub(crate) fn builder(setup: &dyn Setup) -> ContextBuilder {
     setup.builder().platform(setup.devices().platform())
 }
 
-/// The device of an end. `side` is 0 or 1.
+/// Returns the device of an end. `side` is 0 or 1.
 pub(crate) fn device(setup: &dyn Setup, side: usize) -> Device {
     setup.devices().of_ends()[side]
 }
 
-/// A process's part, with a context and an endpoint of its own.
+/// The part of one process, with a context and an endpoint of its own.
 pub(crate) struct End {
     pub(crate) context: Context,
     pub(crate) gpu: Gpu,
@@ -46,7 +46,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// `side` is 0 or 1.
+    /// Opens an end. `side` is 0 or 1.
     pub(crate) fn open(setup: &dyn Setup, side: usize) -> Self {
         let elsewhere = Elsewhere::beside(setup.transport());
         let context = builder(setup).provider(elsewhere).build();
@@ -63,7 +63,8 @@ impl End {
         Self { context, gpu, endpoint }
     }
 
-    /// `len` bytes of its device, zeroed, registered, and seen as a peer would.
+    /// Allocates `len` zeroed bytes of its device, and registers them. Returns the memory also as a peer would get
+    /// it.
     pub(crate) fn share(&self, len: u64) -> Shared {
         let buffer = self.gpu.allocate(len).expect("a buffer");
         let memory =
@@ -72,7 +73,7 @@ impl End {
         Shared { buffer, memory, at_peer }
     }
 
-    /// As [`End::share`], holding `bytes`.
+    /// The same as [`End::share`], but the memory holds `bytes`.
     pub(crate) fn share_bytes(&self, bytes: &[u8]) -> Shared {
         let shared = self.share(bytes.len() as u64);
         shared.buffer.write(0, bytes).expect("writing a buffer");
@@ -80,7 +81,7 @@ impl End {
     }
 }
 
-/// A memory at its owner's and at the peer's.
+/// A memory as its owner has it and as the peer has it.
 pub(crate) struct Shared {
     pub(crate) buffer: DeviceBuffer,
     pub(crate) memory: RegisteredMemory,
@@ -95,7 +96,7 @@ impl Shared {
     }
 }
 
-/// Two ends, connected both ways.
+/// Two ends, connected in both directions.
 pub(crate) struct Pair {
     pub(crate) a: End,
     pub(crate) b: End,
@@ -112,44 +113,45 @@ impl Pair {
     }
 }
 
-/// The endpoint as its peer gets it.
+/// Returns the endpoint as its peer gets it.
 pub(crate) fn received(endpoint: &Endpoint) -> Endpoint {
     Endpoint::deserialize(&endpoint.serialize().expect("serializing an endpoint"))
         .expect("reading an endpoint")
 }
 
-/// The memory as a peer gets it.
+/// Returns the memory as a peer gets it.
 pub(crate) fn travel(memory: &RegisteredMemory) -> RegisteredMemory {
     RegisteredMemory::deserialize(&memory.serialize().expect("serializing a memory"))
         .expect("reading a memory")
 }
 
-/// The transport that the suite brings itself.
+/// The transport that the suite itself adds.
 pub(crate) fn other_transport(setup: &dyn Setup) -> Transport {
     Elsewhere::beside(setup.transport()).transport()
 }
 
-/// Whether a seed makes the schedule of simulated devices. Then one block at a time runs, and each of its turns is a change of threads.
+/// Whether a seed determines the schedule of simulated devices. Then one block at a time runs, and each of its turns
+/// is a change of threads.
 pub(crate) fn is_scheduled() -> bool {
     std::env::var_os("MSCCLPP_HOST_SCHEDULE").is_some()
 }
 
-/// So many rounds of a kernel; fewer if a seed makes the schedule.
+/// Returns the number of rounds for a kernel: `most`, or fewer if a seed determines the schedule.
 pub(crate) fn rounds(most: u64) -> u64 {
     if is_scheduled() { most / 50 } else { most }
 }
 
-/// Random bytes, other ones each time.
+/// Returns random bytes, different ones each time.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::fill(&mut bytes);
     bytes
 }
 
-/// Where two byte strings that should be equal differ first.
+/// Checks that two byte strings are equal; the panic names the first byte that differs.
 pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}: length");
-    // Byte by byte is slow without optimisation.
+    // Comparing byte by byte is slow without optimisation.
     if got == expected {
         return;
     }
@@ -158,7 +160,7 @@ pub(crate) fn assert_same(got: &[u8], expected: &[u8], what: &str) {
     }
 }
 
-/// Polls `done` until it holds; false if it does not within `limit`.
+/// Polls `done` until it holds. Returns false if it does not within `limit`.
 pub(crate) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     while !done() {
@@ -170,13 +172,13 @@ pub(crate) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> boo
     true
 }
 
-/// Spins, so that what it looks for is looked at as early as can be.
+/// Waits for a value without sleeping, so that the caller sees what came before it as early as possible.
 pub(crate) fn await_value(memory: &Shared, offset: u64, value: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut word = [0; 8];
         memory.buffer.read(offset, &mut word).expect("polling");
-        // On the Host platform the read is a relaxed atomic load; with the fence it pairs with the releasing update.
+        // On simulated devices the read is a relaxed atomic load; with the fence it pairs with the releasing update.
         fence(Ordering::Acquire);
         if u64::from_ne_bytes(word) == value {
             return;
@@ -186,7 +188,7 @@ pub(crate) fn await_value(memory: &Shared, offset: u64, value: u64) {
     }
 }
 
-/// What the thread returns; a panic if it does not end within `limit`, or its own.
+/// Returns the result of the thread. Panics if the thread does not end within `limit`, or panicked.
 pub(crate) fn join<T>(thread: JoinHandle<T>, limit: Duration, what: &str) -> T {
     assert!(eventually(limit, || thread.is_finished()), "{what} still hangs after {limit:?}");
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -1,7 +1,7 @@
-//! The other end in a process of its own.
+//! Cases whose other end is in a process of its own.
 //!
-//! The program that runs the suite starts itself again, with the name of the setup. The two talk over the child's standard
-//! input and output, in lines of hexadecimal digits.
+//! The program that runs the suite starts itself again, with the name of the setup. The two processes talk over the
+//! child's standard input and output, in lines of hexadecimal digits.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,7 +17,7 @@ use crate::{
     semaphores::build_from,
 };
 
-/// A case, and the name of its setup, which the second process gets.
+/// A case, which gets its setup and the setup's name for the second process.
 type ProcessCase = fn(&dyn Setup, &str);
 
 pub(crate) const CASES: &[(&str, ProcessCase)] = cases!["process":
@@ -28,10 +28,11 @@ pub(crate) const CASES: &[(&str, ProcessCase)] = cases!["process":
 
 const LEN: u64 = 64 << 10;
 const ROUNDS: u64 = 50;
-/// How long the second process may be there.
+/// The longest time that the second process may run.
 const LIMIT: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 
-/// What both ends have once they are connected: each sends from the first half of its memory to the second of the other's.
+/// The objects of an end that is connected: it sends from the first half of its memory to the second half of the
+/// other's.
 struct Connected {
     connection: Connection,
     memory: Shared,
@@ -40,7 +41,7 @@ struct Connected {
     end: End,
 }
 
-/// The two ends' conversation.
+/// The two processes' conversation.
 struct Line<R, W> {
     from: R,
     to: W,
@@ -49,7 +50,7 @@ struct Line<R, W> {
 impl<R: BufRead, W: Write> Line<R, W> {
     fn say(&mut self, bytes: &[u8]) {
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Whoever hears nothing fails by itself.
+        // If the other process does not hear this, it fails by itself.
         let _ = writeln!(self.to, "{text}").and_then(|()| self.to.flush());
     }
 
@@ -85,7 +86,7 @@ impl<R: BufRead, W: Write> Line<R, W> {
     }
 }
 
-/// The data of a round, from a side.
+/// Returns the data of a round that a side sends.
 fn data(side: usize, round: u64) -> Vec<u8> {
     (0..LEN).map(|i| (i * 7 + round * 31 + side as u64 * 101) as u8).collect()
 }
@@ -105,16 +106,16 @@ impl Connected {
     }
 }
 
-/// Before the name of a setup, the first argument of a second process.
+/// The first argument of a second process, before the name of a setup.
 const SECOND: &str = "--second-process";
 
-/// In a second process: the name of its setup.
+/// Returns the name of the setup if this is a second process.
 pub(crate) fn setup_of_this() -> Option<String> {
     let mut arguments = std::env::args().skip(1);
     (arguments.next().as_deref() == Some(SECOND)).then(|| arguments.next())?
 }
 
-/// The part of the second process: connects, answers round by round, and ends when its standard input does.
+/// Plays the second process: connects, answers round by round, and ends when its standard input does.
 pub(crate) fn serve(setup: &dyn Setup) {
     // The other process waits for this one's lines without a limit of its own.
     std::thread::spawn(|| {
@@ -125,7 +126,7 @@ pub(crate) fn serve(setup: &dyn Setup) {
     let mut line = Line { from: std::io::stdin().lock(), to: std::io::stdout() };
     let connected = line.connect(setup, 1);
     line.say(b"ready");
-    // As many rounds as the other process asks for.
+    // The other process decides how many rounds there are.
     while let Some(round) = line.hear() {
         let round = u64::from_le_bytes(round.try_into().expect("a number"));
         connected.receive(0, round);
@@ -134,7 +135,7 @@ pub(crate) fn serve(setup: &dyn Setup) {
     }
 }
 
-/// The second process, killed at the end at the latest.
+/// The second process, which is killed when this is dropped.
 struct Peer {
     child: Child,
     line: Option<Line<BufReader<ChildStdout>, ChildStdin>>,
@@ -142,7 +143,7 @@ struct Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -173,13 +174,13 @@ fn data_comes_before_its_update_both_ways(setup: &dyn Setup, name: &str) {
         here.connection.flush(PATIENCE).expect("a flush");
     }
     here.semaphore.check().expect("nothing has happened");
-    // Its input ends, and so does it.
+    // The process's input ends, and so does the process.
     peer.line = None;
     let ended = eventually(PATIENCE, || peer.child.try_wait().expect("asking").is_some());
     assert!(ended && peer.child.wait().expect("its end").success(), "the second process failed");
 }
 
-/// Without anything else being tried; what was under way fails.
+/// Checks that the loss is noticed without any operation, and that operations fail afterwards.
 fn a_killed_process_is_lost(setup: &dyn Setup, name: &str) {
     let (mut peer, here) = start(setup, name);
     here.connection.set_label("the other process");

@@ -1,4 +1,4 @@
-//! Queues of every size: what does not fit waits, and nothing is lost, reordered or an error.
+//! Queues of every size: operations that do not fit wait, and none is lost, reordered or an error.
 
 use mscclpp_core::{Connection, EndpointConfig, Error, HostToDeviceSemaphore, SendQueue};
 
@@ -26,7 +26,7 @@ struct Ends {
     ba: Connection,
 }
 
-/// Two connected ends whose queues hold `size` operations.
+/// Connects two ends whose queues hold `size` operations.
 fn connect(setup: &dyn Setup, size: Option<u32>) -> Ends {
     let open = |side: usize| {
         let mut end = End::open(setup, side);
@@ -44,7 +44,7 @@ fn connect(setup: &dyn Setup, size: Option<u32>) -> Ends {
     Ends { a, b, ab, ba }
 }
 
-/// Until the queue has taken in what `add` gives it.
+/// Calls `add` as soon as the queue has room for one operation.
 fn when_there_is_room(queue: &mut SendQueue, mut add: impl FnMut(&mut SendQueue)) {
     let has_room = eventually(PATIENCE, || {
         queue.has_room_for(1) || {
@@ -63,7 +63,7 @@ fn flush(queue: &mut SendQueue) {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Thousands of small writes, each to a place of its own: of two to one place either might stay.
+/// Does thousands of small writes, each to a place of its own, because of two writes to one place either might stay.
 fn any_queue_size_will_do(setup: &dyn Setup) {
     const WRITES: u64 = 3000;
     const PIECE: u64 = 16;
@@ -77,7 +77,7 @@ fn any_queue_size_will_do(setup: &dyn Setup) {
             when_there_is_room(&mut queue, |queue| {
                 queue.write(route, n * PIECE, n * PIECE, PIECE).expect("write");
             });
-            // Now and then, so that batches of all lengths come about.
+            // This happens now and then, so that batches have all lengths.
             if n % 37 == 0 {
                 queue.submit().expect("submitting");
             }
@@ -103,7 +103,7 @@ fn a_connection_waits_for_room(setup: &dyn Setup) {
     }
 }
 
-/// Nothing is submitted: the queue says when there is too much, and goes on afterwards.
+/// Submits nothing: the queue refuses operations beyond its limit, and goes on afterwards.
 fn what_waits_has_a_limit(setup: &dyn Setup) {
     let ends = connect(setup, None);
     let (source, target) = (ends.a.share_bytes(&[7; 64]), ends.b.share(64));
@@ -123,7 +123,7 @@ fn what_waits_has_a_limit(setup: &dyn Setup) {
 }
 
 fn what_waits_is_sent_when_the_queue_is_dropped(setup: &dyn Setup) {
-    // A queue with one place hands them over one by one, within 5 s.
+    // A queue with one place hands the operations over one by one, within 5 seconds.
     const WRITES: u64 = 100;
     for size in SIZES {
         let ends = connect(setup, size);
@@ -140,7 +140,7 @@ fn what_waits_is_sent_when_the_queue_is_dropped(setup: &dyn Setup) {
     }
 }
 
-/// Each route leads to its own place, and a number that was not given out leads nowhere.
+/// Checks that each route leads to its own memory, and that a queue refuses a number of another queue.
 fn several_routes_share_a_queue(setup: &dyn Setup) {
     let ends = connect(setup, None);
     let mut queue = ends.ab.open_queue().expect("a queue");

@@ -16,12 +16,12 @@ pub(crate) const CASES: Cases = cases!["semaphores":
     handles_exist_where_memory_is_mapped,
 ];
 
-/// The stub as a peer gets it.
+/// Returns the stub as a peer gets it.
 fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
     SemaphoreStub::deserialize(&stub.serialize().expect("serializing a stub")).expect("reading a stub")
 }
 
-/// A semaphore over two connections that are each other's other end, as each side has it.
+/// Builds a semaphore over two connections that are each other's other end. Returns it as each side has it.
 pub(crate) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) {
     let (a, b) = (SemaphoreStub::new(ab).expect("a stub"), SemaphoreStub::new(ba).expect("a stub"));
     (
@@ -30,7 +30,7 @@ pub(crate) fn build(ab: &Connection, ba: &Connection) -> (Semaphore, Semaphore) 
     )
 }
 
-/// A semaphore of a stub made here and what a peer sent.
+/// Builds a semaphore from a stub made here and the bytes that a peer sent.
 pub(crate) fn build_from(ours: &SemaphoreStub, theirs: &[u8]) -> Semaphore {
     Semaphore::new(ours, &SemaphoreStub::deserialize(theirs).expect("reading a stub")).expect("joining")
 }
@@ -40,7 +40,7 @@ fn a_stub_makes_one_semaphore(setup: &dyn Setup) {
     let stub = |connection| SemaphoreStub::new(connection).expect("a stub");
     let (ours, theirs) = (stub(&pair.ab), travel(&stub(&pair.ba)));
     let first = Semaphore::new(&ours, &theirs).expect("a semaphore");
-    // Two of them would count in one place, each for itself.
+    // Two semaphores of one stub would share words, and each would count for itself.
     assert_error!(Semaphore::new(&ours, &theirs), Error::InvalidArgument(_));
     drop(first);
     assert_error!(Semaphore::new(&ours, &theirs), Error::InvalidArgument(_));

@@ -34,7 +34,7 @@ pub(crate) const CASES: Cases = cases!["signals":
     signals_of_kernels_and_of_links_add_up,
 ];
 
-/// A poll count that no machine gets through while a case runs, yet an end.
+/// More polls than any machine does while a case runs, but finitely many.
 const LONG: i64 = 1 << 20;
 
 /// One side's channel, and the device that its kernels run on.
@@ -44,7 +44,7 @@ struct Side {
     device: Device,
 }
 
-/// What the kernel `channel_calls` calls.
+/// The calls that the kernel `channel_calls` can make.
 #[derive(Clone, Copy)]
 enum Call {
     Signal,
@@ -60,10 +60,10 @@ impl Side {
         Self { channel: BaseMemoryChannel::new(semaphore).expect("a channel"), device: Device::of(gpu) }
     }
 
-    /// How many of so many calls said yes, up to the first that did not.
+    /// Makes a call up to `times` times, until it returns false. Returns how often it returned true.
     fn calls(&self, call: Call, max_spins: i64, times: u64) -> u64 {
         let args = with(self.channel.device_handle()).with(call as i32).with(max_spins).with(times);
-        // SAFETY: the kernel's arguments; the channel lives until it has ended.
+        // SAFETY: the kernel's arguments; the channel lives until the kernel has ended.
         unsafe { self.device.run("channel_calls", 1, args) }
     }
 
@@ -87,21 +87,21 @@ impl Side {
         self.calls(Call::RelaxedWait, max_spins, 1) == 1
     }
 
-    /// Its part of so many turns: those that were right.
+    /// Plays this side's part in `rounds` turns. Returns the number of turns that were right.
     fn turns(&self, begins: bool, rounds: u64, theirs: DevicePtr, own: DevicePtr) -> u64 {
         let args = with(self.channel.device_handle()).with(i32::from(begins)).with(rounds);
-        // SAFETY: the kernel's arguments; the callers keep 64 bytes at both addresses until it has ended.
+        // SAFETY: the kernel's arguments; the callers keep 64 bytes at both addresses until the kernel has ended.
         unsafe { self.device.run("channel_turns", 1, args.with(theirs).with(own)) }
     }
 
-    /// An unbounded wait on a thread of its own.
+    /// Starts an unbounded wait on a thread of its own.
     fn waiting(&self) -> JoinHandle<bool> {
         let side = self.clone();
         thread::spawn(move || side.wait(-1))
     }
 }
 
-/// Both sides of a new channel.
+/// Makes both sides of a new channel.
 fn channel(ab: &Connection, ba: &Connection) -> (Side, Side) {
     let (a, b) = build(ab, ba);
     (Side::new(&a), Side::new(&b))
@@ -167,7 +167,7 @@ fn a_wait_that_times_out_consumes_nothing(setup: &dyn Setup) {
     }
 }
 
-/// Those under way and later ones; what was signalled before still counts.
+/// Checks that an abort ends waits under way and later ones, and that earlier signals still count.
 fn an_abort_ends_waits(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (a, b) = channel(&pair.ab, &pair.ba);
@@ -199,7 +199,8 @@ fn a_peer_that_closed_ends_waits(setup: &dyn Setup) {
     assert_error!(ours.channel.semaphore().check(), Error::PeerClosed { .. } | Error::PeerLost { .. });
 }
 
-/// A litmus test of the release of `signal` and the acquire of `wait`, through the peer's memory as mapped here.
+/// A litmus test of the release of `signal` and the acquire of `wait`, through the peer's memory as it is mapped
+/// here.
 fn a_wait_sees_what_was_written_before_the_signal(setup: &dyn Setup) {
     take_turns(setup, rounds(20_000));
 }
@@ -236,7 +237,8 @@ fn signals_of_many_threads_add_up(setup: &dyn Setup) {
     assert!(!b.poll(), "more signals than were sent");
 }
 
-/// Also not with one that is gone: a peer that still signals it must not reach a newer one.
+/// Checks that no two semaphores share words, even if one was dropped: signals of a peer that still has it must not
+/// reach a newer one.
 fn semaphores_share_no_words(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let mut seen = std::collections::HashSet::new();
@@ -251,12 +253,12 @@ fn semaphores_share_no_words(setup: &dyn Setup) {
         }
         stale.iter().for_each(Side::signal);
         assert!(!a.poll() && !b.poll(), "signals of others arrived in round {round}");
-        // One side is dropped, the other goes on signalling it.
+        // One side is dropped; the other goes on signalling it.
         stale.push(a);
     }
 }
 
-/// Base channels, the semaphores below them, and memory channels, several at each end.
+/// Makes base channels, the semaphores below them, and memory channels, several at each end.
 fn channels_of_one_semaphore_share_its_tokens(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);

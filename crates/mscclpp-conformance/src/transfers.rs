@@ -1,4 +1,4 @@
-//! Writes, updates, flushes: what arrives, in which order, and what stays as it was.
+//! Transfers: writes, updates and flushes, the order in which they arrive, and the bytes that they must not change.
 
 use std::{thread, time::Duration};
 
@@ -25,7 +25,8 @@ pub(crate) const CASES: Cases = cases!["transfers":
 
 const MIB: u64 = 1 << 20;
 
-/// Fresh random bytes of many sizes at many alignments, and every byte around them as it was.
+/// Writes fresh random bytes of many sizes at many alignments, and checks that the bytes around them stay as they
+/// were.
 fn writes_are_exact(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let check = |len: u64, sizes: &[u64], offsets: &[(u64, u64)]| {
@@ -105,7 +106,7 @@ fn many_threads_write_over_one_connection(setup: &dyn Setup) {
     });
 }
 
-/// The heart of the matter: whoever sees the value sees the data, at once, round after round.
+/// The central promise: whoever sees the value sees the data, at once, round after round.
 fn an_update_comes_after_the_data(setup: &dyn Setup) {
     const DATA: usize = 32 << 10;
     let pair = Pair::connect(setup);
@@ -115,7 +116,7 @@ fn an_update_comes_after_the_data(setup: &dyn Setup) {
         for round in 1..=150 {
             let data = noise(DATA);
             source.buffer.write(0, &data).expect("filling the source");
-            // Several writes, so that there is an order to break.
+            // There are several writes, so that there is an order to break.
             for quarter in 0..4 {
                 let at = quarter * DATA as u64 / 4;
                 connection.write(&target.at_peer, at, &source.memory, at, DATA as u64 / 4).expect("write");
@@ -152,10 +153,10 @@ fn an_update_is_eight_aligned_bytes(setup: &dyn Setup) {
     assert_eq!((sent, target.bytes()), (value, expected));
 }
 
-/// As tokens rise: what is there before is known, and transports may send a part of it.
+/// Raises a word as tokens are raised: its value before is known, and transports may send a part of the difference.
 fn a_word_rises_past_32_bits(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
-    // Such words are tokens. They are put into the device's memory below, so tokens must be there.
+    // Only tokens are raised in this way. The words below are in the device's memory, so tokens must be there.
     let place = pair.ba.token_place().expect("a place for tokens");
     if place.is_none_or(|(_, memory)| memory != TokenMemory::Device) {
         return;
@@ -167,7 +168,7 @@ fn a_word_rises_past_32_bits(setup: &dyn Setup) {
             pair.ab.raise(&target.at_peer, 8, value, value + 1).expect("an update");
             await_value(&target, 8, value + 1);
         }
-        // By more than one, and then past what half of a word holds.
+        // These steps are larger than one, and then larger than half of a word holds.
         for (value, previous) in
             [(start + 8 + (1 << 31), start + 8), (start + (5 << 32), start + 8 + (1 << 31))]
         {
@@ -177,7 +178,8 @@ fn a_word_rises_past_32_bits(setup: &dyn Setup) {
     }
 }
 
-/// The core sees the offset alone. A transport that needs an aligned address says so, and the others store 8 bytes.
+/// The core checks only the offset. A transport that needs an aligned address returns an error, and the others store
+/// 8 bytes.
 fn an_update_of_an_unaligned_memory_does_no_harm(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let mut expected = noise(64);

@@ -1,4 +1,4 @@
-//! The suite as trials of libtest-mimic, and on which devices a provider of GPUs is to run it.
+//! The suite as trials of libtest-mimic, and the devices that a provider of GPUs is to run it on.
 
 use std::{fmt, process::ExitCode};
 
@@ -11,7 +11,7 @@ use crate::{
     semaphores, signals, transfers,
 };
 
-/// Those that run everywhere. The kernels of some need a C++ compiler on simulated devices, and NVRTC on CUDA.
+/// The cases that run everywhere. The kernels of some need a C++ compiler on simulated devices, and NVRTC on CUDA.
 const ALL: [Cases; 9] = [
     endpoints::CASES,
     memories::CASES,
@@ -24,10 +24,10 @@ const ALL: [Cases; 9] = [
     host_signals::CASES,
 ];
 
-/// More of them, for a transport that [maps peers' memory](Setup::maps_peer_memory).
+/// Further cases, for a transport that [maps peers' memory](Setup::maps_peer_memory).
 const MAPPED: [Cases; 2] = [signals::CASES, channels::KERNEL_CASES];
 
-/// The devices of a setup's two ends, of one platform. Its text is as `host::devices_0_and_1`.
+/// The devices of a setup's two ends, of one platform. Its text looks like `host::devices_0_and_1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Devices {
     platform: Platform,
@@ -35,14 +35,14 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Two simulated ones.
+    /// Two simulated devices.
     pub const SIMULATED: Self = Self { platform: Platform::Host, ids: [0, 1] };
 
-    /// Those that a provider of GPUs is tested on: two simulated ones, and two GPUs if this machine has some; and of each
-    /// platform the first one with itself.
+    /// Returns the devices that a provider of GPUs is tested on: two simulated ones, and two GPUs if this machine has
+    /// some; and for each platform its first device with itself.
     ///
     /// # Panics
-    /// If this machine has a GPU that cannot be used.
+    /// Panics if this machine has a GPU that cannot be used.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut platforms = vec![Platform::Host];
@@ -54,13 +54,13 @@ impl Devices {
         platforms.into_iter().flat_map(pairs).collect()
     }
 
-    /// Where they come from.
+    /// The platform of the devices.
     #[must_use]
     pub fn platform(self) -> Platform {
         self.platform
     }
 
-    /// Whether both ends are on one.
+    /// Whether both ends are on the same device.
     #[must_use]
     pub fn is_one(self) -> bool {
         self.ids[0] == self.ids[1]
@@ -70,7 +70,7 @@ impl Devices {
         self.ids.map(Device::gpu)
     }
 
-    /// Whether the platform has as many.
+    /// Whether the platform has devices of these numbers.
     fn exist(self) -> bool {
         let count = self.platform.device_count().expect("a usable platform");
         self.ids.into_iter().all(|id| id < count)
@@ -84,13 +84,13 @@ impl fmt::Display for Devices {
     }
 }
 
-/// Runs the trials of all setups, each with its name, and `more` of the caller's, as the arguments of this program say. On a
-/// machine with GPUs they take turns, unless the arguments say otherwise.
+/// Runs the trials of all setups, each with its name, and the caller's own trials in `more`, as the arguments of this
+/// program say. On a machine with GPUs they run one at a time, unless the arguments say otherwise.
 ///
-/// Call it first in `main`: in a second process, which gets the name of its setup, this is the other end of a case.
+/// Call it first in `main`: in a second process, which gets the name of its setup, it plays the other end of a case.
 ///
 /// # Panics
-/// In a second process, if something is not as it should be. The process that started it then fails too.
+/// Panics in a second process, if something is not as it should be. The process that started it then fails too.
 pub fn run<S: Setup + Clone + Send + 'static>(
     setups: impl IntoIterator<Item = (String, S)>,
     more: impl IntoIterator<Item = Trial>,
@@ -105,13 +105,14 @@ pub fn run<S: Setup + Clone + Send + 'static>(
     trials.extend(more);
     let mut arguments = Arguments::from_args();
     if found_platform() != Platform::Host {
-        // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a signal.
+        // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a
+        // signal.
         arguments.test_threads.get_or_insert(1);
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// One trial of each case that applies to the setup.
+/// Returns one trial for each case that applies to the setup.
 fn trials<S: Setup + Clone + Send + 'static>(name: &str, setup: &S) -> Vec<Trial> {
     let lacks = setup.lacks().or_else(|| (!setup.devices().exist()).then_some("two devices"));
     let trial = |case_name: &str, run: Box<dyn FnOnce(&S) + Send>| {

@@ -1,4 +1,4 @@
-//! Bytes that no peer's library made: reading them is an error of one kind, cheap, and never a panic.
+//! Bytes that no peer's library made: reading them gives an error of one kind, takes little memory, and never panics.
 
 mod courier;
 
@@ -20,11 +20,11 @@ thread_local! {
 }
 
 fn note(bytes: usize) {
-    // Not there any more while the thread ends.
+    // The thread-local value does not exist any more while the thread ends.
     let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(bytes)));
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; noting a number allocates nothing.
+// SAFETY: everything is passed on to the system's allocator unchanged; noting a number allocates nothing.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
@@ -56,7 +56,7 @@ static ALLOCATOR: Watched = Watched;
 const INPUTS: usize = 10_000;
 const MOST_MEMORY: usize = 1 << 20;
 
-/// One of the things that cross process boundaries.
+/// A kind of object that crosses process boundaries.
 struct Kind {
     name: &'static str,
     read: fn(&[u8]) -> Result<Vec<u8>, Error>,
@@ -93,7 +93,7 @@ fn kinds() -> [Kind; 4] {
     ]
 }
 
-/// Somebody's idea of `valid`.
+/// Spoils `valid` in a random way.
 fn spoil(valid: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = valid.to_vec();
     match random.below(9) {
@@ -111,7 +111,7 @@ fn spoil(valid: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
         3 => bytes[4..6].copy_from_slice(&(random.word() as u16).to_le_bytes()),
         4 => bytes = others[random.below(others.len())].clone(),
         5 => {
-            // A huge number anywhere: lengths and counts are among them.
+            // This puts a huge number anywhere: lengths and counts are among the places.
             let at = random.below(bytes.len() - 4);
             let huge = [u32::MAX, u32::MAX / 2, 0x4000_0000, 65_536][random.below(4)];
             bytes[at..][..4].copy_from_slice(&huge.to_le_bytes());
@@ -125,7 +125,7 @@ fn spoil(valid: &[u8], others: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
             bytes = random.bytes(len);
         }
         _ => {
-            // A good envelope around noise.
+            // This makes a good envelope around noise.
             let len = random.below(600);
             bytes.truncate(8);
             bytes.extend((len as u32).to_le_bytes());
@@ -186,7 +186,7 @@ fn what_is_certainly_wrong_is_refused() {
                 assert!(!read(kind, &bytes), "{}: bit {bit} of byte {at}", kind.name);
             }
         }
-        // More than any reader takes, however honest about its length.
+        // The content is longer than any reader takes, with a correct length.
         let mut huge = kind.valid.clone();
         huge.resize(12 + 65_537, 0);
         huge[8..12].copy_from_slice(&65_537u32.to_le_bytes());

@@ -1,6 +1,6 @@
-//! A transport from outside this project passes the suite that all transports pass, without a change in the core: one that
-//! maps peers' memory more or less, has tokens in each kind of memory, whose queues hold four requests, and with its other
-//! end in another process.
+//! A transport from outside this project passes the suite that all transports pass, without a change in the core. Its
+//! variants map more or less of peers' memory, have tokens in each kind of memory, have queues that hold four
+//! requests, or have their other end in another process.
 
 mod courier;
 
@@ -130,7 +130,7 @@ impl Loop {
     }
 }
 
-/// The signals of the dropped queue are held back, longer than its drop waits for them.
+/// Holds back the signals of the dropped queue, longer than its drop waits for them.
 fn who_signals_next_waits_for_the_signals_of_a_dropped_queue() {
     let this = Loop::new();
     let Loop { courier, here, there } = &this;
@@ -159,13 +159,14 @@ fn nobody_waits_for_a_dropped_queue_of_a_connection_that_fails() {
         let error = asking.join().expect("it does not panic").expect_err("it has failed");
         assert_eq!(error.to_string(), "aborted: enough");
     });
-    // Closing it waits for nobody either: the courier is held still.
+    // Closing the connection does not block either, although the courier is held.
     let courier = this.courier.clone();
     drop(this);
     courier.hold(false);
 }
 
-/// What its queue sends would else overtake them, and the peer would count too few.
+/// Without this wait, signals of the signaller's queue would overtake those of hosts, and the peer would count too
+/// few.
 fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
     let Loop { courier, here, there } = Loop::new();
     let host = HostToDeviceSemaphore::new(&here).expect("a semaphore that hosts signal");
@@ -181,7 +182,7 @@ fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
     assert_eq!(semaphore_waits(&there, 1, 1), 1, "the signal has landed");
 }
 
-/// Its signals are counted and never come: nobody may go on as if they had.
+/// The signals that the queue cannot hand over are counted and never come, so the connection must not go on.
 fn a_queue_that_cannot_hand_over_fails_its_connection() {
     let Loop { courier, here: semaphore, there: _there } =
         Loop::over(Courier::new(Reach::Nothing).limited_to(1));
@@ -201,7 +202,8 @@ fn a_queue_that_cannot_hand_over_fails_its_connection() {
     courier.hold(false);
 }
 
-/// As InfiniBand devices do: one end is on the first of them, the other on the second. The names are in errors.
+/// Connects two transports of one family, as with InfiniBand devices: one end is on the first, the other on the
+/// second. Errors have their names.
 fn transports_of_a_family_pair_with_each_other() {
     use mscclpp_core::{Endpoint, RegisteredMemory};
     let context = Context::builder().provider(Courier::new(Reach::Nothing)).platform(Platform::Host).build();

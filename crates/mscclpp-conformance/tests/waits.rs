@@ -1,4 +1,4 @@
-//! A wait of the host that takes long says what it is for. The peer here takes nothing until it has been said.
+//! A long wait of the host logs what it waits for. The peer here takes nothing until that is logged.
 
 mod courier;
 

@@ -1,15 +1,17 @@
-//! A transport under the control of a test, written as somebody outside this project would: between simulated devices of one
-//! host, where every queue has a worker thread that carries bytes from one device's memory to another's. Memory of another
-//! process is mapped by way of `/proc`. A test says how much of peers' memory is mapped, where tokens are, when queues are
-//! full, and when their workers stop. (What users read as an example, `ci/consumers/own-transport`, has none of this.)
+//! A transport under the control of a test, written as somebody outside this project would write it: between
+//! simulated devices of one node, where every queue has a worker thread that carries bytes from one device's memory
+//! to another's. Memory of another process is mapped through `/proc`. A test decides how much of peers' memory is
+//! mapped, where tokens are, when queues are full, and when their workers stop. (The example for users,
+//! `ci/consumers/own-transport`, has none of this.)
 //!
-//! How it keeps a provider's promises:
+//! The courier keeps a provider's promises in these ways:
 //! 1. The operations of a queue go to one worker, which carries them out in order; an update is a release store behind
 //!    the data.
-//! 2. Nothing blocks: orders go through a channel. How many may be in it can be limited; then the queue is full.
-//! 3. An endpoint tells the monitors of all links of its own process that lead to it when it closes. Other processes read
-//!    from a pipe whose other end it holds, and into which nobody ever writes.
-//! 4. Within its process, a link tells the monitors of the links back of a failure.
+//! 2. Nothing blocks: commands go through a channel. The number of commands in it can be limited; then the queue is
+//!    full.
+//! 3. When an endpoint closes, it notifies the monitors of all links of its own process that lead to it. Other
+//!    processes read from a pipe whose other end the endpoint holds, and into which nobody ever writes.
+//! 4. Within its process, a link that tells of a failure notifies the monitors of the links back.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -42,14 +44,14 @@ use mscclpp_core::{
 use mscclpp_gpu::{DevicePtr, ExportHandle, Gpu, ImportedMemory, Platform};
 use queue::CourierLink;
 
-/// How device code may use a peer's memory. All of it works here; less is for tests.
+/// How device code may use a peer's memory. Everything works on simulated devices; the lower levels are for tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Not at all, as over a network.
+    /// Device code does not reach the memory, as over a network.
     Nothing,
-    /// With loads and stores, as between most PCIe pairs.
+    /// Device code loads and stores, as between most PCIe pairs.
     Stores,
-    /// With atomics too.
+    /// Device code may use atomics too.
     Atomics,
 }
 
@@ -57,21 +59,21 @@ pub(crate) enum Reach {
 #[derive(Clone)]
 pub(crate) struct Courier {
     reach: Reach,
-    /// Where it has inbound tokens.
+    /// The kind of memory in which inbound tokens are.
     tokens: TokenMemory,
-    /// How many orders a queue holds, if an endpoint's configuration does not say less.
+    /// The most commands that a queue holds, if an endpoint's configuration does not say less.
     limit: u64,
     endpoints: Arc<Mutex<HashMap<u64, Weak<Endpoint>>>>,
-    /// How many endpoints there have been.
+    /// The number of endpoints so far.
     opened: Arc<AtomicU64>,
     held: Arc<AtomicBool>,
     largest: Arc<AtomicU64>,
 }
 
 impl Courier {
-    /// The transport it serves.
+    /// The transport that it serves.
     pub(crate) const TRANSPORT: Transport = Transport::custom(3).named("Courier");
-    /// A second one of the same family, whose endpoints pair with those of the first.
+    /// A second transport of the same family, whose endpoints pair with those of the first.
     pub(crate) const SECOND: Transport = Transport::custom(4).named("Courier2");
 
     pub(crate) fn new(reach: Reach) -> Self {
@@ -90,17 +92,17 @@ impl Courier {
         Self { tokens, ..self }
     }
 
-    /// Queues are full with so many orders.
+    /// Sets the number of commands with which a queue is full.
     pub(crate) fn limited_to(self, limit: u64) -> Self {
         Self { limit, ..self }
     }
 
-    /// Has the workers of all its queues stop before their next order, or go on.
+    /// Makes the workers of all its queues stop before their next command, or go on.
     pub(crate) fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// How many operations the largest batch had that a queue was given.
+    /// Returns the size of the largest batch that a queue was given.
     pub(crate) fn largest_batch(&self) -> u64 {
         self.largest.load(Ordering::Relaxed)
     }
@@ -119,8 +121,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is sent to peers: four numbers. Of an endpoint its number, process and pipe; of a region its number, process and
-/// descriptor (-1 for none), where it starts in that, and how large that is.
+/// The part of an endpoint or a region that is sent to peers: its number, its process and a file descriptor of that
+/// process. An endpoint's descriptor is its pipe. A region's is its memory (-1 for none), with the region's offset
+/// there and the memory's size.
 #[derive(Debug, Clone, Copy)]
 struct Blob {
     id: u64,
@@ -156,7 +159,7 @@ impl Blob {
         }
     }
 
-    /// The same file in this process.
+    /// Opens the descriptor's file in this process.
     fn open(&self, options: &std::fs::OpenOptions) -> io::Result<File> {
         options.open(format!("/proc/{}/fd/{}", self.process, self.descriptor))
     }
@@ -166,9 +169,10 @@ struct Endpoint {
     blob: Vec<u8>,
     id: u64,
     limit: u64,
-    /// Of the links of this process that lead here, each with the number of the endpoint it comes from.
+    /// The monitors of this process's links that lead here, each with the number of the endpoint that its link comes
+    /// from.
     monitors: Mutex<Vec<(u64, LinkMonitor)>>,
-    /// What other processes look at.
+    /// The pipe that other processes watch.
     _pipe: (PipeReader, PipeWriter),
 }
 
@@ -179,7 +183,7 @@ impl LocalEndpoint for Endpoint {
 }
 
 impl Endpoint {
-    /// Of the links that come from this endpoint.
+    /// Returns the monitors of the links that come from the endpoint `peer`.
     fn monitors_of(&self, peer: u64) -> Vec<LinkMonitor> {
         let all = lock(&self.monitors);
         all.iter().filter(|(from, _)| *from == peer).map(|(_, monitor)| monitor.clone()).collect()
@@ -194,13 +198,13 @@ impl Drop for Endpoint {
     }
 }
 
-/// A region at its owner's, and at the peer's.
+/// A region, as its owner has it or as the peer has it.
 struct Region {
     at: DevicePtr,
     keep: Keep,
     blob: Vec<u8>,
     reach: Reach,
-    /// What other processes open.
+    /// The descriptor that other processes open.
     _exported: Option<OwnedFd>,
 }
 
@@ -225,7 +229,7 @@ impl RemoteRegion for Region {
         self.reach == Reach::Atomics
     }
 
-    /// Of simulated devices: their kernels store a line's flag behind its data.
+    /// Holds because both ends are simulated devices, whose kernels store a line's flag after its data.
     fn whole_lines(&self) -> bool {
         self.reach == Reach::Atomics
     }
@@ -244,8 +248,8 @@ impl TransportProvider for Courier {
     fn own_tokens(&self, _: Transport, gpu: &Gpu, len: u64) -> Result<OwnTokens> {
         let memory = gpu.allocate_pinned(len)?;
         let ptr = memory.ptr();
-        // SAFETY: zeroed, from a page on, as long as the memory is kept, which nobody else looks at; kernels reach pinned
-        // memory.
+        // SAFETY: the memory is zeroed, starts at a page, lives as long as it is kept, and has no other users;
+        // kernels reach pinned memory.
         Ok(unsafe { OwnTokens::new(ptr, None, Arc::new(memory)) })
     }
 
@@ -256,7 +260,7 @@ impl TransportProvider for Courier {
         let pipe = io::pipe().map_err(|e| Error::system("making a pipe", e))?;
         let mut endpoints = lock(&self.endpoints);
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
-        // None is given out twice: an endpoint that is gone stays gone.
+        // No number is given out twice: an endpoint that is gone stays gone.
         let id = self.opened.fetch_add(1, Ordering::Relaxed);
         let (process, descriptor) = (std::process::id(), pipe.0.as_raw_fd());
         let endpoint = Arc::new(Endpoint {
@@ -352,10 +356,10 @@ impl TransportProvider for Courier {
 }
 // ANCHOR_END: provider
 
-/// How often a link looks whether its peer in another process is still there.
+/// The time between two looks of a link whether its peer in another process still exists.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Reads from the pipe of an endpoint of another process, which ends when that does.
+/// Watches an endpoint of another process by reading from its pipe, which ends when the endpoint does.
 fn watch(blob: &Blob, remote: &EndpointInfo, monitor: LinkMonitor, link: Weak<()>) -> Result<()> {
     const O_NONBLOCK: i32 = 0o4000;
     let opened = blob.open(File::options().read(true).custom_flags(O_NONBLOCK));

@@ -1,4 +1,4 @@
-//! The courier's queues: orders, and the worker that carries them out.
+//! The courier's queues: commands, and the worker that carries them out.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use mscclpp_gpu::DevicePtr;
 
 use super::{Endpoint, Keep, Region};
 
-/// What a queue's worker is asked to do. It keeps the memories alive until it is done.
+/// A command for a queue's worker. It keeps the memories alive until it is done.
 enum Order {
     Copy { to: (Keep, DevicePtr), from: (Keep, DevicePtr), len: u64 },
     Update { to: (Keep, DevicePtr), value: u64 },
@@ -31,7 +31,7 @@ pub(super) struct CourierLink {
     pub(super) held: Arc<AtomicBool>,
     pub(super) largest: Arc<AtomicU64>,
     pub(super) open: Arc<()>,
-    /// This side's end, and the number of the peer's.
+    /// This side's endpoint, and the number of the peer's.
     pub(super) ends: (Weak<Endpoint>, u64),
 }
 
@@ -44,7 +44,7 @@ impl Link for CourierLink {
         let (orders, worker) = mpsc::channel();
         let progress = Arc::new(Progress::default());
         let (seen, held) = (progress.clone(), self.held.clone());
-        // It ends when the queue, which has the only sender, is dropped and everything is carried out.
+        // The worker ends when the queue, which has the only sender, is dropped and everything is carried out.
         let work = move || {
             for order in worker {
                 while held.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ impl Link for CourierLink {
         }))
     }
 
-    /// Within a process.
+    /// Tells of the failure only within a process.
     fn tell_failure(&self, reason: &str) {
         let (local, peer) = &self.ends;
         let Some(local) = local.upgrade() else { return };
@@ -75,7 +75,7 @@ impl Link for CourierLink {
     }
 }
 
-/// How far a worker is. Its releases pair with the acquires of who looks.
+/// The progress of a worker. Its releases pair with the acquires of the threads that look.
 #[derive(Default)]
 struct Progress {
     done: AtomicU64,
@@ -91,7 +91,7 @@ struct CourierQueue {
     largest: Arc<AtomicU64>,
 }
 
-/// Both ends of a route, as orders need them.
+/// Both ends of a route, as commands need them.
 struct CourierRoute {
     dst: (Keep, DevicePtr),
     src: Option<(Keep, DevicePtr)>,
@@ -110,7 +110,8 @@ fn carry_out(order: &Order, progress: &Progress) {
             }
         }
         Order::Update { to: (_, dst), value } => {
-            // SAFETY: as above; the core checked that the offset is a multiple of 8, `prepare` where the memory starts.
+            // SAFETY: as above; the core has checked that the offset is a multiple of 8, and `prepare` that the start
+            // address is.
             unsafe { AtomicU64::from_ptr(dst.as_mut_ptr()) }.store(*value, Ordering::Release);
         }
         Order::Flush { ticket } => progress.ticket.store(*ticket, Ordering::Release),

@@ -1,4 +1,4 @@
-//! What tests ask of the fake. Functions of its own, found with `dlsym` like those of HIP.
+//! The functions by which tests control the fake. They are its own, found with `dlsym` like those of HIP.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::{devices, memory, modules, rtc, streams};
 
-/// How often each entry point was called.
+/// The number of calls of each entry point.
 static CALLS: Mutex<Option<HashMap<&'static str, u64>>> = Mutex::new(None);
 
 /// The calls that are to fail.
@@ -18,14 +18,14 @@ static FAILURES: Mutex<Vec<Failure>> = Mutex::new(Vec::new());
 
 struct Failure {
     name: String,
-    /// How many calls of it succeed before.
+    /// The number of calls that succeed before the failure.
     calls_before: u64,
     code: u32,
-    /// The thread whose calls count, if not those of all.
+    /// The thread whose calls count; `None` for all threads.
     thread: Option<ThreadId>,
 }
 
-/// Notes a call of `name`. The code that it is to fail with, if it is.
+/// Counts a call of `name`. Returns the code that the call is to fail with, if it is to fail.
 pub(crate) fn count(name: &'static str) -> Option<u32> {
     *CALLS.lock().get_or_insert_default().entry(name).or_default() += 1;
     let mut failures = FAILURES.lock();
@@ -40,8 +40,8 @@ pub(crate) fn count(name: &'static str) -> Option<u32> {
     Some(failures.remove(index).code)
 }
 
-/// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls of it that succeed: of the calling
-/// thread, if `here`, else of any.
+/// Makes one call of the entry point `name` fail with `code`, after `calls_before` more calls that succeed. Only
+/// calls of the calling thread count if `here` is true, else those of all threads.
 ///
 /// # Safety
 /// `name` is NUL-terminated.
@@ -59,7 +59,7 @@ extern "C" fn fakeHipIsFailurePlanned() -> bool {
     !FAILURES.lock().is_empty()
 }
 
-/// How often the entry point `name` was called.
+/// Returns how often the entry point `name` was called.
 ///
 /// # Safety
 /// `name` is NUL-terminated.
@@ -70,8 +70,8 @@ unsafe extern "C" fn fakeHipCalls(name: *const c_char) -> u64 {
     CALLS.lock().as_ref().and_then(|calls| calls.get(&*name).copied()).unwrap_or(0)
 }
 
-/// How many objects of each kind exist: device memory, pinned memory, imported memory, streams, events, graphs, graphs
-/// that can be launched, modules, programs.
+/// Counts the objects of each kind that exist: device memory, pinned memory, imported memory, streams, events,
+/// graphs, graphs that can be launched, modules, programs.
 #[unsafe(no_mangle)]
 extern "C" fn fakeHipExisting(counts: &mut [u64; 9]) {
     let [device, pinned, imported] = memory::existing();
@@ -89,7 +89,7 @@ extern "C" fn fakeHipExisting(counts: &mut [u64; 9]) {
     ];
 }
 
-/// Limits the memory of each device to so many bytes.
+/// Limits the memory of each device to `bytes`.
 #[unsafe(no_mangle)]
 extern "C" fn fakeHipLimitMemory(bytes: u64) {
     devices::limit_memory(bytes);

@@ -1,4 +1,4 @@
-//! Devices, and which is the calling thread's.
+//! Devices, and the calling thread's current device.
 
 use std::{
     cell::Cell,
@@ -22,10 +22,10 @@ use crate::{
     memory,
 };
 
-/// No release has it: compiled kernels that this fake leaves in a cache are of no use to another.
+/// A version that no release has: so no other runtime uses compiled kernels that this fake leaves in a cache.
 const VERSION: c_int = 70_000_000;
 
-/// What the devices say that they are.
+/// The architecture that the devices report.
 pub(crate) const ARCHITECTURE: &str = "gfx942:sramecc+:xnack-";
 
 /// A simulated device and its default stream.
@@ -43,7 +43,7 @@ static DEVICES: LazyLock<Vec<Device>> = LazyLock::new(|| {
 
 static MEMORY_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Which device may access the memory of which.
+/// The pairs of devices of which the first may access the memory of the second.
 static PEERS: Mutex<Option<HashSet<(c_int, c_int)>>> = Mutex::new(None);
 
 thread_local! {
@@ -59,7 +59,7 @@ pub(crate) fn device(number: c_int) -> Result<&'static Device, HipResult> {
     usize::try_from(number).ok().and_then(|id| DEVICES.get(id)).ok_or(HipResult::INVALID_DEVICE)
 }
 
-/// The calling thread's.
+/// Returns the number of the calling thread's device.
 pub(crate) fn current() -> c_int {
     CURRENT.get()
 }
@@ -68,7 +68,7 @@ pub(crate) fn current_device() -> Result<&'static Device, HipResult> {
     device(current())
 }
 
-/// Free and all memory of the calling thread's device.
+/// Returns the free and the total memory of the calling thread's device.
 pub(crate) fn memory_info() -> Result<[u64; 2], HipResult> {
     let limit = MEMORY_LIMIT.load(Ordering::Relaxed);
     let info = done(current_device()?.gpu.memory_info())?;
@@ -86,7 +86,7 @@ entry_points! {
     }
 }
 
-/// As HIP does it, this takes any code and is not counted.
+/// Takes any code and is not counted, like HIP's function.
 #[unsafe(no_mangle)]
 extern "C" fn hipDrvGetErrorName(result: HipResult, text: Out<*const c_char>) -> HipResult {
     let name = match result {
@@ -116,7 +116,7 @@ entry_points! {
     }
 }
 
-/// Writes a text and a NUL into a buffer of the caller's.
+/// Writes a text and a NUL into the caller's buffer.
 ///
 /// # Safety
 /// `to` is valid for the write of `len` bytes.
@@ -137,7 +137,7 @@ entry_points! {
         unsafe { give_text(name, len, "fake HIP device over a simulated one") }
     }
 
-    /// Another than the simulated device has, which may be used beside it.
+    /// Returns another UUID than that of the simulated device, which may be used beside this one.
     fn hipDeviceGetUuid(uuid: Out<[u8; 16]>, number: c_int) {
         let of_host = device(number)?.gpu.properties().uuid;
         uuid.give(of_host.map(|byte| !byte))
@@ -215,7 +215,7 @@ entry_points! {
         mode.give(CAPTURE_MODE.replace(wanted))
     }
 
-    /// The attributes that are known here have 4 bytes.
+    /// All attributes that the fake knows have 4 bytes.
     fn hipPointerGetAttribute(data: Out<u32>, which: c_uint, ptr: *mut c_void) {
         data.give(memory::attribute(which, ptr)?)
     }

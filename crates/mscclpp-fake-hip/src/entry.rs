@@ -1,4 +1,5 @@
-//! What all entry points do: count the call, fail it if a test wants that, and keep the last failed result.
+//! The frame of all entry points: it counts the call, makes it fail if a test asks for that, and keeps the last
+//! failed result.
 
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ thread_local! {
     static LAST_ERROR: Cell<HipResult> = const { Cell::new(HipResult::SUCCESS) };
 }
 
-/// A call of `name`.
+/// Runs a call of the HIP function `name`.
 pub(crate) fn hip(name: &'static str, call: impl FnOnce() -> Result<(), HipResult>) -> HipResult {
     let result = match control::count(name) {
         Some(code) => HipResult(code),
@@ -23,7 +24,7 @@ pub(crate) fn hip(name: &'static str, call: impl FnOnce() -> Result<(), HipResul
     result
 }
 
-/// The same of hiprtc.
+/// Runs a call of the hiprtc function `name`.
 pub(crate) fn hiprtc(name: &'static str, call: impl FnOnce() -> Result<(), RtcResult>) -> RtcResult {
     match control::count(name) {
         Some(code) => RtcResult(code),
@@ -31,13 +32,13 @@ pub(crate) fn hiprtc(name: &'static str, call: impl FnOnce() -> Result<(), RtcRe
     }
 }
 
-/// `hipGetLastError` gives the thread's last failed result, and takes it away.
+/// Returns the thread's last failed result, and clears it.
 #[unsafe(no_mangle)]
 extern "C" fn hipGetLastError() -> HipResult {
     LAST_ERROR.replace(HipResult::SUCCESS)
 }
 
-/// What HIP would say.
+/// Returns the code that HIP would return for the error.
 pub(crate) fn code_of(error: &Error) -> HipResult {
     match error {
         Error::InvalidArgument(_) | Error::OutOfBounds { .. } => HipResult::INVALID_VALUE,
@@ -49,7 +50,8 @@ pub(crate) fn code_of(error: &Error) -> HipResult {
     }
 }
 
-/// A result of a simulated device as one of HIP's, its words on standard error: HIP's results have none.
+/// Converts a result of a simulated device to one of HIP. The error's text goes to standard error: HIP's results have
+/// none.
 pub(crate) fn done<T>(result: Result<T, Error>) -> Result<T, HipResult> {
     result.map_err(|error| {
         eprintln!("fake HIP: {error}");
@@ -57,12 +59,12 @@ pub(crate) fn done<T>(result: Result<T, Error>) -> Result<T, HipResult> {
     })
 }
 
-/// What a condition of HIP's that does not hold comes to.
+/// Returns the result of a precondition of HIP: `INVALID_VALUE` if it does not hold.
 pub(crate) fn require(holds: bool) -> Result<(), HipResult> {
     if holds { Ok(()) } else { Err(HipResult::INVALID_VALUE) }
 }
 
-/// A pointer of the caller's, through which something is given back: null, or valid for the write.
+/// A pointer of the caller through which a value is returned: null, or valid for the write.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -81,7 +83,7 @@ impl<T> Out<T> {
     }
 }
 
-/// Exports functions under HIP's names. Each gives its result: what its block returns, unless a test wants another.
+/// Exports functions under HIP's names. Each returns the result of its block, unless a test asks for another.
 macro_rules! entry_points {
     (@ $call:ident $result:ty: $($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => { $(
         $(#[$about])*

@@ -27,12 +27,12 @@ use crate::{
     entry::{Out, done, entry_points, require},
 };
 
-/// What memory is filled with that nobody has written to.
+/// The byte that fills memory to which nobody has written.
 const PATTERN: u8 = 0xA5;
 
 const MEMORY_TYPE_HOST: u32 = 1;
 
-/// Everything that was allocated or imported, by its address.
+/// All memory that was allocated or imported, by its address.
 static RANGES: Mutex<BTreeMap<u64, Range>> = Mutex::new(BTreeMap::new());
 
 struct Range {
@@ -42,9 +42,9 @@ struct Range {
     kind: Kind,
 }
 
-/// What keeps the memory.
+/// The owner of the memory.
 enum Kind {
-    /// With a descriptor for other processes, once one was asked for.
+    /// Device memory, with a descriptor for other processes once one was asked for.
     Device {
         buffer: DeviceBuffer,
         exported: Option<File>,
@@ -57,7 +57,7 @@ enum Kind {
     },
 }
 
-/// What is in an IPC handle. The inode tells whether the descriptor is still that of the same memory.
+/// The content of an IPC handle. The inode shows whether the descriptor still belongs to the same memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Handle {
     process: u64,
@@ -87,7 +87,7 @@ impl Handle {
     }
 }
 
-/// Device memory, pinned memory, imported memory.
+/// Counts device memory, pinned memory, and imported memory.
 pub(crate) fn existing() -> [u64; 3] {
     let mut counts = [0; 3];
     for range in RANGES.lock().values() {
@@ -101,7 +101,7 @@ pub(crate) fn existing() -> [u64; 3] {
     counts
 }
 
-/// Bytes of device memory that this process has allocated on a device.
+/// Returns the bytes of device memory that this process has allocated on a device.
 pub(crate) fn used_by(device: c_int) -> u64 {
     let ranges = RANGES.lock();
     let of_device =
@@ -109,7 +109,7 @@ pub(crate) fn used_by(device: c_int) -> u64 {
     of_device.map(|range| range.bytes).sum()
 }
 
-/// The range that holds `ptr`, with its address.
+/// Returns the range that holds `ptr`, with its address.
 fn holding(ranges: &mut BTreeMap<u64, Range>, ptr: *mut c_void) -> Option<(u64, &mut Range)> {
     let ptr = ptr as u64;
     let (base, range) = ranges.range_mut(..=ptr).next_back()?;
@@ -122,7 +122,7 @@ fn add(base: DevicePtr, bytes: u64, kind: Kind) -> *mut c_void {
     base.as_mut_ptr()
 }
 
-/// Takes the range out that begins at `ptr` and that `is_kind` says to be of the right kind.
+/// Removes the range that begins at `ptr` and whose kind `is_kind` accepts.
 fn take(ptr: *mut c_void, is_kind: impl FnOnce(&Kind) -> bool) -> Result<Range, HipResult> {
     let mut ranges = RANGES.lock();
     let base = ptr as u64;
@@ -159,7 +159,7 @@ entry_points! {
 
     fn hipFree(address: *mut c_void) {
         let range = take(address, |kind| matches!(kind, Kind::Device { .. }))?;
-        // As HIP documents it. What failed before shows elsewhere.
+        // HIP documents that it waits. Earlier failures show elsewhere.
         let _waited = devices::device(range.device)?.gpu.synchronize();
         drop(range);
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
 
 struct FakeModule {
     module: Module,
-    /// The functions that were asked for, which end with it.
+    /// The functions that were asked for, which end with the module.
     functions: Mutex<Vec<usize>>,
 }
 

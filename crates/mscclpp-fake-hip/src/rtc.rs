@@ -1,5 +1,5 @@
-//! hiprtc. Its code objects are the source with its headers: the simulated device compiles that when it is loaded, and once
-//! before, so that what does not compile is reported here.
+//! The functions of hiprtc. A code object is the source with its headers: the simulated device compiles it when it is
+//! loaded, and once before, so that compile errors are reported here.
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{devices, entry::entry_points, table::Table};
 
-/// What code objects begin with. Their length stands behind it.
+/// The first 8 bytes of a code object. The length of the rest follows.
 const MAGIC: u64 = u64::from_le_bytes(*b"fakecode");
 
 /// A source as a code object holds it.
@@ -58,12 +58,12 @@ impl Source {
     /// # Safety
     /// `image` is a whole code object.
     pub(crate) unsafe fn decode(image: *const c_void) -> Option<Self> {
-        // SAFETY: the caller's promise: a code object has 16 bytes at least.
+        // SAFETY: the caller's promise: a code object has at least 16 bytes.
         let [magic, length] = unsafe { image.cast::<[u64; 2]>().read_unaligned() };
         if magic != MAGIC {
             return None;
         }
-        // SAFETY: so many bytes are behind them.
+        // SAFETY: that many bytes follow.
         let mut body =
             unsafe { std::slice::from_raw_parts(image.cast::<u8>().add(16), usize::try_from(length).ok()?) };
         let mut texts = Vec::new();
@@ -81,7 +81,7 @@ impl Source {
         Some(Self { name, text, headers })
     }
 
-    /// As a module of the calling thread's device.
+    /// Loads the source as a module of the calling thread's device.
     pub(crate) fn load(&self) -> Result<Module, Error> {
         let headers: Vec<(&str, &str)> =
             self.headers.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
@@ -92,7 +92,8 @@ impl Source {
     }
 }
 
-/// The simulated device has the headers of the device API itself, and the C library's.
+/// Whether a header belongs to the source: the simulated device has those of the device API and of the C library
+/// itself.
 fn is_of_source(header: &str) -> bool {
     !header.starts_with("mscclpp/") && mscclpp_kernels::C_HEADERS.iter().all(|(name, _)| *name != header)
 }
@@ -108,7 +109,7 @@ fn program(handle: Handle) -> Result<Arc<Program>, RtcResult> {
     PROGRAMS.get(handle.0).map_err(|_| RtcResult::INVALID_PROGRAM)
 }
 
-/// As hiprtc does it, this takes any code and is not counted.
+/// Takes any code and is not counted, like hiprtc's function.
 #[unsafe(no_mangle)]
 extern "C" fn hiprtcGetErrorString(result: RtcResult) -> *const c_char {
     let name = match result {
@@ -155,7 +156,7 @@ entry_points! { hiprtc:
         let options = (0..usize::try_from(options).unwrap_or(0)).map(|i| unsafe { string(*texts.add(i)) });
         let options: Vec<String> = options.collect();
         let has_architecture = options.contains(&format!("--offload-arch={}", devices::ARCHITECTURE));
-        // That is for older releases; with it, the headers would lack types here.
+        // The option is for older releases; with it, the headers would lack types here.
         let lacks_types = options.iter().any(|option| option == "-DMSCCLPP_HIPRTC_HAS_TYPES");
         if !has_architecture || lacks_types {
             return Err(RtcResult::INVALID_OPTION);

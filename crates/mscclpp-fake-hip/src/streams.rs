@@ -52,7 +52,7 @@ impl Drop for FakeStream {
 /// A graph, or one that can be launched.
 #[derive(Default)]
 pub(crate) struct FakeGraph {
-    /// Nothing while it is being captured.
+    /// Empty while the graph is being captured.
     captured: OnceLock<Arc<Graph>>,
     pub(crate) objects: Mutex<Vec<Arc<UserObject>>>,
 }
@@ -62,16 +62,15 @@ static EVENTS: Table<Event> = Table::new(2);
 pub(crate) static GRAPHS: Table<FakeGraph> = Table::new(3);
 static EXECUTABLES: Table<FakeGraph> = Table::new(4);
 
-/// Numbers of captures are never used twice.
+/// The number of the last capture. Numbers are never used twice.
 static LAST_CAPTURE: AtomicU64 = AtomicU64::new(0);
 
-/// Streams, events, graphs, and graphs that can be launched.
+/// Counts streams, events, graphs, and graphs that can be launched.
 pub(crate) fn existing() -> [u64; 4] {
     [STREAMS.len(), EVENTS.len(), GRAPHS.len(), EXECUTABLES.len()]
 }
 
-/// Does something with a stream; null and `hipStreamLegacy` are the default stream of the calling thread's
-/// device.
+/// Calls `act` with a stream; null and `hipStreamLegacy` are the default stream of the calling thread's device.
 pub(crate) fn with<T>(
     handle: *mut c_void,
     act: impl FnOnce(&Stream) -> Result<T, mscclpp_gpu::Error>,
@@ -101,7 +100,7 @@ fn capture_of(handle: *mut c_void) -> Result<Option<(u64, usize)>, HipResult> {
     Ok(*STREAMS.get(handle)?.capture.lock())
 }
 
-/// A query's answer.
+/// Converts the answer of a query.
 fn ready(is_ready: bool) -> Result<(), HipResult> {
     if is_ready { Ok(()) } else { Err(HipResult::NOT_READY) }
 }
@@ -236,7 +235,7 @@ entry_points! {
     fn hipGraphLaunch(executable: *mut c_void, stream: *mut c_void) {
         let executable = EXECUTABLES.get(executable)?;
         let graph = executable.captured.get().ok_or(HipResult::INVALID_VALUE)?;
-        // SAFETY: what the graph does is the caller's promise.
+        // SAFETY: the caller is responsible for the accesses of the graph.
         with(stream, |stream| unsafe { graph.launch(stream) })
     }
 

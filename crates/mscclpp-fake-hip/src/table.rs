@@ -1,4 +1,4 @@
-//! Objects that callers know by a handle.
+//! Tables of objects that callers know by a handle.
 
 use std::{collections::HashMap, ffi::c_void, sync::Arc};
 
@@ -22,7 +22,7 @@ impl<T> Table<T> {
         Self { kind, objects: Mutex::new(None) }
     }
 
-    /// A handle that was not used before, looks like a pointer and is none.
+    /// Adds an object. Returns a handle that was not used before, which looks like a pointer and is none.
     pub(crate) fn add(&self, object: T) -> *mut c_void {
         let mut objects = self.objects.lock();
         let objects = objects.get_or_insert_with(|| Objects { last: 0, by_handle: HashMap::new() });

@@ -1,4 +1,4 @@
-//! User objects: what graphs keep for a program.
+//! User objects: objects of a program that graphs keep.
 
 use std::{
     ffi::{c_uint, c_void},
@@ -13,7 +13,7 @@ use crate::{
     table::Table,
 };
 
-/// When the last reference goes, the program is told.
+/// A user object. When its last reference is dropped, the program's destructor is called.
 pub(crate) struct UserObject {
     data: usize,
     destroy: HostFn,
@@ -22,13 +22,13 @@ pub(crate) struct UserObject {
 impl Drop for UserObject {
     fn drop(&mut self) {
         if let Some(destroy) = self.destroy {
-            // SAFETY: what the program promised when it made the object; once.
+            // SAFETY: the program promised this call when it made the object; it happens once.
             unsafe { destroy(self.data as *mut c_void) };
         }
     }
 }
 
-/// With one reference of the program each.
+/// The objects to which the program has its one reference.
 static OBJECTS: Table<Arc<UserObject>> = Table::new(5);
 
 entry_points! {
@@ -46,7 +46,7 @@ entry_points! {
         }
     }
 
-    /// Takes the program's reference over.
+    /// Takes over the program's reference.
     fn hipGraphRetainUserObject(graph: *mut c_void, object: *mut c_void, count: c_uint, flags: c_uint) {
         require(count == 1 && flags == GRAPH_USER_OBJECT_MOVE)?;
         let graph = GRAPHS.get(graph)?;

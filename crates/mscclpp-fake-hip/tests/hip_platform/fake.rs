@@ -1,4 +1,4 @@
-//! The fake from outside: where it is, and what a test asks of it.
+//! The fake from outside: its path, and the functions by which a test controls it.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use mscclpp_test_support::{until, within};
 
 const NAME: &str = "libamdhip64.so.7";
 
-/// Where Cargo puts it.
+/// Returns the path at which Cargo builds the fake.
 fn built() -> io::Result<PathBuf> {
     Ok(env::current_exe()?.with_file_name("libfake_hip.so"))
 }
@@ -24,7 +24,8 @@ pub(crate) fn is_there() -> bool {
     built().is_ok_and(|built| built.exists())
 }
 
-/// Links the fake into `folder` under the names of the HIP runtime and of hiprtc, and has the program look there first.
+/// Links the fake into `folder` under the names of the HIP runtime and of hiprtc, and makes the program look there
+/// first.
 pub(crate) fn put_in_place(folder: &Path, program: &mut Command) -> io::Result<()> {
     let built = built()?;
     for name in [NAME, "libhiprtc.so.7"] {
@@ -38,7 +39,7 @@ pub(crate) fn put_in_place(folder: &Path, program: &mut Command) -> io::Result<(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Existing {
     pub(crate) memory: u64,
-    /// Kept for reuse until the process ends.
+    /// Pinned memory, which is kept for reuse until the process ends.
     pub(crate) pinned: u64,
     pub(crate) imported: u64,
     pub(crate) streams: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Existing {
 }
 
 impl Existing {
-    /// One object of the kind that the entry point takes down.
+    /// Returns one object of the kind that the entry point destroys.
     pub(crate) fn of_destructor(entry: &str) -> Self {
         let mut one = Self::default();
         match entry {
@@ -81,21 +82,22 @@ impl Existing {
         }
     }
 
-    /// Whether it is what is expected. Pinned memory is kept for reuse, as much as was needed.
+    /// Whether the counts are as expected. Pinned memory is not compared: it is kept for reuse, as much as was
+    /// needed.
     fn is_but_for_pinned(self, expected: Self) -> bool {
         Self { pinned: expected.pinned, ..self } == expected
     }
 }
 
-/// The fake, loaded.
+/// The loaded fake.
 pub(crate) struct Fake {
     library: Library,
 }
 
 impl Fake {
-    /// The one that the platform loads, which is the same.
+    /// Loads the fake; the platform loads the same library.
     pub(crate) fn load() -> Self {
-        // SAFETY: the fake, which has no initialisers of its own.
+        // SAFETY: the library is the fake, which has no initialisers of its own.
         Self { library: unsafe { Library::new(NAME) }.expect("the fake where the loader looks first") }
     }
 
@@ -106,7 +108,7 @@ impl Fake {
         unsafe { self.library.get(name.as_bytes()) }.expect("a function of the fake")
     }
 
-    /// The next call of `entry` fails: of this thread, if `here`.
+    /// Makes the next call of `entry` fail, only in this thread if `here` is true.
     pub(crate) fn fail(&self, entry: &str, code: u32, here: bool) {
         let entry = CString::new(entry).expect("a name");
         // SAFETY: the type is that of the fake's function; the name is NUL-terminated.
@@ -137,7 +139,7 @@ impl Fake {
         unsafe { self.function::<extern "C" fn(u64)>("fakeHipLimitMemory")(bytes) };
     }
 
-    /// What `hipGetLastError` gives in this thread.
+    /// Returns the result of `hipGetLastError` in this thread.
     pub(crate) fn last_error(&self) -> u32 {
         // SAFETY: the type is that of the function.
         unsafe { self.function::<extern "C" fn() -> u32>("hipGetLastError")() }
@@ -151,7 +153,7 @@ impl Fake {
         Existing { memory, pinned, imported, streams, events, graphs, executables, modules, programs }
     }
 
-    /// Waits until what exists is what is expected: memory is freed by a thread of its own.
+    /// Waits until the existing objects are as expected: memory is freed by a thread of its own.
     pub(crate) fn await_existing(&self, when: &str, expected: Existing) {
         let come = within(Duration::from_secs(60), || self.existing().is_but_for_pinned(expected));
         assert!(come, "{when}: {} instead of {expected}", self.existing());

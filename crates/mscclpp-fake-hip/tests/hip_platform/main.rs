@@ -1,7 +1,7 @@
-//! The HIP platform of `mscclpp-gpu`, on the fake: what it does when a call of the runtime fails, and that it leaves
+//! The HIP platform of `mscclpp-gpu`, on the fake: its behaviour when a call of the runtime fails, and that it leaves
 //! nothing behind.
 //!
-//! Each trial is this program again, with the fake where the dynamic loader looks first.
+//! Each trial starts this program again, with the fake where the dynamic loader looks first.
 
 mod fake;
 mod others;
@@ -20,19 +20,19 @@ use fake::{Existing, Fake};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What comes of a failed call.
+/// The consequence of a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// An error that names the call.
+    /// The operation fails with an error that names the call.
     Error,
-    /// A warning in the log: it was in a `drop`. What was to be taken down is still there.
+    /// The log has a warning, as the call was in a `drop`. The object that was to be destroyed still exists.
     LeftBehind,
-    /// Nothing: the answer is not needed.
+    /// The failure has no consequence: the answer is not needed.
     Nothing,
 }
 use Outcome::{Error as IsError, LeftBehind, Nothing};
 
-/// Calls while the platform and its devices are opened.
+/// The calls while the platform and its devices are opened.
 const OPENING: [(&str, Outcome); 13] = [
     ("hipInit", IsError),
     ("hipGetDeviceCount", IsError),
@@ -45,12 +45,12 @@ const OPENING: [(&str, Outcome); 13] = [
     ("hipGetDevicePropertiesR0600", IsError),
     ("hipThreadExchangeStreamCaptureMode", IsError),
     ("hipStreamCreateWithFlags", IsError),
-    // Of the warming up, which a device does without.
+    // This belongs to the warming up, which a device does without.
     ("hipExtMallocWithFlags", Nothing),
     ("hipFree", LeftBehind),
 ];
 
-/// Calls of what is done with open devices.
+/// The calls while open devices are used.
 const AFTERWARDS: [(&str, Outcome); 57] = [
     ("hipGetDevice", IsError),
     ("hipSetDevice", IsError),
@@ -83,9 +83,9 @@ const AFTERWARDS: [(&str, Outcome); 57] = [
     ("hipStreamGetId", IsError),
     ("hipStreamWriteValue64", IsError),
     ("hipStreamIsCapturing", IsError),
-    // Then the graph keeps nothing alive.
+    // The graph then keeps nothing alive.
     ("hipStreamGetCaptureInfo_v2", Nothing),
-    // The same, of a graph of others.
+    // The same holds for a graph of another library.
     ("hipUserObjectCreate", Nothing),
     ("hipGraphRetainUserObject", Nothing),
     ("hipStreamBeginCapture", IsError),
@@ -155,7 +155,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
 
-/// A trial that is this program again, in the role.
+/// Makes a trial that starts this program again, in that role.
 fn on_the_fake(name: &str, role: &[&str]) -> Trial {
     let role: Vec<String> = role.iter().map(|&word| word.to_owned()).collect();
     let trial = Trial::test(name, move || {
@@ -163,7 +163,7 @@ fn on_the_fake(name: &str, role: &[&str]) -> Trial {
         let role: Vec<&str> = role.iter().map(String::as_str).collect();
         let mut command = child::as_child(&role);
         fake::put_in_place(folder.path(), &mut command)?;
-        // What hiprtc does is done only once for each cache.
+        // Each cache calls hiprtc only once.
         let calls_compiler = role.iter().any(|word| word.starts_with("hiprtc") || *word == "succeed");
         let cache = if calls_compiler { folder.path().join("cache") } else { shared_cache() };
         let output = child::output_within(LIMIT, command.env("MSCCLPP_CACHE_DIR", cache));
@@ -172,7 +172,7 @@ fn on_the_fake(name: &str, role: &[&str]) -> Trial {
             false => Err(Failed::from(String::from_utf8_lossy(&output.stderr).into_owned())),
         }
     });
-    // Where the test program was copied without it.
+    // The trial is ignored if the test program was copied without the fake.
     match fake::is_there() {
         true => trial,
         false => trial.with_kind("the fake is not beside this program").with_ignored_flag(true),
@@ -195,7 +195,7 @@ fn succeeds() {
     assert_eq!(fake.last_error(), 0, "a result was left for hipGetLastError");
 }
 
-/// hipErrorUnknown; hiprtc has no such code.
+/// The code of hipErrorUnknown; hiprtc has no such code.
 const CODE: u32 = 999;
 
 fn fails(entry: &str, when: &str, outcome: &str) {
@@ -203,7 +203,7 @@ fn fails(entry: &str, when: &str, outcome: &str) {
     let theirs = scenario::Exporter::start();
     let plan = |stage| {
         if when == stage {
-            // What other threads do meanwhile, such as to free memory, gives no error here.
+            // A failure in another thread, such as one that frees memory, gives no error here.
             fake.fail(entry, CODE, outcome == "Error");
         }
     };
@@ -222,7 +222,7 @@ fn fails(entry: &str, when: &str, outcome: &str) {
         _ => panic!("{entry}: {outcome} was expected, not {result:?}"),
     }
     assert_eq!(fake.last_error(), 0, "a result was left for hipGetLastError");
-    // The devices are as good as before. What the failed run left to be taken down later is gone then, too.
+    // The devices are as good as before. Objects that the failed run left to be destroyed later are gone then, too.
     let devices = scenario::open().expect("devices");
     scenario::run(&devices, &theirs).expect("the scenario after the failure");
     let left = if outcome == "LeftBehind" { Existing::of_destructor(entry) } else { Existing::default() };
@@ -243,7 +243,7 @@ fn runs_out_of_memory() {
         }
         other => panic!("{other:?}"),
     }
-    // What was dropped is there for the next, though another thread frees it.
+    // Memory that was dropped is there for the next allocation, though another thread frees it.
     for _ in 0..20 {
         drop(gpu.allocate(LIMIT / 4 * 3).expect("memory that was dropped before"));
     }
@@ -281,7 +281,7 @@ fn gives_pinned_memory_back() {
     assert_eq!(fake.existing().pinned, 0, "what has no address on the device is freed");
     fake.fail("hipHostGetDevicePointer", CODE, false);
     fake.fail("hipHostFree", CODE, false);
-    // The failure that matters is the first.
+    // The first failure is the one that is reported.
     fails("hipHostGetDevicePointer");
     assert_eq!(fake.existing().pinned, 1);
     let one: PinnedBuffer = gpu.allocate_pinned(64).expect("pinned memory");

@@ -42,7 +42,7 @@ impl Theirs {
     }
 
     fn stream(&self, gpu: &Gpu) -> Result<Stream> {
-        // SAFETY: it lives as long as `self`, which outlives the streams of these tests.
+        // SAFETY: the stream lives as long as `self`, which outlives the streams of these tests.
         unsafe { Stream::from_raw(gpu, self.raw) }
     }
 }
@@ -58,7 +58,7 @@ fn kernel(gpu: &Gpu) -> Result<Kernel> {
     Module::load(gpu, &SOURCE)?.kernel("add")
 }
 
-/// The stream is given by its handle for each launch, as from Python.
+/// Launches on a stream that is given by its handle for each launch, as from Python.
 pub(crate) fn launches(fake: &Fake) -> Result<()> {
     let gpu = Platform::Hip.gpu(0)?;
     let (kernel, theirs) = (kernel(&gpu)?, Theirs::new(&gpu));
@@ -86,17 +86,17 @@ pub(crate) fn launches(fake: &Fake) -> Result<()> {
     }
     assert_eq!(calls(), before, "{made:?}");
 
-    // What is given new each time goes again while launches go on, in whatever value of the stream.
+    // Arguments that are new each time are released while launches go on, whichever value of the stream they use.
     drop(kept);
     until("a later launch to let go of what earlier ones needed", || {
         let new = args().and_then(|args| launch(&theirs.stream(&gpu)?, &args));
         new.expect("a launch");
         Arc::strong_count(&sentinel) < 5
     });
-    // Whoever waits lets go of the rest.
+    // A wait releases the rest.
     theirs.stream(&gpu)?.synchronize()?;
     assert_eq!(Arc::strong_count(&sentinel), 1);
-    // Also of what is behind the last event.
+    // This also holds for launches after the last event.
     let kept = args()?;
     launch(&theirs.stream(&gpu)?, &kept)?;
     launch(&theirs.stream(&gpu)?, &kept)?;
@@ -106,8 +106,8 @@ pub(crate) fn launches(fake: &Fake) -> Result<()> {
     Ok(())
 }
 
-/// A graph that another library captures, with three launches: `with` gets it and its executable, when the arguments and the kernel are gone, and before both are
-/// destroyed.
+/// Captures a graph with three launches as another library does. Calls `with` with the graph's executable, when the
+/// arguments and the kernel are gone, and before graph and executable are destroyed.
 pub(crate) fn captured(
     gpu: &Gpu,
     args: KernelArgs,
@@ -158,7 +158,7 @@ pub(crate) fn captures(fake: &Fake) -> Result<()> {
     Ok(())
 }
 
-/// An object through which waits fail, as far as it was told.
+/// An object whose waits have failed if `is_lost` says so.
 #[derive(Default)]
 struct Lost {
     is_lost: AtomicBool,
@@ -176,7 +176,8 @@ impl KernelObject for Lost {
     }
 }
 
-/// On streams of all kinds, launches let go of an object in some way, and a synchronize tells of it.
+/// Checks on streams of all kinds that a synchronize reports the failure of an object that launches have released in
+/// some way.
 pub(crate) fn lost_waits() -> Result<()> {
     let gpu = Platform::Hip.gpu(0)?;
     let (kernel, theirs, words) = (kernel(&gpu)?, Theirs::new(&gpu), gpu.allocate(BYTES)?);
@@ -196,7 +197,7 @@ pub(crate) fn lost_waits() -> Result<()> {
         ("later launches", &|stream, lost| {
             until("a later launch to look", || {
                 launch(stream, &Arc::default()).expect("a launch");
-                // One is here, and one waits to be asked.
+                // One reference is here, and one belongs to the object that waits to be asked.
                 Arc::strong_count(lost) == 2 && gpu.allocate(8).is_ok() && stream.query().expect("a query")
             });
             Ok(())
@@ -207,7 +208,7 @@ pub(crate) fn lost_waits() -> Result<()> {
             stream.begin_capture()?;
             launch(stream, lost)?;
             let graph = stream.end_capture()?;
-            // SAFETY: it keeps what it needs.
+            // SAFETY: the graph keeps the objects it needs.
             unsafe { graph.launch(stream) }
         }),
     ];

@@ -1,4 +1,4 @@
-//! A program that calls all entry points of the runtime that the platform has a use for.
+//! A program that calls all entry points of the runtime that the platform uses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub(crate) const SOURCE: KernelSource<'_> = KernelSource::new(
     "#,
 );
 
-/// Another process, which has exported memory.
+/// Another process that has exported memory.
 pub(crate) struct Exporter {
     _process: Child,
     handle: [u8; 64],
@@ -46,7 +46,7 @@ impl Exporter {
     }
 }
 
-/// The other process.
+/// Plays the other process.
 pub(crate) fn export() {
     let gpu = Platform::Hip.gpu(0).expect("a device");
     let buffer = gpu.allocate(BYTES).expect("memory");
@@ -58,15 +58,15 @@ pub(crate) fn export() {
     await_end();
 }
 
-/// Device 1, so that it is not the thread's, and device 0.
+/// Opens device 1, which is not the thread's current one, and device 0.
 pub(crate) fn open() -> Result<[Gpu; 2]> {
     Platform::Hip.device_count()?;
     Ok([Platform::Hip.gpu(1)?, Platform::Hip.current_gpu()?])
 }
 
-/// What exists when everything was dropped: each device has a stream of its own.
+/// Returns the objects that exist when everything was dropped: each device has a stream of its own.
 pub(crate) fn at_the_end(devices: &[Gpu]) -> Existing {
-    // The module that was loaded last.
+    // The module is the one that was loaded last.
     Existing { streams: devices.len() as u64, modules: 1, ..Existing::default() }
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn run(devices: &[Gpu; 2], theirs: &Exporter) -> Result<()> {
     events(gpu, &stream)?;
     kernels(gpu, &stream)?;
     crate::others::captured(gpu, KernelArgs::new().with(&gpu.allocate(BYTES)?).with(1u64), |_, _| Ok(()))?;
-    // An allocation lets go of what the graph had, the module among it.
+    // An allocation releases the objects that the graph kept, the module among them.
     gpu.allocate(BYTES)?;
     // Loading unloads the module of `kernels`.
     Module::load(gpu, &SOURCE)?;
@@ -106,7 +106,7 @@ fn memory(gpu: &Gpu, other: &Gpu, theirs: &Exporter) -> Result<()> {
     // SAFETY: the buffer lives.
     unsafe {
         other.enable_access(gpu, buffer.ptr(), BYTES)?;
-        // Once is enough, and twice no error.
+        // One call is enough, and two are no error.
         other.enable_access(gpu, buffer.ptr(), BYTES)?;
         let export = gpu.export(buffer.ptr().add(8), 16)?;
         assert_eq!((export.allocation_size, export.offset), (BYTES, 8));
@@ -115,7 +115,7 @@ fn memory(gpu: &Gpu, other: &Gpu, theirs: &Exporter) -> Result<()> {
     let handle = ExportHandle::IpcHandle(theirs.handle);
     let imported = gpu.import(&handle, BYTES)?;
     let stream = gpu.stream()?;
-    // SAFETY: both have as many bytes, and live until the stream has been waited for.
+    // SAFETY: both have that many bytes, and live until the stream has been waited for.
     unsafe { stream.copy(buffer.ptr(), imported.ptr(), BYTES)? };
     stream.synchronize()?;
     buffer.read(0, &mut back)?;
@@ -142,7 +142,7 @@ fn events(gpu: &Gpu, stream: &Stream) -> Result<()> {
     let mut back = [0; 8];
     buffer.read(0, &mut back)?;
     assert_eq!(u64::from_ne_bytes(back), 7);
-    // SAFETY: a live stream.
+    // SAFETY: the stream lives.
     let same = unsafe { Stream::from_raw(gpu, stream.raw())? };
     assert!(same.query()?);
     Ok(())
@@ -180,8 +180,8 @@ fn kernels(gpu: &Gpu, stream: &Stream) -> Result<()> {
     Ok(())
 }
 
-/// What launches on the default stream needed, and on streams that are gone, goes when somebody notices that they are
-/// complete.
+/// Checks that objects kept for launches, on the default stream and on streams that were dropped, are released when
+/// the launches are seen to be complete.
 pub(crate) fn lets_go_of_what_was_launched() -> Result<()> {
     let gpu = Platform::Hip.gpu(0)?;
     let kernel = Module::load(&gpu, &SOURCE)?.kernel("add")?;
@@ -201,7 +201,7 @@ pub(crate) fn lets_go_of_what_was_launched() -> Result<()> {
     assert_eq!(kept(), 0, "so does who waits for the device");
 
     launch(&gpu.default_stream()?)?;
-    // SAFETY: the default stream.
+    // SAFETY: the handle is that of the default stream.
     unsafe { Stream::from_raw(&gpu, gpu.default_stream()?.raw())? }.synchronize()?;
     assert_eq!(kept(), 0, "by its handle it is the same stream");
 

@@ -30,7 +30,7 @@ use crate::{
 /// ```
 /// # use mscclpp_core::{Connection, RegisteredMemory, Result, Semaphore};
 ///
-/// Sends all of `ours` in chunks, and signals when all of it has arrived.
+/// /// Sends all of `ours` in chunks, and signals when all of it has arrived.
 /// fn send(
 ///     connection: &Connection,
 ///     semaphore: &Semaphore,

@@ -11,7 +11,7 @@
 //! use mscclpp_gpu::Gpu;
 //! use mscclpp_proxy::{PortChannel, ProxyService};
 //!
-//! `theirs` was registered by the peer, `ours` by us, both for the transport of the semaphore's connection.
+//! /// `theirs` was registered by the peer, `ours` by us, both for the transport of the semaphore's connection.
 //! fn channel(
 //!     gpu: &Gpu,
 //!     semaphore: &Semaphore,

@@ -380,7 +380,7 @@ mod tests {
         let mut fifo = fifo(2).unwrap();
         assert_eq!([0, 1].map(|n| push(&fifo, n, 0).raw()), [0, 1]);
         assert_eq!(push(&fifo, 2, 10), FifoHandle::FAILED);
-        // What came before the hole still counts.
+        // Triggers before the hole still count.
         for n in [0, 1] {
             fifo.check().unwrap();
             assert_eq!(fifo.poll(), Some(numbered(n)));

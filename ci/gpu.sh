@@ -10,7 +10,7 @@
 #   hold      the benchmarks: no row that is held has fallen
 #   sanitize  compute-sanitizer over some of the tests
 #
-# MSCCLPP_PLATFORM=host runs them on simulated devices. Further variables:
+# MSCCLPP_PLATFORM=sim runs them on simulated devices. Further variables:
 #
 #   GPU_OUT=FOLDER        where logs go, and what was measured   [target/gpu]
 #   GPU_JOBS=N            test programs at a time                [a sixth of the cores]

@@ -5,7 +5,7 @@
 set -eu
 
 bench=bin-mscclpp-bench-mscclpp-bench
-export MSCCLPP_PLATFORM=host MSCCLPP_IB_TIMEOUT=14
+export MSCCLPP_PLATFORM=sim MSCCLPP_IB_TIMEOUT=14
 sizes=${SIZES:-"65536 262144 1048576 4194304 16777216"}
 repeats=${REPEATS:-3}
 figures=/tmp/figures

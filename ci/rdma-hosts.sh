@@ -2,7 +2,7 @@
 # over InfiniBand, with both kinds of signals. Results are compared bit by bit.
 set -eu
 
-export MSCCLPP_PLATFORM=host
+export MSCCLPP_PLATFORM=sim
 port=25600
 for mode in host host-no-atomic; do
     export MSCCLPP_IBV_MODE=$mode

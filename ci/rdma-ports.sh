@@ -3,7 +3,7 @@
 # each: CUDA IPC within a host, InfiniBand between them, and memory that is registered for both.
 set -eu
 
-export MSCCLPP_PLATFORM=host
+export MSCCLPP_PLATFORM=sim
 rank() { timeout 100 example-mscclpp-bidir_port_channel 10.77.0.1:25505 "$1" 0 "$2"; }
 mesh() { timeout 100 example-mscclpp-mesh_port_channels 10.77.0.1:25506 $((2 * MSCCLPP_VM_HOST + $1)) "$1" 4 IB0; }
 

@@ -75,7 +75,7 @@ step_headers() {
 # have to do. That it finds its mutants is among the tests of the workspace, which `readme` runs.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
-    clean_of_races -p mscclpp --test kernels --test kernels_on_host --test mesh --test arguments --test blocks --test ring
+    clean_of_races -p mscclpp --test kernels --test kernels_on_sim --test mesh --test arguments --test blocks --test ring
     clean_of_races -p mscclpp --test packets -- flags_change
     clean_of_races -p mscclpp-collectives --test calls --test failing_calls --test rows_calls --test symmetric --test replays
     races_of_seeds 3 "" -p mscclpp-cuda-ipc
@@ -91,7 +91,7 @@ step_races_all() {
     clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test hosts
     local example
     for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do
-        MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo run -p mscclpp-collectives --example "$example"
+        MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"
     done
     clean_of_races -p mscclpp-proxy
     clean_of_races -p mscclpp-bench --test runs
@@ -104,7 +104,7 @@ step_races_all() {
 # Tests under the detector. Those that are skipped ask for races: docs/src/races.md.
 clean_of_races() {
     [[ " $* " == *" -- "* ]] || set -- "$@" --
-    MSCCLPP_PLATFORM=host MSCCLPP_HOST_RACES=1 cargo test "$@" \
+    MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo test "$@" \
         --skip a_ring_without_one_kernel_names --skip signals_that_do_not_wait_for_their_turn \
         --skip packets_of_ports_go_back_and_forth
 }
@@ -117,12 +117,12 @@ races_of_seeds() {
     cargo test --quiet --no-run "$@" --test conformance
     export -f clean_of_races
     seq "$seeds" | xargs -P "$(nproc)" -I SEED bash -c '
-        export MSCCLPP_HOST_SCHEDULE=SEED
-        clean_of_races --quiet "$@" || { echo "with MSCCLPP_HOST_SCHEDULE=SEED"; exit 1; }' \
+        export MSCCLPP_SIM_SCHEDULE=SEED
+        clean_of_races --quiet "$@" || { echo "with MSCCLPP_SIM_SCHEDULE=SEED"; exit 1; }' \
         races "$@" --test conformance -- --test-threads=1 $cases
 }
 
-# The tests of the crates with unsafe code under AddressSanitizer. Kernels are compiled without it: the Host platform checks each of
+# The tests of the crates with unsafe code under AddressSanitizer. Kernels are compiled without it: the simulated platform checks each of
 # their accesses itself.
 step_sanitizers() {
     command -v c++ > /dev/null || install_packages g++
@@ -135,7 +135,7 @@ step_sanitizers() {
     # a test looks at that. detect_leaks: fakes of drivers keep what was given back, to notice who uses it then; what is left
     # behind is counted by tests of its own (`resources`).
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitizers \
-        ASAN_OPTIONS=abort_on_error=1:detect_leaks=0 MSCCLPP_PLATFORM=host \
+        ASAN_OPTIONS=abort_on_error=1:detect_leaks=0 MSCCLPP_PLATFORM=sim \
         cargo test --target "$host" --tests "${packages[@]}" --features corosensei/sanitizer
 }
 
@@ -307,7 +307,7 @@ simulated() { cargo test -p mscclpp-bootstrap --release --features simulation --
 
 # Collectives, bit by bit: every kind with every type, operation, way, count and place; 10^5 replays on ranks that come late.
 step_collectives() {
-    MSCCLPP_PLATFORM=host cargo test -p mscclpp-collectives --release --test oracle --test replays -- --ignored
+    MSCCLPP_PLATFORM=sim cargo test -p mscclpp-collectives --release --test oracle --test replays -- --ignored
 }
 
 # Two minutes of small and large writes over Ethernet, byte by byte.

@@ -58,8 +58,8 @@ try() {
     (
         cd "$venv"
         # Nothing of this machine but the environment of Python: not even a shell's commands.
-        env -i PATH="$PWD/bin" HOME="$PWD" MSCCLPP_PLATFORM=host MSCCLPP_CACHE_DIR="$PWD/cache" bin/python wheel_user.py without
-        env -i PATH=/usr/bin:/bin HOME="$PWD" MSCCLPP_PLATFORM=host MSCCLPP_CACHE_DIR="$PWD/cache" bin/python wheel_user.py with
+        env -i PATH="$PWD/bin" HOME="$PWD" MSCCLPP_PLATFORM=sim MSCCLPP_CACHE_DIR="$PWD/cache" bin/python wheel_user.py without
+        env -i PATH=/usr/bin:/bin HOME="$PWD" MSCCLPP_PLATFORM=sim MSCCLPP_CACHE_DIR="$PWD/cache" bin/python wheel_user.py with
     )
     echo "$(basename "$file") works with $("$venv/bin/python" --version)"
 }

@@ -110,33 +110,33 @@ pub const C_HEADERS: &[(&str, &str)] = &[
     ("string.h", include_str!("../c_headers/string.h")),
 ];
 
-/// What kernels are compiled with on the Host platform, beside [`HEADERS`]: what a CUDA compiler knows by itself, and the
+/// What kernels are compiled with on the simulated platform, beside [`HEADERS`]: what a CUDA compiler knows by itself, and the
 /// headers of CUDA that kernels include.
-pub const HOST_HEADERS: &[(&str, &str)] = &[
-    ("assert.h", include_str!("../host/assert.h")),
-    ("cooperative_groups.h", include_str!("../host/cooperative_groups.h")),
-    ("cuda.h", include_str!("../host/cuda.h")),
-    ("cuda_bf16.h", include_str!("../host/cuda_bf16.h")),
-    ("cuda_fp16.h", include_str!("../host/cuda_fp16.h")),
-    ("cuda_fp8.h", include_str!("../host/cuda_fp8.h")),
-    ("cuda_runtime.h", include_str!("../host/cuda_runtime.h")),
-    ("cuda_runtime_api.h", include_str!("../host/cuda_runtime_api.h")),
-    ("device_launch_parameters.h", include_str!("../host/device_launch_parameters.h")),
-    ("mscclpp_host/atomics.hpp", include_str!("../host/mscclpp_host/atomics.hpp")),
-    ("mscclpp_host/floats.hpp", include_str!("../host/mscclpp_host/floats.hpp")),
-    ("mscclpp_host/integers.hpp", include_str!("../host/mscclpp_host/integers.hpp")),
-    ("mscclpp_host/intrinsics.hpp", include_str!("../host/mscclpp_host/intrinsics.hpp")),
-    ("mscclpp_host/memory.hpp", include_str!("../host/mscclpp_host/memory.hpp")),
-    ("mscclpp_host/narrow.hpp", include_str!("../host/mscclpp_host/narrow.hpp")),
-    ("mscclpp_host/narrow_types.inl", include_str!("../host/mscclpp_host/narrow_types.inl")),
-    ("mscclpp_host/races.cpp", include_str!("../host/mscclpp_host/races.cpp")),
-    ("mscclpp_host/races.hpp", include_str!("../host/mscclpp_host/races.hpp")),
-    ("mscclpp_host/runtime.hpp", include_str!("../host/mscclpp_host/runtime.hpp")),
-    ("mscclpp_host/trace.cpp", include_str!("../host/mscclpp_host/trace.cpp")),
-    ("mscclpp_host/vector_types.hpp", include_str!("../host/mscclpp_host/vector_types.hpp")),
-    ("mscclpp_host/warp.hpp", include_str!("../host/mscclpp_host/warp.hpp")),
-    ("vector_functions.h", include_str!("../host/vector_functions.h")),
-    ("vector_types.h", include_str!("../host/vector_types.h")),
+pub const SIM_HEADERS: &[(&str, &str)] = &[
+    ("assert.h", include_str!("../sim/assert.h")),
+    ("cooperative_groups.h", include_str!("../sim/cooperative_groups.h")),
+    ("cuda.h", include_str!("../sim/cuda.h")),
+    ("cuda_bf16.h", include_str!("../sim/cuda_bf16.h")),
+    ("cuda_fp16.h", include_str!("../sim/cuda_fp16.h")),
+    ("cuda_fp8.h", include_str!("../sim/cuda_fp8.h")),
+    ("cuda_runtime.h", include_str!("../sim/cuda_runtime.h")),
+    ("cuda_runtime_api.h", include_str!("../sim/cuda_runtime_api.h")),
+    ("device_launch_parameters.h", include_str!("../sim/device_launch_parameters.h")),
+    ("mscclpp_sim/atomics.hpp", include_str!("../sim/mscclpp_sim/atomics.hpp")),
+    ("mscclpp_sim/floats.hpp", include_str!("../sim/mscclpp_sim/floats.hpp")),
+    ("mscclpp_sim/integers.hpp", include_str!("../sim/mscclpp_sim/integers.hpp")),
+    ("mscclpp_sim/intrinsics.hpp", include_str!("../sim/mscclpp_sim/intrinsics.hpp")),
+    ("mscclpp_sim/memory.hpp", include_str!("../sim/mscclpp_sim/memory.hpp")),
+    ("mscclpp_sim/narrow.hpp", include_str!("../sim/mscclpp_sim/narrow.hpp")),
+    ("mscclpp_sim/narrow_types.inl", include_str!("../sim/mscclpp_sim/narrow_types.inl")),
+    ("mscclpp_sim/races.cpp", include_str!("../sim/mscclpp_sim/races.cpp")),
+    ("mscclpp_sim/races.hpp", include_str!("../sim/mscclpp_sim/races.hpp")),
+    ("mscclpp_sim/runtime.hpp", include_str!("../sim/mscclpp_sim/runtime.hpp")),
+    ("mscclpp_sim/trace.cpp", include_str!("../sim/mscclpp_sim/trace.cpp")),
+    ("mscclpp_sim/vector_types.hpp", include_str!("../sim/mscclpp_sim/vector_types.hpp")),
+    ("mscclpp_sim/warp.hpp", include_str!("../sim/mscclpp_sim/warp.hpp")),
+    ("vector_functions.h", include_str!("../sim/vector_functions.h")),
+    ("vector_types.h", include_str!("../sim/vector_types.h")),
 ];
 
 /// A kernel of this repository with its PTX; `bulk` if there is also PTX that uses bulk copies, `only bulk` if there is no other.
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn every_header_is_embedded() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-        for (folder, embedded) in [("include", HEADERS), ("c_headers", C_HEADERS), ("host", HOST_HEADERS)] {
+        for (folder, embedded) in [("include", HEADERS), ("c_headers", C_HEADERS), ("sim", SIM_HEADERS)] {
             for path in files(&root.join(folder)) {
                 let name = path.strip_prefix(root.join(folder)).unwrap().to_str().unwrap().to_owned();
                 assert!(embedded.iter().any(|(known, _)| *known == name), "{name} is not in the list");

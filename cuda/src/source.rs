@@ -1,6 +1,6 @@
 /// The code of a module, for every platform: CUDA C++, and PTX if it was compiled before.
 ///
-/// CUDA takes the PTX if there is some, and else compiles with NVRTC; the Host platform compiles the same text with a C++
+/// CUDA takes the PTX if there is some, and else compiles with NVRTC; the simulated platform compiles the same text with a C++
 /// compiler. The headers of the device API are always there, so `#include <mscclpp/memory_channel_device.hpp>` works.
 /// Kernels must be `extern "C"` to be found by their name.
 ///

@@ -57,7 +57,7 @@ fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed>
         .arg("-I")
         .arg(package.join("include"))
         .arg("-I")
-        .arg(package.join("host"))
+        .arg(package.join("sim"))
         .arg("-include")
         .arg(emulation.join("emulation.hpp"))
         .arg(emulation.join(program).with_extension("cpp"))

@@ -23,7 +23,7 @@ pub(crate) struct BlockOnDevice<'a> {
 
 impl Block {
     pub(crate) fn on<'a>(&self, pair: &'a Pair, known: Known) -> Result<BlockOnDevice<'a>> {
-        let default = if pair.gpu.platform() == Platform::Host { 32 } else { 1024 };
+        let default = if pair.gpu.platform() == Platform::Sim { 32 } else { 1024 };
         let threads = self.threads.unwrap_or(default);
         Ok(BlockOnDevice { pair, threads, mismatches: pair.gpu.allocate(8)?, known })
     }

@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_wrong_byte_anywhere_is_noticed() -> Result<()> {
         for len in [1usize, 8, 1000, CHUNK + 3] {
-            let buffer = Platform::Host.gpu(0)?.allocate(len as u64 + 2 * GUARD + 64)?;
+            let buffer = Platform::Sim.gpu(0)?.allocate(len as u64 + 2 * GUARD + 64)?;
             let destination = Destination { memory: &buffer, offset: GUARD + 64 };
             let expected = random_bytes(7, len);
             destination.poison(len as u64)?;

@@ -45,7 +45,7 @@ impl Pushing {
     /// By default.
     fn per_thread(self, platform: Platform, threads: u32) -> u32 {
         match (platform, self) {
-            (Platform::Host, _) => 20,
+            (Platform::Sim, _) => 20,
             (_, Self::AndSync) => 1000,
             (_, Self::Pipelined) => 1_000_000 / threads,
         }
@@ -109,7 +109,7 @@ fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, 
         }
     }
     let counted = times.get(options.warmup as usize..).filter(|counted| counted.len() == repeats);
-    let known = if platform == Platform::Host { (None, None) } else { pushing.known(threads) };
+    let known = if platform == Platform::Sim { (None, None) } else { pushing.known(threads) };
     let row = Row::new("fifo", pushing.name(), (threads.into(), SizeOf::Threads), per_thread, repeats);
     Ok(row.with(counted.and_then(|times| Times::of(times.to_vec())), known))
 }

@@ -47,7 +47,7 @@ const OWN: [Own; 15] = [
 /// Printed below the help of the program and of each workload.
 pub(crate) const COLUMNS: &str = "\
 Columns:
-  platform  cuda; host: devices simulated on the CPU; cpu: no device involved
+  platform  cuda; sim: devices simulated on the CPU; cpu: no device involved
   workload, variant
             what ran; for memory workloads the kind of packet and the roles of the blocks, the kind of
             barriers, blocks x threads

@@ -1,7 +1,7 @@
 //! `mscclpp-bench`: the workloads of this project, each by its name.
 //!
 //! Every row says where it ran, is checked for correctness, and gives the median of its repeats with minimum and
-//! maximum. Rows of the platform `host` are devices simulated on the CPU: good for seeing regressions, never a GPU's
+//! maximum. Rows of the platform `sim` are devices simulated on the CPU: good for seeing regressions, never a GPU's
 //! speed.
 
 mod bare_verbs;
@@ -63,7 +63,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 /// Benchmarks of mscclpp.
 ///
 /// Each workload is called by its name, checks its results, and prints one row for each size and variant. On a machine
-/// without GPUs, workloads run on devices simulated on the CPU (platform `host`), whose times say nothing about GPUs.
+/// without GPUs, workloads run on devices simulated on the CPU (platform `sim`), whose times say nothing about GPUs.
 /// On a machine with a single GPU, the two processes of a workload take turns on it, some milliseconds each, and the
 /// times show that. `doctor` says what a machine can do at all, and why it cannot do the rest.
 #[derive(Parser)]

@@ -71,7 +71,7 @@ impl Measuring {
     /// Of messages of that size.
     pub(crate) fn rounds(&self, pair: &Pair, bytes: u64) -> u32 {
         let budget = match pair.gpu.platform() {
-            Platform::Host => BYTES_OF_A_TIME / 1000,
+            Platform::Sim => BYTES_OF_A_TIME / 1000,
             _ => BYTES_OF_A_TIME,
         };
         // At most `most_rounds`, which fits.

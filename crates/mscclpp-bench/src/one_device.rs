@@ -22,7 +22,7 @@ pub(crate) struct OneDevice {
 
 impl OneDevice {
     pub(crate) fn open(&self) -> Result<Gpu> {
-        Ok(Platform::detect_or_host()?.gpu(self.device)?)
+        Ok(Platform::detect_or_sim()?.gpu(self.device)?)
     }
 }
 

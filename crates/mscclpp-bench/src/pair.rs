@@ -57,7 +57,7 @@ impl Pair {
                 format!("--devices has {} numbers: give one for each of {count} ranks", ids.len()).into()
             );
         }
-        let platform = Platform::detect_or_host()?;
+        let platform = Platform::detect_or_sim()?;
         // The other ranks are started before this process has touched a device.
         let ranks = Ranks::join_of(count, context(platform), joining)?;
         let id = match &devices.devices {
@@ -123,7 +123,7 @@ impl Pair {
     /// slices of some 2 ms, so there a round takes two of these at least.
     pub(crate) fn most_rounds(&self) -> u32 {
         match self.gpu.platform() {
-            Platform::Host => 20,
+            Platform::Sim => 20,
             _ if self.share_devices() => 10,
             _ => 1000,
         }

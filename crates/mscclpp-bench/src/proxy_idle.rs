@@ -37,7 +37,7 @@ const GOALS: [f64; 2] = [0.05, 600.0];
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let gpu = options.on.open()?;
-    let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Host { 3 } else { 7 });
+    let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Sim { 3 } else { 7 });
     let fifo_size = Fifo::DEFAULT_SIZE;
     let spoil = options.on.spoil;
     let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };

@@ -49,7 +49,7 @@ enum Variant {
 }
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    let on_host = Platform::detect_or_host()? == Platform::Host;
+    let on_host = Platform::detect_or_sim()? == Platform::Sim;
     let (default, hidden): (&[u32], u32) =
         if on_host { (&[1, 4, 16], 1024) } else { (&[1, 4, 16, 64, 256], 8192) };
     let rows = if options.rows.is_empty() { default } else { &options.rows };

@@ -95,7 +95,7 @@ fn run(library: &str, behaviour: &str, arguments: &[&str]) -> Result<Run, Failed
     let mut command = Command::new(program());
     command.args(arguments).arg("--compare").arg(libraries.path(library)).arg("--json").arg(&json);
     // NCCL's own, if somebody has set it, would be seen in the log.
-    command.env_remove("NCCL_NVLS_ENABLE").env("MSCCLPP_PLATFORM", "host");
+    command.env_remove("NCCL_NVLS_ENABLE").env("MSCCLPP_PLATFORM", "sim");
     if let Some((name, value)) = behaviour.split_once('=') {
         command.env(name, value);
     }

@@ -28,8 +28,8 @@ const SECTIONS: [&str; 11] = [
 const TABLES: [&str; 4] = ["exports", "peers", "gpu_direct", "loopback"];
 /// As if nothing but the CPU were there.
 const NOTHING: [(&str, &str); 5] = [
-    ("MSCCLPP_PLATFORM", "host"),
-    ("MSCCLPP_HOST_PEER_ACCESS", "none"),
+    ("MSCCLPP_PLATFORM", "sim"),
+    ("MSCCLPP_SIM_PEER_ACCESS", "none"),
     ("MSCCLPP_IBV_SO", "/nowhere/libibverbs.so.1"),
     ("MSCCLPP_NVRTC_SO", "/nowhere/libnvrtc.so.12"),
     ("MSCCLPP_CXX", "/nowhere/c++"),
@@ -61,7 +61,7 @@ fn doctor(options: &[&str], environment: &[(&str, &str)]) -> Result<(String, Opt
             command.env_remove(name);
         }
     }
-    command.arg("doctor").args(options).envs(environment.iter().copied()).env("MSCCLPP_HOST_DEVICES", "3");
+    command.arg("doctor").args(options).envs(environment.iter().copied()).env("MSCCLPP_SIM_DEVICES", "3");
     let output = output_within(2 * LIMIT, &mut command);
     Ok((String::from_utf8(output.stdout)?, output.status.code()))
 }
@@ -130,7 +130,7 @@ fn text_and_json() -> Result<(), Failed> {
 
 fn simulated_devices() -> Result<(), Failed> {
     let report = json(&NOTHING[..1])?;
-    assert_eq!(finding(&report, "platform", "host")?["facts"]["chosen"], true);
+    assert_eq!(finding(&report, "platform", "sim")?["facts"]["chosen"], true);
     assert_eq!(findings(&report, "devices").len(), 3);
     assert_eq!(finding(&report, "devices", "host 2")?["facts"]["id"], 2);
     assert_eq!(count(&report, "peers", "ok"), 6);
@@ -156,7 +156,7 @@ fn nothing() -> Result<(), Failed> {
     for (section, item, status, reason, remedy) in [
         ("rdma", "libibverbs", "unavailable", "/nowhere/libibverbs.so.1", "ibverbs-providers"),
         ("rdma", "IB0 to IB7", "unavailable", "library", "libibverbs"),
-        ("peers", "0 to 1", "unavailable", "MSCCLPP_HOST_PEER_ACCESS", "Ethernet"),
+        ("peers", "0 to 1", "unavailable", "MSCCLPP_SIM_PEER_ACCESS", "Ethernet"),
         ("compilers", "C++", "problem", "/nowhere/c++", "g++"),
     ] {
         let finding = finding(&report, section, item)?;
@@ -203,7 +203,7 @@ fn malformed() -> Result<(), Failed> {
 }
 
 fn no_such_device() -> Result<(), Failed> {
-    let report = json(&[("MSCCLPP_PLATFORM", "host"), ("MSCCLPP_HCA_DEVICES", "mlx5_77")])?;
+    let report = json(&[("MSCCLPP_PLATFORM", "sim"), ("MSCCLPP_HCA_DEVICES", "mlx5_77")])?;
     let choice = finding(&report, "rdma", "IB0 to IB7")?;
     assert_eq!(choice["status"], "problem", "{choice}");
     let with_library = finding(&report, "rdma", "libibverbs")?["status"] == "ok";

@@ -42,9 +42,9 @@ fn rank(bootstrap: LocalBootstrap, platform: Platform, count: usize) -> Outcome 
 }
 
 fn main() -> Outcome {
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     let (ranks, count) = match platform {
-        Platform::Host => (4, 100_000),
+        Platform::Sim => (4, 100_000),
         _ => (platform.device_count()?.min(MAX_RANKS), 10_000_000),
     };
     let threads: Vec<_> = LocalBootstrap::group(ranks)

@@ -69,7 +69,7 @@ fn rank(bootstrap: LocalBootstrap, platform: Platform) -> Outcome {
 }
 
 fn main() -> Outcome {
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     let threads: Vec<_> = LocalBootstrap::group(RANKS)
         .into_iter()
         .map(|bootstrap| thread::spawn(move || rank(bootstrap, platform)))

@@ -107,7 +107,7 @@ fn close(found: &[f16], expected: &[f32], error: f32) {
 }
 
 fn main() -> Outcome {
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     let threads: Vec<_> = LocalBootstrap::group(RANKS)
         .into_iter()
         .map(|bootstrap| thread::spawn(move || rank(bootstrap, platform)))

@@ -216,7 +216,7 @@ impl Inner {
 
     /// Of a block that moves messages, at most.
     pub(crate) fn threads(&self) -> u32 {
-        if self.gpu.platform() == Platform::Host { 32 } else { 512 }
+        if self.gpu.platform() == Platform::Sim { 32 } else { 512 }
     }
 
     /// `request` is what the plan is for; none for a step of something larger, which no [`Algorithm`] does.

@@ -54,7 +54,7 @@ use crate::{
 /// use mscclpp_collectives::{Collectives, DeviceSlice, ReduceOp};
 ///
 /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp_collectives::Error> {
-/// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+/// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
 /// # let rank = comm.bootstrap().rank();
 /// let gpu = comm.context().gpu(rank)?;
 /// let collectives = Collectives::new(&comm, &gpu)?;
@@ -304,7 +304,7 @@ impl Collectives {
         let (inner, ranks) = (&*self.inner, self.n_ranks());
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped))
-                if ranks > 1 && mapped.devices != Devices::Host =>
+                if ranks > 1 && mapped.devices != Devices::Sim =>
             {
                 let question = inner.question(mapped, &plan, inner.engines(&plan).is_some());
                 let choice = inner.choose(&question);
@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn a_group_asks_for_what_all_asked_for() {
         let bootstrap = LocalBootstrap::group(1).remove(0);
-        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
         let gpu = comm.context().gpu(0).unwrap();
         let asked = |collectives: &Collectives| {
             let Inner { max_blocks, calls_at_once, overlap, budget, .. } = *collectives.inner;

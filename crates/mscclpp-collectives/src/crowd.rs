@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn those_that_live_are_counted() {
-        let gpu = Platform::Host.gpu(7).expect("a simulated device");
+        let gpu = Platform::Sim.gpu(7).expect("a simulated device");
         let (first, count) = Counted::on(&gpu);
         assert_eq!(count, 1);
         let (_second, count) = Counted::on(&gpu);

@@ -128,7 +128,7 @@ elements! {
 /// ```
 /// # use mscclpp::Platform;
 /// # use mscclpp_collectives::DeviceSlice;
-/// let gpu = Platform::Host.gpu(0)?;
+/// let gpu = Platform::Sim.gpu(0)?;
 /// let slice = DeviceSlice::<f32>::new(&gpu.allocate(4096)?)?;
 /// assert_eq!(slice.len(), 1024);
 /// let row = slice.slice(256..512)?;
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn slices_stay_inside() {
-        let buffer = Platform::Host.gpu(0).unwrap().allocate(64).unwrap();
+        let buffer = Platform::Sim.gpu(0).unwrap().allocate(64).unwrap();
         let slice = DeviceSlice::<u32>::new(&buffer).unwrap();
         assert_eq!(slice.len(), 16);
         assert!(slice.slice(4..17).is_err());

@@ -225,7 +225,7 @@ mod tests {
     const TAG: u32 = 5;
 
     fn comms(n: usize) -> Vec<Communicator> {
-        let comm = |bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+        let comm = |bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
         LocalBootstrap::group(n).into_iter().map(comm).collect()
     }
 

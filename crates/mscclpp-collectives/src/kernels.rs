@@ -89,7 +89,7 @@ impl Kernels {
             kernels.prefer_shared_memory()?;
         }
         // Simulated devices load beside kernels that run.
-        if ranks > 2 && gpu.platform() != Platform::Host {
+        if ranks > 2 && gpu.platform() != Platform::Sim {
             kernels._of_two = Some(Self::on(gpu, 2, overlap)?);
         }
         let kernels = Arc::new(kernels);

@@ -80,7 +80,7 @@ fn bandwidth(devices: Devices) -> f64 {
         Devices::Gpus { link: Link::NvLink, .. } => 900.0,
         // PCIe of 16 lanes, of the fifth generation or the fourth.
         Devices::Gpus { capability: Some((9.., _)), link: Link::Other } => 64.0,
-        Devices::Gpus { link: Link::Other, .. } | Devices::Host => 32.0,
+        Devices::Gpus { link: Link::Other, .. } | Devices::Sim => 32.0,
     };
     nominal * OF_NOMINAL
 }

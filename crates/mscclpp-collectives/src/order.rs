@@ -104,7 +104,7 @@ impl Captured {
 /// Whether work of a call in `stream` may go into `side`, too. A stream stays in a capture that it was forked into until that
 /// ends, and is none for work outside of it or of another one. Simulated devices capture one stream alone.
 pub(crate) fn can_fork(stream: &Stream, side: &Stream) -> Result<bool> {
-    if stream.gpu().platform() == Platform::Host {
+    if stream.gpu().platform() == Platform::Sim {
         return Ok(!stream.is_capturing()?);
     }
     if !side.is_capturing()? {

@@ -105,7 +105,7 @@ impl Collectives {
     /// # use mscclpp::prelude::*;
     /// # use mscclpp_collectives::{Collectives, DeviceSlice};
     /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp_collectives::Error> {
-    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// # let rank = comm.bootstrap().rank();
     /// # let gpu = comm.context().gpu(rank)?;
     /// # let collectives = Collectives::new(&comm, &gpu)?;
@@ -244,7 +244,7 @@ impl Collectives {
                 _ => (None, Vec::new()),
             };
             let least = all.iter().fold(len, |least, [.., len]| least.min(*len));
-            let aside = if inner.gpu.platform() == Platform::Host { None } else { Some(inner.gpu.stream()?) };
+            let aside = if inner.gpu.platform() == Platform::Sim { None } else { Some(inner.gpu.stream()?) };
             let symmetric = (symmetric && peers.is_some()).then_some(Symmetric { least, aside });
             let memory = Arc::new(Memory {
                 id: registrations.list.read().next,
@@ -542,7 +542,7 @@ mod tests {
 
         let said = |forge: &(dyn Fn(&mut List) + Sync)| {
             let rank = |bootstrap| {
-                let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+                let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
                 let rank = comm.bootstrap().rank();
                 let gpu = comm.context().gpu(rank).expect("a device");
                 let builder = Collectives::builder(&comm, &gpu).scratch(1 << 20).selector(Directly);

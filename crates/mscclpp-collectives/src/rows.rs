@@ -253,7 +253,7 @@ impl Collectives {
     /// "#);
     ///
     /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp_collectives::Error> {
-    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// # let rank = comm.bootstrap().rank();
     /// let gpu = comm.context().gpu(rank)?;
     /// let kernel = Module::load(&gpu, &ADD_BIAS)?.kernel("add_bias")?;

@@ -111,7 +111,7 @@ impl Possible {
 #[non_exhaustive]
 pub enum Devices {
     /// Simulated.
-    Host,
+    Sim,
     /// GPUs.
     Gpus {
         /// The lowest compute capability among them, major and minor; none for AMD GPUs.
@@ -125,7 +125,7 @@ impl Devices {
     /// Whether all have bulk copies between global and shared memory.
     pub(crate) fn have_bulk_copies(self) -> bool {
         match self {
-            Self::Host => has_bulk_copies(Platform::Host, None),
+            Self::Sim => has_bulk_copies(Platform::Sim, None),
             Self::Gpus { capability, .. } => has_bulk_copies(Platform::Cuda, capability),
         }
     }
@@ -133,7 +133,7 @@ impl Devices {
 
 /// Whether a device does.
 pub(crate) fn has_bulk_copies(platform: Platform, capability: Option<(u32, u32)>) -> bool {
-    platform == Platform::Host || capability.is_some_and(|capability| capability >= (9, 0))
+    platform == Platform::Sim || capability.is_some_and(|capability| capability >= (9, 0))
 }
 
 /// What joins GPUs.

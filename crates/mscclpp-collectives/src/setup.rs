@@ -37,8 +37,8 @@ const THREADS_OF_A_MULTIPROCESSOR: u32 = 1024;
 /// How many communicators' calls fit on a device, if nothing else is said.
 const CALLS_AT_ONCE: u32 = 2;
 /// Simulated threads are slow, so calls have few of them.
-const MAX_BLOCKS_ON_HOST: u32 = 4;
-const SCRATCH_ON_HOST: u64 = 16 << 20;
+const MAX_BLOCKS_ON_SIM: u32 = 4;
+const SCRATCH_ON_SIM: u64 = 16 << 20;
 /// The tag of its messages, if nothing else is said.
 const TAG: u32 = 0x636f_6c6c;
 
@@ -242,9 +242,9 @@ impl CollectivesBuilder {
         let ranks = group.ranks.len();
         let topology = self.topology(&group)?;
         let most = topology.as_ref().map_or(ranks, |topology| topology.locals().len());
-        let on_host = gpu.platform() == Platform::Host;
+        let on_host = gpu.platform() == Platform::Sim;
         let slots = self.max_blocks.unwrap_or(match most {
-            _ if on_host => MAX_BLOCKS_ON_HOST,
+            _ if on_host => MAX_BLOCKS_ON_SIM,
             ..=2 => MAX_BLOCKS_OF_TWO,
             _ => MAX_BLOCKS,
         });
@@ -255,7 +255,7 @@ impl CollectivesBuilder {
         if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
-        let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_HOST } else { SCRATCH });
+        let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_SIM } else { SCRATCH });
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             // The usual number depends on how many ranks a host has.
@@ -403,11 +403,11 @@ impl Mapped {
             handle.status[r] = DevicePtr::from_ptr(theirs.status);
         }
         let mut max_blocks = layout.slots;
-        let (devices, max_threads) = if gpu.platform() == Platform::Host {
+        let (devices, max_threads) = if gpu.platform() == Platform::Sim {
             // Blocks of a call wait for others of it, so all of them run at once.
             let resident = kernels.messages.max_resident_blocks(1, 0)?;
             max_blocks = max_blocks.min(u32::try_from(resident).unwrap_or(u32::MAX));
-            (Devices::Host, u32::MAX)
+            (Devices::Sim, u32::MAX)
         } else {
             // Lines arrive whole over NVLink, and over nothing else.
             let link = if lines { Link::NvLink } else { Link::Other };

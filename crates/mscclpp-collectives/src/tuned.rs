@@ -34,7 +34,7 @@ impl Selector for Tuned {
         let Choice { mut way, mut two_steps, blocks, threads } =
             match measured(question.devices, question.ranks) {
                 Some(table) => table.row(question.shape, question.reduces, bytes).choice,
-                None if question.devices == Devices::Host => simulated(question),
+                None if question.devices == Devices::Sim => simulated(question),
                 None => return model::choose(question),
             };
         let lines = if two_steps { possible.lines_in_two_steps } else { possible.lines };
@@ -49,7 +49,7 @@ impl Selector for Tuned {
         }
         let way = possible.large(way, bytes);
         // On GPUs, and in exchanges whose size all ranks know: for these it was measured.
-        let is_measured = question.devices != Devices::Host && question.shape == Shape::Exchange;
+        let is_measured = question.devices != Devices::Sim && question.shape == Shape::Exchange;
         let few = question.max_blocks <= BULK_BLOCKS;
         if way == Way::Direct && possible.bulk && is_measured && few && bytes >= BULK_MIN {
             return Choice { way: Way::Bulk, two_steps, blocks: question.max_blocks, threads: BULK_THREADS };
@@ -109,7 +109,7 @@ impl Tuned {
             (false, false) => Way::Pieces,
         };
         let threads = match question.devices {
-            Devices::Host => 64,
+            Devices::Sim => 64,
             Devices::Gpus { .. } => (bytes / rows / 16).next_multiple_of(32).clamp(32, 1024),
         };
         let own = if two_steps { rows.div_ceil(ranks) } else { rows };
@@ -148,7 +148,7 @@ mod tests {
             (gpus(Some((9, 0)), Link::Other), 2),
             (gpus(Some((8, 0)), Link::NvLink), 2),
             (gpus(None, Link::Other), 2),
-            (Devices::Host, 2),
+            (Devices::Sim, 2),
         ] {
             assert!(!Tuned::is_measured(&with(devices, ranks)), "{devices:?} {ranks}");
             let choice = Tuned.choose(&with(devices, ranks));

@@ -196,7 +196,7 @@ fn messages_arrive_in_their_order() {
 #[test]
 fn calls_in_two_streams_of_a_capture_have_an_order() {
     ranks(2, |comm, gpu| {
-        if gpu.platform() == Platform::Host {
+        if gpu.platform() == Platform::Sim {
             return;
         }
         let collectives = builder(comm, gpu).connect().expect("collectives");

@@ -45,7 +45,7 @@ fn ranks(
                 let adapters = unsafe { InfiniBand::builder().verbs(verbs) }.mode(mode).build();
                 let context = Context::builder().provider(adapters).default_providers();
                 let comm =
-                    Communicator::with_context(Arc::new(bootstrap), context.platform(Platform::Host).build());
+                    Communicator::with_context(Arc::new(bootstrap), context.platform(Platform::Sim).build());
                 let gpu = comm.context().gpu(r).expect("a device");
                 let host = format!("host {}", HOSTS[r]);
                 // Simulated devices are near to none, and share the adapters by their numbers.

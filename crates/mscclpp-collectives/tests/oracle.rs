@@ -293,7 +293,7 @@ fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
 
 /// On simulated devices, which are slow, fewer.
 fn cases(n: usize) -> usize {
-    if platform() == Platform::Host { n } else { 10 * n }
+    if platform() == Platform::Sim { n } else { 10 * n }
 }
 
 #[test]

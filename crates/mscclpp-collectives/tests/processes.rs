@@ -92,7 +92,7 @@ pub(crate) fn device_of(rank: usize) -> usize {
 pub(crate) fn assert_usable(id: usize) {
     let gpu: Gpu = platform().gpu(id).expect("a device");
     let source = KernelSource::new("one.cu", r#"extern "C" __global__ void one(int* x) { *x = 1; }"#);
-    if gpu.platform() == Platform::Host {
+    if gpu.platform() == Platform::Sim {
         let kernel = Module::load(&gpu, &source).expect("a module").kernel("one").expect("a kernel");
         let (memory, stream) = (gpu.allocate(4).expect("memory"), gpu.stream().expect("a stream"));
         // SAFETY: its parameter.

@@ -149,12 +149,12 @@ fn groups(n: usize, rounds: u64) {
 
 #[test]
 fn of_two_ranks() {
-    groups(2, if platform() == mscclpp::Platform::Host { 6 } else { 100 });
+    groups(2, if platform() == mscclpp::Platform::Sim { 6 } else { 100 });
 }
 
 #[test]
 fn of_three_ranks() {
-    groups(3, if platform() == mscclpp::Platform::Host { 4 } else { 50 });
+    groups(3, if platform() == mscclpp::Platform::Sim { 4 } else { 50 });
 }
 
 /// Counts the exchanges of which it is asked.

@@ -132,7 +132,7 @@ fn a_queue_that_holds_nothing_is_refused(setup: &dyn Setup) {
 fn what_cannot_be_reached_is_an_error(setup: &dyn Setup) {
     use mscclpp_gpu::Platform;
     let (a, b) = (End::open(setup, 0), End::open(setup, 1));
-    let platform = if b.gpu.platform() == Platform::Host { Platform::Hip } else { Platform::Host };
+    let platform = if b.gpu.platform() == Platform::Sim { Platform::Hip } else { Platform::Sim };
     let foreign = altered(&b.endpoint, |info| info.platform = platform);
     assert_error!(a.context.connect(&a.endpoint, &foreign), Error::Unreachable { .. });
     if !setup.reaches_other_hosts() {

@@ -133,7 +133,7 @@ pub(crate) fn other_transport(setup: &dyn Setup) -> Transport {
 /// Whether a seed determines the schedule of simulated devices. Then one block at a time runs, and each of its turns
 /// is a change of threads.
 pub(crate) fn is_scheduled() -> bool {
-    std::env::var_os("MSCCLPP_HOST_SCHEDULE").is_some()
+    std::env::var_os("MSCCLPP_SIM_SCHEDULE").is_some()
 }
 
 /// Returns the number of rounds for a kernel: `most`, or fewer if a seed determines the schedule.

@@ -36,7 +36,7 @@ pub struct Devices {
 
 impl Devices {
     /// Two simulated devices.
-    pub const SIMULATED: Self = Self { platform: Platform::Host, ids: [0, 1] };
+    pub const SIMULATED: Self = Self { platform: Platform::Sim, ids: [0, 1] };
 
     /// Returns the devices that a provider of GPUs is tested on: two simulated ones, and two GPUs if this machine has
     /// some; and for each platform its first device with itself.
@@ -45,9 +45,9 @@ impl Devices {
     /// Panics if this machine has a GPU that cannot be used.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let mut platforms = vec![Platform::Host];
+        let mut platforms = vec![Platform::Sim];
         let found = found_platform();
-        if found != Platform::Host {
+        if found != Platform::Sim {
             platforms.push(found);
         }
         let pairs = |platform| [[0, 0], [0, 1]].map(|ids| Self { platform, ids });
@@ -104,7 +104,7 @@ pub fn run<S: Setup + Clone + Send + 'static>(
     let mut trials: Vec<_> = setups.iter().flat_map(|(name, setup)| trials(name, setup)).collect();
     trials.extend(more);
     let mut arguments = Arguments::from_args();
-    if found_platform() != Platform::Host {
+    if found_platform() != Platform::Sim {
         // Freeing memory may wait for all kernels of the process, also for those of other cases that wait for a
         // signal.
         arguments.test_threads.get_or_insert(1);
@@ -139,5 +139,5 @@ fn trials<S: Setup + Clone + Send + 'static>(name: &str, setup: &S) -> Vec<Trial
 }
 
 fn found_platform() -> Platform {
-    Platform::detect_or_host().expect("a usable platform")
+    Platform::detect_or_sim().expect("a usable platform")
 }

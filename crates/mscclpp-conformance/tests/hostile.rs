@@ -64,7 +64,7 @@ struct Kind {
 }
 
 fn kinds() -> [Kind; 4] {
-    let context = Context::builder().provider(Courier::new(Reach::Stores)).platform(Platform::Host).build();
+    let context = Context::builder().provider(Courier::new(Reach::Stores)).platform(Platform::Sim).build();
     let endpoint = context.create_endpoint(EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0))).unwrap();
     let buffer = context.gpu(0).unwrap().allocate(4096).unwrap();
     let memory = context.register_buffer(&buffer, Courier::TRANSPORT).unwrap();

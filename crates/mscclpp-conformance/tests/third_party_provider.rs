@@ -111,7 +111,7 @@ impl Loop {
     }
 
     fn over(courier: Courier) -> Self {
-        let context = Context::builder().provider(courier.clone()).platform(Platform::Host).build();
+        let context = Context::builder().provider(courier.clone()).platform(Platform::Sim).build();
         let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
         let end = context.create_endpoint(config).expect("an endpoint");
         let connection = context.connect(&end, &end).expect("a connection");
@@ -206,7 +206,7 @@ fn a_queue_that_cannot_hand_over_fails_its_connection() {
 /// second. Errors have their names.
 fn transports_of_a_family_pair_with_each_other() {
     use mscclpp_core::{Endpoint, RegisteredMemory};
-    let context = Context::builder().provider(Courier::new(Reach::Nothing)).platform(Platform::Host).build();
+    let context = Context::builder().provider(Courier::new(Reach::Nothing)).platform(Platform::Sim).build();
     let open = |transport, gpu| {
         context.create_endpoint(EndpointConfig::new(transport, Device::gpu(gpu))).expect("an endpoint")
     };

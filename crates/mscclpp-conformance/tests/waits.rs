@@ -12,7 +12,7 @@ use mscclpp_test_support::Lines;
 #[test]
 fn a_long_flush_names_the_peer_the_transport_and_its_limit() {
     let courier = Courier::new(Reach::Nothing);
-    let builder = Context::builder().provider(courier.clone()).platform(Platform::Host);
+    let builder = Context::builder().provider(courier.clone()).platform(Platform::Sim);
     let context = builder.log_waits_after(Duration::from_millis(5)).build();
     assert_eq!(context.waits_are_logged_after(), Duration::from_millis(5));
     let endpoint = |gpu| context.create_endpoint(EndpointConfig::new(Courier::TRANSPORT, Device::gpu(gpu)));

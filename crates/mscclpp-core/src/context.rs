@@ -174,11 +174,7 @@ impl Context {
             id: u64::from_le_bytes(identity::random()?),
             host: identity::host_id()?,
             // A CPU endpoint of a machine without devices counts as simulated.
-            platform: if gpu.is_some() {
-                self.platform()?
-            } else {
-                self.platform().unwrap_or(Platform::Host)
-            },
+            platform: if gpu.is_some() { self.platform()? } else { self.platform().unwrap_or(Platform::Sim) },
             device_uuid: gpu.as_ref().map_or([0; 16], |gpu| gpu.properties().uuid),
             blob: endpoint.blob().to_vec(),
         };
@@ -259,7 +255,7 @@ impl Context {
             .iter()
             .map(|t| Ok((t, self.provider(t)?.register(t, &region)?)))
             .collect::<Result<Vec<_>>>()?;
-        let platform = region.gpu().map_or(Platform::Host, Gpu::platform);
+        let platform = region.gpu().map_or(Platform::Sim, Gpu::platform);
         RegisteredMemory::local(region, identity::host_id()?, platform, registrations)
     }
 
@@ -329,7 +325,7 @@ impl Context {
     /// ```
     /// # use mscclpp_core::{Context, Error, TransportFlags};
     /// # use mscclpp_gpu::Platform;
-    /// let context = Context::builder().platform(Platform::Host).build();
+    /// let context = Context::builder().platform(Platform::Sim).build();
     /// let none = context.nearest_transport(TransportFlags::ALL_IB, &context.gpu(0)?);
     /// assert!(matches!(none, Err(Error::NoProvider { .. })));
     /// # Ok::<(), Error>(())

@@ -90,7 +90,7 @@ impl Writer {
     /// Fails for a platform that has no code on the wire.
     pub(crate) fn platform(&mut self, platform: Platform) -> Result<()> {
         self.u8(match platform {
-            Platform::Host => 0,
+            Platform::Sim => 0,
             Platform::Cuda => 1,
             Platform::Hip => 2,
             other => {
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn platform(&mut self) -> Result<Platform> {
         match self.u8("the platform")? {
-            0 => Ok(Platform::Host),
+            0 => Ok(Platform::Sim),
             1 => Ok(Platform::Cuda),
             2 => Ok(Platform::Hip),
             other => Err(self.malformed(format!("platform {other} is unknown"))),

@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_dropped_leaves_the_failures_of_the_default_stream_to_its_user() {
-        let gpu = Platform::Host.gpu(0).unwrap();
+        let gpu = Platform::Sim.gpu(0).unwrap();
         let stream = gpu.default_stream().unwrap();
         let source = KernelSource::new("nothing.cu", "extern \"C\" __global__ void nothing() {}");
         let kernel = Module::load(&gpu, &source).unwrap().kernel("nothing").unwrap();

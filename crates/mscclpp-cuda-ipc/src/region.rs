@@ -241,7 +241,7 @@ fn atomics_reach(gpu: &Gpu, uuid: &[u8; 16]) -> mscclpp_core::Result<bool> {
 fn lines_arrive_whole(gpu: &Gpu, native_atomics: bool) -> bool {
     match gpu.properties().compute_capability {
         Some(capability) => native_atomics && capability >= (7, 0),
-        None => gpu.platform() == Platform::Host,
+        None => gpu.platform() == Platform::Sim,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 fn context() -> Context {
-    Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build()
+    Context::builder().provider(CudaIpc::new()).platform(Platform::Sim).build()
 }
 
 /// Returns this transport's part of a serialized memory, which is at its end.
@@ -113,7 +113,7 @@ fn the_current_gpu_is_a_device_that_connects() {
     let context = context();
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::CURRENT_GPU);
     let endpoint = context.create_endpoint(config).unwrap();
-    let current = Platform::Host.current_gpu().unwrap();
+    let current = Platform::Sim.current_gpu().unwrap();
     assert_eq!(endpoint.device(), Device::gpu(current.id()));
     context.connect(&endpoint, &endpoint).unwrap().check().unwrap();
 }

@@ -23,13 +23,13 @@ const KERNELS: KernelSource<'static> =
     KernelSource::new("semaphore.cu", include_str!("../../../cuda/kernels/semaphore.cu"));
 
 fn main() -> ExitCode {
-    let found = Platform::detect_or_host().expect("a usable platform");
+    let found = Platform::detect_or_sim().expect("a usable platform");
     if child::role().is_some() {
         be_the_peer(found);
         return ExitCode::SUCCESS;
     }
-    let mut platforms = vec![Platform::Host];
-    if found != Platform::Host {
+    let mut platforms = vec![Platform::Sim];
+    if found != Platform::Sim {
         platforms.push(found);
     }
     let trials = platforms.into_iter().map(|platform| {

@@ -50,7 +50,7 @@ fn run_as<T: Send + 'static>(user: u32, work: impl FnOnce() -> T + Send + 'stati
 
 /// Opens an endpoint, and with it the service that peers talk to, whose thread belongs to the same user.
 fn open() -> (Context, Endpoint) {
-    let context = Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build();
+    let context = Context::builder().provider(CudaIpc::new()).platform(Platform::Sim).build();
     let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0));
     let endpoint = context.create_endpoint(config).expect("an endpoint");
     (context, endpoint)

@@ -15,7 +15,7 @@ const OFFSET: u64 = 4096 + 8;
 const LEN: u64 = 1_000_003;
 
 fn main() -> ExitCode {
-    let platform = Platform::detect_or_host().expect("a usable platform");
+    let platform = Platform::detect_or_sim().expect("a usable platform");
     if child::role().is_some() {
         share(platform, 1, &mut |bytes| {
             child::say(&hex(bytes));

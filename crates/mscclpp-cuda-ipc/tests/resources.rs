@@ -30,7 +30,7 @@ impl Held {
 /// Makes two services and everything that they serve, and also connections that fail.
 fn round() {
     let [here, there] =
-        [(); 2].map(|()| Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build());
+        [(); 2].map(|()| Context::builder().provider(CudaIpc::new()).platform(Platform::Sim).build());
     let open = |context: &Context, gpu| {
         context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu))).unwrap()
     };

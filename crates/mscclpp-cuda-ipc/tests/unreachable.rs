@@ -10,7 +10,7 @@ use mscclpp_gpu::{DevicePtr, Platform};
 
 fn main() -> ExitCode {
     // SAFETY: the process has no other thread yet.
-    unsafe { std::env::set_var("MSCCLPP_HOST_PEER_ACCESS", "none") };
+    unsafe { std::env::set_var("MSCCLPP_SIM_PEER_ACCESS", "none") };
     let trials = vec![
         Trial::test("devices_without_peer_access_do_not_connect", devices_without_peer_access_do_not_connect),
         Trial::test("memory_without_peer_access_is_not_written", memory_without_peer_access_is_not_written),
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn context() -> Context {
-    Context::builder().provider(CudaIpc::new()).platform(Platform::Host).build()
+    Context::builder().provider(CudaIpc::new()).platform(Platform::Sim).build()
 }
 
 fn endpoint(context: &Context, device: Device) -> Endpoint {
@@ -40,7 +40,7 @@ fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
     match here.connect(&first, &sent(&second)).map(|_| ()) {
         Err(error @ Error::Unreachable { .. }) => {
             let words = error.to_string();
-            assert!(words.contains("host device 0") && words.contains("MSCCLPP_HOST_PEER_ACCESS"), "{words}");
+            assert!(words.contains("host device 0") && words.contains("MSCCLPP_SIM_PEER_ACCESS"), "{words}");
             assert!(words.ends_with("connect these devices over Ethernet or IB"), "{words}");
         }
         other => return Err(format!("{other:?}").into()),

@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn small_parts_have_many_chunks_which_share_no_byte() {
-        let gpu = mscclpp_gpu::Platform::Host.gpu(0).unwrap();
+        let gpu = mscclpp_gpu::Platform::Sim.gpu(0).unwrap();
         let mut staging = Staging::new(&gpu, &Settings::default()).unwrap();
         for (len, count, size) in [(1, 64, 4096), (4096, 64, 4096), (4097, 4, 1 << 20)] {
             assert_eq!(staging.count(len), count);

@@ -53,7 +53,7 @@ struct Process {
 
 impl Process {
     fn start() -> Self {
-        let context = Context::builder().provider(Ethernet::new()).platform(Platform::Host).build();
+        let context = Context::builder().provider(Ethernet::new()).platform(Platform::Sim).build();
         let config = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
         Self { endpoint: context.create_endpoint(config).unwrap(), context }
     }

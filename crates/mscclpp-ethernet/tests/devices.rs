@@ -144,7 +144,7 @@ impl io::Write for SignalOnLog {
 #[test]
 fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
     let builder = Context::builder().provider(Ethernet::new()).log_waits_after(Duration::from_millis(1));
-    let context = builder.platform(Platform::Host).build();
+    let context = builder.platform(Platform::Sim).build();
     let end = || context.create_endpoint(EndpointConfig::new(Transport::ETHERNET, Device::CPU));
     let (a, b) = (end().expect("an endpoint"), end().expect("an endpoint"));
     let (ab, ba) = (context.connect(&a, &b).expect("a way"), context.connect(&b, &a).expect("a way back"));

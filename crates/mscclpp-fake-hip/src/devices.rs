@@ -35,7 +35,7 @@ pub(crate) struct Device {
 }
 
 static DEVICES: LazyLock<Vec<Device>> = LazyLock::new(|| {
-    let gpus = Platform::Host.gpus().expect("simulated devices");
+    let gpus = Platform::Sim.gpus().expect("simulated devices");
     gpus.into_iter()
         .map(|gpu| Device { default_stream: gpu.default_stream().expect("a stream"), gpu })
         .collect()

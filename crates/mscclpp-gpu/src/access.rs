@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::{DevicePtr, host::races};
+use crate::{DevicePtr, sim::races};
 
 const WORD: usize = size_of::<u64>();
 

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// ```
 /// # use mscclpp_gpu::{KernelArgs, Platform};
-/// # let gpu = Platform::Host.gpu(0)?;
+/// # let gpu = Platform::Sim.gpu(0)?;
 /// let (data, table) = (gpu.allocate(1024)?, gpu.allocate(64)?);
 /// // The kernel gets `data`, and an address inside `table`, which must live as long.
 /// let args = KernelArgs::new().with(&data).with(100i32).with(table.ptr().add(8)).keeping(table);

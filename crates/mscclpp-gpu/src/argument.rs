@@ -26,7 +26,7 @@ use crate::{KernelParam, Owner, Result};
 ///     }
 /// }
 ///
-/// let half = SecondHalf(Platform::Host.gpu(0)?.allocate(4096)?);
+/// let half = SecondHalf(Platform::Sim.gpu(0)?.allocate(4096)?);
 /// let args = KernelArgs::new().with(&half).with(2048u64);
 /// # Ok::<(), mscclpp_gpu::Error>(())
 /// ```

@@ -13,7 +13,7 @@ impl KernelArgs {
     ///
     /// ```
     /// # use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform};
-    /// # let gpu = Platform::Host.gpu(0)?;
+    /// # let gpu = Platform::Sim.gpu(0)?;
     /// # let source = r#"extern "C" __global__ void sum(int** parts, int count) {
     /// #     for (int i = 1; i < count; ++i) *parts[0] += *parts[i];
     /// # }"#;

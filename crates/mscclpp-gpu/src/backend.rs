@@ -139,7 +139,7 @@ pub(crate) struct Submission<'a> {
     /// Its blocks wait for each other.
     #[cfg_attr(
         not(any(feature = "cuda", feature = "hip")),
-        allow(dead_code, reason = "all the same to Host")
+        allow(dead_code, reason = "all the same to Sim")
     )]
     pub(crate) cooperative: bool,
 }

@@ -80,7 +80,7 @@ impl DeviceBuffer {
     ///
     /// ```
     /// # use mscclpp_gpu::Platform;
-    /// let buffer = Platform::Host.gpu(0)?.allocate(64)?;
+    /// let buffer = Platform::Sim.gpu(0)?.allocate(64)?;
     /// buffer.write_params(8, &[1u64, 2, 3])?;
     /// # Ok::<(), mscclpp_gpu::Error>(())
     /// ```
@@ -105,7 +105,7 @@ impl DeviceBuffer {
     ///
     /// ```
     /// # use mscclpp_gpu::Platform;
-    /// let buffer = Platform::Host.gpu(0)?.allocate(64)?;
+    /// let buffer = Platform::Sim.gpu(0)?.allocate(64)?;
     /// buffer.write_params(8, &[1.5f32, 2.5])?;
     /// let mut values = [0f32; 2];
     /// buffer.read_params(8, &mut values)?;

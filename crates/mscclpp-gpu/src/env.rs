@@ -4,40 +4,40 @@ use std::{ffi::OsString, path::PathBuf};
 
 use crate::{Error, Platform, Result};
 
-/// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `host`; unset or empty means "find out".
+/// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `sim`; unset or empty means "find out".
 pub(crate) fn platform() -> Result<Option<Platform>> {
-    parsed("MSCCLPP_PLATFORM", Platform::named, "cuda, hip or host")
+    parsed("MSCCLPP_PLATFORM", Platform::named, "cuda, hip or sim")
 }
 
-/// `MSCCLPP_HOST_DEVICES`: how many devices the Host platform simulates, 1 to 1024, default 8.
-pub(crate) fn host_devices() -> Result<usize> {
+/// `MSCCLPP_SIM_DEVICES`: how many devices the simulated platform simulates, 1 to 1024, default 8.
+pub(crate) fn sim_devices() -> Result<usize> {
     let count = |value: &str| value.parse().ok().filter(|count| (1..=1024).contains(count));
-    Ok(parsed("MSCCLPP_HOST_DEVICES", count, "a number of devices, 1 to 1024")?.unwrap_or(8))
+    Ok(parsed("MSCCLPP_SIM_DEVICES", count, "a number of devices, 1 to 1024")?.unwrap_or(8))
 }
 
-/// `MSCCLPP_HOST_PEER_ACCESS`: whether devices of the Host platform reach each other's memory, `all` (default) or `none`.
-pub(crate) fn host_peer_access() -> Result<bool> {
+/// `MSCCLPP_SIM_PEER_ACCESS`: whether devices of the simulated platform reach each other's memory, `all` (default) or `none`.
+pub(crate) fn sim_peer_access() -> Result<bool> {
     let access = |value: &str| match value {
         "all" => Some(true),
         "none" => Some(false),
         _ => None,
     };
-    Ok(parsed("MSCCLPP_HOST_PEER_ACCESS", access, "all or none")?.unwrap_or(true))
+    Ok(parsed("MSCCLPP_SIM_PEER_ACCESS", access, "all or none")?.unwrap_or(true))
 }
 
-/// `MSCCLPP_HOST_RACES`: whether the Host platform looks for races of kernels, `1` or `0` (default).
-pub(crate) fn host_races() -> Result<bool> {
+/// `MSCCLPP_SIM_RACES`: whether the simulated platform looks for races of kernels, `1` or `0` (default).
+pub(crate) fn sim_races() -> Result<bool> {
     let on = |value: &str| match value {
         "1" => Some(true),
         "0" => Some(false),
         _ => None,
     };
-    Ok(parsed("MSCCLPP_HOST_RACES", on, "1 or 0")?.unwrap_or(false))
+    Ok(parsed("MSCCLPP_SIM_RACES", on, "1 or 0")?.unwrap_or(false))
 }
 
-/// `MSCCLPP_HOST_SCHEDULE`: the seed by which the Host platform schedules the threads of kernels; unset or empty means "as ever".
-pub(crate) fn host_schedule() -> Result<Option<u64>> {
-    parsed("MSCCLPP_HOST_SCHEDULE", |value| value.parse().ok(), "a seed, a number from 0 on")
+/// `MSCCLPP_SIM_SCHEDULE`: the seed by which the simulated platform schedules the threads of kernels; unset or empty means "as ever".
+pub(crate) fn sim_schedule() -> Result<Option<u64>> {
+    parsed("MSCCLPP_SIM_SCHEDULE", |value| value.parse().ok(), "a seed, a number from 0 on")
 }
 
 /// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and what they are usually called.

@@ -123,9 +123,9 @@ pub enum Error {
         /// Why it cannot be compiled.
         source: Box<Error>,
     },
-    /// A kernel is not in the cache, and cannot be compiled for the Host platform because there is no C++ compiler.
+    /// A kernel is not in the cache, and cannot be compiled for the simulated platform because there is no C++ compiler.
     #[error(
-        "the Host platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
+        "the simulated platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
          Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX; the cache of compiled kernels does not have this one \
          either"
     )]
@@ -144,7 +144,7 @@ pub enum Error {
         /// Who may write to it.
         reason: String,
     },
-    /// A kernel of the Host platform failed; the stream stays failed.
+    /// A kernel of the simulated platform failed; the stream stays failed.
     #[error("kernel {kernel} failed: {message}")]
     KernelFailed {
         /// The kernel's name.

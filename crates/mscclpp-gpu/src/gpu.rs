@@ -5,7 +5,7 @@ use crate::{
     Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
 };
 
-/// A device: a GPU, or one that the Host platform simulates.
+/// A device: a GPU, or one that the simulated platform simulates.
 ///
 /// Cheap to clone; clones are the same device. On CUDA it holds the device's *primary* context, which PyTorch, CuPy
 /// and cudarc use too, so that memory and streams can be shared with them.
@@ -51,7 +51,7 @@ impl Gpu {
 
     /// How much memory is in use, and how much there is.
     ///
-    /// On the Host platform every device has all the memory of the machine, and what this process has allocated on the
+    /// On the simulated platform every device has all the memory of the machine, and what this process has allocated on the
     /// device counts as in use.
     ///
     /// # Errors

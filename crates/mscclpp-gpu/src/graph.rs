@@ -33,7 +33,7 @@ impl Graph {
 impl Stream {
     /// From here on, work submitted to the stream is recorded instead of being run.
     ///
-    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On the Host platform it covers
+    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On the simulated platform it covers
     /// only this stream: other streams cannot join it through events.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::Compile`] with the message of the compiler or the driver; [`Error::NoCompiler`] and [`Error::Cache`];
-    /// [`Error::InvalidArgument`] on Host for a header whose name is no relative path of a file;
+    /// [`Error::InvalidArgument`] on simulated devices for a header whose name is no relative path of a file;
     /// [`Error::System`], with everything that was tried, if NVRTC (or hiprtc on HIP) is needed and missing.
     pub fn load(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
         Ok(Self {
@@ -56,7 +56,7 @@ impl Module {
     /// # use mscclpp_gpu::{KernelSource, Module, Platform};
     /// const SOURCE: KernelSource<'static> =
     ///     KernelSource::new("one.cu", r#"extern "C" __global__ void one(int* x) { *x = 1; }"#);
-    /// # let gpu = Platform::detect_or_host()?.gpu(0)?;
+    /// # let gpu = Platform::detect_or_sim()?.gpu(0)?;
     /// let kernel = Module::load_once(&gpu, &SOURCE)?.kernel("one")?;
     /// # Ok::<(), mscclpp_gpu::Error>(())
     /// ```
@@ -110,7 +110,7 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::Compile`] for code of another device; [`Error::InvalidArgument`] on CUDA for what is no code or not whole,
-    /// and on Host, which loads sources alone; [`Error::Driver`].
+    /// and on simulated devices, which loads sources alone; [`Error::Driver`].
     pub unsafe fn load_binary(gpu: &Gpu, name: &str, binary: &[u8]) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = OfProcess::new(unsafe { gpu.backend()?.load_binary(name, binary)? });
@@ -174,7 +174,7 @@ impl Kernel {
     /// # Safety
     /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers
     /// and device handles among them point must be valid until the kernel is complete. Blocks that wait for each other
-    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). On the Host platform, no thread
+    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). On the simulated platform, no thread
     /// may need more than 120 KiB of stack.
     ///
     /// # Errors
@@ -233,7 +233,7 @@ impl Kernel {
     }
 
     /// How many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device at once
-    /// while nothing else runs there (its occupancy, times the multiprocessors). The Host platform runs 1024.
+    /// while nothing else runs there (its occupancy, times the multiprocessors). The simulated platform runs 1024.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -246,7 +246,7 @@ impl Kernel {
     /// and by default as the kernel on it needs it that came first. So a kernel without shared memory keeps others out that need
     /// much, such as matrix multiplications, until it has ended.
     ///
-    /// It holds for launches that come later, of all clones. On HIP and Host it does nothing.
+    /// It holds for launches that come later, of all clones. On HIP and on simulated devices it does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -264,10 +264,10 @@ impl Kernel {
     ///
     /// ```
     /// # use mscclpp_gpu::{KernelParameter, KernelSource, Module, Platform};
-    /// # let gpu = Platform::Host.gpu(0)?;
+    /// # let gpu = Platform::Sim.gpu(0)?;
     /// let source = r#"extern "C" __global__ void scale(float factor, double* data) { *data *= factor; }"#;
     /// let kernel = Module::load(&gpu, &KernelSource::new("scale.cu", source))?.kernel("scale")?;
-    /// let [factor, data] = kernel.parameters().expect("Host says it") else { unreachable!() };
+    /// let [factor, data] = kernel.parameters().expect("simulated devices say it") else { unreachable!() };
     /// assert_eq!((factor.size, data.offset), (4, 8));
     /// # Ok::<(), mscclpp_gpu::Error>(())
     /// ```

@@ -1,14 +1,14 @@
 //! Safe GPU devices, buffers, streams, events, graphs and kernels, and memory that processes share.
 //!
 //! One API serves three platforms. [`Platform::Cuda`] and [`Platform::Hip`] (features `cuda` and `hip`) load their
-//! driver at run time, and building them needs nothing of CUDA or ROCm. [`Platform::Host`] simulates devices on the CPU
+//! driver at run time, and building them needs nothing of CUDA or ROCm. [`Platform::Sim`] simulates devices on the CPU
 //! and is always there. Code above this crate does not know on which platform it runs: a kernel is written once, in
 //! CUDA C++ ([`KernelSource`]), and each platform compiles it. The HIP platform has not been run on an AMD GPU yet.
 //!
 //! ```
 //! use mscclpp_gpu::Platform;
 //!
-//! let gpu = Platform::Host.gpu(0)?;
+//! let gpu = Platform::Sim.gpu(0)?;
 //! let buffer = gpu.allocate(1024)?;
 //! buffer.write(0, &[7; 1024])?;
 //! let mut back = [0u8; 4];
@@ -28,7 +28,7 @@
 //! None is on by default. Without them devices are simulated.
 //!
 //! # Environment
-//! `MSCCLPP_PLATFORM`, `MSCCLPP_HOST_DEVICES`, `MSCCLPP_HOST_PEER_ACCESS`, `MSCCLPP_HOST_RACES`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and
+//! `MSCCLPP_PLATFORM`, `MSCCLPP_SIM_DEVICES`, `MSCCLPP_SIM_PEER_ACCESS`, `MSCCLPP_SIM_RACES`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and
 //! `MSCCLPP_NVRTC_SO` are read. The book's page "Environment variables" (`docs/src/environment.md`) says what they mean.
 //! A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
@@ -59,7 +59,6 @@ mod gpu;
 mod graph;
 #[cfg(feature = "hip")]
 mod hip;
-mod host;
 mod kernel;
 mod launch;
 mod memory;
@@ -75,6 +74,7 @@ mod probe;
 mod properties;
 mod ptx;
 mod retired;
+mod sim;
 mod stream;
 #[cfg(feature = "test-support")]
 #[doc(hidden)]
@@ -92,7 +92,6 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use gpu::Gpu;
 pub use graph::Graph;
-pub use host::{host_compiler, store_for_host};
 pub use kernel::{Kernel, Module};
 pub use launch::{KernelParameter, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
@@ -105,4 +104,5 @@ pub use probe::Probe;
 pub use properties::{ExportKinds, GpuDirect, GpuProperties, MemoryInfo, PeerAccess, WritesOrdering};
 pub use ptx::ptx_of;
 pub use retired::RetiredBuffers;
+pub use sim::{sim_compiler, store_for_sim};
 pub use stream::Stream;

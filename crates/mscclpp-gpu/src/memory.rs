@@ -15,7 +15,7 @@ impl DevicePtr {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// The address as a pointer. Only device code may dereference it, or host code on the Host platform.
+    /// The address as a pointer. Only device code may dereference it, or host code on the simulated platform.
     #[must_use]
     pub const fn as_mut_ptr<T>(self) -> *mut T {
         self.0 as *mut T
@@ -61,7 +61,7 @@ pub struct DmaBuf {
 /// A handle by which another process can map an allocation.
 #[derive(Debug)]
 pub enum ExportHandle {
-    /// A file descriptor, to be passed over a Unix socket: for virtual-memory allocations, and all memory of Host.
+    /// A file descriptor, to be passed over a Unix socket: for virtual-memory allocations, and all memory of simulated devices.
     FileDescriptor(OwnedFd),
     /// A legacy IPC handle: for plain allocations of CUDA, and all memory of HIP.
     IpcHandle([u8; 64]),

@@ -3,7 +3,7 @@
 //! ```
 //! # use mscclpp_gpu::{Platform, numa};
 //! #
-//! let gpu = Platform::Host.gpu(0)?;
+//! let gpu = Platform::Sim.gpu(0)?;
 //! // On a simulated device, and on many virtual machines, the node is not known, and the thread stays where it is.
 //! let is_bound = numa::bind_thread(gpu.numa_node())?;
 //! assert!(!is_bound);

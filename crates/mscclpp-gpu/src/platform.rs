@@ -10,7 +10,7 @@ pub enum Platform {
     /// compiled, and tested against a fake of the runtime. The log says so when a device is opened.
     Hip,
     /// Devices simulated on the CPU: for machines without a GPU and for tests, never for speed.
-    Host,
+    Sim,
 }
 
 impl Platform {
@@ -18,13 +18,13 @@ impl Platform {
         match self {
             Self::Cuda => "cuda",
             Self::Hip => "hip",
-            Self::Host => "host",
+            Self::Sim => "sim",
         }
     }
 
     /// The platform of that name, in any case.
     pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Cuda, Self::Hip, Self::Host].into_iter().find(|p| p.name().eq_ignore_ascii_case(name))
+        [Self::Cuda, Self::Hip, Self::Sim].into_iter().find(|p| p.name().eq_ignore_ascii_case(name))
     }
 }
 

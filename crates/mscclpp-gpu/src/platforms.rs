@@ -2,7 +2,7 @@
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
 use crate::driver::platform::OfDriver;
-use crate::{Error, Platform, Result, backend::PlatformBackend, env, fork, host};
+use crate::{Error, Platform, Result, backend::PlatformBackend, env, fork, sim};
 
 /// What this crate knows of a platform. All that depends on the platform is behind its back-end.
 struct Entry {
@@ -42,7 +42,7 @@ static PLATFORMS: [Entry; 3] = [
         backend: Err("build with the feature `hip`"),
         device_nodes: &["/dev/kfd"],
     },
-    Entry { platform: Platform::Host, backend: Ok(&host::Host), device_nodes: &[] },
+    Entry { platform: Platform::Sim, backend: Ok(&sim::Sim), device_nodes: &[] },
 ];
 
 impl Platform {
@@ -56,7 +56,7 @@ impl Platform {
 
     /// The platform that `MSCCLPP_PLATFORM` names; if it is not set, CUDA, or else HIP if this build has it.
     ///
-    /// Never chooses [`Platform::Host`] by itself; [`Platform::detect_or_host`] does.
+    /// Never chooses [`Platform::Sim`] by itself; [`Platform::detect_or_sim`] does.
     ///
     /// # Errors
     /// [`Error::Unavailable`], which says what was looked for, if no GPU is usable; [`Error::Forked`].
@@ -79,26 +79,26 @@ impl Platform {
                 platform,
                 // Python's programs read this, too.
                 reason: format!(
-                    "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=host"
+                    "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=sim"
                 ),
             },
             other => other,
         })
     }
 
-    /// Like [`Platform::detect`], but gives [`Platform::Host`] on a machine that has no GPU at all.
+    /// Like [`Platform::detect`], but gives [`Platform::Sim`] on a machine that has no GPU at all.
     ///
     /// For examples, tests and benchmarks, which print the answer first. If a machine has GPU device nodes but its
     /// driver fails, that is an error here too: running on the CPU would hide a broken installation.
     ///
     /// # Errors
     /// As for [`Platform::detect`], if `MSCCLPP_PLATFORM` names a platform or if device nodes exist.
-    pub fn detect_or_host() -> Result<Self> {
+    pub fn detect_or_sim() -> Result<Self> {
         match Self::detect() {
             Err(Error::Unavailable { .. })
                 if env::platform()?.is_none() && !PLATFORMS.iter().any(Entry::device_nodes_exist) =>
             {
-                Ok(Self::Host)
+                Ok(Self::Sim)
             }
             other => other,
         }

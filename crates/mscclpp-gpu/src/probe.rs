@@ -12,7 +12,7 @@ use crate::{DevicePtr, Gpu, PinnedBuffer, Platform, Result, Stream};
 /// How long a read may take; a device that works answers within microseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// The threads of a simulated device wait for a processor like any others.
-const TIMEOUT_ON_HOST: Duration = Duration::from_secs(10);
+const TIMEOUT_ON_SIM: Duration = Duration::from_secs(10);
 const BYTES: u64 = 4096;
 
 /// Copies words to the host on a stream of its own, which is made at the first read. Any number of threads may read; they
@@ -39,7 +39,7 @@ impl Probe {
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout) if the device does not answer; [`Error::Driver`](crate::Error::Driver).
     pub unsafe fn read(&self, at: &[DevicePtr]) -> Result<Vec<u64>> {
-        let timeout = if self.gpu.platform() == Platform::Host { TIMEOUT_ON_HOST } else { TIMEOUT };
+        let timeout = if self.gpu.platform() == Platform::Sim { TIMEOUT_ON_SIM } else { TIMEOUT };
         let deadline = Instant::now() + timeout;
         let mut means = self.means.lock();
         let (stream, pinned) = match means.take() {

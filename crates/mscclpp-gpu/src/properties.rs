@@ -9,7 +9,7 @@ pub struct GpuProperties {
     pub platform: Platform,
     /// Its number in this process, which need not be its number in another (`CUDA_VISIBLE_DEVICES`).
     pub id: usize,
-    /// The vendor's name for it; for a simulated device, `host`.
+    /// The vendor's name for it; for a simulated device, `sim`.
     pub name: String,
     /// Identifies the device on this machine, in every process.
     pub uuid: [u8; 16],

@@ -15,7 +15,7 @@ use crate::{DeviceBuffer, Gpu, fork::Origin};
 /// use mscclpp_gpu::{Platform, RetiredBuffers};
 ///
 /// let retired = RetiredBuffers::new();
-/// let gpu = Platform::Host.gpu(0)?;
+/// let gpu = Platform::Sim.gpu(0)?;
 /// retired.retire(gpu.allocate(1 << 20)?);
 /// retired.free();
 /// assert!(retired.is_empty(), "no kernel runs on the default stream");
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn buffers_stay_while_the_default_stream_cannot_be_asked() {
-        let gpu = Platform::Host.gpu(0).unwrap();
+        let gpu = Platform::Sim.gpu(0).unwrap();
         let (retired, stream) = (RetiredBuffers::new(), gpu.default_stream().unwrap());
         retired.retire(gpu.allocate(8).unwrap());
         stream.begin_capture().unwrap();

@@ -40,14 +40,14 @@ impl Stream {
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] on the Host platform, which has no raw streams.
+    /// [`Error::InvalidArgument`] on the simulated platform, which has no raw streams.
     pub unsafe fn from_raw(gpu: &Gpu, raw: *mut c_void) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = unsafe { gpu.backend()?.wrap_stream(raw)? };
         Ok(Self::new(gpu.clone(), backend))
     }
 
-    /// The driver's handle (`CUstream`); null for the default stream and on the Host platform.
+    /// The driver's handle (`CUstream`); null for the default stream and on the simulated platform.
     #[must_use]
     pub fn raw(&self) -> *mut c_void {
         self.backend.raw()
@@ -232,7 +232,7 @@ impl Stream {
     /// # Examples
     /// ```
     /// # use mscclpp_gpu::{Error, Platform};
-    /// let gpu = Platform::Host.gpu(0)?;
+    /// let gpu = Platform::Sim.gpu(0)?;
     /// let (stream, other, buffer) = (gpu.stream()?, gpu.stream()?, gpu.allocate(8)?);
     /// // SAFETY: the buffer outlives the work, and the two writes are in order.
     /// stream.join(&[&other], || unsafe { stream.write_u64(buffer.ptr(), 1) })?;
@@ -264,7 +264,7 @@ impl Gpu {
         Ok(Stream::new(self.clone(), self.backend()?.create_stream()?))
     }
 
-    /// The default stream of the device. On CUDA this is the legacy default stream. On Host it is a stream like any
+    /// The default stream of the device. On CUDA this is the legacy default stream. On simulated devices it is a stream like any
     /// other, and does not synchronise with other streams.
     ///
     /// # Errors

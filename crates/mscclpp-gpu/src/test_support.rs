@@ -7,7 +7,7 @@ use crate::{DevicePtr, Result, Stream};
 use crate::{Kernel, KernelArgs};
 
 /// The arguments of `kernel`, from an array of pointers as drivers take it: one pointer for each parameter. `None` if
-/// the platform does not know the sizes of the parameters; Host does.
+/// the platform does not know the sizes of the parameters; simulated devices do.
 ///
 /// # Safety
 /// `values` points to a pointer for each parameter, and each of them to a value of the parameter's type without padding.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform, store_for_host};
+use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform, store_for_sim};
 use mscclpp_test_support::{
     LIMIT,
     child::{as_child, output_within, role},
@@ -15,7 +15,10 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let trials = vec![
-        Trial::test("eight_host_devices_unless_told_otherwise", eight_host_devices_unless_told_otherwise),
+        Trial::test(
+            "eight_devices_are_simulated_unless_more_are_asked_for",
+            eight_devices_are_simulated_unless_more_are_asked_for,
+        ),
         Trial::test("malformed_device_counts_are_named", malformed_device_counts_are_named),
         Trial::test("the_named_platform_is_taken", the_named_platform_is_taken),
         Trial::test("malformed_platforms_are_named", malformed_platforms_are_named),
@@ -41,21 +44,21 @@ const SOURCE: KernelSource<'_> =
 /// In the other process: what the library says.
 fn answer(question: &str) -> String {
     let said = match question {
-        "count" => Platform::Host.device_count().map(|n| n.to_string()),
+        "count" => Platform::Sim.device_count().map(|n| n.to_string()),
         "detect" => Platform::detect().map(|p| p.to_string()),
-        "detect_or_host" => Platform::detect_or_host().map(|p| p.to_string()),
-        "last" => Platform::Host.gpus().map(|all| {
+        "detect_or_sim" => Platform::detect_or_sim().map(|p| p.to_string()),
+        "last" => Platform::Sim.gpus().map(|all| {
             let last = all.last().expect("at least one").properties().clone();
             format!("{} {}", last.name, String::from_utf8_lossy(&last.uuid))
         }),
         "one_too_many" => {
-            Platform::Host.device_count().and_then(|n| Platform::Host.gpu(n)).map(|gpu| gpu.to_string())
+            Platform::Sim.device_count().and_then(|n| Platform::Sim.gpu(n)).map(|gpu| gpu.to_string())
         }
-        "peer_access" => Platform::Host.gpus().and_then(|gpus| {
+        "peer_access" => Platform::Sim.gpus().and_then(|gpus| {
             let access = [gpus[0].peer_access(&gpus[0])?, gpus[0].peer_access(&gpus[1])?];
             Ok(format!("{:?}", access.map(|access| access.reachable)))
         }),
-        "use_of_a_peer" => Platform::Host.gpus().and_then(|gpus| {
+        "use_of_a_peer" => Platform::Sim.gpus().and_then(|gpus| {
             let [own, theirs] = [gpus[0].allocate(8)?, gpus[1].allocate(8)?];
             // SAFETY: live allocations of those devices.
             unsafe {
@@ -64,7 +67,7 @@ fn answer(question: &str) -> String {
             }
             Ok("reached".to_owned())
         }),
-        "kernel" => Platform::Host.gpu(0).and_then(|gpu| {
+        "kernel" => Platform::Sim.gpu(0).and_then(|gpu| {
             let kernel = Module::load(&gpu, &SOURCE)?.kernel("made_beforehand")?;
             let (stream, word) = (gpu.stream()?, gpu.allocate(4)?);
             // SAFETY: the argument is that of the kernel, and is waited for.
@@ -81,7 +84,7 @@ fn answer(question: &str) -> String {
 
 fn ask(question: &str, variables: &[(&str, &str)]) -> Result<String, Failed> {
     let mut program = as_child(&[question]);
-    for variable in ["MSCCLPP_PLATFORM", "MSCCLPP_HOST_DEVICES", "MSCCLPP_HOST_PEER_ACCESS"] {
+    for variable in ["MSCCLPP_PLATFORM", "MSCCLPP_SIM_DEVICES", "MSCCLPP_SIM_PEER_ACCESS"] {
         program.env_remove(variable);
     }
     let output = output_within(LIMIT, program.envs(variables.iter().copied()));
@@ -101,42 +104,42 @@ fn expect(question: &str, variables: &[(&str, &str)], answer: &str) -> Result<()
     Ok(())
 }
 
-fn eight_host_devices_unless_told_otherwise() -> Result<(), Failed> {
+fn eight_devices_are_simulated_unless_more_are_asked_for() -> Result<(), Failed> {
     expect("count", &[], "8")?;
-    expect("count", &[("MSCCLPP_HOST_DEVICES", "")], "8")?;
-    expect("count", &[("MSCCLPP_HOST_DEVICES", "3")], "3")?;
-    expect("count", &[("MSCCLPP_HOST_DEVICES", "1024")], "1024")?;
-    expect("one_too_many", &[("MSCCLPP_HOST_DEVICES", "3")], "error: there is no host device 3: 3 found")
+    expect("count", &[("MSCCLPP_SIM_DEVICES", "")], "8")?;
+    expect("count", &[("MSCCLPP_SIM_DEVICES", "3")], "3")?;
+    expect("count", &[("MSCCLPP_SIM_DEVICES", "1024")], "1024")?;
+    expect("one_too_many", &[("MSCCLPP_SIM_DEVICES", "3")], "error: there is no simulated device 3: 3 found")
 }
 
 fn malformed_device_counts_are_named() -> Result<(), Failed> {
     for value in ["0", "1025", "-1", "many", "1e2", "99999999999999999999"] {
         let error =
-            format!("error: MSCCLPP_HOST_DEVICES={value:?} is not valid: a number of devices, 1 to 1024");
-        expect("count", &[("MSCCLPP_HOST_DEVICES", value)], &error)?;
-        expect("one_too_many", &[("MSCCLPP_HOST_DEVICES", value)], &error)?;
+            format!("error: MSCCLPP_SIM_DEVICES={value:?} is not valid: a number of devices, 1 to 1024");
+        expect("count", &[("MSCCLPP_SIM_DEVICES", value)], &error)?;
+        expect("one_too_many", &[("MSCCLPP_SIM_DEVICES", value)], &error)?;
     }
     Ok(())
 }
 
 fn the_named_platform_is_taken() -> Result<(), Failed> {
-    for value in ["host", "HOST", "Host"] {
-        expect("detect", &[("MSCCLPP_PLATFORM", value)], "host")?;
-        expect("detect_or_host", &[("MSCCLPP_PLATFORM", value)], "host")?;
+    for value in ["sim", "SIM", "Sim"] {
+        expect("detect", &[("MSCCLPP_PLATFORM", value)], "sim")?;
+        expect("detect_or_sim", &[("MSCCLPP_PLATFORM", value)], "sim")?;
     }
     Ok(())
 }
 
 fn malformed_platforms_are_named() -> Result<(), Failed> {
-    let error = "error: MSCCLPP_PLATFORM=\"cpu\" is not valid: cuda, hip or host";
+    let error = "error: MSCCLPP_PLATFORM=\"cpu\" is not valid: cuda, hip or sim";
     expect("detect", &[("MSCCLPP_PLATFORM", "cpu")], error)?;
-    expect("detect_or_host", &[("MSCCLPP_PLATFORM", "cpu")], error)
+    expect("detect_or_sim", &[("MSCCLPP_PLATFORM", "cpu")], error)
 }
 
 fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
     let is_missing = [("cuda", !cfg!(feature = "cuda")), ("hip", !cfg!(feature = "hip"))];
     for (platform, _) in is_missing.into_iter().filter(|(_, missing)| *missing) {
-        for question in ["detect", "detect_or_host"] {
+        for question in ["detect", "detect_or_sim"] {
             let said = ask(question, &[("MSCCLPP_PLATFORM", platform)])?;
             if !said.starts_with(&format!("error: platform {platform} is not usable here: ")) {
                 return Err(format!("{question} of {platform}: {said:?}").into());
@@ -149,7 +152,7 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
         if !said.starts_with("error: platform cuda is not usable here: ") {
             return Err(format!("detect took something else than CUDA: {said:?}").into());
         }
-        if !said.contains("set MSCCLPP_PLATFORM=host") {
+        if !said.contains("set MSCCLPP_PLATFORM=sim") {
             return Err(format!("detect does not say how to run without a GPU: {said:?}").into());
         }
     }
@@ -157,26 +160,26 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
 }
 
 fn a_device_has_the_same_uuid_everywhere() -> Result<(), Failed> {
-    expect("last", &[("MSCCLPP_HOST_DEVICES", "1")], "host mscclpp-host-000")?;
-    expect("last", &[("MSCCLPP_HOST_DEVICES", "32")], "host mscclpp-host-01f")?;
-    expect("last", &[("MSCCLPP_HOST_DEVICES", "1024")], "host mscclpp-host-3ff")
+    expect("last", &[("MSCCLPP_SIM_DEVICES", "1")], "host mscclpp-sim-000")?;
+    expect("last", &[("MSCCLPP_SIM_DEVICES", "32")], "host mscclpp-sim-01f")?;
+    expect("last", &[("MSCCLPP_SIM_DEVICES", "1024")], "host mscclpp-sim-3ff")
 }
 
 fn devices_reach_each_other_unless_told_otherwise() -> Result<(), Failed> {
-    for variables in [&[][..], &[("MSCCLPP_HOST_PEER_ACCESS", "all")]] {
+    for variables in [&[][..], &[("MSCCLPP_SIM_PEER_ACCESS", "all")]] {
         expect("peer_access", variables, "[true, true]")?;
         expect("use_of_a_peer", variables, "reached")?;
     }
-    let none = [("MSCCLPP_HOST_PEER_ACCESS", "none")];
+    let none = [("MSCCLPP_SIM_PEER_ACCESS", "none")];
     expect("peer_access", &none, "[true, false]")?;
     expect(
         "use_of_a_peer",
         &none,
-        "error: host device 0 (host) cannot access the memory of host device 1 (host): MSCCLPP_HOST_PEER_ACCESS=none keeps \
+        "error: simulated device 0 (host) cannot access the memory of simulated device 1 (host): MSCCLPP_SIM_PEER_ACCESS=none keeps \
          simulated devices from each other's memory",
     )?;
-    let error = "error: MSCCLPP_HOST_PEER_ACCESS=\"some\" is not valid: all or none";
-    expect("peer_access", &[("MSCCLPP_HOST_PEER_ACCESS", "some")], error)
+    let error = "error: MSCCLPP_SIM_PEER_ACCESS=\"some\" is not valid: all or none";
+    expect("peer_access", &[("MSCCLPP_SIM_PEER_ACCESS", "some")], error)
 }
 
 fn without_a_compiler_the_cache_will_do() -> Result<(), Failed> {
@@ -187,7 +190,7 @@ fn without_a_compiler_the_cache_will_do() -> Result<(), Failed> {
     if !said.contains("none runs here (/nowhere/c++: ") {
         return Err(format!("without a compiler and with an empty cache: {said:?}").into());
     }
-    let path = store_for_host(cache.path(), &SOURCE)?;
+    let path = store_for_sim(cache.path(), &SOURCE)?;
     expect("kernel", &variables, "it stored 7")?;
     std::fs::remove_file(path)?;
     if ask("kernel", &variables)? != said {

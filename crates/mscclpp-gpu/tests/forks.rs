@@ -73,7 +73,7 @@ fn every_use_in_a_child_names_the_fork() {
                 ("Platform::device_count", platform.device_count().map(drop)),
                 ("Platform::gpu", platform.gpu(0).map(drop)),
                 ("Platform::current_gpu", platform.current_gpu().map(drop)),
-                ("Platform::detect_or_host", Platform::detect_or_host().map(drop)),
+                ("Platform::detect_or_sim", Platform::detect_or_sim().map(drop)),
                 ("Platform::owner_of", platform.owner_of(ptr).map(drop)),
                 ("Gpu::allocate", gpu.allocate(64).map(drop)),
                 ("Gpu::allocate_pinned", gpu.allocate_pinned(64).map(drop)),
@@ -156,8 +156,8 @@ fn a_child_leaves_its_parents_devices_alone() {
 
 /// Of a simulated device, whose memory is the host's, too.
 fn a_child_that_touches_shared_memory_ends_and_says_why() {
-    let buffer = Platform::Host.gpu(0).unwrap().allocate(4).unwrap();
-    let own = Platform::Host.gpu(0).unwrap().allocate_pinned(8).unwrap();
+    let buffer = Platform::Sim.gpu(0).unwrap().allocate(4).unwrap();
+    let own = Platform::Sim.gpu(0).unwrap().allocate_pinned(8).unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
     let touch = |address: *mut u32| {
         in_fork(LIMIT, || {
@@ -180,7 +180,7 @@ fn a_child_that_touches_shared_memory_ends_and_says_why() {
 
 fn a_child_may_be_the_first_to_open_a_device() {
     // What only looks opens none.
-    let platform = if device::platform() == Platform::Host { Platform::Host } else { return };
+    let platform = if device::platform() == Platform::Sim { Platform::Sim } else { return };
     platform.device_count().unwrap();
     for _ in 0..2 {
         in_fork(LIMIT, || {

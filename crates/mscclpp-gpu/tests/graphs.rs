@@ -89,7 +89,7 @@ fn captures_begin_and_end_in_turn() {
 
 #[test]
 fn events_do_not_cross_the_border_of_a_capture() {
-    let gpu = mscclpp_gpu::Platform::Host.gpu(0).unwrap();
+    let gpu = mscclpp_gpu::Platform::Sim.gpu(0).unwrap();
     let (a, b) = (gpu.stream().unwrap(), gpu.stream().unwrap());
     let (inside, outside) = (gpu.event(true).unwrap(), gpu.event(true).unwrap());
     b.record(&outside).unwrap();

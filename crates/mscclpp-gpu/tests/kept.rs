@@ -1,4 +1,4 @@
-//! What launches and graphs keep alive, while a kernel of the Host platform waits at a gate.
+//! What launches and graphs keep alive, while a kernel of the simulated platform waits at a gate.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn is_kept(sentinel: &Arc<()>) -> bool {
 #[test]
 fn retired_buffers_live_until_the_default_stream_is_idle() {
     // A device that no other test uses: its memory is counted.
-    let gpu = Platform::Host.gpu(4).unwrap();
+    let gpu = Platform::Sim.gpu(4).unwrap();
     let (stream, gate, retired) = (gpu.default_stream().unwrap(), Gate::new(&gpu), RetiredBuffers::new());
     let before = gpu.memory_info().unwrap().free;
     let out = gpu.allocate(8 * WORDS).unwrap();
@@ -63,7 +63,7 @@ fn retired_buffers_live_until_the_default_stream_is_idle() {
 #[test]
 fn buffers_live_until_the_launch_is_complete() {
     // A device that no other test uses: its memory is counted.
-    let gpu = Platform::Host.gpu(5).unwrap();
+    let gpu = Platform::Sim.gpu(5).unwrap();
     let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
     let before = gpu.memory_info().unwrap().free;
     {
@@ -82,7 +82,7 @@ fn buffers_live_until_the_launch_is_complete() {
 
 #[test]
 fn a_stream_may_be_dropped_at_work() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (gate, sentinel) = (Gate::new(&gpu), Arc::new(()));
     {
         let stream = gpu.stream().unwrap();
@@ -109,7 +109,7 @@ impl KernelObject for Lost {
 #[test]
 fn a_wait_that_failed_is_told_although_its_stream_was_dropped() {
     // A device that no other test uses: all of its streams are waited for.
-    let gpu = Platform::Host.gpu(6).unwrap();
+    let gpu = Platform::Sim.gpu(6).unwrap();
     for dropped in ["at work", "before it was waited for", "idle"] {
         let (gate, stream) = (Gate::new(&gpu), gpu.stream().unwrap());
         let args = gate.args(&gpu.allocate(8 * WORDS).unwrap(), &Arc::default()).with_owner(Arc::new(Lost));
@@ -140,7 +140,7 @@ fn a_wait_that_failed_is_told_although_its_stream_was_dropped() {
 
 #[test]
 fn a_graph_keeps_what_it_was_captured_with_and_so_do_its_launches() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
     let out = gpu.allocate(8 * WORDS).unwrap();
     let capture = || {
@@ -208,7 +208,7 @@ impl KernelObject for Guard {}
 
 #[test]
 fn a_slice_is_an_array_that_lives_with_its_objects_until_the_launch_is_complete() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
     let buffers = [gpu.allocate(8 * WORDS).unwrap(), gpu.allocate(8 * WORDS).unwrap()];
     let slice = buffers.clone().map(|buffer| Guarded(buffer, Arc::new(Guard(sentinel.clone()))));
@@ -231,7 +231,7 @@ fn a_slice_is_an_array_that_lives_with_its_objects_until_the_launch_is_complete(
 
 #[test]
 fn what_is_refused_keeps_nothing() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
     let refused = |args: KernelArgs, words: &str| {
         let error = launch(&stream, &args).unwrap_err().to_string();
@@ -248,7 +248,7 @@ fn what_is_refused_keeps_nothing() {
     refused(args.with(1u64), "nothing has no address");
     refused(gate.args(0u32, &sentinel), "its parameters have [8, 8, 8, 8] bytes");
     refused(gate.args(&gate.0, &sentinel).with(&gate.0), "its parameters");
-    let other = Platform::Host.gpu(1).unwrap().stream().unwrap();
+    let other = Platform::Sim.gpu(1).unwrap().stream().unwrap();
     let kernel = Module::load(&gpu, &SOURCE).unwrap().kernel("gate_then_store").unwrap();
     // SAFETY: it is refused.
     let error = unsafe { kernel.launch(&other, ONE, &gate.args(&gate.0, &sentinel)) }.unwrap_err();
@@ -259,7 +259,7 @@ fn what_is_refused_keeps_nothing() {
 
 #[test]
 fn launches_of_a_stream_that_has_failed_keep_nothing() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
     let module = Module::load(&gpu, &SOURCE).unwrap();
     let wait = KernelArgs::new().with(&gate.0).with(1u64);
@@ -303,7 +303,7 @@ impl Abort for Waits<'_> {
 #[test]
 fn time_that_runs_out_aborts_and_waits_and_says_for_whom() {
     const SHORT: std::time::Duration = std::time::Duration::from_millis(1);
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, sentinel, long) = (gpu.stream().unwrap(), Arc::new(()), mscclpp_test_support::LIMIT);
     let known = || Err(Error::InvalidArgument("rank 3 was lost".to_owned()));
     for (known, text) in

@@ -1,4 +1,4 @@
-// Kernels of the tests of the Host platform.
+// Kernels of the tests of the simulated platform.
 
 #include <assert.h>
 

@@ -80,7 +80,7 @@ fn sizes_that_cannot_be_are_errors() {
 #[test]
 fn memory_info_counts_what_is_allocated() {
     // A device of its own: other tests allocate on device 0.
-    let gpu = Platform::Host.gpu(7).unwrap();
+    let gpu = Platform::Sim.gpu(7).unwrap();
     let before = gpu.memory_info().unwrap();
     let buffer = gpu.allocate(1 << 20).unwrap();
     let clone = buffer.clone();
@@ -134,11 +134,11 @@ fn the_owner_of_memory_is_found_while_it_lives() {
 
 #[test]
 fn freed_foreign_and_straddling_memory_cannot_be_exported() {
-    let gpu = Platform::Host.gpu(6).unwrap();
+    let gpu = Platform::Sim.gpu(6).unwrap();
     let buffer = gpu.allocate(8192).unwrap();
     let (ptr, size) = (buffer.ptr(), 8192);
     let export = |ptr, len| {
-        // SAFETY: the Host platform looks the range up and does not touch it.
+        // SAFETY: the simulated platform looks the range up and does not touch it.
         unsafe { gpu.export(ptr, len) }
     };
     let whole = export(ptr, size).unwrap();

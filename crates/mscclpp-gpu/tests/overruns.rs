@@ -1,4 +1,4 @@
-//! The Host platform knows memory to the byte: no access goes past its end unnoticed.
+//! The simulated platform knows memory to the byte: no access goes past its end unnoticed.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn all_ways(gpu: &Gpu, memory: DevicePtr, size: u64) {
 
 #[test]
 fn kernels_are_kept_within_buffers_to_the_byte() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     // A neighbour that would be hit.
     let buffers: Vec<DeviceBuffer> = (0..3).map(|_| gpu.allocate(100).unwrap()).collect();
     all_ways(&gpu, buffers[1].ptr(), 100);
@@ -72,7 +72,7 @@ fn kernels_are_kept_within_buffers_to_the_byte() {
 
 #[test]
 fn kernels_are_kept_within_pinned_and_imported_memory_to_the_byte() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     all_ways(&gpu, gpu.allocate_pinned(100).unwrap().ptr(), 100);
     let buffer = gpu.allocate(100).unwrap();
     // SAFETY: the buffer is live.
@@ -84,7 +84,7 @@ fn kernels_are_kept_within_pinned_and_imported_memory_to_the_byte() {
 
 #[test]
 fn kernels_are_kept_within_variables_and_shared_memory() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     for kernel in ["touch_numbers", "read_numbers"] {
         let touch = |index: u32| run(&gpu, kernel, 0, &KernelArgs::new().with(index));
         assert_eq!(touch(19), Ok(()), "{kernel}");
@@ -106,7 +106,7 @@ fn kernels_are_kept_within_variables_and_shared_memory() {
 
 #[test]
 fn work_of_a_stream_that_goes_past_the_end_is_refused() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, buffer) = (gpu.stream().unwrap(), gpu.allocate(100).unwrap());
     let (other, mut own) = (gpu.allocate(200).unwrap(), [0u8; 200]);
     let own = DevicePtr::from_ptr(own.as_mut_ptr());
@@ -135,7 +135,7 @@ fn work_of_a_stream_that_goes_past_the_end_is_refused() {
 /// For plain accesses, which are not compared.
 #[test]
 fn behind_the_last_page_there_is_nobodys_memory() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let buffers: Vec<DeviceBuffer> = [100, 4096, 5000].map(|bytes| gpu.allocate(bytes).unwrap()).into();
     let pinned = gpu.allocate_pinned(64).unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -25,7 +25,7 @@ const MEASUREMENTS: usize = 8;
 struct Held {
     threads: usize,
     descriptors: usize,
-    /// Of device memory and modules of the Host platform.
+    /// Of device memory and modules of the simulated platform.
     shared_mappings: usize,
 }
 
@@ -65,7 +65,7 @@ fn round(gpu: &Gpu, number: usize) {
     stream.synchronize().unwrap();
     // SAFETY: `buffer` is live.
     let export = unsafe { gpu.export(buffer.ptr(), buffer.len()).unwrap() };
-    if gpu.platform() == Platform::Host {
+    if gpu.platform() == Platform::Sim {
         let imported = gpu.import(&export.handle, export.allocation_size).unwrap();
         assert_ne!(imported.ptr(), buffer.ptr());
         let rejected = gpu.import(&export.handle, export.allocation_size + 1);
@@ -116,7 +116,7 @@ fn a_thousand_rounds_leave_nothing_behind() {
     for number in 0..10 {
         round(&gpu, number);
     }
-    let before = if gpu.platform() == Platform::Host {
+    let before = if gpu.platform() == Platform::Sim {
         assert_given_back(before);
         before
     } else {

@@ -271,7 +271,7 @@ const CHECK_SIGNALS: KernelSource<'_> = KernelSource::new(
 
 fn data_before_signal() -> Result<(), Failed> {
     // The other side polls the memory, as only a simulated device's can be.
-    let gpu = Platform::Host.gpu(0)?;
+    let gpu = Platform::Sim.gpu(0)?;
     let buffer = gpu.allocate(16 + 4096)?;
     // SAFETY: `buffer` is live.
     let export = unsafe { gpu.export(buffer.ptr(), buffer.len())? };
@@ -288,7 +288,7 @@ fn data_before_signal() -> Result<(), Failed> {
 }
 
 fn cannot_be_shrunk() -> Result<(), Failed> {
-    let gpu = Platform::Host.gpu(0)?;
+    let gpu = Platform::Sim.gpu(0)?;
     let buffer = gpu.allocate(8192)?;
     // SAFETY: `buffer` is live.
     let export = unsafe { gpu.export(buffer.ptr(), 8192)? };
@@ -301,7 +301,7 @@ fn cannot_be_shrunk() -> Result<(), Failed> {
 }
 
 fn hostile_descriptors() -> Result<(), Failed> {
-    let gpu = Platform::Host.gpu(0)?;
+    let gpu = Platform::Sim.gpu(0)?;
     let memfd = |size: u64, seals: SealFlags| -> Result<OwnedFd, Failed> {
         let fd = rustix::fs::memfd_create("not-ours", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, size)?;

@@ -179,7 +179,7 @@ fn synchronising_the_device_covers_every_stream() {
 
 #[test]
 fn a_misaligned_value_write_is_refused() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let word = gpu.allocate(16).unwrap();
     // SAFETY: inside `word`, and refused before anything is written.
@@ -189,8 +189,8 @@ fn a_misaligned_value_write_is_refused() {
 }
 
 #[test]
-fn host_has_no_raw_streams() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+fn simulated_devices_have_no_raw_streams() {
+    let gpu = Platform::Sim.gpu(0).unwrap();
     // SAFETY: refused whatever it is.
     let result = unsafe { Stream::from_raw(&gpu, ptr::null_mut()) };
     assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
@@ -235,7 +235,7 @@ fn joined_streams_are_in_order_behind_what_failed_half_way() {
 fn the_per_thread_stream_is_one_of_each_thread() {
     const PER_THREAD: *mut std::ffi::c_void = ptr::without_provenance_mut(2);
     let gpu = device::gpu();
-    if gpu.platform() == Platform::Host {
+    if gpu.platform() == Platform::Sim {
         return;
     }
     let of_this_thread = || {

@@ -231,7 +231,7 @@ impl InfiniBand {
 
     /// Returns whether the host itself may read and write the region.
     fn is_host_memory(&self, region: &MemoryRegion) -> bool {
-        region.gpu().is_none_or(|gpu| gpu.platform() == Platform::Host && self.gpus_like.is_none())
+        region.gpu().is_none_or(|gpu| gpu.platform() == Platform::Sim && self.gpus_like.is_none())
     }
 
     /// Returns how signals travel if a configuration does not say.
@@ -243,8 +243,8 @@ impl InfiniBand {
     /// memory is the host's.
     fn promise(&self, gpu: &Gpu, adapter: &Adapter) -> Result<Option<Promise>> {
         let direct = match (gpu.platform(), self.gpus_like) {
-            (Platform::Host, None) => return Ok(None),
-            (Platform::Host, Some(like)) => like,
+            (Platform::Sim, None) => return Ok(None),
+            (Platform::Sim, Some(like)) => like,
             _ => gpu.gpu_direct().map_err(|error| Error::Incompatible(format!("{gpu}: {error}")))?,
         };
         let mapping =

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_ranks_of_a_communicator_do_together_they_do_in_the_order_of_the_calls() {
-        let gpu = Platform::Host.gpu(0).unwrap();
+        let gpu = Platform::Sim.gpu(0).unwrap();
         let comm = || Comm::new(gpu.clone(), Settings::of(Env::of_process().unwrap()));
         let (one, other) = (comm(), comm());
         let (done, order) = mpsc::channel();

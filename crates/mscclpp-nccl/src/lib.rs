@@ -12,7 +12,7 @@
 //! | `group`, `calls`, `operators`, `streams` | collectives, and groups of them |
 //! | `memory`, `teams`, `simulation` | the rest of the interface |
 //! | `fallback` | NCCL itself, for what is not covered |
-//! | `host` | streams of simulated devices, for C code |
+//! | `sim` | streams of simulated devices, for C code |
 //! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
 //!
 //! The book's page "In place of NCCL" (`docs/src/nccl.md`) says how to load it, what runs, and what is not covered.
@@ -31,12 +31,12 @@ mod fallback;
 mod forming;
 mod group;
 mod hello;
-pub mod host;
 mod id;
 mod interface;
 mod memory;
 mod operators;
 mod report;
+pub mod sim;
 mod simulation;
 mod split;
 mod statistics;

@@ -281,7 +281,7 @@ fn the_default_streams_are_streams() {
                 (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, SUM, rank.comm, stream)
             });
             // SAFETY: a stream.
-            nccl.ok(unsafe { (nccl.mscclppHostStreamSynchronize)(stream) });
+            nccl.ok(unsafe { (nccl.mscclppSimStreamSynchronize)(stream) });
             assert_eq!(numbers.read(), [2.0; 64]);
         }
         rank.destroy();
@@ -296,22 +296,22 @@ fn captured_calls_are_replayed() {
         let mut graph = ptr::null_mut();
         // SAFETY: a stream, and a place for a handle.
         unsafe {
-            nccl.ok((nccl.mscclppHostStreamBeginCapture)(rank.stream.0));
+            nccl.ok((nccl.mscclppSimStreamBeginCapture)(rank.stream.0));
             rank.all_reduce(&numbers);
             rank.all_reduce(&numbers);
-            nccl.ok((nccl.mscclppHostStreamEndCapture)(rank.stream.0, &raw mut graph));
+            nccl.ok((nccl.mscclppSimStreamEndCapture)(rank.stream.0, &raw mut graph));
         }
         for round in 1..=5 {
             numbers.write(&[round as f32; 5000]);
             // SAFETY: the memory lives.
-            nccl.ok(unsafe { (nccl.mscclppHostGraphLaunch)(graph, rank.stream.0) });
+            nccl.ok(unsafe { (nccl.mscclppSimGraphLaunch)(graph, rank.stream.0) });
             // A call in between, of another stream.
             rank.assert_works();
             rank.stream.synchronize();
             assert_eq!(numbers.read(), [4.0 * round as f32; 5000], "round {round}");
         }
         // SAFETY: a graph.
-        nccl.ok(unsafe { (nccl.mscclppHostGraphDestroy)(graph) });
+        nccl.ok(unsafe { (nccl.mscclppSimGraphDestroy)(graph) });
         rank.destroy();
     });
 }

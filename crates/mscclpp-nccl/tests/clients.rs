@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("ctypes_on_simulated_devices", || {
             let mut command = script("by_ctypes.py");
-            command.arg(path()).arg("3").env("MSCCLPP_PLATFORM", "host");
+            command.arg(path()).arg("3").env("MSCCLPP_PLATFORM", "sim");
             succeeds(&mut command, LIMIT).map(drop)
         })
         .with_ignored_flag(!python_has("ctypes")),

@@ -36,7 +36,7 @@ fn nothing_else_is_exported_but_what_simulated_devices_need() {
     let names = exported.map(|symbol| symbols.symbol_name(endian, symbol).expect("a name"));
     let names: BTreeSet<String> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
     let (of_host, others): (BTreeSet<_>, BTreeSet<_>) =
-        names.into_iter().partition(|name| name.starts_with("mscclppHost"));
+        names.into_iter().partition(|name| name.starts_with("mscclppSim"));
     assert_eq!(others, of_nccl());
     assert_eq!(of_host.len(), 9, "{of_host:?}");
     // As in NCCL's library.

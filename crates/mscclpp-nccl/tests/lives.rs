@@ -165,7 +165,7 @@ fn an_abort_ends_the_kernels_of_the_others() {
         let begun = Instant::now();
         // Their kernels wait for rank 2; it returns when they have ended.
         // SAFETY: a stream.
-        let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
         assert_ne!(code, SUCCESS);
         // 5 s are promised; machines may be busy.
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
@@ -205,7 +205,7 @@ fn an_abort_is_no_error_for_who_waits_for_nothing() {
         unsafe { (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, rank.comm, rank.stream.0) };
         until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
         // SAFETY: a stream.
-        unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
         looked.wait();
         // SAFETY: a communicator.
         nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });

@@ -90,7 +90,7 @@ fn run(role: &str, rank: usize) {
                 unsafe {
                     // It is refused, or waits in vain.
                     let called = (nccl.ncclAllReduce)(p, p, 64, F32, 0, comm, stream);
-                    assert!(called == REMOTE_ERROR || (nccl.mscclppHostStreamSynchronize)(stream) != SUCCESS);
+                    assert!(called == REMOTE_ERROR || (nccl.mscclppSimStreamSynchronize)(stream) != SUCCESS);
                 }
                 until("the error", || nccl.state(comm) == REMOTE_ERROR);
             }
@@ -155,7 +155,7 @@ fn an_abort_reaches_other_processes(rank: usize) {
         say("waiting");
         // Its kernel waits for rank 0, which aborts instead.
         // SAFETY: a stream.
-        let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+        let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
         assert_ne!(code, SUCCESS);
         until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
     }
@@ -185,7 +185,7 @@ fn is_killed(rank: usize) {
     }
     let begun = Instant::now();
     // SAFETY: a stream.
-    let code = unsafe { (nccl.mscclppHostStreamSynchronize)(rank.stream.0) };
+    let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
     assert_ne!(code, SUCCESS);
     until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
     // 5 s are promised; machines may be busy.
@@ -205,7 +205,7 @@ fn calls_that_do_not_match_are_named(rank: usize) {
     unsafe {
         nccl.ok((nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), count, F32, 0, rank.comm, rank.stream.0));
         // On which of the two ranks it fails is not said.
-        let _ = (nccl.mscclppHostStreamSynchronize)(rank.stream.0);
+        let _ = (nccl.mscclppSimStreamSynchronize)(rank.stream.0);
     }
     until("the error", || nccl.state(rank.comm) != SUCCESS);
     let said = nccl.last_error(rank.comm);

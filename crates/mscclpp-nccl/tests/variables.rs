@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         succeed("a_communicator_that_does_not_form_in_time_is_an_error", &[("MSCCLPP_NCCL_TIMEOUT", "1")]),
         succeed("peers_whose_memory_must_not_be_reached_are_not_covered", &[("NCCL_P2P_DISABLE", "1")]),
         succeed("ranks_of_several_hosts_are_not_covered", &[("MSCCLPP_HOSTID", "host RANK")]),
-        succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_HOST_PEER_ACCESS", "none")]),
+        succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_SIM_PEER_ACCESS", "none")]),
         succeed("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
         succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),

@@ -30,7 +30,7 @@ const LINE: u64 = 128;
 /// # use mscclpp_gpu::Platform;
 /// # use mscclpp_proxy::Fifo;
 ///
-/// let mut fifo = Fifo::new(&Platform::Host.gpu(0)?, 512)?;
+/// let mut fifo = Fifo::new(&Platform::Sim.gpu(0)?, 512)?;
 /// let handle = fifo.device_handle(); // goes to kernels
 /// assert_eq!((handle.size, fifo.poll()), (512, None));
 /// # Ok::<(), mscclpp_proxy::Error>(())
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     fn fifo(size: u64) -> Result<Fifo> {
-        Fifo::new(&Platform::Host.gpu(0)?, size)
+        Fifo::new(&Platform::Sim.gpu(0)?, size)
     }
 
     fn numbered(n: u64) -> ProxyTrigger {
@@ -324,7 +324,7 @@ mod tests {
     );
 
     fn call(fifo: &Fifo, what: i32, [first, second]: [u64; 2], spins: i64) -> u64 {
-        let gpu = Platform::Host.gpu(0).unwrap();
+        let gpu = Platform::Sim.gpu(0).unwrap();
         let (stream, result) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
         let kernel = Module::load(&gpu, &CALLS).unwrap().kernel("call").unwrap();
         let args =

@@ -31,7 +31,7 @@ impl IdlePolicy {
     /// work. Simulated devices share the cores with their proxies, so their proxies spin for a shorter time.
     #[must_use]
     pub fn of(platform: Platform) -> Self {
-        let spin = if platform == Platform::Host { 100 } else { 20_000 };
+        let spin = if platform == Platform::Sim { 100 } else { 20_000 };
         Self {
             spin: Duration::from_micros(spin),
             max_nap: Duration::from_micros(500),
@@ -110,11 +110,11 @@ mod tests {
 
     #[test]
     fn naps_grow_to_their_limit() {
-        let idle = Idle::new(IdlePolicy::of(Platform::Host));
+        let idle = Idle::new(IdlePolicy::of(Platform::Sim));
         assert!(idle.nap(Duration::from_millis(1)) < Duration::from_micros(1));
         assert_eq!(idle.nap(Duration::from_millis(500)), Duration::from_micros(250));
         assert_eq!(idle.nap(Duration::from_secs(100)), Duration::from_micros(500));
-        let at_once = IdlePolicy { slow_after: Duration::ZERO, ..IdlePolicy::of(Platform::Host) };
+        let at_once = IdlePolicy { slow_after: Duration::ZERO, ..IdlePolicy::of(Platform::Sim) };
         assert_eq!(Idle::new(at_once).nap(Duration::ZERO), Duration::from_micros(500));
     }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_there_is_to_do_ends_a_nap_and_not_the_looks() {
-        let mut idle = Idle::new(IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::of(Platform::Host) });
+        let mut idle = Idle::new(IdlePolicy { spin: Duration::ZERO, ..IdlePolicy::of(Platform::Sim) });
         let looks = (0..10_000).filter(|_| {
             idle.reset();
             idle.pause()

@@ -43,7 +43,7 @@ use crate::{
 ///     "#,
 /// );
 ///
-/// let gpu = Platform::Host.gpu(0)?;
+/// let gpu = Platform::Sim.gpu(0)?;
 /// let sum = Arc::new(AtomicU64::new(0));
 /// let total = sum.clone();
 /// let proxy = Proxy::builder(&gpu).fifo_size(64).build(move |trigger: ProxyTrigger| {

@@ -152,7 +152,7 @@ impl ProxyServiceBuilder {
     /// # fn main() -> mscclpp_proxy::Result<()> {
     /// let (failed, failures) = std::sync::mpsc::channel();
     /// let tell = move |error: &mscclpp_proxy::Error| drop(failed.send(error.to_string()));
-    /// let service = ProxyService::builder(&Platform::Host.gpu(0)?).on_failure(tell).build()?;
+    /// let service = ProxyService::builder(&Platform::Sim.gpu(0)?).on_failure(tell).build()?;
     /// service.abort("enough");
     /// assert!(failures.recv().unwrap().contains("enough"));
     /// # Ok(())

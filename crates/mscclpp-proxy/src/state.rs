@@ -277,7 +277,7 @@ mod tests {
     use crate::ProxyService;
 
     fn service() -> ProxyService {
-        ProxyService::new(&Platform::Host.gpu(0).unwrap()).unwrap()
+        ProxyService::new(&Platform::Sim.gpu(0).unwrap()).unwrap()
     }
 
     #[test]

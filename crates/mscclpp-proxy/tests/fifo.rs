@@ -13,7 +13,7 @@ const SEQUENCE: u32 = 40;
 
 /// Checks that each of `producers * each` triggers comes once, whole, and those of a producer in their order.
 fn storm(size: u64, producers: u64, each: u64) {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let mut fifo = Fifo::new(&gpu, size).unwrap();
     let kernel = Kernels::load(&gpu).kernel("fifo_push_numbered");
     let stream = gpu.stream().unwrap();

@@ -21,7 +21,7 @@ use mscclpp_proxy::{
 };
 
 fn gpu() -> Gpu {
-    Platform::Host.gpu(0).unwrap()
+    Platform::Sim.gpu(0).unwrap()
 }
 
 fn numbered(n: u64) -> ProxyTrigger {

@@ -15,7 +15,7 @@ const CALLS: u32 = 1000;
 const RUNS: u32 = 30;
 
 fn main() -> Result<()> {
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     let gpu = platform.gpu(0)?;
     let mut fifo = Fifo::new(&gpu, 512)?;
     report("fifo_poll", || {

@@ -2,7 +2,7 @@
 
     python benchmarks/launches.py
 
-On a GPU with CuPy, or on a simulated device with `MSCCLPP_PLATFORM=host`, without CuPy's rows. Takes under a minute. Of many
+On a GPU with CuPy, or on a simulated device with `MSCCLPP_PLATFORM=sim`, without CuPy's rows. Takes under a minute. Of many
 runs the best and the median count; the stream is waited for after each run, so its queue is never full.
 """
 

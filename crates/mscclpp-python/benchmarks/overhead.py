@@ -3,7 +3,7 @@
     cargo bench -p mscclpp-python --bench calls > calls.txt
     python benchmarks/overhead.py calls.txt [WHEEL]
 
-On a GPU, or on a simulated device with `MSCCLPP_PLATFORM=host` for both. Of many runs the best counts, as the machine does
+On a GPU, or on a simulated device with `MSCCLPP_PLATFORM=sim` for both. Of many runs the best counts, as the machine does
 other things, too.
 """
 

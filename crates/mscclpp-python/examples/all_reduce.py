@@ -1,6 +1,6 @@
 """Two ranks add up their arrays, once as they are, and once with what a layer of a network does next, in one launch.
 
-    MSCCLPP_PLATFORM=host python all_reduce.py
+    MSCCLPP_PLATFORM=sim python all_reduce.py
 
 starts both, on simulated devices; without the variable they run on GPUs, and need CuPy. A launcher starts any number:
 `torchrun --nproc-per-node 2 all_reduce.py --env`.

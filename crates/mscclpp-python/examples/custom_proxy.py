@@ -1,6 +1,6 @@
 """A service of one's own: kernels hand the host triggers, and a Python function says what they mean.
 
-    MSCCLPP_PLATFORM=host python custom_proxy.py
+    MSCCLPP_PLATFORM=sim python custom_proxy.py
 
 Here each thread of the kernel reports a number, and the function files them. It is called for one trigger after the other,
 on a thread of the proxy, which takes some microseconds each time: right for what is asked for seldom. The function must not

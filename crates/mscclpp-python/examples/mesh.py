@@ -1,6 +1,6 @@
 """A mesh of ranks, each connected with all others: every rank sends its part of an array to all, through port channels.
 
-    MSCCLPP_PLATFORM=host python mesh.py            four ranks, on simulated devices
+    MSCCLPP_PLATFORM=sim python mesh.py            four ranks, on simulated devices
     python mesh.py --ranks 8                        eight ranks, on the GPUs that there are; needs CuPy
     mpirun -n 8 python mesh.py --mpi                eight ranks, a GPU each; needs mpi4py and CuPy
     torchrun --nproc-per-node 8 mesh.py --env       the same without MPI

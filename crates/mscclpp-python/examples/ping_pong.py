@@ -1,6 +1,6 @@
 """Two ranks, whose kernels copy an array to and fro through a memory channel.
 
-    MSCCLPP_PLATFORM=host python ping_pong.py
+    MSCCLPP_PLATFORM=sim python ping_pong.py
 
 starts both, on simulated devices; without the variable they run on GPUs, and need CuPy. Each prints what it has in the end.
 """

@@ -98,10 +98,10 @@ impl PyRawGpuBuffer {
         self.to_dlpack(py, "uint8", Vec::new(), Vec::new())
     }
 
-    /// For NumPy, on the Host platform alone.
+    /// For NumPy, on the simulated platform alone.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        self.interface(py, Platform::Host)
+        self.interface(py, Platform::Sim)
     }
 
     /// For CuPy, PyTorch and Numba, on CUDA alone.

@@ -66,7 +66,7 @@ pub(crate) struct PyRegistered(Mutex<Option<Registered>>);
 
 #[pymethods]
 impl PyCollectives {
-    /// All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "host".
+    /// All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "sim".
     #[new]
     #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = false, overlap = false))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
@@ -125,7 +125,7 @@ impl PyCollectives {
     /// Whether that is simulated.
     #[getter]
     fn is_simulated(&self) -> PyResult<bool> {
-        Ok(self.inner.get()?.collectives.gpu().platform() == Platform::Host)
+        Ok(self.inner.get()?.collectives.gpu().platform() == Platform::Sim)
     }
 
     /// Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
@@ -156,7 +156,7 @@ impl PyCollectives {
             let others = others.iter().map(|other| stream_of(gpu, *other)).collect::<Result<Vec<_>, _>>()?;
             let requests: Vec<Request<'_>> = requests.iter().map(Asked::request).collect();
             stream.join(&others.iter().collect::<Vec<_>>(), || {
-                if made.collectives.gpu().platform() == Platform::Host {
+                if made.collectives.gpu().platform() == Platform::Sim {
                     let was_idle = made.forget_copies(&stream)?;
                     // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
                     let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
@@ -205,7 +205,7 @@ impl PyCollectives {
         let call = RowsCall::new(args, rows, outputs)?;
         py.detach(|| {
             let stream = stream_of(made.collectives.gpu(), stream)?;
-            if made.collectives.gpu().platform() == Platform::Host {
+            if made.collectives.gpu().platform() == Platform::Sim {
                 let was_idle = made.forget_copies(&stream)?;
                 let mut copies = Copies::new(&made.collectives, &stream);
                 // SAFETY: the program gives memory of the process, and keeps it until the call is complete.
@@ -407,7 +407,7 @@ fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
     if handle == 0 {
         return Ok(gpu.default_stream()?);
     }
-    if gpu.platform() == Platform::Host {
+    if gpu.platform() == Platform::Sim {
         return Err(Error::InvalidArgument(format!(
             "stream {handle:#x}: simulated devices have the stream 0 alone"
         )));

@@ -72,7 +72,7 @@ impl PyRace {
 }
 
 /// The races of kernels that simulated devices have found in this process until now, each pair of lines once. There are none
-/// unless `MSCCLPP_HOST_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
+/// unless `MSCCLPP_SIM_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
 /// report.
 #[pyfunction]
 pub(crate) fn races(py: Python<'_>) -> PyResult<Vec<PyRace>> {

@@ -86,7 +86,7 @@ impl<'a> Copies<'a> {
 
 /// Room for memory that is none of a device.
 fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<RetireOnDrop>, Error> {
-    if bytes == 0 || Platform::Host.owner_of(at)?.is_some() {
+    if bytes == 0 || Platform::Sim.owner_of(at)?.is_some() {
         return Ok(None);
     }
     Ok(Some(RetireOnDrop(collectives.gpu().allocate(bytes)?)))

@@ -1,4 +1,4 @@
-"""Tests run on GPUs where there are some, and CuPy is; elsewhere, and with `MSCCLPP_PLATFORM=host`, on simulated devices.
+"""Tests run on GPUs where there are some, and CuPy is; elsewhere, and with `MSCCLPP_PLATFORM=sim`, on simulated devices.
 
 Each run has a cache of compiled kernels of its own.
 """
@@ -27,8 +27,8 @@ def _platform():
     try:
         mscclpp.device_count()
     except mscclpp.Error:
-        return "host"
-    return "cuda" if importlib.util.find_spec("cupy") else "host"
+        return "sim"
+    return "cuda" if importlib.util.find_spec("cupy") else "sim"
 
 
 os.environ["MSCCLPP_PLATFORM"] = _platform()

@@ -10,7 +10,7 @@ import pytest
 ON_GPU = os.environ.get("MSCCLPP_PLATFORM", "").lower() == "cuda"
 
 #: For tests that look at simulated devices in ways that GPUs do not have, and for those of GPUs.
-host_only = pytest.mark.skipif(ON_GPU, reason="of simulated devices")
+sim_only = pytest.mark.skipif(ON_GPU, reason="of simulated devices")
 gpu_only = pytest.mark.skipif(not ON_GPU, reason="there is no GPU, or no CuPy")
 
 if ON_GPU:

@@ -14,7 +14,7 @@ from mscclpp.ext import AlgorithmCollectionBuilder
 
 import libraries
 import ranks
-from device import ON_GPU, host_only
+from device import ON_GPU, sim_only
 
 #: Bytes of messages, numbers of blocks and of threads, calls in a graph, and how often it is replayed.
 SIZES = [512 << i for i in range(15)] if ON_GPU else [512, 16 << 10, 128 << 10]
@@ -205,7 +205,7 @@ def goes_its_way(rank, n, address):
     group.barrier()
 
 
-@host_only
+@sim_only
 def test_each_name_goes_its_way():
     ranks.run(3, goes_its_way, timeout=500)
 

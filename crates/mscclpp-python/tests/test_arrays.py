@@ -11,10 +11,10 @@ from mscclpp import GpuBuffer, RawGpuBuffer
 from mscclpp._arrays import is_of_cuda, locate
 from mscclpp.utils import is_torch_tensor
 
-from device import ON_GPU, Exported, address, arrays, fill, gpu_only, host_only
+from device import ON_GPU, Exported, address, arrays, fill, gpu_only, sim_only
 
 
-@host_only
+@sim_only
 def test_a_gpu_buffer_is_an_array_over_device_memory():
     buffer = GpuBuffer((3, 5), dtype=numpy.float32)
     assert isinstance(buffer, GpuBuffer) and isinstance(buffer, numpy.ndarray)

@@ -16,7 +16,7 @@ N = 3
 
 
 def arrays():
-    if os.environ["MSCCLPP_PLATFORM"] == "host":
+    if os.environ["MSCCLPP_PLATFORM"] == "sim":
         return numpy
     import cupy
 
@@ -210,7 +210,7 @@ def arrays_of_others(rank, n, address):
     comm.synchronize()
 
 
-@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "host", reason="of NumPy")
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of NumPy")
 def test_arrays_that_say_little_of_themselves():
     ranks.run(2, arrays_of_others)
 
@@ -271,7 +271,7 @@ def memory_of_calls(rank, n, address):
         comm.synchronize()
 
 
-@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "host", reason="simulated devices copy arrays")
+@pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="simulated devices copy arrays")
 def test_memory_stays_as_long_as_calls_work_on_it():
     ranks.run(2, memory_of_calls)
 

@@ -11,7 +11,7 @@ import pytest
 from mscclpp.utils import Kernel, KernelBuilder, get_device_arch, pack, torch_dtype_to_mscclpp_dtype
 
 from conftest import KERNELS
-from device import ON_GPU, host_only, let_go
+from device import ON_GPU, sim_only, let_go
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_pack_knows_how_many_parameters_the_kernel_has(tmp_path, out):
     assert pack(1) + pack(2) == pack(1, 2) and pack(1, 2) == b"\1\0\0\0\2\0\0\0"
 
 
-@host_only
+@sim_only
 def test_memory_of_the_host_is_no_argument_of_a_kernel(compiled, out):
     kernel, array = compiled("plain.cu", "packed", EXTRA=0), numpy.zeros(8, dtype=numpy.uint64)
     for launch in (
@@ -306,7 +306,7 @@ def device_memory():
         return {line.split()[0] for line in maps if "memfd:mscclpp-host-" in line}
 
 
-@host_only
+@sim_only
 def test_memory_outlives_the_kernels_that_work_on_it(compiled):
     kernel = compiled("plain.cu", "write_later", EXTRA=0)
     mscclpp.synchronize(60)
@@ -326,7 +326,7 @@ def test_memory_outlives_the_kernels_that_work_on_it(compiled):
     assert device_memory() <= before
 
 
-@host_only
+@sim_only
 def test_memory_that_was_dropped_is_freed_when_more_is_asked_for():
     mscclpp.synchronize(60)
     before = device_memory()
@@ -352,7 +352,7 @@ def test_pack_says_what_it_cannot_pack():
 
 
 def test_what_the_device_is_called():
-    assert get_device_arch().startswith("sm_" if ON_GPU else "host")
+    assert get_device_arch().startswith("sm_" if ON_GPU else "sim")
 
     class Dtype:
         def __repr__(self):

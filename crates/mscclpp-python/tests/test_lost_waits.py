@@ -69,7 +69,7 @@ def by_check(thing, other):
 
 
 FORMS = [plainly, with_abort, with_abort_of_another, by_check]
-if os.environ["MSCCLPP_PLATFORM"] == "host":
+if os.environ["MSCCLPP_PLATFORM"] == "sim":
     FORMS.append(by_get)  # on GPUs it is CuPy's
 
 

@@ -11,7 +11,7 @@ import mscclpp
 import pytest
 
 import ranks
-from device import host_only
+from device import sim_only
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
@@ -169,7 +169,7 @@ def child(body):
     return imports + (start if how == "os.fork" else of_multiprocessing)
 
 
-@host_only
+@sim_only
 @pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
 def test_a_forked_child_has_no_devices_and_is_told_so(how):
     program = """
@@ -201,7 +201,7 @@ print("the parent goes on")
     assert (run.returncode, run.stdout) == (0, "the parent goes on\n"), run.stderr
 
 
-@host_only
+@sim_only
 @pytest.mark.parametrize("how", ["os.fork", "multiprocessing"])
 def test_a_child_may_be_the_first_to_use_devices(how):
     program = """
@@ -219,7 +219,7 @@ print(child(first), child(first), first())
     assert (run.returncode, run.stdout) == (0, "24 24 24\n"), run.stderr
 
 
-@host_only
+@sim_only
 def test_a_child_that_reaches_the_memory_all_the_same_ends_and_says_why():
     program = """
 import os, numpy, mscclpp

@@ -9,9 +9,9 @@ import mscclpp
 import pytest
 
 from conftest import KERNELS
-from device import host_only
+from device import sim_only
 
-pytestmark = host_only
+pytestmark = sim_only
 
 PROGRAM = """
 import sys
@@ -41,7 +41,7 @@ print(sum.tolist())
 
 def run(order, races):
     """What the program says: of its `synchronize`, then of its races, and the sum."""
-    environment = {**os.environ, "MSCCLPP_HOST_RACES": races}
+    environment = {**os.environ, "MSCCLPP_SIM_RACES": races}
     command = [sys.executable, "-c", PROGRAM, KERNELS, order]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert run.returncode == 0, run.stderr
@@ -73,6 +73,6 @@ def test_nothing_is_looked_for_unless_the_environment_says_so():
 
 
 def test_there_are_none_here():
-    if os.environ.get("MSCCLPP_HOST_RACES") == "1":
+    if os.environ.get("MSCCLPP_SIM_RACES") == "1":
         pytest.skip("the detector is on for all tests")
     assert mscclpp.races() == []

@@ -14,7 +14,7 @@ from mscclpp.utils import KernelBuilder, pack
 
 import ranks
 from conftest import KERNELS
-from device import host_only
+from device import sim_only
 
 
 def said(error, call):
@@ -36,7 +36,7 @@ def test_where_there_is_no_gpu_the_error_names_the_simulated_devices():
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
     if run.returncode == 0:
         pytest.skip("there is a GPU")
-    assert "set MSCCLPP_PLATFORM=host" in run.stderr, run.stderr
+    assert "set MSCCLPP_PLATFORM=sim" in run.stderr, run.stderr
 
 
 def test_an_address_in_the_place_of_a_communicator_is_told_where_it_goes():
@@ -102,7 +102,7 @@ def test_the_place_of_an_argument_is_no_name(compiled):
     assert text.startswith("argument 0 (out) of indices: expected an array"), text
 
 
-@host_only
+@sim_only
 def test_texts_name_what_python_has(group):
     connections = group.make_connection([0], Transport.CudaIpc)
     text = said(Error, lambda: mscclpp.Host2HostSemaphore(group.communicator, connections[0]))

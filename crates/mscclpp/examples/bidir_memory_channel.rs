@@ -60,7 +60,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         ["bidir_put", "bidir_get", "bidir_put_packets"].map(|name| module.kernel(name));
     let (put, get, put_packets) = (put?, get?, put_packets?);
     let grid = match this.platform {
-        Platform::Host => LaunchConfig::linear(2, 32),
+        Platform::Sim => LaunchConfig::linear(2, 32),
         _ => LaunchConfig::linear(32, 1024),
     };
     let args = |channel: &MemoryChannel, bytes: u64| {

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 }
 
 fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     let ids = two_devices::numbers(chosen, platform)?;
     println!("Platform: {platform}, {} device(s)", platform.device_count()?);
 

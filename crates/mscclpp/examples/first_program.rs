@@ -73,7 +73,7 @@ fn rank(bootstrap: impl Bootstrap + 'static, platform: Platform) -> Outcome {
 // ANCHOR: main
 fn main() -> Outcome {
     // GPUs, if there are some; else devices simulated on the CPU.
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     // Two ranks, here as threads. A process that mpirun, torchrun or srun started has its own rank's:
     // Rendezvous::from_env()?.connect(Duration::from_secs(30))?
     let ranks = LocalBootstrap::group(2)

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
 
 fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     // ANCHOR: platform
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     // ANCHOR_END: platform
     let [id0, id1] = two_devices::numbers(chosen, platform)?;
     devices::print_devices(platform, &[id0, id1])?;

@@ -45,7 +45,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let bootstrap = Arc::new(this.bootstrap(n_ranks)?);
     let communicator = Communicator::with_context(bootstrap.clone(), Context::on(this.platform));
     let gpu = communicator.context().gpu(this.gpu)?;
-    let slices = if this.platform == Platform::Host { &SLICES[..2] } else { &SLICES[..] };
+    let slices = if this.platform == Platform::Sim { &SLICES[..2] } else { &SLICES[..] };
     let largest = slices.iter().max().unwrap_or(&0);
     let buffer = gpu.allocate(largest * n_ranks as u64)?;
 

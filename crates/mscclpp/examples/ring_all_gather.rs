@@ -57,7 +57,7 @@ fn rank(bootstrap: impl Bootstrap + 'static, platform: Platform) -> Outcome {
 }
 
 fn main() -> Outcome {
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     match Rendezvous::from_env() {
         // Started by hand: four ranks as threads.
         Err(BootstrapError::NotLaunched) => thread::scope(|scope| {

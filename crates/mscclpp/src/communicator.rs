@@ -100,7 +100,7 @@ impl Communicator {
     /// # use {mscclpp::prelude::*, std::sync::Arc};
     /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
     /// # let (rank, n_ranks) = (bootstrap.rank(), bootstrap.n_ranks());
-    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// // Both neighbours in a ring.
     /// let neighbours = [(rank + 1) % n_ranks, (rank + n_ranks - 1) % n_ranks];
     /// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank));
@@ -136,7 +136,7 @@ impl Communicator {
     /// # use {mscclpp::prelude::*, std::sync::Arc};
     /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
     /// # let rank = bootstrap.rank();
-    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// let buffer = comm.context().gpu(rank)?.allocate(1 << 20)?;
     /// let ours = comm.register_buffer(&buffer, Transport::CUDA_IPC)?;
     /// let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank));
@@ -241,7 +241,7 @@ impl Communicator {
     /// # use {mscclpp::prelude::*, std::sync::Arc};
     /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
     /// # let peer = 1 - bootstrap.rank();
-    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+    /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// # let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
     /// let semaphore = comm.build_fastest_semaphore(&connection, 16)?;
     /// let channel = BaseMemoryChannel::new(&semaphore)?;

@@ -9,7 +9,7 @@ use mscclpp_gpu::Platform;
 ///
 /// ```
 /// use mscclpp::prelude::*;
-/// let context = Context::on(Platform::Host);
+/// let context = Context::on(Platform::Sim);
 /// assert_eq!(context.transports().has(Transport::CUDA_IPC), cfg!(feature = "cuda-ipc"));
 /// assert_eq!(context.transports().has(Transport::ETHERNET), cfg!(feature = "ethernet"));
 /// ```
@@ -81,7 +81,7 @@ mod tests {
             (Transport::IB3, "`ib`", cfg!(feature = "ib")),
         ] {
             let made =
-                Context::on(Platform::Host).create_endpoint(EndpointConfig::new(transport, Device::CPU));
+                Context::on(Platform::Sim).create_endpoint(EndpointConfig::new(transport, Device::CPU));
             let named = made.is_err_and(|error| error.to_string().contains(&format!("feature {feature}")));
             assert_eq!(named, !is_on, "{transport}");
         }

@@ -109,7 +109,7 @@ impl Trial {
             return Ok(None);
         };
         let gpu = connection.context().gpu(id)?;
-        let alike = gpu.platform() == Platform::Host || connection.is_within_a_device();
+        let alike = gpu.platform() == Platform::Sim || connection.is_within_a_device();
         Ok(if alike { None } else { Some(Self::new(&gpu, places)?) })
     }
 

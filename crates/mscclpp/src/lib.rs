@@ -22,7 +22,7 @@
 //! | `tutorials/06-collectives.md` | `all_reduce` and its like, of channels and by the crate `mscclpp-collectives` |
 //! | `starting-ranks.md` | [`Rendezvous`]: mpirun, torchrun, srun, Kubernetes |
 //! | `your-own-kernels.md`, `device-calls.md` | [`KernelSource`], [`Module`], and all calls that kernels can make |
-//! | `testing-on-host.md` | [`Platform::Host`]: kernels without a GPU |
+//! | `testing-on-sim.md` | [`Platform::Sim`]: kernels without a GPU |
 //! | `which-channel.md` | which transport and channel for what, with figures |
 //! | `coming-from-nccl.md`, `coming-from-nvshmem.md`, `coming-from-cpp.md` | what is called how in other libraries |
 //! | `memory-ordering.md` | what each call promises about memory |
@@ -41,7 +41,7 @@
 //! let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| {
 //!     std::thread::spawn(move || -> Result<(), mscclpp::Error> {
 //!         let peer = 1 - bootstrap.rank();
-//!         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host));
+//!         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
 //!         let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
 //!         let semaphore = comm.build_semaphore(&connection)?.wait()?;
 //!         let channel = BaseMemoryChannel::new(&semaphore)?; // its device_handle() goes to kernels

@@ -22,7 +22,7 @@ use crate::{Communicator, Mesh, MeshLink, Pending, Result};
 /// // Four ranks on four devices, in one thread.
 /// let ranks: Vec<Communicator> = LocalBootstrap::group(4)
 ///     .into_iter()
-///     .map(|bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Host)))
+///     .map(|bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim)))
 ///     .collect();
 /// let started = ranks.iter().enumerate().map(|(rank, comm)| {
 ///     comm.mesh(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(rank))).start()

@@ -58,7 +58,7 @@ impl Grid {
 fn blocks_see_behind_the_barrier_what_was_before_it() {
     let _turn = turn();
     let grid = Grid::new();
-    let rounds: i32 = if platform() == Platform::Host { 100 } else { 10_000 };
+    let rounds: i32 = if platform() == Platform::Sim { 100 } else { 10_000 };
     let mut base = 1u64;
     // The number of blocks changes between launches, the barrier stays as it was left.
     for blocks in [1, 2, 7, 16, 3] {
@@ -165,7 +165,7 @@ impl Ranks {
 fn all_blocks_of_all_devices_see_behind_the_barrier_what_was_before_it() {
     let _turn = turn();
     let ranks = Ranks::new();
-    let rounds = if platform() == Platform::Host { 50 } else { 10_000 };
+    let rounds = if platform() == Platform::Sim { 50 } else { 10_000 };
     // The barrier stays as it was left.
     for _ in 0..2 {
         (0..RANKS).for_each(|rank| ranks.start(rank, rounds, -1));

@@ -263,12 +263,12 @@ fn signal_over_ethernet(context: &Context) {
 }
 
 fn a_child_may_begin_anew_without_devices() {
-    let context = Context::on(Platform::Host);
+    let context = Context::on(Platform::Sim);
     signal_over_ethernet(&context);
     let id = TcpBootstrap::create_unique_id().unwrap();
     let alone = TcpBootstrap::new(0, 1, id, LIMIT).unwrap();
     in_fork(CHILD, || {
-        signal_over_ethernet(&Context::on(Platform::Host));
+        signal_over_ethernet(&Context::on(Platform::Sim));
         let id = TcpBootstrap::create_unique_id().unwrap();
         thread::scope(|scope| {
             for rank in 0..2 {

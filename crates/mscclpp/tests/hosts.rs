@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 
 fn mesh() -> Result<(), Failed> {
     let hosts = Hosts::new()?;
-    let platform = Platform::detect_or_host()?;
+    let platform = Platform::detect_or_sim()?;
     let devices = platform.device_count()?;
     let rank = |rank: usize| {
         let host = rank / 2;

@@ -131,7 +131,7 @@ fn a_signal_carries_the_data_written_before_it() {
     on_each_pair(|context, devices| {
         let ([here, there], [mut a, mut b]) = sides(context, devices);
         // Simulated devices are slow, and a data race there would be one of the test's own.
-        let on_gpus = context.platform().unwrap() != Platform::Host;
+        let on_gpus = context.platform().unwrap() != Platform::Sim;
         let rounds = if on_gpus { 20_000 } else { 200 };
         for words in [1, 7, 4096] {
             println!("{words} words");

@@ -18,7 +18,7 @@ use support::{
 const GUARD: u64 = 64;
 
 fn on_gpus() -> bool {
-    platform() != Platform::Host
+    platform() != Platform::Sim
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn words_of(buffer: &DeviceBuffer) -> Vec<u64> {
 /// Two kernels write words to each other, and double those that came.
 fn words_are_swapped(source: &KernelSource<'_>) -> Result<(), String> {
     const THREADS: u32 = 64;
-    let context = Context::on(Platform::Host);
+    let context = Context::on(Platform::Sim);
     let channels =
         semaphore_pair(&context, [0, 1]).expect("semaphores").map(|one| BaseMemoryChannel::new(&one));
     let channels = channels.map(|channel| channel.expect("a channel"));
@@ -171,7 +171,7 @@ fn words_are_swapped(source: &KernelSource<'_>) -> Result<(), String> {
 /// Both sides put their half into the other's memory.
 fn halves_are_put(source: &KernelSource<'_>) -> Result<(), String> {
     const BYTES: u64 = 10_000;
-    let context = Context::on(Platform::Host);
+    let context = Context::on(Platform::Sim);
     let semaphores = semaphore_pair(&context, [0, 1]).expect("semaphores");
     let gpus = [0, 1].map(|id| context.gpu(id).expect("a device"));
     let buffers = gpus.each_ref().map(|gpu| gpu.allocate(2 * BYTES).expect("memory"));
@@ -214,7 +214,7 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
     const RANKS: usize = 3;
     const BYTES: u64 = 5000;
     let all = || 0..RANKS;
-    let context = Context::on(Platform::Host);
+    let context = Context::on(Platform::Sim);
     let gpus: Vec<_> = all().map(|id| context.gpu(id).expect("a device")).collect();
     let buffers: Vec<_> =
         gpus.iter().map(|gpu| gpu.allocate(RANKS as u64 * BYTES).expect("memory")).collect();

@@ -21,7 +21,7 @@ const DATA: u64 = 64 << 10;
 const PACKETS: u64 = 256 << 10;
 
 fn on_gpus() -> bool {
-    platform() != Platform::Host
+    platform() != Platform::Sim
 }
 
 /// Some polls: more than a packet takes that is there, and soon over.

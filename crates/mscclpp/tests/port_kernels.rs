@@ -28,7 +28,7 @@ use support::{
 const LONG: i64 = 1 << 24;
 
 fn on_gpus() -> bool {
-    platform() != Platform::Host
+    platform() != Platform::Sim
 }
 
 /// The word of 63 bits that belongs to a trigger's first one, as in the kernels.

@@ -12,7 +12,7 @@ use support::{
 };
 
 fn on_gpus() -> bool {
-    platform() != Platform::Host
+    platform() != Platform::Sim
 }
 
 #[test]

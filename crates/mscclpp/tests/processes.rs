@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         trials.push(Trial::test(format!("{n}_ranks_connect_and_signal"), move || all_succeed("signal", n)));
     }
     // On GPUs, where starting costs seconds, a few times.
-    let times = if platform() == Platform::Host { 50 } else { 5 };
+    let times = if platform() == Platform::Sim { 50 } else { 5 };
     trials.push(Trial::test(format!("8_ranks_connect_and_signal_{times}_times"), move || {
         (0..times).try_for_each(|_| all_succeed("signal", 8))
     }));

@@ -118,23 +118,23 @@ MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
 
 namespace detail {
 
-#if defined(MSCCLPP_DEVICE_HOST)
-using mscclpp_host::AsPacket;
+#if defined(MSCCLPP_DEVICE_SIM)
+using mscclpp_sim::AsPacket;
 
 // The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two
 // accesses. For the race detector they are weak, as on a GPU.
 MSCCLPP_DEVICE_INLINE void nextIsWeak() {
-  mscclpp_host::nextAccess(mscclpp_host::Order::Weak, mscclpp_host::Scope::Block);
+  mscclpp_sim::nextAccess(mscclpp_sim::Order::Weak, mscclpp_sim::Scope::Block);
 }
 template <class T>
 MSCCLPP_DEVICE_INLINE T loadAligned(const void* address) {
-  mscclpp_host::check(address, sizeof(T), 0);
+  mscclpp_sim::check(address, sizeof(T), 0);
   nextIsWeak();
   return __atomic_load_n(static_cast<const T*>(address), __ATOMIC_RELAXED);
 }
 template <>
 MSCCLPP_DEVICE_INLINE Bytes16 loadAligned(const void* address) {
-  mscclpp_host::check(address, 16, 0);
+  mscclpp_sim::check(address, 16, 0);
   const uint64_t* const words = static_cast<const uint64_t*>(address);
   nextIsWeak();
   const uint64_t low = __atomic_load_n(words, __ATOMIC_RELAXED);
@@ -143,13 +143,13 @@ MSCCLPP_DEVICE_INLINE Bytes16 loadAligned(const void* address) {
 }
 template <class T>
 MSCCLPP_DEVICE_INLINE void storeAligned(void* address, T value) {
-  mscclpp_host::check(address, sizeof(T), 1);
+  mscclpp_sim::check(address, sizeof(T), 1);
   nextIsWeak();
   __atomic_store_n(static_cast<T*>(address), value, __ATOMIC_RELAXED);
 }
 template <>
 MSCCLPP_DEVICE_INLINE void storeAligned(void* address, Bytes16 value) {
-  mscclpp_host::check(address, 16, 1);
+  mscclpp_sim::check(address, 16, 1);
   uint64_t* const words = static_cast<uint64_t*>(address);
   nextIsWeak();
   __atomic_store_n(words, value.low, __ATOMIC_RELAXED);
@@ -207,7 +207,7 @@ MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
   const Pair pair = {value.low, value.high};
   *static_cast<volatile Pair*>(address) = pair;
 #else
-  [[maybe_unused]] const mscclpp_host::AtOnce atOnce;
+  [[maybe_unused]] const mscclpp_sim::AtOnce atOnce;
   uint64_t* const words = static_cast<uint64_t*>(address);
   detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words, value.low);
   detail::store<MemoryOrder::Relaxed, MemoryScope::System>(words + 1, value.high);
@@ -226,12 +226,12 @@ namespace detail {
 // On a simulated device, fails the kernel unless the object is memory that it may touch.
 template <class T>
 MSCCLPP_DEVICE_INLINE void checkObject([[maybe_unused]] const T* object, [[maybe_unused]] bool isStore) {
-#if defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_SIM)
   if constexpr (alignof(T) == sizeof(T)) {
-    mscclpp_host::check(object, sizeof(T), isStore);
+    mscclpp_sim::check(object, sizeof(T), isStore);
   } else {
-    mscclpp_host::check(reinterpret_cast<const uint8_t*>(object), 1, isStore);
-    mscclpp_host::check(reinterpret_cast<const uint8_t*>(object + 1) - 1, 1, isStore);
+    mscclpp_sim::check(reinterpret_cast<const uint8_t*>(object), 1, isStore);
+    mscclpp_sim::check(reinterpret_cast<const uint8_t*>(object + 1) - 1, 1, isStore);
   }
 #endif
 }
@@ -252,7 +252,7 @@ MSCCLPP_DEVICE_INLINE void write(void* memory, uint64_t index, const T& value) {
   *element = value;
 }
 
-#if !defined(MSCCLPP_DEVICE_HOST)
+#if !defined(MSCCLPP_DEVICE_SIM)
 namespace detail {
 // On simulated devices it tells the race detector that what is accessed while it lives is a packet.
 struct AsPacket {};

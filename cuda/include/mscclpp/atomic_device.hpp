@@ -10,7 +10,7 @@
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-#if defined(MSCCLPP_DEVICE_CUDA) || defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_CUDA) || defined(MSCCLPP_DEVICE_SIM)
 // The formats of 16 bits, declared as CUDA's headers define them.
 struct __half;
 struct __half2;
@@ -115,8 +115,8 @@ MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
 #else
 template <MemoryOrder O, MemoryScope S, class T>
 MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
-  mscclpp_host::check(word, sizeof(T), 1);
-  return mscclpp_host::update(word, [value](T now) -> T { return now + value; }, hostScope(S), hostOrder(O));
+  mscclpp_sim::check(word, sizeof(T), 1);
+  return mscclpp_sim::update(word, [value](T now) -> T { return now + value; }, hostScope(S), hostOrder(O));
 }
 #endif
 

@@ -285,40 +285,40 @@ MSCCLPP_DEVICE_INLINE void systemFence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_R
 
 }  // namespace mscclpp
 
-#elif defined(MSCCLPP_DEVICE_HOST)
+#elif defined(MSCCLPP_DEVICE_SIM)
 
 namespace mscclpp {
 namespace detail {
 
 // The functions of the CUDA branch, documented there. T is uint32_t or uint64_t. All of them acquire and release: what
 // is tested with this says nothing of the orders that a GPU needs. The race detector is told these.
-constexpr mscclpp_host::Order hostOrder(MemoryOrder order) {
-  return order == MemoryOrder::Relaxed   ? mscclpp_host::Order::Relaxed
-         : order == MemoryOrder::Acquire ? mscclpp_host::Order::Acquire
-         : order == MemoryOrder::Release ? mscclpp_host::Order::Release
-                                         : mscclpp_host::Order::AcquireRelease;
+constexpr mscclpp_sim::Order hostOrder(MemoryOrder order) {
+  return order == MemoryOrder::Relaxed   ? mscclpp_sim::Order::Relaxed
+         : order == MemoryOrder::Acquire ? mscclpp_sim::Order::Acquire
+         : order == MemoryOrder::Release ? mscclpp_sim::Order::Release
+                                         : mscclpp_sim::Order::AcquireRelease;
 }
-constexpr mscclpp_host::Scope hostScope(MemoryScope scope) {
-  return scope == MemoryScope::Device ? mscclpp_host::Scope::Device : mscclpp_host::Scope::System;
+constexpr mscclpp_sim::Scope hostScope(MemoryScope scope) {
+  return scope == MemoryScope::Device ? mscclpp_sim::Scope::Device : mscclpp_sim::Scope::System;
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T load(const T* word) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
-  mscclpp_host::check(word, sizeof(T), 0);
-  mscclpp_host::nextAccess(hostOrder(O), hostScope(S));
+  mscclpp_sim::check(word, sizeof(T), 0);
+  mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE void store(T* word, T value) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a store is relaxed or releases");
-  mscclpp_host::check(word, sizeof(T), 1);
-  mscclpp_host::nextAccess(hostOrder(O), hostScope(S));
+  mscclpp_sim::check(word, sizeof(T), 1);
+  mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T fetchAdd(T* word, T value) {
-  mscclpp_host::check(word, sizeof(T), 1);
-  mscclpp_host::nextAccess(hostOrder(O), hostScope(S));
+  mscclpp_sim::check(word, sizeof(T), 1);
+  mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
   return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
@@ -329,24 +329,24 @@ MSCCLPP_DEVICE_INLINE void reduceAdd(T* word, T value) {
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE void reduceMax(T* word, T value) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Release, "a reduction is relaxed or releases");
-  mscclpp_host::check(word, sizeof(T), 1);
-  mscclpp_host::nextAccess(mscclpp_host::Order::Relaxed, hostScope(S));
+  mscclpp_sim::check(word, sizeof(T), 1);
+  mscclpp_sim::nextAccess(mscclpp_sim::Order::Relaxed, hostScope(S));
   T there = __atomic_load_n(word, __ATOMIC_ACQUIRE);
   while (there < value) {
-    mscclpp_host::nextAccess(hostOrder(O), hostScope(S));
+    mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
     if (__atomic_compare_exchange_n(word, &there, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
   }
 }
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T compareSwap(T* word, T expected, T desired) {
-  mscclpp_host::check(word, sizeof(T), 1);
-  mscclpp_host::nextAccess(hostOrder(O), hostScope(S));
+  mscclpp_sim::check(word, sizeof(T), 1);
+  mscclpp_sim::nextAccess(hostOrder(O), hostScope(S));
   __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   return expected;
 }
 template <MemoryScope S>
 MSCCLPP_DEVICE_INLINE void sequentialFence() {
-  mscclpp_host::nextAccess(mscclpp_host::Order::AcquireRelease, hostScope(S));
+  mscclpp_sim::nextAccess(mscclpp_sim::Order::AcquireRelease, hostScope(S));
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 MSCCLPP_DEVICE_INLINE bool isGlobal(const void*) { return true; }

@@ -31,7 +31,7 @@
 #include "mscclpp/poll_device.hpp"
 
 // Whether what follows is there. nvcc's pass for the host sees it too, since it reads the kernels.
-#if defined(MSCCLPP_DEVICE_HOST) || \
+#if defined(MSCCLPP_DEVICE_SIM) || \
     (defined(MSCCLPP_DEVICE_CUDA) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900))
 #define MSCCLPP_BULK_AVAILABLE 1
 #else
@@ -213,23 +213,23 @@ MSCCLPP_BULK_RED_INTEGER(long long, "s", "64")
 // started. The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
 namespace detail {
 
-MSCCLPP_DEVICE_INLINE void bulkFenceAll() { mscclpp_host::tellBulk(mscclpp_host::Bulk::FenceAll); }
+MSCCLPP_DEVICE_INLINE void bulkFenceAll() { mscclpp_sim::tellBulk(mscclpp_sim::Bulk::FenceAll); }
 
 // Fails the kernel unless the addresses and the size are those of a bulk copy, and the ranges memory that it may touch.
 MSCCLPP_DEVICE_INLINE void checkBulk(const void* dst, const void* src, uint32_t bytes) {
   if (!bulkAligned(dst) || !bulkAligned(src) || bytes % 16 != 0) {
-    mscclpp_host::trap("the addresses and the size of a bulk copy are multiples of 16 bytes");
+    mscclpp_sim::trap("the addresses and the size of a bulk copy are multiples of 16 bytes");
   }
   if (bytes == 0) return;
-  mscclpp_host::check(src, 16, 0);
-  mscclpp_host::check(static_cast<const uint8_t*>(src) + bytes - 16, 16, 0);
-  mscclpp_host::check(dst, 16, 1);
-  mscclpp_host::check(static_cast<uint8_t*>(const_cast<void*>(dst)) + bytes - 16, 16, 1);
+  mscclpp_sim::check(src, 16, 0);
+  mscclpp_sim::check(static_cast<const uint8_t*>(src) + bytes - 16, 16, 0);
+  mscclpp_sim::check(dst, 16, 1);
+  mscclpp_sim::check(static_cast<uint8_t*>(const_cast<void*>(dst)) + bytes - 16, 16, 1);
 }
 
 MSCCLPP_DEVICE_INLINE void copyBulk(void* dst, const void* src, uint32_t bytes) {
   checkBulk(dst, src, bytes);
-  const mscclpp_host::Silence silence;
+  const mscclpp_sim::Silence silence;
   for (uint32_t i = 0; i < bytes; i += 16) {
     store16(static_cast<uint8_t*>(dst) + i, load16(static_cast<const uint8_t*>(src) + i));
   }
@@ -237,7 +237,7 @@ MSCCLPP_DEVICE_INLINE void copyBulk(void* dst, const void* src, uint32_t bytes) 
 
 }  // namespace detail
 
-MSCCLPP_DEVICE_INLINE void bulkFence() { mscclpp_host::tellBulk(mscclpp_host::Bulk::Fence); }
+MSCCLPP_DEVICE_INLINE void bulkFence() { mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Fence); }
 
 struct alignas(8) BulkBarrier {
   // What a phase needs, and what this one still lacks. 8 bytes, as on a GPU.
@@ -252,40 +252,40 @@ struct alignas(8) BulkBarrier {
     bulkFence();
   }
   MSCCLPP_DEVICE_INLINE void relaxedInit(uint32_t arriveCount = 1) {
-    mscclpp_host::tellBulk(mscclpp_host::Bulk::Init, nullptr, nullptr, 0, this);
-    const mscclpp_host::Silence silence;
+    mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Init, nullptr, nullptr, 0, this);
+    const mscclpp_sim::Silence silence;
     arrivals_ = missing_ = arriveCount;
     bytes_ = 0;
     phase_ = 0;
   }
   MSCCLPP_DEVICE_INLINE void invalidate() {
-    mscclpp_host::tellBulk(mscclpp_host::Bulk::Init, nullptr, nullptr, 0, this);
-    const mscclpp_host::Silence silence;
+    mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Init, nullptr, nullptr, 0, this);
+    const mscclpp_sim::Silence silence;
     arrivals_ = missing_ = 0;
   }
   MSCCLPP_DEVICE_INLINE void expect(uint32_t bytes) { add(bytes); }
   MSCCLPP_DEVICE_INLINE void arrive() { arriveAndExpect(0); }
   MSCCLPP_DEVICE_INLINE void arriveAndExpect(uint32_t bytes) {
-    mscclpp_host::tellBulk(mscclpp_host::Bulk::Arrive, nullptr, nullptr, 0, this);
-    const mscclpp_host::Silence silence;
-    if (missing_ == 0) mscclpp_host::trap("more arrivals at a BulkBarrier than its init said, or none was made");
+    mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Arrive, nullptr, nullptr, 0, this);
+    const mscclpp_sim::Silence silence;
+    if (missing_ == 0) mscclpp_sim::trap("more arrivals at a BulkBarrier than its init said, or none was made");
     bytes_ = bytes_ + static_cast<int64_t>(bytes);
     missing_ = missing_ - 1;
     settle();
   }
   // Bytes that are expected, or, if negative, have come.
   MSCCLPP_DEVICE_INLINE void add(int64_t bytes) {
-    const mscclpp_host::Silence silence;
+    const mscclpp_sim::Silence silence;
     bytes_ = bytes_ + bytes;
     settle();
   }
   MSCCLPP_DEVICE_INLINE bool poll(uint32_t phase) const {
     bool over = false;
     {
-      const mscclpp_host::Silence silence;
+      const mscclpp_sim::Silence silence;
       over = phase_ != (phase & 1);
     }
-    if (over) mscclpp_host::tellBulk(mscclpp_host::Bulk::Complete, nullptr, nullptr, 0, this);
+    if (over) mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Complete, nullptr, nullptr, 0, this);
     return over;
   }
   template <class Phase>
@@ -306,22 +306,22 @@ struct alignas(8) BulkBarrier {
 };
 
 MSCCLPP_DEVICE_INLINE void bulkLoad(void* dstShared, const void* srcGlobal, uint32_t bytes, BulkBarrier& barrier) {
-  mscclpp_host::tellBulk(mscclpp_host::Bulk::Load, dstShared, srcGlobal, bytes, &barrier);
+  mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Load, dstShared, srcGlobal, bytes, &barrier);
   detail::copyBulk(dstShared, srcGlobal, bytes);
   barrier.add(-static_cast<int64_t>(bytes));
 }
 MSCCLPP_DEVICE_INLINE void bulkStore(void* dstGlobal, const void* srcShared, uint32_t bytes) {
-  mscclpp_host::tellBulk(mscclpp_host::Bulk::Store, dstGlobal, srcShared, bytes);
+  mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Store, dstGlobal, srcShared, bytes);
   detail::copyBulk(dstGlobal, srcShared, bytes);
 }
-MSCCLPP_DEVICE_INLINE void bulkStoreCommit() { mscclpp_host::tellBulk(mscclpp_host::Bulk::Commit); }
+MSCCLPP_DEVICE_INLINE void bulkStoreCommit() { mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Commit); }
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWait() {
-  mscclpp_host::tellBulk(mscclpp_host::Bulk::Wait, nullptr, nullptr, PendingGroups);
+  mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Wait, nullptr, nullptr, PendingGroups);
 }
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {
-  mscclpp_host::tellBulk(mscclpp_host::Bulk::WaitSource, nullptr, nullptr, PendingGroups);
+  mscclpp_sim::tellBulk(mscclpp_sim::Bulk::WaitSource, nullptr, nullptr, PendingGroups);
 }
 
 template <class T, BulkRedOp Op = BulkRedOp::Add>
@@ -330,14 +330,14 @@ MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShare
   constexpr bool IsHalf = detail::isSame<T, __half> || detail::isSame<T, __nv_bfloat16>;
   static_assert(Op == BulkRedOp::Add || !IsWide, "a GPU adds floats, and does nothing else with them here");
   static_assert(Op <= BulkRedOp::Max || !IsHalf, "a GPU adds 16-bit floats, and takes their minimum and maximum");
-  mscclpp_host::tellBulk(mscclpp_host::Bulk::ReduceStore, dstGlobal, srcShared, bytes);
+  mscclpp_sim::tellBulk(mscclpp_sim::Bulk::ReduceStore, dstGlobal, srcShared, bytes);
   detail::checkBulk(dstGlobal, srcShared, bytes);
-  const mscclpp_host::Silence silence;
+  const mscclpp_sim::Silence silence;
   T* const target = static_cast<T*>(dstGlobal);
   const T* const source = static_cast<const T*>(srcShared);
   for (uint32_t i = 0; i < bytes / sizeof(T); ++i) {
     const T value = source[i];
-    mscclpp_host::update(
+    mscclpp_sim::update(
         target + i,
         [value](T there) -> T {
           if constexpr (Op == BulkRedOp::Add) return there + value;
@@ -347,7 +347,7 @@ MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShare
           if constexpr (Op == BulkRedOp::Or) return there | value;
           if constexpr (Op == BulkRedOp::Xor) return there ^ value;
         },
-        mscclpp_host::Scope::Device);
+        mscclpp_sim::Scope::Device);
   }
 }
 

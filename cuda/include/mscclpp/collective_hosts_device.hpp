@@ -114,7 +114,7 @@ struct AcrossLane {
   MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
     const uint32_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return;
-#if defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_SIM)
     if (!call.scaled) {
       uint8_t* const to = call.memory + call.outbox + place(transfer.ring, c);
       return putBytes(to, transfer.send + begin(j), bytes, thread, threads, AsItIs());
@@ -310,11 +310,11 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
       }
     };
     uint32_t i = thread;
-#if defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_SIM)
     if (Fold::AddsFloats && !call.scaled) {
       const Stretch stretch(bytes, thread, threads);
       const uint32_t at = stretch.begin * 16, floats = (stretch.end - stretch.begin) * 4;
-      if (!mscclpp_host::addFloats(to, from, call.count, at, floats)) {
+      if (!mscclpp_sim::addFloats(to, from, call.count, at, floats)) {
         for (uint32_t v = stretch.begin; v < stretch.end; ++v) vectors(v, AcrossVectors<1>());
       }
       // The last vector, if it is not whole, is left.

@@ -90,7 +90,7 @@ struct AsItIs {
   MSCCLPP_DEVICE_INLINE uint64_t operator()(uint64_t word) const { return word; }
 };
 
-#if defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_SIM)
 template <class Sent>
 struct IsAsItIs {
   static constexpr bool Value = false;
@@ -111,7 +111,7 @@ struct Stretch {
 };
 MSCCLPP_DEVICE_INLINE void copyStretch(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t thread, uint32_t threads) {
   const Stretch own(bytes, thread, threads);
-  if (mscclpp_host::copyWords(to + own.begin * 16, from + own.begin * 16, (own.end - own.begin) * 2)) return;
+  if (mscclpp_sim::copyWords(to + own.begin * 16, from + own.begin * 16, (own.end - own.begin) * 2)) return;
   for (uint32_t i = own.begin; i < own.end; ++i) store16(to + i * 16, load16(from + i * 16));
 }
 #endif
@@ -122,7 +122,7 @@ MSCCLPP_DEVICE_INLINE void copyStretch(uint8_t* to, const uint8_t* from, uint32_
 template <bool AlsoFewer = false, class Sent>
 MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t toBytes, uint32_t fromBytes,
                                     uint32_t thread, uint32_t threads, Sent sent) {
-#if defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_SIM)
   if constexpr (IsAsItIs<Sent>::Value) {
     if (isAligned<16>(to) && isAligned<16>(from)) {
       copyStretch(to, from, bytes, thread, threads);

@@ -2,14 +2,14 @@
 // and the tutorials' spelling of a device handle.
 //
 // These headers include nothing outside mscclpp/. nvcc, hipcc, clang and NVRTC compile them for the GPU, and the
-// library with a C++ compiler for its Host platform, which simulates devices on the CPU: there kernels have
-// cuda/host/mscclpp_host in front of them. A plain C++17 compiler accepts them too and then sees the structs alone,
+// library with a C++ compiler for its simulated platform, which simulates devices on the CPU: there kernels have
+// cuda/sim/mscclpp_sim in front of them. A plain C++17 compiler accepts them too and then sees the structs alone,
 // without their methods, so that the host side can be checked against their layout.
 
 #ifndef MSCCLPP_DEVICE_HPP_
 #define MSCCLPP_DEVICE_HPP_
 
-// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP says for which GPUs this compiles, and MSCCLPP_DEVICE_HOST, which the
+// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP says for which GPUs this compiles, and MSCCLPP_DEVICE_SIM, which the
 // library defines, that it is for a simulated device; MSCCLPP_DEVICE_COMPILE says that it is for any device. hipcc on
 // an NVIDIA platform defines both compilers' macros and counts as CUDA.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -31,7 +31,7 @@
 #define MSCCLPP_DEVICE_NOINLINE __attribute__((device)) inline __attribute__((noinline))
 #define MSCCLPP_HOST_DEVICE_INLINE \
   __attribute__((host)) __attribute__((device)) inline __attribute__((always_inline))
-#elif defined(MSCCLPP_DEVICE_HOST)
+#elif defined(MSCCLPP_DEVICE_SIM)
 #define MSCCLPP_DEVICE_COMPILE
 #define MSCCLPP_INLINE inline
 #define MSCCLPP_DEVICE_INLINE inline

@@ -157,14 +157,14 @@ MSCCLPP_DEVICE_INLINE bool blockAny(bool value) {
 
 }  // namespace mscclpp
 
-#elif defined(MSCCLPP_DEVICE_HOST)
+#elif defined(MSCCLPP_DEVICE_SIM)
 
 namespace mscclpp {
 
 // The functions of the CUDA branch, documented there. Threads take turns, in the order of their number: a store that
 // those of a warp make behind a barrier is made by one after the other, the thread with a line's flag last.
-MSCCLPP_DEVICE_INLINE uint32_t laneId() { return mscclpp_host::self()->lane; }
-MSCCLPP_DEVICE_INLINE bool aloneInWarp() { return mscclpp_host::self()->threadsOfWarp == 1; }
+MSCCLPP_DEVICE_INLINE uint32_t laneId() { return mscclpp_sim::self()->lane; }
+MSCCLPP_DEVICE_INLINE bool aloneInWarp() { return mscclpp_sim::self()->threadsOfWarp == 1; }
 MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
 MSCCLPP_DEVICE_INLINE bool warpAny(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {

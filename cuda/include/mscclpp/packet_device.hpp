@@ -25,7 +25,7 @@
 namespace mscclpp {
 
 // The data of one LL16Packet, and its 16 bytes as they lie in memory.
-#if defined(MSCCLPP_DEVICE_CUDA) || defined(MSCCLPP_DEVICE_HOST) || defined(HIP_VERSION) || defined(__HIPCC_RTC__)
+#if defined(MSCCLPP_DEVICE_CUDA) || defined(MSCCLPP_DEVICE_SIM) || defined(HIP_VERSION) || defined(__HIPCC_RTC__)
 using LL16Payload = uint2;
 using LL16Raw = ulonglong2;
 #else

@@ -34,7 +34,7 @@ enum StatusWord {
 //
 // All are multiples of PollsInARow. A poll of a simulated device can take a tenth of a millisecond, and a look takes
 // nothing.
-#if defined(MSCCLPP_DEVICE_HOST)
+#if defined(MSCCLPP_DEVICE_SIM)
 enum PollPeriod : uint32_t { PollsBeforeFirstLook = 16, PollsBetweenLooks = 16, PollsOfTurn = 0, MostPollsOfTurns = 0 };
 #else
 enum PollPeriod : uint32_t {
@@ -54,8 +54,8 @@ namespace detail {
 
 // What a thread does between two looks: on a simulated device it lets others run.
 MSCCLPP_DEVICE_INLINE void betweenPolls() {
-#if defined(MSCCLPP_DEVICE_HOST)
-  mscclpp_host::pause();
+#if defined(MSCCLPP_DEVICE_SIM)
+  mscclpp_sim::pause();
 #endif
 }
 

@@ -49,7 +49,7 @@ MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { return __dadd_rn(a,
 MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { return __fmul_rn(a, b); }
 MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { return __dmul_rn(a, b); }
 #else
-// clang for AMD GPUs merges across functions by default. The Host platform compiles with -ffp-contract=off.
+// clang for AMD GPUs merges across functions by default. The simulated platform compiles with -ffp-contract=off.
 #if defined(__clang__)
 #define MSCCLPP_AS_WRITTEN _Pragma("clang fp contract(off)")
 #else

@@ -22,8 +22,8 @@ namespace detail {
 
 // Fails a kernel that needs a switch where there is none.
 MSCCLPP_DEVICE_INLINE void failWithoutSwitch() {
-#if defined(MSCCLPP_DEVICE_HOST)
-  mscclpp_host::trap("a simulated device has no switch: multimem accesses need compute capability 9.0");
+#if defined(MSCCLPP_DEVICE_SIM)
+  mscclpp_sim::trap("a simulated device has no switch: multimem accesses need compute capability 9.0");
 #elif defined(MSCCLPP_DEVICE_HIP)
   __builtin_trap();
 #else

@@ -63,7 +63,7 @@ static void interleavedTurns() {
         CHECK(semaphore.acquire());
         ++holders;
         most = holders > most ? holders : most;
-        mscclpp_host::pause();
+        mscclpp_sim::pause();
         --holders;
         semaphore.release();
       }

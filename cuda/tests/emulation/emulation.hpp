@@ -1,8 +1,8 @@
-// The device API on a CPU: the real headers, compiled as for the Host platform, on a runtime of the tests' own.
+// The device API on a CPU: the real headers, compiled as for the simulated platform, on a runtime of the tests' own.
 // Compilers include this in front of everything else.
 //
-// The runtime is the table of functions of mscclpp_host/runtime.hpp, which says what each of them does. The library has
-// its own in Rust (crates/mscclpp-gpu/src/host/block.rs). With this one the tests say which memory may be touched, and
+// The runtime is the table of functions of mscclpp_sim/runtime.hpp, which says what each of them does. The library has
+// its own in Rust (crates/mscclpp-gpu/src/sim/block.rs). With this one the tests say which memory may be touched, and
 // who runs next:
 //   - `launch` runs blocks at the same time, each in a thread of the operating system, in which the block's threads
 //     take turns in the order of their number.
@@ -33,7 +33,7 @@
 #include <type_traits>
 #include <vector>
 
-// ---- what the library's rewriting of a kernel's source is for (crates/mscclpp-gpu/src/host/rewrite.rs)
+// ---- what the library's rewriting of a kernel's source is for (crates/mscclpp-gpu/src/sim/rewrite.rs)
 
 #define __device__
 #define __global__
@@ -41,7 +41,7 @@
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
 
-#include "mscclpp_host/runtime.hpp"
+#include "mscclpp_sim/runtime.hpp"
 
 namespace emulation {
 
@@ -95,7 +95,7 @@ class Limits {
 enum class State { Ready, AtBlockBarrier, AtWarpBarrier, Ended };
 
 // A thread of a kernel, at the lower end of its stack, where the headers look for it.
-struct Thread : mscclpp_host::Thread {
+struct Thread : mscclpp_sim::Thread {
   static constexpr uint64_t Canary = 0x656d756c6174696f;
 
   class Turns* turns;
@@ -110,13 +110,13 @@ struct Thread : mscclpp_host::Thread {
   uint64_t canary;  // gone when the stack was too small
 
   static Thread* make() {
-    void* const stack = std::aligned_alloc(mscclpp_host::StackBytes, mscclpp_host::StackBytes);
+    void* const stack = std::aligned_alloc(mscclpp_sim::StackBytes, mscclpp_sim::StackBytes);
     Thread* const thread = new (stack) Thread();
     thread->canary = Canary;
     ucontext_t first;
     getcontext(&first);
     first.uc_stack.ss_sp = thread + 1;
-    first.uc_stack.ss_size = mscclpp_host::StackBytes - sizeof(Thread);
+    first.uc_stack.ss_size = mscclpp_sim::StackBytes - sizeof(Thread);
     first.uc_link = nullptr;
     makecontext(&first, run, 0);
     jmp_buf back;
@@ -225,7 +225,7 @@ class Turns {
  private:
   friend struct Thread;
 
-  static Thread& of(mscclpp_host::Thread* thread) { return *static_cast<Thread*>(thread); }
+  static Thread& of(mscclpp_sim::Thread* thread) { return *static_cast<Thread*>(thread); }
   static unsigned int warpsOf(unsigned int threads) { return (threads + 31) / 32; }
 
   static void resume(Thread& thread) {
@@ -236,31 +236,31 @@ class Turns {
 
   // ---- the runtime
 
-  static void pause(mscclpp_host::Thread* thread) {
+  static void pause(mscclpp_sim::Thread* thread) {
     of(thread).pauses = true;
     of(thread).suspend();
   }
-  static uint64_t blockBarrier(mscclpp_host::Thread* caller, uint32_t value) {
+  static uint64_t blockBarrier(mscclpp_sim::Thread* caller, uint32_t value) {
     Thread& thread = of(caller);
     thread.value = value;
     return thread.turns->meet(thread, State::AtBlockBarrier, ~0u);
   }
-  static uint32_t warpBarrier(mscclpp_host::Thread* caller, uint32_t mask) {
+  static uint32_t warpBarrier(mscclpp_sim::Thread* caller, uint32_t mask) {
     Thread& thread = of(caller);
     return static_cast<uint32_t>(thread.turns->meet(thread, State::AtWarpBarrier, mask | 1u << thread.lane));
   }
   // Called before each access: `known` stays empty.
-  static void findRange(mscclpp_host::Thread* thread, uintptr_t address, uint64_t bytes, uint32_t isStore) {
+  static void findRange(mscclpp_sim::Thread* thread, uintptr_t address, uint64_t bytes, uint32_t isStore) {
     CHECK((address & (bytes - 1)) == 0);
     CHECK(Limits::allow(address, bytes, isStore));
     if (of(thread).turns->atRandom_) of(thread).suspend();
   }
-  static void trap(mscclpp_host::Thread*, const char* message) {
+  static void trap(mscclpp_sim::Thread*, const char* message) {
     std::fprintf(stderr, "the kernel failed: %s\n", message);
     std::_Exit(1);
   }
 
-  static constexpr mscclpp_host::Runtime table = {pause, pause, blockBarrier, warpBarrier, findRange, trap, nullptr};
+  static constexpr mscclpp_sim::Runtime table = {pause, pause, blockBarrier, warpBarrier, findRange, trap, nullptr};
   static constexpr uint64_t epoch = 0;
 
   // ---- barriers
@@ -315,12 +315,12 @@ class Turns {
   bool atRandom_ = false;
   const std::function<void()>& body_;
   std::vector<Thread*> members_;
-  std::vector<mscclpp_host::Warp> warps_;
+  std::vector<mscclpp_sim::Warp> warps_;
 };
 
 // What runs on a stack: one thread after the other.
 inline void Thread::run() {
-  Thread& thread = *static_cast<Thread*>(mscclpp_host::self());
+  Thread& thread = *static_cast<Thread*>(mscclpp_sim::self());
   for (;;) {
     thread.suspend();
     thread.turns->body_();

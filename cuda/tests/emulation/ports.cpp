@@ -23,7 +23,7 @@ struct HostFifo {
     const ProxyTrigger& slot = slots[taken % slots.size()];
     const uint64_t high = mscclpp::atomicLoad(&slot.snd, mscclpp::memoryOrderAcquire);
     if (high >> 63 == (taken / slots.size()) % 2) {
-      mscclpp_host::pause();
+      mscclpp_sim::pause();
       return false;
     }
     trigger = ProxyTrigger{slot.fst, high & ~(1ull << 63)};
@@ -139,7 +139,7 @@ static void interleavedPushes() {
           CHECK(fifo.tailCache() >= cached && fifo.tailCache() <= fifo.tail && fifo.looking() <= 1);
           cached = fifo.tailCache();
           shared += fifo.looking();
-          mscclpp_host::pause();
+          mscclpp_sim::pause();
         }
         return;
       }
@@ -178,7 +178,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
     if (blockIdx.x == senders) {
       while (!received || turn != pieces) {
         world.proxy(random.below(8) == 0);
-        mscclpp_host::pause();
+        mscclpp_sim::pause();
       }
     } else if (blockIdx.x == senders + 1) {
       for (uint64_t piece = 0; piece < pieces; ++piece) {
@@ -195,7 +195,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
     } else {
       for (uint64_t piece = blockIdx.x; piece < pieces; piece += senders) {
         // Synchronises with the sender of the piece before.
-        while (turn != piece) mscclpp_host::pause();
+        while (turn != piece) mscclpp_sim::pause();
         const uint64_t at = piece * slot, size = sizeOf(piece);
         for (uint64_t i = 0; i < size; ++i) *world.source.at(at + i) = byteOf(piece, i);
         const uint32_t way = random.below(4);
@@ -239,12 +239,12 @@ static void noSignalOvertakesWhatIsTaken() {
       if (blockIdx.x == 0) {
         CHECK(world.channel.put(0, 128));
       } else if (blockIdx.x == 1) {
-        while (world.fifo.taken == 0) mscclpp_host::pause();
+        while (world.fifo.taken == 0) mscclpp_sim::pause();
         CHECK(world.channel.signal());
       } else if (blockIdx.x == 2) {
         while (!received) {
           world.proxy(random.below(8) == 0);
-          mscclpp_host::pause();
+          mscclpp_sim::pause();
         }
       } else {
         CHECK(world.channel.wait() && std::memcmp(world.arrivals.at(0), world.source.at(0), 128) == 0);
@@ -401,7 +401,7 @@ static void endings() {
       CHECK(watched.handle.sync(1));
     } else {
       // Fewer than the polls before a look for an abort: the push that gave up has aborted the FIFO.
-      while (++looks < mscclpp::PollsBeforeFirstLook / 2) mscclpp_host::pause();
+      while (++looks < mscclpp::PollsBeforeFirstLook / 2) mscclpp_sim::pause();
       watched.looking() = 0;
     }
   });

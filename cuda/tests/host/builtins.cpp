@@ -4,9 +4,9 @@
 
 // Before the headers' assertions are in force.
 #include "check.hpp"
-#include "mscclpp_host/atomics.hpp"
-#include "mscclpp_host/intrinsics.hpp"
-#include "mscclpp_host/vector_types.hpp"
+#include "mscclpp_sim/atomics.hpp"
+#include "mscclpp_sim/intrinsics.hpp"
+#include "mscclpp_sim/vector_types.hpp"
 
 template <class T>
 constexpr bool has(unsigned size, unsigned alignment) {
@@ -167,12 +167,12 @@ void clocks() {
 template <class Call>
 const char* trapOf(Call call) {
   const char* message = nullptr;
-  mscclpp_host::expectedTrap = &message;
+  mscclpp_sim::expectedTrap = &message;
   try {
     call();
-  } catch (const mscclpp_host::Trapped&) {
+  } catch (const mscclpp_sim::Trapped&) {
   }
-  mscclpp_host::expectedTrap = nullptr;
+  mscclpp_sim::expectedTrap = nullptr;
   return message;
 }
 

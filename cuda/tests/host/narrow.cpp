@@ -23,9 +23,9 @@ struct Of<__half> {
   static unsigned pick(Random& random) { return random.below(0x10000); }
   static unsigned first() { return 0; }
   static unsigned last() { return 0x7bff; }
-  template <mscclpp_host::Rounding R>
+  template <mscclpp_sim::Rounding R>
   static unsigned round(double value) {
-    return mscclpp_host::NarrowFormat<5>::round<R>(value);
+    return mscclpp_sim::NarrowFormat<5>::round<R>(value);
   }
 };
 template <>
@@ -40,9 +40,9 @@ struct Of<__nv_bfloat16> {
   // And results that matter: between 2^-40 and 2^45.
   static unsigned first() { return (127 - 40) << 7; }
   static unsigned last() { return (127 + 45) << 7; }
-  template <mscclpp_host::Rounding R>
+  template <mscclpp_sim::Rounding R>
   static unsigned round(double value) {
-    return mscclpp_host::NarrowFormat<8>::round<R>(value);
+    return mscclpp_sim::NarrowFormat<8>::round<R>(value);
   }
 };
 
@@ -66,7 +66,7 @@ Value halfway(unsigned bits) {
 
 template <class T>
 void convertsEveryNumber() {
-  using R = mscclpp_host::Rounding;
+  using R = mscclpp_sim::Rounding;
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     const unsigned magnitude = bits & 0x7fff, sign = bits & 0x8000;
     const float value = Of<T>::from(bits);
@@ -228,7 +228,7 @@ void agreesWithTheCompiler() {
     const float value = __uint_as_float(static_cast<unsigned>(bits >> 20));
     const __half own = value;
     const COMPILERS_HALF theirs = static_cast<COMPILERS_HALF>(value);
-    CHECK(isnan(value) ? __hisnan(own) : __half_as_ushort(own) == mscclpp_host::bitCast<unsigned short>(theirs));
+    CHECK(isnan(value) ? __hisnan(own) : __half_as_ushort(own) == mscclpp_sim::bitCast<unsigned short>(theirs));
   }
 }
 #endif

@@ -6,7 +6,7 @@
 set -eu
 trap 'echo "init.sh has failed; what it did last is above"; reboot -f' EXIT
 export PATH=/programs:/usr/sbin:/usr/bin:/busybox HOME=/root TMPDIR=/tmp LANG=C.UTF-8
-export MSCCLPP_PLATFORM=host MSCCLPP_CACHE_DIR=/kernels
+export MSCCLPP_PLATFORM=sim MSCCLPP_CACHE_DIR=/kernels
 
 busybox chmod 755 /
 busybox mount -t proc proc /proc

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use mscclpp_gpu::{KernelSource, store_for_host};
+use mscclpp_gpu::{KernelSource, store_for_sim};
 
 use crate::error::{Error, FileContext};
 use crate::workspace;
@@ -43,7 +43,7 @@ pub(super) fn compile(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 
 fn compile_one(folder: &Path, source: &Path) -> Result<PathBuf, Error> {
     let text = workspace::read(source)?;
-    Ok(store_for_host(folder, &KernelSource::new(&workspace::name(source), &text))?)
+    Ok(store_for_sim(folder, &KernelSource::new(&workspace::name(source), &text))?)
 }
 
 fn find(folder: &Path, sources: &mut Vec<PathBuf>) -> Result<(), Error> {

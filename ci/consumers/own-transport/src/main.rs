@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn rank(rank: usize, id: &UniqueId) -> Result<(), Box<dyn Error>> {
     let bootstrap = TcpBootstrap::new(rank, 2, id, LIMIT)?;
     let peer = 1 - rank;
-    let context = Context::builder().provider(Post::open()?).platform(Platform::Host).build();
+    let context = Context::builder().provider(Post::open()?).platform(Platform::Sim).build();
     let comm = Communicator::with_context(Arc::new(bootstrap), context);
     let gpu = comm.context().gpu(rank)?;
 

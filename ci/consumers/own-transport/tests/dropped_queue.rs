@@ -15,7 +15,7 @@ fn a_last_write_to_a_withdrawn_region_is_not_lost_in_silence() {
     for _ in 0..20 {
         let context = || {
             let post = Post::open().expect("a hub");
-            Context::builder().provider(post).platform(Platform::Host).build()
+            Context::builder().provider(post).platform(Platform::Sim).build()
         };
         let [a, b] = [context(), context()];
         let config = |device| EndpointConfig::new(Post::TRANSPORT, Device::gpu(device));

@@ -168,7 +168,7 @@ struct Chooser {
 
 impl Selector for Chooser {
     fn choose(&self, question: &Question) -> Choice {
-        if question.devices != Devices::Host && !Tuned::is_measured(question) {
+        if question.devices != Devices::Sim && !Tuned::is_measured(question) {
             self.predicted.store(true, Ordering::Relaxed);
         }
         let (tuned, asked) = (Tuned.choose(question), self.asked);
@@ -190,7 +190,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     }
     // First, since it may change the environment.
     let library = options.compare.open()?;
-    let on_host = Platform::detect_or_host()? == Platform::Host;
+    let on_host = Platform::detect_or_sim()? == Platform::Sim;
     let default = match on_host {
         true => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         false => Sizes { begin: 1 << 10, end: 1 << 30, factor: 4 },

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn every_task_stays_in_its_room_and_is_checked() -> Result<()> {
-        let gpu = Platform::Host.gpu(0)?;
+        let gpu = Platform::Sim.gpu(0)?;
         for what in [What::AllReduce, What::AllGather, What::ReduceScatter, What::AllToAll] {
             for place in [Place::Out, Place::In] {
                 for (ranks, rank, bytes) in [(1, 0, 40), (2, 0, 8192), (2, 1, 9000), (4, 3, 48)] {

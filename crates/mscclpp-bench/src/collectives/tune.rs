@@ -96,7 +96,7 @@ const MOST_ROUNDS: u64 = 200;
 const QUICK: Duration = Duration::from_secs(150);
 
 pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    let on_host = Platform::detect_or_host()? == Platform::Host;
+    let on_host = Platform::detect_or_sim()? == Platform::Sim;
     let default = match (on_host, options.quick) {
         (true, _) => Sizes { begin: 1 << 10, end: 16 << 10, factor: 4 },
         (false, true) => Sizes { begin: 1 << 10, end: 64 << 20, factor: 4 },
@@ -240,7 +240,7 @@ impl Tuner<'_> {
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let task = Task::random(what, numbers, Place::Out, bytes, &pair.ranks)?;
         task.load(memory)?;
-        let most = if pair.gpu.platform() == Platform::Host { 1 } else { MOST_ROUNDS };
+        let most = if pair.gpu.platform() == Platform::Sim { 1 } else { MOST_ROUNDS };
         let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, most) as u32);
         let replays = rounds.div_ceil(options.calls);
         let calls = Calls { of_a_graph: options.calls, replays, are_eager: false };

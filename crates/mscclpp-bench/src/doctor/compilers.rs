@@ -6,7 +6,7 @@ use super::{child::Teller, finding::Section::Compilers as SECTION};
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices");
-    let platform = Platform::detect_or_host().ok();
+    let platform = Platform::detect_or_sim().ok();
     teller.trying("loading NVRTC and compiling a kernel");
     teller.found(match nvrtc() {
         Ok(version) => SECTION.ok("NVRTC", version),
@@ -17,11 +17,11 @@ pub(super) fn examine(teller: &Teller) {
         }
     });
     teller.trying("running C++ compilers");
-    teller.found(match mscclpp_gpu::host_compiler() {
+    teller.found(match mscclpp_gpu::sim_compiler() {
         Ok(version) => SECTION.ok("C++", version),
         Err(error) => {
             // Without one, simulated devices run no kernel that is not in the cache.
-            let is_needed = platform == Some(Platform::Host);
+            let is_needed = platform == Some(Platform::Sim);
             let reason = match error {
                 mscclpp_gpu::Error::NoCompiler { tried } => format!("none runs; tried {tried}"),
                 other => other.to_string(),

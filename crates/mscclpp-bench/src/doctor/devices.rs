@@ -20,7 +20,7 @@ const NO_DEVICES: &str = "no device can be used; see Platforms";
 /// The first devices of the platform that is used here. Tells of those that cannot be opened.
 pub(super) fn open(teller: &Teller, mut failed: impl FnMut(usize, &Error)) -> Vec<Gpu> {
     teller.trying("looking for devices");
-    let Ok(platform) = Platform::detect_or_host() else { return Vec::new() };
+    let Ok(platform) = Platform::detect_or_sim() else { return Vec::new() };
     let count = platform.device_count().unwrap_or(0);
     let open = |id| {
         teller.trying(format!("opening {platform} device {id}"));
@@ -37,7 +37,7 @@ pub(super) fn examine(teller: &Teller) {
     if gpus.is_empty() {
         teller.found(Devices.note("none", NO_DEVICES));
     }
-    let count = Platform::detect_or_host().and_then(Platform::device_count).unwrap_or(0);
+    let count = Platform::detect_or_sim().and_then(Platform::device_count).unwrap_or(0);
     if count > MOST {
         let text = format!("{count} devices; the first {MOST} are looked at");
         teller.found(Devices.note("more", text).fact("devices", count));
@@ -50,7 +50,7 @@ pub(super) fn examine(teller: &Teller) {
         teller.trying(format!("asking {gpu} how adapters reach its memory"));
         gpu_direct::examine(teller, gpu);
     }
-    if gpus.first().is_some_and(|gpu| gpu.platform() == Platform::Host) {
+    if gpus.first().is_some_and(|gpu| gpu.platform() == Platform::Sim) {
         let text = "memory of simulated devices is host memory, and adapters reach it as that";
         teller.found(GpuDirect.note("host", text));
     }
@@ -67,7 +67,7 @@ fn describe(gpu: &Gpu) -> Finding {
         }
     };
     let mut text = match p.platform {
-        Platform::Host => format!("simulated, {} processors", p.multiprocessors),
+        Platform::Sim => format!("simulated, {} processors", p.multiprocessors),
         _ => p.name.clone(),
     };
     let mebi = |bytes: u64| bytes >> 20;

@@ -43,7 +43,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
         return teller.found(finding.fact("kind", LEGACY).fact("device", id));
     }
     let failure = match gpu.platform() {
-        Platform::Host => not_simulated(),
+        Platform::Sim => not_simulated(),
         _ => Failure::new(
             "the driver does not offer it",
             "share memory of Gpu::allocate, which has descriptors",
@@ -74,7 +74,7 @@ fn by_file(gpu: &Gpu, buffer: &DeviceBuffer, export: &MemoryExport) -> Result<()
 fn by_fabric(gpu: &Gpu, buffer: &DeviceBuffer, export: &MemoryExport) -> Result<(), Failure> {
     match export.fabric {
         Some(fabric) => map_again(gpu, buffer, &ExportHandle::Fabric(fabric), export),
-        None if gpu.platform() == Platform::Host => Err(not_simulated()),
+        None if gpu.platform() == Platform::Sim => Err(not_simulated()),
         None => Err(Failure::new(
             "the device is in no NVLink domain, or its IMEX channel is not set up",
             "none is needed within a host; across hosts of one NVLink domain, start nvidia-imex and make \

@@ -14,7 +14,7 @@ const NO_FLUSH: &str = "the driver says that the host cannot flush what adapters
 
 /// Nothing is said of simulated devices.
 pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
-    if gpu.platform() == Platform::Host {
+    if gpu.platform() == Platform::Sim {
         return;
     }
     let id = gpu.id();

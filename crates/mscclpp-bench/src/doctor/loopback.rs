@@ -75,7 +75,7 @@ fn put(context: &Context, transport: Transport, gpu: &Gpu) -> Result<Duration, F
 
     let endpoint = context.create_endpoint(EndpointConfig::new(transport, Device::gpu(gpu.id())));
     let endpoint = endpoint.map_err(failed(NOT_OPENED))?;
-    let not_registered = if gpu.platform() == Platform::Host { NOT_REGISTERED } else { GPU_NOT_REGISTERED };
+    let not_registered = if gpu.platform() == Platform::Sim { NOT_REGISTERED } else { GPU_NOT_REGISTERED };
     let register = |buffer| context.register_buffer(buffer, transport).map_err(failed(not_registered));
     let (from, to) = (register(&source)?, register(&target)?);
     let connection = context.connect(&endpoint, &endpoint).map_err(failed(NOT_CONNECTED))?;

@@ -56,12 +56,12 @@ pub(super) fn examine(teller: &Teller) {
 /// Of a pair for which no time was left.
 pub(super) fn not_tried(section: Section, row: String, column: usize) -> Finding {
     let reason = format!("not tried, as those before took {ALL_PAIRS:?} together");
-    let remedy = "try fewer: CUDA_VISIBLE_DEVICES, MSCCLPP_HOST_DEVICES and MSCCLPP_HCA_DEVICES choose";
+    let remedy = "try fewer: CUDA_VISIBLE_DEVICES, MSCCLPP_SIM_DEVICES and MSCCLPP_HCA_DEVICES choose";
     section.unavailable(format!("{row} to {column}"), reason, remedy).at(row, column, "?")
 }
 
 fn side(gpu: &Gpu) -> mscclpp_gpu::Result<Side<'_>> {
-    let bytes = if gpu.platform() == Platform::Host { BYTES_OF_HOST } else { BYTES_OF_GPU };
+    let bytes = if gpu.platform() == Platform::Sim { BYTES_OF_HOST } else { BYTES_OF_GPU };
     let (source, target) = (gpu.allocate(bytes)?, gpu.allocate(bytes)?);
     let pattern = pattern(gpu.id());
     source.write(0, &pattern)?;

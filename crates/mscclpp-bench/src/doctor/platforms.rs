@@ -6,17 +6,17 @@ use mscclpp_gpu::Error;
 use super::{child::Teller, finding::Finding, finding::Section::Platform as SECTION};
 
 const NO_NVIDIA: &str =
-    "install the driver, or pass the GPUs into the container; to do without GPUs, set MSCCLPP_PLATFORM=host";
+    "install the driver, or pass the GPUs into the container; to do without GPUs, set MSCCLPP_PLATFORM=sim";
 const NO_AMD: &str = "only AMD GPUs need it, and none has run it so far: build with the feature, and install ROCm's HIP runtime";
 
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices of each platform");
-    let chosen = Platform::detect_or_host();
+    let chosen = Platform::detect_or_sim();
     if let Err(error @ Error::Environment { variable, .. }) = &chosen {
         let remedy = "set it to one of these, or unset it";
         teller.found(SECTION.problem(*variable, error, remedy));
     }
-    for platform in [Platform::Cuda, Platform::Hip, Platform::Host] {
+    for platform in [Platform::Cuda, Platform::Hip, Platform::Sim] {
         teller.trying(format!("looking for devices of platform {platform}"));
         let is_chosen = chosen.as_ref().is_ok_and(|chosen| *chosen == platform);
         let finding = match platform.device_count() {
@@ -33,8 +33,8 @@ pub(super) fn examine(teller: &Teller) {
 
 fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
     let devices = match (platform, count) {
-        (Platform::Host, 1) => "1 device, simulated on the CPU".to_owned(),
-        (Platform::Host, _) => format!("{count} devices, simulated on the CPU"),
+        (Platform::Sim, 1) => "1 device, simulated on the CPU".to_owned(),
+        (Platform::Sim, _) => format!("{count} devices, simulated on the CPU"),
         (Platform::Hip, _) => {
             format!("{count} devices. No AMD GPU has run this platform; see the page on AMD GPUs")
         }
@@ -43,11 +43,11 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
     };
     let item = platform.to_string();
     let finding = match (is_chosen, platform) {
-        (true, Platform::Host) => SECTION.ok(
+        (true, Platform::Sim) => SECTION.ok(
             item,
             format!(
                 "{devices}; used here, and by examples, tests and benchmarks. A program of your own needs \
-                 MSCCLPP_PLATFORM=host, as the library does not choose simulated devices by itself"
+                 MSCCLPP_PLATFORM=sim, as the library does not choose simulated devices by itself"
             ),
         ),
         (true, _) => SECTION.ok(item, format!("{devices}; used here")),
@@ -68,6 +68,6 @@ fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
         _ => "set the variable to a valid value, or unset it",
     };
     // Host fails only where a variable is malformed.
-    let is_needed = is_asked_for || platform == Platform::Host;
+    let is_needed = is_asked_for || platform == Platform::Sim;
     SECTION.failed(platform.to_string(), reason, remedy, is_needed).fact("devices", 0)
 }

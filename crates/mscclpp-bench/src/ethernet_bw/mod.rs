@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
                     .into(),
             );
         }
-        let ranks = Ranks::join(options.tuning.context(Platform::Host), joining)?;
+        let ranks = Ranks::join(options.tuning.context(Platform::Sim), joining)?;
         let config = EndpointConfig::new(TRANSPORT, Device::CPU);
         let transfers =
             numbers().map(|n| Puts::between_hosts(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;

@@ -120,7 +120,7 @@ fn notes(commands: &[Command]) -> Vec<String> {
             notes.push(format!("the {what} are not the same: {old} before, {new} now"));
         }
     }
-    if new.platform == "host" {
+    if new.platform == "sim" {
         notes.push("times of simulated devices are noise: give a --tolerance of hundreds".to_owned());
     }
     notes

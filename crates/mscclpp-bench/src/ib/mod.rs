@@ -51,7 +51,7 @@ impl OnAdapter {
         }
         let provider = InfiniBand::new();
         let known = provider.device_names()?;
-        let context = Context::builder().provider(provider).platform(Platform::Host).build();
+        let context = Context::builder().provider(provider).platform(Platform::Sim).build();
         let ranks = Ranks::join(context, joining)?;
         let transport = match &choice.transports {
             Some(chosen) => chosen[ranks.rank],

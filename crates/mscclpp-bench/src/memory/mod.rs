@@ -172,8 +172,8 @@ fn run(
     joining: &Joining,
 ) -> Result<Option<Report>> {
     // What is wrong with the options is said before there is a second process that says it too.
-    let default = match Platform::detect_or_host()? {
-        Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
+    let default = match Platform::detect_or_sim()? {
+        Platform::Sim => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };
     let Messages { sizes, measuring } = &options.messages;

@@ -26,7 +26,7 @@ impl Shape {
     }
 
     pub(super) fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
-        let host = gpu.platform() == Platform::Host;
+        let host = gpu.platform() == Platform::Sim;
         let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
         let (blocks, threads) =
             (options.blocks.unwrap_or(most_blocks), options.threads.unwrap_or(most_threads));
@@ -57,7 +57,7 @@ impl Shape {
 
     /// One for each number of blocks, for bulk copies: blocks of one warp, all of which have work.
     pub(super) fn bulk(options: &Options, gpu: &Gpu) -> Vec<Self> {
-        let most = if gpu.platform() == Platform::Host { 4 } else { 16 };
+        let most = if gpu.platform() == Platform::Sim { 4 } else { 16 };
         let blocks = options.blocks.map_or_else(|| vec![1, 2, 4, 8, 16], |blocks| vec![blocks]);
         let fitting = blocks.into_iter().filter(|blocks| options.blocks.is_some() || *blocks <= most);
         fitting.map(|blocks| Self { blocks, threads: 32, share: Some(LINE), is_bulk: true }).collect()

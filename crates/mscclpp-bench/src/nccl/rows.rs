@@ -36,7 +36,7 @@ impl Comm<'_> {
         // The first call connects the ranks, which no capture may contain.
         stopwatch.time_of_waits(&one)?;
         let stream = stopwatch.stream();
-        let is_simulated = stream.gpu().platform() == Platform::Host;
+        let is_simulated = stream.gpu().platform() == Platform::Sim;
         let calls = Calls { are_eager: calls.are_eager || is_simulated, ..calls };
         let submit = within(limit, &watched, || calls.submit(call, stream))?;
         Ok(Side {

@@ -34,8 +34,8 @@ const WORKLOAD: &str = "port-put";
 pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let Options { common, in_kernel, carriage: Carriage { carrier, tuning } } = options;
     // What is wrong with the sizes is said before there is a second process that says it too.
-    let default = match Platform::detect_or_host()? {
-        Platform::Host => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
+    let default = match Platform::detect_or_sim()? {
+        Platform::Sim => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
     };

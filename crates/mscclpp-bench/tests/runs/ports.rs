@@ -66,7 +66,7 @@ pub(crate) fn launches() -> Result<(), Failed> {
 
 pub(crate) fn fifo() -> Result<(), Failed> {
     // Under the race detector each of them takes longer.
-    let looks_for_races = std::env::var_os("MSCCLPP_HOST_RACES").is_some_and(|value| value == "1");
+    let looks_for_races = std::env::var_os("MSCCLPP_SIM_RACES").is_some_and(|value| value == "1");
     let iters = if looks_for_races { "1" } else { "9" };
     let arguments = ["fifo", "--threads", "1,5,1024", "--iters", iters, "--repeats", "2", "--fifo-size", "4"];
     let report = report("fifo", &arguments)?;

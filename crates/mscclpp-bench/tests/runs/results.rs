@@ -139,7 +139,7 @@ pub(crate) fn malformed_results() -> Result<(), Failed> {
         "repeats": 1, "times": {"median": 1.0, "min": 1.0, "max": 1.0}}"#;
     let report = |rows: &str| {
         format!(
-            r#"{{"machine": {{"platform": "host", "devices": [], "driver": "none", "transport": "CudaIpc",
+            r#"{{"machine": {{"platform": "sim", "devices": [], "driver": "none", "transport": "CudaIpc",
             "commit": "c0ffee", "cores": 2}}, "rows": [{rows}]}}"#
         )
     };

@@ -349,7 +349,7 @@ fn piece_of(bytes: u64, lanes: u64, place: u64) -> u64 {
 /// How many lanes a channel has, so many that all blocks of a launch fit on a device at once; and by how many connections
 /// they go, each with as many of them.
 fn lanes_and_connections(gpu: &Gpu, topology: &Topology, connections: u32) -> (u32, u32) {
-    let most_lanes = if gpu.platform() == Platform::Host { 1 } else { LANES_ON_GPUS };
+    let most_lanes = if gpu.platform() == Platform::Sim { 1 } else { LANES_ON_GPUS };
     let fit = (MAX_RANKS_OF_HOSTS as u32 / topology.most_links() as u32).max(1);
     let connections = connections.clamp(1, fit);
     (fit.min(most_lanes).max(connections) / connections * connections, connections)

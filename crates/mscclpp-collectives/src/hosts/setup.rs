@@ -90,7 +90,7 @@ impl CollectivesBuilder {
         let model = HostsModel { hosts: topology.hosts() as u32, ranks: topology.fewest() as u32, ..model };
         model.predict(1)?;
         let usual =
-            if transport == Transport::ETHERNET && self.gpu.platform() != Platform::Host { 4 } else { 1 };
+            if transport == Transport::ETHERNET && self.gpu.platform() != Platform::Sim { 4 } else { 1 };
         let connections = self.connections.unwrap_or(usual);
         group.agree(&[
             ("hosts_model (latency)", model.latency.to_bits()),

@@ -17,7 +17,7 @@ use mscclpp_collectives::{
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
-    Platform::detect_or_host().expect("a usable platform")
+    Platform::detect_or_sim().expect("a usable platform")
 }
 
 /// Tests of one program take turns on the devices.

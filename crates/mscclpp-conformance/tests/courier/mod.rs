@@ -254,7 +254,7 @@ impl TransportProvider for Courier {
     }
 
     fn open_endpoint(&self, config: &EndpointConfig, gpu: Option<&Gpu>) -> Result<Arc<dyn LocalEndpoint>> {
-        if gpu.is_none_or(|gpu| gpu.platform() != Platform::Host) {
+        if gpu.is_none_or(|gpu| gpu.platform() != Platform::Sim) {
             return Err(Error::InvalidArgument("a courier goes between simulated GPUs only".to_owned()));
         }
         let pipe = io::pipe().map_err(|e| Error::system("making a pipe", e))?;
@@ -328,7 +328,7 @@ impl TransportProvider for Courier {
         let Ok(local) = any.downcast::<Endpoint>() else {
             return Err(Error::InvalidArgument("the local endpoint is not the courier's".to_owned()));
         };
-        if remote.host != host_id()? || remote.platform != Platform::Host {
+        if remote.host != host_id()? || remote.platform != Platform::Sim {
             return Self::unreachable(
                 remote.to_string(),
                 "a courier goes between simulated GPUs of one host only",

@@ -17,7 +17,7 @@ fn of_a_peer() -> RegisteredMemory {
         region: 1,
         len: 64,
         host: "there".to_owned(),
-        platform: Platform::Host,
+        platform: Platform::Sim,
         device_uuid: [1; 16],
         blobs: vec![(Transport::ETHERNET, vec![1]), (Transport::CUDA_IPC, vec![2])],
     };

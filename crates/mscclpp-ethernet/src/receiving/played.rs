@@ -81,7 +81,7 @@ impl Stage {
         let mut memory = vec![PATTERN; (2 * GUARD + LEN as usize) / 8].into_boxed_slice();
         memory[GUARD / 8..][..LEN as usize / 8].fill(0);
         let catcher = Catcher::default();
-        let context = Context::builder().provider(catcher.clone()).platform(Platform::Host).build();
+        let context = Context::builder().provider(catcher.clone()).platform(Platform::Sim).build();
         let start = DevicePtr(memory.as_mut_ptr().addr() as u64 + GUARD as u64);
         // SAFETY: memory that is kept beside the registration.
         let registered = unsafe { context.register_memory(start, LEN, Transport::ETHERNET) };

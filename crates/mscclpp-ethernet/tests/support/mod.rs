@@ -23,7 +23,7 @@ use mscclpp_gpu::{DevicePtr, Platform};
 
 /// A context with a provider of its own, as a process would have it.
 pub(crate) fn context(ethernet: EthernetBuilder) -> Context {
-    Context::builder().provider(ethernet.build()).platform(Platform::Host).build()
+    Context::builder().provider(ethernet.build()).platform(Platform::Sim).build()
 }
 
 /// A process's part, on a CPU.

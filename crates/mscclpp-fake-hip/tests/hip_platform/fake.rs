@@ -31,7 +31,7 @@ pub(crate) fn put_in_place(folder: &Path, program: &mut Command) -> io::Result<(
     for name in [NAME, "libhiprtc.so.7"] {
         symlink(&built, folder.join(name))?;
     }
-    program.env("LD_LIBRARY_PATH", folder).env("MSCCLPP_HOST_DEVICES", "2");
+    program.env("LD_LIBRARY_PATH", folder).env("MSCCLPP_SIM_DEVICES", "2");
     Ok(())
 }
 

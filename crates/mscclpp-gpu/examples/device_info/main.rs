@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run_all() -> ExitCode {
-    let gpus = match Platform::detect_or_host().and_then(|platform| {
+    let gpus = match Platform::detect_or_sim().and_then(|platform| {
         println!("platform {platform}");
         platform.gpus()
     }) {
@@ -73,7 +73,7 @@ fn run_all() -> ExitCode {
     for a in &gpus {
         for b in gpus.iter().filter(|b| b.id() != a.id()) {
             // All pairs of the simulated devices are alike.
-            if a.platform() == Platform::Host && (a.id(), b.id()) != (0, 1) {
+            if a.platform() == Platform::Sim && (a.id(), b.id()) != (0, 1) {
                 continue;
             }
             match a.peer_access(b) {

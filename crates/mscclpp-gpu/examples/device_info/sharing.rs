@@ -89,7 +89,7 @@ pub(crate) fn export_to_process(importer: &Gpu, owner: &Gpu) -> Outcome {
 }
 
 pub(crate) fn import(device: &str, kind: &str, handle: &str, size: &str, offset: &str) -> Outcome {
-    let gpu = Platform::detect_or_host()?.gpu(device.parse()?)?;
+    let gpu = Platform::detect_or_sim()?.gpu(device.parse()?)?;
     let handle = match kind {
         // SAFETY: the parent process left this descriptor open for us alone.
         "fd" => ExportHandle::FileDescriptor(unsafe { OwnedFd::from_raw_fd(handle.parse()?) }),

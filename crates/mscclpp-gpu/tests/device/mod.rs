@@ -7,9 +7,9 @@ use mscclpp_gpu::{Gpu, Platform};
 pub(crate) fn platform() -> Platform {
     // Without a GPU platform in the build, a machine with GPUs is no reason to fail.
     if cfg!(any(feature = "cuda", feature = "hip")) {
-        Platform::detect_or_host().expect("a usable platform")
+        Platform::detect_or_sim().expect("a usable platform")
     } else {
-        Platform::Host
+        Platform::Sim
     }
 }
 

@@ -24,7 +24,7 @@ impl Gate {
 
 #[test]
 fn a_kernel_that_fails_fails_its_stream_and_what_waits_for_it() {
-    let gpu = Platform::Host.gpu(2).unwrap();
+    let gpu = Platform::Sim.gpu(2).unwrap();
     let (stream, waiting, bystander) = (gpu.stream().unwrap(), gpu.stream().unwrap(), gpu.stream().unwrap());
     let event = gpu.event(true).unwrap();
     let word = gpu.allocate(8).unwrap();
@@ -60,7 +60,7 @@ fn a_kernel_that_fails_fails_its_stream_and_what_waits_for_it() {
 
 #[test]
 fn a_wait_that_timed_out_can_be_repeated() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let event = gpu.event(true).unwrap();
     let gate = close_gate(&gpu, &stream);
@@ -83,7 +83,7 @@ fn a_wait_that_timed_out_can_be_repeated() {
 
 #[test]
 fn an_event_holds_other_streams_up_until_it_is_reached() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (held, waiting) = (gpu.stream().unwrap(), gpu.stream().unwrap());
     let event = gpu.event(false).unwrap();
     let word = gpu.allocate(8).unwrap();
@@ -103,7 +103,7 @@ fn an_event_holds_other_streams_up_until_it_is_reached() {
 
 #[test]
 fn a_dropped_stream_does_its_work_without_holding_the_drop_up() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let word = gpu.allocate(8).unwrap();
     let stream = gpu.stream().unwrap();
     let event = gpu.event(false).unwrap();

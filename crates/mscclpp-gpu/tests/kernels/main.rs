@@ -1,4 +1,4 @@
-//! Kernels of the Host platform: launches, and blocks that wait for each other.
+//! Kernels of the simulated platform: launches, and blocks that wait for each other.
 
 mod held_up;
 mod sources;
@@ -35,7 +35,7 @@ fn words(buffer: &DeviceBuffer) -> Vec<u64> {
 /// What the device API does in one instruction of a warp on a GPU relies on it.
 #[test]
 fn threads_go_on_behind_a_barrier_in_their_order_whoever_came_last() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, kernel) = (gpu.stream().unwrap(), module(&gpu).kernel("order_behind_barrier").unwrap());
     let (counter, order) = (gpu.allocate(16).unwrap(), gpu.allocate(8 * 32).unwrap());
     for of_block in [0, 1] {
@@ -50,7 +50,7 @@ fn threads_go_on_behind_a_barrier_in_their_order_whoever_came_last() {
 
 #[test]
 fn every_thread_of_the_grid_runs_once() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let buffer = gpu.allocate(8 * 2 * 3 * 4 * 5 * 2 * 3).unwrap();
     let config = LaunchConfig { grid: [2, 3, 4], block: [5, 2, 3], shared_bytes: 0 };
@@ -68,7 +68,7 @@ fn every_thread_of_the_grid_runs_once() {
 
 #[test]
 fn blocks_can_wait_for_each_other() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let kernel = module(&gpu).kernel("barrier").unwrap();
     for blocks in [1, 2, 64] {
@@ -82,7 +82,7 @@ fn blocks_can_wait_for_each_other() {
 
 #[test]
 fn grids_larger_than_the_device_run_in_turns() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let module = module(&gpu);
     set_first(&module, 1);
@@ -109,7 +109,7 @@ fn counters(gpu: &Gpu, module: &Module, stream: &Stream) -> Vec<u64> {
 
 #[test]
 fn each_load_and_each_device_has_variables_of_its_own() {
-    let gpus = [0, 0, 1].map(|id| Platform::Host.gpu(id).unwrap());
+    let gpus = [0, 0, 1].map(|id| Platform::Sim.gpu(id).unwrap());
     let loaded: Vec<_> = gpus.iter().map(|gpu| (module(gpu), gpu.stream().unwrap())).collect();
     for (step, (module, _)) in loaded.iter().enumerate() {
         set_first(module, step as u32 + 1);
@@ -126,20 +126,20 @@ fn each_load_and_each_device_has_variables_of_its_own() {
 
 #[test]
 fn what_is_loaded_once_has_the_same_variables_until_its_text_differs() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let text = r#"__device__ unsigned int first;"#;
     let once = |text: &str| Module::load_once(&gpu, &KernelSource::new("once.cu", text)).unwrap();
     let place = |module: &Module| module.symbol("first").unwrap().0;
     assert_eq!(place(&once(text)), place(&once(text)));
     assert_ne!(place(&once(text)), place(&once(&format!("{text} // another"))));
-    let other = Platform::Host.gpu(1).unwrap();
+    let other = Platform::Sim.gpu(1).unwrap();
     let there = Module::load_once(&other, &KernelSource::new("once.cu", text)).unwrap();
     assert_ne!(place(&once(text)), place(&there));
 }
 
 #[test]
 fn symbols_hold_no_more_than_they_are() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let result = module(&gpu).set_symbol("first", &[1u32, 2]);
     assert!(matches!(result, Err(Error::OutOfBounds { size: 4, .. })), "{result:?}");
     let result = module(&gpu).set_symbol("firsst", &[1u32]);
@@ -148,7 +148,7 @@ fn symbols_hold_no_more_than_they_are() {
 
 #[test]
 fn cooperative_launches_fit_or_are_refused() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, arrived) = (gpu.stream().unwrap(), gpu.allocate(8).unwrap());
     let kernel = module(&gpu).kernel("barrier").unwrap();
     let fit = kernel.max_resident_blocks(1, 0).unwrap() as u32;
@@ -166,7 +166,7 @@ fn cooperative_launches_fit_or_are_refused() {
 
 #[test]
 fn threads_wait_for_each_other_within_block_and_warp() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let kernel = module(&gpu).kernel("wait_within_block").unwrap();
     for other in [1, 31, 32, 1023] {
@@ -180,7 +180,7 @@ fn threads_wait_for_each_other_within_block_and_warp() {
 
 #[test]
 fn warps_vote_shuffle_and_count() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let kernel = module(&gpu).kernel("warps").unwrap();
     let results = gpu.allocate(8 * 64).unwrap();
@@ -191,7 +191,7 @@ fn warps_vote_shuffle_and_count() {
 
 #[test]
 fn threads_that_can_never_meet_fail_the_kernel() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let kernel = module(&gpu).kernel("never_meet").unwrap();
     // Two threads of one warp, which wait for each other at different barriers.
@@ -203,7 +203,7 @@ fn threads_that_can_never_meet_fail_the_kernel() {
 
 #[test]
 fn an_access_outside_of_all_memory_fails_the_kernel_with_its_place() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let touch = |address: DevicePtr| {
         let stream = gpu.stream().unwrap();
         let kernel = module(&gpu).kernel("touch").unwrap();
@@ -244,7 +244,7 @@ fn failure(result: Result<(), Error>, name: &str) -> String {
 fn seven_devices_signal_each_other_in_a_ring() {
     const RANKS: usize = 7;
     const ROUNDS: u64 = 200;
-    let gpus: Vec<_> = (0..RANKS).map(|id| Platform::Host.gpu(id).unwrap()).collect();
+    let gpus: Vec<_> = (0..RANKS).map(|id| Platform::Sim.gpu(id).unwrap()).collect();
     let tokens: Vec<_> = gpus.iter().map(|gpu| gpu.allocate(8).unwrap()).collect();
     let streams: Vec<_> = gpus.iter().map(|gpu| gpu.stream().unwrap()).collect();
     for rank in 0..RANKS {
@@ -264,7 +264,7 @@ fn seven_devices_signal_each_other_in_a_ring() {
 
 #[test]
 fn shared_memory_is_the_blocks_own() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let sums = gpu.allocate(8 * 16).unwrap();
     let kernel = module(&gpu).kernel("shared_sum").unwrap();
@@ -276,7 +276,7 @@ fn shared_memory_is_the_blocks_own() {
 
 #[test]
 fn launches_that_can_never_run_are_refused() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let kernel = module(&gpu).kernel("count_in_symbol").unwrap();
     let fine = LaunchConfig::linear(1, 1);
@@ -299,10 +299,10 @@ fn launches_that_can_never_run_are_refused() {
     // SAFETY: it is not loaded.
     let code = unsafe { Module::load_binary(&gpu, "mine.cubin", b"\x7fELF") };
     assert!(matches!(&code, Err(Error::InvalidArgument(why)) if why.contains("mine.cubin")), "{code:?}");
-    let other = Platform::Host.gpu(1).unwrap().stream().unwrap();
+    let other = Platform::Sim.gpu(1).unwrap().stream().unwrap();
     let result = launch(&kernel, &other, fine, &KernelArgs::new());
     assert!(
-        matches!(&result, Err(Error::InvalidArgument(why)) if why.contains("host device 1")),
+        matches!(&result, Err(Error::InvalidArgument(why)) if why.contains("simulated device 1")),
         "{result:?}"
     );
     launch(&kernel, &stream, fine, &KernelArgs::new()).unwrap();
@@ -311,7 +311,7 @@ fn launches_that_can_never_run_are_refused() {
 
 #[test]
 fn a_block_that_fails_ends_those_that_wait_for_it() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let arrived = gpu.allocate(8).unwrap();
     let kernel = module(&gpu).kernel("barrier_without_last_block").unwrap();
@@ -323,7 +323,7 @@ fn a_block_that_fails_ends_those_that_wait_for_it() {
 
 #[test]
 fn arguments_of_other_sizes_than_the_parameters_are_refused() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let (stream, module) = (gpu.stream().unwrap(), module(&gpu));
     let word = gpu.allocate(8).unwrap();
     let args = KernelArgs::new;
@@ -354,7 +354,7 @@ fn arguments_of_other_sizes_than_the_parameters_are_refused() {
 
 #[test]
 fn names_that_do_not_exist_are_errors_that_list_those_that_do() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let loaded = module(&gpu);
     let Err(Error::NoSuchSymbol { kind: "kernel", name, available }) = loaded.kernel("gatte") else {
         panic!()
@@ -368,7 +368,7 @@ fn names_that_do_not_exist_are_errors_that_list_those_that_do() {
 
 #[test]
 fn a_captured_launch_keeps_its_module_and_arguments() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let sums = gpu.allocate(8).unwrap();
     stream.begin_capture().unwrap();

@@ -6,17 +6,17 @@ use super::{launch, words};
 
 #[test]
 fn assembly_of_gpus_is_refused_with_its_line() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let load = |text: &str| Module::load(&gpu, &KernelSource::new("mine.cu", text));
     let text = "#define RETURN asm volatile(\"ret;\")\nextern \"C\" __global__ void f() {\n  RETURN;\n}\n";
     let Err(Error::Compile { name, log }) = load(text) else { panic!("it was compiled") };
     assert!(name == "mine.cu" && log.starts_with("mine.cu:3: inline assembly"), "{name}: {log}");
-    load(&format!("#if !defined(MSCCLPP_DEVICE_HOST)\n{text}#endif\n")).unwrap();
+    load(&format!("#if !defined(MSCCLPP_DEVICE_SIM)\n{text}#endif\n")).unwrap();
 }
 
 #[test]
 fn a_source_that_does_not_compile_shows_what_the_compiler_says() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let source = KernelSource::new("mine.cu", "\n\nextern \"C\" __global__ void f() { nonsense; }\n");
     let Err(Error::Compile { name, log }) = Module::load(&gpu, &source) else { panic!("it was compiled") };
     assert_eq!(name, "mine.cu");
@@ -25,7 +25,7 @@ fn a_source_that_does_not_compile_shows_what_the_compiler_says() {
 
 #[test]
 fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let refused = |text: &str, named: &[&str]| {
         // It would end this process.
         let text = format!(
@@ -60,7 +60,7 @@ fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
         );
     }
     // Also in what the library itself adds.
-    let headers = [("mscclpp_host/trace.cpp", "#include <stdlib.h>\nstatic int x = (abort(), 1);\n")];
+    let headers = [("mscclpp_sim/trace.cpp", "#include <stdlib.h>\nstatic int x = (abort(), 1);\n")];
     let source = KernelSource::new("mine.cu", "extern \"C\" __global__ void f() {}").with_headers(&headers);
     assert!(matches!(Module::load(&gpu, &source), Err(Error::Compile { .. })));
     // Constants are fine, and so is what the compiler computes.
@@ -71,7 +71,7 @@ fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
 
 #[test]
 fn names_of_headers_and_sources_stay_names() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     // Beside the folder in which kernels are compiled, and where temporary files are.
     let outside = std::env::temp_dir().join(format!("mscclpp-outside-{}.hpp", std::process::id()));
     let outside = outside.to_str().expect("a path of text");
@@ -102,7 +102,7 @@ fn names_of_headers_and_sources_stay_names() {
 
 #[test]
 fn headers_of_ones_own_are_found() {
-    let gpu = Platform::Host.gpu(0).unwrap();
+    let gpu = Platform::Sim.gpu(0).unwrap();
     let text = "#include \"deep/seven.hpp\"\nextern \"C\" __global__ void f(int* p) { *p = SEVEN; }\n";
     let headers = [("deep/seven.hpp", "#define SEVEN 7\n")];
     let module = Module::load(&gpu, &KernelSource::new("mine.cu", text).with_headers(&headers)).unwrap();

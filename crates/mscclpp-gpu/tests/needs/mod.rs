@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// A trial of `test`, which needs `count` CUDA devices. It runs on a thread of its own, which has no context yet.
 pub(crate) fn cuda_devices(count: usize, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    let platform = Platform::detect_or_host().expect("a usable platform");
+    let platform = Platform::detect_or_sim().expect("a usable platform");
     let there = match platform {
         Platform::Cuda => platform.device_count().expect("the devices of a platform that was found"),
         _ => 0,

@@ -89,7 +89,7 @@ pub(crate) fn results() -> Option<ExitCode> {
 /// What such a process says, and the results of both devices.
 fn start(name: &str, seed: u64) -> (String, Vec<String>) {
     let mut this = Command::new(env::current_exe().expect("this program"));
-    this.args([RESULTS_OF, name]).env("MSCCLPP_HOST_SCHEDULE", seed.to_string());
+    this.args([RESULTS_OF, name]).env("MSCCLPP_SIM_SCHEDULE", seed.to_string());
     let output = this.output().expect("this program starts");
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
@@ -118,7 +118,7 @@ fn results_are_wrong(name: &str, seed: u64) -> Result<(), Failed> {
         let (said, results) = start(name, seed);
         // A report says how to have this again.
         assert!(
-            !said.contains("race in") || said.contains(&format!("MSCCLPP_HOST_SCHEDULE={seed}")),
+            !said.contains("race in") || said.contains(&format!("MSCCLPP_SIM_SCHEDULE={seed}")),
             "{said}"
         );
         if results != right(kernel) {

@@ -1,4 +1,4 @@
-//! The race detector of the Host platform: kernels without races run as ever, and each of their mutants is found, with its
+//! The race detector of the simulated platform: kernels without races run as ever, and each of their mutants is found, with its
 //! lines. It is switched on here, for all that this program does.
 
 mod data;
@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     // SAFETY: this is the only thread, and nothing has read the environment.
-    unsafe { std::env::set_var("MSCCLPP_HOST_RACES", "1") };
+    unsafe { std::env::set_var("MSCCLPP_SIM_RACES", "1") };
     if let Some(code) = data::results() {
         return code;
     }

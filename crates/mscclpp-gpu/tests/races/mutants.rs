@@ -178,7 +178,7 @@ fn found(mutant: &Mutant) -> Result<(), Failed> {
 /// Runs a kernel on two devices at once, so many times, each with its memory and that of the other. Returns what was found, and
 /// the results of each device.
 pub(crate) fn run(source: &KernelSource<'_>, kernel: &str, launches: usize) -> (Vec<String>, [Vec<u64>; 2]) {
-    let gpus: [Gpu; 2] = [0, 1].map(|id| Platform::Host.gpu(id).unwrap());
+    let gpus: [Gpu; 2] = [0, 1].map(|id| Platform::Sim.gpu(id).unwrap());
     let [memories, results] = [(); 2].map(|()| [0, 1].map(|id: usize| gpus[id].allocate(8192).unwrap()));
     let streams = [0, 1].map(|id: usize| gpus[id].stream().unwrap());
     let modules = [0, 1].map(|id: usize| Module::load(&gpus[id], source).unwrap());

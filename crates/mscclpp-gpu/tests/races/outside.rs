@@ -50,7 +50,7 @@ fn fill(gpu: &Gpu, source: &str, stream: &Stream, memory: &DeviceBuffer, count: 
 }
 
 fn gpu() -> (Gpu, DeviceBuffer, [Stream; 2]) {
-    let gpu = Platform::Host.gpu(2).unwrap();
+    let gpu = Platform::Sim.gpu(2).unwrap();
     let streams = [(); 2].map(|()| gpu.stream().unwrap());
     (gpu.clone(), gpu.allocate(1000).unwrap(), streams)
 }

@@ -230,7 +230,7 @@ struct Words {
 
 impl Words {
     fn new(name: &str, text: &str) -> Self {
-        let gpu = Platform::Host.gpu(3).unwrap();
+        let gpu = Platform::Sim.gpu(3).unwrap();
         let module = Module::load(&gpu, &KernelSource::new(name, text)).unwrap();
         Self { gpu, module }
     }

@@ -46,7 +46,7 @@ unsafe impl Sync for Mr {}
 impl Mr {
     /// Registers a region. The region must outlive the registration.
     pub(crate) fn of_region(adapter: &Arc<Adapter>, region: &MemoryRegion, access: Access) -> Result<Self> {
-        let on_gpu = region.gpu().filter(|gpu| gpu.platform() != Platform::Host);
+        let on_gpu = region.gpu().filter(|gpu| gpu.platform() != Platform::Sim);
         let Some(gpu) = on_gpu else {
             // SAFETY: the region is memory of this process as long as it lives; the caller sees to that.
             return unsafe { Self::of_host(adapter, region.ptr().0, region.len(), access) };

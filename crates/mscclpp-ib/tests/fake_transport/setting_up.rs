@@ -22,7 +22,7 @@ fn set_up(world: &World, mode: IbMode) -> mscclpp_core::Result<()> {
     let memory = [const { AtomicU64::new(0) }; 16];
     let end = |transport: Transport| -> mscclpp_core::Result<(Context, Endpoint, RegisteredMemory)> {
         let context =
-            Context::builder().provider(world.builder(mode).build()).platform(Platform::Host).build();
+            Context::builder().provider(world.builder(mode).build()).platform(Platform::Sim).build();
         let config = EndpointConfig::new(transport, Device::CPU).ib(IbConfig::new());
         let endpoint = context.create_endpoint(config)?;
         let (ptr, len) = (DevicePtr::from_ptr(memory.as_ptr()), size_of_val(&memory) as u64);

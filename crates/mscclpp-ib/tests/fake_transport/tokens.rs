@@ -32,7 +32,7 @@ fn open(
     gpus: GpuDirect,
 ) -> (Context, Endpoint) {
     let provider = world.builder(builder).gpus_like(gpus).build();
-    let context = Context::builder().provider(provider).platform(Platform::Host).build();
+    let context = Context::builder().provider(provider).platform(Platform::Sim).build();
     let transport = [Transport::IB0, Transport::IB1][end];
     let config = EndpointConfig::new(transport, Device::gpu(end)).ib(IbConfig::new().mode(endpoint));
     let endpoint = context.create_endpoint(config).expect("an endpoint");

@@ -76,7 +76,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -
 fn pair(mode: IbMode) -> Pair {
     // SAFETY: the functions are the library's own, with counters in front of them.
     let provider = unsafe { InfiniBand::builder().mode(mode).verbs(counting()) }.build();
-    let context = Context::builder().provider(provider).platform(Platform::Host).build();
+    let context = Context::builder().provider(provider).platform(Platform::Sim).build();
     let endpoint = context.create_endpoint(EndpointConfig::new(Transport::IB0, Device::CPU));
     let a = End { context, endpoint: endpoint.expect("an endpoint"), transport: Transport::IB0 };
     Pair::of(a, End::open(Transport::IB1, mode))

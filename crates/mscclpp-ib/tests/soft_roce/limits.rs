@@ -86,7 +86,7 @@ fn too_little_locked_memory_is_said(_: IbMode) {
 }
 
 fn context(mode: IbMode) -> Context {
-    Context::builder().provider(InfiniBand::builder().mode(mode).build()).platform(Platform::Host).build()
+    Context::builder().provider(InfiniBand::builder().mode(mode).build()).platform(Platform::Sim).build()
 }
 
 /// Registers too much memory, in a process that may lock 64 KiB.

@@ -32,7 +32,7 @@ impl End {
 
     /// Makes an end with a provider of the test's own.
     pub(crate) fn over(infiniband: InfiniBand, transport: Transport, config: IbConfig) -> Self {
-        let context = Context::builder().provider(infiniband).platform(Platform::Host).build();
+        let context = Context::builder().provider(infiniband).platform(Platform::Sim).build();
         let config = EndpointConfig::new(transport, Device::CPU).ib(config);
         let endpoint = context.create_endpoint(config).expect("an endpoint");
         Self { context, endpoint, transport }

@@ -3,7 +3,7 @@ types, in the same order. One process for each rank.
 
     by_ctypes.py LIBRARY RANKS
 
-With MSCCLPP_PLATFORM=host it runs on simulated devices, with `hip` on AMD GPUs, else on NVIDIA's. It starts itself as the other
+With MSCCLPP_PLATFORM=sim it runs on simulated devices, with `hip` on AMD GPUs, else on NVIDIA's. It starts itself as the other
 ranks.
 """
 
@@ -78,7 +78,7 @@ class Simulated:
 
     def __init__(self, library, rank):
         self.library = library.library
-        self.check(self.library.mscclppHostSetDevice(rank))
+        self.check(self.library.mscclppSimSetDevice(rank))
 
     @staticmethod
     def check(code):
@@ -90,18 +90,18 @@ class Simulated:
 
     def stream(self):
         stream = ctypes.c_void_p()
-        self.check(self.library.mscclppHostStreamCreate(ctypes.byref(stream)))
+        self.check(self.library.mscclppSimStreamCreate(ctypes.byref(stream)))
         return stream
 
     def synchronize(self, stream):
-        self.check(self.library.mscclppHostStreamSynchronize(stream))
+        self.check(self.library.mscclppSimStreamSynchronize(stream))
 
     def capture(self, stream, calls):
         graph = ctypes.c_void_p()
-        self.check(self.library.mscclppHostStreamBeginCapture(stream))
+        self.check(self.library.mscclppSimStreamBeginCapture(stream))
         calls()
-        self.check(self.library.mscclppHostStreamEndCapture(stream, ctypes.byref(graph)))
-        return lambda: self.check(self.library.mscclppHostGraphLaunch(graph, stream))
+        self.check(self.library.mscclppSimStreamEndCapture(stream, ctypes.byref(graph)))
+        return lambda: self.check(self.library.mscclppSimGraphLaunch(graph, stream))
 
     def write(self, address, data):
         ctypes.memmove(address, data, len(data))
@@ -221,7 +221,7 @@ class Numbers:
 
 
 def platform():
-    return {"host": Simulated, "hip": Hip}.get(os.environ.get("MSCCLPP_PLATFORM"), Gpus)
+    return {"sim": Simulated, "hip": Hip}.get(os.environ.get("MSCCLPP_PLATFORM"), Gpus)
 
 
 def of_one_thread(path, ranks):

@@ -153,15 +153,15 @@ functions! {
     ncclLLA2ACreateRequirement: fn(c_int, c_int, *mut c_void, *mut c_void) -> c_int;
     ncclResetDebugInit: fn() -> ();
     pncclAllReduce: fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, Handle) -> c_int;
-    mscclppHostSetDevice: fn(c_int) -> c_int;
-    mscclppHostStreamCreate: fn(*mut Handle) -> c_int;
-    mscclppHostStreamDestroy: fn(Handle) -> c_int;
-    mscclppHostStreamSynchronize: fn(Handle) -> c_int;
-    mscclppHostStreamQuery: fn(Handle) -> c_int;
-    mscclppHostStreamBeginCapture: fn(Handle) -> c_int;
-    mscclppHostStreamEndCapture: fn(Handle, *mut Handle) -> c_int;
-    mscclppHostGraphLaunch: fn(Handle, Handle) -> c_int;
-    mscclppHostGraphDestroy: fn(Handle) -> c_int;
+    mscclppSimSetDevice: fn(c_int) -> c_int;
+    mscclppSimStreamCreate: fn(*mut Handle) -> c_int;
+    mscclppSimStreamDestroy: fn(Handle) -> c_int;
+    mscclppSimStreamSynchronize: fn(Handle) -> c_int;
+    mscclppSimStreamQuery: fn(Handle) -> c_int;
+    mscclppSimStreamBeginCapture: fn(Handle) -> c_int;
+    mscclppSimStreamEndCapture: fn(Handle, *mut Handle) -> c_int;
+    mscclppSimGraphLaunch: fn(Handle, Handle) -> c_int;
+    mscclppSimGraphDestroy: fn(Handle) -> c_int;
 }
 
 /// The library that this package has built: beside the test program.
@@ -179,7 +179,7 @@ pub(crate) fn path() -> PathBuf {
 pub(crate) fn nccl() -> &'static Nccl {
     static NCCL: LazyLock<Nccl> = LazyLock::new(|| {
         // SAFETY: the library, which reads it, is loaded later, and nothing else in these tests asks the C library for variables.
-        unsafe { env::set_var("MSCCLPP_PLATFORM", "host") };
+        unsafe { env::set_var("MSCCLPP_PLATFORM", "sim") };
         Nccl::load(&path())
     });
     &NCCL
@@ -226,7 +226,7 @@ impl Nccl {
 
     pub(crate) fn set_device(&self, device: usize) {
         // SAFETY: a number.
-        self.ok(unsafe { (self.mscclppHostSetDevice)(device as c_int) });
+        self.ok(unsafe { (self.mscclppSimSetDevice)(device as c_int) });
     }
 
     pub(crate) fn state(&self, comm: Handle) -> c_int {
@@ -301,21 +301,21 @@ impl Stream {
         let mut stream = ptr::null_mut();
         let nccl = nccl();
         // SAFETY: it writes a handle.
-        nccl.ok(unsafe { (nccl.mscclppHostStreamCreate)(&raw mut stream) });
+        nccl.ok(unsafe { (nccl.mscclppSimStreamCreate)(&raw mut stream) });
         Self(stream)
     }
 
     pub(crate) fn synchronize(&self) {
         let nccl = nccl();
         // SAFETY: a stream.
-        nccl.ok(unsafe { (nccl.mscclppHostStreamSynchronize)(self.0) });
+        nccl.ok(unsafe { (nccl.mscclppSimStreamSynchronize)(self.0) });
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: a stream.
-        unsafe { (nccl().mscclppHostStreamDestroy)(self.0) };
+        unsafe { (nccl().mscclppSimStreamDestroy)(self.0) };
     }
 }
 

@@ -53,7 +53,7 @@ impl Pair {
         semaphores: usize,
         options: impl Fn(ProxyServiceBuilder) -> ProxyServiceBuilder,
     ) -> Self {
-        let contexts = [0, 1].map(|_| (setup.builder)().platform(Platform::Host).build());
+        let contexts = [0, 1].map(|_| (setup.builder)().platform(Platform::Sim).build());
         let ends = [0, 1].map(|n| {
             let mut config = EndpointConfig::new(setup.transport, Device::gpu(n));
             if let Some(size) = setup.queue_size {

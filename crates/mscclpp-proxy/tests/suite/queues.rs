@@ -75,7 +75,7 @@ fn queues_of_any_size_will_do(setup: &Setup) {
 
 /// Whether the race detector runs, which makes each put slower.
 fn looks_for_races() -> bool {
-    std::env::var_os("MSCCLPP_HOST_RACES").is_some_and(|value| value == "1")
+    std::env::var_os("MSCCLPP_SIM_RACES").is_some_and(|value| value == "1")
 }
 
 fn a_million_puts_without_a_wait(setup: &Setup) {

@@ -28,7 +28,7 @@ class _Meta(type):
 class GpuBuffer(_Array, metaclass=_Meta):
     """`GpuBuffer(shape, dtype)` is a CuPy array over zeroed device memory of this library, on the current GPU.
 
-    On the Host platform it is a NumPy array, with `get()`, `set()`, `data.ptr`, `data.mem.ptr` and `data.mem.size` as
+    On the simulated platform it is a NumPy array, with `get()`, `set()`, `data.ptr`, `data.mem.ptr` and `data.mem.size` as
     CuPy's have. A slice is a `GpuBuffer`, too; a copy and the result of a computation are not, as no peer can be given
     their memory.
     """
@@ -53,7 +53,7 @@ class GpuBuffer(_Array, metaclass=_Meta):
         granularity: GpuBufferGranularity = GpuBufferGranularity.MultiCastMinimum,
     ) -> Self:
         platform, _, _ = _mscclpp._current_gpu()
-        make = _host_class() if platform == "host" else _cuda_class()
+        make = _sim_class() if platform == "sim" else _cuda_class()
         array: Self = make(_Asked(shape, dtype, strides, order, granularity))
         return array
 
@@ -120,10 +120,10 @@ class _Pointer:
 
 
 @functools.cache
-def _host_class() -> Any:
+def _sim_class() -> Any:
     import numpy
 
-    class HostGpuBuffer(numpy.ndarray):
+    class SimGpuBuffer(numpy.ndarray):
         """A NumPy array over the memory of a simulated device."""
 
         def __new__(cls, asked: _Asked) -> Any:
@@ -156,7 +156,7 @@ def _host_class() -> Any:
             """What a computation gives: this array if it is computed in place, else one of NumPy."""
 
             def plain(array: Any) -> Any:
-                if not isinstance(array, HostGpuBuffer):
+                if not isinstance(array, SimGpuBuffer):
                     return array
                 array._check_process()
                 return array.view(numpy.ndarray)
@@ -235,9 +235,9 @@ def _host_class() -> Any:
 
     # Whatever may look at the memory, beside computations.
     for name, method in vars(numpy.ndarray).items():
-        if callable(method) and name not in vars(HostGpuBuffer) and name not in _NEEDS_NO_MEMORY:
-            setattr(HostGpuBuffer, name, checked(method))
-    return HostGpuBuffer
+        if callable(method) and name not in vars(SimGpuBuffer) and name not in _NEEDS_NO_MEMORY:
+            setattr(SimGpuBuffer, name, checked(method))
+    return SimGpuBuffer
 
 
 @functools.cache

@@ -73,7 +73,7 @@ def is_bulk_supported() -> bool:
         platform, _, capability = _mscclpp._current_gpu()
     except _mscclpp.Error:
         return False  # there is no GPU
-    return platform == "host" or (capability is not None and capability >= (9, 0))
+    return platform == "sim" or (capability is not None and capability >= (9, 0))
 
 
 def _npkit(name: str) -> Callable[..., Any]:

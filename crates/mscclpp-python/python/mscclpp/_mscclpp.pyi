@@ -1424,7 +1424,7 @@ class RawGpuBuffer:
     @property
     def __array_interface__(self, /) -> dict[str, Any]:
         """
-        For NumPy, on the Host platform alone.
+        For NumPy, on the simulated platform alone.
         """
     @property
     def __cuda_array_interface__(self, /) -> dict[str, Any]:
@@ -1800,7 +1800,7 @@ class _Collectives:
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool = False, overlap: bool = False) -> _Collectives:
         """
-        All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "host".
+        All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "sim".
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
@@ -2008,7 +2008,7 @@ def get_host_name(maxlen: SupportsIndex, delim: str) -> str:
 def races() -> list[Race]:
     """
     The races of kernels that simulated devices have found in this process until now, each pair of lines once. There are none
-    unless `MSCCLPP_HOST_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
+    unless `MSCCLPP_SIM_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
     report.
     """
 

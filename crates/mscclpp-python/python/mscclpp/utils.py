@@ -377,7 +377,7 @@ def _packed(place: str, arg: Any) -> bytes:
 
 def _is_out_of_reach(address: int) -> bool:
     """Whether kernels of a GPU would not reach it. Only simulated devices say so: on a GPU, it may be pinned memory."""
-    return _mscclpp._current_gpu()[0] == "host" and _mscclpp._device_of(address) is None
+    return _mscclpp._current_gpu()[0] == "sim" and _mscclpp._device_of(address) is None
 
 
 def _sized(place: str, arg: Any, size: int) -> bytes:
@@ -396,7 +396,7 @@ def _sized(place: str, arg: Any, size: int) -> bytes:
 
 
 def get_device_arch() -> str:
-    """The architecture of the current GPU, such as `sm_90`; `host` for a simulated device."""
+    """The architecture of the current GPU, such as `sm_90`; `sim` for a simulated device."""
     platform, _, capability = _mscclpp._current_gpu()
     return f"sm_{capability[0]}{capability[1]}" if capability is not None else platform
 

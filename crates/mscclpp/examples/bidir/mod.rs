@@ -37,7 +37,7 @@ fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u64, u32); 3
     let gpus = bootstrap.all_gather(&gpu.properties().uuid)?;
     let share = if gpus[0] == gpus[1] { 20 } else { 1 };
     Ok(match gpu.platform() {
-        Platform::Host => [(1 << 10, 20), (64 << 10, 10), (1 << 20, 5)],
+        Platform::Sim => [(1 << 10, 20), (64 << 10, 10), (1 << 20, 5)],
         _ => [(1 << 10, 1000 / share), (1 << 20, 1000 / share), (128 << 20, 100 / share)],
     })
 }

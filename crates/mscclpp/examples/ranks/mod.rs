@@ -122,7 +122,7 @@ impl Program {
             Err(BootstrapError::NotLaunched) => return self.run_all(DEFAULT_ADDRESS),
             launched => launched?,
         };
-        let count = Platform::detect_or_host()?.device_count()?.max(1);
+        let count = Platform::detect_or_sim()?.device_count()?.max(1);
         let gpu = launched.local_rank.unwrap_or(launched.rank) % count;
         let (address, more) = (launched.address.clone(), (self.more)(launched.n_ranks));
         self.run_one(&address, launched.rank, gpu, &more, Some(launched)).map(|()| 0)
@@ -147,7 +147,7 @@ impl Program {
         more: &[String],
         launched: Option<Rendezvous>,
     ) -> Result<(), Box<dyn Error>> {
-        let platform = Platform::detect_or_host()?;
+        let platform = Platform::detect_or_sim()?;
         // Before the others are waited for.
         platform.gpu(gpu)?;
         println!("GPU {gpu}: Running on platform {platform}");
@@ -157,7 +157,7 @@ impl Program {
 
     /// Starts this program once per rank and returns the exit code of the first that fails, or 0.
     fn run_all(&self, address: &str) -> Result<u8, Box<dyn Error>> {
-        let platform = Platform::detect_or_host()?;
+        let platform = Platform::detect_or_sim()?;
         let gpus = (self.devices)(platform.device_count()?.max(1));
         print_devices(platform, &gpus)?;
 

@@ -33,7 +33,7 @@ pub(crate) fn assert_pinned_memory_or_advice(gpu: &Gpu) {
     }
     // More than there is anywhere, and more than addresses can tell apart. Pages of simulated devices are not locked.
     let error = gpu.allocate_pinned(1 << 50).expect_err("1 PiB").to_string();
-    assert!(gpu.platform() == Platform::Host || error.contains("ulimit -l"), "{error}");
+    assert!(gpu.platform() == Platform::Sim || error.contains("ulimit -l"), "{error}");
 }
 
 /// Binds this process, which has one thread yet, to one core, whose number is returned.

@@ -22,7 +22,7 @@ pub(crate) use mscclpp_test_support::LIMIT;
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
-    Platform::detect_or_host().expect("a usable platform")
+    Platform::detect_or_sim().expect("a usable platform")
 }
 
 /// Tests of one program take turns on the devices: a driver may make the set-up of one wait for a kernel of another,

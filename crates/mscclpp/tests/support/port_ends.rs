@@ -78,7 +78,7 @@ impl PortEnd {
                     .direct_put_max(direct_put_max)
                     .bulk_put_max(match (direct_put_max, gpu.platform()) {
                         (0, _) => 0,
-                        (_, Platform::Host) => 16 << 10,
+                        (_, Platform::Sim) => 16 << 10,
                         _ => ProxyService::DEFAULT_BULK_PUT_MAX,
                     })
                     .build()

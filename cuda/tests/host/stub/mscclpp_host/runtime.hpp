@@ -1,14 +1,14 @@
 // As much of the runtime as the other headers need, for programs whose only thread is their own.
 
-#ifndef MSCCLPP_HOST_RUNTIME_HPP_
-#define MSCCLPP_HOST_RUNTIME_HPP_
+#ifndef MSCCLPP_SIM_RUNTIME_HPP_
+#define MSCCLPP_SIM_RUNTIME_HPP_
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "mscclpp_host/vector_types.hpp"
+#include "mscclpp_sim/vector_types.hpp"
 
-namespace mscclpp_host {
+namespace mscclpp_sim {
 
 inline void step(unsigned int) {}
 inline void pause() {}
@@ -27,7 +27,7 @@ struct Trapped {};
   exit(1);
 }
 
-}  // namespace mscclpp_host
+}  // namespace mscclpp_sim
 
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
@@ -54,4 +54,4 @@ T __shfl_xor_sync(unsigned int, T value, int, int = 32) {
   return value;
 }
 
-#endif  // MSCCLPP_HOST_RUNTIME_HPP_
+#endif  // MSCCLPP_SIM_RUNTIME_HPP_

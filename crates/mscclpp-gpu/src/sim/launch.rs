@@ -1,0 +1,156 @@
+//! Runs a grid: one thread per block (invariant 4).
+
+use std::{
+    ffi::c_void,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use super::{
+    block,
+    compiler::SHARED_BYTES,
+    library::{Kernel, Library},
+    races::{LaunchInOrder, Order},
+    schedule::{self, Random},
+    turns,
+};
+use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
+
+/// How many blocks of one launch the simulated platform runs at once. In a larger grid, further blocks start as earlier ones
+/// end, in the order of their index, as on a GPU that cannot hold them all.
+pub(super) const MAX_RESIDENT_BLOCKS: u64 = 1024;
+
+/// One launch, arguments included.
+pub(super) struct Launch {
+    library: Arc<Library>,
+    /// Which of the library's kernels.
+    kernel: usize,
+    config: LaunchConfig,
+    args: KernelArgs,
+}
+
+impl Launch {
+    /// # Safety
+    /// See [`crate::Kernel::launch`]; the promise covers every run.
+    pub(super) unsafe fn new(
+        library: Arc<Library>,
+        kernel: usize,
+        config: LaunchConfig,
+        args: KernelArgs,
+    ) -> Result<Self> {
+        let launch = Self { library, kernel, config, args };
+        let shared = config.shared_bytes;
+        if shared > SHARED_BYTES {
+            let why = format!("{shared} bytes of shared memory; there are {SHARED_BYTES}");
+            return Err(Error::invalid(format!("launch of {}: {why}", launch.kernel().name)));
+        }
+        Ok(launch)
+    }
+
+    /// What must live until it is complete.
+    pub(super) fn owners(&self) -> &[Owner] {
+        self.args.owners()
+    }
+
+    fn kernel(&self) -> &Kernel {
+        &self.library.kernels()[self.kernel]
+    }
+
+    /// Runs all blocks and returns when they are done: their threads start after, and end before, anything else that
+    /// the calling thread does.
+    pub(super) fn run(&self, order: &Order) -> Result<()> {
+        let races = order.launches(&self.kernel().name, self.config);
+        let result = self.run_blocks(races.as_ref());
+        if let Some(races) = &races {
+            order.launch_ended(races);
+        }
+        match races.and_then(|races| races.problem()) {
+            Some(problem) => Err(match result {
+                Err(Error::KernelFailed { message, .. }) => self.failed(format!("{message}\n{problem}")),
+                Err(error) => error,
+                Ok(()) => self.failed(problem),
+            }),
+            None => result,
+        }
+    }
+
+    fn run_blocks(&self, races: Option<&Arc<LaunchInOrder>>) -> Result<()> {
+        let [x, y, z] = self.config.grid.map(u64::from);
+        // At most 2^31 * 2^16 * 2^16: `check`.
+        let blocks = x * y * z;
+        let next = AtomicU64::new(0);
+        let failure = OnceLock::new();
+        let place = races.map_or((0, 0), |launch| launch.place_in_stream());
+        let turns = schedule::seed().map(|_| turns::begin(place, blocks.min(MAX_RESIDENT_BLOCKS)));
+        let run_blocks = || {
+            // Only the number matters: what the blocks work on was there before their threads.
+            while failure.get().is_none()
+                && let index = next.fetch_add(1, Ordering::Relaxed)
+                && index < blocks
+            {
+                if let Err(error) = self.run_block(index, &failure, races, turns.as_ref()) {
+                    let _only_the_first_counts = failure.set(error);
+                }
+            }
+        };
+        // Blocks wait for each other: either all threads can be had, or none starts.
+        let all_there = OnceLock::new();
+        thread::scope(|scope| {
+            for n in 1..blocks.min(MAX_RESIDENT_BLOCKS) {
+                let started =
+                    thread::Builder::new().name("mscclpp-sim-block".to_owned()).spawn_scoped(scope, || {
+                        if *all_there.wait() {
+                            run_blocks();
+                        }
+                    });
+                if let Err(e) = started {
+                    let _ = all_there.set(false);
+                    return Err(self.failed(format!("no thread for block {n} of {blocks}: {e}")));
+                }
+            }
+            let _ = all_there.set(true);
+            run_blocks();
+            Ok(())
+        })?;
+        failure.get().cloned().map_or(Ok(()), Err)
+    }
+
+    fn run_block(
+        &self,
+        index: u64,
+        failure: &OnceLock<Error>,
+        races: Option<&Arc<LaunchInOrder>>,
+        turns: Option<&turns::OfLaunch>,
+    ) -> Result<()> {
+        let [x, y, _] = self.config.grid.map(u64::from);
+        let arguments: Vec<*mut c_void> =
+            self.args.values().iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
+        let schedule = schedule::seed().map(|seed| {
+            let place = races.map_or((0, 0), |launch| launch.place_in_stream());
+            Random::new(seed, &self.kernel().name, place, index)
+        });
+        let work = block::Work {
+            call: self.kernel().call,
+            arguments: &arguments,
+            config: self.config,
+            index: [index % x, index / x % y, index / x / y].map(|i| i as u32),
+            module_range: &|address, is_store| {
+                self.library.range(address, is_store, self.config.shared_bytes)
+            },
+            races,
+            schedule,
+            shared_variables: &|| self.library.shared_variables(self.config.shared_bytes),
+            is_over: &|| failure.get().is_some(),
+        };
+        // SAFETY: the promise of `Launch::new`: these are the kernel's arguments, and what they point to is valid.
+        unsafe { block::run(&work, turns.map(|turns| turns.block(index))) }
+            .map_err(|message| self.failed(message))
+    }
+
+    fn failed(&self, message: String) -> Error {
+        Error::KernelFailed { kernel: self.kernel().name.clone(), message: schedule::with_seed(message) }
+    }
+}

@@ -1,0 +1,179 @@
+//! Device memory as sealed memfds (invariant 1), pinned memory, and memory of other processes.
+
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
+
+use super::mapping::Mapping;
+use crate::{DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result, backend::MemoryBackend};
+
+/// What `fstatfs` says of a memfd of ordinary pages. One of huge pages could fault when there are none left.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// Allocations take multiples of this. Their sizes are what was asked for, to the byte.
+const GRANULARITY: u64 = 4096;
+
+/// The allocations of one device in this process.
+pub(super) struct Heap {
+    device: usize,
+    total: u64,
+    allocations: Mutex<Allocations>,
+}
+
+#[derive(Default)]
+struct Allocations {
+    by_address: BTreeMap<u64, Allocation>,
+    bytes: u64,
+}
+
+impl Allocations {
+    /// The one that holds the byte at `ptr`, and its start.
+    fn at(&self, ptr: DevicePtr) -> Option<(u64, &Allocation)> {
+        let (start, allocation) = self.by_address.range(..=ptr.0).next_back()?;
+        (ptr.0 - start < allocation.size).then_some((*start, allocation))
+    }
+}
+
+struct Allocation {
+    size: u64,
+    /// What it counts as.
+    taken: u64,
+    fd: OwnedFd,
+}
+
+impl Heap {
+    pub(super) fn new(device: usize, total: u64) -> Arc<Self> {
+        Arc::new(Self { device, total, allocations: Mutex::default() })
+    }
+
+    pub(super) fn info(&self) -> MemoryInfo {
+        MemoryInfo { free: self.total - self.allocations.lock().bytes, total: self.total }
+    }
+
+    pub(super) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<DeviceMemory> {
+        let taken = self.reserve(bytes)?;
+        self.map(bytes, taken).inspect_err(|_| self.allocations.lock().bytes -= taken)
+    }
+
+    /// Counts `bytes`, rounded up, as allocated.
+    fn reserve(&self, bytes: u64) -> Result<u64> {
+        let mut allocations = self.allocations.lock();
+        let free = self.total - allocations.bytes;
+        match bytes.checked_next_multiple_of(GRANULARITY) {
+            Some(size) if size <= free => {
+                allocations.bytes += size;
+                Ok(size)
+            }
+            _ => Err(Error::system(
+                format!("allocating {bytes} bytes on simulated device {}", self.device),
+                format!("out of memory: {free} of {} bytes are free", self.total),
+            )),
+        }
+    }
+
+    fn map(self: &Arc<Self>, size: u64, taken: u64) -> Result<DeviceMemory> {
+        let name = format!("mscclpp-sim-{}", self.device);
+        let failed = |call: &str, e| Error::system(format!("{call} of {size} bytes for {name}"), e);
+        let fd = memfd_create(&name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(|e| failed("memfd_create", e))?;
+        ftruncate(&fd, size).map_err(|e| failed("ftruncate", e))?;
+        // Against growing too, and against further seals: it stays what its importers checked.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|e| failed("F_ADD_SEALS", e))?;
+        let mapping = Mapping::shared(fd.as_fd(), size as usize)?;
+        let start = mapping.ptr();
+        self.allocations.lock().by_address.insert(start.0, Allocation { size, taken, fd });
+        Ok(DeviceMemory { heap: Arc::clone(self), mapping })
+    }
+
+    pub(super) fn holds(&self, ptr: DevicePtr) -> bool {
+        self.allocations.lock().at(ptr).is_some()
+    }
+
+    /// Finds the allocation that holds the range; none of another device.
+    pub(super) fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
+        let refused = |reason: String| Error::NotExportable { address: ptr.0, len, reason };
+        let allocations = self.allocations.lock();
+        let Some((start, allocation)) = allocations.at(ptr) else {
+            return Err(refused(format!(
+                "simulated device {} has no allocation there; memory made by Gpu::allocate on that device can be exported, \
+                 pinned, imported and freed memory cannot",
+                self.device
+            )));
+        };
+        let offset = ptr.0 - start;
+        if len > allocation.size - offset {
+            return Err(refused(format!(
+                "it goes past the end of its allocation, {:#x} + {} bytes; export each allocation by itself",
+                start, allocation.size
+            )));
+        }
+        let fd =
+            allocation.fd.try_clone().map_err(|e| Error::system("duplicating a memory descriptor", e))?;
+        let handle = ExportHandle::FileDescriptor(fd);
+        Ok(MemoryExport { handle, fabric: None, allocation_size: allocation.size, offset })
+    }
+}
+
+/// Memory made by [`Heap::allocate`].
+pub(super) struct DeviceMemory {
+    heap: Arc<Heap>,
+    mapping: Mapping,
+}
+
+impl MemoryBackend for DeviceMemory {
+    fn ptr(&self) -> DevicePtr {
+        self.mapping.ptr()
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // Before the mapping goes, which may give the address to somebody else.
+        let mut allocations = self.heap.allocations.lock();
+        if let Some(allocation) = allocations.by_address.remove(&self.mapping.ptr().0) {
+            allocations.bytes -= allocation.taken;
+        }
+    }
+}
+
+/// Memory that every simulated device reaches.
+pub(super) fn pinned(bytes: u64) -> Result<Mapping> {
+    let len = usize::try_from(bytes)
+        .map_err(|e| Error::system(format!("allocating {bytes} bytes of pinned memory"), e))?;
+    Mapping::private(len)
+}
+
+/// Maps what another process says is an allocation of `size` bytes. Neither is believed: memory that its owner
+/// could shrink, or that ends too early, would kill this process when it is touched.
+pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Mapping> {
+    let ExportHandle::FileDescriptor(fd) = handle else {
+        return Err(Error::invalid(
+            "the simulated platform imports memory as file descriptors only, not as IPC or fabric handles",
+        ));
+    };
+    let refused = |why: String| Err(Error::invalid(format!("not memory of a simulated device: {why}")));
+    match fcntl_get_seals(fd) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
+        Ok(seals) => return refused(format!("its seals are {seals:?}, without SHRINK")),
+        Err(e) => return refused(format!("its seals cannot be read ({e})")),
+    }
+    let kind = fstatfs(fd).map_err(|e| Error::system("fstatfs of imported memory", e))?.f_type as u64;
+    if kind != TMPFS_MAGIC {
+        return refused(format!("its file system is of type {kind:#x}, not tmpfs ({TMPFS_MAGIC:#x})"));
+    }
+    let there = fstat(fd).map_err(|e| Error::system("fstat of imported memory", e))?.st_size;
+    match usize::try_from(size) {
+        Ok(len) if len > 0 && u64::try_from(there).is_ok_and(|there| there >= size) => {
+            Mapping::imported(fd.as_fd(), len)
+        }
+        _ => refused(format!("{size} bytes were announced, the descriptor has {there}")),
+    }
+}

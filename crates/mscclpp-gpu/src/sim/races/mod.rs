@@ -1,0 +1,85 @@
+//! The race detector for kernels of the simulated platform (`MSCCLPP_SIM_RACES=1`).
+//!
+//! Kernels are compiled with the compiler's own instrumentation (`-fsanitize=thread`), which calls a function for every
+//! access. The detector keeps what every thread knows to have happened before (`clock`, `thread`), and of every byte who
+//! accessed it last (`shadow`, `record`). Two accesses to a byte race if one of them writes, they are not atomic for each other, and
+//! neither is known to the other's thread. What is known follows PTX's memory model and not the CPU: a release and an acquire
+//! of a word (`words`), each with its scope; fences; barriers of blocks and warps; the order of streams and of the host
+//! (`order`); what bulk copies are ordered by (`bulk`). See docs/design/races.md.
+//!
+//! # Invariants
+//! 1. What cannot be seen counts as order: a report is never made because something was not understood.
+//! 2. No lock of a page is held when a coroutine is suspended, a kernel fails, or a report is put into words.
+//! 3. Without the variable nothing of this runs, but for tests of `Option`s and of [`is_on`].
+
+mod atomics;
+mod block;
+mod bulk;
+mod calls;
+mod clock;
+mod freed;
+mod launches;
+mod order;
+mod packets;
+mod ranks;
+mod record;
+mod report;
+mod shadow;
+mod sites;
+mod stores;
+mod thread;
+mod words;
+
+use std::sync::OnceLock;
+
+pub(super) use block::Block as RacesOfBlock;
+pub(super) use calls::CALLS;
+pub(super) use launches::Launch as LaunchInOrder;
+pub(super) use order::{Order, Point, host_reads, host_writes};
+pub use report::{Race, RaceAccess};
+pub(super) use sites::add_library;
+
+/// Whether the detector is on. Read once; a malformed value counts as off here, and is an error where devices are opened.
+pub(crate) fn is_on() -> bool {
+    static ON: OnceLock<bool> = OnceLock::new();
+    *ON.get_or_init(|| crate::env::sim_races().unwrap_or(false))
+}
+
+/// The calling thread of the host is that rank, in reports.
+pub(crate) fn this_thread_is_rank(rank: usize) {
+    if is_on() {
+        ranks::this_thread_is(rank);
+    }
+}
+
+/// The calling thread has allocated memory of a device.
+pub(super) fn allocated(begin: usize) {
+    if is_on() {
+        ranks::has_memory(begin);
+    }
+}
+
+/// Memory comes or goes: nothing is known of it.
+pub(super) fn forget(address: usize, bytes: usize) {
+    if is_on() {
+        shadow::forget(address, bytes);
+    }
+}
+
+/// Takes a mapping that is to be unmapped, if the detector is on. Returns whether it did.
+pub(super) fn retire(address: usize, bytes: usize) -> bool {
+    if is_on() {
+        freed::retire(address..address + bytes);
+    }
+    is_on()
+}
+
+/// All races that were found until now, each pair of lines once.
+pub(crate) fn races() -> Vec<Race> {
+    report::all()
+}
+
+/// A transport writes a word with release, by `write`.
+pub(crate) fn publish(dst: crate::DevicePtr, value: u64, write: impl FnOnce()) {
+    if is_on() { order::transport_publishes(dst, value, write) } else { write() }
+}

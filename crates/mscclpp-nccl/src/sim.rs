@@ -1,0 +1,139 @@
+//! Streams and graphs of simulated devices, for C code: what the CUDA runtime has for GPUs. NCCL has none of these functions.
+//!
+//! On simulated devices a `cudaStream_t` is what [`mscclppSimStreamCreate`] gave, or NULL for the device's default stream.
+//! The device memory that `ncclMemAlloc` gives is memory of the process, which C code reads and writes as any other.
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    ptr,
+    sync::{
+        LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use mscclpp::{Gpu, Platform, Stream, gpu::Graph};
+use parking_lot::Mutex;
+
+use crate::{
+    abi::{Code, Handle, Place},
+    exports::function,
+    failure::Failure,
+};
+
+static STREAMS: LazyLock<Mutex<HashMap<usize, Stream>>> = LazyLock::new(Mutex::default);
+static GRAPHS: LazyLock<Mutex<HashMap<usize, Graph>>> = LazyLock::new(Mutex::default);
+
+/// CUDA's special handles are not larger: 1 and 2 are default streams too.
+const LAST_DEFAULT: usize = 2;
+
+fn new_handle() -> Handle {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
+    ptr::without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))
+}
+
+/// The stream of a handle.
+pub(crate) fn stream_of(gpu: &Gpu, handle: Handle) -> Result<Stream, Failure> {
+    if handle.addr() <= LAST_DEFAULT {
+        return Ok(gpu.default_stream()?);
+    }
+    let stream = STREAMS.lock().get(&handle.addr()).cloned();
+    stream.ok_or_else(|| {
+        Failure::argument(format!(
+            "`stream` is {handle:p}: streams of simulated devices come from mscclppSimStreamCreate"
+        ))
+    })
+}
+
+fn on_current(handle: Handle) -> Result<Stream, Failure> {
+    stream_of(&Platform::Sim.current_gpu()?, handle)
+}
+
+fn graph_of(handle: Handle) -> Result<Graph, Failure> {
+    let graph = GRAPHS.lock().get(&handle.addr()).cloned();
+    graph.ok_or_else(|| {
+        Failure::argument(format!("`graph` is {handle:p}, which mscclppSimStreamEndCapture did not give"))
+    })
+}
+
+fn number(device: c_int) -> Result<usize, Failure> {
+    usize::try_from(device).map_err(|_| Failure::argument(format!("`device` is {device}")))
+}
+
+function! {
+    /// Makes a simulated device the calling thread's, as `cudaSetDevice` does with a GPU: communicators and memory that the thread
+    /// makes are on it.
+    fn mscclppSimSetDevice(device: c_int) {
+        Platform::Sim.gpu(number(device)?)?.make_current()
+    }
+}
+
+function! {
+    /// Makes a stream of the thread's simulated device.
+    fn mscclppSimStreamCreate(stream: *mut Handle) {
+        let place = Place::at(stream, "stream")?;
+        let made = Platform::Sim.current_gpu()?.stream()?;
+        let handle = new_handle();
+        STREAMS.lock().insert(handle.addr(), made);
+        place.set(handle);
+        Ok::<_, Failure>(())
+    }
+}
+
+function! {
+    /// Destroys a stream. Its work goes on.
+    fn mscclppSimStreamDestroy(stream: Handle) {
+        let gone = STREAMS.lock().remove(&stream.addr());
+        gone.map(drop).ok_or_else(|| Failure::argument(format!("`stream` is {stream:p}, which is none")))
+    }
+}
+
+function! {
+    /// Waits until the work of a stream is complete: of NULL, that of the thread's device in its default stream. A failure of
+    /// that work, such as a wait that was aborted, is the result.
+    fn mscclppSimStreamSynchronize(stream: Handle) {
+        on_current(stream)?.synchronize()
+    }
+}
+
+function! {
+    /// Whether the work of a stream is complete: `ncclSuccess`, or `ncclInProgress`.
+    fn mscclppSimStreamQuery(stream: Handle) {
+        Ok::<_, Failure>(if on_current(stream)?.query()? { Code::SUCCESS } else { Code::IN_PROGRESS })
+    }
+}
+
+function! {
+    /// From now on, work of the stream is captured.
+    fn mscclppSimStreamBeginCapture(stream: Handle) {
+        on_current(stream)?.begin_capture()
+    }
+}
+
+function! {
+    /// Ends the capture. The graph lives until [`mscclppSimGraphDestroy`].
+    fn mscclppSimStreamEndCapture(stream: Handle, graph: *mut Handle) {
+        let place = Place::at(graph, "graph")?;
+        let made = on_current(stream)?.end_capture()?;
+        let handle = new_handle();
+        GRAPHS.lock().insert(handle.addr(), made);
+        place.set(handle);
+        Ok::<_, Failure>(())
+    }
+}
+
+function! {
+    /// Puts a graph into a stream. What was captured is alive until it is complete.
+    fn mscclppSimGraphLaunch(graph: Handle, stream: Handle) {
+        graph_of(graph)?.launch(&on_current(stream)?)
+    }
+}
+
+function! {
+    /// Destroys a graph.
+    fn mscclppSimGraphDestroy(graph: Handle) {
+        let gone = GRAPHS.lock().remove(&graph.addr());
+        gone.map(drop).ok_or_else(|| Failure::argument(format!("`graph` is {graph:p}, which is none")))
+    }
+}

@@ -1,8 +1,0 @@
-// For kernels that include CUDA's header of this name.
-
-#ifndef MSCCLPP_HOST_CUDA_RUNTIME_API_H_
-#define MSCCLPP_HOST_CUDA_RUNTIME_API_H_
-
-#include "cuda_runtime.h"
-
-#endif  // MSCCLPP_HOST_CUDA_RUNTIME_API_H_

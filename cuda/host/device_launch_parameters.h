@@ -1,8 +1,0 @@
-// For kernels that include CUDA's header of this name.
-
-#ifndef MSCCLPP_HOST_DEVICE_LAUNCH_PARAMETERS_H_
-#define MSCCLPP_HOST_DEVICE_LAUNCH_PARAMETERS_H_
-
-#include "cuda_runtime.h"
-
-#endif  // MSCCLPP_HOST_DEVICE_LAUNCH_PARAMETERS_H_

@@ -1,8 +1,0 @@
-// For kernels that include CUDA's header of this name.
-
-#ifndef MSCCLPP_HOST_VECTOR_FUNCTIONS_H_
-#define MSCCLPP_HOST_VECTOR_FUNCTIONS_H_
-
-#include "mscclpp_host/vector_types.hpp"
-
-#endif  // MSCCLPP_HOST_VECTOR_FUNCTIONS_H_

@@ -1,0 +1,8 @@
+// For kernels that include CUDA's header of this name.
+
+#ifndef MSCCLPP_SIM_DEVICE_LAUNCH_PARAMETERS_H_
+#define MSCCLPP_SIM_DEVICE_LAUNCH_PARAMETERS_H_
+
+#include "cuda_runtime.h"
+
+#endif  // MSCCLPP_SIM_DEVICE_LAUNCH_PARAMETERS_H_

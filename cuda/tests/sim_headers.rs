@@ -1,0 +1,112 @@
+//! The headers that stand in for CUDA's where a C++ compiler makes simulated kernels: each compiles alone and without a
+//! warning, and the programs in `tests/host` find what they calculate right.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// The programs in `tests/host`.
+const PROGRAMS: [&str; 2] = ["builtins", "narrow"];
+
+const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
+
+/// `CXX`, or what a C++ compiler is usually called; none if none of them runs.
+fn compiler() -> Option<OsString> {
+    env::var_os("CXX")
+        .into_iter()
+        .chain(["c++", "g++", "clang++"].map(OsString::from))
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Compiles a source with the headers.
+fn compile(compiler: &OsStr, standard: &str, source: &Path, arguments: &[&OsStr]) -> Result<(), Failed> {
+    let compiled = Command::new(compiler)
+        .args([standard, "-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
+        .args(arguments)
+        .arg("-I")
+        .arg(package().join("sim"))
+        .args(["-x", "c++"])
+        .arg(source)
+        .stdin(Stdio::null())
+        .output()?;
+    if compiled.status.success() {
+        return Ok(());
+    }
+    let messages = String::from_utf8_lossy(&compiled.stderr);
+    Err(format!("{arguments:?} {} does not compile as {standard}:\n{messages}", source.display()).into())
+}
+
+/// All but what is not a header by itself.
+fn headers() -> Vec<PathBuf> {
+    let of = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut headers: Vec<PathBuf> = of(package().join("sim"))
+        .chain(of(package().join("host/mscclpp_sim")))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "h" || extension == "hpp"))
+        .collect();
+    headers.sort();
+    headers
+}
+
+fn every_header_compiles_alone(compiler: &OsStr) -> Result<(), Failed> {
+    let headers = headers();
+    assert!(headers.iter().any(|header| header.ends_with("mscclpp_sim/vector_types.hpp")), "{headers:?}");
+    for header in headers {
+        let arguments = [OsStr::new("-fsyntax-only"), OsStr::new("-include"), header.as_os_str()];
+        compile(compiler, STANDARDS[0], Path::new("/dev/null"), &arguments)?;
+    }
+    Ok(())
+}
+
+/// A folder for what is made of a program, removed when it is done.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The programs wait for nothing, and so they end.
+fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
+    let scratch = Scratch(env::temp_dir().join(format!("mscclpp-host-{program}-{}", std::process::id())));
+    fs::create_dir_all(&scratch.0)?;
+    let source = package().join("tests/host").join(program).with_extension("cpp");
+    let binary = scratch.0.join(program);
+    // A runtime for one thread comes in front of the real one.
+    let stub = package().join("tests/host/stub");
+    let arguments = ["-o".as_ref(), binary.as_os_str(), "-I".as_ref(), stub.as_os_str()];
+    for standard in STANDARDS {
+        compile(compiler, standard, &source, &arguments)?;
+        let output = Command::new(&binary).output()?;
+        if !output.status.success() {
+            let messages = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{program}, {standard}: {}\n{messages}", output.status).into());
+        }
+    }
+    Ok(())
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let compiler = compiler();
+    let trial = |name: &'static str, test: fn(&OsStr, &str) -> Result<(), Failed>| match compiler.clone() {
+        Some(compiler) => Trial::test(name, move || test(&compiler, name)),
+        None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
+            .with_kind("no C++ compiler")
+            .with_ignored_flag(true),
+    };
+    let mut trials =
+        vec![trial("every_header_compiles_alone", |compiler, _| every_header_compiles_alone(compiler))];
+    trials.extend(PROGRAMS.map(|program| trial(program, run)));
+    libtest_mimic::run(&arguments, trials).exit();
+}

@@ -132,7 +132,7 @@ fn simulated_devices() -> Result<(), Failed> {
     let report = json(&NOTHING[..1])?;
     assert_eq!(finding(&report, "platform", "sim")?["facts"]["chosen"], true);
     assert_eq!(findings(&report, "devices").len(), 3);
-    assert_eq!(finding(&report, "devices", "host 2")?["facts"]["id"], 2);
+    assert_eq!(finding(&report, "devices", "sim 2")?["facts"]["id"], 2);
     assert_eq!(count(&report, "peers", "ok"), 6);
     for finding in findings(&report, "peers") {
         assert!(finding["facts"]["gb_per_s"].as_f64() > Some(0.0), "{finding}");

@@ -60,7 +60,7 @@ fn memory_without_peer_access_is_not_written() -> Result<(), Failed> {
     });
     match connection.write(&far, 0, &near, 0, 64) {
         Err(Error::Gpu(mscclpp_gpu::Error::NoPeerAccess { from, to, .. })) => {
-            assert_eq!((&*from, &*to), ("host device 0 (host)", "host device 1 (host)"));
+            assert_eq!((&*from, &*to), ("sim device 0 (sim)", "sim device 1 (sim)"));
         }
         other => return Err(format!("{other:?}").into()),
     }

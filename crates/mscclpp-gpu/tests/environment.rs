@@ -109,7 +109,7 @@ fn eight_devices_are_simulated_unless_more_are_asked_for() -> Result<(), Failed>
     expect("count", &[("MSCCLPP_SIM_DEVICES", "")], "8")?;
     expect("count", &[("MSCCLPP_SIM_DEVICES", "3")], "3")?;
     expect("count", &[("MSCCLPP_SIM_DEVICES", "1024")], "1024")?;
-    expect("one_too_many", &[("MSCCLPP_SIM_DEVICES", "3")], "error: there is no simulated device 3: 3 found")
+    expect("one_too_many", &[("MSCCLPP_SIM_DEVICES", "3")], "error: there is no sim device 3: 3 found")
 }
 
 fn malformed_device_counts_are_named() -> Result<(), Failed> {
@@ -160,7 +160,7 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
 }
 
 fn a_device_has_the_same_uuid_everywhere() -> Result<(), Failed> {
-    expect("last", &[("MSCCLPP_SIM_DEVICES", "1")], "host mscclpp-sim-000")?;
+    expect("last", &[("MSCCLPP_SIM_DEVICES", "1")], "sim mscclpp-sim-0000")?;
     expect("last", &[("MSCCLPP_SIM_DEVICES", "32")], "host mscclpp-sim-01f")?;
     expect("last", &[("MSCCLPP_SIM_DEVICES", "1024")], "host mscclpp-sim-3ff")
 }
@@ -175,7 +175,7 @@ fn devices_reach_each_other_unless_told_otherwise() -> Result<(), Failed> {
     expect(
         "use_of_a_peer",
         &none,
-        "error: simulated device 0 (host) cannot access the memory of simulated device 1 (host): MSCCLPP_SIM_PEER_ACCESS=none keeps \
+        "error: sim device 0 (sim) cannot access the memory of sim device 1 (sim): MSCCLPP_SIM_PEER_ACCESS=none keeps \
          simulated devices from each other's memory",
     )?;
     let error = "error: MSCCLPP_SIM_PEER_ACCESS=\"some\" is not valid: all or none";

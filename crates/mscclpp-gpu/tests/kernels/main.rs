@@ -302,7 +302,7 @@ fn launches_that_can_never_run_are_refused() {
     let other = Platform::Sim.gpu(1).unwrap().stream().unwrap();
     let result = launch(&kernel, &other, fine, &KernelArgs::new());
     assert!(
-        matches!(&result, Err(Error::InvalidArgument(why)) if why.contains("simulated device 1")),
+        matches!(&result, Err(Error::InvalidArgument(why)) if why.contains("sim device 1")),
         "{result:?}"
     );
     launch(&kernel, &stream, fine, &KernelArgs::new()).unwrap();

@@ -190,8 +190,8 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     }
     // First, since it may change the environment.
     let library = options.compare.open()?;
-    let on_host = Platform::detect_or_sim()? == Platform::Sim;
-    let default = match on_host {
+    let on_sim = Platform::detect_or_sim()? == Platform::Sim;
+    let default = match on_sim {
         true => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         false => Sizes { begin: 1 << 10, end: 1 << 30, factor: 4 },
     };

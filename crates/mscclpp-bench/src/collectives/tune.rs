@@ -96,8 +96,8 @@ const MOST_ROUNDS: u64 = 200;
 const QUICK: Duration = Duration::from_secs(150);
 
 pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    let on_host = Platform::detect_or_sim()? == Platform::Sim;
-    let default = match (on_host, options.quick) {
+    let on_sim = Platform::detect_or_sim()? == Platform::Sim;
+    let default = match (on_sim, options.quick) {
         (true, _) => Sizes { begin: 1 << 10, end: 16 << 10, factor: 4 },
         (false, true) => Sizes { begin: 1 << 10, end: 64 << 20, factor: 4 },
         (false, false) => Sizes { begin: 1 << 10, end: 1 << 30, factor: 2 },
@@ -106,7 +106,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let ranks = u64::from(options.ranks);
     let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
     let pair = measuring.join_of(ranks as usize, joining)?;
-    let candidates = options.candidates(on_host);
+    let candidates = options.candidates(on_sim);
 
     let trial = Trial::default();
     let most = candidates.blocks.iter().max().copied().unwrap_or(1);
@@ -169,8 +169,8 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
 }
 
 impl Options {
-    fn candidates(&self, on_host: bool) -> Candidates {
-        let (ways, blocks, threads): (_, &[u32], &[u32]) = match (on_host, self.quick) {
+    fn candidates(&self, on_sim: bool) -> Candidates {
+        let (ways, blocks, threads): (_, &[u32], &[u32]) = match (on_sim, self.quick) {
             (true, _) => ([Way::Packets, Way::Pieces].to_vec(), &[1, 2, 4], &[32, 64]),
             (false, true) => (WAYS.to_vec(), &[1, 4, 8, 16, 32, 64, 128, 256], &[128, 256, 512]),
             (false, false) => {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times an all_reduce (sum of f32) of gloo between two processes, over the loopback device, as hosts-figures.sh does for this library.
+"""Times an all_reduce (sum of f32) of gloo between two processes, over the loopback device, as nodes-figures.sh does for this library.
 
 gloo-figures.py [SIZE...]: sizes in bytes; 1K to 64M if none are given. Needs torch.
 """

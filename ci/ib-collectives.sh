@@ -1,5 +1,5 @@
-# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp-bench --pin --memory 3072`, with one host: the bandwidth of perftest, and
-# an all_gather and an all_reduce of two ranks that count as two hosts, in turns, three times. Prints each figure, and the medians.
+# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp-bench --pin --memory 3072`, with one node: the bandwidth of perftest, and
+# an all_gather and an all_reduce of two ranks that count as two nodes, in turns, three times. Prints each figure, and the medians.
 # perftest goes one way, and both ways at once, as both ranks of a collective do: then it says the sum of both, of which this
 # takes half. Figures of one boot can be compared with each other, and with nothing else.
 set -eu
@@ -32,7 +32,7 @@ perftest() {
 }
 
 rank() {
-    MSCCLPP_HOSTID="host $1" MSCCLPP_HCA_DEVICES="rxe$1" timeout 200 $bench "$what" --rank "$1" --gpu "$1" --address 127.0.0.1:$port --between-hosts IB0 \
+    MSCCLPP_HOSTID="host $1" MSCCLPP_HCA_DEVICES="rxe$1" timeout 200 $bench "$what" --rank "$1" --gpu "$1" --address 127.0.0.1:$port --between-nodes IB0 \
         -b "$2" -e "$2" --repeats 1 --warmup 1 --dtype f32 ${OPTIONS:-}
 }
 # Two ranks; $1 is the workload, $2 the bytes that nccl-tests would say.

@@ -1,4 +1,4 @@
-# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp-bench --pin`, with one host: perftest, bare verbs and the
+# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp-bench --pin`, with one node: perftest, bare verbs and the
 # library in turns, five times. Prints each figure, and the medians. Figures of one boot can be compared with each other,
 # and with nothing else.
 set -eu

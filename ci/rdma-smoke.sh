@@ -1,4 +1,4 @@
-# Runs in the virtual machine of `cargo xtask rdma-vm`, with one host or two: messages whose content is checked, RDMA writes
+# Runs in the virtual machine of `cargo xtask rdma-vm`, with one node or two: messages whose content is checked, RDMA writes
 # and RDMA atomics between two soft-RoCE devices, over each link. Fails if one of them does.
 set -eu
 
@@ -16,13 +16,13 @@ client() {
     return 1
 }
 
-# Runs the two ends: with one host, on its two devices; with two, on the same device of each.
+# Runs the two ends: with one node, on its two devices; with two, on the same device of each.
 exchange() {
-    if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
+    if [ "$MSCCLPP_VM_NODES" = 1 ]; then
         device=rxe0 server "$@" > /tmp/server 2>&1 &
         device=rxe1 client "$@"
         wait $! || { cat /tmp/server; return 1; }
-    elif [ "$MSCCLPP_VM_HOST" = 0 ]; then
+    elif [ "$MSCCLPP_VM_NODE" = 0 ]; then
         server "$@" > /tmp/server 2>&1 || { cat /tmp/server; return 1; }
     else
         client "$@"
@@ -38,6 +38,6 @@ for device in rxe0 rxe1; do
     done
     exchange ib_write_bw -x "-s 65536 -n 100"
     exchange ib_atomic_bw -x "-n 100"
-    # One host has one link.
-    [ "$MSCCLPP_VM_HOSTS" = 2 ] || break
+    # One node has one link.
+    [ "$MSCCLPP_VM_NODES" = 2 ] || break
 done

@@ -1,4 +1,4 @@
-# Runs in the virtual machine of `cargo xtask rdma-vm` with one host: all that is tested over its two devices. What fails is run
+# Runs in the virtual machine of `cargo xtask rdma-vm` with one node: all that is tested over its two devices. What fails is run
 # once more: an emulated machine may stall for seconds when its host is busy, and then every peer in it looks lost.
 set -eu
 

@@ -88,7 +88,7 @@ step_races_all() {
     cargo build -p mscclpp --examples
     clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
         --test port_kernels --test port_channels --test examples
-    clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test hosts
+    clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test nodes
     local example
     for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"
@@ -322,8 +322,8 @@ step_rdma() {
     smoke=$(vm_script rdma-smoke.sh) ports=$(vm_script rdma-ports.sh) tests=$(vm_script rdma-tests.sh)
     # The same packages each time: with others, cargo would build most of them again.
     local vm="cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048"
-    twice $vm --hosts 2 --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
-    twice $vm --hosts 2 --shell-command "$(vm_script rdma-hosts.sh)${nl}sh /tmp/rdma-hosts.sh"
+    twice $vm --nodes 2 --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
+    twice $vm --nodes 2 --shell-command "$(vm_script rdma-nodes.sh)${nl}sh /tmp/rdma-nodes.sh"
     twice $vm --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
 }
 

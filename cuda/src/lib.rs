@@ -47,7 +47,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
     ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),
-    ("mscclpp/collective_hosts_device.hpp", include_str!("../include/mscclpp/collective_hosts_device.hpp")),
+    ("mscclpp/collective_nodes_device.hpp", include_str!("../include/mscclpp/collective_nodes_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
     (
         "mscclpp/collective_packets_device.hpp",
@@ -187,7 +187,7 @@ pub const COLLECTIVES_BY_PORTS: KernelSource<'static> = kernel!("collectives_by_
 
 /// The kernels of collectives between ranks on several hosts: `move_across` and `reduce_across_any`, `_f16_sum`, `_bf16_sum`
 /// and `_f32_sum`. Each takes a `CollectiveAcross` by value.
-pub const COLLECTIVES_OF_HOSTS: KernelSource<'static> = kernel!("collectives_of_hosts");
+pub const COLLECTIVES_OF_NODES: KernelSource<'static> = kernel!("collectives_of_nodes");
 
 /// Those of [`COLLECTIVES`] that two ranks need, with less in them.
 pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");

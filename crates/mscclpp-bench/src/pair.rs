@@ -113,7 +113,7 @@ impl Pair {
         Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
     }
 
-    /// Whether the ranks have a GPU each in one host, so that figures of two GPUs say something here.
+    /// Whether the ranks have a GPU each in one node, so that figures of two GPUs say something here.
     pub(crate) fn is_of_two_gpus(&self) -> bool {
         let [a, b] = &self.devices[..] else { return false };
         self.gpu.platform() == Platform::Cuda && a.is_beside(b)

@@ -27,7 +27,7 @@ pub(crate) struct Puts<'a> {
 
 impl<'a> Puts<'a> {
     /// From host memory to host memory, of up to `largest` bytes.
-    pub(crate) fn between_hosts(
+    pub(crate) fn between_nodes(
         ranks: &'a Ranks,
         config: &EndpointConfig,
         connections: u32,

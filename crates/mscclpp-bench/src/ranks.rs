@@ -1,5 +1,5 @@
 //! Processes: this one is rank 0, and starts itself again as each other rank. Or each is started by hand, possibly on several
-//! hosts. Most workloads have two ranks; collectives can have more, and can do with one.
+//! nodes. Most workloads have two ranks; collectives can have more, and can do with one.
 
 use std::{
     env,
@@ -31,7 +31,7 @@ const SHOWN: usize = 1000;
 /// How the ranks come together.
 #[derive(Args)]
 pub(crate) struct Joining {
-    /// Be this rank, counted from 0, and start no other rank. Start the others yourself, on this host or others, with the
+    /// Be this rank, counted from 0, and start no other rank. Start the others yourself, on this node or others, with the
     /// same workload, options and --address. Rank 0 prints the results.
     #[arg(long, requires = "address")]
     rank: Option<u8>,
@@ -122,7 +122,7 @@ impl Ranks {
         .into())
     }
 
-    /// The address of rank 0's plain socket: on this host, unless the ranks were started by hand.
+    /// The address of rank 0's plain socket: on this node, unless the ranks were started by hand.
     pub(crate) fn host_of_rank_0(&self) -> Result<IpAddr> {
         let Some(address) = &self.address else { return Ok(Ipv4Addr::LOCALHOST.into()) };
         let resolve = |text: &str| text.to_socket_addrs().ok().and_then(|mut all| all.next());

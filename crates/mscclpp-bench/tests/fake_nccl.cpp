@@ -1,4 +1,4 @@
-// A stand-in for NCCL's library, for processes of one host whose devices are simulated: their memory is that of the
+// A stand-in for NCCL's library, for processes of one node whose devices are simulated: their memory is that of the
 // process, and a call is complete when it returns. Ranks exchange numbers through a file that all of them map.
 //
 // FAKE_NCCL tells it to behave badly: "wrong" makes a number wrong, "wrong-windows" only in windows, "stuck" keeps an

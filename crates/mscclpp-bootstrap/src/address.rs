@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_name_that_cannot_be_resolved_is_said_with_its_variable() {
-        // This is no name of a host, because no label of one is so long. So no server needs to be asked.
+        // This is no name of a node, because no label of one is so long. So no server needs to be asked.
         let name = format!("{}.invalid", "n".repeat(64));
         let address = Address::parse(&format!("{name}:50505"), Some("MASTER_ADDR")).unwrap();
         for patience in [Duration::from_secs(30), Duration::ZERO] {

@@ -18,9 +18,9 @@ use crate::{
     engines::Places,
     group::Group,
     handle::{CollectiveCall, CollectiveHandle, CollectiveSends, Segment, WORDS_BEFORE},
-    hosts::Hosts,
     kernels::{Kernels, Words},
     messages::Batch,
+    nodes::Nodes,
     order::Order,
     plan::{Plan, Planned, TWO_STEPS_MIN, plan},
     ports::Ports,
@@ -57,8 +57,8 @@ pub(crate) struct Inner {
     pub(crate) aborted: OnceLock<String>,
     /// How many splits there were. Held while ranks say in which part they are.
     pub(crate) splits: Mutex<u64>,
-    /// What the program calls this rank's host, if it does.
-    pub(crate) host: Option<String>,
+    /// What the program calls this rank's node, if it does.
+    pub(crate) node: Option<String>,
     pub(crate) registrations: Registrations,
     /// It is one of those on its device.
     #[expect(dead_code, reason = "it counts while it lives")]
@@ -72,8 +72,8 @@ pub(crate) enum Reach {
     /// Kernels write into each other's scratch.
     Memory(Box<Mapped>),
     Ports(Box<Ports>),
-    /// The ranks are on several hosts.
-    Hosts(Box<Hosts>),
+    /// The ranks are on several nodes.
+    Nodes(Box<Nodes>),
 }
 
 /// What a rank has that reaches the others' memory.
@@ -128,9 +128,9 @@ impl Counters {
 
 impl Inner {
     pub(crate) fn planned(&self, request: &Request<'_>) -> Result<Planned> {
-        if let Reach::Hosts(hosts) = &self.reach {
+        if let Reach::Nodes(nodes) = &self.reach {
             // Their calls are planned elsewhere; whether they can be is the same.
-            return hosts.check(self, request).map(|()| Planned::Nothing);
+            return nodes.check(self, request).map(|()| Planned::Nothing);
         }
         let (rank, ranks) = (self.group.rank, self.group.ranks.len());
         if request.kind != Kind::Barrier {
@@ -162,7 +162,7 @@ impl Inner {
         match &self.reach {
             Reach::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
             Reach::Ports(ports) => Box::new(ports.semaphores()),
-            Reach::Hosts(hosts) => Box::new(hosts.semaphores()),
+            Reach::Nodes(nodes) => Box::new(nodes.semaphores()),
         }
     }
 
@@ -173,7 +173,7 @@ impl Inner {
                 mapped.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
             }
             Reach::Ports(ports) => ports.check_waits(),
-            Reach::Hosts(hosts) => hosts.check_waits(),
+            Reach::Nodes(nodes) => nodes.check_waits(),
         }
     }
 
@@ -193,7 +193,7 @@ impl Inner {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.move_messages(self, messages, None, stream, buffers) };
             }
-            Reach::Hosts(_) => unreachable!("hosts have messages of their own"),
+            Reach::Nodes(_) => unreachable!("nodes have messages of their own"),
         };
         let layout = &mapped.layout;
         let call = CollectiveSends {
@@ -245,7 +245,7 @@ impl Inner {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.exchange(self, plan, stream, buffers) };
             }
-            Reach::Hosts(_) => unreachable!("hosts have steps of their own"),
+            Reach::Nodes(_) => unreachable!("nodes have steps of their own"),
         };
         let engines = self.engines(plan);
         let question = self.question(mapped, plan, engines.is_some());

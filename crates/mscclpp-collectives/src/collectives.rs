@@ -26,11 +26,11 @@ use crate::{
 };
 
 /// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
-/// or on [several hosts](CollectivesBuilder::between_hosts). Clones are the same.
+/// or on [several nodes](CollectivesBuilder::between_nodes). Clones are the same.
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
 /// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or
-/// a few with ranks on several hosts, and returns: it does not wait for other ranks, but where the driver's queue of launches
+/// a few with ranks on several nodes, and returns: it does not wait for other ranks, but where the driver's queue of launches
 /// is full. Results are there when the stream has come so far. Calls of different streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
 /// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
 /// times, as long as all ranks replay the same.
@@ -122,7 +122,7 @@ impl Collectives {
         let scratch = match &self.inner.reach {
             Reach::Memory(mapped) => mapped.memory.len(),
             Reach::Ports(ports) => ports.device_bytes(),
-            Reach::Hosts(hosts) => hosts.device_bytes(),
+            Reach::Nodes(nodes) => nodes.device_bytes(),
         };
         scratch + self.inner.counters.buffer.len()
     }
@@ -164,13 +164,13 @@ impl Collectives {
         match &inner.reach {
             Reach::Memory(_) => {}
             Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
-            Reach::Hosts(hosts) => {
-                builder = builder.between_hosts(hosts.transport()).connections(hosts.connections());
-                builder = builder.hosts_model(hosts.model());
+            Reach::Nodes(nodes) => {
+                builder = builder.between_nodes(nodes.transport()).connections(nodes.connections());
+                builder = builder.nodes_model(nodes.model());
             }
         }
-        if let Some(host) = &inner.host {
-            builder = builder.host(host);
+        if let Some(node) = &inner.node {
+            builder = builder.node(node);
         }
         if let Some(timeout) = inner.timeout {
             builder = builder.timeout(timeout);
@@ -210,9 +210,9 @@ impl Collectives {
     ) -> Result<()> {
         let inner = &*self.inner;
         self.check_callable(stream)?;
-        if let Reach::Hosts(hosts) = &inner.reach {
+        if let Reach::Nodes(nodes) = &inner.reach {
             // SAFETY: the caller's promise.
-            return unsafe { hosts.submit(inner, requests, stream, buffers) };
+            return unsafe { nodes.submit(inner, requests, stream, buffers) };
         }
         let mut messages = Messages::new(self.n_ranks());
         let mut exchanges = Vec::with_capacity(requests.len());
@@ -413,9 +413,9 @@ impl Collectives {
                     self.inner.check_waits().map_err(|error| self.failed(error))?;
                 }
                 Some(failure) => {
-                    // The ranks of this host may wait for the call that is refused here.
-                    if let Reach::Hosts(hosts) = &self.inner.reach {
-                        hosts.tell_failure();
+                    // The ranks of this node may wait for the call that is refused here.
+                    if let Reach::Nodes(nodes) = &self.inner.reach {
+                        nodes.tell_failure();
                     }
                     return Err(self.failed(failure));
                 }

@@ -101,12 +101,12 @@ impl Group {
         self.comm.bootstrap()
     }
 
-    /// That they can all be on one host.
+    /// That they can all be on one node.
     pub(crate) fn check_size(&self) -> Result<()> {
         if self.ranks.len() > MAX_RANKS {
             let ranks = self.ranks.len();
             return Err(Error::InvalidArgument(format!(
-                "{ranks} ranks; {MAX_RANKS} are the most on one host"
+                "{ranks} ranks; {MAX_RANKS} are the most on one node"
             )));
         }
         Ok(())

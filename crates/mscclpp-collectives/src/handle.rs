@@ -2,12 +2,12 @@
 
 use mscclpp::{DevicePtr, gpu::KernelParam};
 
-/// `CollectiveMaxRanks`: the most ranks on one host.
+/// `CollectiveMaxRanks`: the most ranks on one node.
 #[allow(unreachable_pub, reason = "a test compiles this file as its own")]
 pub const MAX_RANKS: usize = 16;
-/// `AcrossTransfers`: the most ranks of collectives whose ranks are on several hosts.
+/// `AcrossTransfers`: the most ranks of collectives whose ranks are on several nodes.
 #[allow(unreachable_pub, reason = "a test compiles this file as its own")]
-pub const MAX_RANKS_OF_HOSTS: usize = 64;
+pub const MAX_RANKS_OF_NODES: usize = 64;
 /// `AcrossPieces`.
 pub(crate) const ACROSS_RING: u64 = 8;
 /// `CollectivePieces`.
@@ -40,7 +40,7 @@ pub(crate) struct CollectiveHandle {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) slots: u32,
-    pub(crate) among_hosts: u32,
+    pub(crate) among_nodes: u32,
     pub(crate) mismatch: DevicePtr,
     pub(crate) parts: Parts,
 }
@@ -56,7 +56,7 @@ impl CollectiveHandle {
             rank: rank as u32,
             ranks: ranks as u32,
             slots: 0,
-            among_hosts: 0,
+            among_nodes: 0,
             mismatch: DevicePtr::NULL,
             parts: Parts::default(),
         }
@@ -281,7 +281,7 @@ impl Transfer {
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(crate) struct CollectiveAcross {
-    pub(crate) transfers: [Transfer; MAX_RANKS_OF_HOSTS],
+    pub(crate) transfers: [Transfer; MAX_RANKS_OF_NODES],
     pub(crate) channels: DevicePtr,
     pub(crate) counts: DevicePtr,
     pub(crate) memory: DevicePtr,

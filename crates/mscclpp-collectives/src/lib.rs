@@ -1,4 +1,4 @@
-//! Collectives of GPUs, on one host or several: `all_reduce` and its like, over the channels of [`mscclpp`].
+//! Collectives of GPUs, on one node or several: `all_reduce` and its like, over the channels of [`mscclpp`].
 //!
 //! [`Collectives`] has them as methods on [`DeviceSlice`]s, and by addresses, for bindings: [`Collectives::enqueue`].
 //!
@@ -25,9 +25,9 @@
 //! (`Collectives::on_cudarc`), which is compiled and has not been run.
 //!
 //! # What it does not do yet
-//! Where the devices of a host do not reach each other's memory, everything there goes through
-//! [port channels](CollectivesBuilder::by_ports), slowly. [Between hosts](CollectivesBuilder::between_hosts) there are up to 64
-//! ranks, and some calls are for one host alone. It has been measured between two GPUs alone; [`Tuned`] says on what its choices
+//! Where the devices of a node do not reach each other's memory, everything there goes through
+//! [port channels](CollectivesBuilder::by_ports), slowly. [Between nodes](CollectivesBuilder::between_nodes) there are up to 64
+//! ranks, and some calls are for one node alone. It has been measured between two GPUs alone; [`Tuned`] says on what its choices
 //! rest.
 
 mod algorithm;
@@ -40,10 +40,10 @@ mod engines;
 mod error;
 mod group;
 mod handle;
-mod hosts;
 mod kernels;
 mod messages;
 mod model;
+mod nodes;
 #[cfg(feature = "cudarc")]
 mod of_cudarc;
 mod order;
@@ -66,8 +66,8 @@ pub use algorithm::{Algorithm, Asked, Launch};
 pub use collectives::Collectives;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
-pub use handle::{MAX_RANKS, MAX_RANKS_OF_HOSTS};
-pub use hosts::{HostsModel, HostsPrediction, Pattern};
+pub use handle::{MAX_RANKS, MAX_RANKS_OF_NODES};
+pub use nodes::{NodesModel, NodesPrediction, Pattern};
 #[cfg(feature = "cudarc")]
 pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;

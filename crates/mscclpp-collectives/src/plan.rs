@@ -10,7 +10,7 @@ use crate::{
 
 /// An exchange: see `CollectiveCall` in `collective_call_device.hpp`.
 ///
-/// `N` is the most ranks that it has room for: those on one host, or those on several.
+/// `N` is the most ranks that it has room for: those on one node, or those on several.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan<const N: usize = MAX_RANKS> {
     pub(crate) segments: [Segment; N],

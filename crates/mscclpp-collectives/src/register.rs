@@ -222,7 +222,7 @@ impl Collectives {
         let group = &inner.group.telling(Purpose::Register);
         let own = self.can_register("register").and_then(|()| match &inner.reach {
             Reach::Memory(_) => register().map(Some),
-            Reach::Ports(_) | Reach::Hosts(_) => Ok(None),
+            Reach::Ports(_) | Reach::Nodes(_) => Ok(None),
         });
         let own = group.all_have("register", own)?;
         let Part { at, offset, len } = part;

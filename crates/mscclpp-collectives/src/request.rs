@@ -5,11 +5,11 @@ use mscclpp::DevicePtr;
 use crate::DataType;
 
 /// How the numbers of all ranks become one. Sums, and everything else, are made in the order of the ranks, 0 first:
-/// their bits depend on nothing but the numbers. With ranks on several hosts, each host's are made so, in the order of its
-/// ranks, and rounded to the type; then those of the hosts, in the order of their first ranks. So bits depend on which ranks are
-/// on which host, too, and on nothing else.
+/// their bits depend on nothing but the numbers. With ranks on several nodes, each node's are made so, in the order of its
+/// ranks, and rounded to the type; then those of the nodes, in the order of their first ranks. So bits depend on which ranks are
+/// on which node, too, and on nothing else.
 ///
-/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once (with several hosts once on each, and once in
+/// Floats of 8 and 16 bits are combined as `f32`, and the result is rounded once (with several nodes once on each, and once in
 /// the end); `f32` and `f64` are combined in their own type. Sums and products of whole numbers wrap.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -52,9 +52,9 @@ impl ReduceOp {
         matches!(self, Self::PreMulSum(_) | Self::PreMulSumAt(_))
     }
 
-    /// What it comes to for ranks on several hosts, `ranks` in all. What is multiplied in an average must be so before a host adds
+    /// What it comes to for ranks on several nodes, `ranks` in all. What is multiplied in an average must be so before a node adds
     /// its own numbers.
-    pub(crate) fn of_hosts(self, data_type: DataType, ranks: usize) -> Self {
+    pub(crate) fn of_nodes(self, data_type: DataType, ranks: usize) -> Self {
         match (self, data_type) {
             (Self::Avg, DataType::F32 | DataType::F64) => Self::PreMulSum(1.0 / ranks as f64),
             _ => self,

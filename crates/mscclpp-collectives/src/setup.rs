@@ -18,8 +18,8 @@ use crate::{
     crowd::Counted,
     group::Group,
     handle::CollectiveHandle,
-    hosts::HostsModel,
     kernels::Kernels,
+    nodes::NodesModel,
     pending::Pending,
     ports::Ports,
     register::Registrations,
@@ -58,12 +58,12 @@ pub struct CollectivesBuilder {
     pub(crate) check_calls: bool,
     pub(crate) ports: Option<Transport>,
     /// None: the adapter that is nearest.
-    pub(crate) between_hosts: Option<Transport>,
+    pub(crate) between_nodes: Option<Transport>,
     pub(crate) connections: Option<u32>,
-    pub(crate) host: Option<String>,
-    /// Whether these are the ranks of one host, of those of several.
-    pub(crate) among_hosts: bool,
-    pub(crate) hosts_model: Option<HostsModel>,
+    pub(crate) node: Option<String>,
+    /// Whether these are the ranks of one node, of those of several.
+    pub(crate) among_nodes: bool,
+    pub(crate) nodes_model: Option<NodesModel>,
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
 }
@@ -82,11 +82,11 @@ impl CollectivesBuilder {
             tag: TAG,
             check_calls: false,
             ports: None,
-            between_hosts: Some(Transport::ETHERNET),
+            between_nodes: Some(Transport::ETHERNET),
             connections: None,
-            host: None,
-            among_hosts: false,
-            hosts_model: None,
+            node: None,
+            among_nodes: false,
+            nodes_model: None,
             selector: Arc::new(Tuned),
             algorithms: Vec::new(),
         }
@@ -159,17 +159,17 @@ impl CollectivesBuilder {
     /// line in the log says it. It is correct and slow: each rank sends all that it gives to all that take it. The selector is
     /// not asked, memory that is registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
     /// [`all_reduce_rows`](Collectives::all_reduce_rows). Its tests have passed on simulated devices and
-    /// on two H100, all of one host; its speed has not been measured.
+    /// on two H100, all of one node; its speed has not been measured.
     pub fn by_ports(mut self, transport: Transport) -> Self {
         self.ports = Some(transport);
         self
     }
 
-    /// What this rank's host is called. Ranks that give the same reach each other's memory, and others do not. If not given, it is
+    /// What this rank's node is called. Ranks that give the same reach each other's memory, and others do not. If not given, it is
     /// what makes processes one host for the library (`MSCCLPP_HOSTID`, else the boot id and the network namespace). A
-    /// machine whose devices are in two islands that do not reach each other is two hosts here.
-    pub fn host(mut self, name: impl Into<String>) -> Self {
-        self.host = Some(name.into());
+    /// machine whose devices are in two islands that do not reach each other is two nodes here.
+    pub fn node(mut self, name: impl Into<String>) -> Self {
+        self.node = Some(name.into());
         self
     }
 
@@ -231,7 +231,7 @@ impl CollectivesBuilder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
-    /// more than [`MAX_RANKS`](crate::MAX_RANKS) on one host or [`MAX_RANKS_OF_HOSTS`](crate::MAX_RANKS_OF_HOSTS) on
+    /// more than [`MAX_RANKS`](crate::MAX_RANKS) on one node or [`MAX_RANKS_OF_NODES`](crate::MAX_RANKS_OF_NODES) on
     /// several; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
     /// things, or run different builds of this library. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
     /// lost meanwhile. If one rank
@@ -242,9 +242,9 @@ impl CollectivesBuilder {
         let ranks = group.ranks.len();
         let topology = self.topology(&group)?;
         let most = topology.as_ref().map_or(ranks, |topology| topology.locals().len());
-        let on_host = gpu.platform() == Platform::Sim;
+        let on_node = gpu.platform() == Platform::Sim;
         let slots = self.max_blocks.unwrap_or(match most {
-            _ if on_host => MAX_BLOCKS_ON_SIM,
+            _ if on_node => MAX_BLOCKS_ON_SIM,
             ..=2 => MAX_BLOCKS_OF_TWO,
             _ => MAX_BLOCKS,
         });
@@ -255,21 +255,21 @@ impl CollectivesBuilder {
         if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
-        let scratch = self.scratch.unwrap_or(if on_host { SCRATCH_ON_SIM } else { SCRATCH });
+        let scratch = self.scratch.unwrap_or(if on_node { SCRATCH_ON_SIM } else { SCRATCH });
         group.agree(&[
             ("numbers of ranks", ranks as u64),
-            // The usual number depends on how many ranks a host has.
+            // The usual number depends on how many ranks a node has.
             ("max_blocks", if topology.is_some() { self.max_blocks.unwrap_or(0) } else { slots }.into()),
             ("calls_at_once", calls_at_once.into()),
             ("scratch", scratch),
-            ("platforms (1 is simulated)", on_host.into()),
+            ("platforms (1 is simulated)", on_node.into()),
             ("check_calls", self.check_calls.into()),
             ("numbers of algorithms", self.algorithms.len() as u64),
             ("by_ports (1 is given)", self.ports.is_some().into()),
         ])?;
 
         let (counted, communicators) = Counted::on(gpu);
-        if self.check_calls && communicators > calls_at_once && !on_host {
+        if self.check_calls && communicators > calls_at_once && !on_node {
             tracing::warn!(
                 target: "mscclpp::conn", rank = group.ranks[group.rank], communicators, calls_at_once,
                 "{gpu} has room for the calls of {calls_at_once} of {communicators} communicators at the same time: more of them on \
@@ -279,11 +279,11 @@ impl CollectivesBuilder {
         let counters = Counters::new(gpu, ranks, slots)?;
         let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
         let reach = if let Some(topology) = topology {
-            let hosts = self.connect_hosts(&group, topology, scratch, &counters)?;
-            kept.extend(hosts.owners());
-            Reach::Hosts(Box::new(hosts))
+            let nodes = self.connect_nodes(&group, topology, scratch, &counters)?;
+            kept.extend(nodes.owners());
+            Reach::Nodes(Box::new(nodes))
         } else {
-            self.reach_one_host(&group, (slots, scratch), &counters, &mut kept)?
+            self.reach_one_node(&group, (slots, scratch), &counters, &mut kept)?
         };
         Ok(Collectives::of(Inner {
             comm: comm.clone(),
@@ -303,15 +303,15 @@ impl CollectivesBuilder {
             timeout: self.timeout,
             aborted: OnceLock::new(),
             splits: Mutex::default(),
-            host: self.host,
+            node: self.node,
             registrations: Registrations::default(),
             counted,
             order: Mutex::default(),
         }))
     }
 
-    /// As the devices of one host reach each other.
-    fn reach_one_host(
+    /// As the devices of one node reach each other.
+    fn reach_one_node(
         &self,
         group: &Group,
         (slots, scratch): (u32, u64),
@@ -391,7 +391,7 @@ impl Mapped {
         let mut handle = CollectiveHandle {
             epochs: counters.epochs(),
             slots: layout.slots,
-            among_hosts: asked.among_hosts.into(),
+            among_nodes: asked.among_nodes.into(),
             mismatch: mismatch.ptr(),
             parts: layout.parts,
             ..CollectiveHandle::of(group.rank, group.ranks.len())

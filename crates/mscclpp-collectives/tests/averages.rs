@@ -1,14 +1,14 @@
-//! Averages have NCCL's meaning, by every way, in every kind that reduces, on one host and on several.
+//! Averages have NCCL's meaning, by every way, in every kind that reduces, on one node and on several.
 
-#[path = "support/by_hosts.rs"]
-mod by_hosts;
+#[path = "support/by_nodes.rs"]
+mod by_nodes;
 mod support;
 
 use std::fmt::Debug;
 
 use half::{bf16, f16};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, Element, HostsModel, ReduceOp, Way};
+use mscclpp_collectives::{Choice, Collectives, Element, NodesModel, ReduceOp, Way};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
@@ -33,8 +33,8 @@ enum Connected {
 trait Average: Element + PartialEq + Debug {
     /// Some of which overflow, are negative, or depend on what is rounded first.
     fn number(random: &mut Random) -> Self;
-    /// Of the numbers of each host's ranks, host by host.
-    fn of(hosts: &[&[Self]]) -> Self;
+    /// Of the numbers of each node's ranks, node by node.
+    fn of(nodes: &[&[Self]]) -> Self;
 }
 
 macro_rules! whole {
@@ -50,8 +50,8 @@ macro_rules! whole {
             }
 
             /// Added in the type itself, which wraps, then divided, cutting towards zero.
-            fn of(hosts: &[&[Self]]) -> Self {
-                let all = hosts.concat();
+            fn of(nodes: &[&[Self]]) -> Self {
+                let all = nodes.concat();
                 all.iter().fold(0, |sum: Self, number| sum.wrapping_add(*number)) / all.len() as Self
             }
         }
@@ -66,12 +66,12 @@ macro_rules! wide {
                 if random.below(5) == 0 { Self::MAX } else { random.of(0..=4000) as Self * 0.1 - 30.0 }
             }
 
-            /// Each number is multiplied by 1/N. The sums of the hosts are added in their order.
-            fn of(hosts: &[&[Self]]) -> Self {
-                let part = 1.0 / hosts.iter().map(|host| host.len()).sum::<usize>() as Self;
+            /// Each number is multiplied by 1/N. The sums of the nodes are added in their order.
+            fn of(nodes: &[&[Self]]) -> Self {
+                let part = 1.0 / nodes.iter().map(|node| node.len()).sum::<usize>() as Self;
                 let add = |numbers: Vec<Self>| numbers.into_iter().reduce(|a, b| a + b).unwrap();
-                let of_host = |host: &&[Self]| add(host.iter().map(|number| number * part).collect());
-                add(hosts.iter().map(of_host).collect())
+                let of_node = |node: &&[Self]| add(node.iter().map(|number| number * part).collect());
+                add(nodes.iter().map(of_node).collect())
             }
         }
     )* };
@@ -85,14 +85,14 @@ macro_rules! narrow {
                 if random.below(5) == 0 { Self::MAX } else { Self::from_f32(random.of(0..=4000) as f32 * 0.1 - 30.0) }
             }
 
-            /// Added as f32, and divided. What a host gives to others is rounded.
-            fn of(hosts: &[&[Self]]) -> Self {
-                let ranks = hosts.iter().map(|host| host.len()).sum::<usize>() as f32;
+            /// Added as f32, and divided. What a node gives to others is rounded.
+            fn of(nodes: &[&[Self]]) -> Self {
+                let ranks = nodes.iter().map(|node| node.len()).sum::<usize>() as f32;
                 let add = |numbers: &[Self]| numbers.iter().map(|it| it.to_f32()).reduce(|a, b| a + b).unwrap();
-                match hosts {
-                    [host] => Self::from_f32(add(host) / ranks),
+                match nodes {
+                    [node] => Self::from_f32(add(node) / ranks),
                     _ => {
-                        let sums: Vec<_> = hosts.iter().map(|host| Self::from_f32(add(host))).collect();
+                        let sums: Vec<_> = nodes.iter().map(|node| Self::from_f32(add(node))).collect();
                         Self::from_f32(add(&sums) / ranks)
                     }
                 }
@@ -109,26 +109,26 @@ impl Connected {
         }
     }
 
-    /// Averages of a type, of every kind, by every way. `hosts` says how many ranks each host has.
-    fn check<T: Average>(&self, gpu: &Gpu, hosts: &[usize], seed: u64) {
-        let Self::ByWays(_, told) = self else { return self.check_kinds::<T>(gpu, hosts, seed, "") };
+    /// Averages of a type, of every kind, by every way. `nodes` says how many ranks each node has.
+    fn check<T: Average>(&self, gpu: &Gpu, nodes: &[usize], seed: u64) {
+        let Self::ByWays(_, told) = self else { return self.check_kinds::<T>(gpu, nodes, seed, "") };
         for (way, two_steps) in WAYS {
             told.tell(Choice { way, two_steps, blocks: 2, threads: 64 });
-            self.check_kinds::<T>(gpu, hosts, seed, &format!("{way:?}, two steps: {two_steps}"));
+            self.check_kinds::<T>(gpu, nodes, seed, &format!("{way:?}, two steps: {two_steps}"));
         }
     }
 
-    fn check_kinds<T: Average>(&self, gpu: &Gpu, hosts: &[usize], seed: u64, by: &str) {
+    fn check_kinds<T: Average>(&self, gpu: &Gpu, nodes: &[usize], seed: u64, by: &str) {
         let collectives = self.collectives();
-        let (rank, n) = (collectives.rank(), hosts.iter().sum::<usize>());
+        let (rank, n) = (collectives.rank(), nodes.iter().sum::<usize>());
         let mut random = Random::with_seed(seed);
         let all: Vec<Vec<T>> =
             (0..n).map(|_| (0..n * LEN).map(|_| T::number(&mut random)).collect()).collect();
         let average = |i: usize| {
             let numbers: Vec<T> = all.iter().map(|numbers| numbers[i]).collect();
             let mut rest = numbers.as_slice();
-            let of_host = |ranks: &usize| rest.split_off(..*ranks).expect("its ranks");
-            T::of(&hosts.iter().map(of_host).collect::<Vec<_>>())
+            let of_node = |ranks: &usize| rest.split_off(..*ranks).expect("its ranks");
+            T::of(&nodes.iter().map(of_node).collect::<Vec<_>>())
         };
         let expected: Vec<T> = (0..n * LEN).map(average).collect();
         let stream = gpu.stream().expect("a stream");
@@ -144,7 +144,7 @@ impl Connected {
                 assert_eq!(
                     found,
                     expected,
-                    "{what} of {:?} on hosts of {hosts:?} ranks, rank {rank}, number {i}; {by}",
+                    "{what} of {:?} on nodes of {nodes:?} ranks, rank {rank}, number {i}; {by}",
                     T::DATA_TYPE
                 );
             }
@@ -157,7 +157,7 @@ impl Connected {
     }
 }
 
-/// One to five ranks of a host, by memory and by ports, and ranks on several hosts, in all patterns between these.
+/// One to five ranks of a node, by memory and by ports, and ranks on several nodes, in all patterns between these.
 fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
     let seed = Random::new().word();
     for n in 1..=5 {
@@ -175,10 +175,10 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
             comm.bootstrap().barrier().expect("all ranks");
         });
     }
-    let ethernet = HostsModel::ETHERNET;
-    let doubling = HostsModel { message: 500.0, latency: 1.0, ..ethernet };
-    let shares = HostsModel { bandwidth: 0.0001, ..ethernet };
-    let layouts: [(&[u8], HostsModel); 8] = [
+    let ethernet = NodesModel::ETHERNET;
+    let doubling = NodesModel { message: 500.0, latency: 1.0, ..ethernet };
+    let shares = NodesModel { bandwidth: 0.0001, ..ethernet };
+    let layouts: [(&[u8], NodesModel); 8] = [
         (&[0, 1], ethernet),
         (&[0, 0, 1], ethernet),
         (&[0, 1, 1, 1], ethernet),
@@ -188,10 +188,10 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
         (&[0, 1, 2], shares),
         (&[0, 0, 1, 1, 2, 2], shares),
     ];
-    for (hosts, model) in layouts {
-        let sizes: Vec<_> = hosts.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
-        ranks(hosts.len(), |comm, gpu| {
-            let builder = by_hosts::on(hosts, comm, gpu).hosts_model(model);
+    for (nodes, model) in layouts {
+        let sizes: Vec<_> = nodes.chunk_by(|a, b| a == b).map(<[u8]>::len).collect();
+        ranks(nodes.len(), |comm, gpu| {
+            let builder = by_nodes::on(nodes, comm, gpu).nodes_model(model);
             let collectives = builder.connect().expect("collectives");
             check(&Connected::Otherwise(collectives), gpu, &sizes, seed);
             comm.bootstrap().barrier().expect("all ranks");
@@ -202,15 +202,15 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
 #[test]
 fn averages_of_integers_wrap_and_cut_towards_zero() {
     assert_eq!([i8::of(&[&[127, 1]]), i8::of(&[&[-100, -29], &[0]]), i8::of(&[&[-3, -4]])], [-64, 42, -3]);
-    on_all(|it, gpu, hosts, seed| {
-        it.check::<i8>(gpu, hosts, seed);
-        it.check::<u8>(gpu, hosts, seed);
-        it.check::<i16>(gpu, hosts, seed);
-        it.check::<u16>(gpu, hosts, seed);
-        it.check::<i32>(gpu, hosts, seed);
-        it.check::<u32>(gpu, hosts, seed);
-        it.check::<i64>(gpu, hosts, seed);
-        it.check::<u64>(gpu, hosts, seed);
+    on_all(|it, gpu, nodes, seed| {
+        it.check::<i8>(gpu, nodes, seed);
+        it.check::<u8>(gpu, nodes, seed);
+        it.check::<i16>(gpu, nodes, seed);
+        it.check::<u16>(gpu, nodes, seed);
+        it.check::<i32>(gpu, nodes, seed);
+        it.check::<u32>(gpu, nodes, seed);
+        it.check::<i64>(gpu, nodes, seed);
+        it.check::<u64>(gpu, nodes, seed);
     });
 }
 
@@ -218,17 +218,17 @@ fn averages_of_integers_wrap_and_cut_towards_zero() {
 fn averages_of_f32_and_f64_multiply_first() {
     // The sum would be infinite.
     assert_eq!((f32::of(&[&[f32::MAX; 2]]), f64::of(&[&[f64::MAX], &[f64::MAX]])), (f32::MAX, f64::MAX));
-    on_all(|it, gpu, hosts, seed| {
-        it.check::<f32>(gpu, hosts, seed);
-        it.check::<f64>(gpu, hosts, seed);
+    on_all(|it, gpu, nodes, seed| {
+        it.check::<f32>(gpu, nodes, seed);
+        it.check::<f64>(gpu, nodes, seed);
     });
 }
 
 #[test]
 fn averages_of_16_bit_floats_are_divided_at_the_end() {
     assert_eq!(f16::of(&[&[f16::MAX; 2]]), f16::MAX);
-    on_all(|it, gpu, hosts, seed| {
-        it.check::<f16>(gpu, hosts, seed);
-        it.check::<bf16>(gpu, hosts, seed);
+    on_all(|it, gpu, nodes, seed| {
+        it.check::<f16>(gpu, nodes, seed);
+        it.check::<bf16>(gpu, nodes, seed);
     });
 }

@@ -41,7 +41,7 @@ fn facts() -> Vec<Fact> {
         };
     }
     offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
-        "ranks" ranks, "slots" slots, "amongHosts" among_hosts, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "packets" parts.packets, "packetBytes" parts.packet_bytes,
+        "ranks" ranks, "slots" slots, "amongNodes" among_nodes, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "packets" parts.packets, "packetBytes" parts.packet_bytes,
         "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
     offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);

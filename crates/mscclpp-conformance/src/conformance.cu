@@ -49,7 +49,7 @@ extern "C" __global__ void channel_turns(BaseMemoryChannelDeviceHandle ch, int b
   *done = right;
 }
 
-// Waits for signals of a host. `done`: the number of signals that came.
+// Waits for signals of a node. `done`: the number of signals that came.
 extern "C" __global__ void semaphore_waits(Host2DeviceSemaphoreDeviceHandle semaphore, int64_t maxSpin, uint64_t times,
                                            uint64_t* done) {
   uint64_t count = 0;

@@ -1,4 +1,4 @@
-//! The Ethernet transport: connections over TCP, between CPUs and GPUs of one host or many.
+//! The Ethernet transport: connections over TCP, between CPUs and GPUs of one node or many.
 //!
 //! ```no_run
 //! use mscclpp_core::{Context, Device, EndpointConfig, Transport};

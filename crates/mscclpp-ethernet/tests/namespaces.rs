@@ -1,4 +1,4 @@
-//! Two hosts with addresses and interfaces of their own, and a wire that is slow and loses packets.
+//! Two nodes with addresses and interfaces of their own, and a wire that is slow and loses packets.
 //!
 //! They are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
 

@@ -1,7 +1,7 @@
-//! Faults between two hosts: a cable, a firewall, with nothing under way and in the middle of writes. The connection
+//! Faults between two nodes: a cable, a firewall, with nothing under way and in the middle of writes. The connection
 //! concerned fails, others do not, and nothing is written to a wrong place.
 //!
-//! Hosts are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
+//! Nodes are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
 //! The firewall is a relay on the wire that drops packets; and also `nft`, if it is there.
 
 mod support;
@@ -107,7 +107,7 @@ fn watch(end: &End, connection: &Connection) {
     let there = hear_memory();
     connection.write(&there, 0, &source.memory, 0, 800).expect("a write");
     connection.flush(LIMIT).expect("a flush");
-    // Bytes under way are sent again and again, and tell a host that only its own packets are lost: that the other lives.
+    // Bytes under way are sent again and again, and tell a node that only its own packets are lost: that the other lives.
     until("acknowledgements", nothing_is_under_way);
     say("connected");
     hear();
@@ -249,7 +249,7 @@ fn spoke(end: &End, back: &Connection) {
     hear();
 }
 
-/// Starts one that floods; the one that is flooded, on the other host; and one beside, whose connection has nothing to do
+/// Starts one that floods; the one that is flooded, on the other node; and one beside, whose connection has nothing to do
 /// with what happens. `at_connect` is told where the second listens, before anybody connects.
 fn start(hosts: &Hosts, beside: (usize, &str), at_connect: impl FnOnce(u16)) -> [Child; 3] {
     let mut children =

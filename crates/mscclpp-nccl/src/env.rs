@@ -35,7 +35,7 @@ pub(crate) struct Env {
     pub(crate) interface: Option<Pattern>,
     /// `NCCL_SOCKET_FAMILY`: which version of IP.
     pub(crate) family: Option<Family>,
-    /// `NCCL_HOSTID`: processes with the same are on one host.
+    /// `NCCL_HOSTID`: processes with the same are on one node.
     pub(crate) host_id: Option<String>,
     /// `NCCL_MIN_CTAS` and `NCCL_MAX_CTAS`: how many blocks a call has.
     pub(crate) min_ctas: Option<u32>,

@@ -353,7 +353,7 @@ plain! {
         teams::world(comm)
     }
 
-    /// This rank: no host has another of its number.
+    /// This rank: no node has another of its number.
     fn ncclTeamRail/pncclTeamRail(comm: Handle) -> Team {
         teams::rail(comm)
     }

@@ -210,7 +210,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
         .check_calls(env.check_calls);
     if let Some(host) = id::host(env)? {
-        builder = builder.host(host);
+        builder = builder.node(host);
     }
     if let Some(mebibytes) = env.scratch {
         builder = builder.scratch(u64::from(mebibytes) << 20);

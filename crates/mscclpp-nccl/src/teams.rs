@@ -16,7 +16,7 @@ pub(crate) fn world(handle: Handle) -> Team {
     position(handle).map_or(NONE, |(rank, ranks)| Team { n_ranks: ranks, rank, stride: 1 })
 }
 
-/// `ncclTeamRail`: the ranks that have this one's number on their hosts, of which there is one.
+/// `ncclTeamRail`: the ranks that have this one's number on their nodes, of which there is one.
 pub(crate) fn rail(handle: Handle) -> Team {
     position(handle).map_or(NONE, |(_, ranks)| Team { n_ranks: 1, rank: 0, stride: ranks })
 }

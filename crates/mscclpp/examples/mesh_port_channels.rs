@@ -1,8 +1,8 @@
 //! Every rank connected to every other, a process and a device each: all give their slice of a buffer to all, through a
 //! port channel per peer. The kernel finds the channels in a variable of its own.
 //!
-//! One rank for each GPU, or two on the only one; with none, one for each simulated device. Ranks of several hosts are started
-//! one by one, and told over which transport the hosts reach each other.
+//! One rank for each GPU, or two on the only one; with none, one for each simulated device. Ranks of several nodes are started
+//! one by one, and told over which transport the nodes reach each other.
 
 mod devices;
 mod ranks;
@@ -51,7 +51,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     let service = ProxyService::new(&gpu)?;
     // ANCHOR: connect
-    // For the ranks of this host, and for those of others.
+    // For the ranks of this node, and for those of others.
     let ours = communicator.register_buffer(&buffer, Transport::CUDA_IPC | across)?;
     let host_of = |rank: usize| rank / bootstrap.n_ranks_per_node();
     let (near, far): (Vec<_>, Vec<_>) =

@@ -175,7 +175,7 @@ impl Communicator {
     /// Once it is there, it is mapped if a transport of this context can do that, so that [`RegisteredMemory::data`] gives
     /// its address: for the device of this rank's connection to `peer`, or if there is none yet, of another connection, or
     /// for the current GPU of the thread that waits. That may block for some seconds. If it cannot be mapped, as over
-    /// Ethernet or from another host, it has no address, and a log line of level DEBUG says why.
+    /// Ethernet or from another node, it has no address, and a log line of level DEBUG says why.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] for a rank that does not exist, or when the job has failed.

@@ -63,7 +63,7 @@
 //! | feature | default | what it brings |
 //! | --- | --- | --- |
 //! | `cuda-ipc` | yes | the CUDA IPC transport and the CUDA platform |
-//! | `ethernet` | yes | the Ethernet transport: CPUs and GPUs of one host or many, over TCP |
+//! | `ethernet` | yes | the Ethernet transport: CPUs and GPUs of one node or many, over TCP |
 //! | `ib` | yes | the InfiniBand transport: RDMA adapters, InfiniBand or RoCE, where libibverbs finds some |
 //! | `cuda-12040` | yes | which CUDA version's symbols cudarc declares; newer drivers are fine |
 //! | `cuda-13000` | no | the same for builds in which another crate has cudarc at CUDA 13: turn the defaults off then |

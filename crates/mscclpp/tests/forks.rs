@@ -75,14 +75,14 @@ impl Rank {
         let connect =
             |transport, device| comm.connect(EndpointConfig::new(transport, device), peer, 0)?.wait();
         let connections = [connect(Transport::CUDA_IPC, device)?, connect(Transport::ETHERNET, device)?];
-        let between_hosts = connect(Transport::ETHERNET, Device::CPU)?;
+        let between_nodes = connect(Transport::ETHERNET, Device::CPU)?;
         let gpu = comm.context().gpu(device_of(rank))?;
         let memory = comm.register_buffer(&gpu.allocate(LEN)?, Transport::CUDA_IPC | Transport::ETHERNET)?;
         comm.send_memory(&memory, peer, 0)?;
         let theirs = comm.recv_memory(peer, 0)?.wait()?;
         let build = |connection| comm.build_semaphore(connection)?.wait();
         let semaphores = [build(&connections[0])?, build(&connections[1])?];
-        let (by_service, of_hosts) = (build(&connections[1])?, build(&between_hosts)?);
+        let (by_service, of_hosts) = (build(&connections[1])?, build(&between_nodes)?);
         let service = ProxyService::new(&gpu)?;
         let id = service.add_semaphore(&by_service)?;
         let port = service.port_channel(id, service.add_memory(&theirs)?, service.add_memory(&memory)?)?;

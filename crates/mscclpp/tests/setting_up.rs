@@ -91,9 +91,9 @@ fn one_call_makes_a_channel_of_a_connection() {
         assert!(error.to_string().contains("is on a GPU"), "{error}");
         let cpu = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
         let cpus = comm.connect(cpu, peer, 4).unwrap().wait().unwrap();
-        let between_hosts = HostToHostSemaphore::from_connection(&comm, &cpus).unwrap();
-        between_hosts.signal().unwrap();
-        between_hosts.wait(1 << 30).unwrap();
+        let between_nodes = HostToHostSemaphore::from_connection(&comm, &cpus).unwrap();
+        between_nodes.signal().unwrap();
+        between_nodes.wait(1 << 30).unwrap();
 
         let other = Communicator::with_context(comm.bootstrap().clone(), comm.context().clone());
         let error = BaseMemoryChannel::from_connection(&other, &connection).unwrap_err();

@@ -63,7 +63,7 @@ struct CollectiveStart {
   MSCCLPP_DEVICE_INLINE bool begin() const {
     const uint32_t thread = threadOfBlock();
     // It may be said meanwhile, by a launch in another stream.
-    if (comm.amongHosts && blockAny(thread == 0 && hasGivenUp(comm.epochs, CollectiveGaveUpAcross))) return false;
+    if (comm.amongNodes && blockAny(thread == 0 && hasGivenUp(comm.epochs, CollectiveGaveUpAcross))) return false;
     const bool isPeer = thread < comm.ranks && thread != comm.rank;
     if (call.oneWay && isFirstBlock() && isPeer) {
       uint64_t* const word =
@@ -187,7 +187,7 @@ struct CollectiveBlock {
     // An earlier launch gave up, and not this one, which some blocks may see and others not: 0 wraps around, and what this
     // call says is more than its slots had before.
     if (gaveUp - 1 <= slotBefore) return false;
-    const bool afterOneWay = (slotBefore & 1) != 0, isUsual = !(afterOneWay || call.oneWay || call.checked || comm.amongHosts);
+    const bool afterOneWay = (slotBefore & 1) != 0, isUsual = !(afterOneWay || call.oneWay || call.checked || comm.amongNodes);
     return isUsual || beginSpecially(comm, call, epoch, afterOneWay);
   }
 

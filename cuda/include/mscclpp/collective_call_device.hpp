@@ -49,7 +49,7 @@ struct CollectiveHandle {
   // How many blocks a call has at most.
   uint32_t slots;
   // Whether these are the ranks of one of several hosts.
-  uint32_t amongHosts;
+  uint32_t amongNodes;
   // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
   // 1 that made another call than this one did, and in the higher the parity of the call's number; with CollectiveNoPlace,
   // the rank said a place that is none. Pinned host memory.

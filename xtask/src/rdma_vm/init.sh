@@ -28,11 +28,11 @@ ln -s fd/2 /dev/stderr
 
 for module in /modules/*; do insmod "$module"; done
 
-hostname "host$MSCCLPP_VM_HOST"
-echo "127.0.0.1 localhost host$MSCCLPP_VM_HOST" > /etc/hosts
+hostname "host$MSCCLPP_VM_NODE"
+echo "127.0.0.1 localhost host$MSCCLPP_VM_NODE" > /etc/hosts
 ip link set lo up
-own=$((MSCCLPP_VM_HOST + 1))
-if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
+own=$((MSCCLPP_VM_NODE + 1))
+if [ "$MSCCLPP_VM_NODES" = 1 ]; then
     # Both ends of a cable. What one end sends to the other must go over the cable, though the kernel knows both addresses
     # as its own: what comes in is looked up there, and what goes out takes the table of the end that it comes from.
     ip link add net0 address 52:54:00:77:00:01 type veth peer name net1 address 52:54:00:77:00:02
@@ -56,7 +56,7 @@ for number in 0 1; do
     rdma link add "rxe$number" type rxe netdev "net$number"
     ip link set "net$number" up
 done
-if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
+if [ "$MSCCLPP_VM_NODES" = 1 ]; then
     for setting in all net0 net1; do
         echo 1 > "/proc/sys/net/ipv4/conf/$setting/accept_local"
         echo 0 > "/proc/sys/net/ipv4/conf/$setting/rp_filter"
@@ -73,8 +73,8 @@ if [ "$MSCCLPP_VM_HOSTS" = 1 ]; then
         ip "$1" route add "${2}1" dev net1 src "${2}2" table 101
     done
 fi
-if [ "$MSCCLPP_VM_HOSTS" = 2 ]; then
-    # The command starts when the other host is there, with its devices.
+if [ "$MSCCLPP_VM_NODES" = 2 ]; then
+    # The command starts when the other node is there, with its devices.
     for link in 77 78; do
         until ping -c 1 -W 1 "10.$link.0.$((3 - own))" > /dev/null; do sleep 0.1; done
     done

@@ -265,17 +265,17 @@ fn kernel_arguments(setup: &Setup<'_>, host: u32) -> String {
     // runs there, so none need be kept from the kernel's secrets. The limit is longer than ours, which is to be reported.
     let limit = setup.limit.map_or(A_DAY, |limit| limit.as_secs() + 10);
     format!(
-        "console=ttyS0 quiet loglevel=5 panic=-1 edd=off tsc=reliable mitigations=off rdinit=/init MSCCLPP_VM_HOST={host} MSCCLPP_VM_HOSTS={hosts} \
+        "console=ttyS0 quiet loglevel=5 panic=-1 edd=off tsc=reliable mitigations=off rdinit=/init MSCCLPP_VM_NODE={host} MSCCLPP_VM_NODES={hosts} \
          MSCCLPP_VM_LIMIT={limit}"
     )
 }
 
-/// The socket of a link between the two hosts, in the folder of the run.
+/// The socket of a link between the two nodes, in the folder of the run.
 fn socket(link: u32) -> String {
     format!("link-{link}")
 }
 
-/// Two network adapters, joined with those of the other host. A stream loses nothing and slows down who is too fast.
+/// Two network adapters, joined with those of the other node. A stream loses nothing and slows down who is too fast.
 fn network_arguments(host: u32) -> Vec<String> {
     let server = if host == 0 { "on" } else { "off" };
     let adapter = |link| {

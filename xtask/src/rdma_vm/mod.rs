@@ -44,7 +44,7 @@ pub(crate) struct Options {
 
     /// Give each processor of the machine a core of its own, for measurements: the machine's first processor the first
     /// core.
-    #[arg(long, conflicts_with = "hosts")]
+    #[arg(long, conflicts_with = "nodes")]
     pin: bool,
 
     /// Whose tests, examples and programs are built and put into the machine, as in `cargo xtask dist`

@@ -1,4 +1,4 @@
-//! The transport *Post*: between devices of one host, in one process or in several. Each provider has a *hub*, a Unix socket
+//! The transport *Post*: between devices of one node, in one process or in several. Each provider has a *hub*, a Unix socket
 //! to which peers connect.
 //!
 //! How it keeps the promises of a provider:

@@ -8,7 +8,7 @@ use mscclpp_collectives::Collectives;
 use super::{Side, SubmitMany, task::Task};
 use crate::{Result, stopwatch::Stopwatch};
 
-/// Between hosts, where nobody knows beforehand how fast a network is, a time is of as many calls as take so long.
+/// Between nodes, where nobody knows beforehand how fast a network is, a time is of as many calls as take so long.
 const OF_A_TIME: Duration = Duration::from_millis(100);
 
 /// How many calls a time is of.

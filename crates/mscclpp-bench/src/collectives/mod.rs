@@ -91,14 +91,14 @@ pub(crate) struct Options {
     /// error that says what it was doing.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     watch: Option<u16>,
-    /// Prints what it takes between hosts by the library's model instead, and runs nothing: for so many hosts, or for 2, 4 and so on,
-    /// such as hosts=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the time of a
+    /// Prints what it takes between nodes by the library's model instead, and runs nothing: for so many nodes, or for 2, 4 and so on,
+    /// such as nodes=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the time of a
     /// message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
-    #[arg(long, value_name = "HOSTS")]
+    #[arg(long, value_name = "NODES")]
     simulate: Option<simulate::Asked>,
-    /// The transport between the ranks if they are on different hosts: Ethernet, or IB0 to IB7.
+    /// The transport between the ranks if they are on different nodes: Ethernet, or IB0 to IB7.
     #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
-    between_hosts: Transport,
+    between_nodes: Transport,
     /// By how many connections they move their data then, if not as many as usual.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
     connections: Option<u32>,
@@ -221,11 +221,11 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let mut progress =
         Progress::new(rows_of_a_size * sizes.count() * measuring.launches() * sides, !joining.reports());
     let mut rows = Vec::new();
-    let mut hosts = 1;
+    let mut nodes = 1;
     for asked in all {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
-        let builder = builder.between_hosts(options.between_hosts);
+        let builder = builder.between_nodes(options.between_nodes);
         let builder = match options.connections {
             Some(connections) => builder.connections(connections),
             None => builder,
@@ -234,7 +234,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         let builder = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch);
         watch.part("setting up the library's collectives");
         let collectives = builder.selector(chooser).connect()?;
-        hosts = collectives.n_hosts();
+        nodes = collectives.n_nodes();
         let _registered = match (options.symmetric, options.registered) {
             (true, _) => Some(collectives.register_symmetric(&memory)?),
             (false, true) => Some(collectives.register(&memory)?),
@@ -280,7 +280,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         );
     }
     notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
-    let transport = if hosts > 1 { options.between_hosts } else { Transport::CUDA_IPC };
+    let transport = if nodes > 1 { options.between_nodes } else { Transport::CUDA_IPC };
     pair.report(transport, rows, notes)
 }
 
@@ -325,7 +325,7 @@ impl Bench<'_> {
         self.watch.part(&format!("{} of {bytes} B", what.name()));
         let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
         task.load(memory)?;
-        let hosts = self.collectives.n_hosts();
+        let nodes = self.collectives.n_nodes();
         let stopwatch = Stopwatch::of_others(pair, self.limit, |reason| {
             self.collectives.abort(reason);
             if let Some((comm, _)) = self.nccl {
@@ -333,7 +333,7 @@ impl Bench<'_> {
             }
         })?;
         let most = measuring.rounds(pair, bytes);
-        let calls = if hosts > 1 && measuring.asked_rounds().is_none() {
+        let calls = if nodes > 1 && measuring.asked_rounds().is_none() {
             self.watch.step("the first calls of the library, of that size");
             let us = us_of_a_call(self.collectives, &task, memory, &stopwatch)?;
             Calls { are_eager: options.eager, ..Calls::that_take(us, most, options.calls) }
@@ -356,11 +356,11 @@ impl Bench<'_> {
         let measured =
             turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, self.watch))?;
 
-        let on_hosts = || if hosts > 1 { format!("{hosts} hosts") } else { "copy".to_owned() };
-        let variant = choice.map_or_else(on_hosts, variant);
+        let on_nodes = || if nodes > 1 { format!("{nodes} nodes") } else { "copy".to_owned() };
+        let variant = choice.map_or_else(on_nodes, variant);
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
-            && hosts == 1
+            && nodes == 1
             && self.asked.way.is_none()
             && !(options.registered || options.symmetric)
             && (numbers, place) == (Numbers::F16, Place::Out);

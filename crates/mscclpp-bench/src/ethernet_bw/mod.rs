@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         let ranks = Ranks::join(options.tuning.context(Platform::Sim), joining)?;
         let config = EndpointConfig::new(TRANSPORT, Device::CPU);
         let transfers =
-            numbers().map(|n| Puts::between_hosts(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;
+            numbers().map(|n| Puts::between_nodes(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;
         let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
         bench.run(sizes, &transfers, &[])
     }

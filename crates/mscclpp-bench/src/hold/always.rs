@@ -1,4 +1,4 @@
-//! The rows that every release holds: what the library has reached between two GPUs of one host.
+//! The rows that every release holds: what the library has reached between two GPUs of one node.
 
 use super::commands::Command;
 use crate::report::{Row, SizeOf};

@@ -41,7 +41,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     }
     let on = OnAdapter::join(&options.choice, measuring, joining)?;
     let bare = BarePuts::new(&on, most)?;
-    let connection = Puts::between_hosts(&on.ranks, &on.endpoint(), 1, most)?;
+    let connection = Puts::between_nodes(&on.ranks, &on.endpoint(), 1, most)?;
     let queue = QueuePuts::new(&on, most)?;
     let contenders = [
         Contender { variant: "bare verbs".to_owned(), transfer: &bare, goal: None },

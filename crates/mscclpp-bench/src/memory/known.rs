@@ -1,4 +1,4 @@
-//! What is known of the speed of memory rows on two H200 of one host, in microseconds a round.
+//! What is known of the speed of memory rows on two H200 of one node, in microseconds a round.
 
 use super::{Move, Packets, Shape};
 

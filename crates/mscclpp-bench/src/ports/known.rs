@@ -1,4 +1,4 @@
-//! What is known about the speed of port channels on two H200 of one host, in microseconds per round.
+//! What is known about the speed of port channels on two H200 of one node, in microseconds per round.
 
 use super::Carrier;
 use crate::report::Known;

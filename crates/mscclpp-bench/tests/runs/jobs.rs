@@ -55,7 +55,7 @@ pub(crate) fn bootstrap() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two calls of the program, as on two hosts: rank 0 has the results, rank 1 says nothing.
+/// Two calls of the program, as on two nodes: rank 0 has the results, rank 1 says nothing.
 pub(crate) fn ranks_by_hand() -> Result<(), Failed> {
     let short: &[&str] = &["--iters", "2", "--repeats", "1"];
     for (workload, more) in [

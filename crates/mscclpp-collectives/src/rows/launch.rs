@@ -13,7 +13,7 @@ impl Inner {
     pub(super) fn mapped(&self) -> Result<&Mapped> {
         match &self.reach {
             Reach::Memory(mapped) => Ok(mapped),
-            Reach::Ports(_) | Reach::Hosts(_) => Err(Error::InvalidArgument(
+            Reach::Ports(_) | Reach::Nodes(_) => Err(Error::InvalidArgument(
                 "all_reduce_rows by port channels; it needs devices that reach each other's memory. Call all_reduce, and \
                  then a kernel that goes on"
                     .into(),

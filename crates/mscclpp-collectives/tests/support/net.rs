@@ -1,4 +1,4 @@
-//! Hosts with interfaces of their own, on one switch: network namespaces. Needs root and `ip`.
+//! Nodes with interfaces of their own, on one switch: network namespaces. Needs root and `ip`.
 
 use std::{
     ffi::OsStr,
@@ -9,7 +9,7 @@ use std::{
 
 /// Gone when dropped.
 pub(crate) struct Net {
-    /// The switch, and behind it the hosts.
+    /// The switch, and behind it the nodes.
     names: Vec<String>,
 }
 
@@ -23,10 +23,10 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Net {
-    pub(crate) fn new(hosts: usize) -> Result<Self, String> {
+    pub(crate) fn new(nodes: usize) -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (id, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let net = Self { names: (0..=hosts).map(|n| format!("mch{id}-{number}-{n}")).collect() };
+        let net = Self { names: (0..=nodes).map(|n| format!("mch{id}-{number}-{n}")).collect() };
         for name in &net.names {
             ip(&["netns", "add", name])?;
             ip(&["-n", name, "link", "set", "lo", "up"])?;
@@ -34,28 +34,28 @@ impl Net {
         let switch = net.names[0].as_str();
         ip(&["-n", switch, "link", "add", "switch", "type", "bridge"])?;
         ip(&["-n", switch, "link", "set", "switch", "up"])?;
-        for (n, host) in net.names.iter().enumerate().skip(1) {
+        for (n, node) in net.names.iter().enumerate().skip(1) {
             let port = format!("port{n}");
             ip(&[
-                "link", "add", "wire", "netns", host, "type", "veth", "peer", "name", &port, "netns", switch,
+                "link", "add", "wire", "netns", node, "type", "veth", "peer", "name", &port, "netns", switch,
             ])?;
             ip(&["-n", switch, "link", "set", &port, "master", "switch", "up"])?;
-            ip(&["-n", host, "addr", "add", &format!("10.77.0.{n}/24"), "dev", "wire"])?;
-            ip(&["-n", host, "link", "set", "wire", "up"])?;
+            ip(&["-n", node, "addr", "add", &format!("10.77.0.{n}/24"), "dev", "wire"])?;
+            ip(&["-n", node, "link", "set", "wire", "up"])?;
         }
         Ok(net)
     }
 
-    /// A program on one of the hosts.
-    pub(crate) fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
+    /// A program on one of the nodes.
+    pub(crate) fn command(&self, node: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[host + 1]]).arg(program);
+        command.args(["netns", "exec", &self.names[node + 1]]).arg(program);
         command
     }
 
-    /// Takes a host's only interface down.
-    pub(crate) fn cut(&self, host: usize) {
-        ip(&["-n", &self.names[host + 1], "link", "set", "wire", "down"]).expect("an interface taken down");
+    /// Takes a node's only interface down.
+    pub(crate) fn cut(&self, node: usize) {
+        ip(&["-n", &self.names[node + 1], "link", "set", "wire", "down"]).expect("an interface taken down");
     }
 }
 

@@ -13,14 +13,14 @@ enum Value {
 
 /// The numbers of all ranks, reduced: each is the bytes of as many numbers. `factors` are those of `PreMulSum`.
 pub(crate) fn reduced(data_type: DataType, op: ReduceOp, ranks: &[Vec<u8>], factors: &[f64]) -> Vec<u8> {
-    reduced_by_hosts(&[(0..ranks.len()).collect()], data_type, op, ranks, factors)
+    reduced_by_nodes(&[(0..ranks.len()).collect()], data_type, op, ranks, factors)
 }
 
-/// The same, host by host, and then those of the hosts, in their order.
+/// The same, node by node, and then those of the nodes, in their order.
 ///
 /// An average of f32 and f64 is a sum of numbers that were multiplied by 1/N. Any other is a sum that is divided by N at the end.
-pub(crate) fn reduced_by_hosts(
-    hosts: &[Vec<usize>],
+pub(crate) fn reduced_by_nodes(
+    nodes: &[Vec<usize>],
     data_type: DataType,
     op: ReduceOp,
     ranks: &[Vec<u8>],
@@ -28,20 +28,20 @@ pub(crate) fn reduced_by_hosts(
 ) -> Vec<u8> {
     if op == ReduceOp::Avg && matches!(data_type, DataType::F32 | DataType::F64) {
         let parts = vec![1.0 / ranks.len() as f64; ranks.len()];
-        return reduced_by_hosts(hosts, data_type, ReduceOp::PreMulSum(parts[0]), ranks, &parts);
+        return reduced_by_nodes(nodes, data_type, ReduceOp::PreMulSum(parts[0]), ranks, &parts);
     }
-    if hosts.len() == 1 {
+    if nodes.len() == 1 {
         return reduced_for(ranks.len(), data_type, op, ranks, factors);
     }
     let within = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
-    let of_host = |host: &Vec<usize>| {
-        let of = host.iter().map(|rank| ranks[*rank].clone()).collect::<Vec<_>>();
-        let factors = host.iter().map(|rank| factors[*rank]).collect::<Vec<_>>();
+    let of_node = |node: &Vec<usize>| {
+        let of = node.iter().map(|rank| ranks[*rank].clone()).collect::<Vec<_>>();
+        let factors = node.iter().map(|rank| factors[*rank]).collect::<Vec<_>>();
         reduced_for(1, data_type, within, &of, &factors)
     };
-    let of_hosts: Vec<_> = hosts.iter().map(of_host).collect();
+    let of_nodes: Vec<_> = nodes.iter().map(of_node).collect();
     let op = if matches!(op, ReduceOp::PreMulSum(_)) { ReduceOp::Sum } else { op };
-    reduced_for(ranks.len(), data_type, op, &of_hosts, &vec![1.0; hosts.len()])
+    reduced_for(ranks.len(), data_type, op, &of_nodes, &vec![1.0; nodes.len()])
 }
 
 /// What comes of `ranks`, averages divided by `divisor`.
@@ -230,19 +230,19 @@ pub(crate) fn received(
     factors: &[f64],
     rank: usize,
 ) -> Vec<u8> {
-    received_by_hosts(&[(0..sent.len()).collect()], kind, data_type, sent, factors, rank)
+    received_by_nodes(&[(0..sent.len()).collect()], kind, data_type, sent, factors, rank)
 }
 
-/// The same of ranks on these hosts.
-pub(crate) fn received_by_hosts(
-    hosts: &[Vec<usize>],
+/// The same of ranks on these nodes.
+pub(crate) fn received_by_nodes(
+    nodes: &[Vec<usize>],
     kind: &Kind<'_>,
     data_type: DataType,
     sent: &[Vec<u8>],
     factors: &[f64],
     rank: usize,
 ) -> Vec<u8> {
-    let reduced = |op: ReduceOp, of: &[Vec<u8>]| reduced_by_hosts(hosts, data_type, op, of, factors);
+    let reduced = |op: ReduceOp, of: &[Vec<u8>]| reduced_by_nodes(nodes, data_type, op, of, factors);
     let ranks = sent.len();
     let part = |bytes: &[u8]| {
         let size = bytes.len() / ranks;

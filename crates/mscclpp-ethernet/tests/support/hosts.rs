@@ -1,4 +1,4 @@
-//! Two hosts, as far as one machine can have two: network namespaces with a link between them. Needs root and `ip`.
+//! Two nodes, as far as one machine can have two: network namespaces with a link between them. Needs root and `ip`.
 
 use std::{
     ffi::OsStr,
@@ -47,7 +47,7 @@ impl Hosts {
         hosts.set_up()
     }
 
-    /// The interfaces at this end of [`Hosts::apart`].
+    /// The interfaces at this end of [`Nodes::apart`].
     pub(crate) fn ports(&self) -> [String; 2] {
         self.names.each_ref().map(|name| name.replacen('c', "p", 1).replace('-', ""))
     }
@@ -102,7 +102,7 @@ impl Hosts {
         Child::start_by(command, &[role])
     }
 
-    /// A process on each host.
+    /// A process on each node.
     pub(crate) fn start_both(&self, roles: [&str; 2], environment: &[(&str, &str)]) -> [Child; 2] {
         [0, 1].map(|side| self.start(side, roles[side], environment))
     }

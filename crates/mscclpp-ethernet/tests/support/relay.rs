@@ -141,7 +141,7 @@ const OFFLOADS: usize = 10;
 const ETHERNET: usize = 14;
 
 /// An interface, as raw packets. They come and go with the header that says what is left to do for them (checksums,
-/// cutting into segments), because between two hosts on one machine nobody has done it yet.
+/// cutting into segments), because between two nodes on one machine nobody has done it yet.
 struct Port {
     socket: OwnedFd,
     /// To be sent, and when.

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let may_run = env::var("MSCCLPP_VM_HOSTS").is_ok_and(|hosts| hosts == "1");
+    let may_run = env::var("MSCCLPP_VM_NODES").is_ok_and(|hosts| hosts == "1");
     let cases = [traffic::CASES, counts::CASES, limits::CASES, failures::CASES].concat();
     let trials = MODES.iter().flat_map(|(name, mode)| {
         cases.iter().map(move |(case_name, case)| {

@@ -1,4 +1,4 @@
-// What ranks on different hosts send each other in a collective, through port channels. For the library's own use.
+// What ranks on different nodes send each other in a collective, through port channels. For the library's own use.
 //
 // Between two ranks there are channels, of which a launch uses one at most, and `lanes` lanes of each: a block has one lane.
 // A lane has a ring of AcrossPieces places in the receiver's memory, and as many in the sender's, from which it puts. What
@@ -19,8 +19,8 @@
 // There are two kernels. In `moveAcross` each peer has blocks of its own, so that no rank waits for a peer that waits for
 // another. In `reduceAcross` a block has a lane of all peers: it takes a piece of each and reduces them in their order.
 
-#ifndef MSCCLPP_COLLECTIVE_HOSTS_DEVICE_HPP_
-#define MSCCLPP_COLLECTIVE_HOSTS_DEVICE_HPP_
+#ifndef MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_
 
 #include "mscclpp/collective_device.hpp"
 #include "mscclpp/port_channel_device.hpp"
@@ -65,12 +65,12 @@ struct CollectiveAcross {
   // When reducing, the most that any rank sends to another in this step.
   uint64_t most;
   uint32_t count, lanes, own;
-  // ReduceType, ReduceOp; by what sums are divided if that is ReduceAvg, which it is not for f32 and f64: see ReduceOp::of_hosts.
+  // ReduceType, ReduceOp; by what sums are divided if that is ReduceAvg, which it is not for f32 and f64: see ReduceOp::of_nodes.
   uint32_t type, op, divisor;
   // What this rank sends, and its own part, is multiplied by this first, as CollectiveCall says.
   uint64_t scale;
   uint32_t scaled, reserved;
-  // CollectiveHandle::epochs of the ranks of this host.
+  // CollectiveHandle::epochs of the ranks of this node.
   uint64_t* epochs;
 };
 
@@ -162,10 +162,10 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
   if (lane.thread == 0) lane.count(before + pieces);
 }
 
-// The words of all hosts, combined in their order, as numbers of a type that the kernel knows: sums that are not divided.
+// The words of all nodes, combined in their order, as numbers of a type that the kernel knows: sums that are not divided.
 template <uint32_t Type>
 struct SumAcross {
-  // How many vectors of a host a thread has under way at once.
+  // How many vectors of a node a thread has under way at once.
   static constexpr uint32_t Vectors = VectorsInFlight;
   static constexpr bool AddsFloats = Type == ReduceF32;
   WordFold<Number<Type>> fold;
@@ -220,7 +220,7 @@ struct AnyAcross {
   }
 };
 
-// What the threads of a block share: the last counts of all channels, and where the numbers of each host are. In local memory they
+// What the threads of a block share: the last counts of all channels, and where the numbers of each node are. In local memory they
 // would take more of each thread than a device sets aside, and the first launch would wait until it has more.
 struct AcrossShared {
   uint64_t before[AcrossTransfers];
@@ -248,12 +248,12 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   const auto laneOf = [&](uint32_t n) { return AcrossLane{call, call.transfers[n], laneOfGrid, thread, threads}; };
   const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
   const auto isPeer = [&](uint32_t n) { return call.transfers[n].channel != AcrossNoChannel; };
-  // As many for all hosts.
+  // As many for all nodes.
   const uint64_t pieces = laneOf(call.own).pieces(call.most);
   if (pieces == 0) return;
   uint64_t* const before = acrossShared().before;
   const uint8_t** const from = acrossShared().from;
-  // One thread for each host.
+  // One thread for each node.
   const auto byThreads = [&](auto use) {
     for (uint32_t n = thread; n < call.count; n += threads) use(n);
   };
@@ -285,7 +285,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     if (!ofPeers([](const AcrossLane& lane, uint64_t) { return lane.channel()->wait(); })) return;
     const uint32_t bytes = here.bytesOf(own.recvBytes, taken);
     uint8_t* const to = own.recv + here.begin(taken);
-    // By `count` vectors, threads apart, from the i-th on: all those of a host are loaded before the next host's.
+    // By `count` vectors, threads apart, from the i-th on: all those of a node are loaded before the next node's.
     const auto vectors = [&](uint32_t i, auto count) {
       constexpr uint32_t Count = decltype(count)::Value;
       Fold low[Count], high[Count];
@@ -346,4 +346,4 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
 
 }  // namespace mscclpp
 
-#endif  // MSCCLPP_COLLECTIVE_HOSTS_DEVICE_HPP_
+#endif  // MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_

@@ -1,4 +1,4 @@
-//! Collectives of ranks on two hosts over simulated RDMA adapters, one for each rank: these show what has arrived in every
+//! Collectives of ranks on two nodes over simulated RDMA adapters, one for each rank: these show what has arrived in every
 //! order that real ones may, and complete requests with errors.
 
 #[path = "../../mscclpp-ib/tests/fake/mod.rs"]
@@ -20,8 +20,8 @@ use mscclpp_verbs_sys as sys;
 use fake::{Config, Fake, Live, Reordering};
 use support::{builder, slice, turn, zeros};
 
-/// The host of each rank.
-const HOSTS: [u8; 4] = [0, 0, 1, 1];
+/// The node of each rank.
+const NODES: [u8; 4] = [0, 0, 1, 1];
 /// Long enough for any machine: no test waits so long unless something is wrong.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -47,9 +47,9 @@ fn ranks(
                 let comm =
                     Communicator::with_context(Arc::new(bootstrap), context.platform(Platform::Sim).build());
                 let gpu = comm.context().gpu(r).expect("a device");
-                let host = format!("host {}", HOSTS[r]);
+                let node = format!("node {}", NODES[r]);
                 // Simulated devices are near to none, and share the adapters by their numbers.
-                let collectives = builder(&comm, &gpu).host(host).between_hosts_by_nearest_adapter();
+                let collectives = builder(&comm, &gpu).node(node).between_nodes_by_nearest_adapter();
                 let collectives = collectives.scratch(2 << 20).timeout(LIMIT).connect().expect("collectives");
                 rank(fake, &comm, &collectives, &gpu);
                 // Ranks leave together, unless the test has ended the job.
@@ -141,7 +141,7 @@ fn a_request_that_completes_with_an_error_ends_the_calls_of_all() {
     }
 }
 
-/// The calls of a rank whose adapter fails end, also where it waits for a rank of its host that makes no call any more.
+/// The calls of a rank whose adapter fails end, also where it waits for a rank of its node that makes no call any more.
 #[test]
 fn a_rank_whose_adapter_fails_waits_for_nobody() {
     ranks(Reordering::HOST_MEMORY, IbMode::Host, |fake, comm, collectives, gpu| {

@@ -1,104 +1,104 @@
-//! Which ranks are on which host, and which of them stand for a host.
+//! Which ranks are on which node, and which of them stand for a node.
 
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result, group::Group, handle::MAX_RANKS_OF_HOSTS};
+use crate::{Error, Result, group::Group, handle::MAX_RANKS_OF_NODES};
 
-/// The hosts of a group, as all its ranks know them.
+/// The nodes of a group, as all its ranks know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Topology {
-    /// The ranks of each host, ascending. Hosts are in the order of their first ranks.
-    hosts: Vec<Vec<usize>>,
+    /// The ranks of each node, ascending. Nodes are in the order of their first ranks.
+    nodes: Vec<Vec<usize>>,
     rank: usize,
-    /// The host of this rank, and its number there.
-    pub(crate) host: usize,
+    /// The node of this rank, and its number there.
+    pub(crate) node: usize,
     pub(crate) index: usize,
 }
 
 impl Topology {
-    /// Learns them from what each rank says of its host. Blocks.
-    pub(crate) fn of(group: &Group, host: &str) -> Result<Self> {
-        let all = group.all_gather(words_of(host))?;
+    /// Learns them from what each rank says of its node. Blocks.
+    pub(crate) fn of(group: &Group, node: &str) -> Result<Self> {
+        let all = group.all_gather(words_of(node))?;
         Ok(Self::new(&all, group.rank))
     }
 
-    /// Of keys that are equal for ranks of one host.
+    /// Of keys that are equal for ranks of one node.
     pub(crate) fn new<K: PartialEq>(keys: &[K], rank: usize) -> Self {
-        let mut hosts: Vec<Vec<usize>> = Vec::new();
+        let mut nodes: Vec<Vec<usize>> = Vec::new();
         for (r, key) in keys.iter().enumerate() {
-            match hosts.iter_mut().find(|ranks| keys[ranks[0]] == *key) {
+            match nodes.iter_mut().find(|ranks| keys[ranks[0]] == *key) {
                 Some(ranks) => ranks.push(r),
-                None => hosts.push(vec![r]),
+                None => nodes.push(vec![r]),
             }
         }
-        let (host, index) = place(&hosts, rank);
-        Self { hosts, rank, host, index }
+        let (node, index) = place(&nodes, rank);
+        Self { nodes, rank, node, index }
     }
 
     /// That the kernels have room for as many ranks.
     pub(crate) fn check(&self) -> Result<()> {
         let ranks = self.n_ranks();
-        if ranks > MAX_RANKS_OF_HOSTS {
+        if ranks > MAX_RANKS_OF_NODES {
             return Err(Error::InvalidArgument(format!(
-                "{ranks} ranks on {} hosts; {MAX_RANKS_OF_HOSTS} are the most",
-                self.hosts.len()
+                "{ranks} ranks on {} nodes; {MAX_RANKS_OF_NODES} are the most",
+                self.nodes.len()
             )));
         }
         Ok(())
     }
 
     pub(crate) fn n_ranks(&self) -> usize {
-        self.hosts.iter().map(Vec::len).sum()
+        self.nodes.iter().map(Vec::len).sum()
     }
 
-    pub(crate) fn hosts(&self) -> usize {
-        self.hosts.len()
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
     }
 
-    /// The ranks of a host.
-    pub(crate) fn ranks(&self, host: usize) -> &[usize] {
-        &self.hosts[host]
+    /// The ranks of a node.
+    pub(crate) fn ranks(&self, node: usize) -> &[usize] {
+        &self.nodes[node]
     }
 
-    /// The ranks of this host.
+    /// The ranks of this node.
     pub(crate) fn locals(&self) -> &[usize] {
-        &self.hosts[self.host]
+        &self.nodes[self.node]
     }
 
-    pub(crate) fn host_of(&self, rank: usize) -> usize {
-        place(&self.hosts, rank).0
+    pub(crate) fn node_of(&self, rank: usize) -> usize {
+        place(&self.nodes, rank).0
     }
 
-    /// A rank's number on its host.
+    /// A rank's number on its node.
     pub(crate) fn index_of(&self, rank: usize) -> usize {
-        place(&self.hosts, rank).1
+        place(&self.nodes, rank).1
     }
 
-    /// How many ranks each host has, if all have as many.
+    /// How many ranks each node has, if all have as many.
     pub(crate) fn even(&self) -> Option<usize> {
-        let ranks = self.hosts[0].len();
-        self.hosts.iter().all(|host| host.len() == ranks).then_some(ranks)
+        let ranks = self.nodes[0].len();
+        self.nodes.iter().all(|node| node.len() == ranks).then_some(ranks)
     }
 
-    /// Whether all hosts have as many ranks, numbered host by host.
+    /// Whether all nodes have as many ranks, numbered node by node.
     pub(crate) fn is_consecutive(&self) -> bool {
-        self.even().is_some() && self.hosts.iter().flatten().is_sorted()
+        self.even().is_some() && self.nodes.iter().flatten().is_sorted()
     }
 
-    /// The fewest ranks of a host.
+    /// The fewest ranks of a node.
     pub(crate) fn fewest(&self) -> usize {
-        self.hosts.iter().map(Vec::len).min().expect("each rank is on a host")
+        self.nodes.iter().map(Vec::len).min().expect("each rank is on a node")
     }
 
-    /// The ranks on other hosts, ascending: to each there is a link, in this order.
+    /// The ranks on other nodes, ascending: to each there is a link, in this order.
     pub(crate) fn remote(&self) -> Vec<usize> {
         self.remote_of(self.rank)
     }
 
     fn remote_of(&self, rank: usize) -> Vec<usize> {
-        let host = self.host_of(rank);
+        let node = self.node_of(rank);
         let mut remote: Vec<usize> =
-            self.hosts.iter().enumerate().filter(|(h, _)| *h != host).flat_map(|(_, r)| r.clone()).collect();
+            self.nodes.iter().enumerate().filter(|(h, _)| *h != node).flat_map(|(_, r)| r.clone()).collect();
         remote.sort_unstable();
         remote
     }
@@ -106,12 +106,12 @@ impl Topology {
     /// The number of the link with `peer` here, and of that with this rank there.
     ///
     /// # Panics
-    /// For a rank of this host, to which there is no link.
+    /// For a rank of this node, to which there is no link.
     pub(crate) fn link(&self, peer: usize) -> (usize, usize) {
         let number = |of: usize, to: usize| {
             let found = self.remote_of(of).iter().position(|rank| *rank == to);
             found.unwrap_or_else(|| {
-                panic!("there is no link between ranks {of} and {to} of the hosts {:?}", self.hosts)
+                panic!("there is no link between ranks {of} and {to} of the nodes {:?}", self.nodes)
             })
         };
         (number(self.rank, peer), number(peer, self.rank))
@@ -123,15 +123,15 @@ impl Topology {
     }
 }
 
-/// The host of a rank, and its number there.
+/// The node of a rank, and its number there.
 ///
 /// # Panics
-/// For a rank that is on none of the hosts.
-fn place(hosts: &[Vec<usize>], rank: usize) -> (usize, usize) {
-    let found = hosts.iter().enumerate();
+/// For a rank that is on none of the nodes.
+fn place(nodes: &[Vec<usize>], rank: usize) -> (usize, usize) {
+    let found = nodes.iter().enumerate();
     let found =
-        found.filter_map(|(host, ranks)| Some((host, ranks.iter().position(|other| *other == rank)?))).next();
-    found.unwrap_or_else(|| panic!("rank {rank} is on none of the hosts {hosts:?}"))
+        found.filter_map(|(node, ranks)| Some((node, ranks.iter().position(|other| *other == rank)?))).next();
+    found.unwrap_or_else(|| panic!("rank {rank} is on none of the nodes {nodes:?}"))
 }
 
 /// Two words that are the same on ranks that give the same name, and else differ: half of its SHA-256, which is the same in every
@@ -146,13 +146,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_in_the_order_of_their_first_ranks() {
+    fn nodes_are_in_the_order_of_their_first_ranks() {
         let topology = Topology::new(&["b", "a", "b", "c", "a", "b"], 4);
-        assert_eq!(topology.hosts, [vec![0, 2, 5], vec![1, 4], vec![3]]);
-        assert_eq!((topology.host, topology.index), (1, 1));
+        assert_eq!(topology.nodes, [vec![0, 2, 5], vec![1, 4], vec![3]]);
+        assert_eq!((topology.node, topology.index), (1, 1));
         assert_eq!(topology.remote(), [0, 2, 3, 5]);
         assert_eq!((topology.fewest(), topology.even(), topology.most_links()), (1, None, 5));
-        assert_eq!((topology.host_of(5), topology.index_of(5)), (0, 2));
+        assert_eq!((topology.node_of(5), topology.index_of(5)), (0, 2));
         let consecutive = |keys: &[u8]| Topology::new(keys, 0).is_consecutive();
         assert!(consecutive(&[3, 3, 1, 1]) && !consecutive(&[3, 1, 3, 1]) && !consecutive(&[3, 3, 1]));
     }
@@ -174,16 +174,16 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_cannot_be_is_a_mistake_and_not_on_the_first_host() {
+    fn a_rank_that_cannot_be_is_a_mistake_and_not_on_the_first_node() {
         let topology = Topology::new(&["a", "a", "b"], 0);
         let said = |it: &dyn Fn()| {
             let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(it)).expect_err("a mistake");
             panic.downcast_ref::<String>().expect("a text").clone()
         };
-        let nowhere = "rank 7 is on none of the hosts [[0, 1], [2]]";
+        let nowhere = "rank 7 is on none of the nodes [[0, 1], [2]]";
         assert_eq!(
             said(&|| {
-                topology.host_of(7);
+                topology.node_of(7);
             }),
             nowhere
         );
@@ -195,19 +195,19 @@ mod tests {
         );
         assert_eq!(
             said(&|| drop(Topology::new(&["a", "a", "b"], 3))),
-            "rank 3 is on none of the hosts [[0, 1], [2]]"
+            "rank 3 is on none of the nodes [[0, 1], [2]]"
         );
         assert_eq!(
             said(&|| {
                 topology.link(1);
             }),
-            "there is no link between ranks 0 and 1 of the hosts [[0, 1], [2]]"
+            "there is no link between ranks 0 and 1 of the nodes [[0, 1], [2]]"
         );
     }
 
     /// The first half of the digest that everybody has for these letters, such as sha256sum.
     #[test]
-    fn names_of_hosts_are_compared_by_a_hash_that_does_not_change() {
+    fn names_of_nodes_are_compared_by_a_hash_that_does_not_change() {
         assert_eq!(words_of("abc"), [0xeacf_018f_bf16_78ba, 0x2322_ae5d_de40_4141]);
         assert_ne!(words_of("abc"), words_of("abd"));
     }

@@ -1,7 +1,7 @@
 //! A rank whose calls have failed, and that lives: the others learn of it.
 //!
-//! - Its proxy service fails, because of its adapter or of a rank on another host. The service tells the ranks on other hosts,
-//!   whose services then fail, too. The ranks of this host hear of that as well, and what this one waits for from them ends: they
+//! - Its proxy service fails, because of its adapter or of a rank on another node. The service tells the ranks on other nodes,
+//!   whose services then fail, too. The ranks of this node hear of that as well, and what this one waits for from them ends: they
 //!   may never make the call for which it waits.
 //! - A wait for one rank ends: that one has left, or the connection to it is lost. The service is none the wiser, and the other
 //!   ranks may not wait for the same rank. So who finds its calls failed so tells all others, once.
@@ -16,10 +16,10 @@ use mscclpp::{
 
 use crate::Collectives;
 
-use super::Hosts;
+use super::Nodes;
 
-/// What is done when the service of a rank fails whose collectives within its host are these.
-pub(super) fn of_host(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Send + Sync + 'static {
+/// What is done when the service of a rank fails whose collectives within its node are these.
+pub(super) fn of_node(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Send + Sync + 'static {
     let semaphores: Vec<Semaphore> =
         local.iter().flat_map(|local| local.inner.semaphores().cloned()).collect();
     move |error| {
@@ -34,8 +34,8 @@ pub(super) fn of_host(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Sen
     }
 }
 
-impl Hosts {
-    /// As [`Hosts::check_waits_alone`]; what failed is told to the other ranks.
+impl Nodes {
+    /// As [`Nodes::check_waits_alone`]; what failed is told to the other ranks.
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
         self.check_waits_alone().inspect_err(|_| self.tell_failure())
     }

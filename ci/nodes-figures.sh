@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures an all_reduce between two hosts that are one machine by two names: two processes, each with a GPU of its own (or a
+# Measures an all_reduce between two nodes that are one machine by two names: two processes, each with a GPU of its own (or a
 # simulated device), that reach each other by the network alone. With a NCCL, that too, by its socket transport.
 #
-# ci/hosts-figures.sh BENCH [NCCL] [-- OPTIONS OF THE WORKLOAD]
+# ci/nodes-figures.sh BENCH [NCCL] [-- OPTIONS OF THE WORKLOAD]
 #
 # BENCH is the program mscclpp-bench, NCCL a file of libnccl.so.2; WHAT=all-gather, or another workload, in place of all-reduce.
 # Says on standard error where it is, and each row as soon as it is there. After LIMIT seconds, 150 by default, it ends with

@@ -1,4 +1,4 @@
-//! Collectives that only move, across hosts: what all ranks of a host get comes to the host once, and its ranks give it to
+//! Collectives that only move, across nodes: what all ranks of a node get comes to the node once, and its ranks give it to
 //! each other.
 
 use mscclpp::DevicePtr;
@@ -8,21 +8,21 @@ use crate::{Request, handle::Segment, plan::Plan};
 use super::steps::{Across, Maker, Step, WHOLE_MAX};
 
 impl Maker<'_> {
-    /// Each rank sends to one rank of each host, which gives it to the others.
+    /// Each rank sends to one rank of each node, which gives it to the others.
     pub(super) fn all_gather<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
-        if bytes <= WHOLE_MAX || (0..topology.hosts()).all(|host| topology.ranks(host).len() == 1) {
+        if bytes <= WHOLE_MAX || (0..topology.nodes()).all(|node| topology.ranks(node).len() == 1) {
             return self.directly(plan);
         }
         let (locals, index) = (topology.locals(), topology.index);
         let of = |rank: usize| recv.add(bytes * rank as u64);
         let mut moves: Vec<Across> = Vec::new();
         let mut steps = vec![Step::Copy { to: of(locals[index]), from: send, bytes }];
-        let others = || (0..topology.hosts()).filter(|host| *host != topology.host);
-        for host in others() {
-            let theirs = topology.ranks(host);
+        let others = || (0..topology.nodes()).filter(|node| *node != topology.node);
+        for node in others() {
+            let theirs = topology.ranks(node);
             let peer = theirs[index % theirs.len()];
             moves.push(Across { peer, send, recv: DevicePtr::NULL, send_bytes: bytes, recv_bytes: 0 });
             for peer in theirs.iter().skip(index).step_by(locals.len()).copied() {
@@ -39,7 +39,7 @@ impl Maker<'_> {
             }
         }
         steps.push(Step::moved(moves));
-        let rounds = others().flat_map(|host| topology.ranks(host).chunks(locals.len()));
+        let rounds = others().flat_map(|node| topology.ranks(node).chunks(locals.len()));
         for ranks in std::iter::once(locals).chain(rounds) {
             let mine = ranks.get(index).copied();
             let segment = |local: usize| {
@@ -58,23 +58,23 @@ impl Maker<'_> {
         steps
     }
 
-    /// Where messages cost more than a step within the host, the ranks of a host first give each other what is for the ranks of
-    /// another one: each sends what all of its host have for its like there, as one message.
+    /// Where messages cost more than a step within the node, the ranks of a node first give each other what is for the ranks of
+    /// another one: each sends what all of its node have for its like there, as one message.
     pub(super) fn all_to_all<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
-        let (locals, hosts) = (topology.locals(), topology.hosts());
+        let (locals, nodes) = (topology.locals(), topology.nodes());
         let all = bytes * locals.len() as u64;
-        let room = self.scratch_bytes / hosts as u64 / 16 * 16;
-        // All ranks find the same: each host has as many.
+        let room = self.scratch_bytes / nodes as u64 / 16 * 16;
+        // All ranks find the same: each node has as many.
         if !topology.is_consecutive() || all > room || bytes > WHOLE_MAX || !self.model.combines(bytes) {
             return self.directly(plan);
         }
         let mut steps = Vec::new();
         let mut moves = Vec::new();
-        for host in (0..hosts).filter(|host| *host != topology.host) {
-            let (theirs, place) = (topology.ranks(host), self.scratch.add(room * host as u64));
+        for node in (0..nodes).filter(|node| *node != topology.node) {
+            let (theirs, place) = (topology.ranks(node), self.scratch.add(room * node as u64));
             let segment = |local: usize| Segment {
                 send: send.add(bytes * theirs[local] as u64),
                 recv: place.add(bytes * local as u64),
@@ -86,7 +86,7 @@ impl Maker<'_> {
             let peer = theirs[topology.index];
             moves.push(Across { peer, send: place, recv, send_bytes: all, recv_bytes: all });
         }
-        // Nothing of what is for other hosts is read any more, so results may come to the same place.
+        // Nothing of what is for other nodes is read any more, so results may come to the same place.
         steps.push(Step::moved(moves));
         steps.push(self.local(
             |local| plan.segments[locals[local]],
@@ -98,7 +98,7 @@ impl Maker<'_> {
         steps
     }
 
-    /// The root's host has it first; its ranks send parts to the other hosts, whose ranks give them to each other.
+    /// The root's node has it first; its ranks send parts to the other nodes, whose ranks give them to each other.
     pub(super) fn broadcast<const N: usize>(
         &self,
         request: &Request<'_>,
@@ -108,18 +108,18 @@ impl Maker<'_> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
-        let (root_host, first) = (topology.host_of(root), topology.index_of(root));
+        let (root_node, first) = (topology.node_of(root), topology.index_of(root));
         let count = if bytes <= WHOLE_MAX { 1 } else { topology.fewest() };
         let ranks = topology.locals().len();
         let mine = (0..count).find(|n| (first + n) % ranks == topology.index);
-        let owner = |host: usize, n: usize| {
-            let ranks = topology.ranks(host);
+        let owner = |node: usize, n: usize| {
+            let ranks = topology.ranks(node);
             ranks[(first + n) % ranks.len()]
         };
-        if topology.host != root_host {
+        if topology.node != root_node {
             let take = mine.map(|n| {
                 let (begin, size) = Self::part(bytes, count, n);
-                let (peer, recv) = (owner(root_host, n), recv.add(begin));
+                let (peer, recv) = (owner(root_node, n), recv.add(begin));
                 Across { peer, send: DevicePtr::NULL, recv, send_bytes: 0, recv_bytes: size }
             });
             let take = take.into_iter().filter(|it| it.recv_bytes > 0).collect();
@@ -136,9 +136,9 @@ impl Maker<'_> {
         let give = mine.map(|n| {
             let (begin, size) = Self::part(bytes, count, n);
             let from = if is_root { send } else { recv };
-            let hosts = (0..topology.hosts()).filter(|host| *host != root_host && size > 0);
-            let moves = hosts.map(|host| Across {
-                peer: owner(host, n),
+            let nodes = (0..topology.nodes()).filter(|node| *node != root_node && size > 0);
+            let moves = nodes.map(|node| Across {
+                peer: owner(node, n),
                 send: from.add(begin),
                 recv: DevicePtr::NULL,
                 send_bytes: size,
@@ -150,7 +150,7 @@ impl Maker<'_> {
         if ranks == 1 {
             return vec![give, Step::Copy { to: recv, from: send, bytes }];
         }
-        // Small messages are under way before the root's own host has them.
+        // Small messages are under way before the root's own node has them.
         if count == 1 { vec![give, local] } else { vec![local, give] }
     }
 }

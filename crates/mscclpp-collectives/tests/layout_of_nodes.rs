@@ -1,4 +1,4 @@
-//! What the kernels between hosts get has the same layout in Rust as a C++ compiler gives it from the header.
+//! What the kernels between nodes get has the same layout in Rust as a C++ compiler gives it from the header.
 
 #[path = "../../mscclpp-core/tests/layout/compare.rs"]
 mod compare;
@@ -9,10 +9,10 @@ mod handle;
 use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
-use handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_HOSTS, Transfer};
+use handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer};
 
 fn main() {
-    compare::main("collective_hosts_device.hpp", facts);
+    compare::main("collective_nodes_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {
@@ -31,7 +31,7 @@ fn facts() -> Vec<Fact> {
     offsets!(Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
         "channel" channel, "ring" ring, "theirRing" their_ring, "piece" piece);
     facts.extend([
-        fact("ranks", "mscclpp::AcrossTransfers", MAX_RANKS_OF_HOSTS),
+        fact("ranks", "mscclpp::AcrossTransfers", MAX_RANKS_OF_NODES),
         fact("pieces", "mscclpp::AcrossPieces", ACROSS_RING as usize),
     ]);
     facts

@@ -1,6 +1,6 @@
-// The kernels of collectives between ranks on several hosts: each takes a CollectiveAcross.
+// The kernels of collectives between ranks on several nodes: each takes a CollectiveAcross.
 
-#include "mscclpp/collective_hosts_device.hpp"
+#include "mscclpp/collective_nodes_device.hpp"
 
 using namespace mscclpp;
 

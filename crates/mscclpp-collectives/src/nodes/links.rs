@@ -1,4 +1,4 @@
-//! The port channels to all ranks on other hosts, and the launches that use them: see `collective_hosts_device.hpp`.
+//! The port channels to all ranks on other nodes, and the launches that use them: see `collective_nodes_device.hpp`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{
     DataType, Error, ReduceOp, Result,
     calls::Inner,
     group::Group,
-    handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_HOSTS, Transfer},
+    handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer},
     kernels::Words,
     ports::Served,
 };
@@ -49,7 +49,7 @@ pub(super) enum Use {
     },
 }
 
-/// How the ranks of different hosts are connected.
+/// How the ranks of different nodes are connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Network {
     pub(crate) transport: Transport,
@@ -58,7 +58,7 @@ pub(crate) struct Network {
     pub(crate) connections: u32,
 }
 
-/// What a rank has with those on other hosts.
+/// What a rank has with those on other nodes.
 pub(crate) struct Links {
     service: Arc<ProxyService>,
     pub(crate) network: Network,
@@ -120,7 +120,7 @@ impl Rings {
 }
 
 impl Links {
-    /// Sets them up in `budget` bytes, together with the ranks on other hosts. `on_failure` is called when the service fails.
+    /// Sets them up in `budget` bytes, together with the ranks on other nodes. `on_failure` is called when the service fails.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the budget is too small; those of connecting, and of the service.
@@ -137,7 +137,7 @@ impl Links {
         let remote = topology.remote();
         let (place, scratch_bytes) = place_and_scratch(topology.most_links() as u64, lanes.into(), budget)?;
         let outbox = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
-        let module = Module::load_once(gpu, &mscclpp_kernels::COLLECTIVES_OF_HOSTS)?;
+        let module = Module::load_once(gpu, &mscclpp_kernels::COLLECTIVES_OF_NODES)?;
         let rings = Rings::allocate(gpu, transport, 2 * outbox)?;
         let scratch = gpu.allocate(scratch_bytes)?;
         let channels = remote.len() * CHANNELS * lanes as usize;
@@ -182,7 +182,7 @@ impl Links {
         group.all(true)?;
         let reduce = |words: &str| module.kernel(&format!("reduce_across_{words}"));
         let call = CollectiveAcross {
-            transfers: [Transfer::NONE; MAX_RANKS_OF_HOSTS],
+            transfers: [Transfer::NONE; MAX_RANKS_OF_NODES],
             channels: handles.ptr(),
             counts: counts.ptr(),
             memory: rings.ptr(),
@@ -350,7 +350,7 @@ fn piece_of(bytes: u64, lanes: u64, place: u64) -> u64 {
 /// they go, each with as many of them.
 fn lanes_and_connections(gpu: &Gpu, topology: &Topology, connections: u32) -> (u32, u32) {
     let most_lanes = if gpu.platform() == Platform::Sim { 1 } else { LANES_ON_GPUS };
-    let fit = (MAX_RANKS_OF_HOSTS as u32 / topology.most_links() as u32).max(1);
+    let fit = (MAX_RANKS_OF_NODES as u32 / topology.most_links() as u32).max(1);
     let connections = connections.clamp(1, fit);
     (fit.min(most_lanes).max(connections) / connections * connections, connections)
 }
@@ -364,7 +364,7 @@ fn place_and_scratch(links: u64, lanes: u64, budget: u64) -> Result<(u64, u64)> 
         return Ok((place, scratch));
     }
     Err(Error::InvalidArgument(format!(
-        "{budget} bytes of scratch are too few for {links} ranks on other hosts; {} are enough",
+        "{budget} bytes of scratch are too few for {links} ranks on other nodes; {} are enough",
         places * LEAST_PLACE * 4 / 3 + 4
     )))
 }

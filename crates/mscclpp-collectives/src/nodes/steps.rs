@@ -1,9 +1,9 @@
-//! What a rank does for a collective across hosts, step by step: launches of one stream, in this order.
+//! What a rank does for a collective across nodes, step by step: launches of one stream, in this order.
 //!
 //! The steps of all ranks fit together:
 //!
-//! - P1. The ranks of a host have the same [`Step::Local`]s in the same order, also those that have nothing to do in one.
-//! - P2. Two ranks of different hosts have the same steps over their link in the same order, with the same sizes.
+//! - P1. The ranks of a node have the same [`Step::Local`]s in the same order, also those that have nothing to do in one.
+//! - P2. Two ranks of different nodes have the same steps over their link in the same order, with the same sizes.
 //! - P3. What a step needs of another rank, that rank sends in a step of the same number of its list or an earlier one, among
 //!   those that the two share. So nobody waits in a circle.
 
@@ -11,9 +11,9 @@ use mscclpp::DevicePtr;
 
 use crate::{DataType, Kind, ReduceOp, Request, handle::Segment, plan::Plan};
 
-use super::{HostsModel, topology::Topology};
+use super::{NodesModel, topology::Topology};
 
-/// What is sent to a rank on another host, and what is taken from it. The peer has the same with the sides exchanged.
+/// What is sent to a rank on another node, and what is taken from it. The peer has the same with the sides exchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Across {
     pub(crate) peer: usize,
@@ -23,20 +23,20 @@ pub(crate) struct Across {
     pub(crate) recv_bytes: u64,
 }
 
-/// Where the numbers of a host come from.
+/// Where the numbers of a node come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Source {
     /// This rank's memory.
     Here(DevicePtr),
-    /// A rank of that host, which is sent so many bytes from there.
+    /// A rank of that node, which is sent so many bytes from there.
     Peer { peer: usize, send: DevicePtr, send_bytes: u64 },
 }
 
-/// The numbers of all hosts, in their order, which become one.
+/// The numbers of all nodes, in their order, which become one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reduction {
     pub(crate) sources: Vec<Source>,
-    /// Which of the sources is this host.
+    /// Which of the sources is this node.
     pub(crate) own: usize,
     pub(crate) recv: DevicePtr,
     pub(crate) bytes: u64,
@@ -44,14 +44,14 @@ pub(crate) struct Reduction {
     pub(crate) most: u64,
     pub(crate) op: ReduceOp,
     pub(crate) data_type: DataType,
-    /// Whether the own numbers are the program's, and not those that the host has reduced already: then they, and what is
+    /// Whether the own numbers are the program's, and not those that the node has reduced already: then they, and what is
     /// sent, may have to be multiplied.
     pub(crate) raw: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Between the ranks of this host, which are numbered as there.
+    /// Between the ranks of this node, which are numbered as there.
     Local(Box<Plan>),
     Move {
         moves: Vec<Across>,
@@ -64,11 +64,11 @@ pub(crate) enum Step {
         from: DevicePtr,
         bytes: u64,
     },
-    /// While what is between hosts is done for one, the host does what comes before for the next.
+    /// While what is between nodes is done for one, the node does what comes before for the next.
     Chunks(Vec<Chunk>),
 }
 
-/// A part of a message: what the host does, what is done between hosts with that, and what the host does then.
+/// A part of a message: what the node does, what is done between nodes with that, and what the node does then.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chunk {
     pub(crate) before: Step,
@@ -81,14 +81,14 @@ pub(crate) struct Chunk {
 pub(crate) struct Maker<'a> {
     pub(crate) topology: &'a Topology,
     /// By which patterns are chosen.
-    pub(crate) model: HostsModel,
+    pub(crate) model: NodesModel,
     /// Memory of this rank's own for what is neither the program's numbers nor the result.
     pub(crate) scratch: DevicePtr,
     /// How much of it, the same on all ranks: a multiple of 16.
     pub(crate) scratch_bytes: u64,
 }
 
-/// Up to how many bytes of a message each rank sends all of it, so that no step of the host comes behind.
+/// Up to how many bytes of a message each rank sends all of it, so that no step of the node comes behind.
 pub(crate) const WHOLE_MAX: u64 = 64 << 10;
 
 impl Step {
@@ -112,11 +112,11 @@ impl Step {
 impl Maker<'_> {
     /// The steps of a request of which `plan` says who gives what to whom.
     pub(crate) fn steps<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
-        let of_hosts = |op: ReduceOp| op.of_hosts(request.data_type, self.topology.n_ranks());
+        let of_nodes = |op: ReduceOp| op.of_nodes(request.data_type, self.topology.n_ranks());
         let mut steps = match request.kind {
-            Kind::AllReduce(op) => self.all_reduce(request, of_hosts(op), plan),
-            Kind::ReduceScatter(op) => self.reduce_scatter(request, of_hosts(op), plan),
-            Kind::Reduce { root, op } => self.reduce(request, root, of_hosts(op), plan),
+            Kind::AllReduce(op) => self.all_reduce(request, of_nodes(op), plan),
+            Kind::ReduceScatter(op) => self.reduce_scatter(request, of_nodes(op), plan),
+            Kind::Reduce { root, op } => self.reduce(request, root, of_nodes(op), plan),
             Kind::AllGather => self.all_gather(request, plan),
             Kind::AllToAll => self.all_to_all(request, plan),
             Kind::Broadcast { root } => self.broadcast(request, root, plan),
@@ -146,7 +146,7 @@ impl Maker<'_> {
         vec![Step::Copy { to: own.recv, from: own.send, bytes: copy }, local, Step::moved(moves.collect())]
     }
 
-    /// A step within this host.
+    /// A step within this node.
     pub(crate) fn local(
         &self,
         segment: impl Fn(usize) -> Segment,
@@ -171,7 +171,7 @@ impl Maker<'_> {
     }
 }
 
-/// What hosts do with the numbers of their ranks: what is divided at the end is not divided before.
-pub(crate) fn within_a_host(op: ReduceOp) -> ReduceOp {
+/// What nodes do with the numbers of their ranks: what is divided at the end is not divided before.
+pub(crate) fn within_a_node(op: ReduceOp) -> ReduceOp {
     if op == ReduceOp::Avg { ReduceOp::Sum } else { op }
 }

@@ -1,5 +1,5 @@
-//! Collectives of ranks on several hosts: within a host through each other's memory, and between hosts through port
-//! channels. `docs/design/hosts.md` says why it is so.
+//! Collectives of ranks on several nodes: within a node through each other's memory, and between nodes through port
+//! channels. `docs/design/nodes.md` says why it is so.
 
 mod cost;
 mod failing;
@@ -21,24 +21,24 @@ use crate::{
     Collectives, DataType, Kind, ReduceOp, Request, Result,
     calls::{Counters, Inner, Reach},
     group::Group,
-    handle::{MAX_RANKS_OF_HOSTS, Message},
+    handle::{MAX_RANKS_OF_NODES, Message},
     messages::Messages,
     order::can_fork,
     plan::{Planned, plan},
 };
 
-pub use cost::{HostsModel, HostsPrediction, Pattern};
+pub use cost::{NodesModel, NodesPrediction, Pattern};
 use links::{Links, Network, Use};
 use steps::{Across, Chunk, Maker, Step};
 use topology::Topology;
 
-/// What a rank has whose peers are on several hosts.
-pub(crate) struct Hosts {
+/// What a rank has whose peers are on several nodes.
+pub(crate) struct Nodes {
     topology: Topology,
-    /// The collectives of this host's ranks, if there are several.
+    /// The collectives of this node's ranks, if there are several.
     local: Option<Collectives>,
     links: Links,
-    model: HostsModel,
+    model: NodesModel,
     /// For parts of calls that run beside the rest: several only while some of them are in captures.
     beside: Mutex<Vec<Stream>>,
     /// Whether the other ranks were told that this one's calls have failed.
@@ -46,11 +46,11 @@ pub(crate) struct Hosts {
 }
 
 impl Collectives {
-    /// On how many hosts they are: 1 also where all goes [by ports](crate::CollectivesBuilder::by_ports).
+    /// On how many nodes they are: 1 also where all goes [by ports](crate::CollectivesBuilder::by_ports).
     #[must_use]
-    pub fn n_hosts(&self) -> usize {
+    pub fn n_nodes(&self) -> usize {
         match &self.inner.reach {
-            Reach::Hosts(hosts) => hosts.count(),
+            Reach::Nodes(nodes) => nodes.count(),
             Reach::Memory(_) | Reach::Ports(_) => 1,
         }
     }
@@ -63,29 +63,29 @@ struct AllMessages {
     remote: Vec<[Vec<Message>; 2]>,
 }
 
-impl Hosts {
-    /// Connects the ranks of different hosts; those of this one have done so already.
+impl Nodes {
+    /// Connects the ranks of different nodes; those of this one have done so already.
     pub(crate) fn connect(
         comm: &Communicator,
         gpu: &Gpu,
         group: &Group,
-        (topology, local, model): (Topology, Option<Collectives>, HostsModel),
+        (topology, local, model): (Topology, Option<Collectives>, NodesModel),
         network: Network,
         budget: u64,
         counters: &Counters,
     ) -> Result<Self> {
-        let of_host = failing::of_host(local.as_ref());
-        let mut links = Links::connect(comm, gpu, group, &topology, network, budget, of_host)?;
-        // One that gives up ends those behind it, within the host and between hosts.
+        let of_node = failing::of_node(local.as_ref());
+        let mut links = Links::connect(comm, gpu, group, &topology, network, budget, of_node)?;
+        // One that gives up ends those behind it, within the node and between nodes.
         links.call.epochs = local.as_ref().map_or(counters, |local| &local.inner.counters).epochs();
         Ok(Self { topology, local, links, model, beside: Mutex::default(), told: AtomicBool::new(false) })
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.topology.hosts()
+        self.topology.nodes()
     }
 
-    pub(crate) fn model(&self) -> HostsModel {
+    pub(crate) fn model(&self) -> NodesModel {
         self.model
     }
 
@@ -107,7 +107,7 @@ impl Hosts {
     }
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
-        // What failed between hosts has ended the waits within this one: it is the cause.
+        // What failed between nodes has ended the waits within this one: it is the cause.
         self.links.semaphores().chain(self.local.iter().flat_map(|local| local.inner.semaphores()))
     }
 
@@ -133,7 +133,7 @@ impl Hosts {
         let mut steps = Vec::new();
         for request in requests {
             let request = if request.kind == Kind::Barrier { barrier(inner) } else { *request };
-            match plan::<MAX_RANKS_OF_HOSTS>(&request, rank, ranks)? {
+            match plan::<MAX_RANKS_OF_NODES>(&request, rank, ranks)? {
                 Planned::Nothing => {}
                 Planned::Exchange(plan) => steps.extend(self.maker().steps(&request, &plan)),
                 Planned::Message { receives, peer, memory, bytes } => {
@@ -180,7 +180,7 @@ impl Hosts {
     /// That a request can be right.
     pub(crate) fn check(&self, inner: &Inner, request: &Request<'_>) -> Result<()> {
         let request = if request.kind == Kind::Barrier { barrier(inner) } else { *request };
-        plan::<MAX_RANKS_OF_HOSTS>(&request, inner.group.rank, inner.group.ranks.len()).map(drop)
+        plan::<MAX_RANKS_OF_NODES>(&request, inner.group.rank, inner.group.ranks.len()).map(drop)
     }
 
     fn maker(&self) -> Maker<'_> {
@@ -194,7 +194,7 @@ impl Hosts {
     }
 
     /// # Safety
-    /// As for [`Hosts::submit`].
+    /// As for [`Nodes::submit`].
     unsafe fn step(
         &self,
         inner: &Inner,
@@ -241,10 +241,10 @@ impl Hosts {
         Ok(Some(side))
     }
 
-    /// What is between hosts goes into a stream beside, in the order of the chunks, as far as it can be beside.
+    /// What is between nodes goes into a stream beside, in the order of the chunks, as far as it can be beside.
     ///
     /// # Safety
-    /// As for [`Hosts::submit`].
+    /// As for [`Nodes::submit`].
     unsafe fn chunks(
         &self,
         inner: &Inner,
@@ -262,7 +262,7 @@ impl Hosts {
                 .try_for_each(|step| unsafe { self.step(inner, step, stream, buffers) })
         };
         let one = std::slice::from_ref;
-        // The order of the host's steps is the same in either case: other ranks may not be able to, or not need to.
+        // The order of the node's steps is the same in either case: other ranks may not be able to, or not need to.
         let mut last: Option<(Option<Event>, &Chunk)> = None;
         let finish = |last: Option<(Option<Event>, &Chunk)>| {
             let Some((done, chunk)) = last else { return Ok(()) };
@@ -286,11 +286,11 @@ impl Hosts {
         }
     }
 
-    /// Messages within the host and to others at the same time: a rank may wait for one of either kind only because another
+    /// Messages within the node and to others at the same time: a rank may wait for one of either kind only because another
     /// waits for one of the other kind.
     ///
     /// # Safety
-    /// As for [`Hosts::submit`].
+    /// As for [`Nodes::submit`].
     unsafe fn move_messages(
         &self,
         inner: &Inner,
@@ -320,7 +320,7 @@ impl Hosts {
     }
 
     /// # Safety
-    /// As for [`Hosts::submit`].
+    /// As for [`Nodes::submit`].
     unsafe fn send_rounds(
         &self,
         inner: &Inner,
@@ -355,20 +355,20 @@ impl AllMessages {
     }
 
     fn add(&mut self, topology: &Topology, peer: usize, receives: bool, message: Message) {
-        if topology.host_of(peer) == topology.host {
+        if topology.node_of(peer) == topology.node {
             self.local.add(topology.index_of(peer), receives, message);
         } else if message.bytes > 0 {
             self.remote[peer][usize::from(receives)].push(message);
         }
     }
 
-    /// The launches for other hosts: the n-th message of two ranks in each direction is in the same on both sides.
+    /// The launches for other nodes: the n-th message of two ranks in each direction is in the same on both sides.
     fn rounds(&self) -> Vec<Vec<(Across, Use)>> {
         let most = self.remote.iter().flatten().map(Vec::len).max().unwrap_or(0);
         // Two messages for each of so many peers fit into a launch. Who is in the lower part is so for all ranks.
-        let parts = |n: usize| [0, 1].map(|part| (n, part * MAX_RANKS_OF_HOSTS / 2));
+        let parts = |n: usize| [0, 1].map(|part| (n, part * MAX_RANKS_OF_NODES / 2));
         let round = |(n, first): (usize, usize)| {
-            let peers = self.remote.iter().enumerate().skip(first).take(MAX_RANKS_OF_HOSTS / 2);
+            let peers = self.remote.iter().enumerate().skip(first).take(MAX_RANKS_OF_NODES / 2);
             let of = peers.flat_map(|(peer, [sent, received])| {
                 let none = Across {
                     peer,

@@ -1,5 +1,5 @@
-//! Collectives whose ranks are processes on several hosts, two on each: of this machine with other names, and network
-//! namespaces with real packets between them. A host vanishes: all its processes are killed, or its interface is taken down.
+//! Collectives whose ranks are processes on several nodes, two on each: of this machine with other names, and network
+//! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down.
 
 #[path = "../../mscclpp/tests/support/children.rs"]
 #[allow(dead_code, reason = "the tests of the facade use all of it")]
@@ -27,9 +27,9 @@ use mscclpp_test_support::Random;
 use net::Net;
 use support::{builder, platform};
 
-/// Ranks of a host.
+/// Ranks of a node.
 const ON_EACH: usize = 2;
-/// How soon every rank names a host that has vanished.
+/// How soon every rank names a node that has vanished.
 const PROMISED: Duration = Duration::from_secs(5);
 /// How many times a wake-up that is late may delay that, on a busy machine.
 const WAKE_UPS: u32 = 20;
@@ -47,13 +47,13 @@ fn main() -> ExitCode {
         Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
     };
     let trials = vec![
-        Trial::test("ranks_of_two_hosts_reduce", || reduce(2, &Wires::None)),
-        Trial::test("a_host_whose_ranks_are_killed_is_named_by_all_others", || {
+        Trial::test("ranks_of_two_nodes_reduce", || reduce(2, &Wires::None)),
+        Trial::test("a_node_whose_ranks_are_killed_is_named_by_all_others", || {
             vanish(&Wires::None, |children, _| (2..4).for_each(|rank| children.kill(rank)))
         }),
-        wired("two_hosts_with_a_wire_reduce", || reduce(2, &Wires::Of(Net::new(2)?))),
-        wired("four_hosts_with_a_switch_reduce", || reduce(4, &Wires::Of(Net::new(4)?))),
-        wired("a_host_whose_interface_is_taken_down_is_named_by_all_others", || {
+        wired("two_nodes_with_a_wire_reduce", || reduce(2, &Wires::Of(Net::new(2)?))),
+        wired("four_nodes_with_a_switch_reduce", || reduce(4, &Wires::Of(Net::new(4)?))),
+        wired("a_node_whose_interface_is_taken_down_is_named_by_all_others", || {
             vanish(&Wires::Of(Net::new(2)?), |_, wires| {
                 if let Wires::Of(net) = wires {
                     net.cut(1);
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// What is between the hosts.
+/// What is between the nodes.
 enum Wires {
     /// They are this machine, by other names.
     None,
@@ -75,19 +75,19 @@ enum Wires {
 
 impl Wires {
     fn command(&self, rank: usize) -> Command {
-        let host = rank / ON_EACH;
+        let node = rank / ON_EACH;
         let mut command = match self {
             Self::None => this_program(),
-            Self::Of(net) => net.command(host, this_program().get_program()),
+            Self::Of(net) => net.command(node, this_program().get_program()),
         };
-        // A namespace does not make it another host by itself where this is set.
-        command.env("MSCCLPP_HOSTID", format!("host {host}"));
+        // A namespace does not make it another node by itself where this is set.
+        command.env("MSCCLPP_HOSTID", format!("node {node}"));
         command
     }
 }
 
-fn reduce(hosts: usize, wires: &Wires) -> Result<(), Failed> {
-    let ranks = ON_EACH * hosts;
+fn reduce(nodes: usize, wires: &Wires) -> Result<(), Failed> {
+    let ranks = ON_EACH * nodes;
     let mut children = Children::start_as("reduce", ranks, |rank| wires.command(rank));
     children.go();
     (0..ranks).for_each(|rank| children.expect_success(rank));
@@ -110,7 +110,7 @@ fn vanish(wires: &Wires, how: impl FnOnce(&mut Children, &Wires)) -> Result<(), 
         println!("rank {rank} after {after:?}, on a machine that was up to {late:?} late: {said}");
         let named = (ON_EACH..ranks).any(|gone| said.contains(&format!("rank {gone}")));
         if !said.starts_with("error ") || !named {
-            return Err(format!("rank {rank} does not name a rank of the other host: {said}").into());
+            return Err(format!("rank {rank} does not name a rank of the other node: {said}").into());
         }
         if *after > PROMISED + WAKE_UPS * late {
             return Err(
@@ -153,7 +153,7 @@ impl Lateness {
 
 fn child(role: &Role) {
     if role.name == "vanish" {
-        replay(role, u64::MAX).expect_err("a job without one of its hosts");
+        replay(role, u64::MAX).expect_err("a job without one of its nodes");
     } else {
         replay(role, 15).expect("collectives");
     }
@@ -163,9 +163,9 @@ fn child(role: &Role) {
 fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
     let comm = role.communicator()?;
     let gpu = comm.context().gpu(device_of(role.rank))?;
-    let collectives = builder(&comm, &gpu).between_hosts(Transport::ETHERNET).scratch(4 << 20).connect()?;
+    let collectives = builder(&comm, &gpu).between_nodes(Transport::ETHERNET).scratch(4 << 20).connect()?;
     let n = collectives.n_ranks() as u64;
-    assert_eq!(collectives.n_hosts() as u64, n / ON_EACH as u64);
+    assert_eq!(collectives.n_nodes() as u64, n / ON_EACH as u64);
     let stream = gpu.stream()?;
     let numbers = DeviceSlice::<u64>::new(&gpu.allocate(160_000)?)?;
     stream.begin_capture()?;
@@ -177,7 +177,7 @@ fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
         say("ready");
     }
     for round in 0..rounds {
-        // A slow host slows the others, and breaks nothing.
+        // A slow node slows the others, and breaks nothing.
         if rounds < u64::MAX && round % 5 == 4 && role.rank >= ON_EACH {
             thread::sleep(Duration::from_millis(200));
         }

@@ -1,8 +1,8 @@
-//! Collectives of ranks on several hosts, which are threads that give their hosts names: bit for bit what a reduction on the
-//! host gives, for even and uneven hosts, and nothing else is touched.
+//! Collectives of ranks on several nodes, which are threads that give their nodes names: bit for bit what a reduction on the
+//! node gives, for even and uneven nodes, and nothing else is touched.
 
-#[path = "support/by_hosts.rs"]
-mod by_hosts;
+#[path = "support/by_nodes.rs"]
+mod by_nodes;
 mod support;
 
 use std::{
@@ -11,39 +11,39 @@ use std::{
 };
 
 use mscclpp::ErrorKind;
-use mscclpp_collectives::{DataType, HostsModel, Kind, ReduceOp, Request, Transfer};
+use mscclpp_collectives::{DataType, Kind, NodesModel, ReduceOp, Request, Transfer};
 use mscclpp_test_support::Random;
 
-use by_hosts::{check, check_by, check_with, connected, on};
+use by_nodes::{check, check_by, check_with, connected, on};
 use support::{abort_ends_waits, ranks, slice, zeros};
 
 /// Long enough for any machine: no test waits so long unless something is wrong.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn two_hosts_of_one() {
+fn two_nodes_of_one() {
     check(&[0, 1], 60, 40_000);
 }
 
 #[test]
-fn two_hosts_of_two() {
+fn two_nodes_of_two() {
     check(&[0, 0, 1, 1], 60, 30_000);
 }
 
-/// Ranks are not numbered host by host.
+/// Ranks are not numbered node by node.
 #[test]
-fn two_hosts_of_two_that_alternate() {
+fn two_nodes_of_two_that_alternate() {
     check(&[0, 1, 0, 1], 40, 30_000);
 }
 
 #[test]
-fn uneven_hosts() {
+fn uneven_nodes() {
     check(&[0, 1, 1, 1], 40, 20_000);
     check(&[0, 0, 1, 2, 2, 2], 40, 9_000);
 }
 
 #[test]
-fn three_and_four_hosts() {
+fn three_and_four_nodes() {
     check(&[0, 1, 2], 40, 20_000);
     check(&[0, 0, 1, 1, 2, 2], 30, 9_000);
     check(&[0, 1, 2, 3], 30, 9_000);
@@ -51,36 +51,36 @@ fn three_and_four_hosts() {
 
 /// Where messages take long, fewer are sent: the bits are the same.
 #[test]
-fn four_hosts_that_double_what_they_have() {
-    let model = HostsModel { message: 500.0, latency: 1.0, ..HostsModel::ETHERNET };
+fn four_nodes_that_double_what_they_have() {
+    let model = NodesModel { message: 500.0, latency: 1.0, ..NodesModel::ETHERNET };
     check_with(model, &[0, 1, 2, 3], 30, 9_000);
     check_with(model, &[0, 1, 2, 3, 0, 1, 2, 3], 20, 9_000);
 }
 
-/// Where messages take long, those of a host for another one are sent together.
+/// Where messages take long, those of a node for another one are sent together.
 #[test]
-fn messages_of_a_host_that_are_combined() {
-    let model = HostsModel { message: 50.0, ..HostsModel::ETHERNET };
+fn messages_of_a_node_that_are_combined() {
+    let model = NodesModel { message: 50.0, ..NodesModel::ETHERNET };
     check_with(model, &[0, 0, 1, 1, 2, 2], 40, 9_000);
     check_with(model, &[1, 1, 1, 0, 0, 0], 40, 9_000);
 }
 
 #[test]
 fn several_connections_of_two_ranks() {
-    check_by(2, HostsModel::ETHERNET, &[0, 1], 40, 40_000);
-    check_by(3, HostsModel::ETHERNET, &[0, 0, 1], 30, 20_000);
+    check_by(2, NodesModel::ETHERNET, &[0, 1], 40, 40_000);
+    check_by(3, NodesModel::ETHERNET, &[0, 0, 1], 30, 20_000);
 }
 
 /// Where the network is slow, each rank reduces a share, also of small messages.
 #[test]
-fn three_hosts_that_share() {
-    let model = HostsModel { bandwidth: 0.0001, ..HostsModel::ETHERNET };
+fn three_nodes_that_share() {
+    let model = NodesModel { bandwidth: 0.0001, ..NodesModel::ETHERNET };
     check_with(model, &[0, 1, 2], 40, 20_000);
     check_with(model, &[0, 0, 1, 2, 1, 2], 30, 9_000);
 }
 
 #[test]
-fn four_hosts_of_three() {
+fn four_nodes_of_three() {
     check(&[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3], 18, 3_000);
 }
 
@@ -108,7 +108,7 @@ fn replays_and_eager_calls_take_turns() {
         for round in 0..10 {
             let values: Vec<u64> = (0..4).map(|_| random.of(0..=1000)).collect();
             numbers.write(&vec![values[rank]; LEN]).unwrap();
-            // A slow host slows the others and breaks nothing.
+            // A slow node slows the others and breaks nothing.
             thread::sleep(Duration::from_micros(own.of(0..=20_000)));
             if random.of(0..=1) == 0 {
                 // SAFETY: what was captured keeps its memory.
@@ -127,7 +127,7 @@ fn replays_and_eager_calls_take_turns() {
 
 /// By chunks, whose steps overlap.
 #[test]
-fn large_messages_between_hosts() {
+fn large_messages_between_nodes() {
     const LEN: usize = 1_300_003;
     ranks(5, |comm, gpu| {
         let collectives = on(&[0, 0, 1, 1, 1], comm, gpu).scratch(16 << 20).connect().expect("collectives");
@@ -148,10 +148,10 @@ fn large_messages_between_hosts() {
     });
 }
 
-/// A rank sends within its host and to another one in one call, and two that are asked for one after the other, of which each
+/// A rank sends within its node and to another one in one call, and two that are asked for one after the other, of which each
 /// needs that both are under way at once.
 #[test]
-fn messages_within_a_host_do_not_hold_up_those_to_others() {
+fn messages_within_a_node_do_not_hold_up_those_to_others() {
     const LEN: usize = 150_000;
     ranks(3, |comm, gpu| {
         let collectives = connected(&[0, 0, 1], comm, gpu);
@@ -184,21 +184,21 @@ fn messages_within_a_host_do_not_hold_up_those_to_others() {
     });
 }
 
-/// Groups across hosts and within one, beside each other.
+/// Groups across nodes and within one, beside each other.
 #[test]
 fn groups_and_communicators_do_not_disturb_each_other() {
     ranks(4, |comm, gpu| {
         let all = connected(&[0, 0, 1, 1], comm, gpu);
         let rank = all.rank();
         let likes = all.split(Some(rank as u32 % 2), 0).unwrap().expect("a group");
-        let host = all.split(Some(rank as u32 / 2), 0).unwrap().expect("a group");
+        let node = all.split(Some(rank as u32 / 2), 0).unwrap().expect("a group");
         let streams = [(); 3].map(|()| gpu.stream().unwrap());
         let data = [(); 3].map(|()| slice(gpu, &[1u32 << rank; 7000]));
         let registered = all.register(data[0].buffer()).expect("a registration");
         for _ in 0..3 {
             all.all_reduce(&data[0], &data[0], ReduceOp::Max, &streams[0]).unwrap();
             likes.all_reduce(&data[1], &data[1], ReduceOp::Max, &streams[1]).unwrap();
-            host.all_reduce(&data[2], &data[2], ReduceOp::Max, &streams[2]).unwrap();
+            node.all_reduce(&data[2], &data[2], ReduceOp::Max, &streams[2]).unwrap();
         }
         streams.iter().for_each(|stream| all.synchronize(stream).unwrap());
         let found = data.each_ref().map(|slice| slice.read().unwrap()[6999]);
@@ -208,18 +208,18 @@ fn groups_and_communicators_do_not_disturb_each_other() {
 }
 
 #[test]
-fn what_needs_one_host_is_refused() {
+fn what_needs_one_node_is_refused() {
     ranks(2, |comm, gpu| {
         let refused = |error: mscclpp_collectives::Error, text: &str| {
             assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error:?}");
             assert!(error.to_string().contains(text), "{error}");
         };
-        let hosts = [0, 1];
-        let checked = on(&hosts, comm, gpu).check_calls(true).connect();
-        refused(checked.expect_err("it cannot be"), "check_calls(true) with ranks on several hosts");
-        let small = on(&hosts, comm, gpu).scratch(1 << 10).connect();
-        refused(small.expect_err("it cannot be"), "too few for 1 ranks on other hosts");
-        let collectives = connected(&hosts, comm, gpu);
+        let nodes = [0, 1];
+        let checked = on(&nodes, comm, gpu).check_calls(true).connect();
+        refused(checked.expect_err("it cannot be"), "check_calls(true) with ranks on several nodes");
+        let small = on(&nodes, comm, gpu).scratch(1 << 10).connect();
+        refused(small.expect_err("it cannot be"), "too few for 1 ranks on other nodes");
+        let collectives = connected(&nodes, comm, gpu);
         let numbers = zeros::<f32>(gpu, 64);
         let request = |kind| Request {
             kind,
@@ -245,7 +245,7 @@ fn an_abort_ends_waits() {
     });
 }
 
-/// A rank gives up a call for which another of its host has not come. Nobody takes what it had so far for a result.
+/// A rank gives up a call for which another of its node has not come. Nobody takes what it had so far for a result.
 #[test]
 fn a_call_that_is_given_up_gives_nobody_a_result() {
     for len in [10, 100_000] {

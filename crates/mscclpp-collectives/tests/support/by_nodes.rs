@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
 use mscclpp::{Communicator, Gpu};
-use mscclpp_collectives::{Collectives, CollectivesBuilder, DataType, HostsModel, Kind, ReduceOp, Request};
+use mscclpp_collectives::{Collectives, CollectivesBuilder, DataType, Kind, NodesModel, ReduceOp, Request};
 use mscclpp_test_support::Random;
 
 use crate::support::{builder, ranks, reference};
@@ -15,23 +15,23 @@ const MARGIN: u64 = 64;
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(3.0)];
 
-/// `hosts[rank]` is where a rank is. Little scratch, so that messages are many pieces and steps many chunks.
-pub(crate) fn on(hosts: &[u8], comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
-    let host = hosts[comm.bootstrap().rank()];
-    builder(comm, gpu).host(format!("host {host}")).scratch(2 << 20)
+/// `nodes[rank]` is where a rank is. Little scratch, so that messages are many pieces and steps many chunks.
+pub(crate) fn on(nodes: &[u8], comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
+    let node = nodes[comm.bootstrap().rank()];
+    builder(comm, gpu).node(format!("node {node}")).scratch(2 << 20)
 }
 
-pub(crate) fn connected(hosts: &[u8], comm: &Communicator, gpu: &Gpu) -> Collectives {
-    on(hosts, comm, gpu).connect().expect("collectives")
+pub(crate) fn connected(nodes: &[u8], comm: &Communicator, gpu: &Gpu) -> Collectives {
+    on(nodes, comm, gpu).connect().expect("collectives")
 }
 
-/// The ranks of each host, in the order of their first ranks.
-fn by_host(hosts: &[u8]) -> Vec<Vec<usize>> {
+/// The ranks of each node, in the order of their first ranks.
+fn by_node(nodes: &[u8]) -> Vec<Vec<usize>> {
     let mut all: Vec<(u8, Vec<usize>)> = Vec::new();
-    for (rank, host) in hosts.iter().enumerate() {
-        match all.iter_mut().find(|(of, _)| of == host) {
+    for (rank, node) in nodes.iter().enumerate() {
+        match all.iter_mut().find(|(of, _)| of == node) {
             Some((_, ranks)) => ranks.push(rank),
-            None => all.push((*host, vec![rank])),
+            None => all.push((*node, vec![rank])),
         }
     }
     all.into_iter().map(|(_, ranks)| ranks).collect()
@@ -126,23 +126,23 @@ fn cases(ranks: usize, n: usize, most: u64) -> Vec<Case> {
     (0..n).map(case).collect()
 }
 
-/// Plays cases of every kind between ranks on these hosts.
-pub(crate) fn check(hosts: &[u8], n: usize, most: u64) {
-    check_with(HostsModel::ETHERNET, hosts, n, most);
+/// Plays cases of every kind between ranks on these nodes.
+pub(crate) fn check(nodes: &[u8], n: usize, most: u64) {
+    check_with(NodesModel::ETHERNET, nodes, n, most);
 }
 
-pub(crate) fn check_with(model: HostsModel, hosts: &[u8], n: usize, most: u64) {
-    check_by(1, model, hosts, n, most);
+pub(crate) fn check_with(model: NodesModel, nodes: &[u8], n: usize, most: u64) {
+    check_by(1, model, nodes, n, most);
 }
 
-pub(crate) fn check_by(connections: u32, model: HostsModel, hosts: &[u8], n: usize, most: u64) {
-    let all_hosts = by_host(hosts);
-    let cases = cases(hosts.len(), n, most);
-    ranks(hosts.len(), |comm, gpu| {
-        let collectives = on(hosts, comm, gpu).hosts_model(model).connections(connections);
+pub(crate) fn check_by(connections: u32, model: NodesModel, nodes: &[u8], n: usize, most: u64) {
+    let all_nodes = by_node(nodes);
+    let cases = cases(nodes.len(), n, most);
+    ranks(nodes.len(), |comm, gpu| {
+        let collectives = on(nodes, comm, gpu).nodes_model(model).connections(connections);
         let collectives = collectives.connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
-        let (rank, ranks) = (collectives.rank(), hosts.len());
+        let (rank, ranks) = (collectives.rank(), nodes.len());
         let bytes = 2 * MARGIN + 64 + 8 * most * ranks as u64;
         let [send, recv] = [(); 2].map(|()| gpu.allocate(bytes).expect("memory"));
         for (n, case) in cases.iter().enumerate() {
@@ -161,7 +161,7 @@ pub(crate) fn check_by(connections: u32, model: HostsModel, hosts: &[u8], n: usi
                     };
                     (0..ranks).flat_map(of).collect()
                 }
-                _ => reference::received_by_hosts(&all_hosts, &kind, case.data_type, &sent, &factors, rank),
+                _ => reference::received_by_nodes(&all_nodes, &kind, case.data_type, &sent, &factors, rank),
             };
             let at = MARGIN + case.offset * size;
             let in_place = case.in_place && matches!(case.which, 0 | 2 | 4 | 5);
@@ -191,7 +191,7 @@ pub(crate) fn check_by(connections: u32, model: HostsModel, hosts: &[u8], n: usi
                 let at = found.iter().zip(&expected).position(|(a, b)| a != b).expect("a difference");
                 let (from, to) = (at / 8 * 8, at / 8 * 8 + 8);
                 panic!(
-                    "case {n}, rank {rank} of {hosts:?}: byte {at}: {:x?} instead of {:x?}; {case:?}",
+                    "case {n}, rank {rank} of {nodes:?}: byte {at}: {:x?} instead of {:x?}; {case:?}",
                     &found[from..to],
                     &expected[from..to]
                 );

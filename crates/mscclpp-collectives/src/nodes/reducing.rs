@@ -1,22 +1,22 @@
-//! Collectives that reduce, across hosts: each host reduces the numbers of its ranks, in their order, and the results of
-//! the hosts are reduced in the order of the hosts by whoever needs them. Sizes decide only who sends what to whom.
+//! Collectives that reduce, across nodes: each node reduces the numbers of its ranks, in their order, and the results of
+//! the nodes are reduced in the order of the nodes by whoever needs them. Sizes decide only who sends what to whom.
 
 use mscclpp::DevicePtr;
 
 use crate::{DataType, ReduceOp, Request, handle::Segment, plan::Plan};
 
 use super::Pattern;
-use super::steps::{Across, Chunk, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_host};
+use super::steps::{Across, Chunk, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_node};
 
 /// A large message goes by chunks of at least so many bytes, and so many at most.
 const CHUNK_MIN: u64 = 4 << 20;
 const CHUNKS_MAX: u64 = 8;
 
-/// Which ranks of a host have a part of a message each: as many on every host.
+/// Which ranks of a node have a part of a message each: as many on every node.
 #[derive(Clone, Copy)]
 pub(super) struct Rails {
     pub(super) count: usize,
-    /// The number, on its host, of the rank that has the first part.
+    /// The number, on its node, of the rank that has the first part.
     pub(super) first: usize,
 }
 
@@ -25,25 +25,25 @@ impl Maker<'_> {
         self.topology.locals().len() > 1
     }
 
-    /// The rank of a host that has part `n`.
-    pub(super) fn owner(&self, rails: Rails, host: usize, n: usize) -> usize {
-        let ranks = self.topology.ranks(host);
+    /// The rank of a node that has part `n`.
+    pub(super) fn owner(&self, rails: Rails, node: usize, n: usize) -> usize {
+        let ranks = self.topology.ranks(node);
         ranks[(rails.first + n) % ranks.len()]
     }
 
-    /// The part that a rank of this host has.
+    /// The part that a rank of this node has.
     fn part_of(&self, rails: Rails, local: usize) -> Option<usize> {
         let ranks = self.topology.locals().len();
         (0..rails.count).find(|n| (rails.first + n) % ranks == local)
     }
 
-    /// Whether every rank of this host has a part, and no part is empty: then each takes something from each other.
+    /// Whether every rank of this node has a part, and no part is empty: then each takes something from each other.
     fn all_take(&self, rails: Rails, bytes: u64) -> bool {
         let last = Self::part(bytes, rails.count, rails.count - 1).1;
         rails.count == self.topology.locals().len() && last > 0
     }
 
-    /// This host reduces `bytes` bytes at `send`: each part comes to `to` of its begin, at who has it.
+    /// This node reduces `bytes` bytes at `send`: each part comes to `to` of its begin, at who has it.
     fn reduce_parts(
         &self,
         rails: Rails,
@@ -60,10 +60,10 @@ impl Maker<'_> {
             Segment { send: send.add(begin), recv, send_bytes: size, recv_bytes: if own { size } else { 0 } }
         };
         let one_way = !self.all_take(rails, bytes);
-        self.local(segment, Some(within_a_host(op)), data_type, Some(part(0).1), one_way)
+        self.local(segment, Some(within_a_node(op)), data_type, Some(part(0).1), one_way)
     }
 
-    /// Who has a part gives it to all ranks of this host; all have them where they belong, behind `base`.
+    /// Who has a part gives it to all ranks of this node; all have them where they belong, behind `base`.
     pub(super) fn spread_parts(
         &self,
         (count, first): (usize, usize),
@@ -88,7 +88,7 @@ impl Maker<'_> {
         self.local(segment, None, data_type, Some(most), !self.all_take(rails, bytes))
     }
 
-    /// The sources of a reduction: what `source` says of each host.
+    /// The sources of a reduction: what `source` says of each node.
     pub(super) fn reduction(
         &self,
         sources: Vec<Source>,
@@ -98,9 +98,9 @@ impl Maker<'_> {
         data_type: DataType,
     ) -> Step {
         let raw = !self.has_peers();
-        // What the host has multiplied is only added.
+        // What the node has multiplied is only added.
         let op = if op.scales() && !raw { ReduceOp::Sum } else { op };
-        let own = self.topology.host;
+        let own = self.topology.node;
         Step::Reduce(Box::new(Reduction { sources, own, recv, bytes, most, op, data_type, raw }))
     }
 
@@ -113,24 +113,24 @@ impl Maker<'_> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
-        let hosts = topology.hosts();
+        let nodes = topology.nodes();
         let pattern = if topology.even().is_some() { self.pattern(op, bytes) } else { Pattern::Shares };
         if pattern != Pattern::Shares {
             let everywhere = Segment { send, recv, send_bytes: bytes, recv_bytes: bytes };
-            let local = self.local(|_| everywhere, Some(within_a_host(op)), data_type, Some(bytes), false);
+            let local = self.local(|_| everywhere, Some(within_a_node(op)), data_type, Some(bytes), false);
             let mine = if self.has_peers() { recv } else { send };
             let mut steps = vec![local];
             if pattern == Pattern::Doubling {
                 steps.extend(self.doubling((mine, recv, bytes), op, data_type));
             } else {
-                let source = |host| self.source(host, topology.index, (mine, bytes), (mine, bytes));
-                let sources = (0..hosts).map(source).collect();
+                let source = |node| self.source(node, topology.index, (mine, bytes), (mine, bytes));
+                let sources = (0..nodes).map(source).collect();
                 steps.push(self.reduction(sources, (recv, bytes), bytes, op, data_type));
             }
             return steps;
         }
         let rails = Rails { count: topology.fewest(), first: 0 };
-        // While one is between hosts, the ranks of a host are busy with others. A rank alone would only begin again with each.
+        // While one is between nodes, the ranks of a node are busy with others. A rank alone would only begin again with each.
         let most = if topology.even() == Some(1) { 1 } else { CHUNKS_MAX };
         let chunks = (bytes / CHUNK_MIN).clamp(1, most) as usize;
         let chunk = |n: usize| {
@@ -148,21 +148,21 @@ impl Maker<'_> {
         vec![Step::Chunks((0..chunks).map(chunk).collect())]
     }
 
-    /// The source of a host whose rank of number `index` is sent `sent`; `here` if it is this host.
+    /// The source of a node whose rank of number `index` is sent `sent`; `here` if it is this node.
     pub(super) fn source(
         &self,
-        host: usize,
+        node: usize,
         index: usize,
         sent: (DevicePtr, u64),
         here: (DevicePtr, u64),
     ) -> Source {
-        if host == self.topology.host {
+        if node == self.topology.node {
             return Source::Here(here.0);
         }
-        Source::Peer { peer: self.topology.ranks(host)[index], send: sent.0, send_bytes: sent.1 }
+        Source::Peer { peer: self.topology.ranks(node)[index], send: sent.0, send_bytes: sent.1 }
     }
 
-    /// For each rank of each host, its host reduces, and so does a rank of each other host with the numbers of its own host;
+    /// For each rank of each node, its node reduces, and so does a rank of each other node with the numbers of its own node;
     /// that one sends them.
     pub(super) fn reduce_scatter<const N: usize>(
         &self,
@@ -172,17 +172,17 @@ impl Maker<'_> {
     ) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
-        let (hosts, host, index) = (topology.hosts(), topology.host, topology.index);
+        let (nodes, node, index) = (topology.nodes(), topology.node, topology.index);
         let ranks = topology.locals().len();
         let bytes = plan.most_bytes.unwrap_or(0);
         let of = |rank: usize| send.add(bytes * rank as u64);
         let own_rank = topology.locals()[index];
-        // Results of this host for others, and what comes of others: a place for each, in the largest case of all ranks.
-        let most_sent = (0..hosts).map(|at| {
+        // Results of this node for others, and what comes of others: a place for each, in the largest case of all ranks.
+        let most_sent = (0..nodes).map(|at| {
             let here = topology.ranks(at).len();
-            (0..hosts).filter(|h| *h != at).map(|h| topology.ranks(h).len().div_ceil(here)).sum::<usize>()
+            (0..nodes).filter(|h| *h != at).map(|h| topology.ranks(h).len().div_ceil(here)).sum::<usize>()
         });
-        let places = most_sent.max().unwrap_or(1) + hosts - 1;
+        let places = most_sent.max().unwrap_or(1) + nodes - 1;
         let chunk = (self.scratch_bytes / places as u64 / 16 * 16).max(16);
         let mut steps = Vec::new();
         let mut at = 0;
@@ -192,8 +192,8 @@ impl Maker<'_> {
             let mut place = || places.next().unwrap_or(self.scratch);
             let mut moves: Vec<Across> = Vec::new();
             let mut sources =
-                vec![Source::Here(if self.has_peers() { recv.add(at) } else { of(own_rank).add(at) }); hosts];
-            for other in (0..hosts).filter(|other| *other != host) {
+                vec![Source::Here(if self.has_peers() { recv.add(at) } else { of(own_rank).add(at) }); nodes];
+            for other in (0..nodes).filter(|other| *other != node) {
                 let theirs = topology.ranks(other);
                 for round in 0..theirs.len().div_ceil(ranks) {
                     let dest = |local: usize| theirs.get(round * ranks + local).copied();
@@ -214,7 +214,7 @@ impl Maker<'_> {
                         });
                     }
                 }
-                // What comes of that host, from who has this rank among those that it reduces for.
+                // What comes of that node, from who has this rank among those that it reduces for.
                 let peer = theirs[index % theirs.len()];
                 let to = place();
                 sources[other] = Source::Here(to);
@@ -240,7 +240,7 @@ impl Maker<'_> {
             if topology.even().is_some() {
                 // Each rank sends to whom it takes from, so what comes is reduced where it comes.
                 for it in &moves {
-                    sources[topology.host_of(it.peer)] =
+                    sources[topology.node_of(it.peer)] =
                         Source::Peer { peer: it.peer, send: it.send, send_bytes: it.send_bytes };
                 }
                 moves.clear();
@@ -252,7 +252,7 @@ impl Maker<'_> {
         steps
     }
 
-    /// This host reduces what is at `of` for the rank that `dest` says of each of its ranks, which gets it at `to`.
+    /// This node reduces what is at `of` for the rank that `dest` says of each of its ranks, which gets it at `to`.
     fn for_ranks(
         &self,
         dest: impl Fn(usize) -> Option<usize>,
@@ -269,10 +269,10 @@ impl Maker<'_> {
             Segment { send: of(rank), recv, send_bytes: size, recv_bytes }
         };
         let one_way = (0..ranks).any(|local| dest(local).is_none());
-        self.local(segment, Some(within_a_host(op)), data_type, Some(size), one_way)
+        self.local(segment, Some(within_a_node(op)), data_type, Some(size), one_way)
     }
 
-    /// Each host reduces parts, which its ranks send to their likes on the root's host; these give the sums to the root.
+    /// Each node reduces parts, which its ranks send to their likes on the root's node; these give the sums to the root.
     pub(super) fn reduce<const N: usize>(
         &self,
         request: &Request<'_>,
@@ -283,7 +283,7 @@ impl Maker<'_> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let all = plan.most_bytes.unwrap_or(0);
-        let root_host = topology.host_of(root);
+        let root_node = topology.node_of(root);
         let count = if all <= WHOLE_MAX { 1 } else { topology.fewest() };
         let rails = Rails { count, first: topology.index_of(root) };
         let mine = self.part_of(rails, topology.index);
@@ -299,22 +299,22 @@ impl Maker<'_> {
             if let Some(n) = mine {
                 let (begin, size) = Self::part(bytes, count, n);
                 let own = if self.has_peers() { to(begin) } else { send.add(at + begin) };
-                if topology.host == root_host {
-                    let source = |host: usize| {
-                        let index = topology.index_of(self.owner(rails, host, n));
-                        self.source(host, index, (DevicePtr::NULL, 0), (own, size))
+                if topology.node == root_node {
+                    let source = |node: usize| {
+                        let index = topology.index_of(self.owner(rails, node, n));
+                        self.source(node, index, (DevicePtr::NULL, 0), (own, size))
                     };
-                    let sources = (0..topology.hosts()).map(source).collect();
+                    let sources = (0..topology.nodes()).map(source).collect();
                     steps.push(self.reduction(sources, (to(begin), size), size, op, data_type));
                 } else {
-                    let peer = self.owner(rails, root_host, n);
+                    let peer = self.owner(rails, root_node, n);
                     let across =
                         Across { peer, send: own, recv: DevicePtr::NULL, send_bytes: size, recv_bytes: 0 };
                     let moves = if size > 0 { vec![across] } else { Vec::new() };
                     steps.push(Step::Move { moves, raw: (!self.has_peers()).then_some((op, data_type)) });
                 }
             }
-            if topology.host == root_host && count > 1 {
+            if topology.node == root_node && count > 1 {
                 let own = mine.map(|n| Self::part(bytes, count, n));
                 let segment = |local: usize| {
                     let mut segment = Segment::NONE;

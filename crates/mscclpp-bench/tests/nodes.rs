@@ -1,4 +1,4 @@
-//! Runs of collectives between processes that count as two hosts: what they say while they run, and how they end.
+//! Runs of collectives between processes that count as two nodes: what they say while they run, and how they end.
 
 #[path = "support/program.rs"]
 mod program;
@@ -16,7 +16,7 @@ fn run(options: &[&str]) -> [Output; 2] {
     let rank = |rank: &str| {
         let mut program = Command::new(program::program());
         program.args(["all-reduce", "--rank", rank, "--address", &address]).args(options);
-        program.env("MSCCLPP_PLATFORM", "sim").env("MSCCLPP_HOSTID", format!("host {rank}"));
+        program.env("MSCCLPP_PLATFORM", "sim").env("MSCCLPP_HOSTID", format!("node {rank}"));
         output_within(5 * LIMIT, &mut program)
     };
     thread::scope(|scope| {
@@ -32,7 +32,7 @@ fn rows_are_said_as_soon_as_they_are_there() {
     let said = String::from_utf8_lossy(&first.stderr);
     assert!(first.status.success() && second.status.success(), "{said}");
     let at = |text: &str| said.find(text).unwrap_or_else(|| panic!("no {text:?} in {said}"));
-    let row = at("all-reduce 2 hosts 1 KiB: ");
+    let row = at("all-reduce 2 nodes 1 KiB: ");
     assert!(at("setting up the library's collectives") < row && row < at("all-reduce of 4096 B"), "{said}");
     let table = String::from_utf8_lossy(&first.stdout);
     assert_eq!(table.lines().filter(|line| line.ends_with("ok")).count(), 2, "{table}");

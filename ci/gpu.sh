@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# What a runner with GPUs checks: each step named and timed, each process with a limit. Steps that fail do not stop those that follow.
+# The checks on a runner with GPUs: each step is named and timed, each process has a limit. The steps after a failed one run too.
 #
 #   ci/gpu.sh [STEP...]                from the sources, with Rust
-#   ci/gpu.sh --packed PACK [STEP...]  from what `cargo xtask dist --pack` has packed, without Rust: the file, or the folder in it
+#   ci/gpu.sh --packed PACK [STEP...]  from the output of `cargo xtask dist --pack`, without Rust: the file, or the folder in it
 #
-#   machine   which devices there are, and what `mscclpp-bench doctor` says of them
+#   machine   lists the devices, and runs `mscclpp-bench doctor`
 #   tests     all tests
 #   python    the tests of the Python package, from a wheel
-#   hold      the benchmarks: no row that is held has fallen
+#   hold      the benchmarks: fails if a compared row has become slower
 #   sanitize  compute-sanitizer over some of the tests
 #
 # MSCCLPP_PLATFORM=sim runs them on simulated devices. Further variables:
 #
-#   GPU_OUT=FOLDER        where logs go, and what was measured   [target/gpu]
+#   GPU_OUT=FOLDER        the folder for logs and measurements   [target/gpu]
 #   GPU_JOBS=N            test programs at a time                [a sixth of the cores]
-#   HOLD_BASELINE=FILE    figures to hold, of the same devices   [none: a baseline is written]
+#   HOLD_BASELINE=FILE    figures to compare, of the same devices [none: a baseline is written]
 #   HOLD_AGAINST=PROGRAM  another mscclpp-bench to compare with, in turns
 #   HOLD_TOLERANCE=N      percent                                [3]
 #   HOLD_LIMIT=SECONDS    after which no row is measured again   [240]
@@ -23,7 +23,7 @@ set -uo pipefail
 
 fail() { echo "$*" >&2; exit 2; }
 
-# From where the script was called.
+# Paths are relative to the folder in which the script was called.
 for variable in HOLD_BASELINE HOLD_AGAINST GPU_WHEELS; do
     [ -z "${!variable:-}" ] || export "$variable=$(realpath -m "${!variable}")"
 done
@@ -45,7 +45,7 @@ LOGS=$OUT/logs
 mkdir -p "$LOGS" || exit 2
 WORK=$(mktemp -d) || exit 2
 passed=() failed=() left_out=()
-# Also if somebody ends it before.
+# This runs even if the script is ended early.
 ends() {
     echo "=== passed: ${passed[*]:-none}; failed: ${failed[*]:-none}; left out: ${left_out[*]:-none}; $SECONDS s"
     tar -C "$OUT" -czf "$OUT/logs.tar.gz" logs
@@ -57,8 +57,8 @@ CORES=$(nproc)
 JOBS=${GPU_JOBS:-$((CORES / 6 > 1 ? CORES / 6 : 1))}
 export WORK LOGS
 
-# within SECONDS COMMAND...: ends it, and what it has started, when the time is up or this script is ended. `timeout` and its command are a
-# process group of their own, which a signal to this script's group does not reach.
+# within SECONDS COMMAND...: runs a command, and ends it and its processes when the time is up or this script is ended. `timeout`
+# and its command are a process group of their own, which a signal to this script's group does not reach.
 within() {
     local code=0 process
     timeout --kill-after=20 "$@" &
@@ -70,7 +70,8 @@ within() {
 }
 export -f within
 
-# logged NAME SECONDS COMMAND...: one process, its output in a log, of which the end is shown if it fails. A line says how it went.
+# logged NAME SECONDS COMMAND...: runs a command with its output in a log, prints a line with the result, and the end of the log
+# if the command fails.
 logged() {
     local name=$1 limit=$2 log start code=0
     log=$LOGS/${name//\//-}.log
@@ -84,12 +85,12 @@ logged() {
         124 | 137) echo "FAILED  $took s  $name: it did not end within $limit s"; tail -n 40 "$log" ;;
         *) echo "FAILED  $took s  $name: exit code $code"; tail -n 40 "$log" ;;
     esac
-    # Not the code itself: 255 would make xargs begin no more.
+    # The result is 0 or 1, because the code 255 would make xargs stop.
     [ "$code" -eq 0 ]
 }
 export -f logged
 
-# Where programs and tests are: the pack, or what is packed, built here.
+# Finds the programs and tests: those of the pack, or those that are built here and would be packed.
 files() {
     [ -z "${FILES:-}" ] || return 0
     if [ -z "$PACK" ]; then
@@ -103,12 +104,12 @@ files() {
     fi
     FILES=$(realpath -e "$FILES") || return 1
     [ -f "$FILES/manifest" ] || { echo "there is no manifest in $FILES"; return 1; }
-    # Compiled kernels are taken only from where nobody else can write. What is compiled here is kept apart from the pack.
+    # Compiled kernels are used only from a folder to which nobody else can write. New ones are not added to the pack.
     cp -r "$FILES/cache" "$WORK/cache" && chmod -R go-w "$WORK/cache" || return 1
     export MSCCLPP_CACHE_DIR=$WORK/cache
 }
 
-# file KIND PACKAGE NAME: the path of something in the manifest.
+# file KIND PACKAGE NAME: the path of a file in the manifest.
 file() {
     local found
     found=$(awk -F '\t' -v kind="$1" -v package="$2" -v name="$3" '$1 == kind && $2 == package && $3 == name { print $4 }' "$FILES/manifest")
@@ -124,7 +125,7 @@ step_machine() {
     within 300 "$(file bin mscclpp-bench mscclpp-bench)" doctor
 }
 
-# From the sources as cargo does it. Packed, several test programs at a time, and then those that run alone.
+# Without a pack, cargo runs the tests. With one, several test programs run at a time, and then those that run alone.
 step_tests() {
     if [ -z "$PACK" ]; then
         logged build 3600 cargo test --workspace --no-run || return 1
@@ -138,7 +139,7 @@ step_tests() {
     return $code
 }
 
-# Files of tests, the largest first: these take longest.
+# The test programs of a kind, the largest first, because these take longest.
 tests_that_run() {
     local name
     awk -F '\t' -v how="$1" '$1 == "test" && $5 == how { print $4 }' "$FILES/manifest" | while read -r name; do
@@ -163,7 +164,7 @@ step_python() {
     within 300 python3 -m pip install --quiet --no-index --no-deps --target "$site" "$wheels"/*.whl || return 1
     export PYTHONPATH=$site${PYTHONPATH:+:$PYTHONPATH}
     within 60 python3 -c 'import numpy, pytest' || return $LEFT_OUT
-    # Each file is a program of its own, the largest first.
+    # Each file runs as a program of its own, the largest first.
     (cd "$tests" && ls -S tests/test_*.py | xargs -r -P "$JOBS" -I {} bash -c 'file={}
         logged "$(basename "$file" .py)" 600 python3 -m pytest -q -p no:cacheprovider "$file"')
 }
@@ -178,8 +179,8 @@ step_hold() {
     within 600 "$(file bin mscclpp-bench mscclpp-bench)" hold "${options[@]}"
 }
 
-# What has come out clean before: tool, kind, package and name of the program, and which of its tests if not all. Not here: tests in
-# which memory is meant to be wrong. racecheck leaves out bulk copies, which it does not understand (docs/src/development.md).
+# Programs without findings so far: tool, kind, package and name of the program, and its tests if not all. Tests with wrong memory
+# accesses on purpose are not listed. racecheck skips bulk copies, which it does not understand (docs/src/development.md).
 SANITIZED="
 memcheck  example mscclpp gpu_ping_pong
 memcheck  example mscclpp custom_kernel
@@ -196,7 +197,7 @@ racecheck test mscclpp-collectives registered
 "
 SANITIZER=${COMPUTE_SANITIZER:-$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || echo compute-sanitizer)}
 
-# Two at a time: each runs on both GPUs.
+# Two programs run at a time, each on both GPUs.
 step_sanitize() {
     command -v "$SANITIZER" > /dev/null || { echo "there is no $SANITIZER"; return $LEFT_OUT; }
     files || return 1
@@ -208,7 +209,7 @@ step_sanitize() {
         # A blank at the end would join two lines.
         echo "$tool $program${tests:+ $tests}"
     done <<< "$SANITIZED" > "$WORK/sanitized"
-    # Errors of the driver's API are left out: the library asks for kinds of memory that the driver may refuse.
+    # Errors of the driver's API are not reported: the library asks for kinds of memory that the driver may refuse.
     (cd "$FILES" && xargs -r -P 2 -L 1 bash -c 'tool=$0; leaves_out=()
         [ "$tool" != racecheck ] || leaves_out=(--kernel-name-exclude kernel_substring=bulk)
         logged "$tool-$(basename "$1")" 300 "$SANITIZER" --tool "$tool" --report-api-errors no "${leaves_out[@]}" \
@@ -217,7 +218,7 @@ step_sanitize() {
     return $code
 }
 
-# What a step returns that lacks something here. It counts neither as passed nor as failed, and the summary says so.
+# The result of a step that cannot run here. It counts neither as passed nor as failed, and the summary says so.
 LEFT_OUT=77
 for step in "${STEPS[@]}"; do
     echo "=== $step"
@@ -229,5 +230,5 @@ for step in "${STEPS[@]}"; do
         *) failed+=("$step"); echo "=== $step FAILED in $((SECONDS - start)) s" ;;
     esac
 done
-# Nothing has been checked if all steps were left out.
+# If all steps were left out, nothing has been checked, and that is a failure.
 [ ${#failed[@]} -eq 0 ] && [ ${#passed[@]} -gt 0 ]

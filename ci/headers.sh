@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the device API's headers, each alone, and all kernels with nvcc, as C++17 and C++20, warnings being errors;
-# then the headers with the plain C++ compiler, which the layout tests compile them with. Needs python3 and a C++
-# compiler; nvcc comes from PyPI, pinned, into target/ci-nvcc. NVCC=/path/to/nvcc takes that one instead.
+# Compiles the device API's headers, each alone, and all kernels with nvcc, as C++17 and C++20, with warnings as errors;
+# then the headers with the plain C++ compiler that the layout tests use. Needs python3 and a C++ compiler; nvcc comes from
+# PyPI, pinned, into target/ci-nvcc. NVCC=/path/to/nvcc names another one.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -26,14 +26,14 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# compile STANDARD SOURCE: a header is compiled through a file that includes it alone: what it needs, it must include itself.
+# compile STANDARD SOURCE: compiles a source, or a header through a file that includes only it: it must include what it needs.
 compile() {
   unit=$scratch/$1-$(basename "$2").cu
   case $2 in
     *.hpp) printf '#include "mscclpp/%s"\n' "$(basename "$2")" >"$unit" ;;
     *) unit=$2 ;;
   esac
-  # C++20 differs in what compiles; the machine code is looked at once.
+  # C++20 can only change whether the source compiles, so machine code is made for C++17 alone.
   kind=-c
   [ "$1" = 17 ] || kind=-ptx
   echo "nvcc c++$1  $2"

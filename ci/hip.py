@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Compiles the device API and the kernels for AMD GPUs, by clang alone, and looks at the instructions.
+"""Compiles the device API and the kernels for AMD GPUs, by clang alone, and checks the instructions.
 
 Nothing here runs on a GPU. Each header is compiled by itself, each kernel with cuda/tests/hip/runtime.hpp in place of
-what hiprtc brings along, all warnings being errors. Then the assembly of cuda/tests/hip/orders.cu is searched for what
-memory order and packets need. CLANGXX names the compiler; without it, the newest clang++ from 19 on is taken.
+the declarations that hiprtc has, with all warnings as errors. Then the assembly of cuda/tests/hip/orders.cu is searched for
+the instructions that memory order and packets need. CLANGXX names the compiler; without it, the newest clang++ from 19 on
+is used.
 """
 
 import os
@@ -17,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ["gfx90a", "gfx942", "gfx1100"]
-# What only a CUDA compiler has, and simulated devices imitate: HIP's warps are 64 wide, and masks of them 64 bits.
+# Sources with features that only CUDA compilers have, and simulated devices imitate: HIP's warps are 64 wide, its masks 64 bits.
 ONLY_CUDA = [
     "crates/mscclpp-gpu/tests/builtins/",
     "crates/mscclpp-gpu/tests/kernels.cu",
@@ -26,7 +27,7 @@ ONLY_CUDA = [
     "tests/kernels/plain.cu",
 ]
 
-# The instructions that orders.cu is searched for.
+# The instructions for which orders.cu is searched.
 WORDS = {
     "gfx90a": {
         "write-back": r"buffer_wbl2\b",
@@ -49,7 +50,7 @@ WORDS = {
         "load8": r"(global|flat)_load_dwordx2 [^\n]* sc0 sc1",
     },
     "gfx1100": {
-        # Its L2 cache is coherent with the system: there is nothing to write back, only stores to wait for.
+        # The L2 cache of this GPU is coherent with the system: nothing is written back, and only stores are waited for.
         "write-back": r"",
         "stores-done": r"s_waitcnt_vscnt null, 0x0",
         "invalidate": r"buffer_gl1_inv\n[^\n]*buffer_gl0_inv",
@@ -60,7 +61,7 @@ WORDS = {
         "load8": r"(global|flat)_load_b64 [^\n]* glc",
     },
 }
-# Which of them each kernel has, in this order.
+# The instructions that each kernel must have, in this order.
 EXPECTED = {
     "release_add": ["any-store", "write-back", "stores-done", "add"],
     "release_store": ["any-store", "write-back", "stores-done", "store8"],
@@ -72,7 +73,7 @@ EXPECTED = {
     "store_ll16": ["store16"],
     "load_ll8": ["load8"],
 }
-# How many stores these have in all.
+# The number of all stores in these kernels.
 STORES = {"store_ll8": 1, "store_ll16": 1}
 
 
@@ -105,7 +106,7 @@ def body_of(assembly, kernel):
 
 
 def look(target, assembly):
-    """What is wrong with the instructions for this target, as lines."""
+    """Returns what is wrong with the instructions for this target, as lines."""
     words = {**WORDS[target], "loads-done": r"s_waitcnt [^\n]*vmcnt\(0\)"}
     wrong = []
     for kernel, sequence in EXPECTED.items():
@@ -134,7 +135,7 @@ def main():
         folder = pathlib.Path(folder)
         jobs = []
         for header in headers:
-            # Through a file that includes it alone: what it needs, it must include itself.
+            # The header is compiled through a file that includes only it: it must include everything that it needs.
             unit = folder / f"{header.stem}.hip"
             unit.write_text(f'#include "mscclpp/{header.name}"\n')
             jobs += [(target, unit, standard) for target in TARGETS for standard in ("17", "20")]

@@ -1,7 +1,7 @@
-# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp-bench --pin --memory 3072`, with one node: the bandwidth of perftest, and
-# an all_gather and an all_reduce of two ranks that count as two nodes, in turns, three times. Prints each figure, and the medians.
-# perftest goes one way, and both ways at once, as both ranks of a collective do: then it says the sum of both, of which this
-# takes half. Figures of one boot can be compared with each other, and with nothing else.
+# Runs in the virtual machine of `cargo xtask rdma-vm -p mscclpp-bench --pin --memory 3072`, with one node: the bandwidth of
+# perftest, and an all_gather and an all_reduce of two ranks that count as two nodes, in turns, three times. Prints each
+# figure, and the medians. perftest sends in one direction, and in both at once like the ranks of a collective: then it prints
+# the sum of both, of which this takes half. Figures of one boot can be compared with each other, and with nothing else.
 set -eu
 
 bench=bin-mscclpp-bench-mscclpp-bench
@@ -11,11 +11,11 @@ repeats=${REPEATS:-3}
 figures=/tmp/figures
 port=25600
 
-# Notes a figure: WHAT SIZE MB/s.
+# note WHAT SIZE MB/s: prints and records a figure.
 note() { printf '%s\t%s\t%s\n' "$1" "$2" "$3" | tee -a "$figures"; }
 
-# The bandwidth that ib_write_bw says last, in MB/s: of writes of $1 bytes, with the options behind that. Its own MB
-# has 1048576 bytes.
+# perftest SIZE [OPTION...]: the bandwidth that ib_write_bw prints last, in MB/s, of writes of SIZE bytes. Its own MB has 1048576
+# bytes.
 perftest() {
     size=$1
     shift
@@ -23,7 +23,7 @@ perftest() {
     [ $rounds -ge 6 ] || rounds=6
     timeout 60 ib_write_bw -F -d rxe0 -x 1 -s "$size" -n $rounds -t 16 "$@" > /tmp/server 2>&1 &
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        # Perhaps the server does not listen yet.
+        # The server may not be listening yet.
         sleep 0.3
         timeout 60 ib_write_bw -F -d rxe1 -x 1 -s "$size" -n $rounds -t 16 "$@" 10.77.0.1 > /tmp/client 2>&1 && break
     done
@@ -35,7 +35,7 @@ rank() {
     MSCCLPP_HOSTID="host $1" MSCCLPP_HCA_DEVICES="rxe$1" timeout 200 $bench "$what" --rank "$1" --gpu "$1" --address 127.0.0.1:$port --between-nodes IB0 \
         -b "$2" -e "$2" --repeats 1 --warmup 1 --dtype f32 ${OPTIONS:-}
 }
-# Two ranks; $1 is the workload, $2 the bytes that nccl-tests would say.
+# ours WORKLOAD BYTES: runs two ranks of a workload. BYTES is the size as nccl-tests count it.
 ours() {
     what=$1
     port=$((port + 1))

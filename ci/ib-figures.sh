@@ -13,7 +13,7 @@ perftest() {
     shift
     timeout 60 "$program" -F -d rxe0 -x 1 "$@" > /tmp/server 2>&1 &
     for try in 1 2 3 4 5 6 7 8 9 10; do
-        # Perhaps the server does not listen yet.
+        # The server may not be listening yet.
         sleep 0.3
         timeout 60 "$program" -F -d rxe1 -x 1 "$@" 10.77.0.1 > /tmp/client 2>&1 && break
     done
@@ -21,13 +21,13 @@ perftest() {
     grep -E '^ *[0-9]+ +[0-9]+ ' /tmp/client | tail -n 1
 }
 
-# Notes a figure: WHAT VALUE.
+# note WHAT VALUE: prints and records a figure.
 note() { printf '%s\t%s\n' "$1" "$2" | tee -a "$figures"; }
 
-# Of a workload of ours, the medians of its rows.
+# Runs a workload of mscclpp-bench, and prints the medians of its rows.
 ours() {
     timeout 100 "$bench" "$@" --warmup 1 --repeats 1 > /tmp/ours || { cat /tmp/ours; return 1; }
-    # The columns are two blanks apart, and a variant has blanks.
+    # The columns are two blanks apart, because a variant has single blanks.
     grep -v '^#' /tmp/ours | sed 's/^ *//; s/   */\t/g' | cut -f 2,3,7
 }
 
@@ -35,7 +35,7 @@ ours() {
 repeat=0
 while [ "$repeat" -lt "$repeats" ]; do
     repeat=$((repeat + 1))
-    # Half a round trip, typical.
+    # ib_write_lat prints half a round trip, of which this is the typical one.
     half=$(perftest ib_write_lat -s 8 -n 1000 | awk '{ print $5 }')
     note "round trip of 8 B, us: ib_write_lat" "$(awk "BEGIN { print 2 * $half }")"
     ours ib-lat --iters 500 > /tmp/rows

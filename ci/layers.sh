@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Which crate may see which: the layers are optional, and a program gets only what it asks for.
+# Checks which crate depends on which: the layers are optional, and a program gets only those that it asks for.
 #
-# - mscclpp-os stands alone, mscclpp-net on it alone, and mscclpp-bootstrap on these two;
-# - core, and what does not name CUDA, does not see CUDA; core and proxy see no network;
-# - mscclpp without its features has no CUDA in its tree, builds, and runs on simulated devices;
-# - what tests share is in no program; the conformance suite knows no transport, the rest no crate of the workspace;
-# - with Ethernet alone it has none either, and connects CPUs;
+# - mscclpp-os stands alone, mscclpp-net depends on it alone, and mscclpp-bootstrap on these two;
+# - core, and every crate that does not name CUDA, does not depend on CUDA; core and proxy depend on no network;
+# - mscclpp without its features does not depend on CUDA, builds, and runs on simulated devices;
+# - test support is in no program; the conformance suite depends on no transport, the test support on no crate of the workspace;
+# - mscclpp with Ethernet alone does not depend on CUDA either, and connects CPUs;
 # - a transport from outside passes the conformance suite, between processes too;
 # - a program whose own cudarc is at another CUDA version builds with mscclpp's defaults off.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 
-# tree PACKAGE [OPTION...]: the names of all that it is built from, itself left out.
+# tree PACKAGE [OPTION...]: the names of all crates from which it is built, without itself.
 tree() {
   local package=$1
   shift
@@ -20,7 +20,7 @@ tree() {
     cut -d ' ' -f 1 | sort -u | sed "/^$package\$/d"
 }
 
-# refuse WHERE PATTERN: fails if a name on standard input matches all of the pattern.
+# refuse WHERE PATTERN: fails if a whole name on standard input matches the pattern.
 refuse() {
   local found
   found=$(sed -nE "/^($2)\$/p")
@@ -56,7 +56,7 @@ tree mscclpp-nccl | refuse "mscclpp-nccl" 'mscclpp-(bench|python|conformance|tes
 users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert mscclpp-nccl --prefix none | sed "/^mscclpp-nccl /d")
 [ -z "$users" ] || { echo "nothing may depend on mscclpp-nccl; it is used by: $users" >&2; exit 1; }
 
-# Only tests take what tests share.
+# Only tests may use the crates that tests share.
 for shared in mscclpp-test-support mscclpp-conformance; do
   users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert "$shared" --prefix none | sed "/^$shared /d")
   [ -z "$users" ] || { echo "only dev-dependencies may name $shared; it is used by: $users" >&2; exit 1; }
@@ -68,7 +68,7 @@ cargo test --quiet --locked --package mscclpp --no-default-features
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 for consumer in ci/consumers/*/; do
   echo "consumer $(basename "$consumer")"
-  # The versions that the workspace is tested with; cargo drops what the consumer does not need.
+  # The lock file has the versions with which the workspace is tested; cargo removes those that the consumer does not need.
   cp Cargo.lock "$consumer/Cargo.lock"
   (cd "$consumer" && CARGO_TARGET_DIR=$target/consumers cargo run --quiet)
   [ ! -d "$consumer/tests" ] || (cd "$consumer" && CARGO_TARGET_DIR=$target/consumers cargo test --quiet --test '*')

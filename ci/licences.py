@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The licences of what is linked into the Python package, as a file of the package: each licence with its text, once.
+"""Writes the licences of the crates that are linked into the Python package, as a file of the package: each licence once.
 
     python3 ci/licences.py            writes crates/mscclpp-python/THIRD-PARTY-LICENSES
-    python3 ci/licences.py --check    fails if it is not that of Cargo.lock
+    python3 ci/licences.py --check    fails if the file does not agree with Cargo.lock
 
-The texts are those that the crates bring along, in the registry's folder of cargo. Of several licences MIT is taken, where it
-is among them.
+The texts are those in the crates' packages, in the registry's folder of cargo. If a crate offers several licences, MIT is used if
+it is among them.
 """
 
 import json
@@ -26,7 +26,7 @@ def cargo(*arguments: str) -> str:
 
 
 def linked() -> set[tuple[str, str]]:
-    """Names and versions. Macros only run while the rest is compiled."""
+    """Returns the names and versions of the linked crates. Macros are not linked: they only run during compilation."""
     crates = set()
     for target in TARGETS:
         edges = ("--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}")
@@ -38,7 +38,7 @@ def linked() -> set[tuple[str, str]]:
 
 
 def text(package: dict) -> str:
-    """The licence of a crate, without the ends of lines, in which copies differ."""
+    """Returns the licence of a crate, without blanks at the ends of lines, in which copies differ."""
     folder = pathlib.Path(package["manifest_path"]).parent
     for name in ("LICENSE-MIT", "LICENSE-MIT.md", "LICENSE-MIT.txt", "LICENSE", "LICENSE.md", "LICENSE.txt"):
         if (folder / name).is_file():
@@ -55,7 +55,7 @@ def notices() -> str:
         package = known[crate]
         holders = by_text.setdefault(text(package), [])
         holders.append(f"{package['name']} {package['version']} ({package['license']}), {package['repository']}\n")
-    # It brings no text along. The words behind a licence's first lines are the same for all that is under MIT.
+    # The standard library's package has no text. After the first lines, the text of all MIT licences is the same.
     permission = (ROOT / "LICENSE").read_text(encoding="utf-8").partition("Permission is")
     library = f"Copyright (c) The Rust Project Contributors\n\n{permission[1]}{permission[2].strip()}\n"
     by_text[library] = ["Rust's standard library (MIT OR Apache-2.0), https://github.com/rust-lang/rust\n"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The files of a release, in target/release-files: the packages of the crates, the Python package, for each what is in it, and the
-# SHA-256 of all of them. Nothing is published.
+# Makes the files of a release, in target/release-files: the packages of the crates, the Python package, for each a list of its
+# components, and the SHA-256 of all of them. Nothing is published.
 #
 #   ci/release.sh
 set -euo pipefail

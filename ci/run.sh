@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything CI checks, each step named and timed. Runs from any folder; installs what it needs itself.
+# Runs everything that CI checks, each step named and timed. It runs from any folder, and installs what it needs.
 #
 #   ci/run.sh              the steps of every change
-#   ci/run.sh long         those of a release, which take an hour or more
-#   ci/run.sh STEP...      only these
+#   ci/run.sh long         the steps of a release, which take an hour or more
+#   ci/run.sh STEP...      only these steps
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,31 +11,31 @@ export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
 STEPS=(readme first_program format clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
 LONG=(site deny package oldest features semver wheels torch races_all sanitizers soak long_fuzz long_simulation collectives)
 
-# The commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout is
-# clean; what they build is there for the steps that follow.
+# Runs the commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout
+# is clean; the steps that follow use what these commands have built.
 step_readme() {
     local commands
     mapfile -t commands < <(sed -n '/<!-- ci: run these -->/,/<!-- ci: end -->/{/^cargo /p}' README.md)
     [ "${#commands[@]}" -eq 2 ] || { echo "README.md should have two commands, found ${#commands[@]}"; return 1; }
     for command in "${commands[@]}"; do
         echo "\$ $command"
-        # If a command hangs, this ends it while there is time left to say so.
+        # If a command hangs, this ends it while there is time left for an error.
         timeout 2400 bash -c "$command"
     done
 }
 
-# The first program of the README, as it is printed there.
+# Runs the first program of the README, exactly as it is printed there.
 step_first_program() { bash ci/first-program.sh; }
 
 step_format() { cargo fmt --all --check; }
 
 step_clippy() {
     cargo clippy --workspace --all-targets -- -D warnings
-    # Another crate's types, which nothing in the workspace turns on.
+    # This feature implements traits for another crate's types, and nothing in the workspace enables it.
     cargo clippy -p mscclpp-collectives --features cudarc --all-targets -- -D warnings
 }
 
-# The reference without warnings, and a book whose links lead somewhere and whose code is that of its sources.
+# The reference must have no warnings, the links of the book must lead somewhere, and its code must be that of its sources.
 step_docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
     RUSTDOCFLAGS="-D warnings" cargo doc -p mscclpp-collectives --features cudarc --no-deps
@@ -49,30 +49,31 @@ step_docs() {
     python3 docs/paste.py --check
 }
 
-# The book and the reference as one site, whose links lead somewhere, and whose figures are those of their files.
+# Builds the book and the reference as one site, and checks that its links lead somewhere and its figures are those of their
+# files.
 step_site() { cargo xtask site --check; }
 
-# What the crates offer is what docs/api lists, and their features are documented.
+# Checks that docs/api lists the crates' public items, and that their features are documented.
 step_api() {
     python3 ci/features.py
     cargo xtask api --check
 }
 
-# The checked-in PTX is what the sources give.
+# Checks that the PTX that is checked in is that of the sources.
 step_kernels() {
     python3 -m pip --version > /dev/null 2>&1 || install_packages python3-pip
     cargo xtask build-kernels --check
 }
 
-# The device headers and kernels under nvcc, C++17 and C++20, and under a plain C++ compiler.
+# Compiles the device headers and kernels with nvcc, as C++17 and C++20, and the headers with a plain C++ compiler.
 step_headers() {
     command -v c++ > /dev/null || install_packages g++
     python3 -m venv --help > /dev/null 2>&1 || install_packages python3-venv
     bash ci/headers.sh
 }
 
-# The race detector finds nothing in kernels of each kind of the repository, nor with schedules of a seed in what all transports
-# have to do. That it finds its mutants is among the tests of the workspace, which `readme` runs.
+# Checks that the race detector finds nothing in kernels of each kind of the repository, nor in the conformance suite with some
+# schedules. The tests of the workspace, which `readme` runs, show that it finds mutants with races.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races -p mscclpp --test kernels --test kernels_on_sim --test mesh --test arguments --test blocks --test ring
@@ -81,7 +82,7 @@ step_races() {
     races_of_seeds 3 "" -p mscclpp-cuda-ipc
 }
 
-# All other kernels of the repository, and more seeds. What other tests look at has no kernels, or those of these.
+# Checks all other kernels of the repository, with more schedules. Other tests have no kernels, or the same ones.
 step_races_all() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races -p mscclpp-gpu --test builtins --test kernels --test streams --test graphs --test kept
@@ -97,11 +98,11 @@ step_races_all() {
     clean_of_races -p mscclpp-bench --test runs
     clean_of_races -p mscclpp-ethernet --test conformance
     races_of_seeds 100 "" -p mscclpp-cuda-ipc
-    # Those of its cases that have kernels: a seed decides about nothing else.
+    # Only these cases have kernels, and a schedule affects nothing else.
     races_of_seeds 100 ::host_signals:: -p mscclpp-ethernet
 }
 
-# Tests under the detector. Those that are skipped ask for races: docs/src/races.md.
+# Runs tests under the race detector. The skipped tests have races on purpose: docs/src/races.md.
 clean_of_races() {
     [[ " $* " == *" -- "* ]] || set -- "$@" --
     MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo test "$@" \
@@ -109,8 +110,8 @@ clean_of_races() {
         --skip packets_of_ports_go_back_and_forth
 }
 
-# races_of_seeds N CASES PACKAGES: the conformance suite of transports, under N schedules. One case at a time: all kernels of a
-# process share a schedule.
+# races_of_seeds N CASES PACKAGES: runs the conformance suite of transports with N schedules. One case runs at a time, because all
+# kernels of a process share a schedule.
 races_of_seeds() {
     local seeds=$1 cases=$2
     shift 2
@@ -122,25 +123,25 @@ races_of_seeds() {
         races "$@" --test conformance -- --test-threads=1 $cases
 }
 
-# The tests of the crates with unsafe code under AddressSanitizer. Kernels are compiled without it: the simulated platform checks each of
-# their accesses itself.
+# Runs the tests of the crates with unsafe code under AddressSanitizer. Kernels are compiled without it: the simulated platform
+# checks each of their accesses itself.
 step_sanitizers() {
     command -v c++ > /dev/null || install_packages g++
     local host package packages=()
     host=$(rustc -vV | sed -n 's/^host: //p')
     for package in conformance core cuda-ipc ethernet gpu gpu-sys ib proxy verbs-sys; do packages+=(-p "mscclpp-$package"); done
-    # The flag is unstable, so a stable compiler takes it with the variable alone. With a target it is not that of build scripts.
-    # corosensei has to say when it changes from one stack to another.
-    # abort_on_error: a process with an error ends by a signal, as it does without the sanitizer when it touches what it may not;
-    # a test looks at that. detect_leaks: fakes of drivers keep what was given back, to notice who uses it then; what is left
-    # behind is counted by tests of its own (`resources`).
+    # The flag is unstable, so a stable compiler accepts it only with the variable. With --target it does not apply to build
+    # scripts. The feature makes corosensei announce each change of stacks.
+    # abort_on_error: a process with an error ends by a signal, like one that touches forbidden memory without the sanitizer; a
+    # test depends on that. detect_leaks: fakes of drivers keep memory that was freed, to notice later uses; separate tests
+    # (`resources`) look for leaks.
     RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitizers \
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=0 MSCCLPP_PLATFORM=sim \
         cargo test --target "$host" --tests "${packages[@]}" --features corosensei/sanitizer
 }
 
-# The types of libibverbs are what rdma-core's headers give, and what the installed header and the crate rdma-sys say. That
-# crate's bindgen needs an old libclang: 14 will do, 19 makes it panic.
+# Checks that the types of libibverbs are those of rdma-core's headers, and agree with the installed header and the crate
+# rdma-sys. That crate's bindgen needs an old libclang: 14 works, 19 makes it panic.
 step_verbs() {
     local clang=/usr/lib/llvm-14/lib
     [ -e "$clang/libclang.so.1" ] && [ -e /usr/include/infiniband/verbs.h ] && command -v pkg-config > /dev/null ||
@@ -150,8 +151,8 @@ step_verbs() {
     LIBCLANG_PATH=$clang cargo test -p mscclpp-verbs-sys --features rdma-sys
 }
 
-# The device headers and kernels for AMD GPUs, under clang alone, and what becomes of release, acquire and packets. Then
-# the HIP platform, on a fake of the HIP runtime: devices, memory shared between processes, jobs.
+# Compiles the device headers and kernels for AMD GPUs, with clang alone, and checks the instructions for release, acquire and
+# packets. Then tests the HIP platform on a fake of the HIP runtime: devices, memory shared between processes, jobs.
 step_hip() {
     local clang
     clang=$(compgen -c clang++- | grep -E '^clang\+\+-(19|2[0-9])$' | head -n 1 || true)
@@ -165,26 +166,26 @@ step_hip() {
     mkdir -p "$fake"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
-    # All of one build. The fake finds other processes by their number.
+    # The tests run in one cargo command, so they share one build. The fake finds other processes by their pid.
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp \
         --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
-    # In place of NCCL, with streams of a runtime that other code made.
+    # The library in place of NCCL, with streams of a runtime that other code made.
     cargo build --quiet -p mscclpp-nccl --features hip
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
         timeout 300 python3 crates/mscclpp-nccl/tests/clients/by_ctypes.py "$target/debug/libnccl.so" 3
 }
 
-# All tests of the two crates that know HIP, and some of those above them.
+# The options for all tests of the two crates that know HIP, and for some of the crates above them.
 hip_tests() {
     local file
     for file in crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs; do echo "--test $(basename "$file" .rs)"; done | sort -u
     printf -- '--test %s\n' communicator lifetimes logging port_kernels processes
 }
 
-# Which crate may see which.
+# Checks which crate depends on which.
 step_layers() { bash ci/layers.sh; }
 
-# The Python package, from its source distribution, on simulated devices.
+# Tests the Python package, built from its source distribution, on simulated devices.
 step_python() {
     local venv=target/python
     python3 ci/licences.py --check
@@ -193,20 +194,20 @@ step_python() {
     "$venv/bin/pip" install --quiet 'maturin>=1.12,<2' pytest mypy numpy ruff mpi4py mpich
     rm -rf target/sdist
     (cd crates/mscclpp-python && "../../$venv/bin/maturin" sdist --out ../../target/sdist)
-    # In the shared target folder, for which the files must be new: those of a source distribution are old.
+    # The build uses the shared target folder, so the files must have new times: those of a source distribution are old.
     tar -C target/sdist -xzf target/sdist/mscclpp-*.tar.gz
     find target/sdist -exec touch {} +
     PATH=$PWD/$venv/bin:$PATH CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}") pip install --quiet --no-build-isolation --no-deps \
         --config-settings=build-args="--profile dev" target/sdist/mscclpp-*/
     (cd crates/mscclpp-python && "../../$venv/bin/ruff" format --check . && "../../$venv/bin/ruff" check .)
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests)
-    # There is no free-threaded interpreter to test with; for one it compiles.
+    # There is no free-threaded interpreter for tests, so the package is only compiled for one.
     printf '%s\n' implementation=CPython version=3.14 shared=true abi3=false pointer_width=64 \
         build_flags=Py_GIL_DISABLED > target/free-threaded.txt
     PYO3_CONFIG_FILE=$PWD/target/free-threaded.txt cargo check --quiet -p mscclpp-python
 }
 
-# The tests that want PyTorch: with its CPU tensors on simulated devices. Its wheel brings some gigabytes of CUDA.
+# Runs the tests that need PyTorch, with its CPU tensors on simulated devices. Its wheel brings some gigabytes of CUDA.
 step_torch() {
     local venv=target/python-torch
     python3 -m venv --clear "$venv" 2> /dev/null || { install_packages python3-venv && python3 -m venv --clear "$venv"; }
@@ -216,16 +217,16 @@ step_torch() {
     (cd crates/mscclpp-python && "../../$venv/bin/python" -m pytest -q tests/test_{torch,torch_backend,collectives,fused,algorithms}.py)
 }
 
-# Licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.
+# Checks licences, bans and sources of dependencies: deny.toml. The advisories would need GitHub.
 step_deny() {
     command -v cargo-deny > /dev/null || cargo install --quiet --locked cargo-deny
     cargo deny --locked check licenses bans sources
 }
 
-# Each crate that is published, built from its package alone: the packages of the others stand in for the registry. Then the
-# reference with the features that docs.rs shows, where there is no network.
+# Builds each published crate from its package alone: the packages of the other crates stand in for the registry. Then builds the
+# reference with the features that docs.rs shows, without a network.
 step_package() {
-    # As in the workspace, whose profiles are not packed: what it has built of other people's crates will do.
+    # The setting is that of the workspace, whose profiles are not packed, so that its builds of dependencies can be used.
     local -x CARGO_PROFILE_DEV_DEBUG=line-tables-only
     cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{fake-hip,python,test-support}
     local crate features
@@ -239,7 +240,7 @@ for package in json.load(sys.stdin)["packages"]:
     if settings: print(package["name"], ",".join(settings.get("features", [])))')
 }
 
-# The oldest Rust that the manifests promise, tests and examples too: the README's commands build them.
+# Checks with the oldest Rust that the manifests promise, including tests and examples: the README's commands build them.
 step_oldest() {
     local version
     version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -247,8 +248,8 @@ step_oldest() {
     cargo "+$version" check --workspace --all-targets --locked --target-dir target/oldest
 }
 
-# Each feature of each crate alone, and none. `cuda` and `cudarc` leave it to another feature to choose a version of CUDA, so they
-# do not build alone; nor does the benchmark program without a version. `rdma-sys` is a matter of the step `verbs`.
+# Checks each feature of each crate alone, and none. `cuda` and `cudarc` need another feature that chooses a version of CUDA, so
+# they do not build alone; nor does the benchmark program without a version. The step `verbs` checks `rdma-sys`.
 step_features() {
     command -v cargo-hack > /dev/null || cargo install --quiet --locked cargo-hack
     cargo hack clippy --workspace --exclude mscclpp-bench --each-feature --exclude-features cuda,cudarc,default,rdma-sys \
@@ -260,30 +261,31 @@ step_features() {
     done
 }
 
-# Nothing that breaks programs, unless the version says so, since the last release: the last tag `v*`, or SEMVER_BASELINE.
+# Checks that nothing breaks programs, unless the version allows it, since the last release: the last tag `v*`, or
+# SEMVER_BASELINE.
 step_semver() {
     local baseline=${SEMVER_BASELINE:-$(git describe --tags --abbrev=0 --match 'v*' 2> /dev/null || true)}
     [ -n "$baseline" ] || { echo "nothing was released yet, and SEMVER_BASELINE names no revision"; return; }
     command -v cargo-semver-checks > /dev/null || cargo install --quiet --locked cargo-semver-checks
-    # The default features: more cannot be on together.
+    # The default features are checked, because not all features can be enabled together.
     cargo semver-checks check-release --baseline-rev "$baseline" --default-features \
         --workspace --exclude=xtask --exclude=mscclpp-{bench,fake-hip,nccl,python,test-support}
 }
 
-# The Python package as it is released, in environments of their own.
+# Tests the Python package as it is released, in fresh environments.
 step_wheels() {
     command -v c++ > /dev/null || install_packages g++
     bash ci/wheels.sh
 }
 
-# The lock-free protocols, under every interleaving that loom tries.
+# Tests the lock-free protocols, under every interleaving that loom tries.
 step_loom() { cargo test -p mscclpp-core -p mscclpp-proxy --test loom --release; }
 
-# The parsers of outside bytes, shortly.
+# Fuzzes the parsers of bytes from outside for a short time.
 step_fuzz() { fuzz 5; }
 step_long_fuzz() { fuzz 600; }
 
-# fuzz SECONDS: each target for that long, without cargo-fuzz: its flags for the compiler, but for those that are unstable.
+# fuzz SECONDS: runs each target for that time, without cargo-fuzz, with its compiler flags except the unstable ones.
 fuzz() {
     local host folder
     host=$(rustc -vV | sed -n 's/^host: //p')
@@ -300,37 +302,38 @@ fuzz() {
         echo "fuzzed TARGET: $(tail -n 1 <<< "$said")"' fuzz "$host" "$1")
 }
 
-# Ten thousand jobs that are played, each with something else that goes wrong: the same each time. And many new ones.
+# Simulates ten thousand jobs, in each of which something else goes wrong, the same each time. The long step has many new ones.
 step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 simulated; }
 step_long_simulation() { MSCCLPP_SIMULATED_NEW_SEEDS=500000 simulated; }
 simulated() { cargo test -p mscclpp-bootstrap --release --features simulation --test simulated; }
 
-# Collectives, bit by bit: every kind with every type, operation, way, count and place; 10^5 replays on ranks that come late.
+# Tests collectives bit by bit: every kind with every type, operation, protocol, count and place; 10^5 replays on ranks that
+# are late.
 step_collectives() {
     MSCCLPP_PLATFORM=sim cargo test -p mscclpp-collectives --release --test oracle --test replays -- --ignored
 }
 
-# Two minutes of small and large writes over Ethernet, byte by byte.
+# Makes small and large writes over Ethernet for two minutes, and compares every byte.
 step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }
 
-# Real verbs over soft RoCE, in virtual machines: one with two devices, and two that are joined.
+# Tests real verbs over soft RoCE, in virtual machines: one with two devices, and two that are joined.
 step_rdma() {
     command -v qemu-system-x86_64 > /dev/null || install_packages qemu-system-x86
-    # The machine is made of packages as they are now.
+    # The machine is made of the current versions of packages.
     [ "$(id -u)" != 0 ] || apt-get update -qq
     local smoke ports tests nl=$'\n'
     smoke=$(vm_script rdma-smoke.sh) ports=$(vm_script rdma-ports.sh) tests=$(vm_script rdma-tests.sh)
-    # The same packages each time: with others, cargo would build most of them again.
+    # The packages are the same each time: with others, cargo would build most of them again.
     local vm="cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048"
     twice $vm --nodes 2 --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
     twice $vm --nodes 2 --shell-command "$(vm_script rdma-nodes.sh)${nl}sh /tmp/rdma-nodes.sh"
     twice $vm --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
 }
 
-# A command that writes a script of this folder to /tmp.
+# Prints a command that writes a script of this folder to /tmp.
 vm_script() { printf "cat > /tmp/%s <<'END'\n%s\nEND" "$1" "$(cat "ci/$1")"; }
 
-# Runs a command, and once more if it fails: an emulated machine may stall for seconds when its host is busy, and then every
+# Runs a command, and once more if it fails: an emulated machine may stall for seconds when its node is busy, and then every
 # peer in it looks lost.
 twice() {
     "$@" || { echo "=== it failed; once more"; "$@"; }
@@ -347,7 +350,7 @@ total=$SECONDS
 for step in "${STEPS[@]}"; do
     echo "=== $step"
     start=$SECONDS
-    # Not in a condition: `set -e` would then not hold inside.
+    # The step is not called in a condition, where `set -e` would have no effect inside it.
     "step_$step"
     echo "=== $step passed in $((SECONDS - start)) s"
 done

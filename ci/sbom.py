@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What is in the files of a release: for each a list of components in the form of CycloneDX 1.5, with versions, licences, where they
-come from, and the SHA-256 of the crates.
+"""Lists the components in the files of a release: for each file in the form of CycloneDX 1.5, with versions, licences, origins, and
+the SHA-256 of the crates.
 
-    python3 ci/sbom.py FOLDER    writes FOLDER/NAME.cdx.json for what a release hands out
+    python3 ci/sbom.py FOLDER    writes FOLDER/NAME.cdx.json for each file of a release
 
-It is made of what cargo says alone, so that it needs no other program and is the same each time. Features are those that are on by
-default. What only runs while the rest is compiled (macros, build scripts) is left out, as it is in no file.
+The lists are made from cargo's output alone, so this needs no other program and gives the same each time. Features are those that
+are on by default. Crates that only run during compilation (macros, build scripts) are left out, because they are in no file.
 """
 
 import json
@@ -16,7 +16,7 @@ import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGET = "x86_64-unknown-linux-gnu"
-# The Python package, the library in place of NCCL, the benchmark program, and the crate on top of the other crates.
+# The Python package, the library in place of NCCL, the benchmark program, and the crate that depends on the most others.
 ROOTS = ("mscclpp-python", "mscclpp-nccl", "mscclpp-bench", "mscclpp-collectives")
 
 
@@ -41,7 +41,7 @@ def component(package: dict, hashes: dict[tuple[str, str], str]) -> dict:
         "name": package["name"],
         "version": package["version"],
         "purl": purl(package),
-        # Cargo takes a slash for "or", as its older versions did.
+        # Some licences have a slash for "or", as older versions of cargo allowed.
         "licenses": [{"expression": package["license"].replace("/", " OR ")}],
     }
     if package.get("description"):
@@ -54,11 +54,11 @@ def component(package: dict, hashes: dict[tuple[str, str], str]) -> dict:
 
 
 def linked(root: str) -> dict[tuple[str, str], set[tuple[str, str]]]:
-    """By name and version of each crate that is linked into `root`, itself included: those that it needs."""
+    """Maps the name and version of each crate that is linked into `root`, and of `root`, to the crates that it needs."""
     edges = ("--edges", "normal,no-proc-macro", "--prefix", "depth", "--format", " {p}")
     needed, above = {}, []
     for line in cargo("tree", "--package", root, "--target", TARGET, *edges).splitlines():
-        # What a crate needs is below its first line, one deeper; later lines of it end in a star.
+        # The crates that a crate needs follow its first line, one level deeper; its later lines end in a star.
         depth, name, version, *_ = line.split()
         crate = (name, version.removeprefix("v"))
         above = [*above[: int(depth)], crate]

@@ -1,7 +1,7 @@
-"""Uses the Python package as it is installed, on simulated devices. ci/wheels.sh runs it in fresh environments.
+"""Uses the installed Python package on simulated devices. ci/wheels.sh runs it in fresh environments.
 
-python wheel_user.py without    where there is no compiler: all but kernels work, and a kernel is an error that says what to do
-python wheel_user.py with       where there is one: the first program of the README
+python wheel_user.py without    without a compiler: all but kernels work, and a kernel is an error that says what to do
+python wheel_user.py with       with a compiler: the first program of the README
 """
 
 import importlib.metadata
@@ -44,14 +44,14 @@ def without_compiler() -> None:
 
 
 def readme() -> str:
-    """The package's README, which is part of it."""
+    """Returns the package's README, which is in its metadata."""
     description = importlib.metadata.metadata("mscclpp").get_payload()
     assert isinstance(description, str)
     return description
 
 
 def first_program() -> None:
-    """The program of the README, its text and nothing else, prints what the README says."""
+    """Checks that the program of the README, exactly as it is printed there, prints what the README says."""
     blocks = dict(re.findall(r"^```(cpp|python|text)\n(.*?)^```$", readme(), re.MULTILINE | re.DOTALL))
     for language, name in (("cpp", "ping_pong.cu"), ("python", "ping_pong.py")):
         (HERE / name).write_text(blocks[language])

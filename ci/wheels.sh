@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes what a release of the Python package consists of, in target/wheels/dist: a source distribution, and the wheel for Linux on
-# x86-64, glibc 2.28 and later, CPython 3.11 and later. The wheel is built from the source distribution. Then both are tried.
+# Makes the files of a release of the Python package, in target/wheels/dist: a source distribution, and the wheel for Linux on
+# x86-64, glibc 2.28 and later, CPython 3.11 and later. The wheel is built from the source distribution. Then both are tested.
 #
-#   ci/wheels.sh          makes and tries them
-#   ci/wheels.sh try      tries those that are there, with each Python that is found
+#   ci/wheels.sh          makes and tests them
+#   ci/wheels.sh try      tests existing ones, with each Python that is found
 #
-# zig links, since it brings the symbols of old C libraries: with those of this machine, a newer one would be asked for.
+# zig is the linker, because it has the symbols of old C libraries: with this machine's library, a newer one would be required.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,14 +26,14 @@ make() {
     mkdir -p "$folder/source"
     "$tools/maturin" sdist --manifest-path crates/mscclpp-python/Cargo.toml --out "$folder/dist"
     tar -C "$folder/source" --strip-components 1 -xzf "$folder"/dist/mscclpp-*.tar.gz
-    # Cargo goes by times, and those in a source distribution are old.
+    # Cargo compares the times of files, and those in a source distribution are old.
     find "$folder/source" -exec touch {} +
-    # Its lock file is that of the workspace, from which cargo drops what is not in the source distribution.
+    # The lock file is that of the workspace, from which cargo removes the crates that are not in the source distribution.
     (cd "$folder/source" && PATH=$PWD/../tools/bin:$PATH CARGO_TARGET_DIR=$target/wheels/build MSCCLPP_GIT_COMMIT=$commit maturin build --zig \
         --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 --out ../dist)
 }
 
-# What is inside, and which symbols of the system it asks for.
+# Checks the wheel's content, and the symbols that it needs from the system.
 inspect() {
     local wheel=$1 listed file said
     [[ $wheel == *-cp311-abi3-manylinux_2_28_x86_64.whl ]] || { echo "$wheel has another name than it should"; return 1; }
@@ -44,7 +44,7 @@ inspect() {
     file=$(tar -tzf "$folder"/dist/mscclpp-*.tar.gz)
     grep -q THIRD-PARTY-LICENSES <<< "$file" || { echo "the source distribution lacks THIRD-PARTY-LICENSES"; return 1; }
     said=$("$tools/auditwheel" show "$wheel")
-    # It names the oldest systems that have all that is asked for, which may be older than those that are promised.
+    # auditwheel names the oldest systems that have all needed symbols, which may be older than those that are promised.
     grep -qE 'manylinux_2_(5|12|17|24|26|27|28)_x86_64' <<< "$said" || { echo "$said"; return 1; }
     echo "$(basename "$wheel"): $(grep -oE 'manylinux_2_[0-9]+_x86_64' <<< "$said" | head -n 1) would do"
 }
@@ -57,7 +57,7 @@ try() {
     cp ci/wheel_user.py "$venv"
     (
         cd "$venv"
-        # Nothing of this machine but the environment of Python: not even a shell's commands.
+        # The program gets nothing of this machine but the environment of Python: not even a shell's commands.
         env -i PATH="$PWD/bin" HOME="$PWD" MSCCLPP_PLATFORM=sim MSCCLPP_CACHE_DIR="$PWD/cache" bin/python wheel_user.py without
         env -i PATH=/usr/bin:/bin HOME="$PWD" MSCCLPP_PLATFORM=sim MSCCLPP_CACHE_DIR="$PWD/cache" bin/python wheel_user.py with
     )
@@ -80,5 +80,5 @@ inspect "$wheel"
 found=$(pythons)
 [ -n "$found" ] || { echo "there is no Python from 3.11 on"; exit 1; }
 for python in $found; do try "$python" "$wheel"; done
-# From source, by pip, beside what the workspace has built. The wheel is what is optimised; this is about what is needed to build.
+# This builds from source, by pip, in the workspace's target folder, to test what a build needs; the wheel is the optimised build.
 CARGO_TARGET_DIR=$target try "$(head -n 1 <<< "$found")" "$(echo "$folder"/dist/*.tar.gz)" --config-settings=build-args="--profile dev"

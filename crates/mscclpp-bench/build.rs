@@ -1,4 +1,4 @@
-//! Asks git for the commit, unless whoever builds this says it.
+//! Records the git commit in the program, unless the environment names it.
 
 use std::{env, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ fn main() {
         println!("cargo:rerun-if-env-changed={name}");
         env::var(name).ok().filter(|commit| !commit.is_empty())
     });
-    // This file grows with each commit and checkout. Cargo would run this each time if it were not there.
+    // This file grows with each commit and checkout. It must exist, because otherwise cargo would run this each time.
     if let Some(log) = git(&["--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
         println!("cargo:rerun-if-changed={log}");
     }
@@ -17,7 +17,7 @@ fn main() {
     }
 }
 
-/// What `git rev-parse` says here; nothing outside of a checkout, or without git.
+/// The output of `git rev-parse`; none outside of a checkout, or without git.
 fn git(what: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("rev-parse").args(what).output().ok()?;
     let said = String::from_utf8(output.stdout).ok()?.trim().to_owned();

@@ -4,22 +4,22 @@
 // - get: relaxed signal and wait, barrier, get.
 // - put of packets: relaxed signal and wait, barrier, put of packets, unpacking of the peer's.
 //
-// The handshake at the start says that the peer's last round is over: its memory may be written. There are three
+// The handshake at the start shows that the peer's last round is over, so its memory may be written. There are three
 // ways to do the barriers:
 //
 // - full: both are barriers of the whole grid, and a thread of its first block signals and waits for all.
-// - half: only the blocks that have work take part. Behind a put they arrive and wait for nobody: the last to arrive
-//   signals for all, the first block waits for the peer. With work for one block alone, its own barriers are enough.
-// - none: each block that has work signals and waits on a channel of its own, for its own part. These are kernels of
-//   their own, whose names end in `_own`.
+// - half: only the blocks that have work take part. After a put they arrive and do not wait: the last to arrive
+//   signals for all, and the first block waits for the peer. If one block has all the work, its own barriers are enough.
+// - none: each block that has work signals and waits on a channel of its own, for its own part. These are separate
+//   kernels, whose names end in `_own`.
 //
-// Each block puts or gets a part of the message in one piece. With bulk copies one warp of it does. Packets are dealt out
-// to the warps of all blocks in turns instead, so that a small message keeps few warps of each block busy. All threads may
-// put and unpack after that, or the first blocks put while the others unpack. Shares of any size are safe: those who put wait for nobody, so all packets
-// come, and the handshake at the start says that the peer's last launch is over, which took all packets that are now
-// overwritten, whichever of its threads did.
+// Each block puts or gets one contiguous part of the message. With bulk copies one warp of it does. Packets instead are
+// distributed to the warps of all blocks in turns, so that a small message keeps few warps of each block busy. All threads
+// may put and then unpack, or the first blocks put while the others unpack. The two groups may have any sizes: blocks that
+// put do not wait, so all packets arrive, and the handshake at the start shows that the peer's last launch is over, in which
+// some thread has read every packet that is now overwritten.
 
-// Bulk copies need it:
+// Bulk copies need this architecture:
 // build: compute_90
 
 #include "mscclpp/concurrency_device.hpp"
@@ -34,32 +34,32 @@ using mscclpp::MemoryChannelDeviceHandle;
 
 enum { MaxBlocks = 1024, MaxOwnChannels = 64 };
 
-// What stays from launch to launch, in device memory, zeros at first.
+// The state that is kept from launch to launch, in device memory; zeros at first.
 struct State {
   alignas(128) DeviceSyncer begin;
   alignas(128) DeviceSyncer end;
-  // Of each block, the flag of its last round of packets. Per block, so that the block's own barrier orders its use;
-  // the same on both sides, which make the same launches. 2^32 launches would bring back 0.
+  // The flag of each block's last round of packets. It is kept per block, so that the block's own barrier orders its use;
+  // it is the same on both sides, which make the same launches. After 2^32 launches it would be 0 again.
   alignas(128) uint32_t flags[MaxBlocks];
 };
 
-// A launch, besides its channels.
+// The parameters of a launch besides its channels.
 struct Round {
   uint64_t bytes;
-  // Where the peer's data goes, from the start of this side's memory; what is sent starts there.
+  // The offset of the peer's data in this side's memory; the data that is sent begins at offset 0.
   uint64_t incoming;
   State* state;
   // Set to 1 if a wait was aborted.
   unsigned int* failed;
-  // How many blocks have work; at most as many as there are, and all of them with full barriers.
+  // The number of blocks that have work; all blocks with full barriers.
   uint32_t workers;
   // Whether the barriers are full.
   uint32_t full;
-  // Bytes of the message that a block puts or gets, of the last one the rest. A multiple of 128, so that all parts are
-  // aligned as the message is and no line is of two blocks.
+  // The bytes of the message that a block puts or gets; the last block takes the rest. A multiple of 128, so that all parts
+  // are aligned like the message and no cache line belongs to two blocks.
   uint64_t part;
-  // The blocks that put packets are those before `putters`, and those from `firstUnpacker` on unpack: all of them both, or
-  // each one of the two (`firstUnpacker` is 0, or equal to `putters`).
+  // The blocks before `putters` put packets, and those from `firstUnpacker` on unpack. Either all blocks do both
+  // (`firstUnpacker` is 0), or each does one of the two (`firstUnpacker` equals `putters`).
   uint32_t putters;
   uint32_t firstUnpacker;
 };
@@ -76,7 +76,7 @@ struct GridBarriers {
   const MemoryChannelDeviceHandle& ch;
   const Round& round;
 
-  // The other blocks arrive while the first waits for the peer, which is then the last, and releases them by arriving.
+  // The other blocks arrive while the first waits for the peer. It arrives last, and so releases them.
   __device__ bool begin() const {
     bool good = true;
     if (isFirstBlock() && isFirstThread()) {
@@ -90,7 +90,7 @@ struct GridBarriers {
     return round.state->begin.sync(round.workers, -1, ch.semaphore_.status) && good;
   }
 
-  // The end of the kernel brings the two together, who signals and who waits.
+  // The thread that signals and the one that waits need no barrier: both end with the kernel.
   __device__ bool end() const {
     bool good = true;
     bool signals = isFirstBlock();
@@ -127,7 +127,7 @@ struct OwnChannel {
   }
 };
 
-// A wait that was aborted does not end the round: all later ones end at once, and nobody waits for a block that left.
+// An aborted wait does not end the round: all later waits end at once, so no block waits for one that has left.
 template <class Barriers, class Move>
 __device__ static void play(const Round& round, const Barriers& barriers, bool signalsEnd, Move move) {
   if (blockIdx.x >= round.workers) return;
@@ -137,7 +137,7 @@ __device__ static void play(const Round& round, const Barriers& barriers, bool s
   if (!good) *round.failed = 1;
 }
 
-// What a block puts or gets.
+// The part of the message that a block puts or gets.
 struct Part {
   uint64_t offset;
   uint64_t bytes;
@@ -166,7 +166,7 @@ __device__ static void get(const MemoryChannelDeviceHandle& ch, const Round& rou
 }
 
 #if MSCCLPP_BULK_AVAILABLE
-// Blocks of one warp, with as much dynamic shared memory.
+// The stage in a block's dynamic shared memory. The blocks have one warp, and enough of that memory.
 __device__ static mscclpp::BulkStage<>& bulkStage() {
   extern __shared__ __align__(128) uint8_t dynamic[];
   return *reinterpret_cast<mscclpp::BulkStage<>*>(dynamic);
@@ -193,11 +193,11 @@ __device__ static void getBulk(const MemoryChannelDeviceHandle& ch, const Round&
 
 template <class Packet, class Barriers>
 __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Round& round, const Barriers& barriers) {
-  // Loaded before the handshake, which takes longer. All threads of the block have it before one of them counts it on,
-  // behind the barrier.
+  // The flag is loaded before the handshake, which takes longer. All threads of the block have loaded it before one of them
+  // stores the next one, after the barrier.
   uint32_t* const last = round.state->flags + blockIdx.x;
   const uint32_t flag = *last + 1;
-  // Among the blocks that do the same as this one; warps that follow each other are of different ones.
+  // Threads are numbered among the blocks that do the same as this one; consecutive warps belong to different blocks.
   const bool puts = blockIdx.x < round.putters, unpacks = blockIdx.x >= round.firstUnpacker;
   const uint32_t first = puts ? 0 : round.firstUnpacker;
   const uint32_t blocks = puts ? round.putters : round.workers - first;
@@ -214,7 +214,7 @@ __device__ static void putPackets(const MemoryChannelDeviceHandle& ch, const Rou
   });
 }
 
-// The two entries of a move. Bounded so that a multiprocessor takes at least one block of any size.
+// The two entry points of a move. The bound lets a multiprocessor hold at least one block of any size.
 #define ENTRIES(NAME, MOVE)                                                                                  \
   extern "C" __global__ void __launch_bounds__(1024, 1) NAME(MemoryChannelDeviceHandle ch, Round round) {    \
     MOVE(ch, round, GridBarriers{ch, round});                                                                \

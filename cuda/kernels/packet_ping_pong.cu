@@ -1,10 +1,10 @@
-// The benchmark of packets: two GPUs send each other a message in packets in turns, one block each, the rounds inside
-// the kernel. A round is two hops; in a hop one side fills the message with new data and sends it, and the other unpacks
-// it and compares every element.
+// The benchmark of packets: two GPUs send each other a message in packets in turns, with one block each; the rounds run
+// inside the kernel. A round is two hops; in a hop one side fills the message with new data and sends it, and the other
+// unpacks it and compares every element.
 //
 // There is no barrier, and none is needed: thread t of either side fills, sends, unpacks and compares the elements
-// t, t + blockDim.x, ... alone, one element to a packet. A thread sends a packet again after it has got the answer to the
-// last one, which the peer's thread sent after it had unpacked that.
+// t, t + blockDim.x, ... alone, one element to a packet. A thread sends a packet again only after it has got the answer to
+// the last one, which the peer's thread sent after it had unpacked that packet.
 
 #include "mscclpp/memory_channel_device.hpp"
 
@@ -12,13 +12,13 @@ using mscclpp::LL16Packet;
 using mscclpp::LL8Packet;
 using mscclpp::MemoryChannelDeviceHandle;
 
-// Both sides' data, as seeds.
+// The seeds of both sides' data.
 struct Seeds {
   uint64_t mine;
   uint64_t peers;
 };
 
-// Element `index` of the message of a round: other data in each round, for one multiplication.
+// Element `index` of the message of a round. The data differs in each round, and costs one multiplication.
 __device__ static uint64_t wordOf(uint64_t seed, uint64_t round, uint64_t index) {
   return (seed + round + (index << 32)) * 0x9e3779b97f4a7c15ull;
 }
@@ -38,10 +38,10 @@ __device__ static void pingPong(const MemoryChannelDeviceHandle& ch, uint64_t by
   const Element* const in = reinterpret_cast<const Element*>(static_cast<const uint8_t*>(ch.src_) + incoming);
   const uint64_t elements = bytes / sizeof(Element);
   const uint64_t start = *rounds;
-  // All have read where to start, before one of them says where the next launch does.
+  // All threads have read the first round before one of them stores that of the next launch.
   __syncthreads();
   if (threadIdx.x == 0) *rounds = start + iters;
-  // Those without an element have nothing to do in any round.
+  // A thread without an element has nothing to do in any round.
   if (threadIdx.x >= elements) return;
 
   unsigned int wrong = 0;

@@ -1,6 +1,6 @@
 // The benchmarks of port channels and of their FIFO.
 
-// Puts by bulk copies need it:
+// Puts by bulk copies need this architecture:
 // build: compute_90
 
 #include "mscclpp/packet_device.hpp"
@@ -11,8 +11,8 @@ using mscclpp::LL16Packet;
 using mscclpp::PortChannelDeviceHandle;
 using mscclpp::ProxyTrigger;
 
-// `rounds` rounds of both directions at once, one thread: the sides meet, each puts `bytes` bytes to the other and
-// waits for what comes. A round in which a call failed is left in `failed` as round + 1; so in all kernels here.
+// Runs `rounds` rounds of both directions at once in one thread: the sides meet, each puts `bytes` bytes to the other and
+// waits for the peer's. All kernels here store the round in which a call failed in `failed`, as round + 1.
 extern "C" __global__ void port_put(PortChannelDeviceHandle ch, uint64_t dstOffset, uint64_t srcOffset, uint64_t bytes,
                                     int rounds, unsigned int* failed) {
   if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
@@ -24,7 +24,7 @@ extern "C" __global__ void port_put(PortChannelDeviceHandle ch, uint64_t dstOffs
   }
 }
 
-// What an element is in a round; the two sides differ.
+// The value of an element in a round; the two sides have different values.
 __device__ static uint32_t element(int round, int side, uint32_t index) {
   return static_cast<uint32_t>(round) * 2654435761u + index * 2 + side + 1;
 }
@@ -39,9 +39,9 @@ __device__ static bool firstSays(bool value) {
   return result;
 }
 
-// `rounds` round trips of `count` elements of 4 bytes, one block. A side waits for the peer's elements in `arrivals`,
+// Runs `rounds` round trips of `count` elements of 4 bytes in one block. A side waits for the peer's elements in `arrivals`,
 // checks them, fills `source`, the channel's own memory, puts it with a signal, and flushes. The side with `first` 1
-// sends first. How many elements were wrong is added to `mismatches`.
+// sends first. The number of wrong elements is added to `mismatches`.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     port_ping_pong(PortChannelDeviceHandle ch, uint32_t* source, const uint32_t* arrivals, uint32_t count, int rounds,
                    int first, unsigned int* mismatches, unsigned int* failed) {
@@ -65,10 +65,10 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   }
 }
 
-// The same with packets and no waits: a side fills packets in `source`, the channel's own memory, and puts them; they
-// say themselves that they are there. An element is 8 bytes. `flag` is that of the first round, and grows by one a
-// round; when the kernel ends, the flags up to flag + rounds - 1 have been used. A read gives up when the semaphore is
-// aborted.
+// Runs round trips of packets, without waits: a side fills packets in `source`, the channel's own memory, and puts them;
+// their flags show that they have arrived. An element is 8 bytes. `flag` is that of the first round, and grows by one with
+// each round; when the kernel ends, the flags up to flag + rounds - 1 have been used. A read gives up when the semaphore
+// is aborted.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     port_packet_ping_pong(PortChannelDeviceHandle ch, LL16Packet* source, const LL16Packet* arrivals, uint32_t count,
                           int rounds, int first, uint32_t flag, unsigned int* mismatches, unsigned int* failed) {
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   }
 }
 
-// Every thread of the block pushes `perThread` triggers: its number and how many it has pushed before.
+// Every thread of the block pushes `perThread` triggers, which hold its number and how many it has pushed before.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     fifo_push(FifoDeviceHandle fifo, uint32_t perThread, unsigned int* failed) {
   for (uint32_t i = 0; i < perThread; ++i) {
@@ -108,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   }
 }
 
-// The same, each time waiting until the proxy has taken the trigger.
+// Every thread pushes triggers, and waits each time until the proxy has taken the trigger.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     fifo_push_and_sync(FifoDeviceHandle fifo, uint32_t perThread, unsigned int* failed) {
   for (uint32_t i = 0; i < perThread; ++i) {

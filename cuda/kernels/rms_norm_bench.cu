@@ -1,5 +1,5 @@
-// What the benchmark all-reduce-rmsnorm launches behind an all_reduce, to compare: residual and RMSNorm of f16, with the
-// bits of all_reduce_rms_norm.cu.
+// The kernel that the benchmark all-reduce-rmsnorm launches after an all_reduce, to compare: residual and RMSNorm of f16,
+// with the same bits as all_reduce_rms_norm.cu.
 
 #include "mscclpp/collective_device.hpp"
 
@@ -15,7 +15,7 @@ MSCCLPP_DEVICE_INLINE float sumOfWarp(float value) {
   return value;
 }
 
-// A block for each row, with a thread for each of its vectors.
+// Each row has a block, and each vector of the row a thread of that block.
 extern "C" __global__ void __launch_bounds__(1024)
     add_rms_norm_f16(const uint8_t* sums, const uint8_t* residual, const uint8_t* weight, float epsilon,
                      uint8_t* newResidual, uint8_t* normalised, uint32_t vectors) {

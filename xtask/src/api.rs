@@ -1,8 +1,8 @@
-//! `api`: what each crate that is published offers, one item a line, in `docs/api`. So a change of it shows in review.
+//! `api`: lists the public items of each published crate, one per line, in `docs/api`, so that a review shows their changes.
 //!
-//! rustdoc writes a description of each crate as JSON, which only it calls unstable: a stable rustdoc does so if it is told
-//! that it is part of a compiler's own build. The crate `public-api` makes lines of it. Impls that the compiler derives or
-//! that hold for all types are left out: they say little, and change with the version of Rust.
+//! rustdoc writes a description of each crate as JSON. That output is unstable: a stable rustdoc writes it only if it is told
+//! that it is part of a compiler's own build. The crate `public-api` converts the JSON into lines. Impls that the compiler
+//! derives, or that hold for all types, are left out: they say little, and change with the version of Rust.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -16,26 +16,26 @@ use crate::error::{Error, FileContext};
 use crate::run::{capture, run as run_program};
 use crate::workspace;
 
-/// Where the listings are checked in.
+/// The folder of the listings that are checked in.
 const FOLDER: &str = "docs/api";
 
-/// The lines of a difference that are shown, for each crate.
+/// The most lines of a difference that are shown for each crate.
 const SHOWN: usize = 20;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write nothing; fail if a listing differs from what the sources offer.
+    /// Write nothing; fail if a listing differs from the public items of the sources.
     #[arg(long)]
     check: bool,
 }
 
-/// A library that is published.
+/// A published library.
 #[derive(Debug, PartialEq, Eq)]
 struct Library {
     package: String,
-    /// The name under which rustdoc writes.
+    /// The name that rustdoc gives its files.
     name: String,
-    /// The features with which docs.rs shows it, beside the default ones.
+    /// The features that docs.rs enables, beside the default ones.
     features: Vec<String>,
 }
 
@@ -68,13 +68,13 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// The libraries for Rust programs, in the order of cargo's metadata.
+/// The published Rust libraries, in the order of cargo's metadata.
 fn published(metadata: &Value) -> Vec<Library> {
     let strings = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let library = |package: &Value| {
-        // What must not be published has an empty list of registries.
+        // A package that must not be published has an empty list of registries.
         if package["publish"].as_array().is_some_and(Vec::is_empty) {
             return None;
         }
@@ -91,7 +91,7 @@ fn published(metadata: &Value) -> Vec<Library> {
     metadata["packages"].as_array().into_iter().flatten().filter_map(library).collect()
 }
 
-/// Has rustdoc write the JSON of all of them into the folder `doc`.
+/// Makes rustdoc write the JSON of all libraries into the folder `doc`.
 fn describe(libraries: &[Library]) -> Result<(), Error> {
     let mut command = cargo();
     command.args(["doc", "--quiet", "--locked", "--no-deps", "--lib"]);
@@ -101,20 +101,20 @@ fn describe(libraries: &[Library]) -> Result<(), Error> {
             command.args(["--features", &format!("{}/{feature}", library.package)]);
         }
     }
-    // Only rustdoc sees the variable. Build scripts look at it, and would have everything compiled again.
+    // Only rustdoc gets the variable. Build scripts depend on it, so everything would be compiled again.
     command.env("RUSTDOC", rustdoc()?);
     command.env("RUSTDOCFLAGS", "-Z unstable-options --output-format json --cap-lints allow");
     run_program(&mut command)
 }
 
-/// A script that runs rustdoc as if for a build of the compiler.
+/// Writes a script that runs rustdoc like in a build of the compiler, and returns its path.
 fn rustdoc() -> Result<PathBuf, Error> {
     let folder = workspace::target().join("api");
     workspace::create_folder(&folder)?;
     let script = folder.join("rustdoc");
     let real = std::env::var("RUSTDOC").unwrap_or_else(|_| "rustdoc".into());
     let text = format!("#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec '{real}' \"$@\"\n");
-    // Cargo takes a new script for a new rustdoc.
+    // The script is written only if it changes, because cargo takes a new script for a new rustdoc.
     if std::fs::read_to_string(&script).unwrap_or_default() != text {
         std::fs::write(&script, text).context("write", &script)?;
         let permissions = std::fs::Permissions::from_mode(0o755);
@@ -123,7 +123,7 @@ fn rustdoc() -> Result<PathBuf, Error> {
     Ok(script)
 }
 
-/// One item a line.
+/// The listing of a crate: one item per line.
 fn listing(json: &Path) -> Result<String, Error> {
     let builder = public_api::Builder::from_rustdoc_json(json)
         .omit_blanket_impls(true)
@@ -134,7 +134,7 @@ fn listing(json: &Path) -> Result<String, Error> {
     Ok(api.items().map(|item| format!("{item}\n")).collect())
 }
 
-/// The lines that only one of two texts has.
+/// The lines that only one of the two texts has.
 fn difference(before: &str, after: &str) -> Vec<String> {
     let (old, new): (BTreeSet<_>, BTreeSet<_>) = (before.lines().collect(), after.lines().collect());
     let gone = old.difference(&new).map(|line| format!("- {line}"));

@@ -1,8 +1,9 @@
-//! `build-kernels`: from CUDA sources to PTX.
+//! `build-kernels`: compiles CUDA sources to PTX.
 //!
 //! The kernels that the crate `mscclpp-kernels` embeds, which are those of the library and the examples, get a file each in
 //! `cuda/ptx`, compressed, for compute_80, and one more for compute_90 if the source has a line `// build: compute_90`; with
-//! `// build: only compute_90` there is no other. Those of tests and benchmarks go to the cache of compiled kernels, so that they run where there is no NVRTC.
+//! `// build: only compute_90` there is no other. Those of tests and benchmarks go to the cache of compiled kernels, so that they
+//! run where there is no NVRTC.
 //! What comes out depends on the sources and the compiler's version alone: headers are handed to NVRTC as text, so no
 //! path of this machine can end up in the PTX.
 
@@ -17,10 +18,10 @@ use crate::run::run as run_program;
 use crate::toolchain::{self, NvrtcChoice};
 use crate::workspace;
 
-/// What every kernel is built for: everything newer runs it.
+/// The architecture for which every kernel is built: all newer ones run its PTX.
 const BASE_ARCHITECTURE: &str = "compute_80";
 
-/// What follows the name of PTX that is compressed: a zlib stream.
+/// The end of the name of a file of compressed PTX, which is a zlib stream.
 const COMPRESSED: &str = ".zlib";
 
 /// The architectures for which ptxas, where there is one, assembles the PTX as a check.
@@ -28,15 +29,15 @@ const ASSEMBLED_FOR: [&str; 2] = ["sm_80", "sm_90"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write nothing; fail if what is there differs from what the sources give.
+    /// Write nothing; fail if the PTX that is checked in differs from that of the sources.
     #[arg(long)]
     check: bool,
 
-    /// nvcc writes its PTX to target/kernels-nvcc, for comparison: what is checked in comes from NVRTC.
+    /// The compiler. nvcc writes its PTX to target/kernels-nvcc, for comparison; the PTX that is checked in comes from NVRTC.
     #[arg(long, value_enum, default_value_t = Compiler::Nvrtc)]
     compiler: Compiler,
 
-    /// Which NVRTC; MSCCLPP_NVRTC_SO, the path of one, comes first.
+    /// The NVRTC to use; MSCCLPP_NVRTC_SO, the path of one, takes precedence.
     #[arg(long, value_enum, default_value_t = NvrtcChoice::Auto)]
     nvrtc: NvrtcChoice,
 
@@ -44,7 +45,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     nvcc: Option<PathBuf>,
 
-    /// The ptxas to check the PTX with [default: as for nvcc; without one this check is left out].
+    /// The ptxas to check the PTX with [default: found like nvcc; without one this check is left out].
     #[arg(long, value_name = "PATH")]
     ptxas: Option<PathBuf>,
 }
@@ -64,12 +65,12 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     }
 }
 
-/// A `.cu` file and what it is built for.
+/// A `.cu` file and the architectures for which it is built.
 struct Kernel {
     source: PathBuf,
     text: String,
     architectures: Vec<&'static str>,
-    /// Whether `mscclpp-kernels` has its PTX.
+    /// Whether `mscclpp-kernels` embeds its PTX.
     embedded: bool,
 }
 
@@ -101,12 +102,12 @@ fn kernels(folders: &[&str]) -> Result<Vec<Kernel>, Error> {
     Ok(kernels)
 }
 
-/// The text of `mscclpp-kernels`.
+/// The source of the crate `mscclpp-kernels`.
 fn library() -> Result<String, Error> {
     workspace::read(&workspace::root().join("cuda/src/lib.rs"))
 }
 
-/// Fills a cache of compiled kernels with those of tests and benchmarks.
+/// Fills a cache of compiled kernels with the kernels of tests and benchmarks.
 pub(crate) fn fill_cache(folder: &Path, nvrtc: NvrtcChoice) -> Result<(), Error> {
     toolchain::require_nvrtc(nvrtc)?;
     let kernels = kernels(&["cuda/kernels", "crates/mscclpp/examples"])?;
@@ -203,7 +204,7 @@ fn build_with_nvrtc(options: &Options, kernels: &[Kernel]) -> Result<(), Error> 
 fn compile_all(kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
     let headers = headers()?;
     let texts: Vec<_> = headers.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    // None if the source has errors.
+    // The result is `None` if the source has errors.
     let compile = |name: &str, text: &str, architecture: &str| {
         let architecture = format!("--gpu-architecture={architecture}");
         match nvrtc::compile(name, text, &texts, &[&architecture, "-default-device", "--std=c++17"]) {
@@ -225,8 +226,8 @@ fn compile_all(kernels: &[Kernel]) -> Result<Vec<Module>, Error> {
             }
         }
     }
-    // What a header needs, it must include itself. Those that also need headers of a CUDA toolkit are for nvcc
-    // (ci/headers.sh).
+    // Each header must include everything that it needs. Those that also need headers of a CUDA toolkit are checked with
+    // nvcc (ci/headers.sh).
     let of_a_toolkit = ["mscclpp/gpu_data_types.hpp", "mscclpp/switch_channel_device.hpp"];
     for (name, _) in headers.iter().filter(|(name, _)| !of_a_toolkit.contains(&name.as_str())) {
         let text = format!("#include \"{name}\"\n");
@@ -251,7 +252,7 @@ fn headers() -> Result<Vec<(String, String)>, Error> {
     Ok(headers)
 }
 
-/// Writes the modules that differ from what is there and removes those that no source gives any more.
+/// Writes the modules that differ from the files in the folder, and removes files without a source.
 fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     for module in modules {
         let path = module.path(folder);
@@ -270,7 +271,7 @@ fn write(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says which modules differ from what is there; it is an error if any does.
+/// Prints which modules differ from the files in the folder, and fails if any does.
 fn compare(folder: &Path, modules: &[Module]) -> Result<(), Error> {
     let mut stale = false;
     for module in modules {
@@ -306,7 +307,7 @@ fn orphans(folder: &Path, modules: &[Module]) -> Result<Vec<PathBuf>, Error> {
     Ok(present)
 }
 
-/// The crate must embed every header.
+/// Fails if the crate does not embed every header.
 fn require_embedded() -> Result<(), Error> {
     let library = library()?;
     let headers = headers()?.into_iter().filter(|(name, _)| name.starts_with("mscclpp/"));

@@ -1,11 +1,11 @@
-//! What can go wrong in a command, said so that the reader knows what to do next.
+//! The errors of the commands, with texts that say what to do next.
 
 use std::path::PathBuf;
 
-/// The error of every command. Its text leaves out that of its source, which `main` prints behind it.
+/// The error of every command. Its text leaves out that of its source, which `main` prints after it.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// A kernel could not be compiled, or the cache of compiled kernels not be written.
+    /// A kernel could not be compiled, or the cache of compiled kernels could not be written.
     #[error(transparent)]
     Gpu(#[from] mscclpp_gpu::Error),
 
@@ -21,11 +21,11 @@ pub(crate) enum Error {
     #[error("`{command}` failed ({status})")]
     Failed { command: String, status: std::process::ExitStatus },
 
-    /// Something that the command needs is not there.
+    /// A program or file that the command needs is missing.
     #[error("no {what} found; {advice}")]
     Missing { what: &'static str, advice: &'static str },
 
-    /// There is no pinned NVRTC for this kind of machine.
+    /// No NVRTC is pinned for this kind of machine.
     #[error(
         "no NVRTC is pinned for {os} on {arch}; name one in MSCCLPP_NVRTC_SO, or install a CUDA toolkit and pass --nvrtc toolkit"
     )]
@@ -35,7 +35,7 @@ pub(crate) enum Error {
     #[error("{0} of the kernels did not compile")]
     Kernels(usize),
 
-    /// What is checked in differs from what the sources give.
+    /// The PTX that is checked in differs from that of the sources.
     #[error(
         "cuda/ptx does not match cuda/kernels and cuda/include; run `cargo xtask build-kernels` and commit"
     )]
@@ -55,33 +55,33 @@ pub(crate) enum Error {
     )]
     StaleVerbs,
 
-    /// What is packed has become too large to travel.
+    /// The packed file is too large to be sent.
     #[error("{} has {bytes} bytes, more than {most}: pack only some packages (--package), or see what has grown", path.display())]
     TooLarge { path: PathBuf, bytes: u64, most: u64 },
 
-    /// A figure that is checked in differs from what its file gives.
-    #[error("{} is not what docs/figures gives; run `cargo xtask site --figures` and commit", .0.display())]
+    /// A figure that is checked in differs from that of its file.
+    #[error("{} differs from the figure of docs/figures; run `cargo xtask site --figures` and commit", .0.display())]
     StaleFigure(PathBuf),
 
-    /// The listings that are checked in differ from what the crates offer.
+    /// The listings that are checked in differ from the crates' public items.
     #[error(
         "docs/api does not list what these crates offer: {0}; if the change is meant, run `cargo xtask api` and commit"
     )]
     StaleApi(String),
 
-    /// What rustdoc wrote is missing or not understood.
+    /// The output of rustdoc is missing or not understood.
     #[error("cannot list the items in {}; remove it, run the command again, or use the Rust that docs/src/development.md names", path.display())]
     Api { path: PathBuf, source: Box<public_api::Error> },
 
-    /// A file that was fetched is not the one that was meant.
+    /// A fetched file does not have the expected hash.
     #[error("{} does not have the SHA-256 {expected}; remove it and fetch again, or name headers with --headers", path.display())]
     Hash { path: PathBuf, expected: &'static str },
 
-    /// A header or a module is in its folder and not in the crate.
-    #[error("cuda/src/lib.rs does not embed {0}; give each a place there")]
+    /// A header or a module is in its folder, but the crate does not embed it.
+    #[error("cuda/src/lib.rs does not embed {0}; add each of them there")]
     NotEmbedded(String),
 
-    /// The kernel of the virtual machine lacks a module.
+    /// Debian's kernel for the virtual machine lacks a module.
     #[error("Debian's kernel has no module {name}; see MODULES in xtask/src/rdma_vm/image.rs")]
     NoModule { name: String },
 
@@ -104,7 +104,7 @@ pub(crate) enum Error {
     Messages(#[from] serde_json::Error),
 }
 
-/// Attaches what was being done, and to which file, to an I/O error.
+/// Adds the action and the file to an I/O error.
 pub(crate) trait FileContext<T> {
     /// `action` is a verb that fits "cannot ACTION PATH".
     fn context(self, action: &'static str, path: &std::path::Path) -> Result<T, Error>;

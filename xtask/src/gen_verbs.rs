@@ -1,7 +1,7 @@
-//! `gen-verbs`: from rdma-core's headers to the Rust types in `mscclpp-verbs-sys`.
+//! `gen-verbs`: makes the Rust types in `mscclpp-verbs-sys` from rdma-core's headers.
 //!
-//! The program `bindgen` does it, fetched and built once into `target/`: as a library it would be part of every build of
-//! xtask. It loads libclang when it runs (Debian's libclang1, or LIBCLANG_PATH); nothing else in this repository does.
+//! The program `bindgen` makes them. It is fetched and built once into `target/`: as a library it would be part of every build
+//! of xtask. It loads libclang when it runs (Debian's libclang1, or LIBCLANG_PATH); nothing else in this repository does.
 //! The headers are those of one Debian package, fetched by apt-get, checked against its hash and unpacked under `target/`.
 
 use std::ffi::OsString;
@@ -14,18 +14,18 @@ use crate::error::{Error, FileContext};
 use crate::run::{capture, run as run_program};
 use crate::workspace;
 
-/// What the bindings are made from: the package, its version, and the SHA-256 of its file for amd64.
+/// The package from which the bindings are made, its version, and the SHA-256 of its file for amd64.
 const PACKAGE: &str = "libibverbs-dev";
 const PACKAGE_VERSION: &str = "44.0-2";
 const PACKAGE_HASH: &str = "78e87d12fb642bc41b04cb2e2f3f2f23cee14b89978a846b83defe945f388f72";
 
-/// The bindgen whose output is checked in.
+/// The version of the bindgen that made the bindings.
 const BINDGEN_VERSION: &str = "0.72.1";
 
-/// Where the output is checked in.
+/// The path of the bindings.
 const OUTPUT: &str = "crates/mscclpp-verbs-sys/src/bindings.rs";
 
-/// What goes before bindgen's output. The C library's types are not the same on every machine (a mutex has 40 bytes on
+/// The text before bindgen's output. The C library's types are not the same on every machine (a mutex has 40 bytes on
 /// x86_64 and 48 on aarch64), so the `libc` crate supplies them.
 const PREAMBLE: [&str; 1] = ["use libc::{pthread_cond_t, pthread_mutex_t};"];
 
@@ -40,7 +40,7 @@ const TYPES: &str = "
     ibv_wc ibv_wc_flags ibv_wc_opcode ibv_wc_status ibv_wr_opcode verbs_context
 ";
 
-/// Types that are only pointed to.
+/// Types that are only used behind pointers.
 const OPAQUE: &str = "
     _compat_ibv_port_attr ibv_ah ibv_alloc_dm_attr ibv_counter_attach_attr ibv_counters ibv_counters_init_attr
     ibv_cq_ex ibv_cq_init_attr_ex ibv_device_attr_ex ibv_dm ibv_flow ibv_flow_action ibv_flow_action_esp_attr
@@ -51,20 +51,20 @@ const OPAQUE: &str = "
     verbs_ex_private
 ";
 
-/// Declares the functions, which are compared with the headers' while it is compiled.
+/// The file that declares the functions. When it is compiled, they are compared with those of the headers.
 const TABLE: &str = "crates/mscclpp-verbs-sys/src/table.rs";
 
-/// Constants of enumerations that have no name.
+/// Constants of enumerations without a name.
 const CONSTANTS: [&str; 2] = ["IBV_LINK_LAYER_.*", "IBV_SYSFS_.*_MAX"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write nothing; fail if what is there differs from what the headers give.
+    /// Write nothing; fail if the bindings differ from those of the headers.
     #[arg(long)]
     check: bool,
 
-    /// A folder that holds `infiniband/verbs.h` [default: that of Debian's libibverbs-dev, fetched]. What comes out says
-    /// that it is from the pinned version, so this is for comparing.
+    /// A folder that contains `infiniband/verbs.h` [default: that of Debian's libibverbs-dev, fetched]. The output always names
+    /// the pinned version, so this is for comparing only.
     #[arg(long, value_name = "FOLDER")]
     headers: Option<PathBuf>,
 }
@@ -89,7 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// The headers' folder of the pinned package: from `target/` if it is there, else fetched.
+/// The folder of the pinned package's headers, fetched unless it is in `target/`.
 fn fetched_headers() -> Result<PathBuf, Error> {
     let folder = workspace::target().join(format!("verbs-headers/{PACKAGE_VERSION}"));
     let include = folder.join("usr/include");
@@ -114,7 +114,7 @@ fn fetched_headers() -> Result<PathBuf, Error> {
     Ok(include)
 }
 
-/// The pinned bindgen: from `target/` if it is there, else built.
+/// The pinned bindgen, built unless it is in `target/`.
 fn fetched_bindgen() -> Result<PathBuf, Error> {
     let root = workspace::target().join(format!("bindgen-{BINDGEN_VERSION}"));
     let program = root.join("bin/bindgen");
@@ -168,14 +168,14 @@ fn generate(bindgen: &Path, headers: &Path) -> Result<String, Error> {
     Ok(text)
 }
 
-/// The functions in the text of the table, where each stands behind the name of its field.
+/// The functions in the text of the table, in which each follows the name of its field.
 fn functions(table: &str) -> impl Iterator<Item = &str> {
     let entries = table.lines().skip_while(|line| !line.starts_with("entry_points! {"));
     let behind_field = entries.filter_map(|line| line.split_once(": ")?.1.split([',', ' ']).next());
     behind_field.filter(|name| name.trim_start_matches('_').starts_with("ibv_"))
 }
 
-/// A pattern of bindgen for exactly these, and for the parts of a type that have no name of their own.
+/// A pattern of bindgen that matches exactly these names, and the unnamed parts of such types.
 fn alternatives<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("{name}(__bindgen_ty_.*)?")).collect::<Vec<_>>().join("|")
 }

@@ -1,4 +1,4 @@
-//! Automation of this repository: `cargo xtask <command>`, each command in a module of its own.
+//! Automation of this repository: `cargo xtask <command>`. Each command has a module of its own.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -26,9 +26,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List what each published crate offers, in docs/api.
+    /// List the public items of each published crate, in docs/api.
     Api(api::Options),
-    /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx, and those of tests to the cache of compiled kernels.
+    /// Compile cuda/kernels/*.cu to the PTX in cuda/ptx, and the kernels of tests to the cache of compiled kernels.
     BuildKernels(build_kernels::Options),
     /// Build tests, examples and programs, stripped, into target/dist/files, to run where there is no Rust, or pack them.
     Dist(dist::Options),

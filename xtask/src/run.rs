@@ -1,16 +1,16 @@
-//! Running other programs.
+//! Starting other programs.
 
 use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// Runs a command with its output on ours; an exit status other than 0 is an error.
+/// Runs a command that writes to this program's output. An exit status other than 0 is an error.
 pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
     let status = command.status().map_err(|source| start_error(command, source))?;
     if status.success() { Ok(()) } else { Err(Error::Failed { command: line(command), status }) }
 }
 
-/// Runs a command and returns what it wrote to its standard output; its errors appear on ours.
+/// Runs a command and returns its standard output. Its error output goes to this program's.
 pub(crate) fn capture(command: &mut Command) -> Result<String, Error> {
     let output = command.stderr(Stdio::inherit()).output().map_err(|source| start_error(command, source))?;
     if output.status.success() {

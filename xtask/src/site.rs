@@ -1,7 +1,7 @@
 //! `site`: the book and the reference as one site in `target/site`, to be put on any server or opened from the disk.
 //!
-//! The figures of the book are drawn by `mscclpp-bench plot` from `docs/figures`, and are checked in, so that the pages show
-//! them on the web as well. mdBook is fetched from crates.io once and built into `target/tools`, if there is none.
+//! `mscclpp-bench plot` draws the figures of the book from `docs/figures`. They are checked in, so that the pages show them
+//! on the web as well. If mdBook is not installed, it is fetched from crates.io once and built into `target/tools`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,19 +13,19 @@ use crate::run::{capture, run};
 use crate::toolchain;
 use crate::workspace;
 
-/// The one that is fetched. Another of the search path will do.
+/// The version of mdBook that is fetched. Another version in the search path is used as it is.
 const MDBOOK: &str = "0.5.4";
 
-/// As wide as a column of text on a phone.
+/// The width of a figure in pixels: that of a column of text on a phone.
 const WIDTH: &str = "420";
 
-/// Crates that programs use; what is left out is for this repository.
+/// The packages that are left out of the reference, because they serve only this repository.
 const LEFT_OUT: [&str; 5] =
     ["xtask", "mscclpp-bench", "mscclpp-fake-hip", "mscclpp-python", "mscclpp-test-support"];
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Write no figure; fail if one that is checked in is not what its file gives.
+    /// Write no figure; fail if one that is checked in differs from that of its file.
     #[arg(long)]
     check: bool,
 
@@ -55,7 +55,7 @@ pub(crate) fn run_command(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Each file in `docs/figures` as a picture in `docs/src/figures`.
+/// Draws each file in `docs/figures` as a picture in `docs/src/figures`.
 fn draw_figures(check: bool) -> Result<(), Error> {
     let docs = workspace::root().join("docs");
     for file in workspace::files(&docs.join("figures"), "json")? {
@@ -84,7 +84,7 @@ fn cargo() -> Command {
     cargo
 }
 
-/// That of the search path, or one that is built once.
+/// The mdBook of the search path, or one that is built once.
 fn mdbook() -> Result<PathBuf, Error> {
     if let Some(program) = toolchain::program("mdbook") {
         return Ok(program);
@@ -95,20 +95,20 @@ fn mdbook() -> Result<PathBuf, Error> {
         println!("building mdbook {MDBOOK}, once");
         let mut install = cargo();
         install.args(["install", "--quiet", "--locked", "mdbook", "--version", MDBOOK, "--root"]).arg(&tools);
-        // In a folder of its own, or it would be part of this workspace's.
+        // The build has a target folder of its own; otherwise it would use this workspace's.
         run(install.arg("--target-dir").arg(tools.join("build")))?;
     }
     Ok(program)
 }
 
-/// rustdoc's pages, and a first page that lists the crates.
+/// Builds rustdoc's pages, and a first page that lists the crates.
 fn build_reference(folder: &Path) -> Result<(), Error> {
     let doc = workspace::target().join("doc");
     // Crates that were documented before would be listed as well.
     if doc.exists() {
         std::fs::remove_dir_all(&doc).context("remove", &doc)?;
     }
-    // rustdoc links to crates whose folder it finds, also to those that it documents later.
+    // rustdoc links to crates whose folder exists, even to those that it documents later.
     let crates = crates()?;
     for (name, _) in &crates {
         workspace::create_folder(&doc.join(name))?;
@@ -122,7 +122,7 @@ fn build_reference(folder: &Path) -> Result<(), Error> {
     std::fs::write(&index, reference_index(&crates)).context("write", &index)
 }
 
-/// The name of each documented crate, as rustdoc writes it, and what it says of itself.
+/// The name of each documented crate, as rustdoc writes it, and its description.
 fn crates() -> Result<Vec<(String, String)>, Error> {
     let metadata = capture(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
@@ -142,7 +142,7 @@ fn crates() -> Result<Vec<(String, String)>, Error> {
     Ok(crates)
 }
 
-/// A page without anything that it would have to load.
+/// The first page of the reference, which loads no other files.
 fn reference_index(crates: &[(String, String)]) -> String {
     let rows = crates.iter().map(|(name, description)| {
         let description = description.replace('&', "&amp;").replace('<', "&lt;");
@@ -171,10 +171,10 @@ fn pages(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// Where mdBook puts what stands at the right of a page's bar.
+/// The element in which mdBook puts the buttons at the right of a page's bar.
 const BAR: &str = "<div class=\"right-buttons\">";
 
-/// Adds the way to the reference to a page's bar.
+/// Adds a link to the reference to a page's bar.
 fn link_reference(site: &Path, page: &Path) -> Result<(), Error> {
     let text = workspace::read(page)?;
     let Some((before, after)) = text.split_once(BAR) else { return Ok(()) };

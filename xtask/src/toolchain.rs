@@ -1,4 +1,4 @@
-//! Finding the compilers: a CUDA toolkit's, or the pinned NVRTC, fetched once into `target/`.
+//! Finds the compilers: those of a CUDA toolkit, or the pinned NVRTC, which is fetched once into `target/`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,30 +9,30 @@ use crate::error::{Error, FileContext};
 use crate::run::{capture, run};
 use crate::workspace;
 
-/// The NVRTC whose output is checked in.
+/// The version of the NVRTC that compiled the PTX that is checked in.
 const PINNED_VERSION: &str = "12.4.127";
-/// The variable that names an NVRTC.
+/// The environment variable that names an NVRTC.
 const NVRTC: &str = "MSCCLPP_NVRTC_SO";
 const PINNED_PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
 
-/// The SHA-256 of its wheel on each kind of machine.
+/// The SHA-256 of the package's wheel for each kind of machine.
 const PINNED_WHEELS: [(&str, &str); 2] = [
     ("x86_64", "a178759ebb095827bd30ef56598ec182b85547f1508941a3d560eb7ea1fbf338"),
     ("aarch64", "0eedf14185e04b76aa05b1fea04133e59f465b6f960c0cbf4e37c3cb6b0ea198"),
 ];
 
-/// Which NVRTC compiles, where `MSCCLPP_NVRTC_SO` names none.
+/// The NVRTC that compiles, if `MSCCLPP_NVRTC_SO` names none.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NvrtcChoice {
-    /// A CUDA toolkit's if it is the pinned version, else the pinned one, fetched if need be.
+    /// The NVRTC of a CUDA toolkit if it is the pinned version, otherwise the pinned one, fetched if needed.
     Auto,
-    /// The pinned one, fetched if need be.
+    /// The pinned NVRTC, fetched if needed.
     Pinned,
-    /// A CUDA toolkit's, whatever its version: what it makes may differ from what is checked in.
+    /// The NVRTC of a CUDA toolkit, in any version: its PTX may differ from the PTX that is checked in.
     Toolkit,
 }
 
-/// Finds and loads the NVRTC that [`mscclpp_gpu::nvrtc`] compiles with from here on, and says which.
+/// Finds and loads the NVRTC with which [`mscclpp_gpu::nvrtc`] compiles from now on, and prints its version.
 pub(crate) fn require_nvrtc(choice: NvrtcChoice) -> Result<(), Error> {
     let path = nvrtc_path(choice)?;
     // SAFETY: this program has one thread.
@@ -69,7 +69,7 @@ fn nvrtc_path(choice: NvrtcChoice) -> Result<PathBuf, Error> {
     }
 }
 
-/// A program of a CUDA toolkit, or of the search path.
+/// The path of a program of a CUDA toolkit, or of the search path.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let in_toolkits = toolkits().into_iter().map(|toolkit| toolkit.join("bin"));
     let search_path = std::env::var_os("PATH").unwrap_or_default();
@@ -91,7 +91,7 @@ pub(crate) fn ptxas() -> Result<Option<PathBuf>, Error> {
     Ok(None)
 }
 
-/// Finds "release MAJOR.MINOR" in what a tool says about its version.
+/// Finds "release MAJOR.MINOR" in a tool's text about its version.
 fn release(text: &str) -> Option<(u32, u32)> {
     let (_, after) = text.split_once("release ")?;
     let mut numbers = after.split(|c: char| !c.is_ascii_digit()).map_while(|word| word.parse().ok());
@@ -109,12 +109,12 @@ fn toolkit_nvrtc() -> Option<PathBuf> {
     folders.map(|folder| folder.join("libnvrtc.so")).find(|file| file.is_file())
 }
 
-/// The library's file behind its symbolic links carries the whole version in its name.
+/// Whether a library has the pinned version: the file behind its symbolic links has the whole version in its name.
 fn is_pinned_version(library: &Path) -> bool {
     library.canonicalize().is_ok_and(|file| workspace::name(&file).ends_with(PINNED_VERSION))
 }
 
-/// The pinned NVRTC: from `target/` if it is there, else fetched, its hash verified by pip.
+/// The pinned NVRTC, fetched unless it is in `target/`. pip verifies its hash.
 fn pinned_nvrtc() -> Result<PathBuf, Error> {
     let folder = workspace::target().join("nvrtc").join(PINNED_VERSION);
     let library = folder.join("nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
@@ -138,7 +138,7 @@ fn pinned_nvrtc() -> Result<PathBuf, Error> {
     for wheel in workspace::files(&scratch, "whl")? {
         run(Command::new("python3").args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(&unpacked))?;
     }
-    // Renaming publishes it whole or not at all. Another build may have been faster: then its copy is the one.
+    // Renaming publishes the whole folder at once. If another build was faster, its copy is used.
     if let Err(source) = std::fs::rename(&unpacked, &folder)
         && !library.is_file()
     {

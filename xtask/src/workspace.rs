@@ -1,18 +1,18 @@
-//! Where things are in the repository.
+//! The places of files in the repository.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, FileContext};
 
-/// The folder of the repository: the one that `cargo xtask` was called in. Where it was compiled may be another checkout,
-/// with which it shares its target folder.
+/// The folder of the repository in which `cargo xtask` was called. This program may have been compiled in another checkout
+/// that shares its target folder.
 pub(crate) fn root() -> PathBuf {
     let package =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or(env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     package.parent().expect("xtask is a folder of the repository").to_owned()
 }
 
-/// The folder that cargo builds into.
+/// The folder into which cargo builds.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => root().join(folder),

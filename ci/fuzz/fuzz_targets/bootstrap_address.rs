@@ -1,4 +1,4 @@
-//! Addresses as users write them.
+//! Addresses in the form in which users write them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

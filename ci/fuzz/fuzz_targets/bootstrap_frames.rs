@@ -1,4 +1,4 @@
-//! Everything that comes over a connection: of a stranger, of one that answers us, and of a member.
+//! Everything that comes over a connection: from a stranger, from one that answers us, and from a member.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     fuzzing::member(data);
     fuzzing::table(data);
     fuzzing::collective_message(data);
-    // Behind a good header the fuzzer gets to the payloads sooner.
+    // With a valid header the fuzzer reaches the payloads sooner.
     if let Some((kind, payload)) = data.split_first() {
         let frame = fuzzing::frame_of(*kind, payload);
         fuzzing::stranger(&frame);

@@ -1,4 +1,4 @@
-//! What goes over the Unix socket, and the parts of endpoints and regions that travel to peers.
+//! The messages of the Unix socket, and the parts of endpoints and regions that are sent to peers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +6,7 @@ use mscclpp_cuda_ipc::fuzzing;
 
 fuzz_target!(|data: &[u8]| {
     fuzzing::parse_everything(data);
-    // Behind a good beginning the fuzzer gets to the rest sooner.
+    // With a valid beginning the fuzzer reaches the rest sooner.
     for beginning in [&b"MSCI\x01"[..], b"\x01"] {
         fuzzing::parse_everything(&[beginning, data].concat());
     }

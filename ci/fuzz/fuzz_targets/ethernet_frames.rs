@@ -1,4 +1,4 @@
-//! Everything that comes over a connection that carries data: of a stranger, and of a member.
+//! Everything that comes over a data connection: from a stranger, and from a member.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

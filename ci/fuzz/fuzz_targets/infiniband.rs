@@ -1,4 +1,4 @@
-//! The parts of endpoints and regions that travel to peers, what the ends of a queue tell each other, and complaints.
+//! The parts of endpoints and regions that are sent to peers, the messages between the ends of a queue, and complaints.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,6 +6,6 @@ use mscclpp_ib::fuzzing;
 
 fuzz_target!(|data: &[u8]| {
     fuzzing::parse_everything(data);
-    // Behind a good beginning the fuzzer gets to the rest sooner.
+    // With a valid beginning the fuzzer reaches the rest sooner.
     fuzzing::parse_everything(&[&b"MSIB\x04\0\0\0"[..], data].concat());
 });

@@ -1,4 +1,4 @@
-//! Addresses, handshakes, and what is said on links.
+//! Addresses, handshakes, and the messages on links.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,13 +1,13 @@
-//! What the targets of mscclpp-core share: how input becomes bytes to read, and what must hold of the answer.
+//! The check that the targets of mscclpp-core share: it makes bytes to read from the input, and checks the result.
 
 #![forbid(unsafe_code)]
 
 use mscclpp_core::Error;
 
-/// Reads the input as it is, and as the content of an envelope of that kind, which the fuzzer would need long to find.
+/// Reads the input as it is, and as the content of an envelope of that kind, which the fuzzer would take long to find.
 ///
 /// # Panics
-/// If an error is of a sort other than `Malformed`, or if what was read is not what was there.
+/// If the error is not `Malformed`, or if the value that was read serializes to other bytes.
 pub fn check(input: &[u8], kind: u16, read: impl Fn(&[u8]) -> Result<Vec<u8>, Error>) {
     let envelope = [
         b"MSCP".as_slice(),

@@ -1,6 +1,6 @@
-//! RDMA by bare verbs: work requests posted and completions taken by the functions of the verbs library, as a program
-//! would that does not use this library. The library's figures are compared with these, so the code here does only what
-//! the work needs. Both set up their queue pairs in the same way, by the same code.
+//! RDMA by bare verbs: work requests are posted and completions taken by the functions of the verbs library, as by a program
+//! that does not use this library. The library's figures are compared with these, so the code here does only what the work
+//! needs. The same code sets up the queue pairs of both.
 
 use std::{io, ptr};
 
@@ -9,29 +9,29 @@ use mscclpp_verbs_sys as sys;
 
 use crate::{Result, ranks::Ranks};
 
-/// How many bytes a request carries itself.
+/// The most bytes that a request carries itself.
 const INLINE: u32 = 64;
 
-/// Memory that a device may read and write, and others through it.
+/// Memory that a device, and through it the peer, may read and write.
 pub(crate) struct Registered {
     start: u64,
     len: u64,
     keys: BareMemory,
 }
 
-/// This side's end of a reliable connection between the two ranks, and the peer's memory behind it.
+/// This side's end of a reliable connection between the two ranks, and the memories of both.
 pub(crate) struct QueuePair {
-    // It goes before the memory that it uses.
+    // The queue pair is dropped before the memory that it uses.
     qp: BareQueuePair,
     mine: Registered,
-    /// Address and key of the memory that this side may write to.
+    /// The address and key of the peer's memory, to which this side may write.
     peer: (u64, u32),
-    /// How many requests were posted, and have completed.
+    /// The numbers of requests that were posted, and that have completed.
     posted: u64,
     completed: u64,
 }
 
-/// One work request. Offsets are in the memory of either side that the queue pair is between.
+/// One work request. Offsets are in this side's memory or in the peer's.
 #[derive(Clone, Copy)]
 pub(crate) enum Request {
     Write {
@@ -40,7 +40,7 @@ pub(crate) enum Request {
         len: u32,
         immediate: Option<u32>,
     },
-    /// Adds 1 to the peer's word at `to`. What was there goes to the word at `old`.
+    /// Adds 1 to the peer's word at `to`, and stores the former value in the word at `old`.
     AddOne {
         to: u64,
         old: u64,
@@ -48,17 +48,17 @@ pub(crate) enum Request {
 }
 
 impl Registered {
-    /// Registers `len` bytes from `start`. With `relaxed`, data may pass data on its way there.
+    /// Registers `len` bytes from `start`. With `relaxed`, later data may overtake earlier data.
     ///
     /// # Safety
-    /// It must be memory that stays, and is accessed with atomics alone.
+    /// The memory must stay valid, and be accessed with atomics alone.
     pub(crate) unsafe fn new(device: &BareDevice, start: *const (), len: u64, relaxed: bool) -> Result<Self> {
         let start = start.expose_provenance() as u64;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the same promise.
         Ok(Self { start, len, keys: unsafe { device.register(start, len, relaxed)? } })
     }
 
-    /// Where `len` bytes from `offset` are.
+    /// The local address of `len` bytes at `offset`.
     fn place(&self, offset: u64, len: u32) -> sys::ibv_sge {
         assert!(offset + u64::from(len) <= self.len, "{len} bytes at {offset} of {}", self.len);
         sys::ibv_sge { addr: self.start + offset, length: len, lkey: self.keys.local_key() }
@@ -66,8 +66,8 @@ impl Registered {
 }
 
 impl QueuePair {
-    /// Connects the ranks, which do this at the same time. `mine` is what the peer may write to and what is sent from.
-    /// Receives are always posted, as many as there may be.
+    /// Connects the two ranks, which call this at the same time. The peer may write to `mine`, and requests send from it.
+    /// Receives are always posted, as many as `receives`.
     pub(crate) fn connect(
         device: &BareDevice,
         ranks: &Ranks,
@@ -83,12 +83,12 @@ impl QueuePair {
             this.post_receive()?;
         }
         this.qp.connect(path)?;
-        // Nobody sends before the other can receive.
+        // No rank sends before the other can receive.
         ranks.meet()?;
         Ok(this)
     }
 
-    /// Posts the requests by one call, the last of them signalled if `signalled`. There must be room.
+    /// Posts the requests in one call; the last is signalled if `signalled`. The queue must have room for them.
     pub(crate) fn post<const N: usize>(&mut self, requests: [Request; N], signalled: bool) -> Result<()> {
         let mut sges = requests.map(|request| match request {
             Request::Write { from, len, .. } => self.mine.place(from, len),
@@ -133,17 +133,17 @@ impl QueuePair {
         }
         let mut bad = ptr::null_mut();
         let (verbs, qp, _) = self.qp.raw();
-        // SAFETY: the chain ends with a null pointer, and is read during the call alone. What it names is registered memory
-        // that stays.
+        // SAFETY: the chain ends with a null pointer, and is read during the call alone. Its addresses are in registered memory
+        // that stays valid.
         check("ibv_post_send", unsafe { verbs.post_send(qp, first, &raw mut bad) })
     }
 
-    /// How many requests have not completed, as far as is known.
+    /// The number of requests that are not known to have completed.
     pub(crate) fn under_way(&self) -> u32 {
         (self.posted - self.completed) as u32
     }
 
-    /// Takes completions of requests that were signalled: those before them have completed too.
+    /// Takes completions of signalled requests, which show that the requests before them have completed too.
     pub(crate) fn reap(&mut self) -> Result<()> {
         let mut taken = [sys::ibv_wc::default(); 16];
         for completion in self.poll(0, &mut taken)? {
@@ -152,7 +152,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The number that came with data, if some has come. Its receive is posted again.
+    /// The immediate number that came with data, if some has come. Its receive is posted again.
     pub(crate) fn take_immediate(&mut self) -> Result<Option<u32>> {
         let mut taken = [sys::ibv_wc::default()];
         let Some(completion) = self.poll(1, &mut taken)?.next() else { return Ok(None) };
@@ -162,14 +162,14 @@ impl QueuePair {
         Ok(Some(number))
     }
 
-    /// Takes completions of what was sent (0) or received (1).
+    /// Takes completions of sends (0) or receives (1).
     fn poll<'w>(
         &self,
         of: usize,
         taken: &'w mut [sys::ibv_wc],
     ) -> Result<impl Iterator<Item = &'w sys::ibv_wc> + use<'w>> {
         let (verbs, _, queues) = self.qp.raw();
-        // SAFETY: the queue is there, with room for as many as it is told.
+        // SAFETY: the queue lives, and `taken` has room for the given number.
         let count = unsafe { verbs.poll_cq(queues[of], taken.len() as i32, taken.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
         let taken = &taken[..count];
@@ -179,21 +179,21 @@ impl QueuePair {
         }
     }
 
-    /// A receive takes no data: writes with a number need one.
+    /// Posts a receive without memory, which each write with an immediate number consumes.
     fn post_receive(&self) -> Result<()> {
         let mut wr = sys::ibv_recv_wr::default();
         let mut bad = ptr::null_mut();
         let (verbs, qp, _) = self.qp.raw();
-        // SAFETY: the queue pair is there; the request is read during the call alone, and names no memory.
+        // SAFETY: the queue pair lives; the request is read during the call alone, and names no memory.
         check("ibv_post_recv", unsafe { verbs.post_recv(qp, &raw mut wr, &raw mut bad) })
     }
 }
 
-/// What a call of the library says: 0, or an errno.
+/// Converts the result of a call of the library, 0 or an errno.
 fn check(call: &str, errno: i32) -> Result<()> {
     match errno {
         0 => Ok(()),
-        // Some providers leave the number elsewhere.
+        // Some providers return -1 and set errno.
         -1 => Err(format!("{call}: {}", io::Error::last_os_error()).into()),
         errno => Err(format!("{call}: {}", io::Error::from_raw_os_error(errno.abs())).into()),
     }

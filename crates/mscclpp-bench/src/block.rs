@@ -1,4 +1,4 @@
-//! The one block of a kernel that plays a ping-pong, on each side. It compares every element of every message.
+//! The single block of a ping-pong's kernel on each side. It compares every element of every message.
 
 use clap::Args;
 use mscclpp::prelude::*;
@@ -17,7 +17,7 @@ pub(crate) struct BlockOnDevice<'a> {
     pair: &'a Pair,
     threads: u32,
     mismatches: DeviceBuffer,
-    /// Of one element, between two GPUs, by 1024 threads.
+    /// The known times of one element, between two GPUs, with 1024 threads.
     known: Known,
 }
 
@@ -34,20 +34,20 @@ impl BlockOnDevice<'_> {
         LaunchConfig::linear(1, self.threads)
     }
 
-    /// Where the kernel counts elements that are wrong, from 0 on: eight bytes of device memory.
+    /// The address of the kernel's count of wrong elements, set to 0: eight bytes of device memory.
     pub(crate) fn mismatches(&self) -> Result<DevicePtr> {
         self.mismatches.fill(0, 8, 0)?;
         Ok(self.mismatches.ptr())
     }
 
-    /// Whether the kernels of both sides have found no element wrong.
+    /// Whether neither side's kernel has found a wrong element.
     pub(crate) fn found_all_right(&self) -> Result<bool> {
         let mut wrong = [0; 8];
         self.mismatches.read(0, &mut wrong)?;
         self.pair.ranks.all(wrong == [0; 8])
     }
 
-    /// Messages of so many bytes, back and forth.
+    /// The subject of a ping-pong with messages of `bytes` bytes.
     pub(crate) fn subject(
         &self,
         workload: &'static str,

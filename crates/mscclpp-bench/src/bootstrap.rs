@@ -1,4 +1,4 @@
-//! `bootstrap`: how long a job takes to form, and what it costs. Ranks are threads of this process.
+//! `bootstrap`: how long a job takes to form, and how many resources it takes. Ranks are threads of this process.
 
 use std::{
     fs,
@@ -28,13 +28,13 @@ pub(crate) struct Options {
     /// Numbers of ranks, one row for each.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1024], value_parser = parse_ranks)]
     ranks: Vec<usize>,
-    /// Jobs that count, after one that does not.
+    /// Jobs that are timed, after one that is not.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Counts what jobs of these sizes cost instead, in a network that is played: no socket is opened.
+    /// Computes, instead, what jobs of these sizes cost in a simulated network: no socket is opened.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     simulate: Vec<usize>,
-    /// How long each way between two ranks takes there, in microseconds. Nothing else takes time.
+    /// The latency between two ranks of the simulated network, in microseconds. Nothing else takes time there.
     #[arg(long, default_value_t = 20, requires = "simulate", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     latency_us: u64,
 }
@@ -86,11 +86,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(Report::new(Machine::of(&[], "TCP"), rows, notes))
 }
 
-/// What is counted, and not measured.
+/// Computes the costs of jobs in a simulated network.
 fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
     let mut rows = Vec::new();
     let mut notes = vec![format!(
-        "seconds in a played network: each way between two ranks takes {latency:?}, and nothing else takes time"
+        "seconds in a simulated network: each way between two ranks takes {latency:?}, and nothing else takes time"
     )];
     for &n in sizes {
         let costs = simulation::cost(n, latency)?;
@@ -109,14 +109,14 @@ fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
             rows.push(Row { unit: Unit::Seconds, ..row.with(times, (None, None)) });
         }
     }
-    Ok(Report::new(Machine::of(&[], "played network"), rows, notes))
+    Ok(Report::new(Machine::of(&[], "simulated network"), rows, notes))
 }
 
-/// A phase's name, and its time, of the times at which phases ended.
+/// A phase: its name, and its time as a function of the times at which the three phases ended.
 type Phase = (&'static str, fn([Duration; 3]) -> Duration);
 
 struct Job {
-    /// When it had formed, gathered and met on the last rank, from its start on.
+    /// The times from the job's start until the last rank had formed, gathered and met.
     ends: [Duration; 3],
     ok: bool,
     cost: String,
@@ -130,7 +130,7 @@ fn job(n: usize) -> Result<Job> {
     let rank = |rank: usize| -> Result<([Duration; 3], bool)> {
         let bootstrap = TcpBootstrap::new(rank, n, id, TIMEOUT);
         let at_formed = started.elapsed();
-        // Also by those that failed: nobody may wait here for ever.
+        // Ranks that failed wait here too, because the others would wait for them for ever.
         formed.wait();
         counted.wait();
         let bootstrap = bootstrap?;
@@ -149,7 +149,7 @@ fn job(n: usize) -> Result<Job> {
             let started = thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || rank(number));
             match started {
                 Ok(thread) => threads.push(thread),
-                // The others wait for this one: no error could be reported past them.
+                // The other ranks wait for this one, so an error could not be returned.
                 Err(error) => {
                     eprintln!("error: starting the thread of rank {number}: {error}");
                     std::process::exit(1);
@@ -173,7 +173,7 @@ fn job(n: usize) -> Result<Job> {
     })
 }
 
-/// Of this rank, and different for each.
+/// The message of a rank, which differs from those of the others.
 fn message(rank: usize) -> Vec<u8> {
     (0..MESSAGE).map(|i| (rank * 31 + i * 7) as u8).collect()
 }
@@ -200,7 +200,7 @@ impl Use {
         }
     }
 
-    /// Each rank's own thread, made by this program, does not count.
+    /// The use of each rank. The rank's own thread, which this program started, is not counted.
     fn per_rank(&self, during: &Self, n: usize) -> String {
         let each = |now: usize, before: usize| now.saturating_sub(before) as f64 / n as f64;
         format!(
@@ -212,7 +212,7 @@ impl Use {
     }
 }
 
-/// As many descriptors as the system allows; a job that needs more fails and says so.
+/// Raises the limit on descriptors to the system's maximum. A job that needs more fails with an error.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -1,29 +1,29 @@
-//! What a rank was started with: as text that two ranks compare, and as words with which it can be started again.
+//! The arguments of a rank: as text that two ranks compare, and as words with which the workload can be started again.
 
 use clap::{Arg, ArgMatches, Command, CommandFactory, ValueEnum, parser::ValueSource};
 
 use crate::{Arguments, help};
 
-/// Options that are each rank's own. Of those with a value for each rank, a rank started by hand uses only its own value.
+/// Options that differ between the ranks. Of those with a value for each rank, a rank started by hand uses only its own.
 const OWN: [&str; 6] = ["rank", "address", "gpu", "devices", "transports", "json"];
-/// Options without which the same is measured.
+/// Options that do not change what is measured.
 const OF_THE_OUTPUT: [&str; 2] = ["json", "peer"];
-/// What measures nothing by itself.
+/// Subcommands that measure nothing by themselves.
 const NO_WORKLOADS: [&str; 3] = ["doctor", "plot", "hold"];
 
-/// The workload and its options, in the order in which the program declares them. What is each rank's own is left out, and
-/// so is what says no more than the default.
+/// The workload and its options, in the order in which the program declares them. Options that differ between the ranks
+/// are left out, and so are options that have their default.
 pub(crate) fn text(program: &Command, matches: &ArgMatches) -> String {
     words(program, matches, &OWN).join(" ")
 }
 
-/// What this process was called with, as the words of a call that measures the same.
+/// The arguments of this process, as the words of a call that measures the same.
 pub(crate) fn arguments() -> Vec<String> {
     let program = help::complete(Arguments::command());
     words(&program, &program.clone().get_matches(), &OF_THE_OUTPUT)
 }
 
-/// Says why `words` are no call of a workload that could be made again.
+/// Fails with the reason if `words` are not a call of a workload that could be repeated.
 pub(crate) fn require_repeatable(words: &[String]) -> Result<(), String> {
     let call = words.join(" ");
     let program = help::complete(Arguments::command());
@@ -44,7 +44,7 @@ pub(crate) fn require_repeatable(words: &[String]) -> Result<(), String> {
     of_a_rank.map_or(Ok(()), |option| Err(format!("{call:?}: --{option} has no place in a file")))
 }
 
-/// The workload and the options that were given, but for those left out and those that say no more than the default.
+/// The workload and its options, except those in `left_out` and those that have their default.
 fn words(program: &Command, matches: &ArgMatches, left_out: &[&str]) -> Vec<String> {
     let Some((workload, matches)) = matches.subcommand() else { return Vec::new() };
     let known = program.find_subcommand(workload).into_iter().flat_map(Command::get_arguments);
@@ -53,12 +53,12 @@ fn words(program: &Command, matches: &ArgMatches, left_out: &[&str]) -> Vec<Stri
     [workload.to_owned()].into_iter().chain(given).collect()
 }
 
-/// A value as the command line has it.
+/// A value as it is written on the command line.
 pub(crate) fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// An option with its values; nothing if it was not given, or has its default.
+/// An option with its values; empty if it was not given, or has its default.
 fn given(option: &Arg, matches: &ArgMatches) -> Vec<String> {
     let id = option.get_id().as_str();
     if matches.value_source(id) != Some(ValueSource::CommandLine) {
@@ -120,7 +120,7 @@ mod tests {
             let matches = program.clone().try_get_matches_from(all).expect("arguments that are right");
             words(&program, &matches, &OF_THE_OUTPUT)
         };
-        // A default of its own.
+        // This workload has another default of `--repeats`.
         let tune = kept("tune --repeats 7 --json x.json --devices 1 0 --kinds all-gather,all-reduce");
         assert_eq!(
             tune,

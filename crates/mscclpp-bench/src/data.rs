@@ -4,26 +4,26 @@ use mscclpp::DeviceBuffer;
 
 use crate::Result;
 
-/// What a destination is filled with before data arrives.
+/// The byte with which a destination is filled before data arrives.
 const POISON: u8 = 0xa5;
-/// Bytes on both sides of a destination that must stay as they are.
+/// The number of bytes on both sides of a destination that must not change.
 pub(crate) const GUARD: u64 = 256;
-/// Bytes that are read back at a time.
+/// The number of bytes that are read back at a time.
 const CHUNK: usize = 16 << 20;
 
-/// A number that no other run has.
+/// A random seed, so that runs have different data.
 pub(crate) fn fresh_seed() -> u64 {
     fastrand::u64(..)
 }
 
-/// The bytes of a seed.
+/// The random bytes that a seed gives.
 pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// Memory that data goes out of or into.
+/// Memory from which or to which data is moved.
 pub(crate) trait Memory {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
@@ -44,25 +44,25 @@ impl Memory for DeviceBuffer {
     }
 }
 
-/// A place in a memory where data is to arrive, with [`GUARD`] bytes on both sides of it.
+/// A place in a memory at which data is to arrive, with [`GUARD`] bytes on both sides of it.
 pub(crate) struct Destination<'a> {
     pub(crate) memory: &'a dyn Memory,
     pub(crate) offset: u64,
 }
 
 impl Destination<'_> {
-    /// Fills the place of `len` bytes and its guards with what the data is not.
+    /// Fills the place of `len` bytes and its guards with a pattern that the data does not have.
     pub(crate) fn poison(&self, len: u64) -> Result<()> {
         self.memory.fill(self.offset - GUARD, len + 2 * GUARD, POISON)
     }
 
-    /// Whether `expected` is there, and the guards are as they were.
+    /// Whether `expected` is in the place, and the guards have not changed.
     pub(crate) fn holds(&self, expected: &[u8]) -> Result<bool> {
         self.holds_like(expected, |found, expected| found == expected)
     }
 
-    /// As [`Self::holds`], where `like` says whether the bytes found may stand for those expected. It is asked piece by
-    /// piece, each of whole numbers.
+    /// Whether the place has bytes that are equivalent to `expected` according to `like`, and the guards have not changed.
+    /// `like` is called for one chunk after the other, each of whole numbers.
     pub(crate) fn holds_like(&self, expected: &[u8], like: impl Fn(&[u8], &[u8]) -> bool) -> Result<bool> {
         let mut chunk = vec![0; CHUNK.min(expected.len())];
         for (n, expected) in expected.chunks(CHUNK).enumerate() {

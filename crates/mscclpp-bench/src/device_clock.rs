@@ -22,7 +22,7 @@ impl DeviceClock {
         &self.stream
     }
 
-    /// Submits what `submit` does to the stream, to be timed.
+    /// Submits work by `submit`, between the two events.
     pub(crate) fn start<E: From<GpuError>>(
         &self,
         submit: impl FnOnce(&Stream) -> Result<(), E>,
@@ -42,17 +42,17 @@ impl DeviceClock {
         self.wait_for(LIMIT)
     }
 
-    /// As [`Self::wait`], for `limit`.
+    /// Waits for the work, for `limit`.
     pub(crate) fn wait_for(&self, limit: Duration) -> Result<(), GpuError> {
         self.stream.synchronize_timeout(limit)
     }
 
-    /// What it took, in microseconds.
+    /// The time of the work in microseconds.
     pub(crate) fn elapsed_us(&self) -> Result<f64, GpuError> {
         Ok(f64::from(self.end.elapsed_ms(&self.start)?) * 1e3)
     }
 
-    /// Whether something submitted may still run.
+    /// Whether submitted work may still be running.
     pub(crate) fn is_busy(&self) -> bool {
         !matches!(self.stream.query(), Ok(true))
     }

@@ -1,4 +1,4 @@
-//! The Ethernet settings of the command line.
+//! The command line options for Ethernet.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use mscclpp::{CudaIpc, Ethernet, prelude::*};
 
 use crate::sizes;
 
-/// Settings of the provider; what is not given stays at the library's default.
+/// Settings of the provider. Those that are not given keep the library's defaults.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Tuning {
-    /// Over Ethernet: the size of the pieces of pinned memory through which device memory travels, and how many pieces
-    /// a queue has at each end [default: the library's].
+    /// Over Ethernet: the size of the chunks of pinned memory through which device memory travels, and the number of chunks
+    /// that a queue has at each end [default: the library's].
     #[arg(long, value_name = "SIZE,COUNT", value_parser = parse_staging)]
     staging: Option<Staging>,
-    /// Over Ethernet: how long threads look for more work before they sleep [default: the library's].
+    /// Over Ethernet: the time for which threads poll for more work before they sleep, in microseconds [default: the library's].
     #[arg(long, value_name = "US")]
     busy_poll: Option<u64>,
     /// Over Ethernet: send checksums of the data.
@@ -30,12 +30,12 @@ struct Staging {
 
 fn parse_staging(text: &str) -> Result<Staging, String> {
     let (bytes, count) = text.split_once(',').ok_or("a size and a number, as in 1M,4")?;
-    let count = count.parse().map_err(|_| format!("{count} is no number of pieces"))?;
+    let count = count.parse().map_err(|_| format!("{count} is not a number of chunks"))?;
     Ok(Staging { bytes: sizes::parse_bytes(bytes)?, count })
 }
 
 impl Tuning {
-    /// With all transports, Ethernet set up like this.
+    /// A context with all transports, of which Ethernet has these settings.
     pub(crate) fn context(&self, platform: Platform) -> Context {
         let mut ethernet = Ethernet::builder().checksums(self.checksums);
         if let Some(Staging { bytes, count }) = self.staging {

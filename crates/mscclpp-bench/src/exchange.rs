@@ -10,20 +10,20 @@ use crate::{
     stopwatch::Stopwatch,
 };
 
-/// The first bytes of this side's memory are sent; the peer's data is to arrive behind them.
+/// The memories and channels of this side. The first bytes of its memory are sent; the peer's data arrives behind them.
 pub(crate) struct Exchange<'a> {
-    // Declared first: when it is dropped, it waits for the kernels that use the rest.
+    // The stopwatch is declared first: when it is dropped, it waits for the kernels that use the rest.
     pub(crate) stopwatch: Stopwatch<'a>,
     channels: Vec<MemoryChannel>,
     memory: DeviceBuffer,
-    /// Where packets arrive.
+    /// The memory in which packets arrive.
     scratch: Option<DeviceBuffer>,
     incoming: u64,
 }
 
 impl<'a> Exchange<'a> {
-    /// For messages of up to `largest` bytes, as packets of up to `packets` bytes if that is not 0, over so many
-    /// channels that have this in common.
+    /// Makes an exchange for messages of up to `largest` bytes, as packets of up to `packets` bytes if that is not 0, over
+    /// `channels` channels that share the memory.
     pub(crate) fn new(pair: &'a Pair, largest: u64, packets: u64, channels: u32) -> Result<Self> {
         const PAGE: u64 = 4096;
         let incoming = largest.next_multiple_of(PAGE) + PAGE;
@@ -45,12 +45,12 @@ impl<'a> Exchange<'a> {
         Ok(Self { stopwatch: Stopwatch::new(pair, semaphores)?, channels, memory, scratch, incoming })
     }
 
-    /// Not empty.
+    /// The channels, of which there is at least one.
     pub(crate) fn channels(&self) -> &[MemoryChannel] {
         &self.channels
     }
 
-    /// Where the peer's data goes, in bytes from the start of this side's memory.
+    /// The offset of the peer's data in this side's memory, in bytes.
     pub(crate) fn incoming(&self) -> u64 {
         self.incoming
     }
@@ -60,9 +60,9 @@ impl<'a> Exchange<'a> {
         Arrival { stopwatch: &self.stopwatch, destination }
     }
 
-    /// What is sent from now on. Packets of earlier messages are gone.
+    /// Loads the data that is sent from now on, and clears the packets of earlier messages.
     ///
-    /// Nobody sends before the other side's kernel has begun, so that this can be done while the other is still at it.
+    /// No side sends before the other side's kernel has begun, so the other side may still be loading.
     pub(crate) fn load(&self, data: &[u8]) -> Result<()> {
         self.memory.write(0, data)?;
         if let Some(scratch) = &self.scratch {

@@ -21,13 +21,13 @@ pub(crate) struct Options {
     /// simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// Launches before the ones that count.
+    /// Launches that are not counted, before the ones that are.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
     /// Launches that count.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// How many triggers the FIFO holds, a power of two from 2 to 4096.
+    /// The number of triggers that the FIFO holds, a power of two from 2 to 4096.
     #[arg(long, value_name = "TRIGGERS", default_value_t = Fifo::DEFAULT_SIZE)]
     fifo_size: u64,
     #[command(flatten)]
@@ -42,7 +42,7 @@ impl Pushing {
         }
     }
 
-    /// By default.
+    /// The default number of triggers of a thread.
     fn per_thread(self, platform: Platform, threads: u32) -> u32 {
         match (platform, self) {
             (Platform::Sim, _) => 20,
@@ -51,11 +51,11 @@ impl Pushing {
         }
     }
 
-    /// Baseline and goal in microseconds. The baseline was published for the reference.
+    /// The baseline and the goal in microseconds. The baseline was published for the reference.
     fn known(self, threads: u32) -> Known {
         match self {
             Self::AndSync if threads == 1 => (Some(2.0), Some(1.9)),
-            // 8 million a second, which one thread's stores alone do not reach.
+            // This is 8 million triggers a second, which one thread's stores alone do not reach.
             Self::Pipelined if threads > 1 => (None, Some(0.125)),
             _ => (None, None),
         }
@@ -102,7 +102,7 @@ fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, 
     let mut times = Vec::new();
     for _ in 0..options.warmup + options.repeats {
         progress.step(&format!("fifo {} {threads} threads", pushing.name()));
-        // What was wrong once stays so.
+        // An error in the pushed triggers stays, so there is no need to go on.
         match pushers.launch()? {
             Some(us) => times.push(us / of_a_time),
             None => break,

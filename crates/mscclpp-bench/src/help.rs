@@ -44,7 +44,7 @@ const OWN: [Own; 15] = [
     ("ib-bw", ["64K", "64K, or --begin", "2", "as many as 1 GiB takes, at most 5000"]),
 ];
 
-/// Printed below the help of the program and of each workload.
+/// The columns of the table, which are printed below the help of the program and of each workload.
 pub(crate) const COLUMNS: &str = "\
 Columns:
   platform  cuda; sim: devices simulated on the CPU; cpu: no device involved
@@ -71,7 +71,7 @@ Columns:
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1;
             NCCL FAILED if only NCCL's results were";
 
-/// `command` with the columns in the help of each workload, and its own defaults.
+/// Adds to `command` the columns in the help of each workload, and the workload's own defaults.
 pub(crate) fn complete(command: Command) -> Command {
     let mut command = command.mut_subcommands(|it| match it.get_name() {
         "doctor" | "plot" | "hold" => it,
@@ -83,7 +83,7 @@ pub(crate) fn complete(command: Command) -> Command {
             own.fold(workload, |it, (option, default)| it.mut_arg(option, |it| with_default(it, default)))
         });
     }
-    // So many are measured that the best of them need few repeats.
+    // So many candidates are measured that the best of them need few repeats.
     let command = command.mut_subcommand("tune", |it| it.mut_arg("repeats", |it| it.default_value("3")));
     command.mut_subcommand("ib-lat", |it| it.mut_arg("iters", |it| with_default(it, "1000")))
 }

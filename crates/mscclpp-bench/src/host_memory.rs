@@ -1,4 +1,4 @@
-//! Memory of this process from which, or into which, the peer's data goes.
+//! Memory of this process from which the peer's data is sent, or into which it arrives.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -6,8 +6,8 @@ use mscclpp::prelude::*;
 
 use crate::{Result, data::Memory, ranks::Ranks};
 
-/// Accessed only through atomics, because the transport's threads write to it at any time. It is never freed, so that
-/// they write to nothing else even after an error.
+/// Host memory that is accessed only through atomics, because the transport's threads write to it at any time. It is never
+/// freed, so that these threads write to no other memory even after an error.
 pub(crate) struct HostMemory {
     bytes: &'static [AtomicU8],
 }
@@ -20,7 +20,7 @@ impl HostMemory {
 
     pub(crate) fn register(&self, ranks: &Ranks, transport: Transport) -> Result<RegisteredMemory> {
         let (start, len) = (DevicePtr::from_ptr(self.bytes.as_ptr()), self.bytes.len() as u64);
-        // SAFETY: memory that stays, and that nobody here accesses but with atomics.
+        // SAFETY: the memory is never freed, and this process accesses it with atomics alone.
         Ok(unsafe { ranks.comm.register_memory(start, len, transport)? })
     }
 

@@ -1,4 +1,4 @@
-//! The kernels of the benchmarks, in `cuda/kernels`; the links in this crate's folder `kernels` bring them into its package.
+//! The kernels of the benchmarks, in `cuda/kernels`; symbolic links in this crate's folder `kernels` add them to its package.
 //! The kernel of `signal-pingpong` is the library's own.
 
 use mscclpp::KernelSource;

@@ -1,4 +1,4 @@
-//! `launches`: what a launch costs the thread that makes it, beside the driver's own call.
+//! `launches`: the time that a launch takes on the thread that makes it, compared with the driver's own call.
 
 use std::{ffi::c_void, ptr, time::Instant};
 
@@ -18,17 +18,17 @@ pub(crate) struct Options {
     /// Launches that are timed together: fewer than a GPU's queue holds.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
     iters: u32,
-    /// Measurements before the ones that count.
+    /// Measurements that are not counted, before the ones that are.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
-    /// How many measurements are taken.
+    /// The number of measurements.
     #[arg(long, default_value_t = 51, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     #[command(flatten)]
     on: OneDevice,
 }
 
-/// Adds `by` to the word. Its PTX is loaded twice: by the library, and with the driver's own calls.
+/// A kernel that adds `by` to the word. Its PTX is loaded twice: by the library, and with the driver's own calls.
 const COUNT: KernelSource<'static> = KernelSource::new("count.cu", SOURCE).with_ptx(&[(80, PTX)]);
 const SOURCE: &str = "extern \"C\" __global__ void count(unsigned long long* word, void* unused, unsigned int by) \
                       { *word += by; }";
@@ -53,25 +53,25 @@ const PTX: &str = "
 
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 
-/// How a launch is made.
+/// The way in which a launch is made.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
-    /// `cuLaunchKernel`, and nothing else.
+    /// The driver's call `cuLaunchKernel` alone.
     Bare,
-    /// Two addresses and a number.
+    /// The library's launch with two addresses and a number as arguments.
     Values,
-    /// The same, as buffers that the launch keeps.
+    /// The library's launch with the same arguments, as buffers that the launch keeps.
     Objects,
 }
 
-/// On whose stream; the driver made that of others, whose handle is given for each launch.
+/// The owner of the stream. The driver makes other code's stream, whose handle is given to the library at each launch.
 #[derive(Clone, Copy, PartialEq)]
 enum Whose {
     Ours,
     Others,
 }
 
-/// Variants, and whether the launches are captured, by whoever has the stream.
+/// The variants: name, way, owner of the stream, and whether the stream's owner captures the launches.
 const ROWS: [(&str, How, Whose, bool); 9] = [
     ("bare cuLaunchKernel", How::Bare, Whose::Others, false),
     ("values, own stream", How::Values, Whose::Ours, false),
@@ -84,7 +84,7 @@ const ROWS: [(&str, How, Whose, bool); 9] = [
     ("objects, capture of others", How::Objects, Whose::Others, true),
 ];
 
-/// How much more than the driver's own call a launch is to cost at most, in microseconds.
+/// The most microseconds that a launch may take beyond the driver's own call.
 const ABOVE: f64 = 0.5;
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
@@ -126,13 +126,13 @@ struct Launcher {
     gpu: Gpu,
     kernel: Kernel,
     word: DeviceBuffer,
-    /// What `values` does not keep.
+    /// The buffer that `values` names but does not keep.
     _unused: DeviceBuffer,
     stream: Stream,
     values: KernelArgs,
     objects: KernelArgs,
     theirs: Option<Theirs>,
-    /// How often the kernel was launched.
+    /// The number of launches of the kernel.
     launches: u64,
 }
 
@@ -160,7 +160,7 @@ impl Launcher {
         })
     }
 
-    /// Microseconds of so many launches. When it returns they are complete.
+    /// The microseconds that `launches` launches take. They are complete when this returns.
     fn time(&mut self, how: How, whose: Whose, is_captured: bool, launches: u32) -> Result<f64> {
         self.launches += u64::from(launches);
         let theirs = self.theirs.as_ref().filter(|_| whose == Whose::Others);
@@ -173,10 +173,10 @@ impl Launcher {
             None => {
                 self.stream.begin_capture()?;
                 let us = self.submit(how, None, launches);
-                // Also after an error: the stream is to be usable again.
+                // The capture ends even after an error, so that the stream can be used again.
                 let graph = self.stream.end_capture();
                 let (us, graph) = (us?, graph?);
-                // SAFETY: the arguments are objects.
+                // SAFETY: the arguments are objects, which the graph keeps.
                 unsafe { graph.launch(&self.stream)? };
                 self.stream.synchronize_timeout(LIMIT)?;
                 Ok(us)
@@ -197,7 +197,7 @@ impl Launcher {
             Some(theirs) if how == How::Bare => theirs.launch(self.word.ptr(), launches)?,
             Some(theirs) => {
                 for _ in 0..launches {
-                    // SAFETY: the stream and the buffers live until the work was waited for; the kernel's arguments.
+                    // SAFETY: the stream and the buffers live until the work is complete; these are the kernel's arguments.
                     unsafe {
                         let stream = Stream::from_raw(&self.gpu, theirs.stream)?;
                         self.kernel.launch(&stream, ONE, args)?;
@@ -206,7 +206,7 @@ impl Launcher {
             }
             None => {
                 for _ in 0..launches {
-                    // SAFETY: as above.
+                    // SAFETY: the buffers live until the work is complete; these are the kernel's arguments.
                     unsafe { self.kernel.launch(&self.stream, ONE, args)? };
                 }
             }
@@ -221,7 +221,7 @@ impl Launcher {
     }
 }
 
-/// What a program has that knows the driver alone. It lasts as long as the process.
+/// The objects of a program that uses the driver alone. They live as long as the process.
 struct Theirs {
     driver: &'static Driver,
     function: CUfunction,
@@ -249,7 +249,7 @@ impl Theirs {
             ok(loaded, "cuModuleLoadDataEx")?;
             let found = (driver.common.module_get_function.1)(&raw mut function, module, c"count".as_ptr());
             ok(found, "cuModuleGetFunction")?;
-            // Non-blocking, as those of PyTorch are.
+            // The stream is non-blocking, like those of PyTorch.
             ok((driver.common.stream_create.1)(&raw mut stream, 1), "cuStreamCreate")?;
         }
         Ok(Self { driver, function, stream: stream.cast() })
@@ -284,7 +284,7 @@ impl Theirs {
     fn run_captured(&self) -> Result<()> {
         let (driver, stream) = (self.driver, self.stream.cast());
         let (mut graph, mut executable) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the handles are valid for the writes; what is made is destroyed once.
+        // SAFETY: the handles are valid for the writes; each new object is destroyed once.
         unsafe {
             ok((driver.common.stream_end_capture.1)(stream, &raw mut graph), "cuStreamEndCapture")?;
             let made = (driver.common.graph_instantiate.1)(&raw mut executable, graph, 0);

@@ -4,25 +4,25 @@ use std::ops::Range;
 
 use mscclpp::{errors::GpuError, gpu::Graph, prelude::*};
 
-/// How many launches a graph holds.
+/// The number of launches in a graph.
 const OF_A_GRAPH: u32 = 1000;
 
-/// The same launch again and again: a graph of them, or replays of one.
+/// Repetitions of one launch: a graph of them, which is replayed.
 pub(crate) struct Launches<L> {
     graph: Graph,
-    /// How often the graph is launched.
+    /// The number of times that the graph is launched.
     replays: u32,
-    /// How many launches follow it.
+    /// The number of single launches after the graph's.
     rest: u32,
     launch: L,
 }
 
 impl<L: Fn(&Stream) -> Result<(), GpuError>> Launches<L> {
-    /// Of `rounds` times what `launch` submits.
+    /// Captures a graph for `rounds` repetitions of the launch that `launch` submits.
     pub(crate) fn capture(stream: &Stream, rounds: u32, launch: L) -> Result<Self, GpuError> {
         stream.begin_capture()?;
         let launched = (0..rounds.min(OF_A_GRAPH)).try_for_each(|_| launch(stream));
-        // Also after an error: the stream is to be usable again.
+        // The capture ends even after an error, so that the stream can be used again.
         let graph = stream.end_capture();
         let graph = launched.and(graph)?;
         let (replays, rest) =

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
-/// What a reader needs to know to judge a row.
+/// The facts about the machine that a reader needs to judge a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) platform: String,
@@ -18,18 +18,18 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
 }
 
-/// A device that a rank works on, as the other ranks are told of it.
+/// A device that a rank uses, as it is described to the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UsedDevice {
     pub(crate) platform: String,
     pub(crate) name: String,
     uuid: [u8; 16],
-    /// The host that it is in.
+    /// The id of the device's node.
     host: String,
 }
 
 impl UsedDevice {
-    /// This process's `gpu`.
+    /// Describes a device of this process.
     pub(crate) fn of(gpu: &Gpu) -> Result<Self> {
         let properties = gpu.properties();
         Ok(Self {
@@ -40,7 +40,7 @@ impl UsedDevice {
         })
     }
 
-    /// Whether both are the same.
+    /// Whether both are the same device.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.uuid == other.uuid && self.host == other.host
     }
@@ -51,7 +51,7 @@ impl UsedDevice {
 }
 
 impl Machine {
-    /// The platform and its devices, for people: `cuda, 2 x NVIDIA H200`.
+    /// A short text about the platform and its devices: `cuda, 2 x NVIDIA H200`.
     pub(crate) fn described(&self) -> String {
         let devices = match &self.devices[..] {
             [] => "no devices".to_owned(),
@@ -63,7 +63,7 @@ impl Machine {
         format!("{}, {devices}", self.platform)
     }
 
-    /// For a workload on devices.
+    /// The machine of a workload on these devices.
     pub(crate) fn of(devices: &[UsedDevice], transport: &str) -> Self {
         let platform = devices.first().map_or_else(|| "cpu".to_owned(), |device| device.platform.clone());
         let driver = match platform.as_str() {
@@ -81,7 +81,7 @@ impl Machine {
     }
 }
 
-/// As the kernel module says.
+/// The version that the NVIDIA kernel module reports.
 fn nvidia_driver() -> String {
     fs::read_to_string("/sys/module/nvidia/version")
         .ok()
@@ -95,7 +95,8 @@ fn nvidia_driver() -> String {
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// `MSCCLPP_GIT_COMMIT` of the environment, or `GIT_COMMIT` for short, now or when this was built, or what git said then.
+/// The commit: `MSCCLPP_GIT_COMMIT` or `GIT_COMMIT` of the environment now, or when this was built, or else git's at that
+/// time.
 fn commit() -> String {
     let now = |name: &str| std::env::var(name).ok().filter(|commit| !commit.is_empty());
     now("MSCCLPP_GIT_COMMIT")

@@ -1,7 +1,7 @@
 //! `mscclpp-bench`: the workloads of this project, each by its name.
 //!
-//! Every row says where it ran, is checked for correctness, and gives the median of its repeats with minimum and
-//! maximum. Rows of the platform `sim` are devices simulated on the CPU: good for seeing regressions, never a GPU's
+//! Every row names the machine, is checked for correctness, and gives the median of its repeats with minimum and
+//! maximum. Rows of the platform `sim` are of devices simulated on the CPU: they show regressions, but never a GPU's
 //! speed.
 
 mod bare_verbs;
@@ -56,7 +56,7 @@ use output::Output;
 use ranks::Joining;
 use report::Report;
 
-/// What workloads fail with: one message for the user.
+/// The error of a workload: one message for the user.
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -65,7 +65,7 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 /// Each workload is called by its name, checks its results, and prints one row for each size and variant. On a machine
 /// without GPUs, workloads run on devices simulated on the CPU (platform `sim`), whose times say nothing about GPUs.
 /// On a machine with a single GPU, the two processes of a workload take turns on it, some milliseconds each, and the
-/// times show that. `doctor` says what a machine can do at all, and why it cannot do the rest.
+/// times show that. `doctor` reports what a machine can do, and why it cannot do the rest.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = help::COLUMNS)]
 struct Arguments {
@@ -96,10 +96,10 @@ enum Command {
     PortPacketPingpong(OfTwoRanks<ports::PacketOptions>),
     /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as possible.
     Fifo(Alone<fifo::Options>),
-    /// What a launch costs the thread that makes it: with values and with objects, on a stream of the library and of
+    /// The time that a launch takes on the thread that makes it: with values and with objects, on a stream of the library and of
     /// others, and captured. Compared with the driver's own call.
     Launches(Alone<launch_cost::Options>),
-    /// What an idle proxy costs, and how long the first trigger after the idle time waits.
+    /// The processor time of an idle proxy, and how long the first trigger after the idle time waits.
     ProxyIdle(Alone<proxy_idle::Options>),
     /// One process puts into the other's memory over Ethernet connections. Compared with a plain socket.
     EthernetBw(OfTwoRanks<ethernet_bw::Options>),
@@ -109,30 +109,29 @@ enum Command {
     /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
     /// Time of a round trip.
     IbLat(OfTwoRanks<ib::LatencyOptions>),
-    /// Two processes, an all_reduce (sum) of the library's collectives, if you like beside NCCL's. Sizes and bandwidths as
+    /// Two processes, an all_reduce (sum) of the library's collectives, optionally beside NCCL's. Sizes and bandwidths as
     /// in nccl-tests.
     AllReduce(OfTwoRanks<collectives::Options>),
-    /// Like all-reduce: an all_gather. The size is that of what a rank gets.
+    /// Like all-reduce: an all_gather. The size is that of a rank's result.
     AllGather(OfTwoRanks<collectives::Options>),
-    /// Like all-reduce: a reduce_scatter (sum). The size is that of what a rank gives.
+    /// Like all-reduce: a reduce_scatter (sum). The size is that of a rank's input.
     ReduceScatter(OfTwoRanks<collectives::Options>),
-    /// Like all-reduce: an all_to_all. The size is that of what a rank gives.
+    /// Like all-reduce: an all_to_all. The size is that of a rank's input.
     AllToAll(OfTwoRanks<collectives::Options>),
-    /// Two processes: for each collective and size, which way of the messages, how many blocks and threads are fastest.
-    /// Prints them as a table for the library.
+    /// Two processes: finds which protocol, blocks and threads are fastest for each collective and size. Prints them as a table
+    /// for the library.
     Tune(OfTwoRanks<collectives::TuneOptions>),
-    /// Two processes, an all_reduce of f16 with residual and RMSNorm behind it: in one launch, in two, and without them.
+    /// Two processes, an all_reduce of f16 followed by residual and RMSNorm: in one launch, in two, and without them.
     AllReduceRmsnorm(OfTwoRanks<rms_norm::Options>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
-    /// Measures rows again that were measured before, and fails, naming each that has become slower.
+    /// Repeats earlier measurements, and fails, naming each row that has become slower.
     ///
-    /// A row is repeated before it counts, and how far its repeats differ is told. In turns with another build of this
-    /// program if you give one. Each row is measured once; nothing is repeated after four minutes (--limit).
+    /// A row is repeated before it counts as slower, and the spread of its repeats is shown. With --against, another build of
+    /// this program is measured in turns. Each row is measured once; nothing is repeated after four minutes (--limit).
     Hold(hold::Options),
-    /// Finds out by trying what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers,
-    /// limits. For what does not work, it gives the reason and the remedy. Changes nothing, needs no root, and does not
-    /// hang.
+    /// Tests what this machine can do: platforms, devices, peer access, RDMA, interfaces, compilers, limits. Gives a reason and
+    /// a remedy for everything that does not work. Changes nothing, needs no root, and does not hang.
     Doctor(doctor::Options),
     /// Draw time and bandwidth over size as an SVG, from files written by --json and tables of nccl-tests.
     Plot(plot::Options),
@@ -159,13 +158,13 @@ struct Alone<O: Args> {
 }
 
 impl<O: Args> OfTwoRanks<O> {
-    /// Rank 1 has nothing to report.
+    /// Runs the workload, and writes the report of rank 0. Other ranks have nothing to report.
     fn run(&self, workload: impl FnOnce(&O, &Joining) -> Result<Option<Report>>) -> Result<ExitCode> {
         if self.joining.reports() {
             self.output.require_writable()?;
         }
         match workload(&self.options, &self.joining)? {
-            // Ranks that were started by hand are two calls, with addresses of their own.
+            // Ranks that were started by hand are separate calls, each with its own address, so no call is recorded.
             Some(report) if self.joining.is_by_hand() => self.output.tell(&report),
             Some(report) => self.output.tell(&Report { arguments: call::arguments(), ..report }),
             None => Ok(ExitCode::SUCCESS),
@@ -249,10 +248,10 @@ mod tests {
         assert!(help("ethernet-bw").contains("[default: as many as 1 GiB takes, at most 1000]"));
         for workload in program.get_subcommands() {
             let text = help(workload.get_name());
-            // What follows is of the table, and the same for all.
+            // The text after this is about the table, and the same for all workloads.
             let text = text.split("\nColumns:").next().unwrap_or_default();
             assert!(!text.contains("of ping-pongs") && !text.contains("of ethernet-bw"), "{text}");
-            // Each option of sizes and rounds says its default.
+            // Each option for sizes and rounds names its default.
             for option in ["--begin <SIZE>", "--end <SIZE>", "--factor <FACTOR>", "--iters <ITERS>"] {
                 let says = text.split_once(option).and_then(|(_, rest)| rest.split_once("[default: "));
                 assert!(!text.contains(option) || says.is_some(), "{option}: {text}");

@@ -32,10 +32,10 @@ pub(crate) struct Measuring {
     /// Rounds that are timed together.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iters: Option<u32>,
-    /// How often all rounds are run before the measurements that count.
+    /// Runs of all rounds that are not counted, before the measurements that are.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
-    /// How many measurements are taken.
+    /// The number of measurements.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     #[command(flatten)]
@@ -45,21 +45,22 @@ pub(crate) struct Measuring {
     pub(crate) spoil: bool,
 }
 
-/// By default a measurement takes under a second: at 100 GB/s on a GPU, and a thousandth of that on a simulated one.
+/// The most bytes that a measurement moves by default, so that it takes under a second on a GPU. Simulated devices move a
+/// thousandth of them.
 const BYTES_OF_A_TIME: u64 = 64 << 30;
 
 impl Measuring {
-    /// With the transports as the library has them.
+    /// Joins two ranks, with the library's default transports.
     pub(crate) fn join(&self, joining: &Joining) -> Result<Pair> {
         self.join_with(Context::on, joining)
     }
 
-    /// As [`Self::join`], of so many ranks.
+    /// Joins `count` ranks, with the library's default transports.
     pub(crate) fn join_of(&self, count: usize, joining: &Joining) -> Result<Pair> {
         Pair::join_of(count, &self.devices, Context::on, joining)
     }
 
-    /// With a context of your own.
+    /// Joins two ranks, with a context that the caller makes.
     pub(crate) fn join_with(
         &self,
         context: impl FnOnce(Platform) -> Context,
@@ -68,27 +69,27 @@ impl Measuring {
         Pair::join(&self.devices, context, joining)
     }
 
-    /// Of messages of that size.
+    /// The number of rounds for messages of `bytes` bytes.
     pub(crate) fn rounds(&self, pair: &Pair, bytes: u64) -> u32 {
         let budget = match pair.gpu.platform() {
             Platform::Sim => BYTES_OF_A_TIME / 1000,
             _ => BYTES_OF_A_TIME,
         };
-        // At most `most_rounds`, which fits.
+        // The value fits, because it is at most `most_rounds`.
         self.rounds_or((budget / bytes).clamp(1, pair.most_rounds().into()) as u32)
     }
 
-    /// What `--iters` says.
+    /// The value of `--iters`.
     pub(crate) fn asked_rounds(&self) -> Option<u32> {
         self.iters
     }
 
-    /// What `--iters` says, or `default`.
+    /// The value of `--iters`, or `default`.
     pub(crate) fn rounds_or(&self, default: u32) -> u32 {
         self.iters.unwrap_or(default)
     }
 
-    /// Launches for one row.
+    /// The number of launches for one row.
     pub(crate) fn launches(&self) -> usize {
         (self.warmup + self.repeats) as usize
     }
@@ -97,33 +98,33 @@ impl Measuring {
         self.repeats as usize
     }
 
-    /// Whether a launch, counted from 0, is behind the warm-up.
+    /// Whether a launch, counted from 0, comes after the warm-up.
     pub(crate) fn counts(&self, launch: usize) -> bool {
         launch >= self.warmup as usize
     }
 }
 
-/// The processor time that all threads of this process have used, in the program and in the system on its behalf.
+/// The processor time of all threads of this process, in the program and in the system on its behalf.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    // Neither is ever negative.
+    // Neither number is ever negative.
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What a row is of.
+/// The subject of a row: what it measures, and the known figures.
 pub(crate) struct Subject {
     pub(crate) workload: &'static str,
     pub(crate) variant: String,
     pub(crate) bytes: u64,
     pub(crate) rounds: u32,
-    /// How many of what is timed a round has: 2 where that is a hop.
+    /// The number of timed parts in a round: 2 if a part is a hop.
     pub(crate) parts: u32,
-    /// By how many launches of a kernel or graph the rounds are submitted.
+    /// The number of launches of a kernel or graph by which the rounds are submitted.
     pub(crate) launches: u32,
     pub(crate) known: Known,
 }
 
-/// Where the peer's message is to arrive while the stopwatch runs.
+/// The place at which the peer's message arrives while the stopwatch runs.
 pub(crate) struct Arrival<'a> {
     pub(crate) stopwatch: &'a Stopwatch<'a>,
     pub(crate) destination: Destination<'a>,

@@ -9,13 +9,13 @@ use crate::{
     report::{Report, Row},
 };
 
-/// The options of all of them.
+/// The options of all workloads on one device.
 #[derive(Args)]
 pub(crate) struct OneDevice {
     /// The device number.
     #[arg(long, value_name = "GPU", default_value_t = 0)]
     device: usize,
-    /// Expect something else: the check must notice.
+    /// Expect a wrong result: the check must notice.
     #[arg(long, hide = true)]
     pub(crate) spoil: bool,
 }

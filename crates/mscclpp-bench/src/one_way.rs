@@ -14,60 +14,60 @@ use crate::{
     sizes::Sizes,
 };
 
-/// By default, this many bytes are timed together.
+/// The number of bytes that are timed together by default.
 const BYTES_OF_A_TIME: u64 = 1 << 30;
 
-/// How messages get from rank 0 to rank 1.
+/// A way to move messages from rank 0 to rank 1.
 pub(crate) trait Transfer {
-    /// What is sent from the start, on rank 0, or received behind the guard, on rank 1.
+    /// The memory whose beginning is sent on rank 0, or in which data arrives behind the guard on rank 1.
     fn memory(&self) -> &dyn Memory;
 
-    /// What is sent from now on.
+    /// Loads the data that is sent from now on.
     fn load(&self, data: &[u8]) -> Result<()> {
         self.memory().write(0, data)
     }
 
-    /// Where it arrives.
+    /// The place at which data arrives.
     fn destination(&self) -> Destination<'_> {
         Destination { memory: self.memory(), offset: GUARD }
     }
 
-    /// On both ranks: the first `bytes` bytes, so many times. Returns on rank 0 when the last is there.
+    /// Moves the first `bytes` bytes `rounds` times; both ranks call this. On rank 0 it returns when the last have arrived.
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()>;
 }
 
-/// A transfer with its row.
+/// A transfer with the name and goal of its row.
 pub(crate) struct Contender<'a> {
     pub(crate) variant: String,
     pub(crate) transfer: &'a dyn Transfer,
-    /// What it is to have, as a part of the baseline's bandwidth.
+    /// The goal, as a part of the baseline's bandwidth.
     pub(crate) goal: Option<f64>,
 }
 
-/// A workload of this kind. Its first contender is the baseline of the others.
+/// A workload in one direction. Its first contender is the baseline of the others.
 pub(crate) struct OneWay<'a> {
     pub(crate) workload: &'static str,
     pub(crate) ranks: &'a Ranks,
     pub(crate) measuring: &'a Measuring,
-    /// Whose bandwidth the baseline is.
+    /// The name of the baseline, as a possessive.
     pub(crate) baseline: &'static str,
-    /// By default, so many rounds are timed together at most.
+    /// The most rounds that are timed together by default.
     pub(crate) most_rounds: u32,
-    /// Goals are of messages of at least so many bytes.
+    /// The smallest message for which goals count.
     pub(crate) goals_from: u64,
 }
 
-/// What messages of one size took, with one transfer.
+/// The results of one transfer with messages of one size.
 struct Measured {
     us: Vec<f64>,
-    /// Seconds of rank 0, and of the other; only rank 0's view is in this order.
+    /// The processor seconds of this rank and of the other; the result is used on rank 0 only.
     cpu: [f64; 2],
     ok: bool,
 }
 
 impl OneWay<'_> {
-    /// What rank 0 reports: rows of all sizes and contenders, and behind `notes` one for each row, of what the table has no
-    /// column for.
+    /// Measures all sizes and contenders. Returns the report on rank 0: the rows, and after `notes` one note for each row about
+    /// values for which the table has no column.
     pub(crate) fn run(
         &self,
         sizes: Sizes,
@@ -82,21 +82,21 @@ impl OneWay<'_> {
             rows.extend(self.rows(contenders, bytes, &mut progress)?);
         }
         drop(progress);
-        // Nobody takes away memory or a connection that the other still uses.
+        // No rank frees memory or closes a connection that the other still uses.
         self.ranks.meet()?;
         let (rows, remarks): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         notes.extend(remarks);
         Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
     }
 
-    /// All contenders with messages of one size, in turns.
+    /// Measures all contenders with messages of one size, in turns.
     fn rows(
         &self,
         contenders: &[Contender<'_>],
         bytes: u64,
         progress: &mut Progress,
     ) -> Result<Vec<(Row, String)>> {
-        // At most `most_rounds`, which fits.
+        // The value fits, because it is at most `most_rounds`.
         let rounds = (BYTES_OF_A_TIME / bytes).clamp(1, self.most_rounds.into()) as u32;
         let rounds = self.measuring.rounds_or(rounds);
         let seed = self.ranks.seed_of_rank_0()?;
@@ -115,7 +115,7 @@ impl OneWay<'_> {
         let baselines = all[0].us.clone();
         let mut baseline = None;
         let rows = contenders.iter().zip(all).map(|(contender, measured)| {
-            // Of times that were taken one behind the other, so that what else the machine does is in both.
+            // The ratios are of times that were taken one after the other, so that both contain the machine's other work.
             let ratios = baselines.iter().zip(&measured.us).map(|(base, us)| 100.0 * base / us).collect();
             let ratio = baseline.and_then(|_| Times::of(ratios));
             let row = self.row(contender, bytes, rounds, measured, baseline);
@@ -126,7 +126,7 @@ impl OneWay<'_> {
         Ok(rows.collect())
     }
 
-    /// `baseline`: the median of the first contender, if this is another.
+    /// Makes a contender's row. `baseline` is the median of the first contender; none for that contender itself.
     fn row(
         &self,
         contender: &Contender<'_>,
@@ -186,7 +186,7 @@ impl OneWay<'_> {
         Ok(())
     }
 
-    /// `ratio`: to the baseline's bandwidth, in percent.
+    /// A note about a row. `ratio` is that to the baseline's bandwidth, in percent.
     fn remark(&self, row: &Row, ratio: Option<Times>) -> String {
         let Some(Cpu { sender, receiver }) = row.cpu else {
             return format!("{}, {}: no figures", row.variant, row.size_of.show(row.size));

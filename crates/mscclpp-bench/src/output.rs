@@ -19,16 +19,16 @@ pub(crate) struct Output {
     json: Option<PathBuf>,
 }
 
-/// What stands for standard output instead of a file.
+/// The name that stands for standard output instead of a file.
 const STDOUT: &str = "-";
 
 impl Output {
-    /// Fails before the work if its results could not be written.
+    /// Fails before the work begins if its results could not be written.
     pub(crate) fn require_writable(&self) -> Result<()> {
         self.json.as_deref().filter(|path| *path != Path::new(STDOUT)).map_or(Ok(()), require_writable)
     }
 
-    /// Writes the report, and says whether all was right.
+    /// Writes the report, and returns a failure if a result was wrong.
     pub(crate) fn tell(&self, report: &Report) -> Result<ExitCode> {
         let to_stdout = |text: &str| {
             let mut out = io::stdout().lock();
@@ -51,7 +51,7 @@ impl Output {
     }
 }
 
-/// Fails before the work if its results could not be written to `path`.
+/// Fails before the work begins if its results could not be written to `path`.
 pub(crate) fn require_writable(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| not_written(path, &error).into())

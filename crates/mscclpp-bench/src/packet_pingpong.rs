@@ -30,11 +30,11 @@ pub(crate) struct Options {
     block: Block,
 }
 
-/// A kind of packet, and what is known of its speed on two H200 for a message of one element.
+/// A kind of packet, and the known times of a message of one element between two GPUs.
 pub(crate) struct Kind {
     workload: &'static str,
     kernel: &'static str,
-    /// Bytes of data in a packet.
+    /// The bytes of data in a packet.
     element: u64,
     buffer_size: fn(u64) -> u64,
     known: Known,
@@ -56,7 +56,7 @@ pub(crate) const LL16: Kind = Kind {
     known: (Some(1.62), Some(1.30)),
 };
 
-/// The kernel's argument of that name.
+/// The kernel's argument `seeds`.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 struct Seeds {
@@ -64,13 +64,13 @@ struct Seeds {
     peers: u64,
 }
 
-/// What a side with that seed sends in a round, in elements of 4 or 8 bytes; the kernels compute the same.
+/// The message of a side with that seed in a round, in elements of 4 or 8 bytes; the kernels compute the same.
 fn message(seed: u64, round: u64, bytes: u64, element: u64) -> Vec<u8> {
     let word = |index: u64| {
         let x = seed.wrapping_add(round).wrapping_add(index << 32);
         x.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
     };
-    // Of the smaller elements, the half that depends on all of the word.
+    // Smaller elements get the half of the word that depends on all its bits.
     (0..bytes / element).flat_map(|index| word(index).into_iter().skip(8 - element as usize)).collect()
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
     let block = options.block.on(&pair, kind.known)?;
     let module = Module::load(&pair.gpu, &PACKET_PING_PONG)?;
     let kernel = module.kernel(kind.kernel)?;
-    // How many rounds were played.
+    // The number of rounds that were played, plus one.
     let played = pair.gpu.allocate(8)?;
     let exchange = Exchange::new(&pair, sizes.end, (kind.buffer_size)(sizes.end), 1)?;
     let handle = exchange.channels()[0].device_handle();
@@ -108,7 +108,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
         let row = exchange.arrival().row(
             measuring,
             &mut progress,
-            // Two hops a round.
+            // A round has two hops.
             block.subject(kind.workload, bytes, kind.element, rounds, 2),
             // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channel, is dropped
             // before the buffers, and waits for the kernel's end.

@@ -1,4 +1,4 @@
-//! Processes, one per device: two, unless a workload asks for another number.
+//! Processes with one device each: two, unless a workload asks for another number.
 
 use clap::Args;
 use mscclpp::prelude::*;
@@ -10,10 +10,10 @@ use crate::{
     report::{Report, Row},
 };
 
-/// Of messages that are not the communicator's.
+/// The tag of messages that the communicator does not send itself.
 const OWN_TAG: u32 = 1;
 
-/// Which devices the ranks use.
+/// The choice of the ranks' devices.
 #[derive(Args)]
 pub(crate) struct Devices {
     /// The device number of each rank [default: the first ones; where there are fewer, ranks share them].
@@ -27,16 +27,16 @@ impl Devices {
     }
 }
 
-/// One rank with its device. Most workloads have a pair of them; of collectives there may be more, or one.
+/// One rank with its device. Most workloads have a pair of them; collectives may have more, or one.
 pub(crate) struct Pair {
     pub(crate) ranks: Ranks,
     pub(crate) gpu: Gpu,
-    /// Of all ranks.
+    /// The devices of all ranks.
     pub(crate) devices: Vec<UsedDevice>,
 }
 
 impl Pair {
-    /// As [`Ranks::join`]. A rank that was started by itself has the device that it was told, or else the first.
+    /// Joins two ranks, like [`Ranks::join`]. A rank that was started by hand uses the device that it was given, or the first.
     pub(crate) fn join(
         devices: &Devices,
         context: impl FnOnce(Platform) -> Context,
@@ -45,7 +45,7 @@ impl Pair {
         Self::join_of(2, devices, context, joining)
     }
 
-    /// As [`Self::join`], of so many ranks.
+    /// Joins `count` ranks.
     pub(crate) fn join_of(
         count: usize,
         devices: &Devices,
@@ -75,14 +75,14 @@ impl Pair {
         self.ranks.connect(EndpointConfig::new(transport, Device::gpu(self.gpu.id())))
     }
 
-    /// So many semaphores, their tokens one behind the other in memory.
+    /// Makes `count` semaphores, whose tokens are next to each other in memory.
     pub(crate) fn semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
         let (comm, other) = (&self.ranks.comm, self.ranks.other());
         (0..count).map(|_| Ok(comm.build_semaphore_with(connection, other, 0)?.wait()?)).collect()
     }
 
-    /// So many semaphores, each with its tokens in other pages of memory: where a token is decides a tenth of a hop's time
-    /// or more.
+    /// Makes `count` semaphores, each with its tokens in other pages of memory, because the place of a token changes the time of
+    /// a hop.
     pub(crate) fn scattered_semaphores(&self, connection: &Connection, count: u32) -> Result<Vec<Semaphore>> {
         let (bootstrap, other) = (self.ranks.comm.bootstrap(), self.ranks.other());
         let semaphore = |_| {
@@ -94,14 +94,14 @@ impl Pair {
         (0..count).map(semaphore).collect()
     }
 
-    /// Both ranks give a memory to each other: this one's as registered here, and the other's.
+    /// Exchanges memories with the other rank: returns this rank's, as it is registered here, and the other's.
     pub(crate) fn share(&self, buffer: &DeviceBuffer, transport: Transport) -> Result<[RegisteredMemory; 2]> {
         let mine = self.ranks.comm.register_buffer(buffer, transport)?;
         let others = self.ranks.share(&mine)?;
         Ok([mine, others])
     }
 
-    /// What rank 0 reports of all, and the others do not. Waits for these, which may still use a connection to here.
+    /// The report for all ranks on rank 0; none on the others. Waits for all ranks, which may still use a connection to this one.
     pub(crate) fn report(
         &self,
         transport: Transport,
@@ -113,14 +113,14 @@ impl Pair {
         Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
     }
 
-    /// Whether the ranks have a GPU each in one node, so that figures of two GPUs say something here.
+    /// Whether the two ranks have a GPU each in one node, so that known figures of two GPUs can be compared.
     pub(crate) fn is_of_two_gpus(&self) -> bool {
         let [a, b] = &self.devices[..] else { return false };
         self.gpu.platform() == Platform::Cuda && a.is_beside(b)
     }
 
-    /// How many rounds one time is of, by default and at most. Two processes on one GPU take turns on it, by the driver's
-    /// slices of some 2 ms, so there a round takes two of these at least.
+    /// The number of rounds in one time, by default and at most. Two processes on one GPU take turns on it, in the driver's
+    /// time slices of about 2 milliseconds, so a round there takes at least two of these.
     pub(crate) fn most_rounds(&self) -> u32 {
         match self.gpu.platform() {
             Platform::Sim => 20,

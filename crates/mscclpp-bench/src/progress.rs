@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Runs that are over before this draw nothing.
+/// The time before which nothing is drawn, so that short runs show no line.
 const QUIET: Duration = Duration::from_millis(300);
 const BETWEEN_DRAWS: Duration = Duration::from_millis(100);
 const BAR: usize = 24;
 
-/// Draws to stderr, if that is a terminal, and wipes what it drew when dropped.
+/// A progress line on stderr, if that is a terminal. It is wiped when this is dropped.
 pub(crate) struct Progress {
     steps: usize,
     done: usize,
@@ -20,20 +20,20 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of `steps` steps; a process that is not to draw, the other rank's, says so with `quiet`.
+    /// Makes a line for `steps` steps. The other ranks' processes pass `quiet`, so that they do not draw.
     pub(crate) fn new(steps: usize, quiet: bool) -> Self {
         let visible = !quiet && io::stderr().is_terminal();
         Self { steps, done: 0, started: Instant::now(), drawn: None, visible }
     }
 
-    /// One more step, of what `label` says, begins. Nothing is drawn inside a step, so that nothing disturbs it.
+    /// Begins the step that `label` names. Nothing is drawn during a step, so that nothing disturbs it.
     pub(crate) fn step(&mut self, label: &str) {
         if self.visible
             && self.started.elapsed() >= QUIET
             && self.drawn.is_none_or(|drawn| drawn.elapsed() >= BETWEEN_DRAWS)
         {
             self.drawn = Some(Instant::now());
-            // Where the terminal is gone, the run goes on.
+            // If the terminal no longer exists, the run goes on.
             let _ = write!(
                 io::stderr(),
                 "\r\x1b[2K{}",
@@ -52,7 +52,7 @@ impl Drop for Progress {
     }
 }
 
-/// `done` of `steps` steps are over after `elapsed`.
+/// The text of the line when `done` of `steps` steps are over after `elapsed`.
 fn line(label: &str, done: usize, steps: usize, elapsed: Duration) -> String {
     let (done, steps) = (done.min(steps), steps.max(1));
     let full = BAR * done / steps;
@@ -72,7 +72,7 @@ mod tests {
         let text = line("memory-put 1 MiB", 1, 4, Duration::from_secs(2));
         assert_eq!(text, "[======                  ]  25 %, 6 s left  memory-put 1 MiB");
         assert!(line("x", 0, 4, Duration::ZERO).contains("  0 %  x"));
-        // More steps than were announced, or none at all, are no reason to fail.
+        // More steps than were announced, or none at all, must not fail.
         assert!(line("x", 9, 4, Duration::from_secs(1)).contains("100 %, 0 s left"));
         assert!(line("x", 0, 0, Duration::ZERO).contains("  0 %"));
     }

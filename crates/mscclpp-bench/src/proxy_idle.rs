@@ -1,4 +1,4 @@
-//! `proxy-idle`: what an idle proxy costs, and how long the first trigger after the idle time waits.
+//! `proxy-idle`: the processor time of an idle proxy, and how long the first trigger after the idle time waits.
 
 use std::{
     thread,
@@ -25,14 +25,14 @@ pub(crate) struct Options {
     /// Milliseconds over which processor time is measured; after them comes the first trigger.
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     window: u64,
-    /// How many times to measure [default: 7, 3 on simulated devices].
+    /// The number of measurements [default: 7, 3 on simulated devices].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: Option<u32>,
     #[command(flatten)]
     on: OneDevice,
 }
 
-/// After a second: at most 5 % of a core, and so many microseconds.
+/// The goals after a second without triggers: the part of a core's time, and the microseconds of the first trigger.
 const GOALS: [f64; 2] = [0.05, 600.0];
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };
     let mut pushers = Pushers::new(&gpu, shape)?;
     let mut progress = Progress::new(repeats as usize, false);
-    // The first launch is slow for reasons of its own.
+    // The first launch is slow, and is not counted.
     let mut ok = pushers.launch()?.is_some();
     let (mut shares, mut waits) = (Vec::new(), Vec::new());
     for _ in 0..repeats {

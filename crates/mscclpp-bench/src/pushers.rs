@@ -21,23 +21,23 @@ use crate::{
     kernels::PORT_BENCH,
 };
 
-/// What threads do with each trigger.
+/// The way in which threads push their triggers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushing {
-    /// Push it, and wait until it is taken.
+    /// A thread pushes a trigger, and waits until it is taken.
     AndSync,
-    /// Push it; the next one waits only for room.
+    /// A thread pushes a trigger; the next one waits only for room in the FIFO.
     Pipelined,
 }
 
-/// One block of them.
+/// A block of threads that push triggers.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) pushing: Pushing,
     pub(crate) threads: u32,
-    /// In a launch.
+    /// The triggers of a thread in a launch.
     pub(crate) per_thread: u32,
-    /// Of the FIFO.
+    /// The number of triggers that the FIFO holds.
     pub(crate) fifo_size: u64,
     /// Expect a first trigger that does not come.
     pub(crate) spoil: bool,
@@ -49,22 +49,22 @@ pub(crate) struct Pushers {
     kernel: Kernel,
     proxy: Proxy<Counting>,
     counts: Arc<Counts>,
-    /// Device memory: not 0 when a push or a wait failed.
+    /// Device memory that is not 0 if a push or a wait failed.
     failed: DeviceBuffer,
     launches: u64,
 }
 
-/// Since the proxy was made.
+/// The triggers since the proxy was made.
 #[derive(Debug, Default)]
 struct Counts {
     taken: AtomicU64,
     wrong: AtomicU64,
 }
 
-/// Expects of each thread triggers with its number and how many it has pushed before in its launch.
+/// A handler that expects triggers with the thread's number and the number of its earlier pushes in the launch.
 struct Counting {
     counts: Arc<Counts>,
-    /// By thread.
+    /// The next value expected of each thread.
     next: Vec<u64>,
     per_thread: u64,
 }
@@ -80,7 +80,7 @@ impl ProxyHandler for Counting {
             Some(next) if *next == trigger.snd => *next = (*next + 1) % self.per_thread,
             _ => wrong.store(wrong.load(Ordering::Relaxed) + 1, Ordering::Relaxed),
         }
-        // Who sees it sees what was wrong until then.
+        // A thread that sees the new count also sees the errors until then.
         taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Release);
         Ok(ProxyHandlerResult::Continue)
     }
@@ -103,11 +103,11 @@ impl Pushers {
         Ok(Self { shape, clock, kernel, proxy, counts, failed, launches: 0 })
     }
 
-    /// One launch: the microseconds that it took; none if a push failed, or a trigger was lost, doubled or wrong, in this
-    /// launch or before.
+    /// Makes one launch, and returns the microseconds that it took; none if a push failed, or a trigger was lost, doubled or
+    /// wrong, in this launch or before.
     ///
     /// # Errors
-    /// A launch that does not end; triggers that do not come; what the proxy failed with.
+    /// A launch that does not end; triggers that do not come; an error of the proxy.
     pub(crate) fn launch(&mut self) -> Result<Option<f64>> {
         let Shape { threads, per_thread, .. } = self.shape;
         let args = KernelArgs::new()
@@ -116,7 +116,7 @@ impl Pushers {
             .with(self.failed.ptr());
         let config = LaunchConfig::linear(1, threads);
         let submitted = self.clock.start(|stream| {
-            // SAFETY: these are the kernel's arguments, and its end is waited for below, or when this is dropped.
+            // SAFETY: these are the kernel's arguments; this waits for its end below, or when this value is dropped.
             unsafe { self.kernel.launch(stream, config, &args) }
         });
         submitted.and_then(|()| self.clock.wait())?;
@@ -133,7 +133,7 @@ impl Pushers {
         Ok(if right { Some(self.clock.elapsed_us()?) } else { None })
     }
 
-    /// Waits until so many have been taken, and says how many have.
+    /// Waits until `due` triggers have been taken, and returns how many have.
     fn await_triggers(&self, due: u64) -> Result<u64> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -152,7 +152,7 @@ impl Pushers {
 
 impl Drop for Pushers {
     fn drop(&mut self) {
-        // After an error the kernel may still wait: it must end before what it works on goes.
+        // After an error the kernel may still be waiting: it must end before the memory that it uses is freed.
         if self.clock.is_busy() {
             self.proxy.abort("the benchmark ends");
             let _ = self.clock.wait();

@@ -13,10 +13,10 @@ use crate::{
     ranks::Ranks,
 };
 
-/// For all rounds of one time.
+/// The time limit for all rounds of one time.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Each message in as many parts as there are connections.
+/// Puts of messages, each divided among the connections.
 pub(crate) struct Puts<'a> {
     ranks: &'a Ranks,
     connections: Vec<Connection>,
@@ -26,7 +26,7 @@ pub(crate) struct Puts<'a> {
 }
 
 impl<'a> Puts<'a> {
-    /// From host memory to host memory, of up to `largest` bytes.
+    /// Connects host memories, for messages of up to `largest` bytes.
     pub(crate) fn between_nodes(
         ranks: &'a Ranks,
         config: &EndpointConfig,
@@ -38,7 +38,7 @@ impl<'a> Puts<'a> {
         Self::new(ranks, config, connections, mine, memory)
     }
 
-    /// From a device's memory to the other's.
+    /// Connects device memories, for messages of up to `largest` bytes.
     pub(crate) fn between_gpus(
         pair: &'a Pair,
         transport: Transport,
@@ -86,7 +86,7 @@ impl Transfer for Puts<'_> {
     }
 
     fn carry(&self, bytes: u64, rounds: u32) -> Result<()> {
-        // The receiver's side is the transport's affair.
+        // The receiver does nothing: the transport receives.
         if self.ranks.rank == 0 {
             self.put(bytes, rounds).map_err(|error| self.ranks.comm.explain(error))?;
         }

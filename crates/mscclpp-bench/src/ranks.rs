@@ -1,5 +1,5 @@
 //! Processes: this one is rank 0, and starts itself again as each other rank. Or each is started by hand, possibly on several
-//! nodes. Most workloads have two ranks; collectives can have more, and can do with one.
+//! nodes. Most workloads have two ranks; collectives can have more, or only one.
 
 use std::{
     env,
@@ -21,44 +21,44 @@ use crate::{
 };
 
 const INIT: Duration = Duration::from_secs(60);
-/// Long enough for somebody to start the other ranks.
+/// The time limit for joining if ranks are started by hand, one after the other.
 const INIT_BY_HAND: Duration = Duration::from_secs(600);
-/// How long the other ranks may take to end by themselves.
+/// The time in which the other ranks may end by themselves.
 const GRACE: Duration = Duration::from_secs(10);
-/// So many characters of a call are shown.
+/// The most characters of a call that are shown.
 const SHOWN: usize = 1000;
 
-/// How the ranks come together.
+/// The options for joining the ranks.
 #[derive(Args)]
 pub(crate) struct Joining {
     /// Be this rank, counted from 0, and start no other rank. Start the others yourself, on this node or others, with the
     /// same workload, options and --address. Rank 0 prints the results.
     #[arg(long, requires = "address")]
     rank: Option<u8>,
-    /// Where the ranks meet: address and port of rank 0, with the interface in front if needed.
+    /// The address at which the ranks meet: address and port of rank 0, with the interface in front if needed.
     /// MSCCLPP_BOOTSTRAP_SECRET keeps strangers out.
     #[arg(long, requires = "rank", value_name = "[INTERFACE:]HOST:PORT")]
     address: Option<String>,
     /// With --rank, the device number of this rank [default: 0].
     #[arg(long, requires = "rank", value_name = "GPU")]
     pub(crate) gpu: Option<usize>,
-    /// This process is this rank, started by rank 0.
+    /// Marks a process that rank 0 has started as this rank.
     #[arg(long, hide = true, conflicts_with = "rank")]
     peer: Option<u8>,
 }
 
 impl Joining {
-    /// This process's.
+    /// The rank of this process.
     pub(crate) fn rank(&self) -> usize {
         self.rank.or(self.peer).map_or(0, usize::from)
     }
 
-    /// Whether this rank has the results.
+    /// Whether this rank reports the results.
     pub(crate) fn reports(&self) -> bool {
         self.rank() == 0
     }
 
-    /// Whether each rank is a call of its own.
+    /// Whether each rank was started by hand.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.rank.is_some()
     }
@@ -67,21 +67,21 @@ impl Joining {
 /// One rank of several, or the only one.
 pub(crate) struct Ranks {
     pub(crate) comm: Communicator,
-    /// This process's.
+    /// The rank of this process.
     pub(crate) rank: usize,
-    /// Where ranks that were started by hand have met.
+    /// The address at which ranks that were started by hand have met.
     address: Option<String>,
     _others: Others,
 }
 
 impl Ranks {
-    /// Starts the other rank, with this process's arguments, or joins as that rank; or meets the other, which somebody
-    /// has started.
+    /// Joins two ranks: starts the other rank, with this process's arguments, or joins as that rank; or meets the other, which
+    /// was started by hand.
     pub(crate) fn join(context: Context, joining: &Joining) -> Result<Self> {
         Self::join_of(2, context, joining)
     }
 
-    /// As [`Self::join`], of so many ranks.
+    /// Joins `count` ranks, like [`Self::join`].
     pub(crate) fn join_of(count: usize, context: Context, joining: &Joining) -> Result<Self> {
         let rank = joining.rank();
         if count == 1 && joining.is_by_hand() {
@@ -107,7 +107,7 @@ impl Ranks {
         Ok(Self { comm, rank, address: None, _others: others })
     }
 
-    /// Ranks with different workloads or options would wait for each other until the time is up.
+    /// Fails if the ranks have different workloads or options, because they would wait for each other until the time limit.
     fn require_same_call(&self, mine: &str) -> Result<()> {
         let all = self.say(&mine.to_owned())?;
         let Some((other, theirs)) = all.iter().enumerate().find(|(_, call)| *call != mine) else {
@@ -126,12 +126,12 @@ impl Ranks {
     pub(crate) fn host_of_rank_0(&self) -> Result<IpAddr> {
         let Some(address) = &self.address else { return Ok(Ipv4Addr::LOCALHOST.into()) };
         let resolve = |text: &str| text.to_socket_addrs().ok().and_then(|mut all| all.next());
-        // Perhaps with an interface in front.
+        // The address may have an interface in front.
         let found = resolve(address).or_else(|| resolve(address.split_once(':')?.1));
         Ok(found.ok_or_else(|| format!("{address} has no address for the plain socket"))?.ip())
     }
 
-    /// By which way messages over a network go.
+    /// The way of messages over a network, as text for a note.
     pub(crate) fn way(&self) -> &'static str {
         match self.address {
             None => "on one host, through the loopback device",
@@ -139,67 +139,67 @@ impl Ranks {
         }
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     pub(crate) fn count(&self) -> usize {
         self.comm.bootstrap().n_ranks()
     }
 
-    /// What each rank says, in the order of ranks. Waits for all.
+    /// Exchanges values: returns each rank's, in the order of ranks. Waits for all ranks.
     pub(crate) fn say<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>> {
         let all = self.comm.bootstrap().all_gather(&serde_json::to_vec(mine)?)?;
         Ok(all.iter().map(|said| serde_json::from_slice(said)).collect::<Result<_, _>>()?)
     }
 
-    /// What the other rank says, for what this one does.
+    /// Exchanges values with the other rank, and returns that rank's.
     pub(crate) fn swap<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<T> {
         Ok(self.say(mine)?.swap_remove(self.other()))
     }
 
-    /// Of two.
+    /// The other of two ranks.
     pub(crate) fn other(&self) -> usize {
         1 - self.rank
     }
 
-    /// Connects the ranks.
+    /// Connects the two ranks.
     pub(crate) fn connect(&self, config: EndpointConfig) -> Result<Connection> {
         Ok(self.comm.connect(config, self.other(), 0)?.wait()?)
     }
 
-    /// Both ranks give a memory to each other.
+    /// Exchanges memories with the other rank, and returns that rank's.
     pub(crate) fn share(&self, mine: &RegisteredMemory) -> Result<RegisteredMemory> {
         self.comm.send_memory(mine, self.other(), 0)?;
         Ok(self.comm.recv_memory(self.other(), 0)?.wait()?)
     }
 
-    /// So many random bytes of this rank, and those of the other.
+    /// The random messages of this rank and of the other, of `bytes` bytes each.
     pub(crate) fn random_messages(&self, bytes: u64) -> Result<[Vec<u8>; 2]> {
         let mine = fresh_seed();
         Ok([mine, self.swap(&mine)?].map(|seed| random_bytes(seed, bytes as usize)))
     }
 
-    /// So many random bytes of each rank, in the order of ranks.
+    /// The random messages of all ranks, of `bytes` bytes each, in the order of ranks.
     pub(crate) fn random_bytes_of_each(&self, bytes: u64) -> Result<Vec<Vec<u8>>> {
         let seeds = self.say(&fresh_seed())?;
         Ok(seeds.into_iter().map(|seed| random_bytes(seed, bytes as usize)).collect())
     }
 
-    /// A number that no other run has, the same on both ranks.
+    /// A random seed, which is the same on all ranks.
     pub(crate) fn seed_of_rank_0(&self) -> Result<u64> {
         Ok(self.say(&fresh_seed())?.swap_remove(0))
     }
 
-    /// Whether all ranks say yes. Waits for all.
+    /// Whether `yes` is true on all ranks. Waits for all ranks.
     pub(crate) fn all(&self, yes: bool) -> Result<bool> {
         Ok(self.say(&yes)?.into_iter().all(|yes| yes))
     }
 
-    /// Waits for the others.
+    /// Waits until all ranks have called this.
     pub(crate) fn meet(&self) -> Result<()> {
         Ok(self.comm.bootstrap().barrier()?)
     }
 }
 
-/// The processes that this one has started, with their ranks; waited for when dropped.
+/// The processes that this one has started, with their ranks. Dropping this waits for them.
 #[derive(Default)]
 struct Others(Vec<(usize, Child)>);
 
@@ -215,7 +215,7 @@ fn start_others(platform: Platform, count: usize) -> Result<(UniqueId, Others)> 
             .spawn()?;
         let input = process.stdin.take();
         others.0.push((rank, process));
-        // Not on the command line: the id contains the job's key.
+        // The id does not go on the command line, because it contains the job's key.
         if let Some(mut input) = input {
             input.write_all(id.to_hex().as_bytes())?;
         }
@@ -224,7 +224,7 @@ fn start_others(platform: Platform, count: usize) -> Result<(UniqueId, Others)> 
 }
 
 impl Others {
-    /// What `form` gives, which needs the others; an error as soon as one of them has ended.
+    /// Runs `form`, which needs the other ranks; fails as soon as one of their processes has ended.
     fn meanwhile<T: Send + 'static>(&mut self, form: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let forming = thread::spawn(form);
         while !forming.is_finished() {
@@ -253,7 +253,7 @@ impl Drop for Others {
         for (_, process) in &mut self.0 {
             while matches!(process.try_wait(), Ok(None)) {
                 if Instant::now() > deadline {
-                    // It does not end; nothing is left that could be done if this fails too.
+                    // The process does not end; a failure to kill it cannot be handled.
                     let _ = process.kill();
                     let _ = process.wait();
                     break;

@@ -1,21 +1,21 @@
-//! The results of a command: rows, written as JSON and read back to be plotted. The table is in [`crate::table`].
+//! The results of a command: rows, written as JSON and read back to be plotted. [`crate::table`] prints the table.
 
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 
-/// What one command measured.
+/// The results of one command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
-    /// The workload and the options with which the same can be measured again; none if the ranks were started by hand.
+    /// The workload and the options that repeat the measurement; empty if the ranks were started by hand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) arguments: Vec<String>,
     pub(crate) machine: Machine,
     pub(crate) rows: Vec<Row>,
-    /// What the table does not show in columns.
+    /// Remarks on values for which the table has no columns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
-    /// What stands below the table.
+    /// A text that is printed below the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) text: Option<String>,
 }
@@ -26,34 +26,35 @@ pub(crate) struct Row {
     pub(crate) workload: String,
     pub(crate) variant: String,
     pub(crate) size: u64,
-    /// What `size` counts.
+    /// The unit of `size`.
     pub(crate) size_of: SizeOf,
-    /// Of all times of this row.
+    /// The unit of all times of this row.
     pub(crate) unit: Unit,
-    /// None if the check failed.
+    /// The times; none if the check failed.
     pub(crate) times: Option<Times>,
-    /// How often the round was repeated for one time, which is that of one round or hop.
+    /// The number of rounds that were timed together; a time is that of one round or hop.
     pub(crate) rounds: u32,
-    /// How many times `times` is made from.
+    /// The number of measurements from which `times` is made.
     pub(crate) repeats: usize,
-    /// Where bytes are moved and the check passed.
+    /// The bandwidth, if bytes are moved and the check passed.
     pub(crate) bandwidth: Option<Bandwidth>,
-    /// Of the reference implementation, where the row is comparable; of Ethernet, of the plain socket of the same run.
+    /// The time of the reference implementation, if the row is comparable; for Ethernet, that of the plain socket in the
+    /// same run.
     pub(crate) baseline: Option<f64>,
-    /// What this project wants there.
+    /// The time that this project aims at.
     pub(crate) goal: Option<f64>,
-    /// The blocks of a call, where the library chooses them.
+    /// The blocks of a call, if the library chooses them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) blocks: Option<u32>,
-    /// NCCL doing the same, in turns with this.
+    /// The times of NCCL for the same calls, in turns with this row's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) nccl: Option<Nccl>,
-    /// Where the host does the work.
+    /// The processor time, if the host does the work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<Cpu>,
 }
 
-/// What the size of a row counts.
+/// The unit of a row's size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SizeOf {
@@ -65,7 +66,7 @@ pub(crate) enum SizeOf {
     Milliseconds,
 }
 
-/// Of a time.
+/// The unit of a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     #[default]
@@ -78,7 +79,7 @@ pub(crate) enum Unit {
 /// A baseline, and the goal of this project.
 pub(crate) type Known = (Option<f64>, Option<f64>);
 
-/// Of all repeats.
+/// The times of all repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Times {
     pub(crate) median: f64,
@@ -86,33 +87,33 @@ pub(crate) struct Times {
     pub(crate) max: f64,
 }
 
-/// In GB/s (10^9 bytes), from the median.
+/// The bandwidth in GB/s (10^9 bytes), from the median.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bandwidth {
     /// The size over the time.
     pub(crate) algorithm: f64,
-    /// The load on one direction of the link. A side of these workloads sends its size to the other, so this equals the
+    /// The load on one direction of the interconnect. A side of these workloads sends its size to the other, so this equals the
     /// algorithm bandwidth; the flags of packets do not count.
     pub(crate) bus: f64,
 }
 
-/// What NCCL takes for what a row is of; none where that cannot be measured.
+/// NCCL's measurements of the calls of a row; none where they cannot be made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Nccl {
-    /// With memory as it comes.
+    /// The measurement with ordinary memory.
     pub(crate) plain: Option<Measured>,
-    /// With memory that NCCL has allocated and registered as a symmetric window.
+    /// The measurement with memory that NCCL has allocated and registered as a symmetric window.
     pub(crate) windows: Option<Measured>,
 }
 
 /// A measurement, in the unit of its row.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    /// None if the result was wrong.
+    /// The times; none if the result was wrong.
     pub(crate) times: Option<Times>,
 }
 
-/// What a GB (10^9 bytes) takes, in seconds of processor time.
+/// The seconds of processor time for a GB (10^9 bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Cpu {
     pub(crate) sender: f64,
@@ -136,7 +137,7 @@ impl Unit {
 }
 
 impl Times {
-    /// None for no times at all.
+    /// Summarises times. None if there are none.
     pub(crate) fn of(mut all: Vec<f64>) -> Option<Self> {
         all.sort_by(f64::total_cmp);
         let (min, max) = (*all.first()?, *all.last()?);
@@ -147,7 +148,7 @@ impl Times {
 }
 
 impl Bandwidth {
-    /// Of `bytes` in `us` microseconds, one way or both ways at once or in turns.
+    /// The bandwidth of `bytes` in `us` microseconds, in one direction, or in both at once or in turns.
     pub(crate) fn of(bytes: u64, us: f64) -> Self {
         let algorithm = bytes as f64 / us / 1e3;
         Self { algorithm, bus: algorithm }
@@ -168,7 +169,7 @@ impl Report {
     }
 }
 
-/// Several reports in one file.
+/// The JSON of several reports in one file.
 pub(crate) fn to_json_of_all(reports: &[Report]) -> serde_json::Result<String> {
     #[derive(Serialize)]
     struct All<'a> {
@@ -179,7 +180,7 @@ pub(crate) fn to_json_of_all(reports: &[Report]) -> serde_json::Result<String> {
 }
 
 impl Row {
-    /// Of so many repeats of so many rounds each, whose times are to come.
+    /// Makes a row of `repeats` repeats of `rounds` rounds each, without times.
     pub(crate) fn new(
         workload: &str,
         variant: &str,
@@ -191,22 +192,22 @@ impl Row {
         Self { workload, variant, size, size_of, rounds, repeats, ..Self::default() }
     }
 
-    /// With times, and what they are compared with.
+    /// Adds times, and the figures with which they are compared.
     pub(crate) fn with(self, times: Option<Times>, (baseline, goal): Known) -> Self {
         Self { times, baseline, goal, ..self }
     }
 
-    /// A failed row unless it was `right`.
+    /// Marks the row as failed unless it was `right`.
     pub(crate) fn only_if(self, right: bool) -> Self {
         if right { self } else { Self { times: None, bandwidth: None, ..self } }
     }
 
-    /// For people: `memory-put none 32x1024, 1 KiB`.
+    /// The row's name in texts: `memory-put none 32x1024, 1 KiB`.
     pub(crate) fn name(&self) -> String {
         format!("{} {}, {}", self.workload, self.variant, self.size_of.show(self.size))
     }
 
-    /// Whether data and signals were right, as the table and the JSON have it.
+    /// The result of the check of data and signals, as the table and the JSON show it.
     pub(crate) fn check(&self) -> &'static str {
         match &self.nccl {
             _ if self.times.is_none() => "FAILED",
@@ -215,19 +216,19 @@ impl Row {
         }
     }
 
-    /// In GB/s: the algorithm bandwidth for each block of a call, which takes a multiprocessor.
+    /// The algorithm bandwidth in GB/s for each block of a call, which takes a multiprocessor.
     pub(crate) fn per_block(&self) -> Option<f64> {
         Some(self.bandwidth?.algorithm / f64::from(self.blocks?))
     }
 
-    /// How many times as long as this the best of NCCL takes.
+    /// The time of NCCL's best measurement, as a multiple of this row's.
     pub(crate) fn ratio(&self) -> Option<f64> {
         let best = self.nccl?.sides().filter_map(|side| side.times).map(|times| times.median);
         Some(best.min_by(f64::total_cmp)? / self.times?.median)
     }
 }
 
-/// A row that is right.
+/// The result of the check for a row that is right.
 const OK: &str = "ok";
 
 impl Nccl {
@@ -236,7 +237,7 @@ impl Nccl {
     }
 }
 
-/// A report as its JSON has it: each row says whether it was right.
+/// The JSON form of a report, in which each row has the result of its check.
 #[derive(Serialize)]
 struct Checked<'a> {
     #[serde(skip_serializing_if = "<[String]>::is_empty")]

@@ -1,5 +1,5 @@
-//! `all-reduce-rmsnorm`: an `all_reduce` of f16 between two processes, with what follows it in a transformer. Residual and
-//! RMSNorm come in the same launch, or in one of their own behind it; and the `all_reduce` is measured alone.
+//! `all-reduce-rmsnorm`: an `all_reduce` of f16 between two processes, with the operations that follow it in a transformer.
+//! Residual and RMSNorm are in the same launch, or in a separate one after it; the `all_reduce` is measured alone as well.
 
 use std::borrow::Cow;
 
@@ -23,13 +23,13 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How many rows (tokens), one group of lines each [default: 1,4,16,64,256; on simulated devices 1,4,16].
+    /// The numbers of rows (tokens); each gives a group of lines [default: 1,4,16,64,256; on simulated devices 1,4,16].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     rows: Vec<u32>,
-    /// How many numbers a row has, a multiple of 8 [default: 8192; on simulated devices 1024].
+    /// The number of elements in a row, a multiple of 8 [default: 8192; on simulated devices 1024].
     #[arg(long, value_parser = clap::value_parser!(u32).range(8..=8192))]
     hidden: Option<u32>,
-    /// How many calls a graph has.
+    /// The number of calls in a graph.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 const EPSILON: f32 = 1e-5;
-/// Of fp8.
+/// The scale of fp8 numbers.
 const UNIT: f32 = 0.01;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -96,14 +96,14 @@ struct Bench<'a> {
     new_residual: DeviceSlice<f16>,
     weight: DeviceSlice<f16>,
     sums: DeviceSlice<f16>,
-    /// Where the last result arrives, between guards.
+    /// The memory of the last result, between guards.
     result: DeviceBuffer,
     fused: [Kernel; 2],
     behind: Kernel,
     expected: Expected,
 }
 
-/// What ranks get, as bytes.
+/// The results of all ranks, as bytes.
 struct Expected {
     sums: Vec<u8>,
     normalised: Vec<u8>,
@@ -120,7 +120,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Self> {
         let (gpu, rank) = (&pair.gpu, pair.ranks.rank);
         let count = rows * hidden;
-        // What every rank has is made of what rank 0 gives.
+        // Data that all ranks have in common is made from rank 0's.
         let random = |numbers: usize| -> Result<[Vec<u8>; 2]> {
             let [mine, others] =
                 pair.ranks.random_messages(2 * numbers as u64)?.map(|bytes| Numbers::F16.moderate(bytes));
@@ -194,7 +194,7 @@ impl<'a> Bench<'a> {
     fn call(&self, variant: Variant, stream: &Stream) -> Result<()> {
         let (residual, weight) = (self.residual.ptr(), self.weight.ptr());
         match variant {
-            // SAFETY: as in `row`.
+            // SAFETY: the memory is kept until the stopwatch, which is dropped first, has waited for all calls.
             Variant::AllReduce => unsafe {
                 self.collectives.enqueue(&[self.request(self.result.ptr().add(GUARD))], stream)?;
             },
@@ -204,7 +204,7 @@ impl<'a> Bench<'a> {
                 let args =
                     args.with(self.new_residual.ptr()).with(self.result.ptr().add(GUARD)).with(vectors);
                 let config = LaunchConfig::linear(self.rows as u32, vectors.next_multiple_of(32));
-                // SAFETY: as in `row`; these are the kernel's parameters.
+                // SAFETY: the memory is kept until the stopwatch has waited for all calls; these are the kernel's parameters.
                 unsafe {
                     self.collectives.enqueue(&[self.request(self.sums.ptr())], stream)?;
                     self.behind.launch(stream, config, &args)?;
@@ -217,7 +217,8 @@ impl<'a> Bench<'a> {
                     _ => (&self.fused[1], args.with(UNIT)),
                 };
                 let rows = self.fused_rows(variant)?;
-                // SAFETY: as in `row`; the kernels are made for these outputs and parameters.
+                // SAFETY: the memory is kept until the stopwatch has waited for all calls; the kernels have these outputs and
+                // parameters.
                 unsafe { self.collectives.all_reduce_rows(&rows, kernel, args, stream)? };
             }
         }
@@ -254,7 +255,7 @@ impl<'a> Bench<'a> {
 }
 
 impl Expected {
-    /// In the order of the kernels.
+    /// Computes the results in the order in which the kernels add.
     fn of(sums: Vec<u8>, residual: &[u8], weight: &[u8], hidden: usize) -> Self {
         let numbers = |bytes: &[u8]| -> Vec<f32> {
             bytes.chunks_exact(2).map(|number| f16::from_le_bytes([number[0], number[1]]).to_f32()).collect()
@@ -276,7 +277,7 @@ impl Expected {
     }
 }
 
-/// As `row.sum` of `collective_rows_device.hpp`.
+/// The sum that `row.sum` of `collective_rows_device.hpp` gives.
 fn sum_of_row(vectors: &[f32]) -> f32 {
     let butterfly = |mut values: [f32; 32]| {
         for bit in [16, 8, 4, 2, 1] {
@@ -291,14 +292,14 @@ fn sum_of_row(vectors: &[f32]) -> f32 {
     }))
 }
 
-/// The bits of the number of fp8 (e4m3) that is nearest, of two as near the even one.
+/// The bits of the nearest number of fp8 (e4m3); of two that are equally near, the even one.
 fn fp8(value: f32) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     let magnitude = value.abs().min(448.0);
-    // The distance of numbers around it.
+    // The exponent of `magnitude`, which sets the distance between neighbouring numbers.
     let exponent = (magnitude.to_bits() >> 23).max(127 - 6) as i32 - 127;
     let steps = (magnitude / 2f32.powi(exponent - 3)).round_ties_even() as i32;
-    // Steps of 8 to 15 are those of a normal number; 16 are one of the next exponent.
+    // 8 to 15 steps are a normal number; 16 are a number with the next exponent.
     sign | ((exponent + 6) * 8 + steps) as u8
 }
 

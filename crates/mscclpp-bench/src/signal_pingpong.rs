@@ -14,37 +14,37 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only the pair of calls that orders execution but not memory [default: both pairs].
+    /// Run only the pair of calls that orders execution but not memory [default: both pairs].
     #[arg(long)]
     relaxed: bool,
     /// Rounds in a launch; a round is two hops [default: 1000; 20 on simulated devices, 10 where both ranks are on one
     /// GPU].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     iters: Option<u32>,
-    /// Launches that count. Each has its tokens at another place in memory, and each place is run once before. At the
-    /// chosen place, which is the best of as many others (64 at most), there are 7.
+    /// The number of launches that count. Each has its tokens at another place in memory, where one launch that does not count
+    /// comes first. The place that is chosen as the best of as many others (64 at most) has 7 launches.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=400))]
     repeats: u32,
     #[command(flatten)]
     devices: Devices,
 }
 
-/// A pair of device functions: its name, its kernel, where the tokens are, and what is known of its speed on two H200.
+/// A pair of device functions: its name, its kernel, the places of the tokens, and the known times between two GPUs.
 struct Variant(&'static str, &'static str, Places, Known);
 
-/// Where the tokens are.
+/// The places of the tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
-    /// In other pages each time.
+    /// Each time in other pages.
     All,
-    /// Where `Communicator::build_fastest_semaphore` found signals fastest.
+    /// The place at which `Communicator::build_fastest_semaphore` found signals to be fastest.
     Chosen,
 }
 
-/// Launches that count at a chosen place.
+/// The number of launches that count at the chosen place.
 const REPEATS_OF_CHOSEN: usize = 7;
 
-/// Each pair, and below it the bare instructions, whose time differs from one pair of devices and addresses to the next.
+/// The pairs, each followed by the bare instructions, whose time differs between pairs of devices and addresses.
 const VARIANTS: [Variant; 6] = [
     Variant("release/acquire", "signal_ping_pong", Places::All, (Some(1.45), Some(1.28))),
     Variant("release/acquire, chosen", "signal_ping_pong", Places::Chosen, (Some(1.45), Some(1.28))),
@@ -57,7 +57,7 @@ const VARIANTS: [Variant; 6] = [
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let pair = Pair::join(&options.devices, Context::on, joining)?;
     let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
-    // The figures are of two devices.
+    // The known times are of two GPUs.
     let comparable = pair.is_of_two_gpus();
     let iters = options.iters.unwrap_or_else(|| pair.most_rounds());
 

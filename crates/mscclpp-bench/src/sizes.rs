@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-/// Sizes from begin to end by a factor, as in the benchmarks of collective communication.
+/// A range of sizes, each a factor larger than the one before, like in other benchmarks of collective communication.
 #[derive(Args, Debug, Clone, Default)]
 pub(crate) struct Range {
     /// The smallest message: bytes, or a number followed by K, M or G (powers of 1024).
@@ -11,7 +11,7 @@ pub(crate) struct Range {
     /// The largest message, which is always measured too.
     #[arg(short, long, value_name = "SIZE", value_parser = parse_bytes)]
     end: Option<u64>,
-    /// How many times larger each message is than the one before.
+    /// The factor by which each message is larger than the one before.
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(2..))]
     factor: Option<u64>,
 }
@@ -25,10 +25,10 @@ pub(crate) struct Sizes {
 }
 
 impl Range {
-    /// With what was not given taken from `default`; of begin and end alone, the other is at least as far.
+    /// The sizes, with missing values from `default`; if only begin or end is given, the other is adjusted to it.
     ///
     /// # Errors
-    /// An end before the begin; a size that is no multiple of `unit`.
+    /// An end before the begin; a size that is not a multiple of `unit`.
     pub(crate) fn or(&self, default: Sizes, unit: u64) -> Result<Sizes, String> {
         let begin = self.begin.unwrap_or_else(|| default.begin.min(self.end.unwrap_or(u64::MAX)));
         let end = self.end.unwrap_or_else(|| default.end.max(begin));
@@ -42,23 +42,23 @@ impl Range {
         }
     }
 
-    /// One element of so many bytes by default, and always whole ones.
+    /// The sizes for messages of whole elements of `element` bytes; by default one element.
     ///
     /// # Errors
-    /// As [`Self::or`].
+    /// The same as [`Self::or`].
     pub(crate) fn of_elements(&self, element: u64) -> Result<Sizes, String> {
         self.or(Sizes { begin: element, end: element, factor: 2 }, element)
     }
 }
 
 impl Sizes {
-    /// Sizes that are multiples of `unit`: the next smaller ones, or `unit` itself.
+    /// Rounds the sizes down to multiples of `unit`, but not below `unit`.
     pub(crate) fn in_units_of(self, unit: u64) -> Self {
         let rounded = |size: u64| (size / unit * unit).max(unit);
         Self { begin: rounded(self.begin), end: rounded(self.end), ..self }
     }
 
-    /// The end is always one of them, also where the factor does not lead to it.
+    /// The sizes. The end is always among them, even if the factor does not lead to it.
     pub(crate) fn iter(self) -> impl Iterator<Item = u64> {
         std::iter::successors(Some(self.begin), move |size| size.checked_mul(self.factor))
             .take_while(move |&size| size < self.end)
@@ -70,7 +70,7 @@ impl Sizes {
     }
 }
 
-/// A message is never empty; the largest is 64 GiB.
+/// Parses the size of a message, which is from 1 byte to 64 GiB.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let refused =
         || "a size is 1 to 64G: a whole number of bytes, or of K, M or G (powers of 1024)".to_owned();
@@ -82,7 +82,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "G" | "g" | "GiB" => 1 << 30,
         _ => return Err(refused()),
     };
-    // `parse` would take a sign.
+    // `parse` would accept a sign.
     if !digits.bytes().all(|c| c.is_ascii_digit()) {
         return Err(refused());
     }

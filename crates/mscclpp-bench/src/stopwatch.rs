@@ -13,23 +13,23 @@ use crate::{
     watchdog::end_process,
 };
 
-/// How long kernels may take to end after an abort.
+/// The time in which kernels may end after an abort.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
 
-/// Ends waits, for a reason.
+/// A function that ends waits, for the given reason.
 type Abort<'a> = Box<dyn Fn(&str) + 'a>;
 
-/// This rank's stream and clock.
+/// The stream and clock with which this rank times its work.
 pub(crate) struct Stopwatch<'a> {
     pair: &'a Pair,
-    /// All that the timed kernels wait on.
+    /// The semaphores on which the timed kernels wait.
     semaphores: Vec<Semaphore>,
-    /// Ends the waits of timed kernels that wait on something else.
+    /// Ends the waits of timed kernels that do not wait on semaphores.
     abort_others: Option<Abort<'a>>,
-    /// How long a launch may take.
+    /// The longest time for a launch.
     limit: Duration,
     clock: DeviceClock,
-    /// Device memory: not 0 when a wait of a kernel ended without what it waited for.
+    /// Device memory that is not 0 if a wait of a kernel failed.
     failed: DeviceBuffer,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// For kernels whose waits `abort` ends, given the reason, and that may take so long.
+    /// Makes a stopwatch for kernels whose waits `abort` ends for the given reason, and that may take up to `limit`.
     pub(crate) fn of_others(pair: &'a Pair, limit: Duration, abort: impl Fn(&str) + 'a) -> Result<Self> {
         let mut stopwatch = Self::new(pair, Vec::new())?;
         stopwatch.abort_others = Some(Box::new(abort));
@@ -62,16 +62,16 @@ impl<'a> Stopwatch<'a> {
         &self.pair.ranks
     }
 
-    /// Where kernels leave the round in which they gave up, plus 1: four bytes of device memory.
+    /// The device address, of four bytes, at which kernels store the round in which they gave up, plus 1.
     pub(crate) fn failed(&self) -> DevicePtr {
         self.failed.ptr()
     }
 
-    /// Runs `count` launches on all ranks at once, of which `submit` puts those of a range on the stream. Returns the microseconds
-    /// that they took here, and none if a wait failed on any rank.
+    /// Runs `count` launches on all ranks at once, of which `submit` puts those of a range on the stream. Returns the
+    /// microseconds that they took here, and none if a wait failed on any rank.
     ///
-    /// Rank 0 reports its time. The others' first launch is submitted before, so that no start is waited for, and the rest behind:
-    /// a driver's queue has room for about a thousand launches, and to submit more than that waits until rank 0 has begun.
+    /// Rank 0 reports its time. The others' first launch is submitted before, so that no start is waited for, and the
+    /// rest behind: a driver's queue has room for about a thousand launches, and to submit more waits until rank 0 has begun.
     pub(crate) fn time(
         &self,
         count: u32,
@@ -117,11 +117,11 @@ impl<'a> Stopwatch<'a> {
         Ok(Some(self.clock.elapsed_us()?))
     }
 
-    /// Until kernels whose waits were aborted because of `error` are complete. What others have launched may go on, and then
-    /// the process ends: while it does, memory cannot be given back.
+    /// Waits until kernels whose waits were aborted because of `error` are complete. Kernels of others may go on; then the
+    /// process ends, because memory that they use cannot be freed.
     fn await_abort(&self, error: &dyn Display) {
         let ours = self.abort_others.is_none();
-        // That waits were aborted is no news.
+        // This fails, because the waits were aborted.
         let _ = self.clock.wait_for(if ours { self.limit } else { AFTER_ABORT });
         if !ours && self.clock.is_busy() {
             end_process(&format!("{error}; it goes on after an abort, so this process ends"));
@@ -140,7 +140,7 @@ impl<'a> Stopwatch<'a> {
 
 impl Drop for Stopwatch<'_> {
     fn drop(&mut self) {
-        // After an error a kernel may still wait: it must end before what it works on goes.
+        // After an error a kernel may still be waiting: it must end before the memory that it uses is freed.
         if self.clock.is_busy() {
             self.abort("the benchmark ends");
             self.await_abort(&"a launch of a benchmark that has failed");

@@ -42,9 +42,9 @@ impl fmt::Display for Report {
 /// A column of the table.
 struct Column {
     title: &'static str,
-    /// Whether a row has something for it. The column is there if one has.
+    /// Whether a row has a value for the column. The column is shown if any row has one.
     shown: fn(&Row) -> bool,
-    /// What it says of a row of a platform.
+    /// The text of the column for a platform and a row.
     cell: fn(&str, &Row) -> String,
 }
 
@@ -74,10 +74,10 @@ const COLUMNS: &[Column] = &[
     column("goal", |_, row| time(row.goal)),
     column("check", |_, row| row.check().to_owned()),
 ];
-/// These columns are words and stand to the left. The first has no title: there is the mark of the comment.
+/// The columns that have words and are aligned to the left. The first has no title: it has the mark of a comment.
 const WORDS: [&str; 5] = ["", "platform", "workload", "variant", "check"];
 
-/// One that is always there.
+/// A column that is always shown.
 const fn column(title: &'static str, cell: fn(&str, &Row) -> String) -> Column {
     Column { title, shown: |_| true, cell }
 }
@@ -90,7 +90,7 @@ fn none() -> String {
     "-".to_owned()
 }
 
-/// With at least three digits that count.
+/// A time with at least three significant digits.
 pub(crate) fn time(value: Option<f64>) -> String {
     match value {
         None => none(),
@@ -99,12 +99,12 @@ pub(crate) fn time(value: Option<f64>) -> String {
     }
 }
 
-/// The median of what was measured, and whether it was right.
+/// The median of a measurement, or FAILED if its result was wrong.
 fn measured(side: Option<Measured>) -> String {
     side.map_or_else(none, |side| side.times.map_or_else(|| "FAILED".to_owned(), |it| time(Some(it.median))))
 }
 
-/// Of one element of a ping-pong it is some MB/s.
+/// A bandwidth in GB/s. That of one element of a ping-pong is small and needs more digits.
 fn bandwidth(value: Option<f64>) -> String {
     match value {
         None => none(),
@@ -124,7 +124,7 @@ impl SizeOf {
         }
     }
 
-    /// `size` for people: `1 KiB`, `1000 rounds`.
+    /// A size in readable form: `1 KiB`, `1000 rounds`.
     pub(crate) fn show(self, size: u64) -> String {
         match self {
             Self::Bytes => readable_bytes(size),
@@ -135,7 +135,7 @@ impl SizeOf {
     }
 }
 
-/// In the largest unit that gives a whole number, so that nothing is rounded: 1024 is `1 KiB`, 1025 is `1025 B`.
+/// Bytes in the largest unit that gives a whole number, so that nothing is rounded: 1024 is `1 KiB`, 1025 is `1025 B`.
 pub(crate) fn readable_bytes(bytes: u64) -> String {
     let (mut value, mut unit) = (bytes, "B");
     for larger in ["KiB", "MiB", "GiB", "TiB"] {

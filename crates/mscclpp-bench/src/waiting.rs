@@ -1,17 +1,17 @@
-//! Waits on the host for what an adapter, or a transport's threads, will do.
+//! Waits on the host for an event that an adapter, or a transport's threads, will cause.
 
 use std::time::{Duration, Instant};
 
 use crate::Result;
 
-/// How long anything may take.
+/// The longest time of a wait.
 const LIMIT: Duration = Duration::from_secs(60);
-/// So often a wait looks at once again, before it lets others have the processor in between.
+/// The number of polls before a wait yields the processor between polls.
 const SPINS: u32 = 100;
-/// So often it looks between two looks at the clock.
+/// The number of polls between two looks at the clock.
 const LOOKS: u32 = 1000;
 
-/// Looks again and again until there is something, for 60 s at most.
+/// Polls until there is a value, for at most 60 seconds.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let (mut looks, mut began) = (0_u32, None);
     loop {

@@ -1,5 +1,5 @@
-//! Says where a long run is, each row as soon as it is there, and ends a run that takes too long: whoever pays for the
-//! machine by the minute then has what was measured, and knows what it waited for.
+//! Prints what a long run is doing, and each row at once, and ends a run that takes too long. A user who pays for the
+//! machine by the minute then has the rows so far, and knows what the run was waiting for.
 
 use std::{
     fmt,
@@ -18,24 +18,24 @@ use crate::{
     watchdog::end_process,
 };
 
-/// Of one process. Without a limit it says nothing and ends nothing.
+/// The watch of one process. Without a limit it prints nothing and ends nothing.
 pub(crate) struct Watch {
     rank: usize,
     begun: Instant,
-    /// None if nobody watches.
+    /// The current step; none if there is no limit.
     at: Option<Arc<Mutex<At>>>,
-    /// Dropped with the watch, which ends the thread.
+    /// The sender whose drop ends the thread.
     _running: Option<Sender<()>>,
 }
 
-/// What the run does, and since when.
+/// The current step of the run, and its start.
 struct At {
     what: String,
     since: Instant,
 }
 
 impl Watch {
-    /// For a run that may take so long.
+    /// Starts to watch a run that may take up to `limit`.
     pub(crate) fn new(limit: Option<Duration>, rank: usize) -> Self {
         let begun = Instant::now();
         let at = limit.map(|_| Arc::new(Mutex::new(At { what: "the start".into(), since: begun })));
@@ -51,7 +51,7 @@ impl Watch {
         Self { rank, begun, at, _running: running }
     }
 
-    /// A part of the run begins, which gets a line on standard error.
+    /// Begins a part of the run, and prints it on standard error.
     pub(crate) fn part(&self, what: &str) {
         if self.at.is_some() {
             self.line(&what);
@@ -59,14 +59,14 @@ impl Watch {
         }
     }
 
-    /// Something short begins: only an error tells of it.
+    /// Begins a short step, which only an error names.
     pub(crate) fn step(&self, what: &str) {
         if let Some(at) = &self.at {
             *at.lock() = At { what: what.to_owned(), since: Instant::now() };
         }
     }
 
-    /// A row is there. One rank says it for all.
+    /// Prints a row. One rank prints it for all.
     pub(crate) fn row(&self, row: &Row) {
         if self.at.is_some() && self.rank == 0 {
             self.line(&row_text(row));

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// What `call` gives, if it does so within `limit`; else the process ends with an error that names `what`.
+/// Returns the result of `call` if it returns within `limit`; otherwise the process ends with an error that names `what`.
 pub(crate) fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {
     let (returned, watched) = mpsc::channel::<()>();
     let what = what.to_owned();
@@ -22,14 +22,14 @@ pub(crate) fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -
     });
     let result = call();
     drop(returned);
-    // It ends at once, and never panics.
+    // The thread ends at once, and never panics.
     let _ = watching.join();
     result
 }
 
-/// Says why, and ends this process; the other rank then sees that it is gone.
+/// Prints the error and ends this process; the other rank then notices that it has ended.
 pub(crate) fn end_process(error: &dyn fmt::Display) -> ! {
     eprintln!("error: {error}");
-    // SAFETY: it ends the process. Not by `exit`, whose handlers may wait for what does not end.
+    // SAFETY: the process ends here. It does not call `exit`, whose handlers may wait for a thread that does not end.
     unsafe { libc::_exit(1) }
 }

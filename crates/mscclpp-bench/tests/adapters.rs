@@ -1,5 +1,5 @@
-//! `ib-bw` and `ib-lat` run, compare what arrives, and compare themselves with bare verbs. No time is asserted. They
-//! need two RDMA devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` provides them.
+//! Tests of `ib-bw` and `ib-lat`: they run, compare the data that arrives, and compare their times with bare verbs. No time
+//! is asserted. They need two RDMA devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` provides them.
 
 #[path = "support/program.rs"]
 mod program;
@@ -50,7 +50,7 @@ fn column<'a>(rows: &'a [Value], name: &str) -> Vec<&'a Value> {
 }
 
 fn bandwidth() -> Result<(), Failed> {
-    // More rounds than a send queue holds.
+    // These are more rounds than a send queue holds.
     let small = rows(
         "small",
         &["ib-bw", "-b", "1", "-e", "4097", "-f", "4096", "--iters", "3000", "--repeats", "2"],
@@ -90,7 +90,7 @@ fn wrong_data() -> Result<(), Failed> {
 }
 
 fn missing_device() -> Result<(), Failed> {
-    // A device that no machine has, also where there is no library.
+    // No machine has this device, and the test also passes where there is no library.
     let mut command = Command::new(program());
     command.args(["ib-bw", "--iters", "1"]).env("MSCCLPP_HCA_DEVICES", "no_such_device");
     let output = output_within(5 * LIMIT, &mut command);

@@ -1,4 +1,4 @@
-//! Collectives beside NCCL: a stand-in for its library shows that it is called as its header says, that its results are
+//! Tests of collectives beside NCCL: a fake library shows that NCCL is called as its header requires, that its results are
 //! checked, and that calls which do not end are errors. No time is asserted.
 
 #[path = "support/program.rs"]
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// The stand-ins, new and old.
+/// The fake libraries: one like a new NCCL, one like an old one.
 struct Libraries {
     folder: TempDir,
 }
@@ -80,11 +80,11 @@ fn libraries() -> &'static Result<Libraries, String> {
     LIBRARIES.get_or_init(Libraries::new)
 }
 
-/// What is made of a run beside a stand-in that behaves like this.
+/// The results of a run beside a fake library.
 struct Run {
     output: Output,
     report: Option<Value>,
-    /// What the stand-in was asked.
+    /// The calls that the fake library has logged.
     log: String,
 }
 
@@ -94,7 +94,7 @@ fn run(library: &str, behaviour: &str, arguments: &[&str]) -> Result<Run, Failed
     let (json, log) = (folder.path().join("rows.json"), folder.path().join("log"));
     let mut command = Command::new(program());
     command.args(arguments).arg("--compare").arg(libraries.path(library)).arg("--json").arg(&json);
-    // NCCL's own, if somebody has set it, would be seen in the log.
+    // If somebody has set NCCL's own variable, it would be seen in the log.
     command.env_remove("NCCL_NVLS_ENABLE").env("MSCCLPP_PLATFORM", "sim");
     if let Some((name, value)) = behaviour.split_once('=') {
         command.env(name, value);
@@ -109,7 +109,7 @@ impl Run {
         String::from_utf8_lossy(&self.output.stderr).into_owned()
     }
 
-    /// The rows of a run that succeeded, and said nothing but these.
+    /// The rows of a run that succeeded and printed nothing on standard error.
     fn rows(&self) -> Vec<Value> {
         assert!(self.output.status.success() && self.output.stderr.is_empty(), "{:?}", self.output);
         self.report.as_ref().and_then(|report| report["rows"].as_array()).expect("rows").clone()
@@ -158,7 +158,7 @@ fn types_in_place() -> Result<(), Failed> {
             assert!(median(&row["nccl"]["plain"]).is_some() && median(&row["nccl"]["windows"]).is_some());
         }
     }
-    // NCCL has none in place.
+    // NCCL has no all_to_all in place.
     let rows = run("new.so", "", &[&["all-to-all", "--place", "in"], SMALL].concat())?.rows();
     assert!(rows.iter().all(|row| row["check"] == "ok" && row["nccl"]["plain"].is_null()), "{rows:?}");
     Ok(())
@@ -243,7 +243,7 @@ fn no_library() -> Result<(), Failed> {
     let mut command = Command::new(program());
     let output = output_within(LIMIT, command.args(["all-reduce", "--compare", "/nowhere/libnccl.so.2"]));
     let said = String::from_utf8_lossy(&output.stderr);
-    // Not by each of two processes.
+    // Only one of the two processes prints the error.
     assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
     assert!(said.contains("NCCL cannot be loaded from /nowhere/libnccl.so.2"), "{said}");
     Ok(())

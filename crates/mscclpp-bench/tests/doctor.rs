@@ -1,5 +1,5 @@
-//! What `mscclpp-bench doctor` says on simulated devices: text and JSON agree, and nothing that is missing is said to
-//! work. What it says about GPUs and adapters is tried if there are some.
+//! Tests of `mscclpp-bench doctor` on simulated devices: text and JSON agree, and nothing that is missing is reported to
+//! work. The findings about GPUs and adapters are tested if there are some.
 
 #[path = "support/program.rs"]
 mod program;
@@ -24,9 +24,9 @@ const SECTIONS: [&str; 11] = [
     "compilers",
     "limits",
 ];
-/// Those that the text shows as tables.
+/// The sections that the text shows as tables.
 const TABLES: [&str; 4] = ["exports", "peers", "gpu_direct", "loopback"];
-/// As if nothing but the CPU were there.
+/// Variables that hide everything except the CPU.
 const NOTHING: [(&str, &str); 5] = [
     ("MSCCLPP_PLATFORM", "sim"),
     ("MSCCLPP_SIM_PEER_ACCESS", "none"),
@@ -36,7 +36,7 @@ const NOTHING: [(&str, &str); 5] = [
 ];
 
 fn main() -> ExitCode {
-    // Where only the tests were brought to.
+    // The program is missing where only the tests were copied to.
     let missing = !program().exists();
     let trial =
         |name: &str, test: fn() -> Result<(), Failed>| Trial::test(name, test).with_ignored_flag(missing);
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Output and exit code, with only these of our variables.
+/// Runs the doctor, with no other variables of this project than these. Returns its output and exit code.
 fn doctor(options: &[&str], environment: &[(&str, &str)]) -> Result<(String, Option<i32>), Failed> {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {
@@ -117,7 +117,7 @@ fn text_and_json() -> Result<(), Failed> {
                     assert!(text.contains(&squeezed(field("remedy"))), "{finding}");
                     assert!(text.contains(&squeezed(field("reason"))), "{finding}");
                 } else if !TABLES.contains(&section) && section != "devices" && section != "limits" {
-                    // What is free may differ from one run to the next.
+                    // The free memory may differ from one run to the next.
                     let line = squeezed(&format!("{mark} {} {}", field("item"), field("text")));
                     assert!(text.contains(&line), "{line} in {text}");
                 }

@@ -1,5 +1,5 @@
-//! `hold` names what has become slower, what is missing, and what cannot be compared. Figures are faked by factors of
-//! thousands, so that no machine is too busy.
+//! Tests that `hold` names rows that have become slower, rows that are missing, and figures that cannot be compared. The
+//! figures are changed by factors of thousands, so that the test passes on any busy machine.
 
 #[path = "support/program.rs"]
 mod program;
@@ -17,7 +17,7 @@ use program::program;
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
-    // Where only the tests were brought to.
+    // The program is missing where only the tests were copied to.
     let missing = !program().exists();
     let trial = |name: &str, test: fn(&Folder) -> Result<(), Failed>| {
         let name = if missing { format!("{name} (the program is not there)") } else { name.to_owned() };
@@ -38,13 +38,13 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// A workload of two rows, and the names of these on simulated devices and on GPUs.
+/// A workload of two rows, and their names, which are the same on simulated devices and on GPUs.
 const WORKLOAD: &[&str] =
     &["memory-put", "--iters", "2", "--repeats", "1", "--blocks", "1", "--threads", "32"];
 const SIZES: &[&str] = &["--begin", "8", "--end", "64", "--factor", "8"];
 const ROWS: [&str; 2] = ["memory-put none 1x32, 8 B", "memory-put none 1x32, 64 B"];
 
-/// Of one test; removed when it ends.
+/// The folder of one test, which is removed when the test ends.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -56,7 +56,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// A baseline of what this machine measures, with times that are `factor` times as long.
+    /// A baseline of this machine's figures, with times that are `factor` times as long.
     fn baseline(&self, factor: f64) -> Result<Value, Failed> {
         let output = self.run(&[WORKLOAD, SIZES, &["--json", "-"]].concat());
         let mut report: Value = serde_json::from_slice(&output.stdout)?;
@@ -74,19 +74,19 @@ impl Folder {
         Ok(path.to_string_lossy().into_owned())
     }
 
-    /// `hold` with the baseline in a file.
+    /// Runs `hold` with the baseline in a file.
     fn hold(&self, report: &Value, more: &[&str]) -> Result<Held, Failed> {
         let path = self.write(report)?;
         Ok(Held::of(&self.run(&[&["hold", "--baseline", &path], more].concat())))
     }
 
-    /// In the folder, which has nothing of the repository.
+    /// Runs the program in the folder, which has nothing of the repository.
     fn run(&self, arguments: &[&str]) -> Output {
         let mut program = Command::new(program());
         output_within(5 * LIMIT, program.args(arguments).current_dir(self.0.path()))
     }
 
-    /// A program that prints `report` whatever it is called with.
+    /// The path of a program that prints `report` for any arguments.
     fn program(&self, report: &Value) -> Result<String, Failed> {
         let (json, path) = (self.path("other.json"), self.path("other"));
         fs::write(&json, report.to_string())?;
@@ -96,7 +96,7 @@ impl Folder {
     }
 }
 
-/// How `hold` ended, and what it said.
+/// The exit code and output of `hold`.
 #[derive(Debug)]
 struct Held {
     code: Option<i32>,
@@ -110,7 +110,7 @@ impl Held {
         Self { code: output.status.code(), table: text(&output.stdout), errors: text(&output.stderr) }
     }
 
-    /// What it says of a row below the table.
+    /// The sentence about a row below the table.
     fn named(&self, row: &str) -> Option<&str> {
         self.table.lines().find_map(|line| line.strip_prefix(row)?.strip_prefix(": "))
     }
@@ -137,7 +137,7 @@ fn holds(folder: &Folder) -> Result<(), Failed> {
 
 fn fell(folder: &Folder) -> Result<(), Failed> {
     let mut report = folder.baseline(1e-6)?;
-    // One of the two rows alone.
+    // Only one of the two rows has become slower.
     let median = json!(report["rows"][1]["times"]["median"].as_f64().unwrap_or(0.0) * 1e12);
     report["rows"][1]["times"] = json!({"median": median, "min": median, "max": median});
     let held = folder.hold(&report, &["--turns", "3"])?;
@@ -150,7 +150,7 @@ fn fell(folder: &Folder) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The second turn is not begun, since the first took longer than the limit: the other program sleeps.
+/// The second turn does not begin, because the first took longer than the limit: the other program sleeps.
 fn not_repeated(folder: &Folder) -> Result<(), Failed> {
     let fast = folder.baseline(1e-6)?;
     let sleeps = folder.path("sleeps");
@@ -202,7 +202,7 @@ fn other_devices(folder: &Folder) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What it measures counts, and not the figures in the file.
+/// The figures of the other program count, and not those in the file.
 fn against(folder: &Folder) -> Result<(), Failed> {
     let in_file = folder.baseline(1e-6)?;
     let slow = folder.program(&folder.baseline(1e6)?)?;
@@ -239,7 +239,7 @@ fn written(folder: &Folder) -> Result<(), Failed> {
     assert_eq!(report["reports"].as_array().map(Vec::len), Some(1), "{report}");
     let held = folder.hold(&report, WIDE)?;
     assert!(held.code == Some(0) && held.table.contains("2 of 2 rows hold"), "{held:?}");
-    // Turns of one command are told from other commands.
+    // Several reports of one command are its turns.
     let once = report["reports"][0].clone();
     let held = folder.hold(&json!({"reports": [once, once, once]}), WIDE)?;
     assert!(held.table.contains("2 of 2 rows hold") && held.errors.lines().count() == 1, "{held:?}");

@@ -1,4 +1,4 @@
-//! Runs of collectives between processes that count as two nodes: what they say while they run, and how they end.
+//! Tests of collectives between processes that count as two nodes: what they print while they run, and how they end.
 
 #[path = "support/program.rs"]
 mod program;
@@ -10,7 +10,7 @@ use std::{
 
 use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
 
-/// The outputs of both ranks.
+/// Runs both ranks and returns their outputs.
 fn run(options: &[&str]) -> [Output; 2] {
     let address = format!("127.0.0.1:{}", reserve_port());
     let rank = |rank: &str| {
@@ -36,18 +36,18 @@ fn rows_are_said_as_soon_as_they_are_there() {
     assert!(at("setting up the library's collectives") < row && row < at("all-reduce of 4096 B"), "{said}");
     let table = String::from_utf8_lossy(&first.stdout);
     assert_eq!(table.lines().filter(|line| line.ends_with("ok")).count(), 2, "{table}");
-    // One rank says the rows of all.
+    // One rank prints the rows for all.
     assert!(!String::from_utf8_lossy(&second.stderr).contains(" us ("), "{second:?}");
 }
 
 #[test]
 fn a_run_that_takes_too_long_says_where_it_was() {
-    // Calls that take longer than that on any machine.
+    // These calls take longer than the limit on any machine.
     let long = ["-b", "16M", "-e", "16M", "--calls", "1000", "--iters", "100000", "--watch", "2"];
     let outputs = run(&long);
     let said = outputs.each_ref().map(|output| String::from_utf8_lossy(&output.stderr));
     assert!(outputs.iter().all(|output| output.status.code() == Some(1)), "{said:?}");
-    // The rank that is later may first hear that the other has ended.
+    // The rank that is later may first notice that the other has ended.
     assert!(
         said.iter().any(|said| said.contains(" is not done within the 2 s of --watch; for ")),
         "{said:?}"

@@ -1,10 +1,10 @@
-//! The part of a region that is sent to peers.
+//! The part of a region's description that is sent to peers.
 //!
 //! ```text
-//! magic 4 | version 4 | region id 8 | length 8 | its address modulo 8
+//! magic 4 | version 4 | region id 8 | length 8 | the region's address modulo 8
 //! ```
-//! The part of an endpoint is its address ([`mscclpp_net::links::Address`]). A process that has it can write into every
-//! region of its owner whose id it knows as well.
+//! The part of an endpoint is its address ([`mscclpp_net::links::Address`]). A process that has the address can write into
+//! every region of the endpoint's owner whose id it knows as well.
 
 use mscclpp_net::{
     links::Protocol,
@@ -13,18 +13,18 @@ use mscclpp_net::{
 
 use crate::error::{Error, Result};
 
-/// The protocol. Its version is raised with every change of frames or blobs, and of what [`mscclpp_net::links`] sends.
+/// The protocol. Its version is raised with every change of frames, blobs or the messages of [`mscclpp_net::links`].
 pub(crate) const PROTOCOL: Protocol =
     Protocol { name: "mscclpp-ethernet", title: "Ethernet", magic: *b"MSCE", version: 4 };
 
 const WHAT: &str = "a registered memory";
 
-/// The name of a region in frames.
+/// The id, length and alignment of a region, as a peer receives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionBlob {
     pub(crate) id: u64,
     pub(crate) len: u64,
-    /// Its address modulo 8: where in it words are aligned.
+    /// The region's address modulo 8, which tells at which offsets words are aligned.
     pub(crate) misalignment: u8,
 }
 
@@ -35,7 +35,7 @@ impl RegionBlob {
         out
     }
 
-    /// `id` and `len` are what the envelope around the blob says.
+    /// Reads a blob. `id` and `len` are those in the envelope around it, which must agree.
     pub(crate) fn decode(bytes: &[u8], id: u64, len: u64) -> Result<Self> {
         let mut reader = Reader::new(bytes);
         PROTOCOL.check(&mut reader).map_err(|error| Error::in_part_of(WHAT, error))?;

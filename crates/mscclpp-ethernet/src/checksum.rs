@@ -1,4 +1,4 @@
-//! Checksums of memory that other threads may be touching.
+//! Checksums of memory that other threads may be writing at the same time.
 
 use crc32fast::Hasher;
 use mscclpp_gpu::{DevicePtr, access};
@@ -8,10 +8,10 @@ use crate::socket::Piece;
 /// The checksum of a piece.
 ///
 /// # Safety
-/// As [`add`].
+/// The same as [`add`].
 pub(crate) unsafe fn of(piece: Piece) -> u32 {
     let mut hasher = Hasher::new();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the piece is readable.
     unsafe { add(&mut hasher, piece) };
     hasher.finalize()
 }
@@ -25,7 +25,7 @@ pub(crate) unsafe fn add(hasher: &mut Hasher, piece: Piece) {
     let mut at = 0;
     while at < piece.len {
         let count = copied.len().min(piece.len - at);
-        // SAFETY: inside the piece.
+        // SAFETY: the range is inside the piece, which is readable.
         unsafe { access::read(DevicePtr::from_ptr(piece.after(at).start), &mut copied[..count]) };
         hasher.update(&copied[..count]);
         at += count;
@@ -50,7 +50,7 @@ mod tests {
                     expected[to..to + len].copy_from_slice(&source[from..from + len]);
                     assert_eq!(placed, expected, "{len} bytes from {from} to {to}");
 
-                    // SAFETY: as above.
+                    // SAFETY: the range is inside the array, which is this thread's.
                     let checksum = unsafe { of(Piece::of(&placed[to..to + len])) };
                     assert_eq!(checksum, crc32fast::hash(&source[from..from + len]));
                 }
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn long_ranges_are_digested_whole() {
         let bytes: Vec<u8> = (0..10_001u32).map(|i| (i * 7) as u8).collect();
-        // SAFETY: the vector's bytes.
+        // SAFETY: the vector is readable.
         assert_eq!(unsafe { of(Piece::of(&bytes)) }, crc32fast::hash(&bytes));
     }
 }

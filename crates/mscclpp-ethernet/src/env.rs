@@ -1,4 +1,4 @@
-//! The environment variable of this crate, read here and nowhere else. Those of all that uses TCP are in `mscclpp_net`.
+//! This crate's environment variable, read here and nowhere else. `mscclpp_net` reads those of everything that uses TCP.
 
 use std::ffi::OsString;
 

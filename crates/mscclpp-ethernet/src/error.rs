@@ -4,7 +4,7 @@ use mscclpp_core::{Transport, provider::Foreign};
 pub(crate) use mscclpp_net::SystemCall;
 use mscclpp_net::{SystemError, links, wire::Malformed};
 
-/// What can go wrong in this transport alone. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
+/// A failure that only this transport can have. Callers get it inside [`mscclpp_core::Error::Transport`], or as the
 /// variant of [`mscclpp_core::Error`] that means the same.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -12,31 +12,31 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// The peer cannot be connected to, or no peer can connect to this machine.
+    /// The peer cannot be connected to, or no peer can connect to this node.
     #[error(transparent)]
     Links(links::Error),
-    /// What a peer sent as an endpoint or a region was not made by this transport.
+    /// The bytes that a peer sent as an endpoint or a region were not made by this transport.
     #[error("the transport's part of {what} is malformed: {problem}")]
     Malformed {
-        /// "an endpoint" or "a region".
+        /// The name of what is malformed: "an endpoint" or "a region".
         what: &'static str,
-        /// What was wrong.
+        /// The reason why it is malformed.
         problem: &'static str,
     },
-    /// The peer refused what this side sent, and gave up the connection.
+    /// The peer refused a message of this side, and closed the connection.
     #[error("the peer at {address} refused what was sent: {reason}")]
     Refused {
-        /// Where the peer listens.
+        /// The address on which the peer listens.
         address: SocketAddr,
-        /// What was wrong with it.
+        /// The peer's reason.
         reason: String,
     },
-    /// This side refused what the peer sent, and gave up the connection.
+    /// This side refused a message of the peer, and closed the connection.
     #[error("what the peer at {address} sent was refused: {reason}")]
     Hostile {
-        /// Where the peer listens.
+        /// The address on which the peer listens.
         address: SocketAddr,
-        /// What was wrong with it.
+        /// The reason why the message was refused.
         reason: String,
     },
     /// A region or an endpoint made by another provider was passed in.
@@ -45,7 +45,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error in what a peer sent as `what`.
+    /// Converts an error that was found in `what`, which a peer sent.
     pub(crate) fn in_part_of(what: &'static str, error: links::Error) -> Self {
         match error {
             links::Error::Malformed(Malformed(problem)) => Self::Malformed { what, problem },

@@ -8,7 +8,7 @@
 //! 4  complete   0                            0                ticket
 //! 5  goodbye    0                            0                nothing; no frame follows
 //! ```
-//! Each frame is a header that [`mscclpp_net::links::header`] seals and numbers. A fault is reported on the link, as a
+//! Each frame is a header that [`mscclpp_net::links::header`] seals and numbers. A fault is reported over the link, as a
 //! complaint.
 
 use mscclpp_net::links::{
@@ -19,19 +19,19 @@ use mscclpp_net::links::{
 /// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// `len` bytes follow, to be written at `offset` of a region.
+    /// A write: `len` bytes follow, for `offset` of a region.
     Write { region: u64, offset: u64, len: u64, checksum: Option<u32> },
-    /// 8 bytes to be written at `offset` of a region, visible only after everything before.
+    /// An update: 8 bytes for `offset` of a region, which become visible only after everything that was sent before.
     Update { region: u64, offset: u64, value: u64 },
-    /// Asks for an answer once everything before is complete.
+    /// A request for an answer once everything that was sent before is in place.
     Flush { ticket: u64 },
     /// The answer to a flush.
     Complete { ticket: u64 },
-    /// The queue was dropped, and all that it was given has been sent. An end without this is a failure.
+    /// The end: the queue was dropped, and everything that it was given has been sent. An end without this is a failure.
     Goodbye,
 }
 
-/// What one end finds wrong with what the other sent.
+/// A fault that one end finds in a message of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error(transparent)]
@@ -51,7 +51,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// The fault as a complaint, which is how it is sent.
+    /// Converts the fault into a complaint, the form in which it is sent.
     pub(crate) fn complaint(self) -> Complaint {
         let (code, values) = match self {
             Self::Header(BadHeader::Seal) => (1, [0; 3]),
@@ -66,7 +66,7 @@ impl Fault {
         Complaint { code, values }
     }
 
-    /// The fault that a complaint stands for; none if it is unknown here.
+    /// The fault that a complaint stands for; none if its code is unknown here.
     pub(crate) fn of(Complaint { code, values: [a, b, c] }: Complaint) -> Option<Self> {
         Some(match code {
             1 => BadHeader::Seal.into(),
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn sealed_nonsense_is_refused() {
-        // 6 to 10 are said on links.
+        // Kinds 6 to 10 are those of links.
         for (kind, flag) in
             [(0, 0), (6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (255, 0), (1, 2), (2, 1), (5, 1)]
         {

@@ -1,4 +1,4 @@
-//! The parsers of bytes from outside, for fuzz targets. Not part of the API.
+//! The parsers of bytes from outside, for fuzz targets. They are not part of the API.
 
 use mscclpp_net::links::{
     Complaint,
@@ -17,7 +17,7 @@ pub fn parse_everything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {
         let _ = Frame::open(&mut Inbound::new(&SEAL), header);
     }
-    // What a member says, whose seal is right.
+    // A member sends this with a valid seal.
     if let Some((&[kind, flag], rest)) = bytes.split_first_chunk()
         && let Some(small) = rest.first_chunk()
     {
@@ -38,8 +38,8 @@ impl Victim {
         Self(Stage::new())
     }
 
-    /// Plays the bytes as sent by a stranger, and then as sent by a member: then 25 of each 26 bytes fill in a frame
-    /// with a valid seal.
+    /// Hands the bytes to the receiver as if a stranger had sent them, and then as if a member had: each 26 bytes then give a
+    /// frame, of which 25 bytes fill in the fields, with a valid seal.
     ///
     /// # Panics
     /// If memory outside the region was written.
@@ -79,7 +79,7 @@ mod tests {
         let (victim, mut random) = (Victim::new(), Rng::with_seed(3));
         for round in 0..10_000usize {
             let mut bytes: Vec<u8> = (0..round % 200).map(|_| random.u8(..)).collect();
-            // Half of them begin as the real ones do.
+            // Half of them begin as real blobs do.
             if round % 2 == 0 && bytes.len() >= 8 {
                 bytes[..8].copy_from_slice(&PROTOCOL.begin());
             }

@@ -13,28 +13,28 @@
 //! Each queue of a connection has a TCP connection of its own, which carries data one way. At its receiving end, a
 //! thread puts the data in place. For host memory, the system sends from and receives into the registered memory
 //! itself. Device memory goes through chunks of pinned host memory, so that the device copies one chunk while another
-//! is on the wire. The queue's owner sends small pieces of host memory itself; a thread of the queue sends everything
+//! is on the network. The queue's owner sends small data in host memory itself; a thread of the queue sends everything
 //! else.
 //!
 //! # How order is kept
-//! A TCP connection keeps the order of what is sent, and one thread carries it out. An update of host memory is a store
+//! A TCP connection keeps the order of the frames, and one thread carries them out. An update of host memory is a store
 //! with release order, made after the same thread has placed the data. An update of device memory is a stream value
 //! write, after the copies on the same stream; copies on other streams are complete before it. A flush is answered when
 //! everything before it is in place, on the device too.
 //!
-//! # How peers are kept apart from strangers
+//! # How strangers are kept out
 //! An endpoint, as it is sent to peers, holds a random key. Both ends of every TCP connection prove that they have this
 //! key, and derive from it the key that seals the header of every frame. Every header names a region, an offset and a
-//! length, which are checked against the regions registered here. Nothing is encrypted, and data has no keyed check;
-//! see the book. That bits were changed by accident is noticed by TCP's own checksum, which misses some, and by CRC-32
+//! length, which are checked against the regions registered here. Nothing is encrypted, and data has no keyed checksum;
+//! see the book. Bits that were changed by accident are noticed by TCP's own checksum, which misses some, and by CRC-32
 //! checksums if they are turned on: [`EthernetBuilder::checksums`], `MSCCLPP_ETHERNET_CHECKSUMS=1`.
 //!
-//! # How a dead peer is seen
+//! # How a dead peer is noticed
 //! Beside its queues, a connection has a *link*: a TCP connection that is silent, and open as long as the peer's
-//! endpoint. When the link ends, or the peer's host falls silent, the connection fails. One thread per provider watches
-//! all links. Over the link, a receiving end also reports that it refused something, that the network drops the
-//! packets of a data connection alone, or that a data connection ended without a goodbye. Who holds a peer for lost says
-//! so to it.
+//! endpoint. When the link ends, or the peer's node falls silent, the connection fails. One thread per provider watches
+//! all links. Over the link, a receiving end also reports that it refused a message, that the network drops the
+//! packets of a data connection alone, or that a data connection ended without a goodbye. A side that declares the peer
+//! lost tells it so.
 
 mod blob;
 mod checksum;
@@ -81,7 +81,7 @@ use settings::Settings;
 
 /// The provider of [`Transport::ETHERNET`].
 ///
-/// It opens nothing before it is first used. Its thread and its listener go when everything made through it is gone.
+/// It opens nothing before it is first used. Its thread and its listener end when everything made through it is gone.
 #[derive(Default)]
 pub struct Ethernet {
     settings: Settings,

@@ -1,4 +1,4 @@
-//! A connection as the core sees it.
+//! The implementation of the core's [`Link`].
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct EthernetLink {
 impl Link for EthernetLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
         let connection = self.link.open_data().map_err(|error| {
-            // What the link knows of the peer says more than that it cannot be connected to any more.
+            // The link's reason for the peer's failure says more than an error that the peer cannot be connected to.
             self.state.monitor().check().err().unwrap_or_else(|| Error::from(error).into())
         })?;
         socket::SENDER.apply(&connection.stream).during("setting up a connection").map_err(Error::from)?;
@@ -34,7 +34,7 @@ impl Link for EthernetLink {
         Ok(sending::open(connection, &self.state, suspicions, &self.hub.settings, self.max_waiting)?)
     }
 
-    /// A token in host memory is stored when all copies to devices are complete, one on a device behind them in its stream.
+    /// Tokens in host memory are stored when all copies to devices are complete, tokens on a device behind them in its stream.
     fn token_memory(&self) -> Result<TokenMemory> {
         Ok(self.tokens)
     }

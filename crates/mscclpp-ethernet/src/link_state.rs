@@ -1,4 +1,4 @@
-//! What becomes of a link, as its queues see it.
+//! The state of a link, shared with its queues.
 
 use std::{
     net::SocketAddr,
@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 
 use crate::{error::Error, frame::Fault};
 
-/// What carries data of a link, and is cut when the link ends.
+/// A connection that carries data of a link, and is cut when the link ends.
 pub(crate) trait Carrier: Send + Sync {
     fn cut(&self);
 }
 
-/// A link from an endpoint of this process to a peer's. Shared by the queues and by those who watch the link.
+/// The state of a link from an endpoint of this process to a peer's. The queues share it with the link's watchers.
 pub(crate) struct LinkState {
     monitor: LinkMonitor,
     carriers: Mutex<Vec<Weak<dyn Carrier>>>,
@@ -31,13 +31,13 @@ impl LinkState {
         Self { monitor, carriers: Mutex::default(), over: AtomicBool::new(false) }
     }
 
-    /// Cuts `carrier` when the link ends, or at once if it has ended.
+    /// Registers `carrier`, to be cut when the link ends, or cuts it now if the link has ended.
     pub(crate) fn is_carried_by(&self, carrier: &Arc<dyn Carrier>) {
         let mut carriers = self.carriers.lock();
         carriers.retain(|carrier| carrier.strong_count() > 0);
         carriers.push(Arc::downgrade(carrier));
         drop(carriers);
-        // `end` sets this before it looks at the list: one of the two sees the other.
+        // `end` sets the flag before it reads the list: either it finds the carrier there, or this thread finds the flag set.
         if self.over.load(Ordering::SeqCst) {
             carrier.cut();
         }
@@ -71,7 +71,7 @@ impl LinkEvents for LinkState {
             LinkEnd::Failed(reason) => return self.end(|monitor| monitor.peer_failed(&reason)),
             LinkEnd::Refused { address, complaint } => match Fault::of(complaint) {
                 Some(fault) => Error::Refused { address, reason: fault.to_string() },
-                None => hostile(address, format!("it complained of what is unknown here: {complaint}")),
+                None => hostile(address, format!("it sent a complaint that is unknown here: {complaint}")),
             },
             LinkEnd::Hostile { address, reason } => hostile(address, reason),
             LinkEnd::System(error) => error.into(),

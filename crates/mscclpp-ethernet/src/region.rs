@@ -1,4 +1,4 @@
-//! Regions as the core sees them: of this process, and of a peer.
+//! Regions of this process, and of a peer, as the core uses them.
 
 use std::sync::{Arc, Weak};
 
@@ -14,8 +14,8 @@ use crate::{blob::RegionBlob, error::Result, hub::Hub};
 pub(crate) struct LocalRegion {
     region: Arc<MemoryRegion>,
     blob: Vec<u8>,
-    /// Keeps the region in the table that frames are checked against, for as long as this lives. None for memory for
-    /// local use.
+    /// The hub whose table, against which frames are checked, has the region as long as this lives. None if the memory is
+    /// for local use.
     hub: Option<Arc<Hub>>,
 }
 
@@ -27,7 +27,7 @@ impl LocalRegion {
         Self { region: region.clone(), blob, hub: Some(hub) }
     }
 
-    /// Memory that no frame may name.
+    /// Makes a region that no frame may name.
     pub(crate) fn for_local_use(region: &Arc<MemoryRegion>) -> Self {
         Self { region: region.clone(), blob: Vec::new(), hub: None }
     }
@@ -44,7 +44,7 @@ impl Registration for LocalRegion {
 }
 
 impl Drop for LocalRegion {
-    /// Waits until no peer's bytes are on their way into the region. The wait is bounded.
+    /// Waits, for a bounded time, until no peer's bytes are on their way into the region.
     fn drop(&mut self) {
         if let Some(hub) = &self.hub {
             hub.regions.withdraw(self.region.id());
@@ -52,11 +52,11 @@ impl Drop for LocalRegion {
     }
 }
 
-/// A region of a peer. Frames name it by a number. Nothing is mapped.
+/// A region of a peer. Frames name it by its id. Nothing is mapped.
 #[derive(Clone)]
 pub(crate) struct PeerRegion {
     blob: RegionBlob,
-    /// The region itself, if it belongs to this process: a call then notices that it was dropped.
+    /// The region itself, if it belongs to this process: a call then notices that the region was dropped.
     local: Option<Weak<MemoryRegion>>,
 }
 
@@ -70,12 +70,12 @@ impl PeerRegion {
         self.blob.id
     }
 
-    /// Its address modulo 8.
+    /// The region's address modulo 8.
     pub(crate) fn misalignment(&self) -> u64 {
         u64::from(self.blob.misalignment)
     }
 
-    /// An error if it is known to be gone.
+    /// Fails if the region is known to have been dropped.
     pub(crate) fn check(&self) -> Result<(), CoreError> {
         match &self.local {
             Some(local) if local.strong_count() == 0 => Err(CoreError::InvalidArgument(

@@ -1,4 +1,4 @@
-//! The regions of this process that peers may write to, and how frames are checked against them.
+//! The table of this process's regions to which peers may write, and the check of frames against it.
 
 use std::{
     collections::HashMap,
@@ -17,13 +17,13 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{claims::Claims, frame::Fault};
 
-/// How long a frame that has begun may go on once its region is withdrawn. Long enough for a receiver that has all
-/// bytes and was only not scheduled: its connection must not suffer.
+/// The time that a frame which has begun may still take once its region is withdrawn. It is long enough for a receiver
+/// that has all bytes and was only not scheduled: its connection must not suffer.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long to wait for all receivers. Longer than the copies of a receiver that ends may take.
+/// The longest wait for all receivers. It is longer than the copies of a receiver that ends may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// All regions that are registered now.
+/// The table of all registered regions.
 ///
 /// Invariant: `generation` is raised after a region was taken out of `table`. A reader that loads the same generation
 /// as when it filled its cache knows that nothing has been taken out since. [`Claims`] explains why these accesses are
@@ -32,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Regions {
     table: RwLock<HashMap<u64, Weak<MemoryRegion>>>,
     generation: AtomicU64,
-    /// Of every receiver.
+    /// The claims of every receiver.
     claims: Mutex<Vec<Weak<Claims>>>,
 }
 
@@ -46,7 +46,7 @@ impl Regions {
     pub(crate) fn withdraw(&self, id: u64) {
         self.table.write().remove(&id);
         self.generation.fetch_add(1, Ordering::SeqCst);
-        // A receiver that is added behind this lock finds the region in the table no more.
+        // A receiver that is added after this lock does not find the region in the table.
         let receivers: Vec<_> = self.claims.lock().iter().filter_map(Weak::upgrade).collect();
         let began = Instant::now();
         for claims in receivers {
@@ -54,10 +54,10 @@ impl Regions {
             while claims.may_touch(id) {
                 let waited = began.elapsed();
                 if waited > LIMIT {
-                    // The receiver keeps the region, and with it memory that this library made. More is not to be had.
+                    // The receiver keeps the region, and so the memory if this library allocated it. No other can be kept.
                     tracing::error!(
                         target: "mscclpp::conn", region = id,
-                        "what a peer writes to a memory that was dropped did not end within {LIMIT:?}; a device hangs"
+                        "a peer's write to a dropped memory did not end within {LIMIT:?}; a device hangs"
                     );
                     return;
                 }
@@ -76,33 +76,33 @@ impl Regions {
     }
 }
 
-/// A range of a region, checked. Keeps the memory.
+/// A checked range of a region, which keeps the region.
 pub(crate) struct Target {
     pub(crate) region: Arc<MemoryRegion>,
     pub(crate) address: DevicePtr,
 }
 
-/// What one receiver remembers of [`Regions`], so that it need not take a lock for each frame.
+/// One receiver's copy of parts of [`Regions`], so that it does not take a lock for each frame.
 pub(crate) struct KnownRegions {
     regions: Arc<Regions>,
     generation: u64,
-    // Weak: a receiver that has nothing to do keeps nobody's memory.
+    // The references are weak: an idle receiver keeps nobody's memory.
     known: Vec<Weak<MemoryRegion>>,
     claims: Arc<Claims>,
 }
 
-/// How many regions a receiver remembers: most connections have two, data and semaphores.
+/// The number of regions that a receiver remembers: most connections have two, data and semaphores.
 const REMEMBERED: usize = 8;
 
 impl KnownRegions {
-    /// For the receiver of `stream`, if it has one.
+    /// Makes the copy of the receiver of `stream`, if it has one.
     pub(crate) fn new(regions: Arc<Regions>, stream: Option<Arc<TcpStream>>) -> Self {
         let claims = Arc::new(Claims::new(stream));
         regions.add(&claims);
         Self { regions, generation: 0, known: Vec::with_capacity(REMEMBERED), claims }
     }
 
-    /// The range that a frame names, if it lies inside a registered region. Claimed until [`KnownRegions::done`].
+    /// The range that a frame names, if it lies inside a registered region. It is claimed until [`KnownRegions::done`].
     pub(crate) fn target(&mut self, id: u64, offset: u64, len: u64) -> Result<Target, Fault> {
         let region = self.claim(id).ok_or(Fault::Region { region: id })?;
         match offset.checked_add(len) {
@@ -111,19 +111,19 @@ impl KnownRegions {
         }
     }
 
-    /// A region, if it is registered. Claimed until [`KnownRegions::done`].
+    /// The region `id`, if it is registered. It is claimed until [`KnownRegions::done`].
     pub(crate) fn claim(&mut self, id: u64) -> Option<Arc<MemoryRegion>> {
-        // Before the look at what is registered. 0 claims nothing, so a region of that number is none.
+        // The claim comes before the look at the table. 0 stands for no claim, so no region has that number.
         self.claims.claim(id);
         if id == 0 { None } else { self.region(id) }
     }
 
-    /// The current frame no longer touches its region.
+    /// Ends the claim: the current frame no longer touches its region.
     pub(crate) fn done(&self) {
         self.claims.unclaim();
     }
 
-    /// What copies to devices claim, and whether the connection was cut.
+    /// The receiver's claims, which also tell whether the connection was cut.
     pub(crate) fn claims(&self) -> &Claims {
         &self.claims
     }
@@ -148,8 +148,8 @@ impl KnownRegions {
 }
 
 impl Drop for KnownRegions {
-    /// The receiver has ended, and its copies with it. If a device hangs, its copies were given up, and this was
-    /// logged.
+    /// Ends all claims: the receiver has ended, and its copies with it. If a device hangs, its copies were given up, and
+    /// this was logged.
     fn drop(&mut self) {
         self.claims.unclaim_copies();
         self.claims.unclaim();

@@ -5,18 +5,18 @@ use mscclpp_net::interface::Family;
 /// The settings of a provider.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
-    /// Bytes of a chunk of staging, and how many there are for each connection and direction.
+    /// The size of a chunk of staging in bytes, and the number of chunks for each connection and direction.
     pub(crate) chunk: u64,
     pub(crate) chunks: usize,
-    /// If the program says; else the environment does.
+    /// The program's choice; without one, the environment decides.
     pub(crate) checksums: Option<bool>,
-    /// How long threads look for work before they sleep.
+    /// The time for which threads poll for work before they sleep.
     pub(crate) busy: Duration,
     pub(crate) interface: Option<String>,
     pub(crate) family: Option<Family>,
 }
 
-/// On machines with fewer cores than this, a thread that looks for work takes time from threads that have some.
+/// The number of cores below which polling is off, because it would take time from threads that have work.
 const MANY_CORES: usize = 8;
 
 impl Default for Settings {
@@ -50,27 +50,26 @@ pub struct EthernetBuilder {
 }
 
 impl EthernetBuilder {
-    /// Sets how device memory travels: through `chunks` pieces of pinned host memory (2 to 64) of `bytes` each (4 KiB
+    /// Sets how device memory travels: through `chunks` chunks of pinned host memory (2 to 64) of `bytes` each (4 KiB
     /// to 64 MiB). Values outside these limits are moved to the nearest limit. Each queue has that much at each end
-    /// once memory of a device is used, so that one piece is copied while another travels. 4 pieces of 1 MiB by
-    /// default.
+    /// once memory of a device is used, so that one chunk is copied while another travels. The default is 4 chunks of 1 MiB.
     pub fn staging(mut self, bytes: u64, chunks: usize) -> Self {
         self.settings.chunk = bytes.clamp(4 << 10, 64 << 20);
         self.settings.chunks = chunks.clamp(2, 64);
         self
     }
 
-    /// Whether data that this side sends carries a checksum (CRC-32), beside the keyed check that every header has. It
-    /// costs a pass over the data at both ends. Takes precedence over `MSCCLPP_ETHERNET_CHECKSUMS`. Off by default: TCP has a
-    /// checksum of its own, which is weak. Without this, a bit that changes where that misses it, as in the memory of a
-    /// switch, arrives as data.
+    /// Sets whether data that this side sends carries a checksum (CRC-32), beside the keyed seal of every header. It costs a
+    /// pass over the data at both ends, and takes precedence over `MSCCLPP_ETHERNET_CHECKSUMS`. Off by default. Without it,
+    /// data is protected by TCP's own weak checksum alone: a bit that changes where that does not look, as in the memory of
+    /// a switch, arrives as data.
     pub fn checksums(mut self, on: bool) -> Self {
         self.settings.checksums = Some(on);
         self
     }
 
-    /// How long the threads that send and receive look for more work before they sleep. Waking one costs some
-    /// microseconds; looking keeps a core busy. 100 us by default, and none on machines with fewer than 8 cores.
+    /// Sets how long the threads that send and receive poll for more work before they sleep. Waking a thread costs some
+    /// microseconds; polling keeps a core busy. 100 microseconds by default, and none on nodes with fewer than 8 cores.
     pub fn busy_poll(mut self, duration: Duration) -> Self {
         self.settings.busy = duration;
         self

@@ -1,28 +1,28 @@
-//! The two calls that move bytes between sockets and registered memory, and how data connections are watched.
+//! The calls that move bytes between sockets and registered memory, and how data connections are watched.
 
 use std::{io, net::TcpStream, os::fd::AsRawFd, time::Duration};
 
 use mscclpp_net::socket::Liveness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The sending end must not limit how long data stays unacknowledged: a peer that is stopped, or slower than this side,
-/// closes its window for as long as it likes. The link beside it shows when the peer is gone; probes clean up what
-/// remains of the connection.
+/// How a sending end is watched. The time for which its data stays unacknowledged has no limit: a peer that is stopped, or
+/// slower than this side, may close its window for any time. The link beside it shows when the peer is gone; probes
+/// clean up the rest of the connection.
 pub(crate) const SENDER: Liveness =
     Liveness { idle: Duration::from_secs(5), interval: Duration::from_secs(2), unacknowledged: None };
 
-/// The receiving end sends only answers to flushes, which fit the peer's buffer. So it can notice that the network
-/// drops the packets of this one connection while the link lives: its probes, or its answers, are not acknowledged.
+/// How a receiving end is watched. It sends only answers to flushes, which fit the peer's buffer. So it can notice that the
+/// network drops the packets of this one connection while the link lives: its probes or answers are not acknowledged.
 pub(crate) const RECEIVER: Liveness = Liveness { unacknowledged: Some(Duration::from_secs(15)), ..SENDER };
 
-/// Sends what [`send`] had the system hold back. Any thread may call this.
+/// Sends the bytes that [`send`] made the system hold back. Any thread may call this.
 pub(crate) fn push(stream: &TcpStream) {
-    // Setting what is set already is what makes the system send. It cannot fail on a TCP socket, and if it did, the
-    // system would send after 200 ms.
+    // Setting the option again makes the system send. It cannot fail on a TCP socket; if it did, the system would send
+    // after 200 milliseconds.
     let _ = stream.set_nodelay(true);
 }
 
-/// A piece of memory to send or to receive into. As for all registered memory, nobody may have a reference to it.
+/// A range of memory to send or to receive into. Nobody may have a reference to it, like to all registered memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) start: *mut u8,
@@ -32,7 +32,7 @@ pub(crate) struct Piece {
 impl Piece {
     pub(crate) const NONE: Self = Self { start: std::ptr::null_mut(), len: 0 };
 
-    /// Of bytes that are only read.
+    /// The piece of bytes that are only read.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self { start: bytes.as_ptr().cast_mut(), len: bytes.len() }
     }
@@ -41,7 +41,7 @@ impl Piece {
         Self { start: bytes.as_mut_ptr(), len: bytes.len() }
     }
 
-    /// All but the first `count` bytes, which is at most its length.
+    /// The piece without its first `count` bytes, of which it must have as many.
     pub(crate) fn after(self, count: usize) -> Self {
         Self { start: self.start.wrapping_add(count), len: self.len - count }
     }
@@ -61,26 +61,26 @@ fn vectors(pieces: &[Piece]) -> ([libc::iovec; MAX_PIECES], usize) {
 }
 
 fn message(vectors: &mut [libc::iovec]) -> libc::msghdr {
-    // SAFETY: null pointers and zero lengths are what an empty header consists of.
+    // SAFETY: an empty header consists of null pointers and zero lengths.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = vectors.len() as _;
     message
 }
 
-/// How to send.
+/// How a call sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendMode {
-    /// What the system takes at once.
+    /// Sends as much as the system takes at once.
     NonBlocking,
-    /// The same, but the system holds back a last segment that is not full until the next call, [`push`], or 200 ms
-    /// have passed.
+    /// Sends as much as the system takes at once. The system holds back a last segment that is not full until the next
+    /// call, [`push`], or 200 milliseconds later.
     NonBlockingMore,
-    /// All of it, or what the system takes within the socket's limit.
+    /// Blocks until the system has taken everything, or the socket's time limit is over.
     Blocking,
 }
 
-/// Sends the first [`MAX_PIECES`] pieces, as far as that goes.
+/// Sends the first [`MAX_PIECES`] pieces, and returns how many bytes the system took.
 ///
 /// # Safety
 /// All pieces must be readable memory.
@@ -94,12 +94,12 @@ pub(crate) unsafe fn send(stream: &TcpStream, pieces: &[Piece], mode: SendMode) 
             SendMode::Blocking => 0,
         };
     // SAFETY: the header points to `count` vectors that live, and those to readable memory, as the caller promises. The
-    // system only reads it.
+    // system only reads that memory.
     check(unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const message, flags) })
 }
 
-/// Receives what is there into the pieces, one after the other; gives 0 at the end. Blocks until there is something,
-/// unless `block` is false.
+/// Receives bytes that have arrived into the pieces, one after the other, and returns 0 at the end of the stream. Blocks
+/// until there are some, unless `block` is false.
 ///
 /// # Safety
 /// All pieces must be writable memory to which nobody has a reference.
@@ -115,14 +115,14 @@ fn check(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether the peer, or somebody between the two, has ended the connection. Does not block.
+/// Whether the peer, or a proxy or firewall between the two, has ended the connection. Does not block.
 pub(crate) fn has_ended(stream: &TcpStream) -> bool {
     let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
-    // Errors and resets are told in any case. If the system cannot tell, the next call on the socket does.
+    // Errors and resets are always reported. If polling fails, the next call on the socket shows the end.
     poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether a failed call only has to be repeated, later or at once.
+/// Whether a failed call only has to be repeated, now or later.
 pub(crate) fn is_not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -1,4 +1,4 @@
-//! Pinned host memory between a device and the wire, in chunks, so that one chunk is copied while another travels.
+//! Pinned host memory between a device and the network, in chunks, so that one chunk is copied while another travels.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -7,26 +7,26 @@ use mscclpp_gpu::{DevicePtr, Event, Gpu, PinnedBuffer, Result, Stream};
 
 use crate::{settings::Settings, socket::Piece};
 
-/// The chunks of one device at one end of one connection, and the stream that all its copies are on.
+/// The chunks of one device at one end of one connection, and the stream on which all their copies are made.
 ///
-/// Chunks of a kind are used in turn. A chunk is free when its event is complete and its data, if any, has been sent.
+/// Chunks of a size are used in turn. A chunk is free when its event is complete and its data, if any, has been sent.
 ///
-/// There are small chunks beside the large ones, and many of them: with a large chunk for each small write, a few writes
-/// of 64 bytes would be under way at a time, and each would wait for a copy of another.
+/// There are many small chunks beside the few large ones. If each small write took a large chunk, only a few writes of 64
+/// bytes could be under way at a time, and each would wait for another's copy.
 pub(crate) struct Staging {
     gpu: Gpu,
     stream: Stream,
-    /// The large ones, then the small ones.
+    /// The large chunks, followed by the small ones.
     chunks: Vec<Chunk>,
-    /// How many are large.
+    /// The number of large chunks.
     large: usize,
-    /// Whose turn it is: among the large ones, and among the small ones.
+    /// The next chunk to be used: among the large ones, and among the small ones.
     next: [usize; 2],
-    /// What the copies under way touch.
+    /// The regions that copies under way touch.
     kept: Vec<Arc<MemoryRegion>>,
 }
 
-/// Which of the stagings of one end of a connection is that of `gpu`; it is made when it is first asked for. Usually there is
+/// The index of the staging of `gpu` among those of one end of a connection; it is made at the first use. Usually there is
 /// one, or none.
 pub(crate) fn number_of(stagings: &mut Vec<Staging>, gpu: &Gpu, settings: &Settings) -> Result<usize> {
     if let Some(known) = stagings.iter().position(|staging| staging.is_of(gpu)) {
@@ -36,28 +36,28 @@ pub(crate) fn number_of(stagings: &mut Vec<Staging>, gpu: &Gpu, settings: &Setti
     Ok(stagings.len() - 1)
 }
 
-/// Bytes of a small chunk, and how many there are.
+/// The size of a small chunk in bytes, and the number of small chunks.
 const SMALL: u64 = 4 << 10;
 const SMALL_CHUNKS: u64 = 64;
 
 struct Chunk {
     memory: PinnedBuffer,
-    /// Where in it, and how long.
+    /// The chunk's place in the memory.
     offset: u64,
     len: u64,
-    /// Behind the last copy from or to this chunk.
+    /// The event behind the last copy from or to this chunk.
     copied: Event,
 }
 
 impl Chunk {
-    /// Where the device has it.
+    /// The chunk's address on the device.
     fn ptr(&self) -> DevicePtr {
         self.memory.ptr().add(self.offset)
     }
 }
 
 impl Staging {
-    /// Staging for the calling thread, which must be one of this transport's own.
+    /// Makes the staging for the calling thread, which must be one of this transport's own.
     fn new(gpu: &Gpu, settings: &Settings) -> Result<Self> {
         gpu.adopt_thread()?;
         let chunk = |memory, offset, len| Ok(Chunk { memory, offset, len, copied: gpu.event(false)? });
@@ -81,27 +81,27 @@ impl Staging {
         self.gpu.id() == gpu.id() && self.gpu.platform() == gpu.platform()
     }
 
-    /// The chunks that parts of `len` bytes go through.
+    /// The chunks that are used for parts of `len` bytes.
     fn kind(&self, len: u64) -> Range<usize> {
         if len <= SMALL { self.large..self.chunks.len() } else { 0..self.large }
     }
 
-    /// Whether parts of `len` bytes go through `chunk`.
+    /// Whether `chunk` is used for parts of `len` bytes.
     pub(crate) fn serves(&self, chunk: usize, len: u64) -> bool {
         self.kind(len).contains(&chunk)
     }
 
-    /// How many chunks there are for parts of `len` bytes.
+    /// The number of chunks for parts of `len` bytes.
     pub(crate) fn count(&self, len: u64) -> usize {
         self.kind(len).len()
     }
 
-    /// Bytes of a large chunk.
+    /// The size of a large chunk in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.chunks[0].len
     }
 
-    /// The chunk whose turn it is for a part of `len` bytes.
+    /// Chooses the next chunk for a part of `len` bytes.
     pub(crate) fn turn(&mut self, len: u64) -> usize {
         let kind = self.kind(len);
         let next = &mut self.next[usize::from(kind.start > 0)];
@@ -115,9 +115,9 @@ impl Staging {
         self.chunks[chunk].copied.query()
     }
 
-    /// The first `len` bytes of a chunk, for the system to read or write. Only while no copy is under way there.
+    /// The first `len` bytes of a chunk, for the system to read or write. No copy may be under way there.
     pub(crate) fn piece(&self, chunk: usize, len: usize) -> Result<Piece> {
-        // A pinned buffer is only seen through words; this is the address that the host has for it.
+        // A pinned buffer gives access by words only; the address of the word is the chunk's address on the host.
         let Chunk { memory, offset, len: size, .. } = &self.chunks[chunk];
         Ok(Piece { start: memory.word(*offset)?.as_ptr().cast(), len: len.min(*size as usize) })
     }
@@ -135,7 +135,7 @@ impl Staging {
     ) -> Result<()> {
         self.keep(region);
         let chunk = &self.chunks[chunk];
-        // SAFETY: the caller's promise; `kept` has the region, and `self` the chunk, until the copy is complete.
+        // SAFETY: the caller promises the ranges; `kept` has the region, and `self` the chunk, until the copy is complete.
         unsafe { self.stream.copy(chunk.ptr(), src, len)? };
         self.stream.record(&chunk.copied)
     }
@@ -143,7 +143,7 @@ impl Staging {
     /// Starts copying the first `len` bytes of a chunk to offset `dst` of a region.
     ///
     /// # Safety
-    /// As [`Staging::fetch`], and nobody may write to the chunk before the copy is complete.
+    /// The same as [`Staging::fetch`], and nobody may write to the chunk before the copy is complete.
     pub(crate) unsafe fn store(
         &mut self,
         chunk: usize,
@@ -153,12 +153,12 @@ impl Staging {
     ) -> Result<()> {
         self.keep(region);
         let chunk = &self.chunks[chunk];
-        // SAFETY: the caller's promise; `kept` has the region, and `self` the chunk, until the copy is complete.
+        // SAFETY: the caller promises the ranges; `kept` has the region, and `self` the chunk, until the copy is complete.
         unsafe { self.stream.copy(dst, chunk.ptr(), len)? };
         self.stream.record(&chunk.copied)
     }
 
-    /// Stores `value` at `dst` of a region, after all copies so far: a reader that sees it sees their data.
+    /// Stores `value` at `dst` in a region, after all copies so far: a reader that sees the value sees their data.
     ///
     /// # Safety
     /// The 8 bytes must be inside the region, and aligned.
@@ -169,7 +169,7 @@ impl Staging {
         value: u64,
     ) -> Result<()> {
         self.keep(region);
-        // SAFETY: the caller's promise; `kept` has the region until the store is done.
+        // SAFETY: the caller promises the range; `kept` has the region until the store is done.
         unsafe { self.stream.write_u64(dst, value) }
     }
 
@@ -179,7 +179,7 @@ impl Staging {
         }
     }
 
-    /// Whether everything is complete. If so, lets go of the regions.
+    /// Whether all copies and stores are complete. If so, releases the regions.
     pub(crate) fn is_idle(&mut self) -> Result<bool> {
         if self.kept.is_empty() {
             return Ok(true);
@@ -192,7 +192,7 @@ impl Staging {
     }
 }
 
-/// How long a dropped staging waits for copies under way, before it gives up their memory as lost.
+/// The longest time that a dropped staging waits for copies under way, before it leaks their memory.
 const DRAIN: Duration = Duration::from_secs(5);
 
 impl Drop for Staging {

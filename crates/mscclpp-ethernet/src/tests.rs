@@ -1,4 +1,4 @@
-//! A process with connections, spoken to over sockets as a peer would, good or bad.
+//! Tests of a process with connections, to which a well-behaved or malicious peer speaks over sockets.
 
 mod withdrawal;
 
@@ -40,7 +40,7 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Words of a process that peers write.
+/// Registered memory of a process, as words that peers write.
 struct Memory {
     registered: RegisteredMemory,
     words: Arc<[AtomicU64]>,
@@ -66,7 +66,7 @@ impl Process {
     fn memory(&self) -> Memory {
         let words: Arc<[AtomicU64]> = (0..512).map(|_| AtomicU64::new(0)).collect();
         let start = DevicePtr::from_ptr(words.as_ptr());
-        // SAFETY: kept beside its registration, and longer than anybody uses it.
+        // SAFETY: the memory is kept beside its registration, and longer than anybody uses it.
         let registered = unsafe { self.context.register_memory(start, 4096, Transport::ETHERNET) }.unwrap();
         Memory { registered, words }
     }
@@ -81,7 +81,7 @@ impl Process {
 }
 
 impl Memory {
-    /// Its number on the wire: behind magic and version of this transport's part, which ends the serialization.
+    /// The region's id in frames. It follows magic and version in this transport's part, with which the serialization ends.
     fn id(&self) -> u64 {
         let bytes = self.registered.serialize().unwrap();
         u64::from_le_bytes(*bytes[bytes.len() - 17..].first_chunk().unwrap())
@@ -92,7 +92,7 @@ impl Memory {
     }
 }
 
-/// Bytes go from `a` to `b` over `ab`.
+/// Checks that data goes from `a` to `b` over `ab`.
 fn delivers(ab: &Connection, a: &Process, b: &Process) {
     let (source, target) = (a.memory(), b.memory());
     source.words.iter().for_each(|word| word.store(77, Ordering::Relaxed));
@@ -102,7 +102,7 @@ fn delivers(ab: &Connection, a: &Process, b: &Process) {
     assert!(target.words.iter().all(|word| word.load(Ordering::Relaxed) == 77));
 }
 
-/// Hands on how a link ended.
+/// Passes on how a link ended.
 struct Ended(Sender<LinkEnd>);
 
 impl LinkEvents for Ended {
@@ -111,7 +111,7 @@ impl LinkEvents for Ended {
     }
 }
 
-/// Somebody who has a process's endpoint, and sends what it likes.
+/// A member: it has a process's endpoint, and may send any bytes.
 struct Member {
     _link: links::Link,
     ended: Receiver<LinkEnd>,
@@ -120,7 +120,7 @@ struct Member {
 }
 
 impl Member {
-    /// Poses as the peer at `from`.
+    /// Connects to the victim as if it were the peer `from`.
     fn join(victim: &Process, from: &Process) -> Self {
         let links = Links::start(PROTOCOL, Options::default()).unwrap();
         let (tell, ended) = channel();
@@ -131,7 +131,7 @@ impl Member {
         Self { _link: link, ended, queue, outbound }
     }
 
-    /// What the victim tells about it.
+    /// The fault that the victim reports to the member.
     fn fault(&self) -> Fault {
         match self.ended.recv_timeout(LIMIT) {
             Ok(LinkEnd::Refused { complaint, .. }) => Fault::of(complaint).unwrap(),
@@ -140,7 +140,7 @@ impl Member {
     }
 }
 
-/// What is wrong, the bytes that are, given the number of a region, and how they should be called.
+/// A name, a function that makes the wrong bytes from a region's id, and a check of the fault that they must cause.
 type Case = (&'static str, fn(&Outbound, u64) -> Vec<u8>, fn(&Fault) -> bool);
 
 #[test]
@@ -201,7 +201,7 @@ fn what_a_member_sends_wrong_ends_its_connection_alone() {
         member.queue.write_all(&bytes).unwrap();
         let fault = member.fault();
         assert!(expected(&fault), "{what}: {fault:?}");
-        // It may have answered a flush; then it ends.
+        // The victim may have answered a flush before it ends the connection.
         let mut answers = Vec::new();
         let ended = member.queue.read_to_end(&mut answers);
         assert!(ended.is_ok() || ended.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
@@ -222,10 +222,10 @@ fn strangers_do_not_disturb() {
     for len in 0..200usize {
         let mut stranger = TcpStream::connect(b.listens_at()).unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 31 + len) as u8).collect();
-        // It may have been turned away already.
+        // The stranger may have been turned away already.
         let _ = stranger.write_all(&bytes);
     }
-    // Somebody who knows the name of an endpoint, and not its key.
+    // This stranger knows the name of an endpoint, but not its key.
     let links = Links::start(PROTOCOL, Options::default()).unwrap();
     let stranger = Address { key: Key::from_bytes([7; 32]), ..b.address() };
     let stranger = Address { addresses: vec![b.listens_at().ip()], ..stranger };
@@ -247,7 +247,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
     let error = a.context.connect(&a.endpoint, &newer).unwrap_err().to_string();
     assert!(error.contains("version 5") && error.contains("version 4"), "{error}");
 
-    // One whose address is as ours, and that speaks otherwise, as it proves.
+    // This peer's address has our version, but its handshake proves that it speaks another.
     let (listener, elsewhere) = listen_as(&b);
     let key = b.address().key;
     let thread = std::thread::spawn(move || {
@@ -263,7 +263,7 @@ fn a_peer_of_another_version_is_an_error_that_names_both() {
     thread.join().unwrap();
 }
 
-/// A listener, and the endpoint of a process as if it listened there.
+/// Opens a listener, and makes the endpoint of a process as if the process listened there.
 fn listen_as(process: &Process) -> (TcpListener, Endpoint) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let real = process.address();
@@ -289,13 +289,13 @@ fn a_key_is_in_no_text_about_an_endpoint() {
     }
 }
 
-/// Whose link is open, and who listens no more.
+/// The peer's link is open, but the peer no longer listens.
 #[test]
 fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {
     let (a, b) = (Process::start(), Process::start());
     let (listener, elsewhere) = listen_as(&b);
     let (address, peer) = (listener.local_addr().unwrap(), b.listens_at());
-    // Passes one connection on, and listens no more.
+    // Passes one connection on, and then stops listening.
     let way = std::thread::spawn(move || {
         let mut here = listener.accept().unwrap().0;
         drop(listener);
@@ -316,11 +316,11 @@ fn a_queue_that_cannot_be_opened_is_an_error_that_names_the_peer() {
     way.join().unwrap();
 }
 
-/// How many segments with data a socket has sent.
+/// The number of segments with data that a socket has sent.
 fn segments(stream: &TcpStream) -> u32 {
     const DATA_SEGS_OUT: usize = 156;
     let (mut info, mut len) = ([0u8; 256], 256);
-    // SAFETY: the system writes at most `len` bytes into `info`, and says how many.
+    // SAFETY: the system writes at most `len` bytes into `info`, and sets `len` to their number.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -341,9 +341,9 @@ fn a_small_write_and_its_signal_leave_in_one_segment() {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nodelay(true).unwrap();
     let frame = [5; 100];
-    // SAFETY: an array of this test's.
+    // SAFETY: the array is this test's own.
     let say = |mode| assert_eq!(unsafe { send(&stream, &[Piece::of(&frame)], mode) }.unwrap(), 100);
-    // 200 ms after a write, the system sends anyway: a machine may be that slow now and then, not always.
+    // The system sends 200 milliseconds after a write in any case: a node may be that slow now and then, not always.
     let together = (0..20).any(|_| {
         let before = segments(&stream);
         say(SendMode::NonBlockingMore);
@@ -398,8 +398,8 @@ fn threads_and_descriptors_end_with_what_needs_them() {
         let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
         (entries("/proc/self/fd"), entries("/proc/self/task"))
     };
-    // Other tests of this binary run beside this one, so the count of a quiet moment is what can be compared: connections
-    // that come and go must not add up.
+    // Other tests of this binary run at the same time, so only the smallest count can be compared: connections that come
+    // and go must not add up.
     let mut smallest = (usize::MAX, usize::MAX);
     for _ in 0..100 {
         let (a, b) = (Process::start(), Process::start());

@@ -1,4 +1,4 @@
-//! The owner's calls on a queue allocate nothing on the heap, once the queue has run for a while.
+//! Tests that the owner's calls on a queue allocate nothing on the heap, once the queue has run for a while.
 
 mod support;
 
@@ -17,29 +17,29 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count of what each thread asks for.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: the system's allocator does everything.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that is ending has no count any more, and nobody asks for it.
+        // A thread that is ending no longer has a count, and nobody needs it.
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the same promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the same promise.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
 
-/// A thread that waits for a lock for the first time takes what it needs for that from the heap, and chance decides whether
-/// it has to before the rounds that count.
+/// Waits for a lock. A thread allocates memory when it first has to wait for one, and it is chance whether that happens
+/// before the rounds that count.
 fn wait_for_a_lock() {
     let lock = Mutex::new(());
     let _held = lock.lock();
@@ -59,7 +59,7 @@ fn a_queue_in_its_stride_allocates_nothing() {
     let route = queue.route(&target.at_peer(), &source.memory).expect("a route");
     let mut round = |counted: bool| {
         let before = COUNT.get();
-        // Small ones, which the owner sends, and large ones, which it hands over.
+        // The owner sends small writes, and hands large ones over.
         for len in [8, 1000, 8 * WORDS as u64, 8, 20_000] {
             queue.write(route, 0, 0, len).expect("a write");
             queue.signal(signaller).expect("a signal");

@@ -1,4 +1,4 @@
-//! Ethernet passes the suite that all transports pass: on the GPUs of this machine, if it has some, and simulated.
+//! Runs the suite that all transports pass: on the GPUs of this node, if it has some, and on simulated devices.
 
 use std::process::ExitCode;
 
@@ -16,13 +16,13 @@ struct OverEthernet {
 enum Kind {
     Plain,
     WithChecksums,
-    /// A signal is stored by the receiving thread, and not by the device behind its copies.
+    /// The receiving thread stores tokens, instead of the device after its copies.
     TokensOnHost,
 }
 
 impl Setup for OverEthernet {
     fn builder(&self) -> ContextBuilder {
-        // Chunks that are small enough for the cases to go around many of them.
+        // The chunks are so small that the cases use each of them many times.
         let ethernet =
             Ethernet::builder().staging(16 << 10, 3).checksums(self.kind == Kind::WithChecksums).build();
         Context::builder().provider(ethernet)
@@ -55,7 +55,7 @@ impl Setup for OverEthernet {
 
 fn main() -> ExitCode {
     let setups = Devices::all().into_iter().flat_map(|devices| {
-        // Other kinds are tested between two devices.
+        // The other kinds are tested between two devices.
         let kinds = if devices.is_one() { 1 } else { 3 };
         let kinds = [
             (Kind::Plain, ""),

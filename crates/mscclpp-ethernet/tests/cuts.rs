@@ -1,5 +1,5 @@
-//! A TCP connection that somebody between two living processes ends: both know soon, also who only waits, on the host or
-//! in a kernel.
+//! Tests of a TCP connection that a third party ends between two living processes: both notice soon, even a process that only
+//! waits, on the host or in a kernel.
 
 mod support;
 
@@ -24,22 +24,22 @@ use support::{
     mix, semaphores,
 };
 
-/// How soon a loss must be known, and how many times as long a busy machine may take.
+/// The time within which a loss must be known, and the factor by which a busy node may take longer.
 const NOTICE: Duration = Duration::from_secs(5);
 const PATIENCE: u32 = 10;
-/// Words of a write that its owner sends, and of one that is handed over.
+/// The words of a write that the queue's owner sends, and of one that it hands over.
 const FEW: usize = 100;
 const MANY: usize = 6000;
-/// What follows the handshake of the connection that carries data: two writes, each with a signal, and a flush.
+/// The bytes that follow the handshake of the data connection: two writes, each with a signal, and a flush.
 const FRAMES: [usize; 5] = [HEADER + 8 * FEW, HEADER, HEADER + 8 * MANY, HEADER, HEADER];
-/// How many pairs of processes are cut at a time. They sleep for most of it.
+/// The number of pairs of processes that are cut at a time. They sleep for most of it.
 const AT_ONCE: usize = 40;
 
 fn loopback() -> EthernetBuilder {
     Ethernet::builder().interface("lo").family(Family::V4)
 }
 
-/// The port in an endpoint with that one address, and the bytes of the endpoint as if it were another.
+/// The port in an endpoint with one address, and the bytes of the endpoint with the port replaced.
 fn moved(endpoint: &Endpoint, port: Option<u16>) -> (u16, Vec<u8>) {
     let mut bytes = endpoint.serialize().expect("an endpoint");
     let at = bytes.windows(6).position(|window| window == [1, 4, 127, 0, 0, 1]).expect("one address") - 2;
@@ -48,7 +48,7 @@ fn moved(endpoint: &Endpoint, port: Option<u16>) -> (u16, Vec<u8>) {
     (old, bytes)
 }
 
-/// Connects `a` to `b` through a proxy that makes this cut.
+/// Connects `a` to `b` through a proxy that makes the cut.
 fn connect(a: &End, b: &Endpoint, cut: Option<Cut>) -> (Cutter, Connection) {
     let cutter = Cutter::to(moved(b, None).0, cut);
     let peer = Endpoint::deserialize(&moved(b, Some(cutter.port)).1).expect("an endpoint");
@@ -56,7 +56,7 @@ fn connect(a: &End, b: &Endpoint, cut: Option<Cut>) -> (Cutter, Connection) {
     (cutter, connection)
 }
 
-/// Sends everything. Errors are for who asks the connection.
+/// Sends all frames. The caller finds errors at the connection.
 fn send(a: &End, b: &Words, ab: &Connection, semaphore: &HostToHostSemaphore) -> Result<(), Error> {
     let (source, there) = (Words::new(&a.context, MANY), b.at_peer());
     (0..MANY).for_each(|i| source.set(i, mix(i as u64)));
@@ -67,7 +67,7 @@ fn send(a: &End, b: &Words, ab: &Connection, semaphore: &HostToHostSemaphore) ->
     ab.flush(LIMIT)
 }
 
-/// How long both sides took to know of a cut.
+/// The time until both sides knew of a cut.
 fn play(cut: Cut) -> Duration {
     let (a, b) = (End::with(loopback()), End::with(loopback()));
     let (cutter, ab) = connect(&a, &b.endpoint, Some(cut));
@@ -89,7 +89,7 @@ fn play(cut: Cut) -> Duration {
         while ab.check().is_ok() || ba.check().is_ok() || !waiting.is_finished() {
             let known = format!("{:?} and {:?}, waiting {}", ab.check(), ba.check(), !waiting.is_finished());
             if began.elapsed() > PATIENCE * NOTICE {
-                // So that nobody waits any longer.
+                // The waiting thread must end before the panic.
                 at_b.semaphore().abort("the test gives up");
                 panic!("not known to both after {:?}: {cut:?}: {known}", began.elapsed());
             }
@@ -106,7 +106,7 @@ fn play(cut: Cut) -> Duration {
     })
 }
 
-/// How many bytes of either side are in front of the first frame.
+/// The numbers of bytes that the two sides send before the first frame.
 fn handshake() -> [usize; 2] {
     let (a, b) = (End::with(loopback()), End::with(loopback()));
     let (cutter, ab) = connect(&a, &b.endpoint, None);
@@ -136,7 +136,7 @@ impl fmt::Display for Times {
     }
 }
 
-/// Plays them, some at a time.
+/// Plays the cuts, some of them at a time.
 fn play_all(cuts: &[Cut]) {
     let mut times = Vec::new();
     for cuts in cuts.chunks(AT_ONCE) {
@@ -148,7 +148,7 @@ fn play_all(cuts: &[Cut]) {
     println!("{}", Times(times));
 }
 
-/// Whom a cut is shown to, and how.
+/// Whether a cut resets the connection, and whether the dialling and the listening side notice it.
 const MANNERS: [(bool, bool, bool); 6] = [
     (false, true, true),
     (false, false, true),
@@ -158,7 +158,7 @@ const MANNERS: [(bool, bool, bool); 6] = [
     (true, true, false),
 ];
 
-/// So many bytes behind the handshake.
+/// A cut that is made `after` bytes behind the handshake.
 fn cut(
     connection: usize,
     handshake: [usize; 2],
@@ -171,7 +171,7 @@ fn cut(
 #[test]
 fn a_cut_at_each_boundary_and_inside_frames_is_known_to_both() {
     let handshake = handshake();
-    // The last one is behind all that is sent.
+    // The last boundary is the end of everything that is sent.
     let boundaries = (0..=FRAMES.len()).map(|count| FRAMES[..count].iter().sum::<usize>());
     let inside = [1, HEADER - 1, HEADER, FRAMES[0] - 1];
     let places: Vec<_> = boundaries.chain(inside).collect();
@@ -179,7 +179,7 @@ fn a_cut_at_each_boundary_and_inside_frames_is_known_to_both() {
         .iter()
         .flat_map(|manner| places.iter().map(|after| cut(1, handshake, *after, *manner)))
         .collect();
-    // The link too. Who made it must see that, for who listens there hears nothing on it anyway.
+    // The link is cut too. The dialling side must notice that, because the listening side receives nothing on it anyway.
     cuts.extend(
         MANNERS.iter().filter(|(_, dialler, _)| *dialler).map(|manner| cut(0, handshake, 0, *manner)),
     );
@@ -193,7 +193,7 @@ fn a_thousand_cuts_are_known_to_both() {
     let cuts: Vec<_> = (1..=1000u64)
         .map(|seed| {
             let number = mix(seed) as usize;
-            // Headers are short, so half of the cuts are near one.
+            // Headers are short, so half of the cuts are made near one.
             let near = FRAMES[..number % 6].iter().sum::<usize>() + (number >> 8) % HEADER;
             let anywhere = (number >> 8) % (all + 1);
             let after = if number >> 40 & 1 == 0 { near.min(all) } else { anywhere };
@@ -207,7 +207,7 @@ fn travel(stub: &SemaphoreStub) -> SemaphoreStub {
     SemaphoreStub::deserialize(&stub.serialize().expect("serializing")).expect("reading")
 }
 
-/// The wait of a kernel on a simulated device.
+/// The kernel runs on a simulated device.
 #[test]
 fn a_cut_ends_the_wait_of_a_kernel() {
     let handshake = handshake();
@@ -224,7 +224,7 @@ fn a_cut_ends_the_wait_of_a_kernel() {
     let at_device = HostToDeviceSemaphore::new(&at_device).expect("the device's side");
     cutter.arm();
     at_cpu.signal().expect("a signal, half of which arrives");
-    // The number of polls is an end if the mend is missing, minutes later.
+    // The bound on polls only ends the test, minutes later, if nothing else ends the wait.
     assert_eq!(semaphore_waits(at_device.semaphore(), 1 << 32, 1), 0, "half a signal is none");
     let error = at_device.semaphore().check().expect_err("its wait was ended");
     assert!(matches!(error, Error::PeerLost { .. }), "{error}");
@@ -244,7 +244,7 @@ fn a_queue_that_is_dropped_is_no_failure() {
         drop(queue);
     }
     ab.write(&there, 0, &source.memory, 0, 8).expect("a write");
-    // Longer than a suspicion lasts.
+    // This is longer than a suspicion lasts.
     thread::sleep(Duration::from_secs(2));
     ab.flush(LIMIT).expect("a flush");
     ab.check().expect("nothing broke");
@@ -252,7 +252,7 @@ fn a_queue_that_is_dropped_is_no_failure() {
     assert_eq!(target.at(MANY - 1), 20);
 }
 
-/// One bit of the data of the first write changes on its way.
+/// Changes one bit of the first write's data on its way. Returns the result of the flush, and whether the data changed.
 fn change_a_bit(checksums: EthernetBuilder) -> (Result<(), Error>, bool) {
     let handshake = handshake();
     let (a, b) = (End::with(checksums), End::with(loopback()));
@@ -275,7 +275,7 @@ fn a_changed_bit_is_found_by_checksums_alone() {
     let (result, changed) = change_a_bit(loopback().checksums(false));
     result.expect("nobody looks");
     assert!(changed, "the bit was not changed");
-    // The environment decides where the program says nothing.
+    // The environment decides if the program sets nothing.
     for (value, succeeds) in [("1", true), ("0", false)] {
         let mut command = Command::new(env::current_exe().expect("a path"));
         command.args(["--exact", "the_environment_turns_checksums_on", "--ignored"]);

@@ -1,4 +1,4 @@
-//! A CPU at one end, a (simulated) device or a CPU at the other.
+//! Tests with a CPU at one end and a simulated device or a CPU at the other.
 
 mod support;
 
@@ -21,7 +21,7 @@ use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_test_support::LIMIT;
 use support::{End, Pair, Words, arrived, context, mix};
 
-/// More polls than the test lasts, yet an end.
+/// A number of polls that takes longer than the test, but ends.
 const LONG: i64 = 1 << 24;
 const WORDS: usize = 150_000;
 
@@ -44,7 +44,7 @@ fn semaphores(to: &Connection, back: &Connection) -> (HostToHostSemaphore, HostT
     )
 }
 
-/// Data goes from the CPU to the device and back, each time behind a signal.
+/// Data goes from the CPU to the device and back, followed by a signal each time.
 #[test]
 fn a_cpu_and_a_device_exchange_data_and_signals() {
     let cpu = End::open();
@@ -75,7 +75,7 @@ fn a_cpu_and_a_device_exchange_data_and_signals() {
     }
 }
 
-/// Several at each CPU. Threads signal and wait through all of them.
+/// Each CPU has several host semaphores. Threads signal and wait through all of them.
 #[test]
 fn host_semaphores_of_one_semaphore_share_its_tokens() {
     const EACH: usize = 200;
@@ -104,7 +104,7 @@ fn host_semaphores_of_one_semaphore_share_its_tokens() {
     }
 }
 
-/// It is registered for no transport, and no peer can name it.
+/// The memory is registered for no transport, and no peer can name it.
 #[test]
 fn host_memory_for_local_use_is_written_from() {
     static SOURCE: [AtomicU64; 100] = [const { AtomicU64::new(0) }; 100];
@@ -112,7 +112,7 @@ fn host_memory_for_local_use_is_written_from() {
     let target = Words::new(&pair.b.context, SOURCE.len());
     SOURCE.iter().zip(1..).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     let ptr = DevicePtr::from_ptr(SOURCE.as_ptr());
-    // SAFETY: static memory of atomics.
+    // SAFETY: static memory of atomics lives and may be shared.
     let local = unsafe { pair.a.context.register_memory(ptr, 800, TransportFlags::NONE) }.expect("a memory");
     pair.ab.write(&target.at_peer(), 0, &local, 0, 800).expect("a write");
     pair.ab.flush(LIMIT).expect("a flush");
@@ -123,7 +123,7 @@ fn host_memory_for_local_use_is_written_from() {
     assert!(matches!(refused, Err(Error::NotRegistered { .. })), "{refused:?}");
 }
 
-/// Signals once something is logged.
+/// A log that signals the semaphore once something is logged.
 #[derive(Clone)]
 struct SignalOnLog {
     semaphore: HostToHostSemaphore,
@@ -153,7 +153,7 @@ fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
     let log = SignalOnLog { semaphore: there, lines: Arc::default() };
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    // The signal comes with the line, or not at all.
+    // The log line sends the signal; without it there would be none.
     tracing::subscriber::with_default(subscriber, || here.wait(LONG)).expect("the signal");
     let text = String::from_utf8(log.lines.lock().expect("the lines").clone()).expect("a text");
     let line = "WARN mscclpp::wait: waiting for rank 3: a signal, over Ethernet (for";

@@ -1,4 +1,4 @@
-//! Many connections at once, much data, and what a queue must not do meanwhile.
+//! Tests with many connections at once, with much data, and of the things that a queue must not do meanwhile.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn a_hundred_connections_between_eight_ranks() {
     const PAIRS: usize = 50;
     const WORDS: usize = 5000;
     let ranks: Vec<End> = (0..RANKS).map(|_| End::open()).collect();
-    // Each pair has two connections, one each way, with queues of their own.
+    // Each pair has two connections, one for each direction, with queues of their own.
     let pairs: Vec<_> = (0..PAIRS)
         .map(|n| {
             let (a, b) = (&ranks[n % RANKS], &ranks[(n + 1 + n / RANKS) % RANKS]);
@@ -56,7 +56,7 @@ fn a_hundred_connections_between_eight_ranks() {
     });
 }
 
-/// Two queues at once, until there was enough, of which it is told the time and the bytes.
+/// Uses two queues at once, until `is_enough` returns true for the time and the bytes so far.
 fn soak(is_enough: impl Fn(Duration, u64) -> bool + Sync) {
     let pair = Pair::open();
     let (began, total) = (Instant::now(), AtomicU64::new(0));
@@ -73,7 +73,7 @@ fn soak(is_enough: impl Fn(Duration, u64) -> bool + Sync) {
     println!("{} bytes in {:?}, all as they should be", total.into_inner(), began.elapsed());
 }
 
-/// Writes of all sizes to all places, compared byte for byte after each flush.
+/// Makes writes of all sizes to all places, and compares the memories after each flush.
 fn soak_queue(pair: &Pair, seed: u64, more: impl Fn(u64) -> bool) {
     const WORDS: usize = 1 << 20;
     let (source, target) = (Words::new(&pair.a.context, WORDS), Words::new(&pair.b.context, WORDS));
@@ -118,7 +118,7 @@ fn two_hundred_gibibytes_of_soak() {
     soak(|_, bytes| bytes >= 200 << 30);
 }
 
-/// Also one that nobody flushes, or ever calls again.
+/// A write arrives even if nobody flushes or calls the queue again.
 #[test]
 fn a_write_arrives_by_itself() {
     let pair = Pair::open();
@@ -130,7 +130,7 @@ fn a_write_arrives_by_itself() {
     }
 }
 
-/// What was given before a queue is dropped is carried out.
+/// Operations that were submitted before a queue is dropped are carried out.
 #[test]
 fn a_dropped_queue_carries_out_what_it_was_given() {
     const WORDS: usize = 2 << 20;
@@ -145,7 +145,7 @@ fn a_dropped_queue_carries_out_what_it_was_given() {
     assert_eq!((0..WORDS).find(|i| target.at(*i) != *i as u64 + 1), None);
 }
 
-/// Many more than the queue holds, of a size that the socket does not take at once: each waits for room, and arrives.
+/// Makes many more writes than the queue holds, too large for the socket to take at once: each waits for room, and arrives.
 #[test]
 fn too_much_at_once_waits_for_room() {
     const WORDS: usize = 1 << 20;
@@ -163,7 +163,7 @@ fn too_much_at_once_waits_for_room() {
     pair.ab.flush(LIMIT).expect("a flush");
     assert!((0..WORDS).all(|i| target.at(i) == i as u64 + 1));
 
-    // A queue says so instead of waiting, and that is no failure.
+    // A queue reports that it is full instead of waiting, and that is no failure.
     let mut queue = pair.ab.open_queue().expect("a queue");
     let route = queue.route(&there, &source.memory).expect("a route");
     for _ in 0..20 {

@@ -1,6 +1,7 @@
-//! Two nodes with addresses and interfaces of their own, and a wire that is slow and loses packets.
+//! Tests of two nodes with addresses and interfaces of their own, and a network that is slow and loses packets.
 //!
-//! They are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
+//! The nodes are network namespaces, and their processes are this program, started again. This needs root and `ip`; the
+//! tests are ignored elsewhere.
 
 mod support;
 
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Hands on what the children say to each other: each an endpoint, then a memory.
+/// Passes each child's next line to the other: their endpoints, and then their memories.
 fn introduce(children: &mut [Child; 2]) -> [String; 2] {
     let endpoints = [children[0].next_line(), children[1].next_line()];
     children[0].tell(&endpoints[1]);
@@ -72,7 +73,7 @@ fn play(role: &str) {
     }
 }
 
-/// The peer's memory, by way of the parent.
+/// Exchanges memories with the peer, through the parent.
 fn swap(own: &Words) -> RegisteredMemory {
     say(&hex(&own.memory.serialize().expect("a memory")));
     RegisteredMemory::deserialize(&unhex(&hear())).expect("a memory")
@@ -93,7 +94,7 @@ fn exchange(end: &End, connection: &Connection) {
     hear();
 }
 
-/// Runs two children that exchange data; what their endpoints are.
+/// Runs two children that exchange data, and returns their endpoints.
 fn run_exchange(children: &mut [Child; 2]) -> [String; 2] {
     let endpoints = introduce(children);
     introduce(children);
@@ -116,7 +117,7 @@ fn offers(endpoint: &str, address: &str) -> bool {
 
 fn different_addresses() -> Result<(), Failed> {
     let hosts = Hosts::new()?;
-    // Both offer an address that leads nowhere, too.
+    // Both also offer an address that leads nowhere.
     let [a, _] = run_exchange(&mut hosts.start_both(["exchange", "exchange"], &[]));
     assert!(offers(&a, "10.77.0.1") && offers(&a, "10.78.0.1") && offers(&a, "fd00:77::1"));
     Ok(())
@@ -129,7 +130,7 @@ fn interface_by_name() -> Result<(), Failed> {
     assert!(offers(&a, "10.77.0.1") && !offers(&a, "10.78.0.1") && !offers(&a, "fd00:77::1"));
     let [a, _] = run_exchange(&mut hosts.start_both(["exchange wire", "exchange wire"], &[]));
     assert!(offers(&a, "10.77.0.1") && !offers(&a, "10.78.0.1") && offers(&a, "fd00:77::1"));
-    // That of the interface which leads nowhere is no way, and the error names what was tried.
+    // An interface that leads nowhere gives no connection, and the error names the addresses that were tried.
     let mut children = hosts.start_both(["fail other", "fail other"], &[]);
     introduce(&mut children);
     let said = children[0].next_line();

@@ -1,4 +1,4 @@
-//! A signal is never visible before the data that was written before it.
+//! Tests that a signal is never visible before the data that was written before it.
 
 mod support;
 
@@ -13,7 +13,7 @@ use mscclpp_ethernet::Ethernet;
 use mscclpp_test_support::{LIMIT, Random};
 use support::{End, Pair, Words, mix};
 
-/// What a round writes: any number of words, most often few.
+/// The number of words that a round writes: any number, most often few.
 fn size_of(round: u64, limit: usize) -> usize {
     let mut random = Random::with_seed(round);
     let most = match random.below(8) {
@@ -32,11 +32,11 @@ fn expected(round: u64, index: usize) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     Kept,
-    /// The other way round, with a moment between, as if the signal had overtaken the data.
+    /// The signal comes first and the data a moment later, as if the signal had overtaken it.
     Broken,
 }
 
-/// Writes and signals from one end to the other, `rounds` times: how often the data was not there with its signal.
+/// Writes and signals from one end to the other `rounds` times. Returns how often the data was missing when the signal came.
 fn violations(pair: &Pair, order: Order, rounds: u64, words: usize) -> usize {
     let (source, target) = (Words::new(&pair.a.context, words), Words::new(&pair.b.context, words));
     let there = target.at_peer();
@@ -59,7 +59,7 @@ fn violations(pair: &Pair, order: Order, rounds: u64, words: usize) -> usize {
                 writer.signal().expect("a signal");
                 thread::sleep(Duration::from_micros(200));
             }
-            // Often in two, so that there is more than one frame to get out of order.
+            // A third of the rounds use two writes, so that there is more than one frame that could get out of order.
             let first = if round % 3 == 0 { size / 2 } else { size };
             for (at, end) in [(0, first), (first, size)] {
                 let (at, len) = (8 * at as u64, 8 * (end - at) as u64);
@@ -91,14 +91,14 @@ fn no_signal_overtakes_its_data_in_a_hundred_thousand_rounds() {
     assert_eq!(violations(&Pair::open(), Order::Kept, 100_000, 20_000), 0);
 }
 
-/// The same test sees a signal that comes before its data.
+/// The test above would notice a signal that comes before its data.
 #[test]
 fn a_broken_order_would_be_seen() {
     let seen = violations(&Pair::open(), Order::Broken, 300, 16);
     assert_ne!(seen, 0, "the order was broken on purpose, and nobody noticed");
 }
 
-/// Data goes to a device, and what announces it is on the host, or on another device: no stream orders these.
+/// The data is on a device, and the update that announces it on the host or on another device: no stream orders the two.
 #[test]
 fn an_update_elsewhere_comes_after_the_data_of_a_device() {
     const LEN: usize = 1 << 20;
@@ -120,7 +120,7 @@ fn an_update_elsewhere_comes_after_the_data_of_a_device() {
         let on_host = round % 2 == 0;
         let announced = if on_host { &word_there } else { &sign_there };
         pair.ab.update_and_sync(announced, 0, &mut 0, round).expect("an update");
-        // Looked for without a pause, so that it is seen as early as can be.
+        // Polls without a pause, so that the update is seen as early as possible.
         let is_there = || match on_host {
             true => word.acquire(0) == round,
             false => {

@@ -1,8 +1,9 @@
-//! Faults between two nodes: a cable, a firewall, with nothing under way and in the middle of writes. The connection
-//! concerned fails, others do not, and nothing is written to a wrong place.
+//! Tests of faults between two nodes, of a cable or a firewall, with nothing under way and in the middle of writes. The
+//! connection concerned fails, others do not, and nothing is written to a wrong place.
 //!
-//! Nodes are network namespaces, and their processes are this program again. Needs root and `ip`; ignored elsewhere.
-//! The firewall is a relay on the wire that drops packets; and also `nft`, if it is there.
+//! The nodes are network namespaces, and their processes are this program, started again. This needs root and `ip`; the
+//! tests are ignored elsewhere. The firewall is a relay between the nodes that drops packets, and also `nft`, if it is
+//! installed.
 
 mod support;
 
@@ -29,9 +30,9 @@ use support::{
 };
 
 const IPV4: [(&str, &str); 1] = [("MSCCLPP_SOCKET_FAMILY", "AF_INET")];
-/// How soon a loss must be known.
+/// The time within which a loss must be known.
 const NOTICE: Duration = Duration::from_secs(5);
-/// Words of the memory that is written to; and those of them that small writes are for, large ones for the rest.
+/// The number of words of the target memory, and of those at its beginning for small writes. Large writes use the rest.
 const WORDS: usize = 1 << 20;
 const FEW: usize = 1000;
 
@@ -86,7 +87,7 @@ fn play(role: &str) {
     }
 }
 
-/// To the endpoint that the parent names.
+/// Connects to the endpoint that the parent names.
 fn connect(end: &End) -> Result<Connection, Error> {
     let peer = Endpoint::deserialize(&unhex(&hear())).expect("an endpoint");
     end.context.connect(&end.endpoint, &peer)
@@ -107,7 +108,7 @@ fn watch(end: &End, connection: &Connection) {
     let there = hear_memory();
     connection.write(&there, 0, &source.memory, 0, 800).expect("a write");
     connection.flush(LIMIT).expect("a flush");
-    // Bytes under way are sent again and again, and tell a node that only its own packets are lost: that the other lives.
+    // Bytes under way are repeated, and would show a node that loses only its own packets that the other lives.
     until("acknowledgements", nothing_is_under_way);
     say("connected");
     hear();
@@ -122,11 +123,11 @@ fn watch(end: &End, connection: &Connection) {
     hear();
 }
 
-/// Whether all that this host's sockets have sent is acknowledged.
+/// Whether everything that this node's sockets have sent is acknowledged.
 fn nothing_is_under_way() -> bool {
     ["/proc/self/net/tcp", "/proc/self/net/tcp6"].iter().all(|path| {
         let sockets = std::fs::read_to_string(path).unwrap_or_default();
-        // The fifth column has the bytes in both queues, those to be sent or acknowledged first.
+        // The fifth column has the bytes in both queues, first those that are not yet sent or acknowledged.
         sockets
             .lines()
             .skip(1)
@@ -137,7 +138,7 @@ fn nothing_is_under_way() -> bool {
 fn idle(how: &[&str]) -> Result<(), Failed> {
     let hosts = Hosts::new()?;
     let mut children = hosts.start_both(["watch wire", "watch wire"], &IPV4);
-    // Endpoints, and then memories.
+    // The children exchange endpoints, and then memories.
     for _ in 0..2 {
         let said = children.each_ref().map(Child::next_line);
         children[0].tell(&said[1]);
@@ -152,13 +153,13 @@ fn idle(how: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Round 0 is that of large writes.
+/// The value of a word in a round. Round 0 is that of the large writes.
 fn word(round: u64, index: usize) -> u64 {
     mix(round << 32 | index as u64)
 }
 
-/// Has two connections: makes large writes over the first for as long as that goes, and small ones over the second, which
-/// is not to notice anything. Until it is told to stop.
+/// Makes large writes over a first connection for as long as that works, and small ones over a second, which must not be
+/// disturbed, until the parent says to stop.
 fn flood(end: &End, first: Result<Connection, Error>) {
     let second = connect(end).expect("a connection");
     let [there, elsewhere] = [hear_memory(), hear_memory()];
@@ -207,7 +208,7 @@ fn write_large(
     result
 }
 
-/// The number of the last round.
+/// Makes small writes until `stop` is set, and returns the number of the last round.
 fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, stop: &AtomicBool) -> u64 {
     let source = Words::new(&end.context, FEW);
     let mut round = 0;
@@ -225,13 +226,13 @@ fn write_small(end: &End, connection: &Connection, there: &RegisteredMemory, sto
     round
 }
 
-/// Is written to, and says in the end whether that is as it should be.
+/// Lets peers write to its memory, and checks at the end that the memory has the right values.
 fn spoke(end: &End, back: &Connection) {
     let target = Words::new(&end.context, WORDS);
     say_memory(&target);
     let told = hear();
     if told == "lost" {
-        // Whoever waits here for that peer learns of it.
+        // A thread that waits here for that peer notices the loss.
         until("the loss of the way back", || back.check().is_err());
     } else {
         back.check().expect("nothing happened to it");
@@ -239,7 +240,7 @@ fn spoke(end: &End, back: &Connection) {
     let wrong = match told.parse() {
         Ok(round) => (0..FEW).find(|i| target.at(*i) != word(round, *i)),
         Err(_) => {
-            // What came, came to its place.
+            // The data that arrived is in its place.
             let may_lack = told != "unbroken";
             (FEW..WORDS).find(|i| target.at(*i) != word(0, *i) && !(may_lack && target.at(*i) == 0))
         }
@@ -249,8 +250,8 @@ fn spoke(end: &End, back: &Connection) {
     hear();
 }
 
-/// Starts one that floods; the one that is flooded, on the other node; and one beside, whose connection has nothing to do
-/// with what happens. `at_connect` is told where the second listens, before anybody connects.
+/// Starts the process that writes ("flood"), the one on the other node to which it makes large writes, and one `beside`
+/// them, whose connection must not be disturbed. `at_connect` gets the second one's port before anybody connects.
 fn start(hosts: &Hosts, beside: (usize, &str), at_connect: impl FnOnce(u16)) -> [Child; 3] {
     let mut children =
         [(0, "flood wire"), (1, "spoke wire"), beside].map(|(side, role)| hosts.start(side, role, &IPV4));
@@ -266,14 +267,14 @@ fn start(hosts: &Hosts, beside: (usize, &str), at_connect: impl FnOnce(u16)) -> 
     children
 }
 
-/// Where the owner of an endpoint on host 1 listens: it is written before its only address.
+/// The port in an endpoint on node 1, which stands before its only address.
 fn port_of(endpoint: &str) -> u16 {
     let bytes = unhex(endpoint);
     let at = bytes.windows(6).position(|window| window == [1, 4, 10, 77, 0, 2]).expect("one address");
     u16::from_le_bytes([bytes[at - 2], bytes[at - 1]])
 }
 
-/// Ends them, once the first has said what became of its large writes; `told` is that in a word.
+/// Ends the processes, once the first has reported the result of its large writes. `told` is that result.
 fn finish(mut children: [Child; 3], told: &str) {
     let rounds = children[0].next_line();
     children[1].tell(told);
@@ -283,7 +284,7 @@ fn finish(mut children: [Child; 3], told: &str) {
     children.iter_mut().for_each(Child::expect_success);
 }
 
-/// The large writes end with an error that says where the peer was.
+/// Checks that the large writes end with an error that names the peer's address.
 fn expect_error(mut children: [Child; 3], port: u16, told: &str) -> Result<(), Failed> {
     let said = children[0].next_line();
     children[0].tell("stop");
@@ -303,9 +304,9 @@ fn link_taken_down() -> Result<(), Failed> {
     expect_error(children, port, "lost")
 }
 
-/// Shorter than what makes a loss.
+/// A time that is shorter than what makes a loss.
 const MOMENT: Duration = Duration::from_millis(700);
-/// A break that lasted longer says nothing, on a machine that was busy.
+/// The longest break that counts: a longer one shows only that the node was busy.
 const TOLERATED: Duration = Duration::from_secs(2);
 
 fn link_down_for_a_moment() -> Result<(), Failed> {
@@ -327,7 +328,7 @@ fn link_down_for_a_moment() -> Result<(), Failed> {
     Err("this machine is too busy to have a link down for a moment only".into())
 }
 
-/// Has whatever goes to a port of host 1 dropped from now on, and nobody told.
+/// Drops, from now on and silently, all packets to a port of node 1.
 type Wall<'a> = &'a dyn Fn(u16);
 
 fn firewall_at_connect(hosts: &Hosts, wall: Wall<'_>) -> Result<(), Failed> {
@@ -349,7 +350,7 @@ fn firewall_in_the_middle(hosts: &Hosts, wall: Wall<'_>) -> Result<(), Failed> {
 
 type Test = fn(&Hosts, Wall<'_>) -> Result<(), Failed>;
 
-/// With a firewall on the wire.
+/// Runs a test with a firewall between the nodes.
 fn on_the_wire(what: fn(u16) -> Swallow, test: Test) -> Result<(), Failed> {
     let hosts = Hosts::apart()?;
     let [a, b] = hosts.ports();
@@ -357,7 +358,7 @@ fn on_the_wire(what: fn(u16) -> Swallow, test: Test) -> Result<(), Failed> {
     test(&hosts, &|port| relay.swallow(what(port)))
 }
 
-/// With the system's own firewall, on host 1.
+/// Runs a test with the system's own firewall on node 1.
 fn by_nft(test: Test) -> Result<(), Failed> {
     let hosts = Hosts::new()?;
     nft(&hosts, "add table inet wall")?;

@@ -1,6 +1,6 @@
-//! Two processes: they reach each other. And what happens when one is killed, is stopped, or withdraws its memory.
+//! Tests of two processes that reach each other, of which one is killed or stopped, or withdraws its memory.
 //!
-//! The other process is this program again; see `mscclpp_test_support::child`.
+//! The other process is this program, started again; see `mscclpp_test_support::child`.
 
 mod support;
 
@@ -22,7 +22,7 @@ use mscclpp_test_support::{
 use rustix::process::Signal;
 use support::{End, Words, mix};
 
-/// How soon a loss must be known.
+/// The time within which a loss must be known.
 const NOTICE: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ fn done(test: fn()) -> Result<(), libtest_mimic::Failed> {
 const WORDS: usize = 10_000;
 const ROUNDS: u64 = 50;
 
-/// What two processes make of their ends.
+/// A process's connection to another, with a semaphore and the memories of both.
 struct Meeting {
     connection: Connection,
     semaphore: HostToHostSemaphore,
@@ -57,7 +57,7 @@ struct Meeting {
     end: End,
 }
 
-/// The same on both sides; `send` and `receive` carry text of one line.
+/// Connects to the other process, which calls this too. `send` and `receive` carry text of one line.
 fn meet(send: &mut dyn FnMut(&str), receive: &mut dyn FnMut() -> String) -> Meeting {
     let end = End::open();
     send(&hex(&end.endpoint.serialize().expect("an endpoint")));
@@ -103,7 +103,7 @@ fn play(role: &str) {
             let Meeting { own, connection, semaphore, .. } = meeting;
             drop(own);
             say("ready");
-            // The refusal is noticed here too: whoever waits for that peer waits in vain.
+            // The refusal is noticed here too, because a process that waits for that peer would wait in vain.
             let error = semaphore.wait(-1).expect_err("nobody signals");
             assert!(error.to_string().contains("not registered"), "{error}");
             connection.check().expect_err("refused");
@@ -114,7 +114,7 @@ fn play(role: &str) {
     }
 }
 
-/// Writes and signals in turns, each side checking what came.
+/// Writes and signals in turns. Each side checks the data that arrives.
 fn rounds(meeting: &Meeting, side: u64) {
     let Meeting { connection, semaphore, own, theirs, end } = meeting;
     let source = Words::new(&end.context, WORDS);
@@ -174,7 +174,7 @@ fn a_killed_peer_that_writes() {
     let mut child = Child::start(&["write"]);
     let meeting = meet_child(&mut child);
     child.expect("ready");
-    // This side writes too, more than fits on the way.
+    // This side writes too, more than the network and the sockets hold.
     let big = Words::new(&meeting.end.context, WORDS);
     for _ in 0..200 {
         meeting.connection.write(&meeting.theirs, 0, &big.memory, 0, 8 * WORDS as u64).expect("a write");
@@ -191,7 +191,7 @@ fn a_killed_peer_that_writes() {
     expect_loss(&meeting, killed);
 }
 
-/// Nothing is wrong with it, for as long as it likes; and it goes on where it was.
+/// A stopped peer is not a failure, however long it is stopped; afterwards everything continues.
 fn a_stopped_peer() {
     let mut child = Child::start(&["wait"]);
     let meeting = meet_child(&mut child);

@@ -1,17 +1,17 @@
-//! What the drivers of all platforms have: HIP took CUDA's functions over, and most of its numbers.
+//! Functions and constants that the drivers of all platforms share: HIP took over CUDA's functions and most of its numbers.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::{IpcMemHandle, LoadError, table::shared_entry_points};
 
-/// A driver: the types of its functions, and where they are. An address is a number everywhere.
-#[allow(missing_docs, reason = "the drivers' own words")]
+/// A driver: the types of its functions, and the table with their addresses. Device addresses are `u64` in all drivers.
+#[allow(missing_docs, reason = "the names are the drivers' own")]
 pub trait Api: Sized + 'static {
-    /// What the functions return.
+    /// The result of the driver's functions.
     type Code: Code;
-    /// What a thread has one of: a context, or the number of a device.
+    /// The thing that a thread has current: a context (CUDA), or the number of a device (HIP).
     type Context;
-    /// What its handles point to, which is the driver's own.
+    // The types that the driver's handles point to.
     type Stream;
     type Event;
     type Graph;
@@ -21,32 +21,32 @@ pub trait Api: Sized + 'static {
     type Module;
     type Function;
 
-    /// The library of this process, not initialised.
+    /// The driver's library, loaded once for the process but not initialised.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
     fn load() -> Result<&'static Self, LoadError>;
-    /// The name under which it was found.
+    /// The name or path from which the library was loaded.
     fn path(&self) -> &str;
-    /// What all drivers have.
+    /// The functions that all drivers have.
     fn functions(&self) -> &Functions<Self>;
 }
 
-/// What the functions of a driver return. Any value may come: newer drivers have codes that this crate does not know.
-#[allow(missing_docs, reason = "the drivers' own words")]
+/// The result of a driver's functions. Any value may come: newer drivers have codes that this crate does not know.
+#[allow(missing_docs, reason = "the names are the drivers' own")]
 pub trait Code: Copy + Eq + 'static {
     const SUCCESS: Self;
     const NOT_READY: Self;
-    /// At the end of the process the driver may be gone already.
+    /// The driver has shut down, as it may have at the end of the process.
     const DEINITIALIZED: Self;
     const NOT_FOUND: Self;
 
     fn number(self) -> u32;
-    /// Its name, if this crate knows it: the driver, which need not be there, is not asked.
+    /// The code's name, if this crate knows it. The driver is not asked, because it may be missing.
     fn name(self) -> Option<&'static str>;
 }
 
-/// What is called when a graph does not need its user object any more.
+/// A function that the driver calls when a graph no longer needs its user object.
 pub type SimFn = Option<unsafe extern "C" fn(*mut c_void)>;
 
 shared_entry_points! {
@@ -131,7 +131,7 @@ shared_entry_points! {
 
 /// `CU_STREAM_NON_BLOCKING`, `hipStreamNonBlocking`
 pub const STREAM_NON_BLOCKING: u32 = 1;
-/// `CU_EVENT_DEFAULT`, `hipEventDefault`: with timing.
+/// `CU_EVENT_DEFAULT`, `hipEventDefault`: the event records its time.
 pub const EVENT_DEFAULT: u32 = 0;
 /// `CU_EVENT_DISABLE_TIMING`, `hipEventDisableTiming`
 pub const EVENT_DISABLE_TIMING: u32 = 2;

@@ -1,17 +1,16 @@
 //! Raw GPU driver entry points, resolved at run time.
 //!
-//! [`Functions`] is what all drivers have; `cuda` (feature `cuda`) is a table of the CUDA driver's functions, with these,
-//! `hip` (feature `hip`) one of AMD's HIP, and [`rtc`] has the compilers of both. CUDA's handles and input constants are
-//! those of `cudarc::driver::sys`. cudarc's own loader is never used, because it panics if a library or a symbol is
-//! missing. Here that is a [`LoadError`], which says what was looked for and where.
+//! [`Functions`] has the functions that all drivers share. `cuda` (feature `cuda`) has a table of all functions of the CUDA
+//! driver that are used, `hip` (feature `hip`) one of AMD's HIP, and [`rtc`] has the compilers of both. CUDA's handles and
+//! input constants are those of `cudarc::driver::sys`. cudarc's own loader is never used, because it panics if a library or
+//! a symbol is missing. Here a missing one is a [`LoadError`], which says what was looked for and where.
 //!
 //! The features, none of which is on by default:
 //! - `cuda`: the CUDA driver and NVRTC;
-//! - `cuda-12040` or `cuda-13000`: which CUDA version's symbols cudarc declares. With `cuda` a program needs exactly one of them;
+//! - `cuda-12040` or `cuda-13000`: the CUDA version whose symbols cudarc declares. With `cuda` a program needs exactly one;
 //! - `hip`: HIP and hiprtc.
 //!
-//! Nothing here is safe or checked, no type owns a driver object, and there is no policy: all of that is in
-//! `mscclpp-gpu`.
+//! Nothing here is safe or checked, and no type owns a driver object: `mscclpp-gpu` adds safety, checks and ownership.
 //!
 #![cfg_attr(feature = "cuda", doc = "```")]
 #![cfg_attr(not(feature = "cuda"), doc = "```ignore")]
@@ -49,6 +48,6 @@ pub use self::{functions::*, library::LoadError, table::Entry};
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpcMemHandle {
-    /// Opaque.
+    /// Opaque bytes, which the driver fills in.
     pub reserved: [u8; 64],
 }

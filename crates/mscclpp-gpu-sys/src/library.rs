@@ -13,31 +13,31 @@ use crate::Entry;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// None of the places has a library that can be loaded.
+    /// None of the candidates can be loaded.
     #[error("{library} cannot be loaded; tried {}; {advice}", tried.join("; "))]
     Library {
         /// The library's description.
         library: &'static str,
-        /// Every name that was tried, followed by what the dynamic loader said about the names.
+        /// Every name that was tried, followed by the dynamic loader's message about it.
         tried: Vec<String>,
-        /// What to do about it.
+        /// Advice for the user.
         advice: &'static str,
     },
-    /// The library is there but too old.
+    /// The library was found but is too old.
     #[error("{library} ({path}) has no function {symbol}: {since} or newer is needed")]
     Symbol {
         /// The library's description.
         library: &'static str,
-        /// The name under which it was opened.
+        /// The name or path from which the library was loaded.
         path: String,
-        /// The function.
+        /// The missing function.
         symbol: &'static str,
         /// The first version that has the function.
         since: &'static str,
     },
 }
 
-/// An open library and the name that it was found under.
+/// An open library and the name or path from which it was loaded.
 #[derive(Debug)]
 pub(crate) struct Opened {
     library: Handle,
@@ -68,7 +68,7 @@ impl Opened {
         Err(LoadError::Library { library: description, tried: tried.lines(), advice })
     }
 
-    /// The first of `names` that the library has.
+    /// Finds the first of `names` that the library has.
     ///
     /// # Safety
     /// `F` must be the function pointer type of each of them, and is only called while `self` lives.
@@ -78,10 +78,10 @@ impl Opened {
         names.iter().find_map(get).map(|function| Entry(in_messages(names), function))
     }
 
-    /// As [`Opened::optional`], for a function that is needed. The newest name stands first.
+    /// Finds the first of `names` that the library has, and fails if there is none. The newest name stands first.
     ///
     /// # Safety
-    /// As [`Opened::optional`].
+    /// The same as [`Opened::optional`].
     pub(crate) unsafe fn required<F: Copy>(
         &self,
         names: &[&'static CStr],
@@ -101,39 +101,41 @@ impl Opened {
     }
 }
 
-/// The first name, without the version that it may end with.
+/// The name that messages give a function: the first of `names`, without the version at its end.
 fn in_messages(names: &[&'static CStr]) -> &'static str {
     let name = names.first().and_then(|name| name.to_str().ok()).unwrap_or("?");
     name.rsplit_once("_v").map_or(name, |(name, _)| name)
 }
 
-/// A library as it is looked for.
+/// A library before it is loaded: its possible names, and texts for messages.
 pub(crate) struct Library {
     pub(crate) description: &'static str,
     /// Names without a folder go through the dynamic loader (`LD_LIBRARY_PATH`, the loader's cache).
     pub(crate) candidates: &'static [&'static str],
     pub(crate) advice: &'static str,
-    /// The oldest release that has every function which is needed.
+    /// The oldest release that has every required function.
     pub(crate) since: &'static str,
 }
 
 impl Library {
+    /// Opens the first candidate that can be loaded.
+    ///
     /// # Safety
     /// Each candidate is the library that the description says.
     pub(crate) unsafe fn open(&self) -> Result<Opened, LoadError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the candidates.
         unsafe { Opened::first(self.description, self.candidates.iter().map(Into::into), self.advice) }
     }
 }
 
-/// Names that could not be loaded, by reason.
+/// Names that could not be loaded, grouped by reason.
 #[derive(Default)]
 struct Tried {
     by_reason: Vec<(String, Vec<String>)>,
 }
 
 impl Tried {
-    /// The loader's words are in the source of the error: libloading's own say only that dlopen failed.
+    /// Adds a name with the loader's message. That is in the error's source: libloading's own text says only that dlopen failed.
     fn note(&mut self, name: &OsStr, error: &libloading::Error) {
         let name = name.to_string_lossy().into_owned();
         let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -168,10 +170,10 @@ mod tests {
 
     #[test]
     fn a_missing_function_is_an_error_naming_it() {
-        // SAFETY: the C library is what it says, and loaded already.
+        // SAFETY: this is the C library, which is loaded already.
         let libc = unsafe { Opened::first("the C library", ["libc.so.6".into()], "") }.unwrap();
         type Getpid = unsafe extern "C" fn() -> i32;
-        // SAFETY: the type is that of getpid; no symbol is of the first name.
+        // SAFETY: the type is that of getpid; no symbol has the first name.
         let getpid = unsafe { libc.required::<Getpid>(&[c"getpid_v9", c"getpid"], "1.0") }.unwrap();
         let Entry(name, getpid) = getpid;
         assert_eq!(name, "getpid");

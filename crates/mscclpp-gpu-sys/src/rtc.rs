@@ -1,5 +1,5 @@
-//! The compilers of device code that are libraries: NVRTC of CUDA, and hiprtc of HIP, which took its functions over. They
-//! need neither a GPU nor a driver.
+//! The libraries that compile device code: CUDA's NVRTC, and HIP's hiprtc, which has the same functions. They need neither a
+//! GPU nor a driver.
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -17,27 +17,27 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program(pub *mut c_void);
 
-/// What the functions return. Any value is valid.
+/// The result of the compilers' functions. Any value is valid.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct RtcResult(pub u32);
 
 impl RtcResult {
-    /// It worked.
+    /// The function succeeded.
     pub const SUCCESS: Self = Self(0);
-    /// There is no such program.
+    /// The program handle is invalid.
     pub const INVALID_PROGRAM: Self = Self(4);
-    /// An option is wrong.
+    /// A compiler option is invalid.
     pub const INVALID_OPTION: Self = Self(5);
-    /// The program is wrong.
+    /// The source does not compile.
     pub const COMPILATION: Self = Self(6);
 }
 
 type Texts = *const *const c_char;
 
 shared_entry_points! {
-    /// The functions. Each is documented by the library, under the name in its entry.
+    /// The compilers' functions. NVIDIA and AMD document each under the name in its entry.
     table RtcFunctions -> RtcResult, named by RtcNames;
     required {
         version: fn(*mut c_int, *mut c_int);
@@ -53,9 +53,9 @@ shared_entry_points! {
     optional {}
 }
 
-/// A compiler, loaded.
+/// A loaded compiler.
 pub struct Rtc {
-    /// Its functions.
+    /// The compiler's functions.
     pub functions: RtcFunctions,
     library: Opened,
 }
@@ -108,7 +108,7 @@ impl Rtc {
     /// Each candidate must be NVRTC, if it exists.
     ///
     /// # Errors
-    /// [`LoadError`] with everything that was tried.
+    /// [`LoadError`] with every candidate that was tried.
     pub unsafe fn nvrtc(candidates: impl IntoIterator<Item = PathBuf>) -> Result<Self, LoadError> {
         const LIBRARY: &str = "the CUDA run-time compiler libnvrtc";
         const ADVICE: &str =
@@ -120,7 +120,7 @@ impl Rtc {
         }
     }
 
-    /// The hiprtc of this process: found and resolved at the first call.
+    /// The process's hiprtc, found and resolved at the first call.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
@@ -134,7 +134,7 @@ impl Rtc {
         HIPRTC_LOADED.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
-    /// The name under which it was found.
+    /// The name or path from which the library was loaded.
     #[must_use]
     pub fn path(&self) -> &str {
         self.library.path()

@@ -2,12 +2,12 @@
 
 use std::ffi::CStr;
 
-/// A function of a library, and its name in messages: that of its symbol, without a version at its end.
+/// A function of a library, and its name in messages: the symbol's, without the version at its end.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<F>(pub &'static str, pub F);
 
 impl<F> Entry<F> {
-    /// What `call` makes of the function, and the name.
+    /// Passes the function to `call`, and returns the function's name and the result of `call`.
     pub fn call<R>(self, call: impl FnOnce(F) -> R) -> (&'static str, R) {
         (self.0, call(self.1))
     }
@@ -16,8 +16,8 @@ impl<F> Entry<F> {
 /// The names that a function may have in a library, newest first.
 pub(crate) type Names = &'static [&'static CStr];
 
-/// Declares a table of functions that several libraries have under their own names, and `$names`, in which a library lists
-/// these. The functions return `$result` where nothing else is said.
+/// Declares a table of functions that several libraries have under names of their own, and a struct `$names`, in which each
+/// library lists its names. The functions return `$result` unless a type is given.
 macro_rules! shared_entry_points {
     (
         $(#[$about:meta])*
@@ -41,8 +41,10 @@ macro_rules! shared_entry_points {
         }
 
         impl $(<$api: $bound>)? $table $(<$api>)? {
+            /// Looks up each function under the names that `names` lists for it.
+            ///
             /// # Safety
-            /// `library` is one that has these functions under these names.
+            /// `library` must have these functions under these names.
             pub(crate) unsafe fn resolve(
                 library: &$crate::library::Opened,
                 names: &$names,
@@ -61,7 +63,7 @@ macro_rules! shared_entry_points {
 }
 pub(crate) use shared_entry_points;
 
-/// The first of some types.
+/// Expands to the first of the given types.
 macro_rules! first {
     ($first:ty $(, $rest:ty)?) => {
         $first
@@ -70,7 +72,7 @@ macro_rules! first {
 pub(crate) use first;
 
 /// Declares the table of a driver, which is loaded once: its types, the names of the functions that all drivers have, and for
-/// each other function a field, the exported names (newest first) and the parameters. All functions return `$result`.
+/// each further function a field, the exported names (newest first) and the parameters. All functions return `$result`.
 macro_rules! entry_points {
     (
         $(#[$about:meta])*
@@ -84,7 +86,7 @@ macro_rules! entry_points {
         #[non_exhaustive]
         #[allow(missing_docs, reason = "each field is documented by the name of its function")]
         pub struct $table {
-            /// What all drivers have.
+            /// The functions that all drivers have.
             pub common: $crate::Functions<Self>,
             $(pub $field: unsafe extern "C" fn($($arg),*) -> $result,)*
             $(pub $opt_field: Option<unsafe extern "C" fn($($opt_arg),*) -> $result>,)*
@@ -92,7 +94,7 @@ macro_rules! entry_points {
         }
 
         impl $table {
-            /// The library of this process: found and resolved at the first call, but not initialised.
+            /// The process's library, found and resolved at the first call but not initialised.
             ///
             /// # Errors
             /// [`LoadError`](crate::LoadError), the same at every call.
@@ -103,8 +105,8 @@ macro_rules! entry_points {
 
             fn open() -> Result<Self, $crate::LoadError> {
                 let names = $crate::functions::FunctionNames { $($common: &[$($common_name),+],)* };
-                // SAFETY: every candidate is a name of the library, which has these functions under these names, with the
-                // signatures of its header. The table keeps it open.
+                // SAFETY: every candidate is a name of this library, which has these functions under these names, with the
+                // signatures of its header. The table keeps the library open.
                 unsafe {
                     let library = $library.open()?;
                     Ok(Self {
@@ -116,7 +118,7 @@ macro_rules! entry_points {
                 }
             }
 
-            /// The name under which the library was found.
+            /// The name or path from which the library was loaded.
             #[must_use]
             pub fn path(&self) -> &str {
                 self.library.path()
@@ -143,7 +145,7 @@ macro_rules! entry_points {
 }
 pub(crate) use entry_points;
 
-/// Declares what the functions of a driver return, and the codes that are known, each with its name in the driver's header.
+/// Declares the result type of a driver's functions, and the known codes, each with its name in the driver's header.
 macro_rules! codes {
     ($(#[$about:meta])* $result:ident: $($name:ident = $code:literal, $name_there:literal;)*) => {
         $(#[$about])*
@@ -155,7 +157,7 @@ macro_rules! codes {
         impl $result {
             $(#[doc = concat!("`", $name_there, "`")] pub const $name: Self = Self($code);)*
 
-            /// The name of a code that this crate knows, without asking the library, which may not be there.
+            /// The name of the code if this crate knows it. The library is not asked, because it may be missing.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {

@@ -1,4 +1,4 @@
-//! The numbers that CUDA and HIP have in common are those of CUDA's header; `hip.rs` compares them with HIP's.
+//! Checks the numbers that CUDA and HIP share against CUDA's header; `hip.rs` checks them against HIP's.
 
 use cudarc::driver::sys;
 use mscclpp_gpu_sys as ours;

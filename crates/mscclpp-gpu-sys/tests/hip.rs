@@ -1,4 +1,4 @@
-//! HIP's values and layouts, as declared here, are those of published bindings.
+//! Checks the values and layouts declared for HIP against published bindings.
 
 use std::mem::offset_of;
 
@@ -91,7 +91,7 @@ fn codes_are_those_of_the_header() {
     assert_eq!(HipResult(123_456).name(), None);
 }
 
-/// The sizes of a function's parameters, and of its result behind them.
+/// The sizes of a function's parameters, followed by that of its result.
 trait Shape {
     const SIZES: &'static [usize];
 }
@@ -111,7 +111,7 @@ fn shape_of<F: Shape>(_function: F) -> &'static [usize] {
     F::SIZES
 }
 
-/// Of a function in a table, which need not be loaded.
+/// The shape of a function in a table, which need not be loaded.
 fn shape_in<T, F: Shape>(_function: fn(&T) -> F) -> &'static [usize] {
     F::SIZES
 }

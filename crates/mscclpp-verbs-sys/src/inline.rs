@@ -1,4 +1,4 @@
-//! The calls that C inlines: they go through the function table of the context to which the object belongs.
+//! The functions that C inlines: they go through the function table of the context to which the object belongs.
 
 use std::{
     ffi::{c_int, c_void},
@@ -10,16 +10,16 @@ use crate::{
     Verbs, ibv_context, ibv_cq, ibv_port_attr, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context,
 };
 
-/// What `ibv_context::abi_compat` holds if the context lies inside a [`verbs_context`].
+/// The value of `ibv_context::abi_compat` in a context that lies inside a [`verbs_context`].
 const ABI_IS_EXTENDED: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
 impl Verbs {
     /// `ibv_post_send`: puts the chain `wr` on the send queue. Does not block and takes no lock of this crate.
     ///
-    /// Returns 0, or an errno; then `bad_wr` points to the first request that was not taken.
+    /// Returns 0, or an errno; in that case `bad_wr` points to the first request that was not posted.
     ///
     /// # Safety
-    /// `qp` is a live queue pair, `wr` a chain of valid requests, `bad_wr` valid for a write.
+    /// `qp` must be a live queue pair, `wr` a chain of valid requests, `bad_wr` valid for a write.
     pub unsafe fn post_send(
         &self,
         qp: *mut ibv_qp,
@@ -28,16 +28,16 @@ impl Verbs {
     ) -> c_int {
         // SAFETY: a live queue pair has a live context.
         match unsafe { (*(*qp).context).ops.post_send } {
-            // SAFETY: the caller's promise is what the provider asks for.
+            // SAFETY: the provider requires what the caller promises.
             Some(post) => unsafe { post(qp, wr, bad_wr) },
             None => libc::EOPNOTSUPP,
         }
     }
 
-    /// `ibv_post_recv`: puts the chain `wr` on the receive queue; otherwise as [`Verbs::post_send`].
+    /// `ibv_post_recv`: puts the chain `wr` on the receive queue. Returns the same as [`Verbs::post_send`].
     ///
     /// # Safety
-    /// As [`Verbs::post_send`].
+    /// The same as [`Verbs::post_send`].
     pub unsafe fn post_recv(
         &self,
         qp: *mut ibv_qp,
@@ -46,7 +46,7 @@ impl Verbs {
     ) -> c_int {
         // SAFETY: a live queue pair has a live context.
         match unsafe { (*(*qp).context).ops.post_recv } {
-            // SAFETY: the caller's promise is what the provider asks for.
+            // SAFETY: the provider requires what the caller promises.
             Some(post) => unsafe { post(qp, wr, bad_wr) },
             None => libc::EOPNOTSUPP,
         }
@@ -54,14 +54,14 @@ impl Verbs {
 
     /// `ibv_poll_cq`: takes up to `num_entries` completions out of the queue. Does not block.
     ///
-    /// Returns how many, or a negative number on failure.
+    /// Returns the number of completions, or a negative number on failure.
     ///
     /// # Safety
-    /// `cq` is a live completion queue, `wc` valid for writing `num_entries` completions.
+    /// `cq` must be a live completion queue, `wc` valid for writing `num_entries` completions.
     pub unsafe fn poll_cq(&self, cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
         // SAFETY: a live completion queue has a live context.
         match unsafe { (*(*cq).context).ops.poll_cq } {
-            // SAFETY: the caller's promise is what the provider asks for.
+            // SAFETY: the provider requires what the caller promises.
             Some(poll) => unsafe { poll(cq, num_entries, wc) },
             None => -libc::EOPNOTSUPP,
         }
@@ -71,34 +71,34 @@ impl Verbs {
     /// on the queue's channel. Returns 0 or an errno.
     ///
     /// # Safety
-    /// `cq` is a live completion queue.
+    /// `cq` must be a live completion queue.
     pub unsafe fn req_notify_cq(&self, cq: *mut ibv_cq, solicited_only: bool) -> c_int {
         // SAFETY: a live completion queue has a live context.
         match unsafe { (*(*cq).context).ops.req_notify_cq } {
-            // SAFETY: the caller's promise is what the provider asks for.
+            // SAFETY: the provider requires what the caller promises.
             Some(request) => unsafe { request(cq, c_int::from(solicited_only)) },
             None => libc::EOPNOTSUPP,
         }
     }
 
-    /// `ibv_query_port`, as the header defines it: asks the provider, with today's size of the structure. The function
-    /// that the library exports is meant for old programs and fills in less. It is used if the provider is old too; the
-    /// fields that it does not know are then 0. Returns 0 or an errno.
+    /// `ibv_query_port`, as the header defines it: asks the provider, and passes the size of the structure as this crate
+    /// declares it. The function that the library exports is meant for old programs and fills in less. It is used if the
+    /// provider is old too; the fields that it does not know are then 0. Returns 0 or an errno.
     ///
     /// # Safety
-    /// `context` is a live context that was opened by this table's functions, `attr` valid for a write.
+    /// `context` must be a live context that was opened by this table's functions, `attr` valid for a write.
     pub unsafe fn query_port(&self, context: *mut ibv_context, port: u8, attr: *mut ibv_port_attr) -> c_int {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises a live context.
         if let Some(query) = unsafe { extended(context) }.and_then(|extended| {
             let needed = size_of::<verbs_context>() - offset_of!(verbs_context, query_port);
             // SAFETY: `sz` and `query_port` are read where they lie before the context, and the latter only if the
             // provider's structure, which grows at its front, reaches so far.
             unsafe { if (*extended).sz >= needed { (*extended).query_port } else { None } }
         }) {
-            // SAFETY: the caller's promise is what the provider asks for.
+            // SAFETY: the provider requires what the caller promises.
             return unsafe { query(context, port, attr, size_of::<ibv_port_attr>()) };
         }
-        // SAFETY: the caller's promise; the shorter structure is the beginning of this one.
+        // SAFETY: the caller's promise holds here too; the shorter structure is the beginning of this one.
         unsafe {
             attr.write(ibv_port_attr::default());
             (self.query_port_compat)(context, port, attr.cast())
@@ -106,12 +106,12 @@ impl Verbs {
     }
 }
 
-/// The structure in which the provider keeps `context`, unless it is of an old kind. It may be shorter than its type.
+/// The structure in which the provider keeps `context`; none if the provider is old. It may be shorter than its type.
 ///
 /// # Safety
-/// `context` is a live context.
+/// `context` must be a live context.
 unsafe fn extended(context: *mut ibv_context) -> Option<*mut verbs_context> {
-    // SAFETY: the context lives.
+    // SAFETY: the caller promises a live context.
     let is_extended = unsafe { (*context).abi_compat } == ABI_IS_EXTENDED;
     is_extended.then(|| context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast())
 }

@@ -4,8 +4,8 @@
 //! makes them from rdma-core's headers. The functions that C inlines are methods of the table. A C enumeration is an
 //! integer type with constants, so a value that only a newer driver knows is a number like any other.
 //!
-//! Nothing here is safe or checked, no type owns an object of the library, and there is no policy: all of that is in
-//! `mscclpp-ib`. Its tests fill a table of their own with the functions of a simulated adapter.
+//! Nothing here is safe or checked, and no type owns an object of the library: `mscclpp-ib` adds safety, checks and
+//! ownership. Its tests fill a table of their own with the functions of a simulated adapter.
 //!
 //! Building this crate needs neither libibverbs nor its headers. With feature `rdma-sys`, which links libibverbs
 //! through the crate of that name, it needs both, and librdmacm and libclang 14 as well; see [`Verbs::load`].
@@ -35,7 +35,7 @@
     unreachable_pub,
     clippy::all,
     clippy::undocumented_unsafe_blocks,
-    reason = "made by bindgen; the documentation of each name is libibverbs', under that name"
+    reason = "made by bindgen; libibverbs documents each name"
 )]
 mod bindings;
 mod inline;

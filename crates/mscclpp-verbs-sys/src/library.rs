@@ -6,9 +6,9 @@ use std::{
     os::unix::ffi::OsStrExt,
 };
 
-/// The variable that names the library.
+/// The environment variable that names the library.
 pub(crate) const VARIABLE: &str = "MSCCLPP_IBV_SO";
-/// The library's name if the variable is not set.
+/// The library's name if the environment variable is not set.
 pub(crate) const NAME: &str = "libibverbs.so.1";
 
 const ADVICE: &str = "install libibverbs1 and ibverbs-providers (Debian, Ubuntu) or libibverbs (RHEL, Fedora, SUSE), \
@@ -23,9 +23,9 @@ pub enum LoadError {
     Library {
         /// The name or path that was tried.
         path: String,
-        /// Why this name was tried, and where the dynamic loader looks for it.
+        /// The reason why this name was tried, or where the dynamic loader looks for it.
         named_by: &'static str,
-        /// What the dynamic loader said.
+        /// The dynamic loader's message.
         reason: String,
     },
     /// The library was found but lacks a function: it is older than rdma-core 15, or a different library.
@@ -33,20 +33,20 @@ pub enum LoadError {
     Symbol {
         /// The name or path of the library.
         path: String,
-        /// The function.
+        /// The missing function.
         symbol: &'static str,
     },
 }
 
 impl LoadError {
-    /// What was tried and what was missing, without the advice that the message ends with.
+    /// The message without the advice at its end: what was tried and what was missing.
     #[must_use]
     pub fn reason(&self) -> String {
         let message = self.to_string();
         message.strip_suffix(ADVICE).map_or(message.as_str(), |rest| rest.trim_end_matches("; ")).to_owned()
     }
 
-    /// What to do.
+    /// Advice on how to make the library available.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         ADVICE
@@ -58,7 +58,7 @@ impl LoadError {
 pub struct Missing {
     /// The function's name in C, such as `ibv_reg_dmabuf_mr`.
     pub symbol: &'static str,
-    /// Why it is not there, and which version brought it.
+    /// The reason why the function is missing, and the version that brought it.
     pub reason: String,
 }
 
@@ -76,6 +76,8 @@ pub(crate) struct Library {
 }
 
 impl Library {
+    /// Loads a library.
+    ///
     /// # Safety
     /// The file must be libibverbs, if it exists: loading runs its initialisers.
     pub(crate) unsafe fn open(path: &OsStr, named_by: &'static str) -> Result<Self, LoadError> {
@@ -84,7 +86,7 @@ impl Library {
         let Ok(path) = CString::new(path.as_bytes()) else {
             return Err(failed("its name has a NUL byte".to_owned()));
         };
-        // SAFETY: the caller vouches for what is loaded. RTLD_LOCAL keeps its names from other libraries.
+        // SAFETY: the caller vouches for the file. RTLD_LOCAL keeps its symbols from other libraries.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             let words = loader_error();
@@ -94,17 +96,16 @@ impl Library {
         Ok(Self { handle, path: name })
     }
 
-    /// The address of `symbol` in the given version of the library's interface; otherwise that of the symbol in any
-    /// version.
+    /// The address of `symbol` in the given version of the library's interface, or in any version if that has none.
     pub(crate) fn find(&self, symbol: &CStr, version: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the library is open, and both are strings.
+        // SAFETY: the library is open, and both texts end with NUL.
         #[cfg(target_env = "gnu")]
         let found = unsafe { libc::dlvsym(self.handle, symbol.as_ptr(), version.as_ptr()) };
-        // Other C libraries know no versions of symbols.
+        // Other C libraries do not have versions of symbols.
         #[cfg(not(target_env = "gnu"))]
         let (found, _) = (std::ptr::null_mut::<c_void>(), version);
         let found = if found.is_null() {
-            // SAFETY: as above.
+            // SAFETY: the library is open, and the text ends with NUL.
             unsafe { libc::dlsym(self.handle, symbol.as_ptr()) }
         } else {
             found
@@ -117,7 +118,7 @@ impl Library {
     }
 }
 
-/// What the dynamic loader says of its last failure on this thread.
+/// The dynamic loader's message about its last failure on this thread.
 fn loader_error() -> String {
     // SAFETY: the text is this thread's own and is copied before the next call into the loader.
     let text = unsafe { libc::dlerror() };

@@ -13,7 +13,7 @@ use crate::{
     library::{Library, LoadError, Missing, NAME, VARIABLE},
 };
 
-/// The version of the interface with the functions that every libibverbs has.
+/// The interface version of the functions that every libibverbs has.
 const BASE: &CStr = c"IBVERBS_1.1";
 
 /// Declares the table: for each function a field, the exported name and the signature. An optional function also names
@@ -26,31 +26,33 @@ macro_rules! entry_points {
                 => fn($($opt_arg:ty),* $(,)?) -> $opt_result:ty;)*
         }
     ) => {
-        /// libibverbs' functions. Each is documented in libibverbs, under the name given.
+        /// libibverbs' functions. The library's manual documents each under the name given.
         ///
         /// All fields are public: a table can be filled with other functions, such as those of a simulated adapter.
-        /// Calls that C inlines (posting, polling, [`Verbs::query_port`]) go through the context that they act on.
+        /// Functions that C inlines (posting, polling, [`Verbs::query_port`]) go through the context that they act on.
         #[derive(Debug, Clone)]
         pub struct Verbs {
             $(#[doc = concat!("`", stringify!($symbol), "`")]
               pub $field: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
             $(#[doc = concat!("`", stringify!($opt_symbol), "`, from rdma-core ", $release, " on")]
               pub $opt_field: Option<unsafe extern "C" fn($($opt_arg),*) -> $opt_result>,)*
-            /// Where the functions come from: the name or path of the library.
+            /// The name or path of the library that has the functions.
             pub origin: String,
-            /// The optional functions that are not there.
+            /// The optional functions that the library lacks.
             pub missing: Vec<Missing>,
         }
 
-        /// The signatures above are those of the header.
+        // The signatures above are those of the header.
         const _: () = {
             $(let _: unsafe extern "C" fn($($arg),*) $(-> $result)? = bindings::$symbol;)*
             $(let _: unsafe extern "C" fn($($opt_arg),*) -> $opt_result = bindings::$opt_symbol;)*
         };
 
         impl Verbs {
+            /// Looks up all functions of the table.
+            ///
             /// # Safety
-            /// `library` is libibverbs.
+            /// `library` must be libibverbs.
             unsafe fn resolve(library: &Library) -> Result<Self, LoadError> {
                 let mut missing = Vec::new();
                 Ok(Self {
@@ -74,7 +76,7 @@ macro_rules! entry_points {
                             );
                             missing.push(Missing { symbol: stringify!($opt_symbol), reason });
                         }
-                        // SAFETY: as above.
+                        // SAFETY: the signature is the header's, and the library is never unloaded.
                         address.map(|address| unsafe {
                             std::mem::transmute::<
                                 *mut c_void, unsafe extern "C" fn($($opt_arg),*) -> $opt_result,
@@ -90,7 +92,7 @@ macro_rules! entry_points {
             /// not every libibverbs declares them.
             #[cfg(feature = "rdma-sys")]
             fn linked() -> Result<Self, LoadError> {
-                // SAFETY: this is libibverbs, which is in the process already.
+                // SAFETY: this is libibverbs, which this process has loaded already.
                 let mut table = unsafe { Self::resolve(&Library::open(OsStr::new(NAME), "linked")?)? };
                 $(
                     // SAFETY: the signature is the header's. rdma-sys has other names for types of the same layout, which
@@ -116,9 +118,9 @@ const fn c_name(name: &'static str) -> &'static CStr {
 }
 
 impl Verbs {
-    /// The libibverbs of this process, loaded at the first call: the file that the environment variable
-    /// `MSCCLPP_IBV_SO` names, otherwise `libibverbs.so.1`. No device is opened. With feature `rdma-sys`, the library
-    /// with which the program is linked takes the place of `libibverbs.so.1`.
+    /// The process's libibverbs, loaded at the first call from the file that the environment variable `MSCCLPP_IBV_SO`
+    /// names, otherwise from `libibverbs.so.1`. No device is opened. With feature `rdma-sys`, the library with which the
+    /// program is linked takes the place of `libibverbs.so.1`.
     ///
     /// # Errors
     /// [`LoadError`], the same at every call.
@@ -139,23 +141,23 @@ impl Verbs {
                 (OsStr::new(NAME), "in LD_LIBRARY_PATH, the loader's cache and the system's library folders")
             }
         };
-        // SAFETY: the name is libibverbs'; a file that the user names is the user's word.
+        // SAFETY: the name is that of libibverbs; a user who names a file vouches for it.
         unsafe { Self::resolve(&Library::open(path, named_by)?) }
     }
 
-    /// Loads a separate table from a given file; the dynamic loader searches for a name without a folder.
+    /// Loads a separate table from the file `path`. The dynamic loader searches for a name without a folder.
     ///
     /// # Safety
     /// The file must be libibverbs, if it exists.
     ///
     /// # Errors
-    /// [`LoadError`] where it cannot be loaded or lacks a function.
+    /// [`LoadError`] if the file cannot be loaded or lacks a function.
     pub unsafe fn open(path: impl AsRef<OsStr>) -> Result<Self, LoadError> {
         // SAFETY: the caller's promise is the same.
         unsafe { Self::resolve(&Library::open(path.as_ref(), "as asked")?) }
     }
 
-    /// The optional functions that are not there, each with the reason.
+    /// The optional functions that the library lacks, each with the reason.
     #[must_use]
     pub fn missing(&self) -> &[Missing] {
         &self.missing

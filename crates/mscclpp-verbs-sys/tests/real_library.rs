@@ -1,5 +1,5 @@
-//! The libibverbs of this machine, if there is one. No adapter is needed: the test checks that the functions found are
-//! those of the table.
+//! Tests the libibverbs of this machine, if there is one. No adapter is needed: the test checks that the functions found
+//! are those of the table.
 
 use std::ffi::CStr;
 
@@ -41,7 +41,7 @@ fn texts_come_from_the_library(verbs: &'static Verbs) -> Result<(), Failed> {
             (verbs.node_type_str)(IBV_NODE_CA),
         ]
     };
-    // SAFETY: as above.
+    // SAFETY: the functions return constant strings.
     let texts = texts.map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy().to_lowercase());
     let expected =
         ["success", "rnr retry", "unknown", "port error", "catastrophic", "active", "channel adapter"];
@@ -56,7 +56,7 @@ fn loading_again_gives_the_same_table(verbs: &'static Verbs) -> Result<(), Faile
     for missing in verbs.missing() {
         assert!(missing.to_string().contains("rdma-core"), "{missing}");
     }
-    // What the table says of optional functions is what it has.
+    // The list of missing functions agrees with the fields that are `None`.
     let absent =
         [verbs.reg_mr_iova2.is_none(), verbs.query_gid_table.is_none(), verbs.reg_dmabuf_mr.is_none()];
     assert_eq!(verbs.missing().len(), absent.into_iter().filter(|absent| *absent).count());
@@ -68,7 +68,7 @@ fn devices_are_listed_and_their_ports_queried(verbs: &'static Verbs) -> Result<(
     // SAFETY: `count` is valid for a write.
     let list = unsafe { (verbs.get_device_list)(&raw mut count) };
     if list.is_null() {
-        // Without the kernel's part there is no list. The library gives ENOSYS then.
+        // Without the kernel's RDMA modules there is no list. The library sets ENOSYS then.
         let error = std::io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ENOSYS) { Ok(()) } else { Err(error.into()) };
     }

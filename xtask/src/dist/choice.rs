@@ -1,15 +1,15 @@
-//! Which tests are packed, and which of them run alone.
+//! The choice of the tests that are packed, and of those that run alone.
 
 use super::{Binary, Kind};
 
 /// A package and one of its tests.
 type Test = (&'static str, &'static str);
 
-/// Packages of which nothing is packed: all their tests need the sources, or stand-ins that are built beside them. The Python
-/// package travels as a wheel.
+/// Packages of which nothing is packed: all their tests need the sources, or libraries that are built beside them. The
+/// Python package is packed as a wheel.
 const PACKAGES_OF_SOURCES: [&str; 4] = ["mscclpp-fake-hip", "mscclpp-kernels", "mscclpp-python", "xtask"];
 
-/// Packages whose tests use no device. They are the same on every machine, and would take a tenth of the pack.
+/// Packages whose tests use no device. Their results are the same on every machine, and they would add a tenth to the pack.
 const PACKAGES_WITHOUT_DEVICES: [&str; 7] = [
     "mscclpp-bootstrap",
     "mscclpp-derive",
@@ -20,17 +20,17 @@ const PACKAGES_WITHOUT_DEVICES: [&str; 7] = [
     "mscclpp-verbs-sys",
 ];
 
-/// What is not built unless it is asked for.
+/// The packages that are built only if they are named.
 pub(super) fn packages_left_out() -> impl Iterator<Item = &'static str> {
     PACKAGES_OF_SOURCES.into_iter().chain(PACKAGES_WITHOUT_DEVICES)
 }
 
-/// One compiles C code of its folder; model checks are the same on every machine.
+/// Tests that are left out: one compiles C code of its folder; model checks have the same results on every machine.
 const LEFT_OUT: [Test; 3] =
     [("mscclpp-core", "loom"), ("mscclpp-nccl", "fallback"), ("mscclpp-proxy", "loom")];
 
-/// These count what the whole machine or a device has of something, or take all of it, so that other tests would disturb
-/// them, and they others.
+/// Tests that run alone: they count resources of the whole machine or of a device, or use them up, so other tests would
+/// disturb them, and they would disturb others.
 const ALONE: [Test; 6] = [
     ("mscclpp", "resources"),
     ("mscclpp-bootstrap", "descriptors"),
@@ -40,12 +40,12 @@ const ALONE: [Test; 6] = [
     ("mscclpp-nccl", "clients"),
 ];
 
-/// Whether it runs where there is nothing of the repository, and is of use there.
+/// Whether a binary can run without the repository, and is useful there.
 pub(super) fn is_packed(binary: &Binary) -> bool {
     !(PACKAGES_OF_SOURCES.contains(&&*binary.package) || is_one_of(&LEFT_OUT, binary))
 }
 
-/// Whether it must run while no other test does.
+/// Whether a test must run while no other test does.
 pub(super) fn runs_alone(binary: &Binary) -> bool {
     is_one_of(&ALONE, binary)
 }

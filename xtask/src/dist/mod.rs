@@ -1,13 +1,13 @@
-//! `dist`: what a machine without Rust needs to run the tests, examples and programs of this workspace.
+//! `dist`: builds the files that a machine without Rust needs to run the tests, examples and programs of this workspace.
 //!
-//! `target/dist/files/` (`target/dist` is also where cargo builds this profile) gets the binaries, stripped, as
+//! The folder `target/dist/files/` (cargo builds this profile in `target/dist` as well) gets the binaries, stripped, as
 //! `KIND-PACKAGE-NAME`; `cache`, the PTX of the kernels that tests and benchmarks launch, for `MSCCLPP_CACHE_DIR`, so that
-//! CUDA needs no compiler there; and a `manifest` with one line for each: kind (`test`, `example`, `bin` or `lib`), package, name,
-//! file, and `alone` for a test beside which no other may run, else `beside`; separated by tabs. The unit tests of a library are
-//! the test `lib`, those of a program `bin-NAME`. A `lib` is one that tests load, by the name that cargo gave it: `libnccl.so`.
-//! Tests that need the sources are left out.
+//! CUDA needs no compiler there; and a `manifest` with one line for each binary. A line has these fields, separated by tabs:
+//! kind (`test`, `example`, `bin` or `lib`), package, name, file, and `alone` for a test beside which no other may run,
+//! otherwise `beside`. The unit tests of a library are the test `lib`, those of a program `bin-NAME`. A `lib` is a library
+//! that tests load, with the name that cargo gave it: `libnccl.so`. Tests that need the sources are left out.
 //!
-//! With `--pack`, scripts, wheels and all of this become one file, from which `ci/gpu.sh --packed` runs.
+//! With `--pack`, scripts, wheels and all of these become one file, from which `ci/gpu.sh --packed` runs.
 
 mod choice;
 mod pack;
@@ -27,19 +27,19 @@ use crate::workspace;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only these packages [default: all but those whose tests need the sources, or use no device].
+    /// Only these packages [default: all except those whose tests need the sources, or use no device].
     #[arg(short, long, value_name = "PACKAGE")]
     package: Vec<String>,
 
-    /// Which NVRTC compiles the kernels of tests and benchmarks.
+    /// The NVRTC that compiles the kernels of tests and benchmarks.
     #[arg(long, value_enum, default_value_t = NvrtcChoice::Auto)]
     nvrtc: NvrtcChoice,
 
-    /// Pack it all into target/dist/mscclpp.tar.xz, which `ci/gpu.sh --packed` runs on a machine without Rust.
+    /// Pack everything into target/dist/mscclpp.tar.xz, which `ci/gpu.sh --packed` runs on a machine without Rust.
     #[arg(long)]
     pack: bool,
 
-    /// A wheel to pack: the Python package's, and what its tests need there.
+    /// A wheel to pack: that of the Python package, or one that its tests need.
     #[arg(long, value_name = "FILE", requires = "pack")]
     wheel: Vec<PathBuf>,
 }
@@ -57,8 +57,8 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds the tests, examples and programs of `packages`, or if there are none, of all that are packed. `which` is cargo's choice
-/// of tests, such as `--test NAME`.
+/// Builds the tests, examples and programs of `packages`, or of all that are packed if none is given. `which` is cargo's
+/// choice of tests, such as `--test NAME`.
 pub(crate) fn build(packages: &[String], which: &[&str]) -> Result<BTreeSet<Binary>, Error> {
     let mut binaries = build_programs(packages)?;
     let tests = compile(packages, &[&["test", "--no-run"], which].concat())?;
@@ -66,13 +66,13 @@ pub(crate) fn build(packages: &[String], which: &[&str]) -> Result<BTreeSet<Bina
     Ok(binaries)
 }
 
-/// As [`build`], without the tests.
+/// Builds the examples and programs like [`build`], without the tests.
 pub(crate) fn build_programs(packages: &[String]) -> Result<BTreeSet<Binary>, Error> {
     let programs = compile(packages, &["build", "--examples", "--bins"])?;
     Ok(programs.into_iter().filter(|b| matches!(b.kind, Kind::Example | Kind::Bin)).collect())
 }
 
-/// What a file is for.
+/// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Test,
@@ -92,23 +92,23 @@ impl Kind {
     }
 }
 
-/// An executable that cargo built, or a library that is loaded.
+/// An executable, or a library to be loaded, that cargo built.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Binary {
     pub(crate) kind: Kind,
     package: String,
     name: String,
-    /// Where cargo put it.
+    /// The path that cargo gave it.
     pub(crate) path: PathBuf,
 }
 
 impl Binary {
-    /// As cargo calls it.
+    /// The name that cargo gave it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Reads one of cargo's messages; `None` if it is not about a file to distribute.
+    /// Reads one of cargo's messages. Returns `None` if it is not about a file to distribute.
     fn from_message(message: &Value) -> Option<Self> {
         let target = &message["target"];
         let target_name = target["name"].as_str()?.to_owned();
@@ -132,7 +132,7 @@ impl Binary {
         Some(Self { kind, package, name, path })
     }
 
-    /// Its name among those of all packages: `KIND-PACKAGE-NAME`, and of a library as it is.
+    /// The file name, which is unique among all packages: `KIND-PACKAGE-NAME`, or a library's own name.
     pub(crate) fn file_name(&self) -> String {
         if self.kind == Kind::Library {
             return format!("lib{}.so", self.name);
@@ -141,7 +141,7 @@ impl Binary {
     }
 }
 
-/// The name in a package id: `…/cuda#mscclpp-kernels@0.1.0`, or `…/xtask#0.1.0` where the folder has the name.
+/// The name in a package id: `…/cuda#mscclpp-kernels@0.1.0`, or `…/xtask#0.1.0` if the folder has the package's name.
 fn package_name(id: &str) -> &str {
     let (location, version) = id.split_once('#').unwrap_or((id, ""));
     match version.split_once('@') {

@@ -8,10 +8,10 @@ use crate::error::{Error, FileContext};
 use crate::run::run;
 use crate::workspace;
 
-/// What may travel to a GPU machine with a checkout.
+/// The most bytes that may be sent to a GPU machine with a checkout.
 const MOST_BYTES: u64 = 40 << 20;
 
-/// Of the repository: folders of scripts that tests start, and what they look for beside them.
+/// Files and folders of the repository that are packed, and their places: scripts that tests start, and files that these need.
 const SCRIPTS: [(&str, &str); 4] = [
     ("crates/mscclpp-nccl/tests/clients", "tests/clients"),
     ("crates/mscclpp-python/tests", "python/tests"),
@@ -19,11 +19,11 @@ const SCRIPTS: [(&str, &str); 4] = [
     ("crates/mscclpp-python/pyproject.toml", "python/pyproject.toml"),
 ];
 
-/// The tests are built with the same libraries again and again: a dictionary that spans many of them finds that. More effort
-/// than this takes much longer and gives little.
+/// The compression. All tests contain the same libraries: a dictionary that spans many tests finds these repetitions. A
+/// higher preset takes much longer and gains little.
 const COMPRESSION: &str = "xz --threads=1 --lzma2=preset=3,dict=256MiB";
 
-/// Adds scripts and `wheels` to what is in `folder`, and packs it into a file beside it, which is returned.
+/// Adds scripts and `wheels` to `folder`, packs the folder into a file beside it, and returns that file's path.
 pub(super) fn pack(folder: &Path, wheels: &[PathBuf]) -> Result<PathBuf, Error> {
     for (from, to) in SCRIPTS {
         copy(&workspace::root().join(from), &folder.join(to))?;
@@ -49,7 +49,7 @@ pub(super) fn pack(folder: &Path, wheels: &[PathBuf]) -> Result<PathBuf, Error> 
     Ok(file)
 }
 
-/// A file, or a folder with the files in it and below it; not what Python has compiled.
+/// Copies a file, or a folder with everything in it except files that Python has compiled.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     if from.is_dir() {
         for entry in std::fs::read_dir(from).context("list", from)? {

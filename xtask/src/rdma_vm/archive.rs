@@ -1,4 +1,4 @@
-//! An archive of files as the kernel unpacks it into memory when it boots: cpio, in the variant "newc".
+//! An archive of files in the format that the kernel unpacks into memory when it boots: cpio, in the variant "newc".
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -10,10 +10,10 @@ const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
-/// What ends an archive. More archives may follow it.
+/// The name of the entry that ends an archive. More archives may follow it.
 const TRAILER: &str = "TRAILER!!!";
 
-/// An archive in the making. Everything in it belongs to root. A folder must come before what is in it.
+/// An archive that is being made. Everything in it belongs to root. A folder must be added before its content.
 #[derive(Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -21,12 +21,12 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Adds a folder; `path` has no leading slash, here and below.
+    /// Adds a folder. `path` has no leading slash in all these functions.
     pub(super) fn folder(&mut self, path: &str, permissions: u32) {
         self.entry(path, FOLDER | permissions, b"");
     }
 
-    /// Adds a file with that content.
+    /// Adds a file.
     pub(super) fn file(&mut self, path: &str, permissions: u32, content: &[u8]) {
         self.entry(path, FILE | permissions, content);
     }
@@ -36,7 +36,7 @@ impl Archive {
         self.entry(path, LINK | 0o777, target.as_bytes());
     }
 
-    /// Adds what is at `source` on this machine, as `path`: a file, a symbolic link, or a folder without its content.
+    /// Adds the file, symbolic link, or folder (without its content) at `source` on this machine, as `path`.
     pub(super) fn copy(&mut self, path: &str, source: &Path, metadata: &Metadata) -> Result<(), Error> {
         if metadata.is_dir() {
             self.folder(path, metadata.mode() & 0o777);
@@ -49,7 +49,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The whole archive. Its length is a multiple of 4, so another one may be appended.
+    /// Ends the archive, and returns it. Its length is a multiple of 4, so another one may be appended.
     pub(super) fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, b"");
         self.bytes

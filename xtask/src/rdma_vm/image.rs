@@ -1,5 +1,5 @@
-//! The kernel of the machine, and the archive with its programs and libraries: made from Debian's packages, which are
-//! downloaded and unpacked but not installed, and kept in `target/rdma-vm` until the recipe changes.
+//! The kernel of the machine, and the archive with its programs and libraries. They are made from Debian's packages, which
+//! are downloaded and unpacked but not installed, and are kept in `target/rdma-vm` until the recipe changes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,16 @@ use crate::workspace;
 /// The package that depends on the newest kernel.
 const KERNEL: &str = "linux-image-amd64";
 
-/// The packages whose programs are in the machine. The libraries that they need come along.
+/// The packages whose programs are in the machine, together with the libraries that they need.
 const PACKAGES: [&str; 11] = [
     "busybox-static",
-    // Its shell: that of busybox takes its own `ip` instead of the real one.
+    // dash is the shell: that of busybox would use its own `ip` instead of the real one.
     "dash",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
     "libcap2-bin",
-    // Libraries of the programs that are built here; those of the others come along.
+    // Programs that are built here need these libraries; those of other programs are added as dependencies.
     "libgcc-s1",
     "libstdc++6",
     "perftest",
@@ -44,17 +44,17 @@ const MODULES: [&str; 9] = [
     "rdma_ucm",
 ];
 
-/// What of the packages the machine does not need, by the beginning of the path.
+/// The beginnings of the paths in the packages that the machine does not need.
 const LEFT_OUT: [&str; 4] =
     ["usr/share/", "usr/include/", "usr/lib/x86_64-linux-gnu/gconv/", "usr/lib/x86_64-linux-gnu/perl"];
 
 /// The folders that are links to those in `usr`.
 const MERGED: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 
-/// Raised when the code below makes something else from the same packages.
+/// The version of the code below. It is raised when the code makes another image from the same packages.
 const FORMAT: u32 = 1;
 
-/// What a machine boots.
+/// The files that a machine boots.
 pub(super) struct Image {
     /// The kernel.
     pub(super) kernel: PathBuf,
@@ -62,7 +62,7 @@ pub(super) struct Image {
     pub(super) files: PathBuf,
 }
 
-/// The image: that of `target/rdma-vm` if it was made by this recipe, else a new one.
+/// The image in `target/rdma-vm` if it was made by this recipe, otherwise a new one.
 pub(super) fn get_or_make(folder: &Path) -> Result<Image, Error> {
     let image = folder.join("image");
     let recipe = format!("{FORMAT} {KERNEL} {} {}\n", PACKAGES.join(" "), MODULES.join(" "));
@@ -79,7 +79,7 @@ pub(super) fn get_or_make(folder: &Path) -> Result<Image, Error> {
         if image.exists() && !is_there() {
             std::fs::remove_dir_all(&image).context("remove", &image)?;
         }
-        // Renaming publishes it whole or not at all. Another run may have been faster: then its image is the one.
+        // Renaming publishes the whole image at once. If another run was faster, its image is used.
         if let Err(source) = std::fs::rename(&new, &image)
             && !is_there()
         {
@@ -89,7 +89,7 @@ pub(super) fn get_or_make(folder: &Path) -> Result<Image, Error> {
     Ok(Image { kernel: image.join("kernel"), files: image.join("files.cpio") })
 }
 
-/// Writes kernel and archive to `image`.
+/// Writes the kernel and the archive to `image`.
 fn make(scratch: &Path, image: &Path) -> Result<(), Error> {
     let kernel_tree = scratch.join("kernel-tree");
     let tree = scratch.join("tree");
@@ -127,7 +127,7 @@ fn make(scratch: &Path, image: &Path) -> Result<(), Error> {
     std::fs::write(&path, archive.finish()).context("write", &path)
 }
 
-/// The package of the newest kernel; and all that the machine's programs need.
+/// The package of the newest kernel, and all packages that the machine's programs need.
 fn names() -> Result<(String, BTreeSet<String>), Error> {
     let kernel =
         capture(Command::new("apt-cache").args(["depends", "--important", KERNEL])).unwrap_or_default();
@@ -143,7 +143,7 @@ fn names() -> Result<(String, BTreeSet<String>), Error> {
     Ok((kernel.to_owned(), packages))
 }
 
-/// The names behind "Depends:" and "PreDepends:" in what `apt-cache depends` prints.
+/// The names after "Depends:" and "PreDepends:" in the output of `apt-cache depends`.
 fn dependency_names(text: &str) -> impl Iterator<Item = &str> {
     let names = text.lines().filter_map(|line| line.split_once("Depends: "));
     names.map(|(_, name)| name.trim()).filter(|name| !name.contains(['<', ':']))
@@ -157,7 +157,7 @@ fn unpack<'a>(
 ) -> Result<(), Error> {
     workspace::create_folder(downloads)?;
     workspace::create_folder(tree)?;
-    // Without the sandbox, which cannot write to a folder of this user.
+    // The sandbox is off, because it cannot write to a folder of this user.
     run(Command::new("apt-get")
         .current_dir(downloads)
         .args(["download", "-qq", "-o", "APT::Sandbox::User=root"])
@@ -168,7 +168,7 @@ fn unpack<'a>(
     Ok(())
 }
 
-/// Adds the content of a folder of the tree, with what is in `bin`, `lib` and so on below `usr`.
+/// Adds the content of a folder of the tree. Files in `bin`, `lib` and so on are put below `usr`.
 fn pack(
     archive: &mut Archive,
     packed: &mut BTreeSet<String>,
@@ -192,13 +192,13 @@ fn pack(
     Ok(())
 }
 
-/// Where a file of a package is in the machine.
+/// The place of a package's file in the machine.
 fn place(path: &str) -> String {
     let first = path.split('/').next().unwrap_or(path);
     if MERGED.contains(&first) { format!("usr/{path}") } else { path.to_owned() }
 }
 
-/// What is in a folder, sorted.
+/// The sorted content of a folder.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = std::fs::read_dir(folder).context("list", folder)?;
     let paths = entries.map(|entry| Ok(entry.context("list", folder)?.path()));

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The first process of the machine. The kernel gives it the MSCCLPP_VM_* variables (machine.rs).
+# This is the first process of the machine. The kernel gives it the MSCCLPP_VM_* variables (machine.rs).
 #
-# ttyS0 is the kernel's log, where messages of this script go as well; ttyS1 takes what the command prints; and ttyS2 says
+# ttyS0 is the kernel's log, to which this script's messages go as well; ttyS1 gets the output of the command; and ttyS2 gets
 # "up" when the command starts and "exit CODE" when it has ended. If this script fails, so does the machine.
 set -eu
 trap 'echo "init.sh has failed; what it did last is above"; reboot -f' EXIT
@@ -23,7 +23,7 @@ ln -s fd/0 /dev/stdin
 ln -s fd/1 /dev/stdout
 ln -s fd/2 /dev/stderr
 
-# Ends by itself, whatever happens to the one who started it.
+# The machine ends by itself after the time limit, whatever happens to the process that started it.
 (sleep "$MSCCLPP_VM_LIMIT"; echo "the time limit has passed"; reboot -f) &
 
 for module in /modules/*; do insmod "$module"; done
@@ -33,8 +33,8 @@ echo "127.0.0.1 localhost host$MSCCLPP_VM_NODE" > /etc/hosts
 ip link set lo up
 own=$((MSCCLPP_VM_NODE + 1))
 if [ "$MSCCLPP_VM_NODES" = 1 ]; then
-    # Both ends of a cable. What one end sends to the other must go over the cable, though the kernel knows both addresses
-    # as its own: what comes in is looked up there, and what goes out takes the table of the end that it comes from.
+    # These are both ends of a cable. Packets between the two must go over the cable, although the kernel knows both addresses
+    # as its own: a packet that comes in uses the table "local", and one that goes out the table of the end that it leaves.
     ip link add net0 address 52:54:00:77:00:01 type veth peer name net1 address 52:54:00:77:00:02
     ip addr add 10.77.0.1/24 dev net0
     ip addr add 10.77.0.2/24 dev net1
@@ -49,9 +49,9 @@ else
     ip addr add "fd78::$own/64" dev net1 nodad
 fi
 for number in 0 1; do
-    # No seconds of asking whether somebody else has the address.
+    # Duplicate address detection is off, because it would take seconds.
     echo 0 > "/proc/sys/net/ipv6/conf/net$number/accept_dad"
-    # Room for a RoCE packet of 4096 bytes.
+    # This is room for a RoCE packet of 4096 bytes.
     ip link set "net$number" mtu 4200
     rdma link add "rxe$number" type rxe netdev "net$number"
     ip link set "net$number" up
@@ -74,7 +74,7 @@ if [ "$MSCCLPP_VM_NODES" = 1 ]; then
     done
 fi
 if [ "$MSCCLPP_VM_NODES" = 2 ]; then
-    # The command starts when the other node is there, with its devices.
+    # The command starts when the other node is up, with its devices.
     for link in 77 78; do
         until ping -c 1 -W 1 "10.$link.0.$((3 - own))" > /dev/null; do sleep 0.1; done
     done
@@ -84,21 +84,21 @@ ulimit -l unlimited
 ulimit -c 0
 cd /programs
 mkfifo /run/output
-# A pipe, so that programs do not take the line for a terminal.
+# The output goes through a pipe, so that programs do not take the serial line for a terminal.
 cat /run/output > /dev/ttyS1 &
 writer=$!
 stty -F /dev/ttyS1 raw -echo
 echo up > /dev/ttyS2
 code=0
 sh /command > /run/output 2>&1 < /dev/null || code=$?
-# What the command left running may hold the pipe: then the last lines need not be waited for.
+# Processes that the command left running may hold the pipe; then this does not wait for their last lines.
 waits=0
 while kill -0 "$writer" 2> /dev/null && [ "$waits" -lt 20 ]; do
     sleep 0.1
     waits=$((waits + 1))
 done
-# Waits until the line has sent everything.
+# This waits until the line has sent everything.
 stty -F /dev/ttyS1 raw
 echo "exit $code" > /dev/ttyS2
-# Whoever started the machine ends it.
+# The process that started the machine ends it.
 while true; do sleep 1000; done

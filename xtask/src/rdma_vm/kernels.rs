@@ -1,8 +1,8 @@
 //! The kernels that tests and programs launch, compiled here for the simulated devices in the machine, which has no C++
 //! compiler.
 //!
-//! The cache of compiled kernels knows a source by its name and text, and what a crate calls a source is the name of its
-//! file. A kernel whose text is in Rust code is not found here: in the machine, it fails with an error that says so.
+//! The cache of compiled kernels finds a source by its name and text, and crates name a source after its file. A kernel
+//! whose text is in Rust code is not compiled here: in the machine, it fails with an error that says so.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -12,10 +12,10 @@ use mscclpp_gpu::{KernelSource, store_for_sim};
 use crate::error::{Error, FileContext};
 use crate::workspace;
 
-/// Where kernels are, and in the folders below.
+/// The folders in which kernels are searched for, including folders below.
 const FOLDERS: [&str; 2] = ["cuda/kernels", "crates"];
 
-/// The machine has no Python, so it needs no kernels of the Python package.
+/// A folder that is left out: the machine has no Python, so it needs no kernels of the Python package.
 const LEFT_OUT: &str = "mscclpp-python";
 
 /// Compiles all kernels into the cache in `folder`, unless the cache of this machine has them. Returns the files.

@@ -1,7 +1,7 @@
-//! A running virtual machine: its start, what it prints, how it ends.
+//! A running virtual machine: its start, its output and its end.
 //!
-//! It has three serial lines. The first is the kernel's log, kept in a file. The second is what the command prints. On the
-//! third, `init.sh` says how far it is: `up`, and `exit CODE`.
+//! It has three serial lines. The first is the kernel's log, kept in a file. The second has the output of the command. On the
+//! third, `init.sh` reports its progress: `up`, and `exit CODE`.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -17,19 +17,19 @@ use super::image::Image;
 use super::pinning;
 use crate::error::{Error, FileContext};
 
-/// What executes the machine's instructions.
+/// The way in which the machine's instructions are executed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Accelerator {
-    /// KVM where it can be used, else emulation.
+    /// KVM if it can be used, otherwise emulation.
     Auto,
     /// The processor itself, through the kernel's KVM.
     Kvm,
-    /// qemu's emulation, which needs nothing and is some ten times slower.
+    /// qemu's emulation, which needs nothing and is about ten times slower.
     Tcg,
 }
 
 impl Accelerator {
-    /// The name by which qemu knows it.
+    /// The name that qemu uses.
     fn name(self) -> &'static str {
         match self {
             Accelerator::Kvm => "kvm",
@@ -39,8 +39,8 @@ impl Accelerator {
     }
 }
 
-/// Whether the processor can run a virtual machine and this user may use it. There are machines with a `/dev/kvm` on whose
-/// processor nothing boots.
+/// Whether the processor can run a virtual machine and this user may use it. On some machines with a `/dev/kvm` the processor
+/// cannot boot any virtual machine.
 fn kvm_works() -> bool {
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
@@ -48,36 +48,36 @@ fn kvm_works() -> bool {
     is_able && OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
 }
 
-/// What all machines of a run share.
+/// The settings that all machines of a run share.
 pub(super) struct Setup<'a> {
     pub(super) image: &'a Image,
     /// The archive with everything: the image's files and those of this run.
     pub(super) files: &'a Path,
     pub(super) hosts: u32,
     pub(super) memory_mib: u32,
-    /// For all of it. Without it, each machine is ended that prints nothing for [`MOST_SILENCE`].
+    /// The time limit of the run. Without it, a machine that prints nothing for [`MOST_SILENCE`] is ended.
     pub(super) limit: Option<Duration>,
     pub(super) accelerator: Accelerator,
-    /// Whether each processor has a core of the host of its own.
+    /// Whether each processor of the machine gets a core of its own.
     pub(super) is_pinned: bool,
-    /// Where the machines keep their lines and the sockets of their networks.
+    /// The folder for the machines' serial lines and the sockets of their networks.
     pub(super) scratch: &'a Path,
-    /// Where the kernels' logs are kept.
+    /// The folder in which the kernels' logs are kept.
     pub(super) logs: &'a Path,
 }
 
-/// A machine that runs; dropping it ends it.
+/// A running machine. Dropping it ends it.
 pub(super) struct Machine {
     host: u32,
     qemu: Child,
     status: PathBuf,
     log: PathBuf,
     output: Option<JoinHandle<()>>,
-    /// When it was started, or last printed a line.
+    /// The time when it was started, or last printed a line.
     heard: Arc<Mutex<Instant>>,
 }
 
-/// How far a machine is.
+/// The progress of a machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Status {
     Booting,
@@ -93,10 +93,10 @@ impl Machine {
         // qemu appends to the file of a previous run if there is one.
         std::fs::write(&log, "").context("write", &log)?;
         let mut qemu = Command::new("qemu-system-x86_64");
-        // Names relative to this folder: those of sockets may not be long, and none may have a comma.
+        // Names are relative to this folder: names of sockets must be short, and no name may have a comma.
         qemu.current_dir(setup.scratch);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-smp", "2"]);
-        // Threads have names.
+        // qemu gives its threads names, by which they are pinned.
         qemu.args(["-name", "rdma-vm,debug-threads=on"]);
         let accelerator = setup.accelerator.name();
         qemu.args(["-accel", accelerator]).args(["-cpu", if accelerator == "kvm" { "host" } else { "max" }]);
@@ -130,7 +130,7 @@ impl Machine {
         Ok(Self { host, qemu, status, log, output: Some(output), heard })
     }
 
-    /// How far it is; an error if it ended without saying so.
+    /// The progress of the machine; an error if it ended without reporting an exit code.
     fn status(&mut self) -> Result<Status, Error> {
         let has_ended = self.qemu.try_wait().context("wait for qemu of", &self.log)?;
         let status = status(&std::fs::read_to_string(&self.status).unwrap_or_default());
@@ -158,7 +158,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if qemu has ended already.
         let _ = self.qemu.kill();
         let _ = self.qemu.wait();
         if let Some(output) = self.output.take() {
@@ -183,7 +183,7 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
     for host in 0..setup.hosts {
         machines.push(Machine::start(setup, host)?);
         if host + 1 < setup.hosts {
-            // The other one connects to these.
+            // The other machine connects to these sockets.
             let sockets = [0, 1].map(|link| setup.scratch.join(socket(link)));
             while !sockets.iter().all(|socket| socket.exists()) {
                 machines[0].status()?;
@@ -202,7 +202,7 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
     let mut worst = 0;
     for number in 0..machines.len() {
         loop {
-            // All of them: the others do not wait for one that died.
+            // All machines are checked, because the others would wait for one that has died.
             let statuses = machines.iter_mut().map(Machine::status).collect::<Result<Vec<_>, _>>()?;
             if let Status::Ended(code) = statuses[number] {
                 worst = worst.max(code);
@@ -214,12 +214,12 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
     Ok(worst)
 }
 
-/// How long there is nothing to be seen before something is said.
+/// The time without output after which a progress line is printed.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How long a machine may print nothing: ten times as long as the longest test took, emulated on two busy cores.
+/// The time for which a machine may print nothing: ten times that of the longest test, emulated on two busy cores.
 const MOST_SILENCE: Duration = Duration::from_secs(1200);
 
-/// Waits for machines, within their limit, and says what they do while they say nothing themselves.
+/// Waits for machines, within their limit, and prints what they are doing while they print nothing themselves.
 struct Patience {
     began: Instant,
     limit: Option<Duration>,
@@ -232,7 +232,7 @@ impl Patience {
         Self { began, limit, told: began }
     }
 
-    /// A short pause before one looks at the machine again.
+    /// Pauses shortly before the machine is checked again. Fails if its time is over.
     fn pause(&mut self, machine: &Machine, status: &Status) -> Result<(), Error> {
         let (now, heard) = (Instant::now(), *machine.heard.lock().expect("no thread fails with it"));
         let since = |then| now.saturating_duration_since(then);
@@ -250,19 +250,20 @@ impl Patience {
     }
 }
 
-/// Whether a machine has had its time, that has run for so long, and has printed nothing for so long.
+/// Whether a machine's time is over, after it has run `for_long` and printed nothing for the time `silent`.
 fn is_over(limit: Option<Duration>, for_long: Duration, silent: Duration) -> bool {
     limit.map_or(silent >= MOST_SILENCE, |limit| for_long >= limit)
 }
 
-/// For machines without a limit whose starter has gone, in seconds.
+/// The limit, in seconds, for machines without one whose starter has ended.
 const A_DAY: u64 = 86400;
 
-/// The kernel's command line; it hands what it does not know, in capitals, to the first process as environment.
+/// The kernel's command line. The kernel passes unknown words in capitals to the first process, as environment.
 fn kernel_arguments(setup: &Setup<'_>, host: u32) -> String {
     let hosts = setup.hosts;
-    // The kernel distrusts an emulated processor's counter, and without it, asking for the time is slow. No stranger's code
-    // runs there, so none need be kept from the kernel's secrets. The limit is longer than ours, which is to be reported.
+    // The kernel distrusts an emulated processor's time counter, and without that counter, reading the time is slow.
+    // Mitigations are off, because no untrusted code runs there. The limit is longer than the run's own, which is to be
+    // reported.
     let limit = setup.limit.map_or(A_DAY, |limit| limit.as_secs() + 10);
     format!(
         "console=ttyS0 quiet loglevel=5 panic=-1 edd=off tsc=reliable mitigations=off rdinit=/init MSCCLPP_VM_NODE={host} MSCCLPP_VM_NODES={hosts} \
@@ -270,12 +271,13 @@ fn kernel_arguments(setup: &Setup<'_>, host: u32) -> String {
     )
 }
 
-/// The socket of a link between the two nodes, in the folder of the run.
+/// The socket of a network link between the two machines, in the folder of the run.
 fn socket(link: u32) -> String {
     format!("link-{link}")
 }
 
-/// Two network adapters, joined with those of the other node. A stream loses nothing and slows down who is too fast.
+/// The arguments for two network adapters, joined with those of the other machine. A stream loses no packets, and slows a fast
+/// sender down.
 fn network_arguments(host: u32) -> Vec<String> {
     let server = if host == 0 { "on" } else { "off" };
     let adapter = |link| {
@@ -293,7 +295,7 @@ fn network_arguments(host: u32) -> Vec<String> {
     [0, 1].into_iter().flat_map(adapter).collect()
 }
 
-/// Reads what `init.sh` said. The last line may be unfinished.
+/// Reads the reports of `init.sh`. The last line may be unfinished.
 fn status(text: &str) -> Status {
     let mut status = Status::Booting;
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim) {
@@ -306,20 +308,20 @@ fn status(text: &str) -> Status {
     status
 }
 
-/// The last lines of a kernel's log, but for the stacks that it prints when it gives up.
+/// The last lines of a kernel's log, without the stacks that it prints when it panics.
 fn log_end(log: &str) -> String {
     let text = log.split("Call Trace:").next().unwrap_or(log);
     let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(10)..].join("\n")
 }
 
-/// Copies lines to the standard output, each with a prefix, until there are no more. Notes when the last one came.
+/// Copies lines to standard output, each with a prefix, until there are no more, and notes when each came.
 fn copy_lines(mut from: impl BufRead, prefix: &str, heard: &Mutex<Instant>) {
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
         *heard.lock().expect("no thread fails with it") = Instant::now();
         let mut to = std::io::stdout().lock();
-        // Whoever read our output may have gone; the machine runs on.
+        // The reader of our output may have ended; the machine goes on.
         let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(&line)).and_then(|()| to.flush());
         line.clear();
     }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# memlock KIB COMMAND...: runs a command that may lock only so much memory. Root may lock any amount, so it loses that right.
+# memlock KIB COMMAND...: runs a command that may lock at most KIB KiB of memory. Root may lock any amount, so root loses
+# that right.
 limit=$1
 shift
 ulimit -l "$limit" || exit 1

@@ -2,7 +2,7 @@
 //!
 //! The Linux kernel has RDMA over any network interface in software, soft RoCE, but containers and test machines can rarely
 //! load it. So this boots a small virtual machine that has it, with two devices, `rxe0` and `rxe1`; or two such machines,
-//! joined by a network. In it run test programs that are built here, or any shell command.
+//! joined by a network. Test programs that are built here run in it, or any shell command.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,11 +26,11 @@ mod pinning;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How many machines: one, whose two devices reach each other; or two, joined by two links.
+    /// The number of machines: one, whose two devices reach each other; or two, joined by two network links.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     hosts: u32,
 
-    /// After how many seconds, boot included, the machines are ended [default: when one has printed nothing for 20 minutes].
+    /// The seconds, boot included, after which the machines are ended [default: when one has printed nothing for 20 minutes].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
     timeout: Option<u64>,
 
@@ -38,31 +38,31 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
 
-    /// What executes the machine's instructions.
+    /// The way in which the machine's instructions are executed.
     #[arg(long, value_enum, default_value_t = Accelerator::Auto)]
     accelerator: Accelerator,
 
-    /// Give each processor of the machine a core of its own, for measurements: the machine's first processor the first
+    /// Give each processor of the machine a core of its own, for measurements: the machine's first processor gets the first
     /// core.
     #[arg(long, conflicts_with = "nodes")]
     pin: bool,
 
-    /// Whose tests, examples and programs are built and put into the machine, as in `cargo xtask dist`
+    /// The packages whose tests, examples and programs are built and put into the machine, as in `cargo xtask dist`
     /// [default: mscclpp-ib, or none with --shell-command].
     #[arg(short, long, value_name = "PACKAGE")]
     package: Vec<String>,
 
-    /// A variable for what runs in the machine.
+    /// An environment variable for the programs in the machine.
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<String>,
 
-    /// Runs this in the machine's shell instead of the tests, such as `ibv_devinfo`. Of tests that are named too, the
-    /// programs are there.
+    /// Run this in the machine's shell instead of the tests, such as `ibv_devinfo`. If tests are named too, their programs are
+    /// in the machine.
     #[arg(long, value_name = "COMMAND")]
     shell_command: Option<String>,
 
-    /// The test to run, such as `conformance`, or `lib` for the unit tests, and its arguments [default: all but those whose
-    /// names begin with `fake_`, which bring devices along].
+    /// The test to run, such as `conformance`, or `lib` for the unit tests, and its arguments [default: all except those whose
+    /// names begin with `fake_`, which simulate their own devices].
     #[arg(last = true, value_name = "TEST")]
     test: Vec<String>,
 }
@@ -74,7 +74,7 @@ fn variable(text: &str) -> Result<String, String> {
     if is_name { Ok(text.to_owned()) } else { Err("it must be NAME=VALUE".to_owned()) }
 }
 
-/// Runs the command. Returns the exit code of what ran in the machine, the highest of both if there are two.
+/// Runs the command. Returns the exit code of the programs in the machine; of two machines, the higher one.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
     let folder = workspace::target().join("rdma-vm");
     workspace::create_folder(&folder)?;
@@ -98,7 +98,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
     machine::run(&setup).map(ExitCode::from)
 }
 
-/// Builds what runs in the machine. Compiled kernels are kept in the folder `kernels`.
+/// Builds the programs for the machine. Compiled kernels are kept in the folder `kernels`.
 fn payload(options: &Options, kernels: &Path) -> Result<Payload, Error> {
     let mut packages = options.package.clone();
     if packages.is_empty() && options.shell_command.is_none() {

@@ -1,4 +1,4 @@
-//! Which kernel modules must be loaded, and in which order.
+//! The kernel modules that must be loaded, and their order.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ pub(super) fn in_order(tree: &Path, busybox: &Path, names: &[&str]) -> Result<Ve
     Ok(order.into_iter().map(|file| folder.join(file)).collect())
 }
 
-/// Orders modules by a text with lines `FILE: FILES...`, in which the files behind the colon are those that the first one
-/// directly or indirectly needs. The error is a name that no file has.
+/// Orders modules by a text with lines `FILE: FILES...`, in which the first file needs those after the colon, directly or
+/// indirectly. The error is a name that no file has.
 fn loading_order<'a>(dependencies: &'a str, names: &[&str]) -> Result<Vec<&'a str>, String> {
     let needs: HashMap<&str, &str> = dependencies.lines().filter_map(|line| line.split_once(':')).collect();
     let file = |name: &str| needs.keys().find(|file| module_name(file) == name.replace('-', "_")).copied();
@@ -46,7 +46,7 @@ fn add<'a>(file: &'a str, needs: &HashMap<&'a str, &'a str>, order: &mut Vec<&'a
     order.push(file);
 }
 
-/// A module's name: its file's, with underscores, and without `.ko` and what may follow it.
+/// A module's name: its file's name with underscores, without `.ko` and anything after it.
 fn module_name(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     name.split(".ko").next().unwrap_or(name).replace('-', "_")

@@ -1,4 +1,4 @@
-//! What a run adds to the machine's files: the first process, the programs and their kernels, the command.
+//! The files that a run adds to the machine's: the first process, the programs and their kernels, the command.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,7 +11,7 @@ use crate::dist::{Binary, Kind};
 use crate::error::{Error, FileContext};
 use crate::workspace;
 
-/// What runs in the machine.
+/// The files and the command of a run.
 pub(super) struct Payload {
     /// Programs, which are put into the search path by their file names.
     pub(super) programs: BTreeSet<Binary>,
@@ -24,7 +24,7 @@ pub(super) struct Payload {
 }
 
 impl Payload {
-    /// Writes the archive that a machine boots with to `path`: the image's files, followed by those of this run.
+    /// Writes the archive with which a machine boots to `path`: the image's files, followed by those of this run.
     pub(super) fn write(&self, path: &Path, image: &Image) -> Result<(), Error> {
         let mut archive = Archive::default();
         archive.file("init", 0o755, include_bytes!("init.sh"));
@@ -73,7 +73,7 @@ fn run_test(name: &str, arguments: &str) -> String {
     )
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word, so that the shell does not change it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

@@ -1,7 +1,7 @@
-//! A core of the host for each processor of a machine.
+//! Pinning of each processor of a machine to a core of its own.
 //!
-//! The processors of a machine are threads of qemu. Two programs in it that wait for each other need both at once. If the
-//! host runs both on one core, they take turns of some milliseconds, and nothing that is measured has a meaning.
+//! The processors of a machine are threads of qemu. Two programs in it that wait for each other need both at once. If both
+//! threads run on one core, they take turns of some milliseconds, and measurements have no meaning.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) fn pin(qemu: u32) -> Result<(), Error> {
     let tasks = Path::new("/proc").join(qemu.to_string()).join("task");
     for task in fs::read_dir(&tasks).context("list", &tasks)? {
         let task = task.context("list", &tasks)?;
-        // A thread that has just ended has no name any more.
+        // A thread that has just ended no longer has a name.
         let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
         if let Some(processor) = processor(&name) {
             let (core, thread) = (processor.to_string(), task.file_name());
@@ -25,7 +25,7 @@ pub(super) fn pin(qemu: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Which processor the thread of that name is: `CPU 1/TCG`.
+/// The number of the processor whose thread has this name, such as `CPU 1/TCG`.
 fn processor(thread: &str) -> Option<u32> {
     thread.strip_prefix("CPU ")?.split('/').next()?.trim().parse().ok()
 }

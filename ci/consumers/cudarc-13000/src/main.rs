@@ -1,4 +1,4 @@
-//! Both libraries in one program, with one set of declarations of CUDA.
+//! A program that uses both libraries, with one set of declarations of CUDA.
 
 use cudarc::driver::sys::CUdeviceptr;
 use mscclpp::prelude::*;

@@ -1,4 +1,5 @@
-//! The hub of a provider: what peers may connect to here, and the threads that carry out what their queues send.
+//! The hub of a provider: the endpoints and regions to which peers may connect, and the threads that carry out their queues'
+//! operations.
 
 use std::{
     collections::HashMap,
@@ -41,12 +42,12 @@ struct Open {
 /// A region, and whether it may be written to.
 struct Place {
     region: Arc<MemoryRegion>,
-    /// Read while something is put there; written when the region is withdrawn.
+    /// Locked for reading while data is stored in the region, and for writing when the region is withdrawn.
     is_open: RwLock<bool>,
 }
 
 impl Place {
-    /// Has something put there; none if the region has been withdrawn, or that fails.
+    /// Calls `store` with the region. Returns none if the region has been withdrawn, or if `store` fails.
     fn put(&self, store: impl FnOnce(&MemoryRegion) -> Option<()>) -> Option<()> {
         let is_open = self.is_open.read().unwrap_or_else(PoisonError::into_inner);
         is_open.then(|| store(&self.region))?
@@ -83,10 +84,10 @@ impl Hub {
                 }
                 let (open, Ok(caller)) = (open.clone(), caller) else { continue };
                 let serve = move || {
-                    // However it ended, the caller is hung up on.
+                    // The connection ends here, in whatever way serving has ended.
                     let _ = open.serve(caller, &address.key);
                 };
-                // Without a thread the caller is hung up on at once.
+                // If there is no thread, the connection ends at once.
                 let _ = thread::Builder::new().name("post-serve".to_owned()).spawn(serve);
             }
         };
@@ -110,7 +111,7 @@ impl Hub {
     pub(crate) fn close_endpoint(&self, id: u64) {
         let links = lock(&self.open.endpoints).remove(&id).unwrap_or_default();
         for (_, (_, mut link)) in links {
-            // Whoever is gone need not hear it.
+            // This fails if the peer is gone, which needs no goodbye.
             let _ = link.write_all(&GOODBYE);
             let _ = link.shutdown(Shutdown::Both);
         }
@@ -122,7 +123,7 @@ impl Hub {
         let mut endpoints = lock(&self.open.endpoints);
         let links = endpoints.get_mut(&id).into_iter().flat_map(Links::values_mut);
         for (_, link) in links.filter(|(from, _)| *from == peer) {
-            // So little always fits the buffer of a socket. Whoever is gone need not hear it.
+            // So few bytes always fit the buffer of a socket. This fails if the peer is gone.
             let _ = link.write_all(&said);
         }
     }
@@ -137,13 +138,13 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
-        // Wakes the thread that accepts.
+        // The connection wakes the thread that accepts.
         let _ = self.address.socket().and_then(|socket| UnixStream::connect_addr(&socket));
     }
 }
 
 // ANCHOR: withdraw
-/// A region that peers reach, until this is dropped.
+/// A region that peers can write to until this is dropped.
 pub(crate) struct Published {
     open: Arc<Open>,
     place: Arc<Place>,
@@ -152,7 +153,7 @@ pub(crate) struct Published {
 impl Drop for Published {
     fn drop(&mut self) {
         lock(&self.open.regions).remove(&self.place.region.id());
-        // Waits for the chunk that is being put there, and no longer. After that nothing arrives any more.
+        // This waits for the chunk that is being stored, and no longer. Afterwards nothing more is stored.
         *self.place.is_open.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
@@ -160,12 +161,13 @@ impl Drop for Published {
 
 // ANCHOR: serve
 impl Open {
-    /// A caller, from hello to the end. None as soon as it goes, or does something wrong: it is hung up on then.
+    /// Serves a caller from its hello to its end. Returns none when the caller is gone or sends something wrong; its connection
+    /// then ends.
     fn serve(&self, mut caller: UnixStream, key: &[u8; 16]) -> Option<()> {
         match Hello::read(&mut caller, key) {
             Some(Hello::Link { id, from }) => {
                 let number = self.next_link.fetch_add(1, Ordering::Relaxed);
-                // Answered under the lock, so that no goodbye comes before the answer.
+                // The answer is sent under the lock, so that no goodbye comes before it.
                 match lock(&self.endpoints).get_mut(&id) {
                     Some(links) => {
                         links.insert(number, (from, caller.try_clone().ok()?));
@@ -173,7 +175,7 @@ impl Open {
                     }
                     None => return caller.write_all(&[NO]).ok(),
                 }
-                // Callers say nothing more: this is the end of theirs, or of the endpoint.
+                // Callers send nothing more, so this waits until their link or the endpoint ends.
                 let _ = caller.read(&mut [0]);
                 lock(&self.endpoints).get_mut(&id)?.remove(&number);
                 Some(())
@@ -194,7 +196,7 @@ impl Open {
         }
     }
 
-    /// Carries out what a queue sends, one after the other.
+    /// Carries out the operations of a queue, one after the other.
     fn deliver(&self, mut queue: UnixStream) -> Option<()> {
         let mut staging = Staging::new();
         while let Some(frame) = Frame::read(&mut queue) {
@@ -209,18 +211,18 @@ impl Open {
                 }
                 Frame::Update { region, offset, value } => {
                     let place = self.place(region, offset, 8)?;
-                    // A peer that has not looked at `aligned`.
+                    // A peer that ignores `aligned` is refused.
                     (place.region.ptr().0 + offset).is_multiple_of(8).then_some(())?;
                     place.put(|region| staging.update(region, offset, value))?;
                 }
-                // All before it has been carried out.
+                // Everything before the flush has been carried out.
                 Frame::Flush { ticket } => queue.write_all(&ticket.to_le_bytes()).ok()?,
             }
         }
         Some(())
     }
 
-    /// The region, if the range is inside it. No address ever comes from a peer.
+    /// The region, if the range is inside it. A peer never sends an address.
     fn place(&self, region: u64, offset: u64, len: u64) -> Option<Arc<Place>> {
         let place = lock(&self.regions).get(&region)?.clone();
         (offset.checked_add(len)? <= place.region.len()).then_some(place)

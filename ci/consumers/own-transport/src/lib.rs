@@ -6,8 +6,9 @@
 //!    before it reads the next.
 //! 2. *Bounds.* Calls of a queue only put operations into a list of limited length. Connecting, importing and opening a
 //!    queue ask the peer's hub, and wait for its answer for five seconds at most.
-//! 3. *News.* A link is a socket too, on which only a goodbye is sent. The system closes it when the peer's process dies.
-//! 4. *Last words.* On that socket an endpoint also says that its side has failed, and why.
+//! 3. *News.* A link is a socket too, on which only the end of an endpoint is announced. The system closes it when the peer's
+//!    process dies.
+//! 4. *Failures.* On that socket an endpoint also announces that its side has failed, and why.
 
 mod hub;
 mod queue;
@@ -40,7 +41,7 @@ use wire::{Address, FAILED, GOODBYE, Hello};
 type Result<T> = std::result::Result<T, CoreError>;
 
 // ANCHOR: provider
-/// The provider. One for each context.
+/// The provider, of which each context has its own.
 pub struct Post {
     hub: Arc<Hub>,
 }
@@ -59,7 +60,7 @@ impl TransportProvider for Post {
         Self::TRANSPORT.into()
     }
 
-    /// What is imported never has an address here: the peer's hub does the writing.
+    /// Returns false, because an imported region never has an address here: the peer's hub does the writing.
     fn maps_memory(&self, _: Transport) -> bool {
         false
     }
@@ -83,7 +84,7 @@ impl TransportProvider for Post {
         Ok(Arc::new(Registered { region: region.clone(), blob, _published: Some(published) }))
     }
 
-    /// Any memory of a device can be written from. Peers do not learn of it.
+    /// Prepares any memory of a device as the source of writes. Peers do not learn of it.
     fn local_source(
         &self,
         _: Transport,
@@ -98,7 +99,7 @@ impl TransportProvider for Post {
         if region.host != host_id()? {
             return Err(unreachable(name, "it is on another host"));
         }
-        // Bytes of a stranger: the owner says whether there is such a region, and how long it is.
+        // The blob may come from a stranger: the owner answers whether the region exists, and how long it is.
         let owner = Address::decode(region.blob, "a registered memory")?;
         let answer = owner.dial(Hello::Region { id: owner.id, len: region.len });
         let (_, aligned) = answer.map_err(|reason| unreachable(name, reason))?;
@@ -133,7 +134,7 @@ fn unreachable(remote: impl ToString, reason: impl ToString) -> CoreError {
 }
 
 // ANCHOR: objects
-/// This side's end. When it is dropped, the hub says goodbye on all links that lead here.
+/// An endpoint of this process. When it is dropped, the hub sends a goodbye on all links that lead to it.
 struct Endpoint {
     hub: Arc<Hub>,
     id: u64,
@@ -153,7 +154,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// A region of this process. When `_published` is dropped, nothing more arrives in it.
+/// A region of this process. Once `_published` is dropped, nothing more arrives in it.
 struct Registered {
     region: Arc<MemoryRegion>,
     blob: Vec<u8>,
@@ -166,7 +167,7 @@ impl Registration for Registered {
     }
 }
 
-/// A region of a peer: a number that its hub knows, and whether it starts at a multiple of 8.
+/// A region of a peer: a number that its hub knows, and whether the region starts at a multiple of 8.
 struct Imported {
     id: u64,
     aligned: bool,
@@ -180,8 +181,7 @@ impl RemoteRegion for Imported {
 // ANCHOR_END: objects
 
 // ANCHOR: link
-/// A connection from this side's view: a socket on which the peer's hub says goodbye, or that the peer has failed, or which
-/// just ends.
+/// This side of a connection: a socket on which the peer's hub sends a goodbye or a failure, or which ends without either.
 struct PostLink {
     hub: Arc<Hub>,
     local: u64,
@@ -233,7 +233,7 @@ impl Link for PostLink {
     }
 }
 
-/// Reads why the peer has failed. The length is a peer's word: nothing is allocated because of it.
+/// Reads the reason of the peer's failure. The length comes from the peer, so nothing is allocated by it.
 fn reason(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
     let (mut len, mut reason) = ([0; 2], [0; LinkMonitor::MAX_REASON]);
     stream.read_exact(&mut len)?;
@@ -245,7 +245,7 @@ fn reason(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
 impl Drop for PostLink {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Release);
-        // The peer may have closed it before.
+        // This fails if the peer has closed the socket before.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

@@ -8,7 +8,7 @@ use mscclpp::prelude::*;
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // The second process is given the id of the job.
+    // The second process gets the id of the job as its argument.
     if let Some(id) = std::env::args().nth(1) {
         return rank(1, &id.parse()?);
     }

@@ -1,4 +1,4 @@
-//! A queue: a list of operations, a thread that sends them, and one that hears what has been carried out.
+//! A queue: a list of operations, a thread that sends them, and one that reads the answers of the peer's hub.
 
 use std::{
     io::{Read, Write},
@@ -23,7 +23,7 @@ use crate::{
     wire::Frame,
 };
 
-/// What the sender's thread gets: a frame, and behind a write's its source, which is kept until it has been sent.
+/// An item for the sending thread: a frame, and the source of a write, which is kept until its data has been sent.
 struct Outgoing {
     frame: Frame,
     source: Option<(Arc<MemoryRegion>, u64)>,
@@ -45,10 +45,10 @@ pub(crate) fn open(stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Re
 }
 
 // ANCHOR: threads
-/// The ticket behind the last item of a queue.
+/// The ticket of the flush that ends a queue.
 const END: u64 = u64::MAX;
 
-/// Sends until the queue is dropped, and then what is left.
+/// Sends items until the queue is dropped, and then the remaining ones.
 fn send(mut stream: UnixStream, items: &Receiver<Outgoing>, monitor: &LinkMonitor) {
     let mut staging = Staging::new();
     let mut send = |item: Outgoing| -> Option<()> {
@@ -65,17 +65,17 @@ fn send(mut stream: UnixStream, items: &Receiver<Outgoing>, monitor: &LinkMonito
     };
     for item in items {
         if send(item).is_none() {
-            // Signals are lost with it: nobody may go on as if they had come.
+            // Signals are lost with the queue, so nobody may go on as if they had come.
             return monitor.lost("a queue to it broke");
         }
     }
-    // The peer's hub reads to the end; one that is gone does not.
+    // The peer's hub reads up to this end. Sending fails if the hub is gone.
     let _ = stream.write_all(&Frame::Flush { ticket: END }.encode());
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-/// Hears which tickets the peer's hub has reached, until it hangs up: behind the last item, or because it is gone or was
-/// asked for what must not be, such as a region that was withdrawn.
+/// Reads the tickets that the peer's hub has reached, until the hub ends the connection: after the last item, because the hub
+/// is gone, or because it refused an operation, such as a write to a withdrawn region.
 fn hear(mut stream: UnixStream, reached: &AtomicU64, monitor: &LinkMonitor) {
     let mut ticket = [0; 8];
     while stream.read_exact(&mut ticket).is_ok() {
@@ -92,7 +92,7 @@ struct PostQueue {
     outgoing: SyncSender<Outgoing>,
     reached: Arc<AtomicU64>,
     monitor: LinkMonitor,
-    /// By number: the peer's region, and the one to write from.
+    /// The routes by number: the peer's region, and the region to write from.
     routes: Routes<(u64, Option<Arc<MemoryRegion>>)>,
 }
 
@@ -104,12 +104,12 @@ impl Queue for PostQueue {
             let problem = "Post updates memory that starts at a multiple of 8".to_owned();
             return Err(CoreError::InvalidArgument(problem));
         }
-        // The region and not the registration: what its owner withdraws is withdrawn.
+        // The route keeps the region and not the registration: a region that its owner withdraws is withdrawn.
         self.routes.insert(route, (dst.id, src.map(|src| src.region.clone())));
         Ok(())
     }
 
-    /// What was given keeps its memory itself.
+    /// Removes a route. Submitted operations keep their memory themselves.
     fn release(&mut self, route: RouteId) {
         self.routes.remove(route);
     }
@@ -120,7 +120,7 @@ impl Queue for PostQueue {
         for operation in batch {
             match self.item(*operation).map(|item| self.outgoing.try_send(item)) {
                 Ok(Ok(())) => taken += 1,
-                // Full: that is no failure. The rest comes again.
+                // A full queue is no failure: the caller submits the rest again.
                 Ok(Err(TrySendError::Full(_))) => break,
                 Ok(Err(TrySendError::Disconnected(_))) if taken == 0 => return Err(self.broken()),
                 Err(error) if taken == 0 => return Err(error),

@@ -1,8 +1,8 @@
-//! Where data lies between a socket and the memory of a device.
+//! The memory in which data is between a socket and the memory of a device.
 
 use mscclpp::{DevicePtr, Stream, provider::MemoryRegion};
 
-/// What is copied at once.
+/// The most bytes that are copied at once.
 pub(crate) const CHUNK: u64 = 64 << 10;
 
 /// A chunk of host memory, and a stream for each device that it was copied to or from.
@@ -34,12 +34,12 @@ impl Staging {
     pub(crate) fn load(&mut self, region: &MemoryRegion, offset: u64, len: u64) -> Option<()> {
         let (to, from) = (DevicePtr::from_ptr(self.chunk.as_mut_ptr()), region.ptr().add(offset));
         let stream = self.stream(region)?;
-        // SAFETY: as above; nobody else has the chunk.
+        // SAFETY: the caller keeps the region and has checked the range; this waits for the copy, and nobody else has the chunk.
         unsafe { stream.copy(to, from, len).ok()? };
         stream.synchronize().ok()
     }
 
-    /// Stores 8 bytes in a region, at an address that is a multiple of 8: kernels that see them see what was stored before.
+    /// Stores 8 bytes in a region, at an address that is a multiple of 8: kernels that see them see everything stored before.
     pub(crate) fn update(&mut self, region: &MemoryRegion, offset: u64, value: u64) -> Option<()> {
         let stream = self.stream(region)?;
         // SAFETY: the caller keeps the region, and has checked range and address.

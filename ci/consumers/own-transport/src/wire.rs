@@ -1,5 +1,5 @@
-//! What hubs say to each other, and the addresses by which they find each other. Everything that is read here may have
-//! been made up by a stranger.
+//! The messages between hubs, and the addresses by which hubs find each other. A stranger may have made up anything that is
+//! read here.
 
 use std::{
     io::{self, Read, Write},
@@ -12,18 +12,18 @@ use std::{
 
 use mscclpp::errors::CoreError;
 
-/// How long a hub may take to answer.
+/// The longest time that a hub may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) const GOODBYE: [u8; 1] = *b"G";
-/// Before the reason why an endpoint's owner has failed: two bytes that say how long it is, and the text.
+/// The byte before the reason why an endpoint's owner has failed. Two bytes with the reason's length follow, and its text.
 pub(crate) const FAILED: [u8; 1] = *b"F";
 const YES: u8 = b'Y';
 const YES_UNALIGNED: u8 = b'U';
 pub(crate) const NO: u8 = b'N';
 
 // ANCHOR: blob
-/// Where an endpoint or a region is: the hub, a key that strangers do not have, and a number. This is what travels to
-/// peers as the blob.
+/// The address of an endpoint or a region: the hub, a key that strangers do not have, and a number. It is sent to peers as
+/// the blob.
 #[derive(Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) hub: [u8; 16],
@@ -50,13 +50,13 @@ impl Address {
     }
     // ANCHOR_END: blob
 
-    /// The socket of the hub.
+    /// The address of the hub's socket.
     pub(crate) fn socket(&self) -> io::Result<SocketAddr> {
         SocketAddr::from_abstract_name(format!("post-{:032x}", u128::from_be_bytes(self.hub)))
     }
 
-    /// Calls the hub, shows the key and says what it is about. If the hub agrees: the socket, and whether the region
-    /// it was asked for is aligned. Else the reason.
+    /// Connects to the hub and sends it the key and the hello. If the hub agrees, returns the socket, and whether the region
+    /// that it was asked for is aligned. Otherwise the error is the reason.
     pub(crate) fn dial(&self, hello: Hello) -> Result<(UnixStream, bool), String> {
         let call = || -> io::Result<(UnixStream, u8)> {
             let mut stream = UnixStream::connect_addr(&self.socket()?)?;
@@ -78,14 +78,14 @@ impl Address {
     }
 }
 
-/// What a caller wants. 33 bytes: a kind, the key, two numbers.
+/// A caller's first message, of 33 bytes: a kind, the key, two numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Hello {
-    /// A link to an endpoint, from another.
+    /// A request for a link to an endpoint, from another.
     Link { id: u64, from: u64 },
-    /// Whether there is a region of that length.
+    /// A question whether there is a region of that length.
     Region { id: u64, len: u64 },
-    /// A queue to an endpoint.
+    /// A request for a queue to an endpoint.
     Queue { id: u64 },
 }
 
@@ -99,7 +99,7 @@ impl Hello {
         [&[kind][..], key, &id.to_le_bytes(), &len.to_le_bytes()].concat()
     }
 
-    /// Reads a caller's hello, within a few seconds; none if it is not one, or has not the key.
+    /// Reads a caller's hello, within a few seconds. Returns none if it is not a hello, or does not have the key.
     pub(crate) fn read(stream: &mut UnixStream, key: &[u8; 16]) -> Option<Self> {
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
         let mut bytes = [0; 33];
@@ -124,7 +124,7 @@ pub(crate) fn yes(aligned: bool) -> [u8; 1] {
     [if aligned { YES } else { YES_UNALIGNED }]
 }
 
-/// What travels on a queue. 25 bytes, and behind a write its data.
+/// A message of a queue, of 25 bytes, followed by the data of a write.
 #[derive(Clone, Copy)]
 pub(crate) enum Frame {
     Write {
@@ -137,7 +137,7 @@ pub(crate) enum Frame {
         offset: u64,
         value: u64,
     },
-    /// To be answered with the ticket.
+    /// A request for an answer with the ticket.
     Flush {
         ticket: u64,
     },
@@ -158,7 +158,7 @@ impl Frame {
         bytes
     }
 
-    /// The next one; none at the end, and for what is no frame.
+    /// Reads the next frame. Returns none at the end, and for other bytes.
     pub(crate) fn read(stream: &mut UnixStream) -> Option<Self> {
         let mut bytes = [0; 25];
         stream.read_exact(&mut bytes).ok()?;

@@ -1,4 +1,4 @@
-//! The conformance suite over Post.
+//! Runs the conformance suite over Post.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What was given to a queue that is dropped is carried out, or the connection fails.
+//! Tests that operations of a queue that is dropped are carried out, or that the connection fails.
 
 use std::{
     thread,
@@ -32,7 +32,7 @@ fn a_last_write_to_a_withdrawn_region_is_not_lost_in_silence() {
             queue.route(&at_peer, &source).unwrap()
         });
         drop(withdrawn);
-        // The second has been sent when the peer begins with it.
+        // The second write has been sent when the peer begins to carry it out.
         queue.write(kept_route, 0, 0, LEN).unwrap();
         queue.write(withdrawn_route, 0, 0, 64).unwrap();
         drop(queue);

@@ -7,7 +7,7 @@ use mscclpp::{Error, prelude::*};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Signals the peer and waits for its signal.
+/// A kernel that signals the peer and waits for its signal.
 const MEET: KernelSource<'static> = KernelSource::new(
     "meet.cu",
     r#"
@@ -48,16 +48,16 @@ fn rank(bootstrap: LocalBootstrap) -> Result<(), Error> {
     let channel = service.base_port_channel(service.build_and_add_semaphore(&comm, &connection)?)?;
     service.start_proxy(true)?;
 
-    // A word by the host, through the connection.
+    // The host writes a word through the connection.
     buffer.write(8, &[rank as u8 + 1; 8])?;
     connection.write(&theirs.wait()?, 0, &own, 8, 8)?;
     connection.flush(LIMIT)?;
 
-    // A signal by a kernel.
+    // A kernel signals.
     let module = Module::load(&gpu, &MEET)?;
     let stream = gpu.stream()?;
     let arguments = KernelArgs::new().with(channel.device_handle());
-    // SAFETY: that is the kernel's argument, and the channel is kept until the stream is done.
+    // SAFETY: this is the kernel's argument, and the channel is kept until the stream is done.
     unsafe { module.kernel("meet")?.launch(&stream, LaunchConfig::linear(1, 1), &arguments)? };
     stream.synchronize_timeout(LIMIT)?;
 

@@ -1,4 +1,4 @@
-//! How many calls a time of a row is of, and how they are submitted.
+//! The number of calls in each time of a row, and how they are submitted.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use mscclpp_collectives::Collectives;
 use super::{Side, SubmitMany, task::Task};
 use crate::{Result, stopwatch::Stopwatch};
 
-/// Between nodes, where nobody knows beforehand how fast a network is, a time is of as many calls as take so long.
+/// The duration of the calls in a time between nodes, where the speed of the network is not known beforehand.
 const OF_A_TIME: Duration = Duration::from_millis(100);
 
-/// How many calls a time is of.
+/// The number of calls in a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Calls {
     pub(crate) of_a_graph: u32,
     pub(crate) replays: u32,
-    /// Whether each is made by itself, without graphs.
+    /// Whether each call is made by itself, without graphs.
     pub(crate) are_eager: bool,
 }
 
 impl Calls {
-    /// Calls that take `us` microseconds each, of which `most` are for a time at most, and `of_a_graph` for a graph.
+    /// The calls of `us` microseconds each that fill a time: at most `most`, of which at most `of_a_graph` are in a graph.
     pub(super) fn that_take(us: f64, most: u32, of_a_graph: u32) -> Self {
         let fit = (OF_A_TIME.as_secs_f64() * 1e6 / us.max(0.1)) as u32;
         let all = fit.clamp(1, most.max(1));
@@ -38,7 +38,7 @@ impl Calls {
         if self.are_eager { self.rounds() } else { self.replays }
     }
 
-    /// What submits launches, each of one call by `call` or of a graph of such calls.
+    /// Returns a function that submits launches, each of one call by `call` or of a graph of such calls.
     pub(crate) fn submit<'a>(
         self,
         call: impl Fn(&Stream) -> Result<()> + 'a,
@@ -57,7 +57,7 @@ impl Calls {
     }
 }
 
-/// This library's side of a row, in a memory that was loaded.
+/// This library's side of a row, in a memory into which the task was loaded.
 pub(super) fn ours<'a>(
     collectives: &'a Collectives,
     task: &Task,
@@ -66,7 +66,7 @@ pub(super) fn ours<'a>(
     stream: &Stream,
 ) -> Result<Side<'a>> {
     let request = task.request(memory.ptr());
-    // SAFETY: the memory outlives the side, and who times the calls waits for them.
+    // SAFETY: the memory outlives the side, and the code that times the calls waits for them.
     let call = move |stream: &Stream| Ok(unsafe { collectives.enqueue(&[request], stream) }?);
     Ok(Side {
         name: "the library".to_owned(),
@@ -79,7 +79,7 @@ pub(super) fn ours<'a>(
     })
 }
 
-/// What one call of the library takes, in microseconds: the slowest rank's second one.
+/// The microseconds that one call of the library takes: those of the slowest rank's second call.
 pub(super) fn us_of_a_call(
     collectives: &Collectives,
     task: &Task,

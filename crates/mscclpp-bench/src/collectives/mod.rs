@@ -1,5 +1,5 @@
 //! `all-reduce`, `all-gather`, `reduce-scatter` and `all-to-all`: calls of the library's collectives between processes, in
-//! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as nccl-tests do.
+//! a graph that is replayed, and NCCL's in turns with them. Sizes are counted as by nccl-tests.
 
 mod calls;
 mod numbers;
@@ -47,59 +47,59 @@ use calls::{ours, us_of_a_call};
 pub(crate) struct Options {
     #[command(flatten)]
     messages: Messages,
-    /// The way of the messages, one row each [default: as the library chooses].
+    /// The protocol of the messages, one row each [default: the library's choice].
     #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<AskedWay>,
-    /// The blocks of a call, one row each [default: as the library chooses].
+    /// The blocks of a call, one row each [default: the library's choice].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Vec<u32>,
-    /// The threads of a block, one row each [default: as the library chooses].
+    /// The threads of a block, one row each [default: the library's choice].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(32..=1024))]
     threads: Vec<u32>,
-    /// For how many calls at the same time a device is to have room; with 1, a call may take all of it.
+    /// The number of calls that can run on a device at the same time; with 1, a call may use the whole device.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
     calls_at_once: u32,
-    /// The device memory that a rank's communicator takes: bytes, or a number followed by K, M or G [default: the library's].
+    /// The device memory of a rank's communicator: bytes, or a number followed by K, M or G [default: the library's].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     scratch: Option<u64>,
     /// Registers the memory of the library's calls, so that peers write into it.
     #[arg(long)]
     registered: bool,
-    /// As --registered, as memory that is symmetric, so that copy engines write into it.
+    /// Registers the memory like --registered, as symmetric memory, so that copy engines write into it.
     #[arg(long)]
     symmetric: bool,
-    /// How many calls a graph has.
+    /// The number of calls in a graph.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
-    /// Makes each call by itself, in place of graphs: then rows have what a call takes on the host, if that is longer.
+    /// Makes each call by itself instead of in graphs: rows then show the node's time of a call, if that is longer.
     #[arg(long)]
     eager: bool,
     /// The type of the numbers.
     #[arg(long, value_enum, default_value_t)]
     dtype: Numbers,
-    /// Where the result goes, one row each: out of place, or in place.
+    /// The place of the result, one row each: out of place, or in place.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Place::Out])]
     place: Vec<Place>,
-    /// How many ranks there are. With 1 you see on a single device that everything works. Sizes become smaller by as much as
-    /// cannot be shared out evenly.
+    /// The number of ranks. With 1, a single device suffices to see that everything works. Sizes are rounded down to
+    /// multiples that the ranks can share evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
     ranks: u8,
-    /// After so many seconds, a call that does not end is an error.
+    /// The seconds after which a call that has not ended is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
-    /// Says on standard error what the run does and each row as soon as it is there, and ends the run after so many seconds with an
+    /// Prints on standard error what the run is doing, and each row at once, and ends the run after this many seconds with an
     /// error that says what it was doing.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     watch: Option<u16>,
-    /// Prints what it takes between nodes by the library's model instead, and runs nothing: for so many nodes, or for 2, 4 and so on,
-    /// such as nodes=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the time of a
-    /// message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
+    /// Runs nothing, and prints the times between nodes that the library's model predicts: for a number of nodes, or for 2, 4 and
+    /// so on, such as nodes=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the
+    /// time of a message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
     #[arg(long, value_name = "NODES")]
     simulate: Option<simulate::Asked>,
-    /// The transport between the ranks if they are on different nodes: Ethernet, or IB0 to IB7.
+    /// The transport between ranks on different nodes: Ethernet, or IB0 to IB7.
     #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
     between_nodes: Transport,
-    /// By how many connections they move their data then, if not as many as usual.
+    /// The number of connections that carry data between nodes, instead of the usual number.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
     connections: Option<u32>,
     #[command(flatten)]
@@ -110,9 +110,9 @@ pub(crate) struct Options {
 enum AskedWay {
     /// LL16 packets.
     Packets,
-    /// LL128 lines.
+    /// Packets of 128 bytes (LL128).
     Lines,
-    /// Plain stores, with a signal behind each piece.
+    /// Plain stores in chunks, each followed by a signal.
     Pieces,
     /// Plain stores into registered memory.
     Direct,
@@ -151,7 +151,7 @@ pub(crate) fn all_to_all(options: &Options, joining: &Joining) -> Result<Option<
     run(What::AllToAll, options, joining)
 }
 
-/// What was asked for, and the library's choice for the rest.
+/// The choices of the user; the library chooses the rest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Asked {
     way: Option<AskedWay>,
@@ -159,7 +159,7 @@ struct Asked {
     threads: Option<u32>,
 }
 
-/// Chooses that, and notes whether the library's choices were predictions.
+/// Chooses as the user asked, and notes whether the library's choices were predictions.
 #[derive(Debug, Clone)]
 struct Chooser {
     asked: Asked,
@@ -188,7 +188,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         let sizes = options.messages.sizes.or(default, options.dtype.size())?;
         return simulate::simulate(asked, sizes).map(Some);
     }
-    // First, since it may change the environment.
+    // The library is opened first, because that may change the environment.
     let library = options.compare.open()?;
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let default = match on_sim {
@@ -205,7 +205,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let limit = Duration::from_secs(options.limit.into());
     let largest =
         options.place.iter().map(|place| Task::room(what, *place, sizes.end, ranks)).max().unwrap_or(0);
-    // Dropped behind NCCL's communicator, which remembers it.
+    // The memory is dropped after NCCL's communicator, which remembers it.
     let memory = pair.gpu.allocate(largest)?;
     if library.is_some() {
         watch.part("setting up NCCL");
@@ -258,7 +258,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
                 rows.push(row);
             }
         }
-        // Nobody takes the memory away under the other's calls.
+        // No rank frees the memory while another rank's calls use it.
         pair.ranks.meet()?;
     }
     drop(progress);
@@ -284,13 +284,13 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     pair.report(transport, rows, notes)
 }
 
-/// In the table's words: `lines 64x256`, or `lines, two steps, 64x256`.
+/// A choice in the words of the table: `lines 64x256`, or `lines, two steps, 64x256`.
 fn variant(choice: Choice) -> String {
     let steps = if choice.two_steps { ", two steps," } else { "" };
     format!("{:?}{steps} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase()
 }
 
-/// All that was asked for, in all combinations.
+/// All combinations of the options.
 fn asked(options: &Options) -> Vec<Asked> {
     fn each<T: Copy>(of: &[T]) -> Vec<Option<T>> {
         if of.is_empty() { vec![None] } else { of.iter().copied().map(Some).collect() }
@@ -311,7 +311,7 @@ struct Bench<'a> {
     limit: Duration,
     pair: &'a Pair,
     collectives: &'a Collectives,
-    /// For the largest task.
+    /// The memory, large enough for the largest task.
     memory: &'a DeviceBuffer,
     nccl: Option<(&'a nccl::Comm<'a>, &'a nccl::Windows<'a>)>,
     watch: &'a Watch,

@@ -1,10 +1,10 @@
-//! The numbers of a collective: random ones, their sums, and how near others' sums must come.
+//! The numbers of a collective: random ones, their sums, and how close others' sums must be.
 
 use clap::ValueEnum;
 use half::{bf16, f16};
 use mscclpp_collectives::DataType;
 
-/// Which type.
+/// The type of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Numbers {
     #[default]
@@ -22,19 +22,20 @@ impl Numbers {
         }
     }
 
-    /// Of one, in bytes.
+    /// The size of one number in bytes.
     pub(crate) fn size(self) -> u64 {
         self.data_type().size()
     }
 
-    /// Random bytes as numbers, each less than 2 and finite: the highest bit of the exponent is the second of the last byte.
+    /// Changes random bytes into finite numbers below 2, by clearing the highest bit of the exponent: the second highest of the
+    /// last byte.
     pub(crate) fn moderate(self, mut bytes: Vec<u8>) -> Vec<u8> {
         let size = self.size() as usize;
         bytes.chunks_exact_mut(size).for_each(|number| number[size - 1] &= 0xbf);
         bytes
     }
 
-    /// The sums of the numbers of all, in the order of the ranks. Those of 16 bits are rounded once, at the end.
+    /// The sums of the numbers of all ranks, in the order of the ranks. Numbers of 16 bits are rounded once, at the end.
     pub(crate) fn sum(self, all: &[&[u8]]) -> Vec<u8> {
         let size = self.size() as usize;
         let (first, others) = all.split_first().expect("there is a rank");
@@ -51,9 +52,9 @@ impl Numbers {
         sums
     }
 
-    /// Whether these are the numbers that were expected, but for what a sum of so many may lose by rounding: two units in the
-    /// last place, or everything where the result is as small as numbers get; and of more than two numbers, each less than 2, half
-    /// a unit of each sum on the way.
+    /// Whether the numbers are the expected ones, except for what a sum over this many ranks may lose by rounding: two units in
+    /// the last place, or everything where the result is as small as numbers get; and with more than two ranks, each of whose
+    /// numbers is below 2, half a unit of each intermediate sum.
     pub(crate) fn are_near(self, ranks: usize, found: &[u8], expected: &[u8]) -> bool {
         let (relative, smallest) = match self {
             Self::F16 => (2.0 / 1024.0, 2.0 * f32::from(f16::MIN_POSITIVE_SUBNORMAL)),
@@ -69,7 +70,7 @@ impl Numbers {
         found == expected || found.chunks_exact(size).zip(expected.chunks_exact(size)).all(near)
     }
 
-    /// What the bytes of one number are.
+    /// The value of one number.
     fn number(self, bytes: &[u8]) -> f32 {
         match (self, bytes) {
             (Self::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
@@ -135,7 +136,7 @@ mod tests {
                 &[&one[..], &bytes(numbers, 1.5)].concat(),
                 &[&one[..], &one].concat()
             ));
-            // Of four, whose sums on the way may have been larger.
+            // The intermediate sums of four ranks may have been larger.
             assert!(
                 numbers.are_near(4, &next(&one, 4), &one) && !numbers.are_near(4, &bytes(numbers, 1.5), &one)
             );

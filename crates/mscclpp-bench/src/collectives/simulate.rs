@@ -1,4 +1,4 @@
-//! `all-reduce --simulate`: what an all_reduce between nodes takes by the library's model. Nothing runs.
+//! `all-reduce --simulate`: the times that the library's model predicts for an all_reduce between nodes. Nothing runs.
 
 use std::str::FromStr;
 
@@ -14,7 +14,7 @@ use crate::{
 /// Nodes and their network: `nodes=2-1024,ranks=8,network=infiniband,latency=8,message=0.5,bandwidth=45`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Asked {
-    /// From so many nodes to so many, twice as many each time.
+    /// The smallest and the largest number of nodes; each row has twice as many as the one before.
     nodes: (u32, u32),
     model: NodesModel,
 }
@@ -55,7 +55,7 @@ impl FromStr for Asked {
     }
 }
 
-/// A row for each number of nodes and size.
+/// Makes a row for each number of nodes and each size.
 pub(super) fn simulate(asked: &Asked, sizes: Sizes) -> Result<Report> {
     let mut rows = Vec::new();
     let numbers = std::iter::successors(Some(asked.nodes.0), |nodes| nodes.checked_mul(2));
@@ -79,7 +79,7 @@ pub(super) fn simulate(asked: &Asked, sizes: Sizes) -> Result<Report> {
     }
     let NodesModel { latency, message, bandwidth, .. } = asked.model;
     let notes = vec![
-        "PREDICTED, not measured: nodes x ranks of each, the pattern that is fastest, the messages of a rank to other nodes"
+        "PREDICTED, not measured: nodes x ranks of each, the fastest pattern, the messages of a rank to other nodes"
             .to_owned(),
         format!("latency {latency} us, {message} us for each message, {bandwidth} GB/s for each rank"),
     ];

@@ -1,4 +1,4 @@
-//! What each side of a row has to do: the numbers, where they are in its memory, and what is to be there afterwards.
+//! The task of each side of a row: the numbers, their place in its memory, and the expected result.
 
 use clap::ValueEnum;
 use mscclpp::DevicePtr;
@@ -11,16 +11,16 @@ use crate::{
     ranks::Ranks,
 };
 
-/// Where the result goes.
+/// The place of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Place {
-    /// Into memory of its own.
+    /// Separate memory.
     Out,
-    /// Into the memory of what is given.
+    /// The memory of the numbers that were sent.
     In,
 }
 
-/// The places begin here, and there are no other numbers in front.
+/// The alignment of the numbers in a memory. Calls in place begin at this offset, and no other numbers come before.
 const PAGE: u64 = 4096;
 
 /// One collective of one size, for one rank.
@@ -29,19 +29,19 @@ pub(crate) struct Task {
     pub(crate) numbers: Numbers,
     pub(crate) place: Place,
     pub(crate) ranks: usize,
-    /// As nccl-tests count them.
+    /// The size as nccl-tests count it.
     pub(crate) bytes: u64,
-    /// This rank's numbers, and where they and the result are in a memory.
+    /// This rank's numbers, their offset in the memory, and that of the result.
     given: Vec<u8>,
     send: u64,
     recv: u64,
-    /// What is compared, and where it is: the result, and of a result in place also what is not to change beside it.
+    /// The bytes that are compared, and their offset: the result, and in place also the bytes beside it that must not change.
     expected: Vec<u8>,
     compared: u64,
 }
 
 impl Task {
-    /// Of random numbers that no other has. All ranks make this call.
+    /// Makes a task of random numbers, which differ between the ranks. All ranks make this call.
     pub(crate) fn random(
         what: What,
         numbers: Numbers,
@@ -54,7 +54,7 @@ impl Task {
         Ok(Self::new(what, numbers, place, bytes, &given, ranks.rank))
     }
 
-    /// `given`: the numbers of all ranks.
+    /// Makes a task. `given` has the numbers of all ranks.
     fn new(what: What, numbers: Numbers, place: Place, bytes: u64, given: &[Vec<u8>], rank: usize) -> Self {
         let result = what.result(given, rank, numbers);
         let (ranks, own) = (given.len(), &given[rank]);
@@ -76,7 +76,7 @@ impl Task {
         Self { what, numbers, place, ranks, bytes, given: own.clone(), send, recv, expected, compared }
     }
 
-    /// The bytes of memory that a task of this size takes.
+    /// The bytes of memory that a task of this size needs.
     pub(crate) fn room(what: What, place: Place, bytes: u64, ranks: u64) -> u64 {
         let room = match place {
             Place::Out => {
@@ -87,28 +87,28 @@ impl Task {
         room.next_multiple_of(PAGE)
     }
 
-    /// Puts this rank's numbers into a memory, for the first time.
+    /// Writes this rank's numbers into a memory, for the first time.
     pub(crate) fn load(&self, memory: &dyn Memory) -> Result<()> {
         memory.write(self.send, &self.given)
     }
 
-    /// Makes a memory that was loaded ready for what will be compared: nothing of the result is there.
+    /// Prepares a loaded memory for a call and the comparison: nothing of the result is there afterwards.
     pub(crate) fn prepare(&self, memory: &dyn Memory) -> Result<()> {
         self.destination(memory).poison(self.compared_bytes())?;
         if self.place == Place::In { self.load(memory) } else { Ok(()) }
     }
 
-    /// Whether a memory has what it is to have, if `like` finds so.
+    /// Whether a memory has the expected bytes, compared by `like`.
     pub(crate) fn is_done(&self, memory: &dyn Memory, like: impl Fn(&[u8], &[u8]) -> bool) -> Result<bool> {
         self.destination(memory).holds_like(&self.expected, like)
     }
 
-    /// Makes a byte wrong.
+    /// Makes a byte of the result wrong.
     pub(crate) fn spoil(&self, memory: &dyn Memory) -> Result<()> {
         self.destination(memory).spoil(self.compared_bytes())
     }
 
-    /// The call, in a memory that begins at `base`.
+    /// The request of the call, in a memory that begins at `base`.
     pub(crate) fn request(&self, base: DevicePtr) -> Request<'static> {
         Request {
             kind: self.what.kind(),
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::data::random_bytes;
 
-    /// What a request asks for, done in the most plain way.
+    /// Carries a request out in the plainest way.
     fn carry_out(task: &Task, given: &[Vec<u8>], rank: usize, memory: &dyn Memory) -> Result<()> {
         let result = task.what.result(given, rank, task.numbers);
         memory.write(task.recv, &result)
@@ -160,7 +160,7 @@ mod tests {
                     assert_eq!(done()?, nothing_to_do, "{what:?} {place:?} {ranks}");
                     carry_out(&task, &given, rank, &memory)?;
                     assert!(done()?, "{what:?} {place:?} {rank} of {ranks}, {bytes}");
-                    // The numbers given are where the call finds them, as often as it is made ready.
+                    // The call finds the given numbers each time the memory is prepared.
                     task.prepare(&memory)?;
                     let mut sent = vec![0; len];
                     memory.read(task.send, &mut sent)?;

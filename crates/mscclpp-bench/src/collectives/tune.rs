@@ -1,4 +1,5 @@
-//! `tune`: which way, how many steps, blocks and threads are fastest for each collective and size, as a table for the library.
+//! `tune`: measures which protocol, steps, blocks and threads are fastest for each collective and size, as a table for the
+//! library.
 
 mod candidates;
 mod table;
@@ -33,10 +34,10 @@ use crate::{
 pub(crate) struct Options {
     #[command(flatten)]
     messages: Messages,
-    /// Try fewer sizes, blocks and threads, and leave out what has not begun after two and a half minutes.
+    /// Try fewer sizes, blocks and threads, and begin nothing new after two and a half minutes.
     #[arg(long)]
     quick: bool,
-    /// The collectives. An all-to-all is an exchange like an all-gather, for which the library chooses the same.
+    /// The collectives. An all-to-all is an exchange like an all-gather, for which the library makes the same choice.
     #[arg(
         long,
         value_enum,
@@ -44,7 +45,7 @@ pub(crate) struct Options {
         default_values_t = [Tried::AllReduce, Tried::ReduceScatter, Tried::AllGather]
     )]
     kinds: Vec<Tried>,
-    /// The ways that are tried [default: all that fit a size].
+    /// The protocols that are tried [default: all that fit a size].
     #[arg(long, value_enum, value_delimiter = ',')]
     ways: Vec<AskedWay>,
     /// The numbers of blocks that are tried [default: up to 256, 4 on simulated devices].
@@ -53,22 +54,22 @@ pub(crate) struct Options {
     /// The numbers of threads of a block that are tried, multiples of 32 [default: up to 1024, 64 on simulated devices].
     #[arg(long, value_delimiter = ',', value_parser = threads)]
     threads: Vec<u32>,
-    /// How many ranks there are. Sizes become smaller by as much as cannot be shared out evenly.
+    /// The number of ranks. Sizes are rounded down to multiples that the ranks can share evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=32))]
     ranks: u8,
-    /// The device memory that a rank's communicator takes: bytes, or a number followed by K, M or G [default: the library's].
+    /// The device memory of a rank's communicator: bytes, or a number followed by K, M or G [default: the library's].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     scratch: Option<u64>,
-    /// How many calls a graph has.
+    /// The number of calls in a graph.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
     /// The type of the numbers.
     #[arg(long, value_enum, default_value_t)]
     dtype: Numbers,
-    /// After so many seconds, a call that does not end is an error.
+    /// The seconds after which a call that has not ended is an error.
     #[arg(long, default_value_t = 120, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     limit: u16,
-    /// Report all that was measured, and not the best of each size alone.
+    /// Report everything that was measured, instead of only the best of each size.
     #[arg(long)]
     all: bool,
 }
@@ -81,7 +82,7 @@ enum Tried {
     AllToAll,
 }
 
-/// A number of threads that a block can have.
+/// Parses a number of threads that a block can have.
 fn threads(text: &str) -> Result<u32, String> {
     let threads = text.parse().ok().filter(|threads: &u32| threads.is_multiple_of(32));
     threads
@@ -89,10 +90,10 @@ fn threads(text: &str) -> Result<u32, String> {
         .ok_or_else(|| "give multiples of 32 up to 1024".to_owned())
 }
 
-/// By default a time is of as many calls as move this much, but never of many, or of few.
+/// The bytes that the calls of a time move by default, and the most calls in a time.
 const BYTES_OF_A_TIME: u64 = 4 << 30;
 const MOST_ROUNDS: u64 = 200;
-/// When a quick run begins nothing new.
+/// The time after which a quick run begins nothing new.
 const QUICK: Duration = Duration::from_secs(150);
 
 pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report>> {
@@ -119,7 +120,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let tuner =
         Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory, watch };
 
-    // The largest sizes come last, where the table can do without them.
+    // The largest sizes come last, because the table needs them least.
     let cells = || sizes.iter().flat_map(|bytes| whats.iter().map(move |what| (*what, bytes)));
     let trials: usize =
         cells().map(|(what, bytes)| candidates.of(what, what.counted(bytes, ranks), ranks).len()).sum();
@@ -127,7 +128,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let (mut rows, mut table, mut measured, mut done) = (Vec::new(), Vec::new(), 0, 0);
     let begun = Instant::now();
     for (what, bytes) in cells() {
-        // Rank 0's clock is that of all.
+        // All ranks follow rank 0's clock.
         if options.quick && pair.ranks.say(&(begun.elapsed() > QUICK))?[0] {
             break;
         }
@@ -139,7 +140,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
             tried.iter().zip(&of_all).map(|(it, row)| (*it, row.times.map(|it| it.median))).collect();
         let best = best(&times);
         table.extend(best.map(|best| Best { what, bytes: between, choice: tried[best] }));
-        // What was wrong is to be seen.
+        // Rows with a wrong result are shown too.
         let shown = of_all
             .into_iter()
             .enumerate()
@@ -201,7 +202,7 @@ impl Tried {
     }
 }
 
-/// Chooses what is tried now. All ranks try the same in the same order.
+/// A selector that chooses the current candidate. All ranks try the same candidates in the same order.
 #[derive(Debug, Clone, Default)]
 struct Trial(Arc<Mutex<Option<Choice>>>);
 
@@ -228,7 +229,7 @@ struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
-    /// The rows of all candidates that the library can do, and which they are.
+    /// Measures all candidates that the library can run. Returns those candidates and their rows.
     fn cell(
         &self,
         what: What,

@@ -1,5 +1,5 @@
-//! Sides of a row that are measured in turns, each time one time of each, so that what changes on a machine while it
-//! measures changes for all.
+//! Measures the sides of a row in turns, one time of each after the other, so that changes on a machine during the
+//! measurement affect all sides.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ type Like<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
 pub(crate) type Submit<'a> = Box<dyn Fn(&Stream) -> Result<()> + 'a>;
 pub(crate) type SubmitMany<'a> = Box<dyn Fn(&Stream, Range<u32>) -> Result<()> + 'a>;
 
-/// One that carries out the task: this library, or another.
+/// One way to carry out the task: this library, or another.
 pub(crate) struct Side<'a> {
     pub(crate) name: String,
-    /// Its memory, loaded.
+    /// The side's memory, with the task loaded.
     pub(crate) memory: &'a dyn Memory,
     /// Submits launches of a time, each of one call or of a graph of calls: those of a range.
     pub(crate) launches: SubmitMany<'a>,
@@ -28,12 +28,12 @@ pub(crate) struct Side<'a> {
     pub(crate) are_queued: bool,
     /// Submits one call.
     pub(crate) call: Submit<'a>,
-    /// Whether the bytes found may stand for those expected.
+    /// Whether the bytes found are equivalent to those expected.
     pub(crate) like: Like<'a>,
 }
 
-/// The times of each side, each of `rounds` calls together, in microseconds for one; none if a result was wrong on any
-/// rank, at any time.
+/// The times of each side, in microseconds for one call; a time is measured over `rounds` calls together. A side has none
+/// if a result was wrong on any rank, at any time.
 pub(crate) fn in_turns(
     (task, rounds): (&Task, u32),
     sides: &[Side<'_>],
@@ -68,8 +68,8 @@ pub(crate) fn in_turns(
 }
 
 impl Side<'_> {
-    /// What all calls of a time took, and whether the result was right. Calls in place have changed what they work on, so
-    /// one more is looked at instead.
+    /// Measures one time. Returns it, and whether the result was right. Calls in place have changed their own input, so one
+    /// more call is made and checked instead.
     fn one(&self, task: &Task, stopwatch: &Stopwatch<'_>, spoil: bool) -> Result<(Option<f64>, bool)> {
         task.prepare(self.memory)?;
         let us = match self.are_queued {

@@ -5,7 +5,7 @@ use mscclpp_collectives::{Kind, ReduceOp};
 use super::Numbers;
 use crate::report::{Bandwidth, Known};
 
-/// Which collective.
+/// The collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     AllReduce,
@@ -33,12 +33,12 @@ impl What {
         }
     }
 
-    /// The bytes that a rank gives, of a size.
+    /// The bytes that a rank gives to a collective of this size.
     pub(crate) fn given(self, bytes: u64, ranks: u64) -> u64 {
         if self == Self::AllGather { bytes / ranks } else { bytes }
     }
 
-    /// The bytes that a rank gets.
+    /// The bytes that a rank gets from a collective of this size.
     pub(crate) fn got(self, bytes: u64, ranks: u64) -> u64 {
         if self == Self::ReduceScatter { bytes / ranks } else { bytes }
     }
@@ -48,7 +48,7 @@ impl What {
         if self == Self::AllReduce { bytes } else { bytes / ranks }
     }
 
-    /// The bandwidths of a call of that size that takes so many microseconds.
+    /// The bandwidths of a call of `bytes` bytes that takes `us` microseconds.
     pub(crate) fn bandwidth(self, bytes: u64, us: f64, ranks: u64) -> Bandwidth {
         let Bandwidth { algorithm, .. } = Bandwidth::of(bytes, us);
         let once = (ranks as f64 - 1.0) / ranks as f64;
@@ -56,7 +56,7 @@ impl What {
         Bandwidth { algorithm, bus: algorithm * bus }
     }
 
-    /// What `rank` gets when the ranks have given this.
+    /// The result of `rank` if the ranks have given these bytes.
     pub(crate) fn result(self, given: &[Vec<u8>], rank: usize, numbers: Numbers) -> Vec<u8> {
         let part = |of: &Vec<u8>| {
             let len = of.len() / given.len();
@@ -71,8 +71,8 @@ impl What {
         }
     }
 
-    /// Of f16 out of place: the best of NCCL 2.28.9 and 2.32.3, each plain and with registered windows, and of the
-    /// reference; and the goal.
+    /// The known times of f16 out of place: the best of NCCL 2.28.9 and 2.32.3, each plain and with registered windows, and of
+    /// the reference; and the goal.
     #[allow(clippy::approx_constant, reason = "3.14 was measured")]
     pub(crate) fn known(self, bytes: u64) -> Known {
         const KIB: u64 = 1 << 10;

@@ -1,5 +1,5 @@
-//! Each examination runs in a process of its own, which reports each finding as a line. So if a driver blocks or
-//! crashes, only the rest of that examination is lost.
+//! Examinations in separate processes: each examination has its own process, which reports each finding as a line. So if
+//! a driver blocks or crashes, only the rest of that examination is lost.
 
 use std::{
     env,
@@ -19,28 +19,28 @@ use super::{
     finding::{Finding, Section},
 };
 
-/// How long one step may take: the first call of a driver may start many devices.
+/// The longest time for one step: the first call of a driver may start many devices.
 const STEP: Duration = Duration::from_secs(20);
-/// How long all steps of one examination may take.
+/// The longest time for all steps of one examination.
 const ALL_STEPS: Duration = Duration::from_secs(60);
-/// How long a process that was killed may take to end.
+/// The longest time for which a killed process may take to end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What the process says.
+/// A line that the process reports.
 #[derive(Serialize, Deserialize)]
 enum Line {
-    /// It starts with this.
+    /// The next step begins.
     Trying(String),
     Found(Finding),
-    /// There is no more.
+    /// The examination is complete.
     Done,
 }
 
-/// In the process: where findings go.
+/// The reporter of findings, used in the process of an examination.
 pub(super) struct Teller(());
 
 impl Teller {
-    /// What comes next, in case that it does not come back.
+    /// Reports the next step, in case it does not return.
     pub(super) fn trying(&self, what: impl Into<String>) {
         say(&Line::Trying(what.into()));
     }
@@ -50,7 +50,7 @@ impl Teller {
     }
 }
 
-/// If nobody listens any more, there is nothing left to do.
+/// Writes a line, and ends the process if nobody reads it any more.
 fn say(line: &Line) {
     let Ok(text) = serde_json::to_string(line) else { return };
     let mut out = io::stdout().lock();
@@ -59,15 +59,15 @@ fn say(line: &Line) {
     }
 }
 
-/// In the process: examines, and says so at the end.
+/// Runs an examination in its process, and reports its end.
 pub(super) fn serve(examine: impl FnOnce(&Teller)) {
-    // Where this is refused, it notices at its next line that nobody listens.
+    // If this is refused, the process ends at its next line, because nobody reads it.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     examine(&Teller(()));
     say(&Line::Done);
 }
 
-/// Starts the process of `examination`, and gives what it finds.
+/// Starts the process of `examination`, and returns its findings.
 pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
     let (_, section) = examination.parts();
     let command = env::current_exe().map(|program| {
@@ -85,12 +85,12 @@ pub(super) fn examine(examination: &Examination) -> Vec<Finding> {
     }
 }
 
-/// In a group of its own, so that what it starts can be ended with it.
+/// Starts the process in a group of its own, so that everything that it starts can be ended with it.
 fn start(command: &mut Command) -> io::Result<Child> {
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).spawn()
 }
 
-/// All that the process finds, and how it ended if it did not come to its end.
+/// Collects the process's findings, and one about how it ended if it did not complete.
 fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> Vec<Finding> {
     let lines = lines_of(&mut child);
     let start = Instant::now();
@@ -121,17 +121,17 @@ fn listen(mut child: Child, section: Section, step: Duration, all: Duration) -> 
     }
     if ended(&mut child, grace).is_none() {
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-        // One that is stuck in the kernel does not end; it is left behind.
+        // A process that is stuck in the kernel does not end; it is left behind.
         ended(&mut child, GRACE);
     }
     findings
 }
 
-/// Lines that are none of ours are of libraries that print, and are left out.
+/// Reads the process's lines. Lines in another format come from libraries that print, and are skipped.
 fn lines_of(child: &mut Child) -> Receiver<Line> {
     let (sender, receiver) = mpsc::channel();
     if let Some(output) = child.stdout.take() {
-        // Not waited for: something that the process started may keep the pipe open.
+        // The thread is not joined: a process that the examination started may keep the pipe open.
         thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if let Ok(line) = serde_json::from_str(&line)
@@ -145,7 +145,7 @@ fn lines_of(child: &mut Child) -> Receiver<Line> {
     receiver
 }
 
-/// How the process ended, if it does within `limit`.
+/// The exit status of the process, if it ends within `limit`.
 fn ended(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {

@@ -20,7 +20,7 @@ pub(super) fn examine(teller: &Teller) {
     teller.found(match mscclpp_gpu::sim_compiler() {
         Ok(version) => SECTION.ok("C++", version),
         Err(error) => {
-            // Without one, simulated devices run no kernel that is not in the cache.
+            // Without a compiler, simulated devices can run only kernels that are in the cache.
             let is_needed = platform == Some(Platform::Sim);
             let reason = match error {
                 mscclpp_gpu::Error::NoCompiler { tried } => format!("none runs; tried {tried}"),
@@ -33,7 +33,7 @@ pub(super) fn examine(teller: &Teller) {
     });
 }
 
-/// What it is, once it has compiled something. Nothing is kept.
+/// The description of NVRTC, once it has compiled a kernel. The result is not kept.
 #[cfg(any(feature = "cuda-12040", feature = "cuda-13000"))]
 fn nvrtc() -> Result<String, String> {
     use mscclpp::gpu::nvrtc;

@@ -1,4 +1,4 @@
-//! The properties of each device. How its memory is shared and reached is in `exports` and `gpu_direct`.
+//! The properties of each device. `exports` and `gpu_direct` examine how its memory is shared and accessed.
 
 use mscclpp::{Gpu, Platform};
 use mscclpp_gpu::Error;
@@ -13,11 +13,11 @@ use super::{
     gpu_direct,
 };
 
-/// How many devices are looked at: more make no table that can be read.
+/// The most devices that are examined: the tables of more could not be read.
 const MOST: usize = 16;
 const NO_DEVICES: &str = "no device can be used; see Platforms";
 
-/// The first devices of the platform that is used here. Tells of those that cannot be opened.
+/// Opens the first devices of the platform in use, and calls `failed` for those that cannot be opened.
 pub(super) fn open(teller: &Teller, mut failed: impl FnMut(usize, &Error)) -> Vec<Gpu> {
     teller.trying("looking for devices");
     let Ok(platform) = Platform::detect_or_sim() else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! The ways in which a device's memory can be shared with other processes. It is exported, and mapped a second time.
+//! The ways to share a device's memory with other processes. Each is tried by exporting the memory and mapping it again.
 
 use mscclpp::{
     DeviceBuffer, Gpu, Platform,
@@ -36,7 +36,7 @@ pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
             tell(FILE, Err(Failure::new(reason, "free memory of the device, or see dmesg")), true);
         }
     }
-    // Memory that has them is made by other libraries, and only other processes can open them.
+    // Memory with legacy handles comes from other libraries, and only other processes can open it.
     if offers.ipc_handle {
         let text = "the driver offers it; not tried";
         let finding = SECTION.note(format!("{LEGACY} of {id}"), text).at(LEGACY, id, "(ok)");
@@ -58,7 +58,7 @@ fn not_simulated() -> Failure {
 
 fn export(gpu: &Gpu) -> mscclpp_gpu::Result<(DeviceBuffer, MemoryExport)> {
     let buffer = gpu.allocate(BYTES)?;
-    // SAFETY: all of a live buffer.
+    // SAFETY: the range is the whole of a live buffer.
     let export = unsafe { gpu.export(buffer.ptr(), buffer.len()) }?;
     Ok((buffer, export))
 }
@@ -94,10 +94,10 @@ fn map_again(
         buffer.write(BYTES - 8, &PATTERN)?;
         let mapped = gpu.import(handle, export.allocation_size)?;
         let (copy, stream) = (gpu.allocate(8)?, gpu.stream()?);
-        // SAFETY: inside the mapping, which is of the whole allocation, and inside `copy`. Both outlive the copy, which is
-        // waited for.
+        // SAFETY: the ranges are inside the mapping, which is of the whole allocation, and inside `copy`. Both outlive the
+        // copy, because this waits for it.
         unsafe { stream.copy(copy.ptr(), mapped.ptr().add(export.offset + BYTES - 8), 8)? };
-        // Whoever started this process ends it if this never returns.
+        // If this never returns, the process that started this one ends it.
         stream.synchronize()?;
         let mut read = [0; 8];
         copy.read(0, &mut read)?;

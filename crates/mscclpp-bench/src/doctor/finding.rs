@@ -1,4 +1,4 @@
-//! A finding: one line of the text, one object of the JSON.
+//! A finding: one line of the text report, one object of the JSON.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A part of the report, in its order.
+/// A part of the report. The variants are in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Section {
@@ -24,7 +24,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// What the section is about, and how to read its table if it has one.
+    /// The section's title, which also explains its table if it has one.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Platform => "Platforms",
@@ -75,7 +75,7 @@ impl Section {
         self.failed(item, reason, remedy, true)
     }
 
-    /// A problem where it `is_needed`.
+    /// Makes a finding of a failure, which is a problem if `is_needed`.
     pub(super) fn failed(
         self,
         item: impl Into<String>,
@@ -91,7 +91,7 @@ impl Section {
         self.found(item, outcome)
     }
 
-    /// What came of trying, as a cell of the section's table. Where it `is_needed`, a failure is a problem.
+    /// Makes a finding of the result of a trial, with a cell of the section's table. A failure is a problem if `is_needed`.
     pub(super) fn tried(
         self,
         item: String,
@@ -108,17 +108,17 @@ impl Section {
     }
 }
 
-/// Whether it works.
+/// Whether an item works.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub(super) enum Outcome {
-    /// It works.
+    /// The item works.
     Ok { text: String },
-    /// It is so; nothing is right or wrong about it.
+    /// The item is a fact, neither right nor wrong.
     Note { text: String },
-    /// It does not work, and nothing else needs it here.
+    /// The item does not work, and nothing else on this machine needs it.
     Unavailable { reason: String, remedy: String },
-    /// It does not work, and something else that this machine has, or its user has chosen, needs it.
+    /// The item does not work, and something on this machine, or that its user has chosen, needs it.
     Problem { reason: String, remedy: String },
 }
 
@@ -133,7 +133,7 @@ impl Outcome {
     }
 }
 
-/// Why something does not work, and what to do about it.
+/// The reason why an item does not work, and a remedy.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) reason: String,
@@ -146,40 +146,40 @@ impl Failure {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one examined item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Finding {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) section: Option<Section>,
-    /// What it is about; unique within its section.
+    /// The item's name, which is unique within its section.
     pub(super) item: String,
     #[serde(flatten)]
     pub(super) outcome: Outcome,
-    /// Single values, under keys that stay.
+    /// Single values, under keys that do not change.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub(super) facts: Map<String, Value>,
-    /// Where it stands in the section's table.
+    /// The item's cell in the section's table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cell: Option<Cell>,
 }
 
-/// A place in a table, and what stands there.
+/// A cell of a table, and its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) row: String,
-    /// The number of a device.
+    /// The number of the column's device.
     pub(super) column: usize,
     pub(super) text: String,
 }
 
 impl Finding {
-    /// With one value more.
+    /// Adds a fact to the finding.
     pub(super) fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.facts.insert(key.to_owned(), value.into());
         self
     }
 
-    /// In the section's table.
+    /// Puts the finding into a cell of the section's table.
     pub(super) fn at(mut self, row: impl Into<String>, column: usize, text: impl Into<String>) -> Self {
         self.cell = Some(Cell { row: row.into(), column, text: text.into() });
         self

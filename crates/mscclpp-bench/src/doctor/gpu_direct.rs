@@ -1,5 +1,5 @@
-//! How adapters access the memory of a GPU directly: what its driver says, and whether it makes a dmabuf. The loopback
-//! tries whether an adapter accepts that dmabuf.
+//! How adapters access the memory of a GPU directly: what its driver reports, and whether it exports a dmabuf. The loopback
+//! tests whether an adapter accepts that dmabuf.
 
 use mscclpp::{Gpu, Platform, gpu::WritesOrdering};
 
@@ -12,7 +12,7 @@ const BYTES: u64 = 64 << 10;
 const NO_RDMA: &str = "the driver says that the device has no GPUDirect RDMA";
 const NO_FLUSH: &str = "the driver says that the host cannot flush what adapters write";
 
-/// Nothing is said of simulated devices.
+/// Examines a GPU. There are no findings for simulated devices.
 pub(super) fn examine(teller: &Teller, gpu: &Gpu) {
     if gpu.platform() == Platform::Sim {
         return;
@@ -55,7 +55,7 @@ fn dma_buf(gpu: &Gpu) -> Result<(), Failure> {
     let remedy = "take the open kernel modules of the driver (nvidia-open) and Linux 5.12 or newer, or load the module \
                   nvidia_peermem";
     let buffer = gpu.allocate(BYTES).map_err(|error| Failure::new(error, "free memory of the device"))?;
-    // SAFETY: all of a live buffer.
+    // SAFETY: the range is the whole of a live buffer.
     let made = unsafe { gpu.export_dma_buf(buffer.ptr(), buffer.len()) };
     made.map(drop).map_err(|error| Failure::new(error, remedy))
 }

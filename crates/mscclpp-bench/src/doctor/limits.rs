@@ -7,9 +7,9 @@ use rustix::{
 
 use super::{child::Teller, finding::Finding, finding::Section::Limits as SECTION};
 
-/// Below this, a job of some buffers fails.
+/// The limit of locked memory below which a job of a few buffers fails.
 const FEW_BYTES: u64 = 64 << 20;
-/// Below this, a job of some tens of connections and buffers fails.
+/// The limit of descriptors below which a job of some tens of connections and buffers fails.
 const FEW_DESCRIPTORS: u64 = 1024;
 
 pub(super) fn examine(teller: &Teller) {
@@ -52,7 +52,7 @@ fn descriptors(limit: Option<u64>) -> Finding {
     .fact("count", limit)
 }
 
-/// This library takes none of it; others of the same job do.
+/// Examines /dev/shm. This library does not use it; other libraries of the same job do.
 fn shared_memory() -> Finding {
     let item = "/dev/shm";
     match statvfs(item) {

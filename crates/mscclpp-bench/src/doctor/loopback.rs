@@ -1,4 +1,4 @@
-//! Tries whether each adapter carries data from and to each device, through the transport itself, within this process.
+//! Tests whether each adapter carries data from and to each device, through the transport itself, within this process.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{
 };
 
 const BYTES: usize = 64 << 10;
-/// How long the put may take.
+/// The longest time that the put may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const NOT_OPENED: &str = "see the section RDMA devices: its port, its GIDs, and the limit of locked memory";
@@ -63,7 +63,7 @@ pub(super) fn examine(teller: &Teller) {
     }
 }
 
-/// One put and a flush over a connection to itself, and a look at what came.
+/// Puts once and flushes, over a connection of the process to itself, and compares the data.
 fn put(context: &Context, transport: Transport, gpu: &Gpu) -> Result<Duration, Failure> {
     let failed = |remedy| move |error: mscclpp::errors::CoreError| Failure::new(Report(&error), remedy);
     let of_device =

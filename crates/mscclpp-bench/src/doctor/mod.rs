@@ -1,7 +1,7 @@
-//! `doctor`: finds out by trying what this machine can do. For what does not work, it gives the reason and the remedy.
+//! `doctor`: tests what this machine can do, and gives a reason and a remedy for everything that does not work.
 //!
 //! It changes nothing and leaves nothing behind. Everything that calls a driver runs in a process of its own with a
-//! limited time ([`child`]). It shares nothing with the benchmarks: [`run`] is called by `main`, and calls none of them.
+//! limited time ([`child`]). It shares no code with the benchmarks: [`run`] is called by `main`, and calls none of them.
 
 mod child;
 mod compilers;
@@ -28,7 +28,7 @@ use clap::{Args, ValueEnum};
 use finding::Section;
 use report::Report;
 
-/// The command line options.
+/// The command line options of `doctor`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Print JSON instead of text: the same facts, under keys that do not change.
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     examine: Option<Examination>,
 }
 
-/// What one process looks at.
+/// The part of the examination that one process makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Examination {
     Platforms,
@@ -57,12 +57,12 @@ enum Examination {
 }
 
 impl Examination {
-    /// As the option that asks for it has it.
+    /// The examination's name on the command line.
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// What it does, and where it is told if the examination itself fails.
+    /// The function of the examination, and the section for a finding that the examination itself failed.
     fn parts(self) -> (fn(&child::Teller), Section) {
         match self {
             Self::Platforms => (platforms::examine, Section::Platform),
@@ -77,13 +77,13 @@ impl Examination {
     }
 }
 
-/// Examines the machine and prints what was found.
+/// Examines the machine and prints the findings.
 pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
     if let Some(examination) = options.examine {
         child::serve(examination.parts().0);
         return Ok(ExitCode::SUCCESS);
     }
-    // One after the other: two that measure would disturb each other.
+    // Examinations run one after the other, because two that measure would disturb each other.
     let report = Report::of(Examination::value_variants().iter().flat_map(child::examine).collect());
     let text = if options.json { report.to_json()? } else { report.to_string() };
     let mut out = io::stdout().lock();

@@ -1,4 +1,4 @@
-//! How this process can meet others: the addresses of this machine, and what a launcher says.
+//! The ways in which this process can meet others: the addresses of this machine, and the information of a launcher.
 
 use mscclpp::Rendezvous;
 use mscclpp::errors::BootstrapError;

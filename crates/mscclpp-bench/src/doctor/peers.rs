@@ -1,4 +1,4 @@
-//! Which device reaches the memory of which other, and how fast copies between them are.
+//! Peer access between devices: which device reaches the memory of which other, and how fast copies between them are.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use mscclpp::{DeviceBuffer, Gpu, Platform, Stream};
 
 use super::{child::Teller, devices, finding::Finding, finding::Section, finding::Section::Peers as SECTION};
 
-/// How long all pairs together may take; those after that are not tried.
+/// The longest time for all pairs together; pairs after that are not tried.
 pub(super) const ALL_PAIRS: Duration = Duration::from_secs(20);
-/// How much is copied at once, and how often.
+/// The bytes of one copy, and the number of copies.
 const BYTES_OF_GPU: u64 = 64 << 20;
 const BYTES_OF_HOST: u64 = 1 << 20;
 const COPIES: u32 = 4;
-/// What is compared at either end of a copy.
+/// The number of bytes that are compared at either end of a copy.
 const COMPARED: usize = 4096;
 
-/// A device, and what a copy needs on it.
+/// A device with the memory and stream that a copy needs.
 struct Side<'a> {
     gpu: &'a Gpu,
     source: DeviceBuffer,
@@ -53,7 +53,7 @@ pub(super) fn examine(teller: &Teller) {
     }
 }
 
-/// Of a pair for which no time was left.
+/// The finding for a pair for which no time was left.
 pub(super) fn not_tried(section: Section, row: String, column: usize) -> Finding {
     let reason = format!("not tried, as those before took {ALL_PAIRS:?} together");
     let remedy = "try fewer: CUDA_VISIBLE_DEVICES, MSCCLPP_SIM_DEVICES and MSCCLPP_HCA_DEVICES choose";
@@ -69,7 +69,7 @@ fn side(gpu: &Gpu) -> mscclpp_gpu::Result<Side<'_>> {
     Ok(Side { gpu, source, target, stream: gpu.stream()? })
 }
 
-/// What the ends of a device's source hold: no other's do.
+/// The bytes at the ends of a device's source, which differ between devices.
 fn pattern(id: usize) -> Vec<u8> {
     (0..COMPARED).map(|i| (i * 7 + id * 31 + i / 251) as u8).collect()
 }
@@ -109,20 +109,20 @@ fn pair(from: &Side<'_>, to: &Side<'_>) -> Finding {
     }
 }
 
-/// Copies into the peer's memory, and looks at what came. In GB/s, without the first copy.
+/// Copies into the peer's memory, and compares the data. Returns the speed in GB/s, without the first copy.
 fn copies(from: &Side<'_>, to: &Side<'_>) -> Result<f64, String> {
     let bytes = from.source.len();
     let copy = |times: u32| {
         for _ in 0..times {
-            // SAFETY: all of two live buffers of that size, which outlive the copies, as these are waited for.
+            // SAFETY: both buffers have this size, and outlive the copies, because this waits for them.
             unsafe { from.stream.copy(to.target.ptr(), from.source.ptr(), bytes)? };
         }
-        // Whoever started this process ends it if this never returns.
+        // If this never returns, the process that started this one ends it.
         from.stream.synchronize()
     };
     let run = || -> mscclpp_gpu::Result<(f64, bool)> {
         to.target.fill(0, bytes, 0)?;
-        // SAFETY: one live allocation of the peer.
+        // SAFETY: the range is one live allocation of the peer.
         unsafe { from.gpu.enable_access(to.gpu, to.target.ptr(), bytes)? };
         copy(1)?;
         let start = Instant::now();

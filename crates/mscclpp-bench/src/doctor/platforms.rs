@@ -1,4 +1,4 @@
-//! The platforms, and whether they can be used.
+//! The platforms, and whether each can be used.
 
 use mscclpp::Platform;
 use mscclpp_gpu::Error;
@@ -56,7 +56,7 @@ fn found(platform: Platform, count: usize, is_chosen: bool) -> Finding {
     finding.fact("devices", count)
 }
 
-/// `is_asked_for`: whether a variable or the hardware of this machine asks for it.
+/// The finding for a platform without devices. `is_asked_for`: whether a variable or this machine's hardware needs it.
 fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
     let reason = match error {
         Error::Unavailable { reason, .. } => reason.clone(),
@@ -67,7 +67,7 @@ fn missing(platform: Platform, error: &Error, is_asked_for: bool) -> Finding {
         Platform::Hip => NO_AMD,
         _ => "set the variable to a valid value, or unset it",
     };
-    // Host fails only where a variable is malformed.
+    // Simulated devices are missing only if a variable is malformed.
     let is_needed = is_asked_for || platform == Platform::Sim;
     SECTION.failed(platform.to_string(), reason, remedy, is_needed).fact("devices", 0)
 }

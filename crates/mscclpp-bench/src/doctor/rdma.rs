@@ -47,7 +47,7 @@ fn library(teller: &Teller, inventory: &Inventory) {
     }
 }
 
-/// Which devices are `IB0` and so on. `found` is how many there are, none without a library.
+/// Reports which devices are `IB0` and so on. `found` is the number of devices; none without a library.
 fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_asked_for: bool) {
     let item = "IB0 to IB7";
     let (names, finding) = match infiniband.device_names() {
@@ -56,7 +56,7 @@ fn choice(teller: &Teller, infiniband: &InfiniBand, found: Option<usize>, is_ask
             (names, SECTION.ok(item, list.join(", ")))
         }
         Err(reason) => {
-            // Malformed variables come first, also where there is no library.
+            // Malformed variables are reported first, even if there is no library.
             let is_malformed = !is_asked_for && reason.starts_with("MSCCLPP_");
             let (reason, remedy) = match found {
                 _ if is_asked_for => (reason, NOT_THERE),
@@ -105,7 +105,7 @@ fn report(teller: &Teller, device: &DeviceReport) {
     ports(teller, name, details, transport.is_some());
 }
 
-/// `is_chosen`: whether the device is.
+/// Reports the ports of a device. `is_chosen`: whether the device is one of `IB0` and so on.
 fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) {
     let used = details.used.as_ref().ok();
     for (number, port) in (1..).zip(&details.ports) {
@@ -163,7 +163,7 @@ fn ports(teller: &Teller, name: &str, details: &DeviceDetails, is_chosen: bool) 
     }
 }
 
-/// Which device is closest to each GPU.
+/// Reports which adapter is closest to each GPU.
 fn nearest(teller: &Teller, infiniband: &InfiniBand) {
     let gpus = devices::open(teller, |_, _| {});
     if gpus.iter().any(|gpu| gpu.properties().pci_bus_id.is_none()) {

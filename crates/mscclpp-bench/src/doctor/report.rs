@@ -1,4 +1,4 @@
-//! All findings, as JSON.
+//! All findings, and their form as JSON.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::finding::{Finding, Section};
 
-/// All that was found, by section and in order.
+/// All findings, by section and in order.
 pub(super) struct Report {
     sections: BTreeMap<Section, Vec<Finding>>,
 }
 
-/// As the JSON has it. Keys stay; more may come.
+/// The JSON form of the report. Its keys do not change; more may be added.
 #[derive(Serialize)]
 struct Json {
     version: &'static str,
@@ -22,11 +22,11 @@ struct Json {
 
 impl Report {
     pub(super) fn of(findings: Vec<Finding>) -> Self {
-        // Each section is there, so that readers need not ask.
+        // Every section exists, so that readers of the JSON need not check.
         let all = Section::value_variants().iter();
         let mut sections: BTreeMap<_, Vec<_>> = all.map(|section| (*section, Vec::new())).collect();
         for mut finding in findings {
-            // From now on its place says it.
+            // The key of the map now says the section.
             if let Some(section) = finding.section.take() {
                 sections.entry(section).or_default().push(finding);
             }
@@ -38,7 +38,7 @@ impl Report {
         self.sections.iter().map(|(section, findings)| (*section, findings.as_slice()))
     }
 
-    /// Section and item of each problem.
+    /// The section and item of each problem.
     pub(super) fn problems(&self) -> Vec<(Section, &str)> {
         let all = self.sections();
         all.flat_map(|(section, findings)| {
@@ -50,7 +50,7 @@ impl Report {
 
     pub(super) fn to_json(&self) -> serde_json::Result<String> {
         let mut sections = self.sections.clone();
-        // Where it stands in a table is the text's business.
+        // The place in a table concerns only the text report.
         sections.values_mut().flatten().for_each(|finding| finding.cell = None);
         let json = Json { version: env!("CARGO_PKG_VERSION"), problems: self.problems().len(), sections };
         Ok(serde_json::to_string_pretty(&json)? + "\n")

@@ -10,9 +10,9 @@ use super::{
 };
 
 const COLUMNS: usize = 100;
-/// The widest item that others are aligned with.
+/// The width of the widest item with which others are aligned.
 const WIDEST_ITEM: usize = 22;
-/// Before an item: its status.
+/// The width of the status in front of an item.
 const STATUS: usize = 6;
 
 impl fmt::Display for Report {
@@ -40,12 +40,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// What stands in a section's table.
+/// Writes the table of a section.
 fn write_table(f: &mut fmt::Formatter<'_>, findings: &[Finding]) -> fmt::Result {
     let cells: Vec<&Cell> = findings.iter().filter_map(|finding| finding.cell.as_ref()).collect();
     let Some(widest) = cells.iter().map(|cell| cell.text.chars().count()).max() else { return Ok(()) };
     let columns: BTreeSet<usize> = cells.iter().map(|cell| cell.column).collect();
-    // In the order of their first cells.
+    // Rows are in the order of their first cells.
     let mut rows: Vec<&str> = Vec::new();
     cells.iter().for_each(|cell| rows.extend(Some(&*cell.row).filter(|row| !rows.contains(row))));
     let mut table = Table::new();
@@ -70,7 +70,7 @@ fn write_table(f: &mut fmt::Formatter<'_>, findings: &[Finding]) -> fmt::Result 
     writeln!(f, "{}", table.trim_fmt())
 }
 
-/// What gets lines of its own: all that is in no table, and what does not work in one, alike ones together.
+/// The findings that get lines of their own: those in no table, and failures in a table, with equal ones together.
 fn lines(findings: &[Finding]) -> Vec<(String, &Outcome)> {
     let mut lines: Vec<(String, &Outcome)> = Vec::new();
     let mut of_tables: Vec<(Vec<&str>, &Outcome)> = Vec::new();
@@ -104,7 +104,7 @@ fn write_line(f: &mut fmt::Formatter<'_>, item: &str, outcome: &Outcome, width: 
     let indent = STATUS + width + 2;
     let mut first = format!("  {:<w$}{item:<width$}", outcome.mark(), w = STATUS - 2);
     if item.chars().count() > width {
-        // The text starts below it.
+        // The text begins on the next line.
         writeln!(f, "{first}")?;
         first.clear();
     }
@@ -117,7 +117,7 @@ fn write_line(f: &mut fmt::Formatter<'_>, item: &str, outcome: &Outcome, width: 
     Ok(())
 }
 
-/// `text` in lines of at most `width` columns, but for words that are longer.
+/// Breaks `text` into lines of at most `width` columns, except for longer words.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -1,5 +1,5 @@
-//! `ethernet-bw`: one process puts into the other's memory over Ethernet connections. A plain socket carries the same
-//! in the same run, for comparison.
+//! `ethernet-bw`: one process puts into the other's memory over Ethernet connections. A plain socket sends as many bytes in
+//! the same run, for comparison.
 
 mod socket;
 
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Put from one device's memory to the other's, instead of from host memory to host memory.
     #[arg(long)]
     device_memory: bool,
-    /// How many connections share each message; several numbers make one row each.
+    /// The number of connections that share each message; several numbers give one row each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
         value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: Vec<u32>,
@@ -37,7 +37,8 @@ pub(crate) struct Options {
 const TRANSPORT: Transport = Transport::ETHERNET;
 const DEFAULT: Sizes = Sizes { begin: 64 << 20, end: 64 << 20, factor: 2 };
 const MOST_ROUNDS: u32 = 1000;
-/// The part of a plain socket's bandwidth that one connection should reach, with messages of at least 64 MiB.
+/// The size from which messages count as large; and the part of a plain socket's bandwidth that one connection should reach
+/// with them.
 const LARGE: u64 = 64 << 20;
 const GOAL: f64 = 0.9;
 const GOAL_OF_GPUS: f64 = 0.8;
@@ -73,14 +74,14 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
 struct Bench<'a> {
     options: &'a Options,
     ranks: &'a Ranks,
-    /// Between what.
+    /// The kinds of memory between which data is put.
     what: &'static str,
-    /// Of one connection, as a part of the plain socket's bandwidth.
+    /// The goal of one connection, as a part of the plain socket's bandwidth.
     goal: Option<f64>,
 }
 
 impl Bench<'_> {
-    /// `puts`: for each number of connections.
+    /// Measures all contenders. `puts` has one entry for each number of connections.
     fn run(&self, sizes: Sizes, puts: &[Puts<'_>], devices: &[UsedDevice]) -> Result<Option<Report>> {
         let plain = PlainSocket::new(self.ranks, sizes.iter().max().unwrap_or(0))?;
         let mut contenders =

@@ -14,13 +14,13 @@ use crate::{
     ranks::Ranks,
 };
 
-/// As much is written by one call.
+/// The bytes that are written by one call.
 const WRITE: usize = 1 << 20;
-/// How long nothing may move.
+/// The longest time in which no byte moves.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// One TCP connection from rank 0 to rank 1, over loopback unless the ranks were started by hand, with the system's own
-/// buffer sizes. The receiver reads into place, and answers with a byte when it has everything.
+/// buffer sizes. The receiver reads into the destination itself, and answers with a byte when it has everything.
 pub(super) struct PlainSocket {
     stream: TcpStream,
     sends: bool,
@@ -28,11 +28,11 @@ pub(super) struct PlainSocket {
 }
 
 impl PlainSocket {
-    /// For messages of up to `largest` bytes.
+    /// Connects the ranks for messages of up to `largest` bytes.
     pub(super) fn new(ranks: &Ranks, largest: u64) -> Result<Self> {
         let sends = ranks.rank == 0;
         let stream = if sends { accept(ranks)? } else { connect(ranks)? };
-        // A small message waits for no other.
+        // A small message does not wait for another.
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
@@ -44,7 +44,7 @@ impl PlainSocket {
 fn accept(ranks: &Ranks) -> Result<TcpStream> {
     let listener = TcpListener::bind((ranks.host_of_rank_0()?, 0))?;
     ranks.swap(&listener.local_addr()?.port())?;
-    // By now the peer has connected, so one of those that wait is it.
+    // The peer has connected by now, so it is among the connections that can be accepted.
     let peer = ranks.swap(&0_u16)?;
     loop {
         let (stream, from) = listener.accept()?;

@@ -1,9 +1,9 @@
-//! The rows that every release holds: what the library has reached between two GPUs of one node.
+//! The rows that every release compares: the library's speed between two GPUs of one node.
 
 use super::commands::Command;
 use crate::report::{Row, SizeOf};
 
-/// What is run, and which of its rows are held.
+/// A command, and a function that says which of its rows are compared.
 struct Held(&'static str, fn(&Row) -> bool);
 
 const HELD: [Held; 14] = [
@@ -19,7 +19,7 @@ const HELD: [Held; 14] = [
     Held("port-pingpong", all),
     Held("port-pingpong --transport ethernet", all),
     Held("port-packet-pingpong", all),
-    // One thread cannot keep the FIFO busy, and many that wait for it wait for each other.
+    // One thread cannot keep the FIFO busy, and many threads that wait for it wait for each other.
     Held("fifo", |row| row.size_of == SizeOf::Threads && (row.size == 1) == (row.variant == "push and sync")),
     Held("ethernet-bw", all),
 ];

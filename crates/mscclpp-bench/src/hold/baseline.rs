@@ -12,15 +12,15 @@ use crate::{Result, call, report::Report};
 
 pub(super) struct Baseline {
     path: PathBuf,
-    /// Several of one command are its turns.
+    /// The reports. Several of one command are its turns.
     reports: Vec<Report>,
 }
 
 impl Baseline {
-    /// Reads what `hold --write` or a workload's `--json` has written.
+    /// Reads a file that `hold --write` or a workload's `--json` has written.
     ///
     /// # Errors
-    /// If it is no such file, or has nothing that could be measured again.
+    /// If the file is not one of these, or has nothing that could be measured again.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("reading {}: {error}", path.display()))?;
@@ -28,7 +28,7 @@ impl Baseline {
         Ok(Self { path: path.to_owned(), reports })
     }
 
-    /// What was run, in the order of the file, with its figures.
+    /// The commands that were run, in the order of the file, with their figures.
     ///
     /// # Errors
     /// A command that is not recorded, or that this program does not have; results that were wrong.

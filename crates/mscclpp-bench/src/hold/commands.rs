@@ -1,4 +1,4 @@
-//! A workload with its options, and what it gave: before, and now.
+//! A workload with its options, and its results, earlier and now.
 
 use std::time::Instant;
 
@@ -12,30 +12,30 @@ use crate::{
     report::{Report, Row},
 };
 
-/// One way to call this program, whose rows are compared.
+/// A call of this program whose rows are compared.
 pub(super) struct Command {
     arguments: Vec<String>,
-    /// Which of its rows are held.
+    /// The rows that are compared.
     rows: Rows,
     old: Vec<Report>,
     new: Vec<Report>,
-    /// Why it was not measured to the end.
+    /// The reason why the command could not be measured.
     trouble: Option<String>,
 }
 
 enum Rows {
-    /// Those of the first report of which this says so.
+    /// The rows of the first report for which the function returns true.
     Those(fn(&Row) -> bool),
-    /// These, by their keys.
+    /// The rows with these keys.
     Known(Vec<(Key, Row)>),
 }
 
-/// A row that is held.
+/// A row that is compared.
 pub(super) struct HeldRow<'a> {
     pub(super) row: &'a Row,
-    /// None if it was not measured.
+    /// The row's turns; none if it was not measured.
     pub(super) turns: Option<Turns>,
-    /// Whether all its results were right.
+    /// Whether all results of the row were right.
     pub(super) is_right: bool,
 }
 
@@ -44,7 +44,7 @@ impl Command {
         Self { arguments, rows: Rows::Those(rows), old: Vec::new(), new: Vec::new(), trouble: None }
     }
 
-    /// Of all the rows in `report`.
+    /// A command of which all rows in `report` are compared.
     pub(super) fn of_old(report: Report) -> Self {
         let mut command = Self::of_all(report.arguments.clone(), |_| true);
         command.know(&report);
@@ -56,7 +56,7 @@ impl Command {
         self.arguments == arguments
     }
 
-    /// As somebody would call it.
+    /// The command as it is written on the command line.
     pub(super) fn line(&self) -> String {
         self.arguments.join(" ")
     }
@@ -65,12 +65,12 @@ impl Command {
         self.old.push(report);
     }
 
-    /// Keeps which rows there are; the figures are to come from a program.
+    /// Drops the earlier figures, which another program is to give, and keeps the rows.
     pub(super) fn forget_figures(&mut self) {
         self.old.clear();
     }
 
-    /// What this program gave, without rows that are not held.
+    /// The reports of this program, without rows that are not compared.
     pub(super) fn measured(&self) -> Vec<Report> {
         let is_known = |key: &Key| self.known().iter().any(|(known, _)| known == key);
         let of = |report: &Report| {
@@ -80,8 +80,8 @@ impl Command {
         self.new.iter().map(of).collect()
     }
 
-    /// One turn, which says what it does. `other` is the program of before; who of both begins changes from turn to turn.
-    /// What goes wrong is kept: other commands can still be measured.
+    /// Measures one turn, and prints what it does. `other` is the earlier program; the two begin in alternation. An error is
+    /// kept in the command, so that other commands can still be measured.
     pub(super) fn measure(&mut self, this: &Program, other: Option<&Program>, turn: u32) {
         let begin = Instant::now();
         let result = match turn % 2 {
@@ -128,10 +128,10 @@ impl Command {
         }
     }
 
-    /// The rows that are held, with the turns until now.
+    /// The compared rows, with their turns so far.
     pub(super) fn rows(&self) -> impl Iterator<Item = HeldRow<'_>> {
         self.known().iter().map(|(key, row)| {
-            // Of each report that has the row; none if it was wrong there.
+            // The figures of each report that has the row; none for a report in which it was wrong.
             let of = |reports: &[Report]| -> Vec<Option<f64>> {
                 let found = |report: &Report| {
                     keys(&report.rows).into_iter().find(|(other, _)| other == key).map(|(_, row)| figure(row))
@@ -149,13 +149,13 @@ impl Command {
         self.trouble.as_deref()
     }
 
-    /// Whether some row looks slower, so that it is to be measured again.
+    /// Whether a row looks slower, so that the command must be measured again.
     pub(super) fn is_doubtful(&self, tolerance: f64) -> bool {
         let mut changes = self.rows().filter_map(|row| row.turns?.change());
         self.trouble.is_none() && changes.any(|change| change > tolerance)
     }
 
-    /// Figures of other devices say nothing.
+    /// Fails if the earlier figures are from other devices, because such figures cannot be compared.
     ///
     /// # Errors
     /// If platforms or devices differ and that is not `allowed`.
@@ -165,7 +165,7 @@ impl Command {
             return Ok(());
         }
         Err(format!(
-            "{} was measured on {}, and here are {}: figures of other devices say nothing. Write a baseline here \
+            "{} was measured on {}, and here are {}: figures of different devices cannot be compared. Write a baseline here \
              (--write), compare with another build (--against), or insist (--other-hardware)",
             self.line(),
             old.described(),
@@ -174,7 +174,7 @@ impl Command {
         .into())
     }
 
-    /// Where the figures of before come from, and those of now, if both are there.
+    /// The machines of the earlier and of the new figures, if there are both.
     pub(super) fn machines(&self) -> Option<(&Machine, &Machine)> {
         Some((&self.old.first()?.machine, &self.new.first()?.machine))
     }

@@ -1,20 +1,20 @@
-//! What of a row is compared.
+//! The part of a row that is compared.
 
 use crate::report::{Row, SizeOf, Times};
 
-/// By which a row is found again.
+/// The properties by which a row is found again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     workload: String,
-    /// Not where the library chose it: another choice is no other row.
+    /// The row's variant; none if the library chose it, because another choice does not make another row.
     variant: Option<String>,
     size: u64,
     size_of: SizeOf,
-    /// The how manieth with all of that, from 0.
+    /// The number of the row among those with equal properties, from 0.
     nth: usize,
 }
 
-/// Those of `rows`, each with its row.
+/// The keys of `rows`, each with its row.
 pub(super) fn keys(rows: &[Row]) -> Vec<(Key, &Row)> {
     let mut keys: Vec<(Key, &Row)> = Vec::new();
     for row in rows {
@@ -29,17 +29,17 @@ pub(super) fn keys(rows: &[Row]) -> Vec<(Key, &Row)> {
     keys
 }
 
-/// Workloads whose rows stand beside something else that does the same in the same run. What is held is how long the
-/// library takes in comparison.
+/// Workloads that measure something else for comparison in the same run. The compared figure of their rows is the ratio of
+/// the library's time to the other's.
 const BESIDE_ANOTHER: [&str; 3] = ["ethernet-bw", "ib-bw", "ib-lat"];
 
-/// Whether a row is of this library, and not of what it is compared with.
+/// Whether a row measures this library, and not something to compare it with.
 pub(super) fn is_held(row: &Row) -> bool {
     let is_other = BESIDE_ANOTHER.contains(&row.workload.as_str()) && row.baseline.is_none();
     !is_other && !row.variant.starts_with("bare")
 }
 
-/// What is compared: less is better. None for results that were wrong.
+/// The compared figure of a row, of which less is better. None for results that were wrong.
 pub(super) fn figure(row: &Row) -> Option<f64> {
     let median = row.times?.median;
     match row.baseline.filter(|_| BESIDE_ANOTHER.contains(&row.workload.as_str())) {
@@ -52,28 +52,29 @@ pub(super) fn unit(row: &Row) -> &'static str {
     if BESIDE_ANOTHER.contains(&row.workload.as_str()) { "ratio" } else { row.unit.symbol() }
 }
 
-/// The turns of a row, of before and of now.
+/// The earlier and the new turns of a row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turns {
     pub(super) old: Option<Times>,
     pub(super) new: Times,
-    /// Of now.
+    /// The number of new turns.
     pub(super) count: usize,
 }
 
 impl Turns {
-    /// None if there are none of now.
+    /// Summarises turns. None if there are no new ones.
     pub(super) fn of(old: Vec<f64>, new: Vec<f64>) -> Option<Self> {
         let count = new.len();
         Some(Self { old: Times::of(old), new: Times::of(new)?, count })
     }
 
-    /// How many percent more time it takes now; below 0 it is faster. None if there is nothing of before.
+    /// The change of the time in percent; below 0 it became faster. None if there are no earlier turns.
     pub(super) fn change(self) -> Option<f64> {
         Some(100.0 * (self.new.median / self.old?.median - 1.0))
     }
 
-    /// How far the turns are from their middle, in percent: of before or of now, whichever differ more. 0 for single turns.
+    /// Half the range of the turns in percent of their median, for the earlier or the new ones, whichever is larger. 0 for
+    /// single turns.
     pub(super) fn noise(self) -> f64 {
         let of = |turns: Times| 50.0 * (turns.max - turns.min) / turns.median;
         self.old.map_or(0.0, of).max(of(self.new))

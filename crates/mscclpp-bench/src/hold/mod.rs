@@ -1,8 +1,8 @@
-//! `hold`: measures rows again that were measured before, and names those that have become slower.
+//! `hold`: repeats earlier measurements, and names the rows that have become slower.
 //!
-//! Each command of the baseline is run once. Those with a row that looks slower are run again, in turns with the others, and
-//! with the other program if there is one; a row counts as fallen by the median of all its turns. How far turns differ is
-//! the noise: what is less than that says nothing, and is told without being counted.
+//! Each command of the baseline is run once. Commands with a row that looks slower are run again, in turns with the others,
+//! and with the other program if there is one; the median of all its turns decides whether a row has become slower. The
+//! spread of the turns is the noise: a smaller change is reported, but does not count.
 
 mod always;
 mod baseline;
@@ -29,21 +29,21 @@ pub(crate) struct Options {
     /// written by --write, or by --json of a workload.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["against", "write"])]
     baseline: Option<PathBuf>,
-    /// Run PROGRAM, another build of this one, in turns with this one, and compare with what it measures now instead of
-    /// figures of the past. Without --baseline, of the rows that every release holds.
+    /// Run PROGRAM, another build of this program, in turns with this one, and compare with its new figures instead of those in
+    /// a file. Without --baseline, measure the rows that every release compares.
     #[arg(long, value_name = "PROGRAM")]
     against: Option<PathBuf>,
-    /// Write what this program has measured to FILE, as a baseline. With neither --baseline nor --against, these are three
-    /// turns of the rows that every release holds.
+    /// Write this program's figures to FILE, as a baseline. With neither --baseline nor --against, measure three turns of the
+    /// rows that every release compares.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// A row has fallen if it takes so many percent more time than before.
+    /// The percentage by which a row's time may grow; above it, the row has become slower.
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = parse_percent)]
     tolerance: f64,
-    /// How often a row is measured that looks slower, the first time included.
+    /// The number of times that a row which looks slower is measured, including the first.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
     turns: u32,
-    /// No further turn begins after so many seconds. A row that looks slower and could not be repeated counts as fallen.
+    /// The seconds after which no further turn begins. A row that looks slower and could not be repeated counts as slower.
     #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u32).range(1..=86400))]
     limit: u32,
     /// Compare although the baseline was measured on other devices.
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     other_hardware: bool,
 }
 
-/// Turns of a baseline that is written.
+/// The number of turns in a baseline that is written.
 const TURNS_OF_A_BASELINE: u32 = 3;
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {

@@ -11,9 +11,9 @@ use std::{
 
 use crate::{Result, report::Report};
 
-/// A workload takes seconds, on busy simulated devices minutes; one that hangs is ended.
+/// The longest time for a workload: it takes seconds, or minutes on busy simulated devices; one that hangs is ended.
 const LIMIT: Duration = Duration::from_secs(240);
-/// How long its last output may take to come.
+/// The longest time until the last output of an ended process arrives.
 const GRACE: Duration = Duration::from_secs(5);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
@@ -26,10 +26,10 @@ impl Program {
         Self { path }
     }
 
-    /// Runs a workload. Its results may be wrong, which its rows then say.
+    /// Runs a workload. Its results may be wrong; its rows then show that.
     ///
     /// # Errors
-    /// If there are no results: it cannot be started, does not end in time, or says an error.
+    /// If there are no results: the program cannot be started, does not end in time, or prints an error.
     pub(super) fn measure(&self, arguments: &[String]) -> Result<Report> {
         let said = |what: &str| format!("{} {}: {what}", self.path.display(), arguments.join(" "));
         let mut command = Command::new(&self.path);
@@ -38,7 +38,7 @@ impl Program {
         let mut child = child.map_err(|error| said(&error.to_string()))?;
         let (json, errors) = (all_of(child.stdout.take()), all_of(child.stderr.take()));
         let Some(status) = ended(&mut child, LIMIT)? else {
-            // The other rank ends when it sees that this one has gone.
+            // The other rank ends when it notices that this one has ended.
             child.kill()?;
             child.wait()?;
             return Err(said(&format!("it did not end within {} s", LIMIT.as_secs())).into());
@@ -52,22 +52,22 @@ impl Program {
     }
 }
 
-/// What comes out of a pipe, as one text.
+/// Reads everything that comes out of a pipe, as one text.
 fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
-    // Not waited for: a process that was left behind may keep the pipe open.
+    // The thread is not joined: a process that was left behind may keep the pipe open.
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
         if read.is_ok() {
-            // Nobody may listen any more.
+            // This fails if nobody waits for the text any more.
             let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
         }
     });
     receiver
 }
 
-/// How the process ended, if it does within `limit`.
+/// The exit status of the process, if it ends within `limit`.
 fn ended(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     loop {

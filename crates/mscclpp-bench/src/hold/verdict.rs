@@ -1,4 +1,4 @@
-//! What became of each row, as a table, and those that fell in words.
+//! The verdict on each row, as a table, and a sentence for each row that has become slower.
 
 use std::fmt;
 
@@ -10,19 +10,19 @@ use super::{
 };
 use crate::table::time;
 
-/// Of a row.
+/// The verdict on a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Holds,
     Faster,
-    /// It looks slower by less than its own turns differ.
+    /// The row looks slower by less than its noise.
     WithinNoise,
     Fell,
-    /// It looks slower, and there was no time to look again.
+    /// The row looks slower, and there was no time to repeat it.
     NotRepeated,
     Missing,
     Wrong,
-    /// Nothing to compare with.
+    /// There was nothing to compare the row with.
     Measured,
 }
 
@@ -66,17 +66,17 @@ impl Verdict {
     }
 }
 
-/// A row and what became of it.
+/// A row and its verdict.
 struct Judged<'a> {
     name: String,
     row: HeldRow<'a>,
     verdict: Verdict,
 }
 
-/// Of all rows.
+/// The verdicts on all rows.
 pub(super) struct Verdicts<'a> {
     rows: Vec<Judged<'a>>,
-    /// Commands that were not measured to their end, and why.
+    /// The reasons why commands could not be measured.
     troubles: Vec<&'a str>,
     notes: Vec<String>,
     tolerance: f64,
@@ -84,7 +84,7 @@ pub(super) struct Verdicts<'a> {
 }
 
 impl<'a> Verdicts<'a> {
-    /// Of what was measured; `compares` with something of before.
+    /// Judges the rows of all commands. `compares`: whether there are earlier figures.
     pub(super) fn of(commands: &'a [Command], tolerance: f64, compares: bool) -> Self {
         let all: Vec<_> =
             commands.iter().flat_map(|command| command.rows().map(move |row| (command, row))).collect();
@@ -106,7 +106,7 @@ impl<'a> Verdicts<'a> {
     }
 }
 
-/// Where the figures come from, and what to know about that.
+/// Notes on the origin of the figures.
 fn notes(commands: &[Command]) -> Vec<String> {
     let Some((old, new)) = commands.iter().find_map(Command::machines) else { return Vec::new() };
     let mut notes = vec![
@@ -168,7 +168,7 @@ impl fmt::Display for Verdicts<'_> {
 }
 
 impl Judged<'_> {
-    /// What happened to a row that does not hold.
+    /// A sentence about a row that has become slower, is missing or is wrong.
     fn in_words(&self) -> String {
         let Self { name, row, verdict } = self;
         match (verdict, row.turns) {

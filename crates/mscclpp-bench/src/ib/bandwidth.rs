@@ -26,9 +26,10 @@ pub(crate) struct Options {
 
 const DEFAULT: Sizes = Sizes { begin: 64 << 10, end: 64 << 10, factor: 2 };
 const MOST_ROUNDS: u32 = 5000;
-/// The most that one work request moves.
+/// The most bytes that one work request moves.
 const LARGEST: u64 = 1 << 30;
-/// The part of the bare verbs' bandwidth that the library should reach, with messages of at least 64 KiB.
+/// The size from which messages count as large; and the part of the bare verbs' bandwidth that the library should reach with
+/// them.
 const LARGE: u64 = 64 << 10;
 const GOAL: f64 = 0.95;
 

@@ -20,7 +20,7 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How signals travel [default: each way in turn]
+    /// The form in which signals travel [default: each form in turn]
     #[arg(long, value_enum)]
     mode: Option<Mode>,
     #[command(flatten)]
@@ -29,20 +29,20 @@ pub(crate) struct Options {
     choice: Choice,
 }
 
-/// The ways, as MSCCLPP_IBV_MODE names them.
+/// The forms of signals, as `MSCCLPP_IBV_MODE` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Mode {
-    /// As RDMA atomics after the data.
+    /// RDMA atomics after the data.
     Host,
-    /// As immediate data that comes with the data.
+    /// Immediate data that comes with the data.
     HostNoAtomic,
 }
 
 const ROUNDS: u32 = 1000;
-/// How much longer than with bare verbs a round trip may take.
+/// The most time that a round trip may take, as a multiple of that with bare verbs.
 const GOAL: f64 = 1.15;
 
-/// A ping-pong with its row.
+/// One way to play the ping-pong, and its results.
 struct Contender {
     variant: String,
     ping_pong: Box<dyn PingPong>,
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         }
         rows.extend([bare_row, row(ours, rounds, baseline)]);
     }
-    // Nobody takes away memory or a connection that the other still uses.
+    // No rank frees memory or closes a connection that the other still uses.
     on.ranks.meet()?;
     Ok(joining.reports().then(|| Report::new(on.machine(), rows, notes)))
 }
@@ -106,10 +106,10 @@ impl Contender {
         Self { variant, ping_pong: Box::new(ping_pong), us: Vec::new(), ok: true }
     }
 
-    /// So many round trips. `spoil` makes rank 1 see what did not come.
+    /// Plays `rounds` round trips. `spoil` makes rank 1 expect wrong values.
     fn once(&mut self, ranks: &Ranks, rounds: u32, counts: bool, spoil: bool) -> Result<()> {
         let starts = ranks.rank == 0;
-        // What rank 0 sends first; each message is one more than the last.
+        // The first value that rank 0 sends; each message is one more than the last.
         let seed = ranks.seed_of_rank_0()?;
         let wrong = u64::from(spoil && !starts);
         let mut ok = true;

@@ -19,10 +19,10 @@ use crate::{
     ranks::{Joining, Ranks},
 };
 
-/// Of which each rank takes one, if nobody says which.
+/// The adapters from which each rank takes one if the user names none.
 const TRANSPORTS: [Transport; 2] = [Transport::IB0, Transport::IB1];
 
-/// Which adapters the ranks use.
+/// The choice of the ranks' adapters.
 #[derive(Args)]
 pub(crate) struct Choice {
     /// The adapters of the two ranks, IB0 to IB7 [default: IB0 and IB1, or twice the only one; IB0 if the ranks are
@@ -37,7 +37,7 @@ struct OnAdapter {
     transport: Transport,
     /// The same adapter, opened once more for bare verbs.
     bare: BareDevice,
-    /// Transport and name of both ranks' adapters.
+    /// The transports and names of both ranks' adapters.
     names: String,
 }
 
@@ -66,12 +66,12 @@ impl OnAdapter {
         Ok(Self { transport, bare, names, ranks })
     }
 
-    /// An end of a connection with the library's defaults, on the host.
+    /// The configuration of a node endpoint with the library's defaults.
     fn endpoint(&self) -> EndpointConfig {
         EndpointConfig::new(self.transport, Device::CPU)
     }
 
-    /// How many requests the library has under way at most, with its defaults.
+    /// The most requests that the library has under way, with its defaults.
     fn depth(&self) -> u32 {
         let ib = self.endpoint().ib;
         ib.max_send_wr.min(ib.max_cq_size).min(self.bare.depth())

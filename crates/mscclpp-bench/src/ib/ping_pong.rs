@@ -1,5 +1,5 @@
 //! 8 bytes followed by a signal: by the library, and by bare verbs, which post the same work requests and wait for the same
-//! things.
+//! completions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,21 +16,21 @@ use crate::{
     waiting::wait_for,
 };
 
-/// A message to the other rank, and one from it.
+/// One way to exchange messages with the other rank.
 pub(super) trait PingPong {
     fn send(&mut self, value: u64) -> Result<()>;
 
-    /// Waits for the signal of the next message, and gives what came with it.
+    /// Waits for the signal of the next message, and returns its value.
     fn receive(&mut self) -> Result<u64>;
 }
 
-/// What both adapters reach of a side, on a line of its own.
+/// The memory of a side that both adapters access, on a cache line of its own.
 #[repr(C, align(128))]
 #[derive(Default)]
 pub(super) struct Words {
     pub(super) sent: AtomicU64,
     pub(super) arrived: AtomicU64,
-    /// Of bare verbs alone: the count of signals, and what an atomic at the peer found.
+    /// Used by bare verbs alone: the count of signals, and the former value that an atomic found at the peer.
     pub(super) token: AtomicU64,
     pub(super) old: AtomicU64,
 }
@@ -42,7 +42,7 @@ impl Words {
     pub(super) const TOKEN: u64 = std::mem::offset_of!(Self, token) as u64;
     pub(super) const OLD: u64 = std::mem::offset_of!(Self, old) as u64;
 
-    /// They stay to the end of the process, so that also after an error adapters write to nothing else.
+    /// Allocates words that are never freed, so that adapters write to no other memory even after an error.
     pub(super) fn new() -> &'static Self {
         Box::leak(Box::default())
     }
@@ -52,7 +52,7 @@ impl Words {
     }
 }
 
-/// Hands what was given to a queue to its transport, all of it.
+/// Submits all operations of a queue to its transport.
 pub(super) fn hand_over(queue: &mut SendQueue) -> Result<()> {
     if queue.submit()? == 0 {
         return Ok(());
@@ -63,17 +63,17 @@ pub(super) fn hand_over(queue: &mut SendQueue) -> Result<()> {
     })
 }
 
-/// So many polls a wait has at most: with the pauses between them, these are 50 s at least.
+/// The most polls of a wait. With the pauses between them, they take at least 50 seconds.
 const POLLS: i64 = 1_000_000;
 
-/// A put with a signal, given to a queue as a proxy does, and a wait for the token as host code does.
+/// The library's way: a put with a signal, given to a queue like a proxy does, and a wait for the token like host code does.
 pub(super) struct Signals {
     queue: SendQueue,
     route: RouteId,
     signaller: SignallerId,
     semaphore: HostToHostSemaphore,
     words: &'static Words,
-    // Reachable as long as this is kept.
+    // The peer can reach the words as long as this is kept.
     _mine: RegisteredMemory,
 }
 
@@ -84,7 +84,7 @@ impl Signals {
         endpoint.ib = endpoint.ib.mode(mode);
         let connection = on.ranks.connect(endpoint)?;
         let words = Words::new();
-        // SAFETY: memory that stays, and is atomics.
+        // SAFETY: the words are atomics and are never freed.
         let mine =
             unsafe { comm.register_memory(DevicePtr::from_ptr(words.start()), Words::LEN, on.transport)? };
         let peers = on.ranks.share(&mine)?;
@@ -99,7 +99,7 @@ impl Signals {
 
 impl PingPong for Signals {
     fn send(&mut self, value: u64) -> Result<()> {
-        // The adapter has read the last one: the peer has answered it.
+        // The adapter has read the last value, because the peer has answered it.
         self.words.sent.store(value, Ordering::Relaxed);
         self.queue.write(self.route, Words::ARRIVED, Words::SENT, 8)?;
         self.queue.signal(self.signaller)?;
@@ -108,15 +108,15 @@ impl PingPong for Signals {
 
     fn receive(&mut self) -> Result<u64> {
         self.semaphore.wait(POLLS)?;
-        // Relaxed: the wait has acquired it.
+        // Relaxed is enough: the wait has acquired the value.
         Ok(self.words.arrived.load(Ordering::Relaxed))
     }
 }
 
-/// As many receives as the library has posted, with its defaults.
+/// The number of receives that the library posts with its defaults.
 const RECEIVES: u32 = 16;
 
-/// A write, and behind it an atomic that counts the signal in the peer's memory, or a number with the write itself.
+/// The bare verbs' way: a write, followed by an atomic that counts signals in the peer's memory, or with an immediate number.
 pub(super) struct BareSignals {
     qp: QueuePair,
     words: &'static Words,
@@ -129,7 +129,7 @@ pub(super) struct BareSignals {
 impl BareSignals {
     pub(super) fn new(on: &OnAdapter, by_atomics: bool) -> Result<Self> {
         let words = Words::new();
-        // SAFETY: memory that stays, and is atomics.
+        // SAFETY: the words are atomics and are never freed.
         let registered = unsafe { Registered::new(&on.bare, words.start(), Words::LEN, false)? };
         let depth = on.depth();
         let receives = if by_atomics { 0 } else { RECEIVES };
@@ -140,7 +140,7 @@ impl BareSignals {
 
 impl PingPong for BareSignals {
     fn send(&mut self, value: u64) -> Result<()> {
-        // The adapter has read the last one: the peer has answered it.
+        // The adapter has read the last value, because the peer has answered it.
         self.words.sent.store(value, Ordering::Relaxed);
         self.sent = self.sent.wrapping_add(1);
         if self.qp.under_way() * 2 >= self.depth {
@@ -161,7 +161,7 @@ impl PingPong for BareSignals {
         let due = self.received;
         if self.by_atomics {
             let token = &self.words.token;
-            // Acquire: what was written before the atomic is then visible.
+            // Acquire makes the data visible that was written before the atomic.
             wait_for("a signal", || Ok((token.load(Ordering::Acquire) >= due.into()).then_some(())))?;
         } else {
             let number = wait_for("a number", || self.qp.take_immediate())?;

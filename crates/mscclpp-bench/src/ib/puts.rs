@@ -1,4 +1,4 @@
-//! Puts from rank 0's memory to rank 1's: by bare verbs, and by a queue of one's own, as a proxy has it.
+//! Puts from rank 0's memory to rank 1's: by bare verbs, and by a send queue like that of a proxy.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ use crate::{
     waiting::wait_for,
 };
 
-/// Each message is one work request.
+/// Puts by bare verbs, with one work request for each message.
 pub(super) struct BarePuts {
     qp: RefCell<QueuePair>,
     sends: bool,
@@ -23,11 +23,11 @@ pub(super) struct BarePuts {
 }
 
 impl BarePuts {
-    /// Of up to `largest` bytes.
+    /// Connects the ranks for messages of up to `largest` bytes.
     pub(super) fn new(on: &OnAdapter, largest: u64) -> Result<Self> {
         let memory = HostMemory::new(largest + 2 * GUARD);
         let bytes = memory.bytes();
-        // SAFETY: it stays, and is atomics.
+        // SAFETY: the memory consists of atomics and is never freed.
         let registered =
             unsafe { Registered::new(&on.bare, bytes.as_ptr().cast(), bytes.len() as u64, true)? };
         let depth = on.depth();
@@ -67,21 +67,21 @@ impl Transfer for BarePuts {
     }
 }
 
-/// So many puts are handed to the queue's transport together.
+/// The number of puts that are submitted to the queue's transport together.
 const TOGETHER: u32 = 16;
 
-/// From rank 0 to rank 1.
+/// Puts by a queue of the library, from rank 0 to rank 1.
 pub(super) struct QueuePuts {
     sends: bool,
     queue: RefCell<SendQueue>,
     route: RouteId,
     memory: HostMemory,
-    // Reachable as long as this is kept.
+    // The peer can reach the memory as long as this is kept.
     _mine: RegisteredMemory,
 }
 
 impl QueuePuts {
-    /// Of up to `largest` bytes.
+    /// Connects the ranks for messages of up to `largest` bytes.
     pub(super) fn new(on: &OnAdapter, largest: u64) -> Result<Self> {
         let memory = HostMemory::new(largest + 2 * GUARD);
         let mine = memory.register(&on.ranks, on.transport)?;

@@ -1,16 +1,16 @@
-//! What the kernels of `memory_bench.cu` are called and get.
+//! The names and parameters of the kernels in `memory_bench.cu`.
 
 use mscclpp::{gpu::KernelParam, prelude::*};
 
 use super::{Barriers, Move, Packets, Shape};
 
-/// A launch is one round; laid out as in the kernels' source.
+/// The parameters of a launch, which is one round, in the layout of the kernels' source.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(super) struct Round {
     pub(super) bytes: u64,
     pub(super) incoming: u64,
-    /// [`state::SIZE`] bytes of device memory, zeroed.
+    /// The address of [`state::SIZE`] bytes of device memory, zero at first.
     pub(super) state: DevicePtr,
     pub(super) failed: DevicePtr,
     pub(super) workers: u32,
@@ -31,10 +31,10 @@ impl OwnChannels {
     pub(super) const MOST: usize = 64;
 }
 
-/// Bytes of shared memory of a block that moves by bulk copies: a `BulkStage<>` of the headers.
+/// The bytes of shared memory of a block that moves by bulk copies: a `BulkStage<>` of the headers.
 pub(super) const BULK_STAGE: u32 = (6 * 16384 + 6 * 8_u32).next_multiple_of(128);
 
-/// What stays from launch to launch: two barriers, each on a line of its own, and a flag for each block.
+/// The state that is kept from launch to launch: two barriers, each on a cache line of its own, and a flag for each block.
 pub(super) mod state {
     pub(crate) const SIZE: u64 = 256 + 4 * MAX_BLOCKS as u64;
     pub(crate) const MAX_BLOCKS: u32 = 1024;

@@ -1,8 +1,9 @@
-//! What is known of the speed of memory rows on two H200 of one node, in microseconds a round.
+//! The known times of memory rows between two GPUs of one node, in microseconds for a round. `docs/performance.md` names the
+//! GPUs.
 
 use super::{Move, Packets, Shape};
 
-/// With 32 blocks of 1024 threads.
+/// The known time of a row with 32 blocks of 1024 threads.
 struct Known {
     what: Move,
     bytes: u64,
@@ -15,7 +16,7 @@ const MIB: u64 = 1 << 20;
 const LL16: Move = Move::PutPackets(Packets::Ll16);
 const LL128: Move = Move::PutPackets(Packets::Ll128);
 
-/// By bulk copies, with 8 blocks of one warp.
+/// The size and the goal of a put by bulk copies, with 8 blocks of one warp.
 const BULK: (u64, f64) = (128 * MIB, at(128 * MIB, 345.0));
 
 const KNOWN: [Known; 10] = [
@@ -31,13 +32,13 @@ const KNOWN: [Known; 10] = [
     Known { what: LL128, bytes: 128 * MIB, baseline: None, goal: at(128 * MIB, 300.0) },
 ];
 
-/// The time for so many bytes at so many GB/s.
+/// The microseconds for `bytes` bytes at a given speed.
 const fn at(bytes: u64, gigabytes_a_second: f64) -> f64 {
     bytes as f64 / gigabytes_a_second / 1e3
 }
 
-/// The baseline and the goal. The baselines are of 32 blocks of 1024 threads; with another shape there are none, and the
-/// goal of the largest put is that for as many blocks as it likes.
+/// The baseline and the goal. The baselines are of 32 blocks of 1024 threads; another shape has none, and the goal of the
+/// largest put with more blocks is that for any number of blocks.
 pub(super) fn known(what: Move, bytes: u64, shape: Shape) -> crate::report::Known {
     let Shape { blocks, threads, is_bulk, .. } = shape;
     let known = KNOWN.iter().find(|known| known.what == what && known.bytes == bytes);

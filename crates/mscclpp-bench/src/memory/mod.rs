@@ -1,5 +1,5 @@
 //! `memory-put`, `memory-get` and `memory-put-packets`: both devices move the same number of bytes at once. A launch is
-//! one round; see `memory_bench.cu`.
+//! one round, which `memory_bench.cu` describes.
 
 mod kernel;
 mod known;
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     /// half with more than 64 blocks, because there are 64 channels].
     #[arg(long, value_enum, value_delimiter = ',')]
     barriers: Vec<Barriers>,
-    /// For how many bytes one more block gets work; with full barriers all blocks have work [default: 16 for each
+    /// The number of bytes for which one more block gets work; with full barriers all blocks have work [default: 16 for each
     /// thread of a block; for packets 2].
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse_bytes)]
     share: Option<u64>,
@@ -65,13 +65,13 @@ pub(crate) struct CopyOptions {
 
 #[derive(Args)]
 pub(crate) struct PacketOptions {
-    /// The kinds of packets, one row each [default: ll16, and ll128 if the link carries whole lines].
+    /// The kinds of packets, one row each [default: ll16, and ll128 if the interconnect writes whole lines].
     #[arg(long, value_enum, value_delimiter = ',')]
     packets: Vec<Packets>,
     /// Which blocks put and which unpack, one row each [default: together, and split from 4 MiB on].
     #[arg(long, value_enum, value_delimiter = ',')]
     roles: Vec<Roles>,
-    /// With split roles, how many blocks put [default: half of those with work for LL128, otherwise five of eight].
+    /// With split roles, the number of blocks that put [default: half of those with work for LL128, otherwise five of eight].
     #[arg(long, value_name = "BLOCKS")]
     putters: Option<u32>,
     #[command(flatten)]
@@ -95,7 +95,7 @@ enum Packets {
     Ll128,
 }
 
-/// What a round does.
+/// The kind of transfer in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Move {
     Put,
@@ -119,7 +119,7 @@ impl Move {
         }
     }
 
-    /// How much memory the packets of a message take.
+    /// The bytes of memory that the packets of a message take.
     fn packets(self, bytes: u64) -> u64 {
         match self {
             Self::Put | Self::Get => 0,
@@ -129,7 +129,7 @@ impl Move {
         }
     }
 
-    /// `putters` blocks put, if so many were asked for.
+    /// The name of the variant. `putters` is the number of blocks that put, if the user chose it.
     fn variant(self, barriers: Barriers, roles: Roles, putters: Option<u32>, shape: Shape) -> String {
         let blocks = format!("{} {}x{}", name_of(&barriers), shape.blocks, shape.threads);
         match self {
@@ -161,8 +161,8 @@ pub(crate) fn put_packets(options: &PacketOptions, joining: &Joining) -> Result<
     run(&moves, false, asked, (&options.roles, options.putters), &options.options, joining)
 }
 
-/// With `bulk`, there are rows of bulk copies too. A kind of packets that the link does not carry is an error if it was `asked` for. Without `roles` they are those that
-/// suit the size; where they are split, `putters` blocks put.
+/// Measures all rows; with `bulk`, those of bulk copies too. Packets that the interconnect does not carry are an error if the
+/// user `asked` for them. Without `roles`, the roles suit the size; where they are split, `putters` blocks put.
 fn run(
     moves: &[Move],
     bulk: bool,
@@ -171,7 +171,7 @@ fn run(
     options: &Options,
     joining: &Joining,
 ) -> Result<Option<Report>> {
-    // What is wrong with the options is said before there is a second process that says it too.
+    // Wrong options are reported before there is a second process, which would report them again.
     let default = match Platform::detect_or_sim()? {
         Platform::Sim => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ => Sizes { begin: 1 << 10, end: 128 << 20, factor: 1 << 10 },
@@ -236,10 +236,10 @@ fn run(
     pair.report(Transport::CUDA_IPC, rows, notes)
 }
 
-/// The packets that not every link carries.
+/// The packets that not every interconnect carries.
 const LINES: Move = Move::PutPackets(Packets::Ll128);
 
-/// Why the link does not carry them, in one direction or the other; the same answer on both sides.
+/// The reason why LL128 packets cannot be used, in one direction or the other; the answer is the same on both sides.
 fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>> {
     let refused = exchange.channels()[0].check_lines().err();
     let allowed = pair.ranks.all(refused.is_none())?;
@@ -247,7 +247,7 @@ fn lines_refused(pair: &Pair, exchange: &Exchange<'_>) -> Result<Option<String>>
     Ok((!allowed).then(|| refused.map_or_else(elsewhere, |error| error.to_string())))
 }
 
-/// How a row moves its bytes. The roles are those of packets: so many blocks put, and from which on they unpack.
+/// How a row moves its bytes. With packets, the roles say how many blocks put, and which is the first that unpacks.
 #[derive(Clone, Copy)]
 struct RowKind {
     what: Move,
@@ -259,11 +259,11 @@ struct RowKind {
     first_unpacker: u32,
 }
 
-/// All that stays the same from row to row but the exchange, which is to be dropped before it.
+/// The parts that are the same for all rows. The exchange is not among them, because it must be dropped before them.
 struct Bench<'a> {
     pair: &'a Pair,
     options: &'a Options,
-    /// Whether a number of putters was asked for.
+    /// Whether the user chose the number of putters.
     putters_asked: bool,
     module: Module,
     state: DeviceBuffer,
@@ -287,7 +287,7 @@ impl Bench<'_> {
         let shared_bytes = if shape.is_bulk { kernel::BULK_STAGE } else { 0 };
         let config = LaunchConfig { shared_bytes, ..LaunchConfig::linear(blocks, threads) };
         let args = self.arguments(exchange, kind, bytes);
-        // The flags start again with the packets, and an aborted barrier would leave something behind.
+        // The flags start again with the packets, and an aborted barrier would have left its counters changed.
         self.state.fill(0, self.state.len(), 0)?;
         // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channels, is dropped
         // before the state, and waits for the kernels' end. All blocks of the grid fit on the device at once.
@@ -335,7 +335,7 @@ impl Bench<'_> {
         let args = KernelArgs::new().with(channels[0].device_handle()).with(round);
         match barriers {
             Barriers::Full | Barriers::Half => args,
-            // There are as many channels as blocks; the rest of the array is not looked at.
+            // There are as many channels as blocks; the rest of the array is not read.
             Barriers::None => {
                 let of = std::array::from_fn(|n| channels[n.min(channels.len() - 1)].device_handle().base);
                 args.with(OwnChannels { of })

@@ -1,4 +1,4 @@
-//! Which blocks put packets, and which unpack the peer's.
+//! The choice of the blocks that put packets and of those that unpack the peer's.
 
 use clap::ValueEnum;
 
@@ -12,24 +12,24 @@ pub(super) enum Roles {
     Split,
 }
 
-/// From about this size on, split roles are faster: what the peer sends is unpacked while it arrives, which gains more
-/// than having more blocks do the same.
+/// The size from which split roles are faster: the peer's packets are unpacked while they arrive, which gains more than
+/// having more blocks for each task.
 const SPLIT_FROM: u64 = 4 << 20;
 
 impl Roles {
-    /// Those that are taken by default.
+    /// The default roles for a size.
     pub(super) fn of(bytes: u64) -> Self {
         if bytes >= SPLIT_FROM { Self::Split } else { Self::Together }
     }
 
-    /// The roles if only so many blocks have work: a single block does both.
+    /// The roles if only `workers` blocks have work: a single block does both.
     pub(super) fn among(self, workers: u32) -> Self {
         if workers < 2 { Self::Together } else { self }
     }
 
-    /// How many of the `workers`, from the first on, put, and the number of the first that unpacks. With split roles,
-    /// `putters` of them put if that is given; otherwise as many as is fastest on two H200, which is more where flags
-    /// are a larger part of a packet. At least one block has each role.
+    /// The number of the `workers` that put, from the first on, and the index of the first that unpacks. With split roles,
+    /// `putters` of them put if that is given; otherwise the number that was measured to be fastest, which is larger for
+    /// packets of which flags are a larger part. At least one block has each role.
     pub(super) fn blocks(self, packets: Packets, workers: u32, putters: Option<u32>) -> (u32, u32) {
         if self.among(workers) == Self::Together {
             return (workers, 0);

@@ -1,4 +1,4 @@
-//! How large the launches are, and how many of their blocks have work.
+//! The number of blocks and threads of the launches, and how many of the blocks have work.
 
 use mscclpp::prelude::*;
 
@@ -10,13 +10,13 @@ use crate::Result;
 pub(super) struct Shape {
     pub(super) blocks: u32,
     pub(super) threads: u32,
-    /// Bytes for each block that has work, if they were given.
+    /// The bytes for each block that has work, if the user chose them.
     share: Option<u64>,
-    /// Whether one warp of each block moves them by bulk copies.
+    /// Whether one warp of each block moves the bytes by bulk copies.
     pub(super) is_bulk: bool,
 }
 
-/// Bytes of a line of device memory.
+/// The bytes of a cache line of device memory.
 const LINE: u64 = 128;
 
 impl Shape {
@@ -41,7 +41,7 @@ impl Shape {
         Ok(Self { blocks, threads, share: options.share, is_bulk: false })
     }
 
-    /// By default there are fewer blocks than channels.
+    /// Fails if the user chose more blocks than there are channels. By default there are fewer.
     pub(super) fn require_channels(options: &Options) -> Result<()> {
         match options.blocks {
             Some(blocks)
@@ -55,7 +55,7 @@ impl Shape {
         }
     }
 
-    /// One for each number of blocks, for bulk copies: blocks of one warp, all of which have work.
+    /// The shapes for bulk copies, one for each number of blocks: blocks of one warp, all of which have work.
     pub(super) fn bulk(options: &Options, gpu: &Gpu) -> Vec<Self> {
         let most = if gpu.platform() == Platform::Sim { 4 } else { 16 };
         let blocks = options.blocks.map_or_else(|| vec![1, 2, 4, 8, 16], |blocks| vec![blocks]);
@@ -63,7 +63,7 @@ impl Shape {
         fitting.map(|blocks| Self { blocks, threads: 32, share: Some(LINE), is_bulk: true }).collect()
     }
 
-    /// Those that were asked for, or by default a channel for each block, as far as there are channels.
+    /// The barriers that the user chose, or by default a channel for each block, if there are as many channels.
     pub(super) fn barriers(self, options: &Options) -> Vec<Barriers> {
         if !options.barriers.is_empty() {
             return options.barriers.clone();
@@ -84,12 +84,13 @@ impl Shape {
         let share = self.share.unwrap_or(by_default * u64::from(self.threads));
         match barriers {
             Barriers::Full => self.blocks,
-            // At most `blocks`, which fits.
+            // The value fits, because it is at most `blocks`.
             Barriers::Half | Barriers::None => bytes.div_ceil(share).clamp(1, u64::from(self.blocks)) as u32,
         }
     }
 
-    /// What each of the `workers` puts or gets; the last one the rest. Whole lines, so that no two of them write one.
+    /// The bytes that each of the `workers` puts or gets; the last one takes the rest. A part has whole cache lines, so that no
+    /// two workers write to one.
     pub(super) fn part(workers: u32, bytes: u64) -> u64 {
         bytes.div_ceil(workers.into()).next_multiple_of(LINE)
     }

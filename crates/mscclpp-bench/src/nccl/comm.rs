@@ -1,4 +1,4 @@
-//! A communicator of NCCL, of the same ranks and devices as the library's.
+//! A communicator of NCCL with the same ranks and devices as the library's.
 
 use std::{
     cell::Cell,
@@ -16,35 +16,35 @@ use super::{
 };
 use crate::{Result, collectives::What, pair::Pair, watchdog::within};
 
-/// Graphs with its calls are dropped before it: NCCL waits for them when it is destroyed.
+/// A communicator. Graphs with its calls are dropped before it, because NCCL waits for them when it is destroyed.
 pub(crate) struct Comm<'a> {
     pub(super) library: &'a Library,
     ranks: usize,
-    /// For a call of NCCL that does not wait for the device.
+    /// The time limit for a call of NCCL that does not wait for the device.
     pub(super) limit: Duration,
-    /// Null once it was aborted.
+    /// The communicator's handle; null once it was aborted.
     raw: Cell<Handle>,
 }
 
 impl<'a> Comm<'a> {
-    /// Waits for the other ranks, which make the same call.
+    /// Creates the communicator. Waits for the other ranks, which make the same call.
     pub(crate) fn join(library: &'a Library, pair: &Pair, limit: Duration) -> Result<Self> {
         let ranks = &pair.ranks;
         let mut id = UniqueId([0; 128]);
         let made = if ranks.rank == 0 {
-            // SAFETY: it fills a place for one id.
+            // SAFETY: the function writes one id, for which there is room.
             within(limit, "ncclGetUniqueId", || unsafe { (library.unique_id)(&raw mut id) })
         } else {
             0
         };
-        // The others need not wait for an id that does not come.
+        // If the call failed, the other ranks learn it here, and do not wait for an id.
         let said = ranks.say(&(made, id.0.to_vec()))?.swap_remove(0);
         library.check("ncclGetUniqueId", said.0)?;
         let id = UniqueId(said.1.try_into().map_err(|_| "an id of NCCL is 128 bytes long")?);
         pair.gpu.make_current()?;
         let mut raw = ptr::null_mut();
         let [count, rank] = [ranks.count(), ranks.rank].map(|n| n as c_int);
-        // SAFETY: the id is rank 0's; it writes one handle; the device of this rank is the current one.
+        // SAFETY: the id is rank 0's; the function writes one handle; the device of this rank is the current one.
         let code = within(limit, "ncclCommInitRank", || unsafe {
             (library.init_rank)(&raw mut raw, count, id, rank)
         });
@@ -52,7 +52,7 @@ impl<'a> Comm<'a> {
         Ok(Self { library, ranks: ranks.count(), limit, raw: Cell::new(raw) })
     }
 
-    /// What was compared with.
+    /// A note on the library with which the rows are compared.
     pub(crate) fn note(&self) -> String {
         let multicast = std::env::var(MULTICAST).unwrap_or_default();
         format!(
@@ -62,18 +62,18 @@ impl<'a> Comm<'a> {
         )
     }
 
-    /// Puts a collective into the stream.
+    /// Enqueues a collective on the stream.
     ///
     /// # Safety
-    /// As for [`enqueue`](mscclpp_collectives::Collectives::enqueue) of the library: the memory is there until the call is
-    /// complete.
+    /// The same as for the library's [`enqueue`](mscclpp_collectives::Collectives::enqueue): the memory must live until the call
+    /// is complete.
     pub(super) unsafe fn call(&self, what: What, request: &Request<'_>, stream: &Stream) -> Result<()> {
         let (library, comm, stream) = (self.library, self.raw()?, stream.raw());
         let (send, recv) = (pointer(request.send).cast_const(), pointer(request.recv));
-        // Types of numbers have NCCL's values.
+        // The library's types of numbers have NCCL's values.
         let (count, data_type) = (request.count as usize, request.data_type as c_int);
-        // SAFETY: the communicator is alive, the stream is one of its device, and the caller answers for the memory, which
-        // is of the size that the header asks for, as it is for the library's call.
+        // SAFETY: the communicator is alive, the stream is one of its device, and the caller vouches for the memory, which has
+        // the size that the header asks for, as it has for the library's call.
         let (name, code) = unsafe {
             match what {
                 What::AllReduce => {
@@ -98,10 +98,10 @@ impl<'a> Comm<'a> {
         library.check(name, code)
     }
 
-    /// An `all_to_all` of messages between all.
+    /// Makes an `all_to_all` of messages between all ranks.
     ///
     /// # Safety
-    /// As [`Self::call`].
+    /// The same as [`Self::call`].
     unsafe fn messages(&self, request: &Request<'_>, comm: Handle, stream: Handle) -> Result<()> {
         let AllToAll::Messages { send, recv, group_start, group_end } = &self.library.all_to_all else {
             unreachable!("it is asked where there is no function");
@@ -109,7 +109,7 @@ impl<'a> Comm<'a> {
         let check = |name, code| self.library.check(name, code);
         let (count, data_type) = (request.count as usize, request.data_type as c_int);
         let part = request.count * request.data_type.size();
-        // SAFETY: a group is begun and ended by this thread; the rest as in `call`.
+        // SAFETY: this thread begins and ends the group; the caller promises the same as for `call`.
         unsafe {
             check("ncclGroupStart", group_start())?;
             for peer in 0..self.ranks {
@@ -123,11 +123,11 @@ impl<'a> Comm<'a> {
         }
     }
 
-    /// Ends what the device still does for it. It can do nothing more then.
+    /// Ends the communicator's work on the device. It cannot be used afterwards.
     pub(crate) fn abort(&self) {
         let raw = self.raw.replace(ptr::null_mut());
         if !raw.is_null() {
-            // SAFETY: it is alive, and nobody has it any more. There is nothing to do about a failure.
+            // SAFETY: the communicator is alive, and nobody has its handle any more. A failure cannot be handled.
             within(self.limit, "ncclCommAbort", || unsafe { (self.library.abort)(raw) });
         }
     }
@@ -142,7 +142,7 @@ impl Drop for Comm<'_> {
     fn drop(&mut self) {
         let raw = self.raw.replace(ptr::null_mut());
         if !raw.is_null() {
-            // SAFETY: it is alive, and nobody has it any more. All its calls are complete, or their stream was aborted.
+            // SAFETY: it is alive, and nobody has its handle any more. All its calls are complete, or their stream was aborted.
             let code = within(self.limit, "ncclCommDestroy", || unsafe { (self.library.destroy)(raw) });
             if let Err(error) = self.library.check("ncclCommDestroy", code) {
                 eprintln!("warning: {error}");

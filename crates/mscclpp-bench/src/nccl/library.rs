@@ -1,4 +1,4 @@
-//! The entry points of NCCL's library, and what they take. The types are those of its header `nccl.h`.
+//! The entry points of NCCL's library, and their types, which are those of its header `nccl.h`.
 
 use std::{
     error::Error as _,
@@ -40,13 +40,13 @@ pub(crate) struct Library {
     pub(super) all_gather: Move,
     pub(super) reduce_scatter: Reduce,
     pub(super) all_to_all: AllToAll,
-    /// None where the library is too old.
+    /// The functions for windows; none if the library is too old.
     pub(super) windows: Option<WindowFunctions>,
     error_string: Text<c_int>,
     last_error: Option<Text<Handle>>,
 }
 
-/// From 2.28 on it is a function.
+/// The way in which NCCL makes an all-to-all: by a function since 2.28, otherwise by messages.
 pub(super) enum AllToAll {
     Function(Move),
     Messages {
@@ -66,7 +66,7 @@ pub(super) struct WindowFunctions {
 
 impl Library {
     pub(super) fn open(name: &str) -> Result<Self> {
-        // SAFETY: the user says that this is NCCL's library, whose initialisers may run in any process.
+        // SAFETY: the user names this file as NCCL's library, whose initialisers may run in any process.
         let handle = unsafe { libloading::Library::new(name) }.map_err(|error| {
             let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
             format!(
@@ -93,24 +93,24 @@ impl Library {
                 last_error: symbols.optional(c"ncclGetLastError"),
             }
         };
-        // SAFETY: as above.
+        // SAFETY: the type is the one that the header declares.
         let get_version: unsafe extern "C" fn(*mut c_int) -> c_int =
             unsafe { symbols.required(c"ncclGetVersion")? };
-        // SAFETY: it writes one number to a place for one.
+        // SAFETY: the function writes one number, for which there is room.
         let code = unsafe { get_version(&raw mut library.version) };
         library.check("ncclGetVersion", code)?;
         mem::forget(handle);
         Ok(library)
     }
 
-    /// That a call has succeeded.
+    /// Fails if a call's result is not success.
     pub(super) fn check(&self, call: &str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: it takes any number and gives a string that lives as long as the library.
+        // SAFETY: the function takes any number and returns a string that lives as long as the library.
         let said = text(unsafe { (self.error_string)(code) });
-        // SAFETY: without a communicator it gives the last error of all, in the library's own memory.
+        // SAFETY: without a communicator, the function returns the last error of all, in the library's own memory.
         let more = self.last_error.map(|last| text(unsafe { last(ptr::null_mut()) }));
         let more = more.filter(|more| !more.trim().is_empty()).map(|more| format!(": {}", more.trim()));
         Err(format!(
@@ -120,13 +120,13 @@ impl Library {
         .into())
     }
 
-    /// Its version, as people write it.
+    /// The library's version in the usual form.
     pub(super) fn version(&self) -> String {
         readable(self.version)
     }
 }
 
-/// Up to 2.8 the minor version had one digit less.
+/// Formats a version number. Up to 2.8, the minor version had one digit less.
 fn readable(version: c_int) -> String {
     let major = if version < 10_000 { 1000 } else { 10_000 };
     format!("{}.{}.{}", version / major, version % major / 100, version % 100)
@@ -136,7 +136,7 @@ fn text(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: not null, and NCCL gives strings that end.
+    // SAFETY: the text is not null, and NCCL's strings end with NUL.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -146,17 +146,21 @@ struct Symbols<'a> {
 }
 
 impl Symbols<'_> {
+    /// Finds a function, if the library has it.
+    ///
     /// # Safety
-    /// `F` is the type of a pointer to that function, which is only called while the library is loaded.
+    /// `F` must be the type of a pointer to that function, which may be called only while the library is loaded.
     unsafe fn optional<F: Copy>(&self, symbol: &CStr) -> Option<F> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the same promise.
         unsafe { self.handle.get::<F>(symbol.to_bytes_with_nul()) }.ok().map(|function| *function)
     }
 
+    /// Finds a function that every NCCL has.
+    ///
     /// # Safety
-    /// As [`Self::optional`].
+    /// The same as [`Self::optional`].
     unsafe fn required<F: Copy>(&self, symbol: &CStr) -> Result<F> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller makes the same promise.
         unsafe { self.optional(symbol) }.ok_or_else(|| {
             format!("{} has no function {}, so it is not NCCL's library", self.name, symbol.to_string_lossy())
                 .into()

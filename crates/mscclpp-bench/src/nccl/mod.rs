@@ -1,4 +1,4 @@
-//! NCCL, loaded at run time, doing what the library's collectives do.
+//! NCCL, loaded at run time, for the same collectives as the library's.
 
 mod comm;
 mod library;
@@ -13,7 +13,7 @@ pub(crate) use self::{comm::Comm, windows::Windows};
 use crate::Result;
 use library::Library;
 
-/// Which library to compare with.
+/// The choice of a library to compare with.
 #[derive(Args)]
 pub(crate) struct Compare {
     /// Measure NCCL in turns with the library, in the same run: the file of NCCL's library, or its name if the dynamic
@@ -22,12 +22,12 @@ pub(crate) struct Compare {
     compare: Option<String>,
 }
 
-/// Whether NCCL uses multicast over NVLink, which can put GPUs out of service for others.
+/// The variable that turns NCCL's multicast over NVLink on or off. Multicast can put GPUs out of service for others.
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 impl Compare {
-    /// The library, if one is asked for. No other thread of this process may run yet: this sets a variable of the
-    /// environment, which NCCL and the other ranks then find.
+    /// Opens the library, if the user chose one. No other thread of this process may run yet: this sets an environment
+    /// variable, which NCCL and the other ranks read later.
     pub(crate) fn open(&self) -> Result<Option<Library>> {
         let Some(name) = &self.compare else { return Ok(None) };
         if env::var_os(MULTICAST).is_none() {

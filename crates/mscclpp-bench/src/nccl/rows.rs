@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl Comm<'_> {
-    /// Its side of a row, in a memory that begins at `base` and was loaded. All ranks make this call.
+    /// NCCL's side of a row, in a memory that begins at `base` and was loaded. All ranks make this call.
     ///
-    /// On GPUs, the calls of a time are graphs as for the library. Simulated devices have no streams that other code could
-    /// use: there each call is complete when it returns. Only what stands in for NCCL in tests can do that.
+    /// On GPUs, the calls of a time are graphs like the library's. Simulated devices have no streams that other code could
+    /// use, so each call there is complete when it returns. Only the replacement of NCCL in tests can do that.
     pub(crate) fn side<'a>(
         &'a self,
         name: &str,
@@ -27,7 +27,7 @@ impl Comm<'_> {
         let (request, what, limit) = (task.request(base), task.what, self.limit);
         let (numbers, ranks) = (task.numbers, task.ranks);
         let watched = format!("{name} ({})", what.name());
-        // SAFETY: the memory outlives the side, and who times the calls waits for them.
+        // SAFETY: the memory outlives the side, and the code that times the calls waits for them.
         let call = move |stream: &Stream| unsafe { self.call(what, &request, stream) };
         let one = {
             let watched = watched.clone();

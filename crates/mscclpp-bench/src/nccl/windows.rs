@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Result, data::Memory, pair::Pair, watchdog::within};
 
-/// A window, if NCCL has them here.
+/// A window, or the reason why NCCL has none here.
 pub(crate) struct Windows<'a> {
     memory: std::result::Result<WindowMemory<'a>, String>,
 }
@@ -18,22 +18,22 @@ pub(crate) struct Windows<'a> {
 pub(crate) struct WindowMemory<'a> {
     allocated: Allocated<'a>,
     window: Handle,
-    /// The host reaches the memory through this.
+    /// The buffer through which the host reads and writes the memory.
     stage: DeviceBuffer,
     stream: Stream,
 }
 
-/// What is copied at a time.
+/// The most bytes that are copied at a time.
 const STAGE: u64 = 16 << 20;
 
 impl<'a> Windows<'a> {
-    /// Of so many bytes, on all ranks, which make the same call. Where NCCL cannot have windows, there are none on any.
+    /// Makes a window of `bytes` bytes on all ranks, which make the same call. If NCCL cannot make it on one, none has it.
     pub(crate) fn new(comm: &'a Comm<'a>, pair: &Pair, bytes: u64) -> Result<Self> {
         let Some(functions) = &comm.library.windows else {
             let version = comm.library.version();
             return Ok(Self { memory: Err(format!("version {version} has no functions for them")) });
         };
-        // Each step only if the one before has succeeded on all ranks, since the second waits for all.
+        // Each step is made only if the one before has succeeded on all ranks, because the second waits for all.
         let allocated = agreed(pair, Allocated::new(comm, functions, bytes))?;
         let memory = match allocated {
             Ok(allocated) => agreed(pair, WindowMemory::new(allocated, &pair.gpu))?,
@@ -46,7 +46,7 @@ impl<'a> Windows<'a> {
         self.memory.as_ref().ok()
     }
 
-    /// Whether there are any, and why not.
+    /// A note that says whether there is a window, or why not.
     pub(crate) fn note(&self) -> String {
         match &self.memory {
             Ok(_) => "windows: NCCL with memory of ncclMemAlloc that is registered as a symmetric window"
@@ -56,7 +56,7 @@ impl<'a> Windows<'a> {
     }
 }
 
-/// What all ranks have; or why a rank has not.
+/// The value of this rank if all ranks have one; otherwise the reason of a rank that has none.
 fn agreed<T>(pair: &Pair, ours: Result<T>) -> Result<std::result::Result<T, String>> {
     let all = pair.ranks.say(&ours.as_ref().err().map(ToString::to_string))?;
     let failed = all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?)));
@@ -67,7 +67,7 @@ fn agreed<T>(pair: &Pair, ours: Result<T>) -> Result<std::result::Result<T, Stri
     })
 }
 
-/// Memory of `ncclMemAlloc`.
+/// Memory from `ncclMemAlloc`.
 struct Allocated<'a> {
     comm: &'a Comm<'a>,
     functions: &'a WindowFunctions,
@@ -78,7 +78,7 @@ struct Allocated<'a> {
 impl<'a> Allocated<'a> {
     fn new(comm: &'a Comm<'a>, functions: &'a WindowFunctions, bytes: u64) -> Result<Self> {
         let mut base = ptr::null_mut();
-        // SAFETY: it writes one address; the device is the current one.
+        // SAFETY: the function writes one address; the device is the current one.
         let code = within(comm.limit, "ncclMemAlloc", || unsafe {
             (functions.allocate)(&raw mut base, bytes as usize)
         });
@@ -89,7 +89,7 @@ impl<'a> Allocated<'a> {
 
 impl Drop for Allocated<'_> {
     fn drop(&mut self) {
-        // SAFETY: it was allocated by the function's counterpart, and is no window any more.
+        // SAFETY: `ncclMemAlloc` allocated the memory, and it is no longer a window.
         within(self.comm.limit, "ncclMemFree", || unsafe { (self.functions.free)(self.base) });
     }
 }
@@ -99,7 +99,7 @@ impl<'a> WindowMemory<'a> {
         let Allocated { comm, functions, base, bytes } = allocated;
         let mut window = ptr::null_mut();
         let raw = comm.raw()?;
-        // SAFETY: the memory is NCCL's own and of that size; it writes one handle.
+        // SAFETY: the memory is NCCL's own and has that size; the function writes one handle.
         let code = within(comm.limit, "ncclCommWindowRegister", || unsafe {
             (functions.register)(raw, base, bytes as usize, &raw mut window, SYMMETRIC)
         });
@@ -114,7 +114,7 @@ impl<'a> WindowMemory<'a> {
         DevicePtr(self.allocated.base as u64)
     }
 
-    /// The places of `len` bytes from `offset` on, each of a piece of so many bytes.
+    /// The addresses and lengths of the chunks into which `len` bytes from `offset` on are divided.
     fn pieces(&self, offset: u64, len: u64) -> Result<impl Iterator<Item = (DevicePtr, u64)> + use<>> {
         let bytes = self.allocated.bytes;
         if offset.checked_add(len).is_none_or(|end| end > bytes) {
@@ -130,7 +130,7 @@ impl Memory for WindowMemory<'_> {
         let pieces = self.pieces(offset, bytes.len() as u64)?;
         for ((place, len), bytes) in pieces.zip(bytes.chunks(self.stage.len() as usize)) {
             self.stage.write(0, bytes)?;
-            // SAFETY: both places are of that length, by `pieces`, and it is waited for.
+            // SAFETY: both ranges have that length, by `pieces`, and this waits for the copy.
             unsafe { self.stream.copy(place, self.stage.ptr(), len)? };
             self.stream.synchronize()?;
         }
@@ -140,7 +140,7 @@ impl Memory for WindowMemory<'_> {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let pieces = self.pieces(offset, bytes.len() as u64)?;
         for ((place, len), bytes) in pieces.zip(bytes.chunks_mut(self.stage.len() as usize)) {
-            // SAFETY: as in `write`.
+            // SAFETY: both ranges have that length, by `pieces`, and this waits for the copy.
             unsafe { self.stream.copy(self.stage.ptr(), place, len)? };
             self.stream.synchronize()?;
             self.stage.read(0, bytes)?;
@@ -150,7 +150,7 @@ impl Memory for WindowMemory<'_> {
 
     fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
         for (place, len) in self.pieces(offset, len)? {
-            // SAFETY: as in `write`.
+            // SAFETY: the range has that length, by `pieces`, and this waits for the fill.
             unsafe { self.stream.fill(place, len, value)? };
         }
         Ok(self.stream.synchronize()?)
@@ -160,10 +160,10 @@ impl Memory for WindowMemory<'_> {
 impl Drop for WindowMemory<'_> {
     fn drop(&mut self) {
         let Allocated { comm, functions, .. } = self.allocated;
-        // An aborted communicator has no windows any more.
+        // An aborted communicator has no windows.
         if let Ok(raw) = comm.raw() {
             let window = self.window;
-            // SAFETY: the window is of this communicator, and no call uses it any more.
+            // SAFETY: the window belongs to this communicator, and no call uses it any more.
             within(comm.limit, "ncclCommWindowDeregister", || unsafe { (functions.deregister)(raw, window) });
         }
     }

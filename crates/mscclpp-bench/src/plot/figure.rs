@@ -8,20 +8,20 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Figure {
-    /// Of all sizes.
+    /// The unit of all sizes.
     pub(super) size_of: SizeOf,
-    /// Never empty, and no series is.
+    /// The lines. There is at least one, and none is empty.
     pub(super) series: Vec<Series>,
-    /// Where each file was measured.
+    /// A text for each file that says where it was measured.
     pub(super) captions: Vec<String>,
-    /// Rows without times.
+    /// The rows without times.
     pub(super) left_out: Vec<String>,
 }
 
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
-    /// By size.
+    /// The points, in the order of their sizes.
     pub(super) points: Vec<Point>,
 }
 
@@ -34,17 +34,17 @@ pub(super) struct Point {
 }
 
 impl Figure {
-    /// All rows of all files: one series for each workload and variant of a file.
+    /// Makes the figure of all rows of all files: one series for each workload and variant of a file.
     ///
     /// # Errors
-    /// Rows that no axis can have, or that do not go onto one picture, by file and row.
+    /// Rows that cannot be shown on an axis, or not on one picture, named by file and row.
     pub(super) fn of(files: &[ResultFile]) -> Result<Self, String> {
         let names = file_names(files);
         let mut size_of = None;
         let mut left_out = Vec::new();
         let mut series = Vec::new();
         for (file, name) in files.iter().zip(&names) {
-            // By first appearance, as in the table.
+            // Series are in the order of their first rows, as in the table.
             let mut of_file: Vec<Series> = Vec::new();
             for row in &file.report.rows {
                 let named = format!("{} {}", row.workload, row.variant);
@@ -86,7 +86,7 @@ impl Figure {
     }
 }
 
-/// None for a row that failed.
+/// The point of a row; none for a row that failed.
 fn point(row: &Row) -> Result<Option<Point>, String> {
     if row.size == 0 {
         return Err("a size of 0 has no place on a logarithmic axis".to_owned());
@@ -108,7 +108,7 @@ fn point(row: &Row) -> Result<Option<Point>, String> {
     Ok(Some(Point { size: row.size, seconds, bandwidth }))
 }
 
-/// Without their folders, unless two would be the same.
+/// The names of the files, without their folders unless two would be equal.
 fn file_names(files: &[ResultFile]) -> Vec<String> {
     let short = |file: &ResultFile| {
         file.path.file_name().unwrap_or(file.path.as_os_str()).to_string_lossy().into_owned()

@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// The file for the SVG [default: standard output].
     #[arg(short, long, value_name = "OUT.svg")]
     output: Option<PathBuf>,
-    /// How wide the picture is, in pixels. Letters keep their size: 420 is for a phone.
+    /// The width of the picture in pixels. Letters keep their size: 420 is for a phone.
     #[arg(long, value_name = "PIXELS", default_value_t = 900, value_parser = clap::value_parser!(u32).range(320..=4000))]
     width: u32,
 }
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A result file and where it came from.
+/// A result file and its path.
 struct ResultFile {
     path: PathBuf,
     report: Report,

@@ -5,10 +5,10 @@ use crate::{
     report::{Bandwidth, Report, Row, SizeOf, Times},
 };
 
-/// Reads the text that one of nccl-tests printed: a series for each of `out-of-place` and `in-place`.
+/// Reads the output of one of nccl-tests: a series each for `out-of-place` and `in-place`.
 ///
 /// # Errors
-/// If something is not as in such a table, with its line.
+/// A line that does not have the form of such a table.
 pub(super) fn parse(text: &str) -> Result<Report, String> {
     let mut columns: Option<Columns> = None;
     let mut workload = "nccl-tests";
@@ -17,7 +17,7 @@ pub(super) fn parse(text: &str) -> Result<Report, String> {
         let words: Vec<&str> = line.trim_start_matches('#').split_whitespace().collect();
         if !line.trim_start().starts_with('#') {
             let Some(columns) = &columns else { continue };
-            // Behind the table come lines of other programs.
+            // The lines of other programs may follow the table.
             if words.first().is_some_and(|word| word.bytes().all(|c| c.is_ascii_digit())) {
                 let read = columns.rows(workload, &words);
                 rows.extend(read.map_err(|why| format!("line {number}: {why}: {}", line.trim()))?);
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Report, String> {
         {
             workload = name.trim();
         } else if words.first() == Some(&"Rank") {
-            // The name is behind the bus id, in brackets.
+            // The name stands after the bus id, which is in brackets.
             devices.extend(line.split_once(']').map(|(_, name)| name.trim().to_owned()));
         }
     }
@@ -47,10 +47,10 @@ pub(super) fn parse(text: &str) -> Result<Report, String> {
     Ok(Report::new(machine, rows, Vec::new()))
 }
 
-/// Where the figures are in a line.
+/// The positions of the figures in a line.
 struct Columns {
     count: usize,
-    /// Of each kind of buffers, where its time is, followed by both bandwidths and by how many elements were wrong.
+    /// The kinds of buffers and the position of each one's time, which both bandwidths and the number of wrong elements follow.
     kinds: Vec<(&'static str, usize)>,
 }
 
@@ -71,7 +71,7 @@ impl Columns {
         }
     }
 
-    /// The rows of a line, which has a size in bytes first, and times in microseconds. None for messages of no bytes.
+    /// The rows of a line, which begins with a size in bytes and has times in microseconds. None for messages of no bytes.
     fn rows(&self, workload: &str, words: &[&str]) -> Result<Vec<Row>, String> {
         if words.len() != self.count {
             return Err(format!("{} words under {} titles", words.len(), self.count));
@@ -82,11 +82,11 @@ impl Columns {
     }
 }
 
-/// Of the words time, algbw, busbw and #wrong (or error).
+/// The row of the words time, algbw, busbw and #wrong (or error).
 fn row(workload: &str, variant: &str, size: u64, words: &[&str]) -> Result<Row, String> {
     let number = |word: &str| word.parse::<f64>().map_err(|_| format!("{word} is no number"));
     let (us, algorithm, bus) = (number(words[0])?, number(words[1])?, number(words[2])?);
-    // Not a number where nothing was checked.
+    // The word is not a number if nothing was checked.
     let right = words[3].parse::<f64>().is_ok_and(|wrong| wrong == 0.0) || words[3] == "N/A";
     let times = right.then_some(Times { median: us, min: us, max: us });
     let row = Row::new(workload, variant, (size, SizeOf::Bytes), 1, 1).with(times, (None, None));

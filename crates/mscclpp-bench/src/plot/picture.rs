@@ -1,4 +1,4 @@
-//! A figure drawn as SVG: time over size, and bandwidth below it if there is any.
+//! Draws a figure as SVG: time over size, and bandwidth below it if there is any.
 
 use std::ops::Range;
 
@@ -13,18 +13,18 @@ use crate::{Result, report::SizeOf, table::readable_bytes};
 const PANE: u32 = 330;
 const LINE: u32 = 18;
 const MARGIN: u32 = 12;
-/// Room for the labels and the title at the left of a pane.
+/// The width of the labels and the title at the left of a pane.
 const LEFT: u32 = 78;
 const FONT: (&str, u32) = ("sans-serif", 15);
 const MOST_TICKS: usize = 10;
-/// Room for a tick with its label on the axis of sizes.
+/// The width of a tick with its label on the axis of sizes.
 const TICK: u32 = 80;
-/// About as wide as a letter.
+/// The approximate width of a letter.
 const LETTER: u32 = 8;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// A picture that is `width` pixels wide.
+/// Draws a picture that is `width` pixels wide.
 pub(super) fn draw(figure: &Figure, width: u32) -> Result<String> {
     let bandwidths = points(figure).any(|point| point.bandwidth.is_some());
     let panes = if bandwidths { 2 } else { 1 };
@@ -48,7 +48,7 @@ pub(super) fn draw(figure: &Figure, width: u32) -> Result<String> {
     Ok(schemes::with_dark_scheme(&picture))
 }
 
-/// Medians, each with a bar from the shortest to the longest time.
+/// Draws the medians, each with a bar from the shortest to the longest time.
 fn draw_times(area: &Area<'_>, figure: &Figure, width: u32) -> Result<()> {
     let shortest = points(figure).map(|point| point.seconds.min).fold(f64::INFINITY, f64::min);
     let longest = points(figure).map(|point| point.seconds.max).fold(0.0, f64::max);
@@ -74,7 +74,7 @@ fn draw_bandwidths(area: &Area<'_>, figure: &Figure, width: u32) -> Result<()> {
     let (sizes, size_ticks) = sizes(figure, most_size_ticks(width));
     let mut chart = chart(area).build_cartesian_2d(sizes.log_scale().with_key_points(size_ticks), range)?;
     mesh(&mut chart, figure.size_of, "algorithm bandwidth, GB/s", &|value| {
-        // Without the last digits of a sum of binary fractions.
+        // Rounding removes the last digits of a sum of binary fractions.
         format!("{}", (value * 1e6).round() / 1e6)
     })?;
     for (n, series) in figure.series.iter().enumerate() {
@@ -84,7 +84,7 @@ fn draw_bandwidths(area: &Area<'_>, figure: &Figure, width: u32) -> Result<()> {
     Ok(())
 }
 
-/// Below the panes: a line for each series, and where each file was measured.
+/// Draws the legend below the panes: a line for each series, and a caption for each file.
 fn draw_legend(area: &Area<'_>, figure: &Figure, captions: &[String]) -> Result<()> {
     let middle = |n: usize| (MARGIN / 2 + LINE * n as u32 + LINE / 2) as i32;
     let left = LEFT as i32;
@@ -139,7 +139,7 @@ where
     Ok(())
 }
 
-/// Series beyond the eighth are paler and thicker.
+/// The style of a series' line. Series beyond the eighth are paler and thicker.
 fn line(n: usize) -> ShapeStyle {
     let round = (n / schemes::LINES.len()) as u32;
     schemes::LINES[n % schemes::LINES.len()].mix(1.0 / f64::from(1 + round)).stroke_width(2 + round)
@@ -149,7 +149,7 @@ fn most_size_ticks(width: u32) -> usize {
     ((width.saturating_sub(LEFT) / TICK) as usize).clamp(3, MOST_TICKS)
 }
 
-/// A text in lines that fit, broken between words. A word that is too long stays whole.
+/// Breaks a text between words into lines that fit. A word that is too long stays whole.
 fn broken(text: &str, width: u32) -> Vec<String> {
     let most = ((width - LEFT / 2) / LETTER) as usize;
     let mut lines: Vec<String> = Vec::new();
@@ -165,7 +165,7 @@ fn broken(text: &str, width: u32) -> Vec<String> {
     lines
 }
 
-/// Powers of 2 around all sizes, and those of them that have a tick.
+/// The powers of 2 around all sizes, and those of them that have a tick.
 fn sizes(figure: &Figure, most_ticks: usize) -> (Range<f64>, Vec<f64>) {
     let sizes = || points(figure).map(|point| point.size.max(1));
     let mut low = sizes().min().unwrap_or(1).ilog2();
@@ -179,9 +179,9 @@ fn sizes(figure: &Figure, most_ticks: usize) -> (Range<f64>, Vec<f64>) {
     (power(low)..power(high), (low..=high).step_by(step).map(power).collect())
 }
 
-/// 1, 2, 5, 10, ... around `min` and `max`, which are positive and finite: the outermost two, and those that have a tick.
+/// The outermost values of 1, 2, 5, 10, ... around `min` and `max`, which are positive and finite, and those that have a tick.
 fn one_two_five(min: f64, max: f64) -> (Range<f64>, Vec<f64>) {
-    // By number: step 0 is 1, step 1 is 2, step 3 is 10.
+    // Step 0 is 1, step 1 is 2, step 3 is 10.
     let value = |step: i32| [1.0, 2.0, 5.0][step.rem_euclid(3) as usize] * 10f64.powi(step.div_euclid(3));
     let decade = |of: f64| 3 * of.log10().floor() as i32;
     let low = (decade(min) - 1..).take_while(|step| value(*step) <= min).last().unwrap_or(decade(min));
@@ -191,9 +191,9 @@ fn one_two_five(min: f64, max: f64) -> (Range<f64>, Vec<f64>) {
     (value(low)..value(high), ticks)
 }
 
-/// For people, in the unit that gives 1 to 999.
+/// A time in the unit that gives 1 to 999.
 fn readable_seconds(seconds: f64) -> String {
-    // Between the powers of 10, so that 0.001 s, which has no exact double, is 1 ms.
+    // The limits are between the powers of 10, so that 0.001 s, which has no exact double, is 1 ms.
     let (factor, unit) = match seconds {
         s if s < 0.95e-6 => (1e9, "ns"),
         s if s < 0.95e-3 => (1e6, "us"),
@@ -203,7 +203,7 @@ fn readable_seconds(seconds: f64) -> String {
     format!("{} {unit}", (seconds * factor * 1000.0).round() / 1000.0)
 }
 
-/// Names come from file names and files, and XML has no place for control characters. The backend escapes the rest.
+/// Replaces control characters: names come from files and their names, and XML cannot have these. The backend escapes others.
 fn printable(text: &str) -> String {
     text.replace(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'), "\u{fffd}")
 }
@@ -220,7 +220,7 @@ mod tests {
         draw(&Figure::of(&[file("a<b>&.json", rows)]).expect("good rows"), 900).expect("a picture")
     }
 
-    /// The texts in their order. Fails if a tag is not closed, or not in its order, or if something is not escaped.
+    /// The texts of an SVG in their order. Fails if a tag is not closed, or not in its order, or if something is not escaped.
     fn texts(svg: &str) -> Vec<String> {
         let (mut open, mut texts) = (Vec::new(), Vec::new());
         for tag in svg.split('<').skip(1) {
@@ -265,7 +265,7 @@ mod tests {
             texts.iter().any(|text| text.starts_with("a&lt;b&gt;&amp;.json: cpu, no devices")),
             "{texts:?}"
         );
-        // A dot for each time and each bandwidth.
+        // There is a dot for each time and each bandwidth.
         assert_eq!(svg.matches("<circle").count(), 6, "{svg}");
     }
 

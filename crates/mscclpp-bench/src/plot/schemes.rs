@@ -1,10 +1,10 @@
-//! The colours of a picture, on a light ground and on a dark one.
+//! The colours of a picture, on a light background and on a dark one.
 
 use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// Of the lines, each readable on white.
+/// The colours of the lines, each readable on white.
 pub(super) const LINES: [RGBColor; 8] = [
     RGBColor(0x00, 0x62, 0xb1),
     RGBColor(0xc0, 0x4a, 0x00),
@@ -16,14 +16,14 @@ pub(super) const LINES: [RGBColor; 8] = [
     RGBColor(0x4d, 0x4d, 0x4d),
 ];
 
-/// What stands for each of them where the reader prefers a dark ground.
+/// The colours of the lines on a dark background.
 const DARK_LINES: [&str; 8] =
     ["#6db3f2", "#f2955c", "#4fc79b", "#e08bd0", "#cdb64a", "#f57fae", "#9aa6ff", "#b8b8b8"];
-/// The ground, and what is drawn in black: the text, the axes and the mesh.
+/// The background, and the colour of the text, the axes and the mesh, each with its replacement on a dark background.
 const DARK: [(RGBColor, &str); 2] =
     [(RGBColor(0xff, 0xff, 0xff), "#14181d"), (RGBColor(0x00, 0x00, 0x00), "#dfe5ea")];
 
-/// The picture with both schemes: colours are attributes, before which rules of a style sheet go.
+/// Adds the dark scheme to a picture: colours are attributes, over which rules of a style sheet take precedence.
 pub(super) fn with_dark_scheme(picture: &str) -> String {
     let lines = LINES.into_iter().zip(DARK_LINES);
     let mut rules = String::new();
@@ -32,7 +32,7 @@ pub(super) fn with_dark_scheme(picture: &str) -> String {
         // Writing to a string does not fail.
         let _ = write!(rules, "[fill=\"{light}\"]{{fill:{dark}}}[stroke=\"{light}\"]{{stroke:{dark}}}");
     }
-    // Behind the tag that opens the picture. It is there, as the backend begins with it.
+    // The style sheet follows the tag that opens the picture, with which the backend's text begins.
     let (opening, rest) = picture.split_once('>').unwrap_or((picture, ""));
     format!("{opening}>\n<style>@media (prefers-color-scheme:dark){{{rules}}}</style>{rest}")
 }

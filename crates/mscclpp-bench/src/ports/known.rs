@@ -1,4 +1,5 @@
-//! What is known about the speed of port channels on two H200 of one node, in microseconds per round.
+//! The known times of port channels between two GPUs of one node, in microseconds per round. `docs/performance.md` names the
+//! GPUs.
 
 use super::Carrier;
 use crate::report::Known;
@@ -6,14 +7,14 @@ use crate::report::Known;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Bytes, baseline and goal.
+/// The bytes, the baseline and the goal of a put.
 type Put = (u64, Option<f64>, f64);
 
-/// One launch per round; the first two baselines are the middle of several runs.
+/// The puts with one launch per round. The first two baselines are medians of several runs.
 const PUTS: [Put; 3] = [
     (KIB, Some(20.05), 8.0),
     (MIB, Some(24.2), 18.0),
-    // 374 GB/s.
+    // This goal is given as a speed.
     (128 * MIB, Some(367.0), (128 * MIB) as f64 / 374.0 / 1e3),
 ];
 
@@ -30,7 +31,7 @@ const PUTS_IN_KERNEL: [Put; 10] = [
     (128 * MIB, Some(367.0), 357.0),
 ];
 
-/// Of puts over CUDA IPC.
+/// The known times of puts over CUDA IPC.
 pub(super) fn put(bytes: u64, in_kernel: bool) -> Known {
     let known: &[Put] = if in_kernel { &PUTS_IN_KERNEL } else { &PUTS };
     match known.iter().find(|known| known.0 == bytes) {
@@ -39,7 +40,7 @@ pub(super) fn put(bytes: u64, in_kernel: bool) -> Known {
     }
 }
 
-/// Of one element, back and forth; the middle of what several runs gave.
+/// The known times of one element, back and forth; the medians of several runs.
 pub(super) fn ping_pong(carrier: Carrier) -> Known {
     match carrier {
         Carrier::CudaIpc => (Some(20.35), Some(7.0)),
@@ -47,7 +48,7 @@ pub(super) fn ping_pong(carrier: Carrier) -> Known {
     }
 }
 
-/// As [`ping_pong`], with packets.
+/// The known times of one element in packets, back and forth.
 pub(super) const PACKET_PING_PONG: Known = (Some(7.85), Some(4.5));
 
 #[cfg(test)]

@@ -32,12 +32,12 @@ pub(crate) struct Common {
     /// The largest put that a kernel's thread does itself by bulk copies, 0 for none [default: the library's].
     #[arg(long, value_name = "BYTES")]
     bulk_put_max: Option<u32>,
-    /// How many triggers the FIFO holds, a power of two from 2 to 4096 [default: the library's].
+    /// The number of triggers that the FIFO holds, a power of two from 2 to 4096 [default: the library's].
     #[arg(long, value_name = "TRIGGERS")]
     fifo_size: Option<u64>,
 }
 
-/// The transport of the proxies.
+/// The options for the transport of the proxies.
 #[derive(Args)]
 pub(crate) struct Carriage {
     /// The transport of the proxies.
@@ -62,31 +62,31 @@ impl Carrier {
     }
 }
 
-/// This side of a port channel: its source's bytes are put to the start of the peer's arrivals.
+/// This side of a port channel: the bytes of its `source` are put to the start of the peer's arrivals.
 struct Ports<'a> {
-    // Declared first: when it is dropped, it waits for the kernels that use the rest.
+    // The stopwatch is declared first: when it is dropped, it waits for the kernels that use the rest.
     stopwatch: Stopwatch<'a>,
     channel: PortChannel,
     service: ProxyService,
     source: DeviceBuffer,
-    /// From [`ARRIVALS`] on what the peer's puts can reach, with guards on both sides.
+    /// The memory of which the peer's puts can reach the part from [`ARRIVALS`] on, with guards on both sides.
     arrivals: DeviceBuffer,
-    /// While it is kept, the peer may put.
+    /// The registration: as long as it is kept, the peer may put.
     _here: RegisteredMemory,
 }
 
 const ARRIVALS: u64 = 4096;
 
 impl<'a> Ports<'a> {
-    /// For puts of up to `largest` bytes.
+    /// Makes this side for puts of up to `largest` bytes.
     fn new(pair: &'a Pair, options: &Common, carrier: Carrier, largest: u64) -> Result<Self> {
         let (comm, transport) = (&pair.ranks.comm, carrier.transport());
         let source = pair.gpu.allocate(largest)?;
         let arrivals = pair.gpu.allocate(ARRIVALS + largest + ARRIVALS)?;
-        // Never freed: also after an error here, the peer may put to it.
+        // The memory is never freed, because the peer may put to it even after an error here.
         std::mem::forget(arrivals.clone());
         let from = comm.register_buffer(&source, transport)?;
-        // SAFETY: a part of memory that stays.
+        // SAFETY: the range is a part of memory that is never freed.
         let here = unsafe { comm.register_memory(arrivals.ptr().add(ARRIVALS), largest, transport)? };
         let there = pair.ranks.share(&here)?;
 
@@ -112,7 +112,7 @@ impl<'a> Ports<'a> {
         self.channel.device_handle()
     }
 
-    /// Where the peer's puts arrive.
+    /// The address at which the peer's puts arrive.
     fn arrivals(&self) -> DevicePtr {
         self.arrivals.ptr().add(ARRIVALS)
     }
@@ -122,12 +122,12 @@ impl<'a> Ports<'a> {
         Arrival { stopwatch: &self.stopwatch, destination }
     }
 
-    /// The service's own error, if it has one.
+    /// The service's own error, if it has one, otherwise `error`.
     fn explain(&self, error: Error) -> Error {
         self.service.health().err().map_or(error, Into::into)
     }
 
-    /// What this side's service has done since `before`.
+    /// A note on the operations of this side's service since `before`.
     fn remark(&self, label: &str, before: &ServiceStats) -> String {
         let (now, before) = (self.service.stats().total, before.total);
         format!(
@@ -140,7 +140,7 @@ impl<'a> Ports<'a> {
         )
     }
 
-    /// Ends the proxy, when both sides are done.
+    /// Ends the proxy once both sides are done, and makes the report.
     fn finish(
         self,
         pair: &Pair,

@@ -41,16 +41,16 @@ pub(crate) struct Options {
 struct Kind {
     workload: &'static str,
     kernel: &'static str,
-    /// Bytes of data of an element, and as they are put.
+    /// The bytes of an element's data, and the bytes that are put for it.
     element: u64,
     as_put: u64,
     carrier: Carrier,
-    /// Of one element.
+    /// The known times of a message of one element.
     known: Known,
     notes: [&'static str; 2],
 }
 
-/// With puts that signal, waits and flushes.
+/// Runs `port-pingpong`: puts that signal, waits and flushes.
 pub(crate) fn ping_pong(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let Carriage { carrier, tuning } = &options.carriage;
     let kind = Kind {
@@ -69,14 +69,14 @@ pub(crate) fn ping_pong(options: &Options, joining: &Joining) -> Result<Option<R
     run(&kind, &options.options, tuning, joining)
 }
 
-/// With packets, which need no waits.
+/// Runs `port-packet-pingpong`: packets, which need no waits.
 pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining) -> Result<Option<Report>> {
     let kind = Kind {
         workload: "port-packet-pingpong",
         kernel: "port_packet_ping_pong",
         element: LL16Packet::PAYLOAD,
         as_put: LL16Packet::SIZE,
-        // Over others, 8 bytes need not arrive whole.
+        // Over other transports, the 8 bytes of an element might not arrive at once.
         carrier: Carrier::CudaIpc,
         known: known::PACKET_PING_PONG,
         notes: [
@@ -88,7 +88,7 @@ pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining) -> Re
     run(&kind, options, &Tuning::default(), joining)
 }
 
-/// What an element is in a round, on the side that goes first (1) or the other (0); the kernels compute the same.
+/// The value of an element in a round, on the side that begins (1) or the other (0); the kernels compute the same.
 fn element(round: u32, side: u32, index: u32) -> u32 {
     round.wrapping_mul(2_654_435_761).wrapping_add(index.wrapping_mul(2)).wrapping_add(side + 1)
 }
@@ -98,7 +98,7 @@ impl Kind {
         self.as_put != self.element
     }
 
-    /// What arrives from a side in a round. `flag`: of packets.
+    /// The message that arrives from a side in a round. `flag` is that of packets.
     fn message(&self, round: u32, side: u32, count: u32, flag: u32) -> Vec<u8> {
         let words = |index| {
             let x = element(round, side, index);
@@ -147,7 +147,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
                     .with(side as i32);
                 let args = if kind.has_packets() { args.with(flag(launch)) } else { args };
                 let args = args.with(mismatches).with(ports.stopwatch.failed());
-                // SAFETY: these are the kernel's arguments. The stopwatch is dropped before what is used here, and
+                // SAFETY: these are the kernel's arguments. The stopwatch is dropped before the memory that the kernel uses, and
                 // waits for the kernel's end.
                 unsafe { kernel.launch(stream, block.config(), &args) }
             },
@@ -157,7 +157,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
             },
         );
         let row = row.map_err(|error| ports.explain(error))?;
-        // Of a round trip, the time is the figure.
+        // A round trip has a time and no bandwidth.
         rows.push(Row { bandwidth: None, ..row.only_if(block.found_all_right()?) });
         notes.push(ports.remark(&label, &before));
     }

@@ -33,7 +33,7 @@ const WORKLOAD: &str = "port-put";
 
 pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let Options { common, in_kernel, carriage: Carriage { carrier, tuning } } = options;
-    // What is wrong with the sizes is said before there is a second process that says it too.
+    // Wrong sizes are reported before there is a second process, which would report them again.
     let default = match Platform::detect_or_sim()? {
         Platform::Sim => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
         _ if *in_kernel => Sizes { begin: 1 << 10, end: 128 << 20, factor: 4 },
@@ -93,8 +93,8 @@ impl Bench<'_> {
             .with(bytes)
             .with(of_a_launch as i32)
             .with(ports.stopwatch.failed());
-        // SAFETY: these are the kernel's arguments. The stopwatch is dropped before what is used here, and waits for
-        // the kernels' end.
+        // SAFETY: these are the kernel's arguments. The stopwatch is dropped before the memory that the kernels use, and
+        // waits for the kernels' end.
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) };
         let launches = Launches::capture(ports.stopwatch.stream(), rounds / of_a_launch, launch)?;
         let variant = if *in_kernel { "in kernel" } else { "launches" };

@@ -1,4 +1,4 @@
-//! Collectives, and the table of their ways.
+//! Tests of the collectives, and of the table of protocols.
 
 use std::process::Command;
 
@@ -30,7 +30,7 @@ pub(crate) fn collectives() -> Result<(), Failed> {
         let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
         assert_eq!(variants(&report), [[ways[0]; 4], [ways[1]; 4]].concat());
     }
-    // Three ranks, each a process. More than two reduce large messages in two steps.
+    // There are three ranks, each a process. More than two reduce large messages in two steps.
     let sizes = ["--ranks", "3", "-b", "12", "-e", "6000000", "-f", "500000", "--calls", "2", "--iters", "2"];
     let shape = ["--ways", "pieces", "--blocks", "2", "--threads", "64"];
     let three = [&sizes[..], &shape].concat();
@@ -45,7 +45,8 @@ pub(crate) fn collectives() -> Result<(), Failed> {
     Ok(())
 }
 
-/// More launches than a stream holds, whose driver then waits until the first are complete: those wait for a rank that has to begin.
+/// Makes more launches than a stream holds. A driver then waits until the first are complete, which wait for a rank that has
+/// not begun yet.
 pub(crate) fn many_launches() -> Result<(), Failed> {
     let one = ["-b", "1K", "-e", "1K", "--iters", "1500", "--warmup", "0", "--repeats", "1"];
     let engines = ["--symmetric", "--place", "in", "--ways", "engines", "--calls", "20"];
@@ -69,7 +70,7 @@ pub(crate) fn too_long() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The best of each size and kind, or all; and a table with all of them.
+/// `tune` reports the best of each size and kind, or all; and a table with all of them.
 pub(crate) fn tune() -> Result<(), Failed> {
     let small: &[&str] =
         &["tune", "-b", "256", "-e", "4K", "-f", "16", "--calls", "2", "--iters", "2", "--repeats", "1"];
@@ -106,7 +107,7 @@ pub(crate) fn tune() -> Result<(), Failed> {
         ["--threads", "32", "-b", "192K", "-e", "192K", "--calls", "1", "--iters", "1", "--repeats", "1"];
     let of_three = report("tune-of-three", &[&three[..], &once].concat())?;
     assert_eq!(variants(&of_three), ["pieces 1x32", "pieces, two steps, 1x32"]);
-    // As many as a run without options tries; on GPUs, larger messages, too.
+    // The quick run has as many sizes as a run without options; on GPUs it has larger messages, too.
     let quick = report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?;
     assert!(column(&quick, "size").len() >= 9, "{quick}");
     Ok(())

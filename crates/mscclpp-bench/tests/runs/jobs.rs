@@ -1,11 +1,11 @@
-//! Ethernet, and jobs of several processes.
+//! Tests over Ethernet, and of jobs of several processes.
 
 use libtest_mimic::Failed;
 use mscclpp_test_support::reserve_port;
 
 use super::{column, report, run, variants};
 
-/// From host to host and from device to device, in one part and in several, of which some are empty.
+/// Data goes from host to host and from device to device, in one part and in several, of which some are empty.
 pub(crate) fn ethernet_bw() -> Result<(), Failed> {
     for (where_to, devices, variant) in
         [(&[][..], 0, "host to host"), (&["--device-memory"], 2, "GPU to GPU")]
@@ -55,7 +55,7 @@ pub(crate) fn bootstrap() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Two calls of the program, as on two nodes: rank 0 has the results, rank 1 says nothing.
+/// Two calls of the program run as on two nodes: rank 0 has the results, rank 1 prints nothing.
 pub(crate) fn ranks_by_hand() -> Result<(), Failed> {
     let short: &[&str] = &["--iters", "2", "--repeats", "1"];
     for (workload, more) in [
@@ -81,7 +81,7 @@ pub(crate) fn ranks_by_hand() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Both say what they were started with, without what is each rank's own or the default.
+/// Both ranks name their arguments, without those that differ between ranks or have their default.
 pub(crate) fn ranks_that_differ() -> Result<(), Failed> {
     for calls in [
         ["memory-put --iters 5", "memory-put --iters 7"],

@@ -1,4 +1,4 @@
-//! The workloads run, check what they do, and report it. No time is asserted.
+//! Tests that the workloads run, check their results, and report them. No time is asserted.
 
 mod collectives;
 mod jobs;
@@ -20,7 +20,7 @@ use program::program;
 use serde_json::Value;
 
 fn main() -> ExitCode {
-    // Where only the tests were brought to.
+    // The program is missing where only the tests were copied to.
     let missing = !program().exists();
     let trial = |name: &str, test: fn() -> Result<(), Failed>| {
         let name = if missing { format!("{name} (the program is not there)") } else { name.to_owned() };
@@ -61,7 +61,7 @@ fn run(arguments: &[&str]) -> Output {
     output_within(5 * LIMIT, Command::new(program()).args(arguments).env("MSCCLPP_GIT_COMMIT", "c0ffee"))
 }
 
-/// A file of this run of the tests.
+/// The path of a file of this run of the tests.
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mscclpp-bench-{}-{name}", std::process::id()))
 }
@@ -73,7 +73,7 @@ fn report(name: &str, arguments: &[&str]) -> Result<Value, Failed> {
     if !output.status.success() {
         return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into());
     }
-    // Not a terminal: nothing was drawn on it.
+    // Standard error is not a terminal, so no progress was drawn.
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = fs::read_to_string(&path)?;
     fs::remove_file(&path)?;
@@ -95,7 +95,7 @@ fn column(report: &Value, name: &str) -> Vec<u64> {
     report["rows"].as_array().into_iter().flatten().filter_map(|row| row[name].as_u64()).collect()
 }
 
-/// Sizes that are no multiple of anything, shared by few threads or many.
+/// Sizes that are multiples of no unit, shared by few threads or many.
 const ODD: &[&str] =
     &["-b", "1", "-e", "5001", "-f", "71", "--iters", "3", "--warmup", "1", "--repeats", "2"];
 const SHAPE: &[&str] =

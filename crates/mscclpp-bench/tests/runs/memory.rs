@@ -1,4 +1,4 @@
-//! Signals, packets, puts and gets between two devices.
+//! Tests of signals, packets, puts and gets between two devices.
 
 use libtest_mimic::Failed;
 
@@ -53,10 +53,10 @@ pub(crate) fn memory_put_and_get() -> Result<(), Failed> {
         let report = report(&format!("{workload}-bulk"), &[&[workload], ODD, bulk].concat())?;
         assert_eq!(variants(&report), [["none 2x64"; 3], ["bulk none 2x32"; 3]].concat());
     }
-    // Two ranks on one device, with the defaults of everything that has one.
+    // Two ranks share one device, with all options at their defaults.
     let report =
         report("memory-put-one", &["memory-put", "-b", "64K", "--repeats", "1", "--devices", "0", "0"])?;
-    // On GPUs, larger ones follow.
+    // On GPUs, larger sizes follow.
     assert_eq!(column(&report, "size")[0], 64 << 10);
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(crate) fn memory_put_packets() -> Result<(), Failed> {
         ["full", "half", "none"].map(|barriers| vec![format!("{packets} together {barriers} 3x64"); 3])
     });
     assert_eq!(variants(&report), expected.as_flattened().concat());
-    // Some blocks put while others unpack, as far as there are several with work.
+    // Some blocks put while others unpack, if several have work.
     let shape = ["--barriers", "half,none", "--blocks", "3", "--threads", "160", "--share", "4K"];
     for (roles, few, many) in [
         (&["--roles", "together"][..], "together", "together"),
@@ -84,7 +84,7 @@ pub(crate) fn memory_put_packets() -> Result<(), Failed> {
         });
         assert_eq!(variants(&report), expected.as_flattened().as_flattened());
     }
-    // More rounds than a graph has launches: the flags go on from replay to replay.
+    // There are more rounds than a graph has launches: the flags go on from replay to replay.
     let long = ["-b", "8", "-e", "8", "--iters", "2003", "--blocks", "1", "--warmup", "0", "--repeats", "1"];
     let report =
         self::report("replays", &[&["memory-put-packets", "--packets", "ll16"], &long[..]].concat())?;

@@ -1,10 +1,10 @@
-//! Port channels, launches and FIFOs.
+//! Tests of port channels, launches and FIFOs.
 
 use libtest_mimic::Failed;
 
 use super::{ODD, column, notes, report, run, variants};
 
-/// Sizes that a thread puts by itself and larger ones, over both transports, in one launch and in many.
+/// Small sizes are put by a thread itself and larger ones by the proxy, over both transports, in one launch and in many.
 pub(crate) fn port_put() -> Result<(), Failed> {
     for (more, variant) in [
         (&["--bulk-put-max", "0"][..], "launches"),
@@ -16,11 +16,11 @@ pub(crate) fn port_put() -> Result<(), Failed> {
         assert_eq!(variants(&report), [variant; 3]);
         assert_eq!(column(&report, "size"), [1, 71, 5001]);
         assert!(report["rows"][0]["goal"].is_null(), "the figures are of other sizes: {report}");
-        // A warm-up and two repeats of three rounds.
+        // There are a warm-up and two repeats of three rounds.
         let large = notes(&report).into_iter().find(|note| note.starts_with("5001 B: "));
         assert!(large.is_some_and(|note| note.contains(" and 9 puts, ")), "{report}");
     }
-    // More rounds than a graph has launches.
+    // There are more rounds than a graph has launches.
     let long = ["port-put", "-b", "8", "-e", "8", "--iters", "2003", "--warmup", "0", "--repeats", "1"];
     assert_eq!(column(&report("port-put-long", &long)?, "rounds"), [2003]);
     Ok(())
@@ -34,7 +34,7 @@ pub(crate) fn port_pingpong() -> Result<(), Failed> {
 }
 
 pub(crate) fn port_packet_pingpong() -> Result<(), Failed> {
-    // Packets say themselves that they are there.
+    // The flags of packets show that they have arrived, so there are no signals.
     there_and_back("port-packet-pingpong", &["--bulk-put-max", "0"], 8, 0)
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn launches() -> Result<(), Failed> {
 }
 
 pub(crate) fn fifo() -> Result<(), Failed> {
-    // Under the race detector each of them takes longer.
+    // Under the race detector each trigger takes longer.
     let looks_for_races = std::env::var_os("MSCCLPP_SIM_RACES").is_some_and(|value| value == "1");
     let iters = if looks_for_races { "1" } else { "9" };
     let arguments = ["fifo", "--threads", "1,5,1024", "--iters", iters, "--repeats", "2", "--fifo-size", "4"];

@@ -1,4 +1,4 @@
-//! What is said and written of results, and of wrong arguments.
+//! Tests of how results and wrong arguments are reported.
 
 use std::{fs, path::Path, process::Command};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{program::program, run, scratch};
 
-/// What goes to standard output is JSON and nothing else. The commit is that of the checkout, unless somebody says it.
+/// Standard output has JSON and nothing else. The commit is that of the checkout, unless the environment names one.
 pub(crate) fn json_to_standard_output() -> Result<(), Failed> {
     let small = ["memory-get", "-b", "8", "-e", "8", "--iters", "2", "--repeats", "1", "--json", "-"];
     let mut program = Command::new(program());
@@ -21,7 +21,7 @@ pub(crate) fn json_to_standard_output() -> Result<(), Failed> {
     assert!(!Path::new("-").exists());
     let report: Value = serde_json::from_slice(&output.stdout)?;
     assert_eq!(report["rows"][0]["check"], "ok");
-    // The build script's, which the tests are built with too.
+    // The commit is the build script's, which is also there when the tests are built.
     let commit = option_env!("MSCCLPP_GIT_COMMIT");
     assert_eq!(report["machine"]["commit"], commit.unwrap_or("unknown (set MSCCLPP_GIT_COMMIT)"));
     let is_checkout =
@@ -30,7 +30,7 @@ pub(crate) fn json_to_standard_output() -> Result<(), Failed> {
     Ok(())
 }
 
-/// One wrong byte: the row has no times, the table says FAILED and so does the exit code.
+/// If one byte is wrong, the row has no times, the table says FAILED and the exit code is that of a failure.
 pub(crate) fn wrong_data() -> Result<(), Failed> {
     let path = scratch("spoilt.json");
     const SMALL: &[&str] = &["-e", "1K", "--iters", "2", "--repeats", "1"];
@@ -67,8 +67,7 @@ pub(crate) fn wrong_data() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What nccl-tests print goes onto one picture with rows of this program.
-/// What is plotted, with a shape that does not depend on the device.
+/// A run whose rows are plotted, with a shape that does not depend on the device.
 const GET: &[&str] = &[
     "memory-get",
     "-b",
@@ -131,7 +130,7 @@ pub(crate) fn plot() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each is an error that names the file and what is wrong with it.
+/// Each malformed file gives an error that names the file and what is wrong with it.
 pub(crate) fn malformed_results() -> Result<(), Failed> {
     let path = scratch("malformed.json");
     let text = path.to_string_lossy();
@@ -227,7 +226,7 @@ pub(crate) fn bad_arguments() -> Result<(), Failed> {
         let output = run(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && said.contains(named), "{said}");
-        // Not by each of two processes.
+        // Only one of the two processes prints the error.
         let needs_no_device = ["-b", "--barriers"].iter().any(|option| arguments.contains(option));
         assert!(!needs_no_device || said.lines().count() == 1, "{said}");
     }

@@ -1,8 +1,8 @@
-//! Where the program is that these tests run.
+//! Finds the program that these tests run.
 
 use std::path::{Path, PathBuf};
 
-/// Where cargo put it, or beside this test under the name that `cargo xtask dist` gives it. Each may be missing.
+/// The path that cargo gave it, or the name beside this test that `cargo xtask dist` gives it. Either may be missing.
 pub(crate) fn program() -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_mscclpp-bench"));
     let beside = std::env::current_exe().map(|test| test.with_file_name("bin-mscclpp-bench-mscclpp-bench"));

@@ -1,5 +1,5 @@
-//! What a process needs once, however many connections it has: its links, its regions, and the threads on which peers'
-//! data arrives. These threads touch only memory in the table of regions.
+//! The parts that a process needs once, however many connections it has: its links, its regions, and the threads that
+//! receive peers' data. These threads touch only memory in the table of regions.
 
 mod receivers;
 
@@ -10,7 +10,7 @@ use mscclpp_net::links::{self, Links, Options};
 use crate::{blob::PROTOCOL, env, error::Result, regions::Regions, settings::Settings};
 use receivers::Receivers;
 
-/// What one provider runs. Stopped when the last endpoint, link and registration is gone.
+/// The running parts of one provider. They are stopped when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
     pub(crate) links: Arc<Links>,
     pub(crate) settings: Settings,

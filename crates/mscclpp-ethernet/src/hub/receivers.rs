@@ -1,4 +1,4 @@
-//! The connections on which peers' data arrives. Each has a thread of its own.
+//! The connections on which peers' data arrives. Each has its own thread.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -23,7 +23,7 @@ use crate::{
     socket,
 };
 
-/// The running receivers. They are closed when this is dropped; no receiver keeps it alive.
+/// The running receivers. Dropping this closes them; no receiver keeps it alive.
 pub(super) struct Receivers {
     settings: Settings,
     regions: Arc<Regions>,
@@ -31,7 +31,7 @@ pub(super) struct Receivers {
     this: Weak<Self>,
 }
 
-/// One receiver, as the others see it.
+/// The handle by which a running receiver is closed.
 struct Running {
     endpoint: Name,
     stream: Arc<TcpStream>,
@@ -39,10 +39,10 @@ struct Running {
 }
 
 impl Running {
-    /// Has the thread end.
+    /// Makes the receiver's thread end.
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        // It fails for a socket that is not connected any more.
+        // This fails for a socket that is no longer connected.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -52,7 +52,7 @@ impl Receivers {
         Arc::new_cyclic(|this| Self { settings, regions, running: Mutex::default(), this: this.clone() })
     }
 
-    /// Forgets the receiver of that socket.
+    /// Removes the receiver of that socket from the list.
     fn remove(&self, stream: &Arc<TcpStream>) {
         self.running.lock().retain(|running| !Arc::ptr_eq(&running.stream, stream));
     }
@@ -81,7 +81,7 @@ impl Acceptor for Receivers {
         let (this, own) = (self.this.clone(), stream.clone());
         let run = move || {
             let end = receiver.run();
-            // Before anybody knows of the end: this frees the memory of the staging and closes the socket.
+            // The receiver is dropped before anybody learns of the end: this frees the staging's memory and closes the socket.
             drop(receiver);
             if let Some(receivers) = this.upgrade() {
                 receivers.remove(&own);
@@ -101,20 +101,20 @@ impl Acceptor for Receivers {
     }
 }
 
-/// Has both sides know how receiving ended, unless both do.
+/// Reports to both sides how receiving ended, unless both know.
 fn report(end: End, admission: Admission) {
     match end {
-        // What came is wrong. The peer may think that all is well.
+        // The peer sent something wrong, and may not know it.
         End::Fault(fault) => admission.refuse(fault.complaint(), fault.to_string()),
-        // The peer dropped its queue, and all of it has come; or the endpoint here was closed, and the link has said
+        // Either the peer dropped its queue, and everything has arrived; or the endpoint here was closed, and the link has said
         // goodbye, or ends with this process.
         End::Goodbye | End::Closed => {}
-        // The peer's process or its connection failed, or somebody between the two ended the stream. If the process died,
-        // or has closed its endpoint, its link says so within the time that a suspicion has.
-        End::Cut(at) => admission.report_broken(format!("what it sends ended {at}")),
+        // The peer's process or its connection failed, or a proxy or firewall between them ended the stream. If the process
+        // died, or has closed its endpoint, its link says so before a suspicion is taken for certain.
+        End::Cut(at) => admission.report_broken(format!("its data ended {at}")),
         // The network drops what is sent to the peer.
         End::Io(error) if is_silence(&error) => admission.report_silence(),
-        // A reset, by the peer's system or by somebody between the two: as a stream that was cut.
+        // The peer's system, or a proxy or firewall between them, reset the connection: like a stream that was cut.
         End::Io(error) => admission.report_broken(format!("receiving from it failed: {error}")),
     }
 }

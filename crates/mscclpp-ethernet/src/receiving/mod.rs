@@ -1,8 +1,8 @@
-//! The receiving end of a connection that carries operations: checks every frame and puts its bytes in place.
+//! The receiving end of a data connection: checks every frame and puts its bytes in place.
 //!
 //! # Invariants
 //! 1. Nothing is written before the seal, the sequence number and the range of a frame are checked.
-//! 2. One thread carries out the frames in order. What goes to a device goes through one stream of that device, in
+//! 2. One thread carries out the frames in order. Everything for a device goes through one stream of that device, in
 //!    order. Before an update becomes visible anywhere, every copy on another stream is complete ([`placer`]).
 //! 3. A region is touched only while it is claimed, and only if it was found registered after the claim
 //!    ([`crate::claims`]).

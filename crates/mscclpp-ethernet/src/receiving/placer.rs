@@ -11,13 +11,13 @@ use crate::{
 /// Puts bytes in place: into host memory at once, into device memory through staging.
 pub(crate) struct Placer {
     settings: Settings,
-    /// One for each device that data arrived for; usually one, or none.
+    /// One staging for each device for which data arrived; usually one, or none.
     stagings: Vec<Staging>,
 }
 
-/// Why a wait for a device ended.
+/// The reason why a wait for a device ended.
 pub(crate) enum Interrupted {
-    /// This side has closed.
+    /// This side has closed the connection.
     Closed,
     Device(mscclpp_gpu::Error),
 }
@@ -28,7 +28,7 @@ impl From<mscclpp_gpu::Error> for Interrupted {
     }
 }
 
-/// A chunk that waits to be filled.
+/// A chunk of staging memory that waits to be filled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     staging: usize,
@@ -40,7 +40,7 @@ impl Placer {
         Self { settings, stagings: Vec::new() }
     }
 
-    /// The next chunk of the device for a part of `len` bytes or less, once it is free.
+    /// Waits for the device's next chunk, which takes up to `len` bytes, to be free, and returns it.
     pub(crate) fn slot(
         &mut self,
         gpu: &Gpu,
@@ -59,7 +59,7 @@ impl Placer {
         Ok(Slot { staging, chunk })
     }
 
-    /// The first `len` bytes of a slot, or all of it if it has less.
+    /// The first `len` bytes of a slot, or the whole slot if it is shorter.
     pub(crate) fn piece(&self, slot: Slot, len: u64) -> Result<Piece> {
         let staging = &self.stagings[slot.staging];
         staging.piece(slot.chunk, usize::try_from(len).unwrap_or(usize::MAX))
@@ -68,12 +68,12 @@ impl Placer {
     /// Starts copying the first `len` bytes of a slot to `offset` of the target.
     pub(crate) fn store(&mut self, slot: Slot, target: &Target, offset: u64, len: u64) -> Result<()> {
         let staging = &mut self.stagings[slot.staging];
-        // SAFETY: the target is a checked range, of which the frame's reader uses no more; the slot is filled, its chunk
-        // was free, and nobody writes to it before it is free again.
+        // SAFETY: the target is a checked range, and the frame's reader passes no more than its length; the slot is filled, its
+        // chunk was free, and nobody writes to it before it is free again.
         unsafe { staging.store(slot.chunk, &target.region, target.address.add(offset), len) }
     }
 
-    /// Makes `value` visible at the target, behind everything before.
+    /// Makes `value` visible at the target, after everything that came before.
     pub(crate) fn update(
         &mut self,
         target: &Target,
@@ -89,14 +89,14 @@ impl Placer {
             Some(gpu) => {
                 let staging = staging::number_of(&mut self.stagings, gpu, &self.settings)?;
                 self.settle(Some(staging), closed)?;
-                // SAFETY: as above, of a device's memory.
+                // SAFETY: a checked and aligned range of 8 bytes of the device's memory.
                 unsafe { self.stagings[staging].publish(&target.region, target.address, value)? };
             }
         }
         Ok(())
     }
 
-    /// Waits until everything is complete, except what is on the stream of staging `except`, which keeps its own order.
+    /// Waits until all copies are complete, except those of staging `except`, whose stream keeps its own order.
     pub(crate) fn settle(
         &mut self,
         except: Option<usize>,
@@ -114,9 +114,9 @@ impl Placer {
         Ok(())
     }
 
-    /// Whether nothing is under way. Releases memory that is not needed any more.
+    /// Whether no copy is under way. Releases memory that is no longer needed.
     pub(crate) fn is_idle(&mut self) -> bool {
-        // An error comes again at the next use of the device.
+        // An error is returned again when the device is next used.
         self.stagings.iter_mut().all(|staging| staging.is_idle().unwrap_or(true))
     }
 }

@@ -1,4 +1,4 @@
-//! A receiving end in memory, fed by a test or a fuzzer: the code that runs on sockets, without one.
+//! A receiving end in memory: the code that runs on sockets, fed by a test or a fuzzer instead.
 
 use std::{
     collections::VecDeque,
@@ -27,7 +27,7 @@ use super::{
     wire::Wire,
 };
 
-/// What has arrived, handed out in pieces of any size, and what was answered.
+/// The bytes that have arrived, handed out in chunks of any size, and the answers to them.
 pub(crate) struct Played {
     incoming: VecDeque<u8>,
     answers: Vec<u8>,
@@ -41,7 +41,7 @@ impl Wire for Played {
         for piece in pieces {
             let taken = left.min(piece.len);
             let bytes: Vec<u8> = self.incoming.drain(..taken).collect();
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises that the pieces are writable.
             unsafe { piece.start.copy_from_nonoverlapping(bytes.as_ptr(), taken) };
             left -= taken;
             count += taken;
@@ -59,21 +59,21 @@ impl Wire for Played {
     }
 }
 
-/// The table of regions of a process, and one region in it, with memory around it that nobody may touch.
+/// A process's table of regions with one region in it, whose memory has guards before and behind it.
 pub(crate) struct Stage {
     memory: Box<[u64]>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) region: Arc<MemoryRegion>,
-    // Dropped before the memory is.
+    // This is dropped before the memory.
     _registered: RegisteredMemory,
 }
 
-/// Bytes of the region, and of the guards before and behind it.
+/// The region's length in bytes.
 pub(crate) const LEN: u64 = 4096;
 const GUARD: usize = 4096;
 const PATTERN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
-/// The key of what is played.
+/// The key of the played connections.
 pub(crate) const SEAL: SealKey = *b"sixteen byte key";
 
 impl Stage {
@@ -83,7 +83,7 @@ impl Stage {
         let catcher = Catcher::default();
         let context = Context::builder().provider(catcher.clone()).platform(Platform::Sim).build();
         let start = DevicePtr(memory.as_mut_ptr().addr() as u64 + GUARD as u64);
-        // SAFETY: memory that is kept beside the registration.
+        // SAFETY: the memory is kept beside the registration.
         let registered = unsafe { context.register_memory(start, LEN, Transport::ETHERNET) };
         let registered = registered.expect("host memory can be registered");
         let caught = catcher.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -93,7 +93,7 @@ impl Stage {
         Self { memory, regions, region, _registered: registered }
     }
 
-    /// Plays `bytes` to a receiving end; how it ended, and what it answered.
+    /// Plays `bytes` to a receiving end. Returns how receiving ended, and the answers.
     pub(crate) fn play(&self, bytes: &[u8], seed: u64) -> (End, Vec<u8>) {
         let wire = Played {
             incoming: bytes.iter().copied().collect(),
@@ -111,12 +111,12 @@ impl Stage {
         (end, std::mem::take(&mut receiver.wire_mut().answers))
     }
 
-    /// What is in the region.
+    /// The content of the region.
     ///
     /// # Panics
-    /// If anything around it was touched.
+    /// If memory around the region was touched.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        // SAFETY: this value's memory, which was also written through the region's address.
+        // SAFETY: this is the value's own memory, which was also written through the region's address.
         let memory: Vec<u64> =
             (0..self.memory.len()).map(|i| unsafe { self.memory.as_ptr().add(i).read_volatile() }).collect();
         let (before, rest) = memory.split_at(GUARD / 8);
@@ -129,7 +129,7 @@ impl Stage {
     }
 }
 
-/// A provider that is only there to get hold of a region.
+/// A provider that only catches the region it is asked to register.
 #[derive(Clone, Default)]
 struct Catcher(Arc<Mutex<Vec<Arc<MemoryRegion>>>>);
 

@@ -20,43 +20,43 @@ use super::{
     wire::Wire,
 };
 
-/// Bytes of the buffer in which headers and small data arrive.
+/// The size in bytes of the buffer in which headers and small data arrive.
 const BUFFER: usize = 64 << 10;
-/// Room for a few headers and a little data.
+/// The number of bytes that are read ahead after long data: room for a few headers and a little data.
 const SMALL: usize = 4 << 10;
 
-/// One connection's operations, as they arrive.
+/// The receiver of one connection, which carries out its frames.
 pub(crate) struct Receiver<W> {
     wire: W,
     inbound: Inbound,
     outbound: Outbound,
-    // Dropped before `regions`, whose claims on what it copies to end with that.
+    // This is dropped before `regions`, which drops the claims for copies.
     placer: Placer,
     regions: KnownRegions,
     buffer: Box<[u8]>,
-    /// The part of the buffer that has arrived and is not used yet.
+    /// The part of the buffer that has arrived and was not used yet.
     filled: Range<usize>,
-    /// How many bytes are looked for at the beginning of a frame. Behind long data most likely comes more, most of which should
-    /// go directly to its place.
+    /// The number of bytes that are read at the beginning of a frame. After long data more of it is likely, most of which
+    /// should be received directly into its place.
     ahead: usize,
 }
 
-/// How receiving ended.
+/// How receiving ended, and why.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The peer has sent everything, and has said so.
+    /// The peer has sent everything, and a goodbye.
     Goodbye,
-    /// This side has closed.
+    /// This side has closed the connection.
     Closed,
     /// The stream ended without a goodbye.
     Cut(CutAt),
     /// The socket failed.
     Io(io::Error),
-    /// What arrived cannot be accepted.
+    /// A message that arrived cannot be accepted.
     Fault(Fault),
 }
 
-/// Where a stream ended that should have gone on.
+/// The place at which a stream ended too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CutAt {
     BetweenFrames,
@@ -103,7 +103,7 @@ impl<W: Wire> Receiver<W> {
         &mut self.wire
     }
 
-    /// Carries out what arrives, until the end.
+    /// Carries out frames as they arrive, until the end.
     pub(crate) fn run(&mut self) -> End {
         loop {
             match self.step() {
@@ -156,10 +156,10 @@ impl<W: Wire> Receiver<W> {
                 self.settle(0)?;
                 let answer = self.outbound.seal(Frame::Complete { ticket });
                 match self.wire.send(&answer) {
-                    // The system tells this once, so it has to be kept.
+                    // The system reports this error once, so it must be kept.
                     Err(error) if is_silence(&error) => Err(error.into()),
-                    // A peer that does not wait for it may have gone with a goodbye, which is still to be read. If not, that is
-                    // seen when what comes ends.
+                    // A peer that does not wait for the answer may have ended with a goodbye, which is still to be read. If it
+                    // did not, the end of the stream will show it.
                     _ => Ok(()),
                 }
             }
@@ -168,12 +168,12 @@ impl<W: Wire> Receiver<W> {
         }
     }
 
-    /// Gets more bytes into the buffer.
+    /// Receives more bytes into the buffer.
     fn fill(&mut self) -> Result<(), End> {
         if self.filled.is_empty() {
             self.filled = 0..0;
         } else if self.filled.end == self.buffer.len() {
-            // Less than a header is left, so this moves little.
+            // Less than a header is left, so few bytes move.
             let len = self.filled.len();
             self.buffer.copy_within(self.filled.clone(), 0);
             self.filled = 0..len;
@@ -185,11 +185,11 @@ impl<W: Wire> Receiver<W> {
         Ok(())
     }
 
-    /// Receives into `first`, and what is beyond that into a part of the buffer. `at` says where it would be cut if the
+    /// Receives into `first`, and whatever comes after it into a part of the buffer. `at` is the place of the cut if the
     /// stream ends here.
     fn receive_into(&mut self, first: Piece, part: Range<usize>, at: CutAt) -> Result<usize, End> {
         let Self { wire, placer, regions, buffer, .. } = self;
-        // Bytes that came before the connection was cut can still be had.
+        // Bytes that came before the connection was cut could still be received.
         if regions.claims().cut_for().is_some() {
             return Err(End::Closed);
         }
@@ -199,21 +199,21 @@ impl<W: Wire> Receiver<W> {
             if waits {
                 backoff.wait();
             } else {
-                // Before this thread sleeps, so that nobody waits for claims that mean nothing.
+                // The claims end before this thread sleeps, so that nobody waits for claims whose copies are complete.
                 regions.claims().unclaim_copies();
             }
             waits
         };
         let pieces = [first, Piece::of_mut(&mut buffer[part])];
-        // SAFETY: `first` is nothing, a checked range of host memory that is claimed (and so is not freed before this
-        // returns), or a chunk that no copy uses; the buffer is this value's.
+        // SAFETY: `first` is empty, or a checked range of host memory that is claimed (and so is not freed before this
+        // returns), or a chunk that no copy uses; the buffer is this value's own.
         match unsafe { wire.receive(&pieces, &mut idle)? } {
             0 => Err(End::Cut(at)),
             count => Ok(count),
         }
     }
 
-    /// Puts the `len` bytes that follow into the target; false if their checksum is wrong.
+    /// Receives the `len` bytes that follow into the target. Returns false if their checksum is wrong.
     fn receive(&mut self, target: &Target, len: u64, checksum: Option<u32>) -> Result<bool, End> {
         let mut hasher = checksum.map(|_| Hasher::new());
         match target.region.gpu().cloned() {
@@ -241,16 +241,16 @@ impl<W: Wire> Receiver<W> {
         Ok(hasher.map(Hasher::finalize) == checksum)
     }
 
-    /// Fills a piece of memory: with what has arrived, and with what arrives.
+    /// Fills a piece of memory with bytes that have arrived, and receives the rest.
     fn receive_piece(&mut self, piece: Piece) -> Result<(), End> {
         let there = self.filled.len().min(piece.len);
         let come = &self.buffer[self.filled.start..][..there];
-        // SAFETY: as in `receive_into`.
+        // SAFETY: the piece is a checked range of host memory that is claimed, or a chunk that no copy uses.
         unsafe { access::write(DevicePtr::from_ptr(piece.start), come) };
         self.filled.start += there;
         let mut rest = piece.after(there);
         while rest.len > 0 {
-            // The buffer is empty, or there would be no rest.
+            // The buffer is empty; otherwise nothing of the piece would be left.
             let count = self.receive_into(rest, 0..self.ahead, CutAt::Data)?;
             let direct = count.min(rest.len);
             rest = rest.after(direct);
@@ -259,7 +259,7 @@ impl<W: Wire> Receiver<W> {
         Ok(())
     }
 
-    /// Claims the region of the frame at hand for copies to its device.
+    /// Claims the current frame's region for copies to its device.
     fn claim_copies(&mut self, region: u64) -> Result<(), End> {
         if self.regions.claims().must_settle(region) {
             self.settle(region)?;
@@ -268,7 +268,7 @@ impl<W: Wire> Receiver<W> {
         Ok(())
     }
 
-    /// Waits until everything is where it belongs.
+    /// Waits until all copies are complete.
     fn settle(&mut self, region: u64) -> Result<(), End> {
         let closed = || is_over(&self.wire, &self.regions);
         self.placer.settle(None, closed).map_err(|end| end_of(end, region))?;
@@ -277,14 +277,14 @@ impl<W: Wire> Receiver<W> {
     }
 }
 
-/// Whether there is nothing left to wait for.
+/// Whether waiting no longer makes sense, because the connection was closed or cut.
 fn is_over(wire: &impl Wire, regions: &KnownRegions) -> bool {
     wire.is_closed() || regions.claims().cut_for().is_some()
 }
 
 fn digest(hasher: Option<&mut Hasher>, piece: Piece) {
     if let Some(hasher) = hasher {
-        // SAFETY: the piece was just filled.
+        // SAFETY: the piece was just filled, so it is readable.
         unsafe { checksum::add(hasher, piece) };
     }
 }

@@ -1,4 +1,4 @@
-//! Frames, good and bad, played to a receiving end in memory.
+//! Tests that play valid and invalid frames to a receiving end in memory.
 
 use fastrand::Rng;
 use mscclpp_net::links::header::{BadHeader, Fields, HEADER, Header, Inbound, Outbound};
@@ -93,7 +93,7 @@ fn what_is_not_registered_is_not_written() {
     for offset in [1, 4, 7] {
         refused(Frame::Update { region: id, offset, value: 1 }, Fault::Unaligned { region: id, offset });
     }
-    // An answer, and what is said on links.
+    // Kind 4 is an answer; kinds 6 to 10 are those of links.
     for kind in [4].into_iter().chain(6..=10) {
         let header = outbound().seal(Fields { kind, ..Fields::default() });
         assert_eq!(fault(&stage.play(&header, 1).0), Fault::Header(BadHeader::Kind { kind }));
@@ -121,7 +121,7 @@ fn changed_data_does_not_pass_a_checksum() {
     let mut said = outbound.seal(write(id, 16, &[7; 64], true)).to_vec();
     said.extend([7; 63]);
     said.push(8);
-    // An update behind it must not be seen.
+    // The update behind the changed data must not become visible.
     said.extend(outbound.seal(Frame::Update { region: id, offset: 0, value: u64::MAX }));
     assert_eq!(fault(&stage.play(&said, 1).0), Fault::Checksum { region: id, offset: 16 });
     assert_eq!(stage.bytes()[..8], [0; 8]);
@@ -140,7 +140,7 @@ fn repeated_and_reordered_frames_end_it() {
     assert_eq!(stage.bytes()[..8], 1u64.to_ne_bytes(), "what came before was in order");
 }
 
-/// Headers that are sealed as they should be, and say anything.
+/// Frames have a valid seal and random fields.
 #[test]
 fn a_hundred_thousand_frames_of_a_hostile_member() {
     let stage = Stage::new();
@@ -177,7 +177,7 @@ fn a_hundred_thousand_frames_of_a_hostile_member() {
     }
 }
 
-/// Bytes that were not sealed, or were changed afterwards.
+/// Frames were not sealed, or were changed afterwards.
 #[test]
 fn a_hundred_thousand_frames_of_a_stranger() {
     let stage = Stage::new();

@@ -10,10 +10,10 @@ use std::{
 
 use crate::socket::{self, Piece};
 
-/// Where bytes come from and where answers go: a socket, or a test.
+/// The source of the bytes and the sink of the answers: a socket, or a test.
 pub(crate) trait Wire {
-    /// Receives what is there into the pieces, one after the other; gives 0 at the end. While nothing is there, calls
-    /// `idle` again and again for as long as it answers that it has something to wait for itself, and then blocks.
+    /// Receives what has arrived into the pieces, one after the other, and returns 0 at the end of the stream. While nothing
+    /// has arrived, calls `idle` repeatedly: as long as it returns true, it waits for something itself; then this call blocks.
     ///
     /// # Safety
     /// The pieces must be writable memory to which nobody has a reference.
@@ -22,20 +22,20 @@ pub(crate) trait Wire {
     /// Sends all of `bytes`.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Whether this side wants no more.
+    /// Whether this side has closed the connection.
     fn is_closed(&self) -> bool;
 }
 
-/// A socket that blocks.
+/// A blocking socket.
 pub(crate) struct SocketWire {
     stream: Arc<TcpStream>,
     closed: Arc<AtomicBool>,
-    /// For how long the thread looks for bytes before it sleeps.
+    /// The time for which the thread polls for bytes before it sleeps.
     busy: Duration,
 }
 
 impl SocketWire {
-    /// To end it, set `closed` and shut the socket down.
+    /// Makes a wire. To end it, set `closed` and shut the socket down.
     pub(crate) fn new(stream: Arc<TcpStream>, closed: Arc<AtomicBool>, busy: Duration) -> Self {
         Self { stream, closed, busy }
     }
@@ -46,7 +46,7 @@ impl Wire for SocketWire {
         let mut block = self.busy.is_zero() && !idle();
         let mut began: Option<Instant> = None;
         loop {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller makes the same promise.
             match unsafe { socket::receive(&self.stream, pieces, block) } {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -26,27 +26,27 @@ use crate::{
 /// The number of works for which a backlog has room before it must grow.
 pub(super) const BACKLOG: usize = 64;
 
-/// What the owner of a queue and its driver share.
+/// The state that the owner of a queue and the queue's driver share.
 pub(super) struct SendConnection {
     pub(super) stream: TcpStream,
     pub(super) outbound: Outbound,
     pub(super) link: Arc<LinkState>,
     suspicions: Suspicions,
     pub(super) settings: Settings,
-    /// Works handed over and not taken by the driver yet.
+    /// Works that were handed over and that the driver has not taken yet.
     pub(super) backlog: Mutex<VecDeque<Work>>,
-    /// How many works the driver has carried out (invariant 1).
+    /// The number of works that the driver has carried out (invariant 1).
     pub(super) done: AtomicU64,
-    /// The system holds something back (invariant 3).
+    /// Whether the system holds data back (invariant 3).
     pub(super) held: AtomicBool,
-    /// The queue was dropped.
+    /// Whether the queue was dropped.
     pub(super) closing: AtomicBool,
-    /// Nothing can be sent any more.
+    /// Whether the connection has failed, so that nothing can be sent any more.
     broken: AtomicBool,
     driver: OnceLock<Thread>,
 }
 
-/// What the owner hands over. It keeps the memory until it is done.
+/// A task that the owner hands to the driver. It keeps the memory until it is done.
 pub(super) enum Work {
     Write {
         region: u64,
@@ -55,7 +55,7 @@ pub(super) enum Work {
         checksum: bool,
     },
     Control(Frame),
-    /// What is left of a frame that the owner began to send.
+    /// The rest of a frame that the owner began to send.
     Rest {
         header: Header,
         sent: usize,
@@ -72,23 +72,23 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// As host memory, which it must be.
+    /// The range as host memory, which it must be.
     pub(super) fn piece(&self) -> Piece {
         Piece { start: self.address.as_mut_ptr(), len: self.len as usize }
     }
 
-    /// `len` bytes from `at` on.
+    /// The `len` bytes from offset `at` on.
     pub(super) fn part(&self, at: u64, len: u64) -> Self {
         Self { region: self.region.clone(), address: self.address.add(at), len }
     }
 }
 
-/// What became of something that was to be sent at once.
+/// How much of a frame the system took at once.
 pub(super) enum Sent {
     All,
-    /// So many bytes.
+    /// The system took this number of bytes.
     Part(usize),
-    /// The connection broke.
+    /// The connection failed.
     Nothing,
 }
 
@@ -116,11 +116,11 @@ impl SendConnection {
     }
 
     pub(super) fn is_driven_by(&self, thread: Thread) {
-        // Set once, by whoever starts the driver.
+        // It is set once, by the code that starts the driver.
         let _ = self.driver.set(thread);
     }
 
-    /// Wakes the driver. It finds everything that was stored before.
+    /// Wakes the driver, which then sees everything that was stored before.
     pub(super) fn wake(&self) {
         if let Some(thread) = self.driver.get() {
             thread.unpark();
@@ -131,21 +131,21 @@ impl SendConnection {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Nothing can be sent any more. If the link does not soon give a reason, `reason` counts: a closing peer's goodbye
-    /// and the end of its sockets may come in either order.
+    /// Ends sending. `reason` becomes the connection's error unless the link soon gives another: a closing peer's goodbye and
+    /// the end of its sockets may come in either order.
     pub(super) fn fail(&self, reason: String) {
         self.cut();
         self.suspicions.report(reason);
     }
 
-    /// Sends a header and the host memory after it, as far as the system takes them. Call it only where invariant 1
+    /// Sends a header and the host memory after it, as far as the system takes them. It may be called only where invariant 1
     /// allows.
     ///
     /// # Safety
     /// `data` must be readable.
     pub(super) unsafe fn try_send(&self, header: &Header, data: Piece, mode: SendMode) -> Sent {
         loop {
-            // SAFETY: the header is a reference, the data is as the caller promises.
+            // SAFETY: the header is a reference, and the caller promises that the data is readable.
             match unsafe { socket::send(&self.stream, &[Piece::of(header), data], mode) } {
                 Ok(count) if count == HEADER + data.len => return Sent::All,
                 Ok(count) => return Sent::Part(count),
@@ -163,7 +163,7 @@ impl SendConnection {
 impl Carrier for SendConnection {
     fn cut(&self) {
         self.broken.store(true, Ordering::Release);
-        // A socket that is not connected any more is as good as shut down.
+        // This fails for a socket that is no longer connected, which needs no shutdown.
         let _ = self.stream.shutdown(Shutdown::Both);
         self.wake();
     }

@@ -1,4 +1,4 @@
-//! The thread that sends what the owner of a queue could not, or should not, send itself.
+//! The thread that sends everything that the owner of a queue does not send itself.
 
 use std::{
     collections::VecDeque,
@@ -23,29 +23,29 @@ use crate::{
 
 use super::connection::{BACKLOG, SendConnection, Source, Work};
 
-/// The most data behind one header.
+/// The most bytes of data behind one header.
 const MAX_FRAME: u64 = 1 << 20;
-/// Smaller parts of device memory cost more to handle than they gain.
+/// The smallest part of device memory that is sent by itself: smaller ones cost more to handle than they gain.
 const SMALLEST_PART: u64 = 64 << 10;
-/// How many frames are prepared ahead of the one that is being sent.
+/// The number of frames that are prepared ahead of the one that is being sent.
 const AHEAD: usize = 16;
-/// How many frames, and about how many bytes, go to the system in one call.
+/// The most frames that go to the system in one call, and about how many bytes.
 const MAX_GATHERED: usize = MAX_PIECES / 2;
 const GATHERED_BYTES: usize = 256 << 10;
-/// How often waits check whether they still make sense.
+/// The time after which waits check whether they still make sense.
 pub(super) const LOOK: Duration = Duration::from_millis(200);
-/// How often a driver without work looks whether the connection is still there.
+/// The time after which an idle driver checks whether the connection still exists.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// How long a dropped queue may make no progress before it is given up.
+/// The time without progress after which a dropped queue is given up.
 const STUCK: Duration = Duration::from_secs(10);
-/// How long it waits for the peer to have taken everything.
+/// The longest time that a dropped queue waits for the peer to receive everything.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(super) struct Driver {
     connection: Arc<SendConnection>,
-    /// Works taken from the backlog.
+    /// The works taken from the backlog.
     works: VecDeque<Work>,
-    /// How far the first of them, if it is a write, has been cut into frames.
+    /// The number of bytes of the first work, if it is a write, that were cut into frames.
     cut: u64,
     frames: VecDeque<Prepared>,
     stagings: Vec<Staging>,
@@ -55,14 +55,14 @@ pub(super) struct Driver {
 struct Prepared {
     head: Head,
     data: Data,
-    /// It is the last one of its work.
+    /// Whether it is the last frame of its work.
     last: bool,
 }
 
 enum Head {
-    /// To be sealed when it is sent: its checksum is known only once its data is.
+    /// A frame that is sealed when it is sent, because its checksum is known only when its data is.
     Frame { frame: Frame, checksum: bool },
-    /// Sealed, and partly sent.
+    /// A header that was sealed and partly sent.
     Begun { header: Header, sent: usize },
 }
 
@@ -72,12 +72,12 @@ enum Data {
     Chunk { staging: usize, chunk: usize, len: usize },
 }
 
-/// Why a driver ends before its queue does.
+/// The reason why a driver ends before its queue does.
 enum Stop {
-    /// The connection is broken, or the link has ended.
+    /// The connection has failed, or the link has ended.
     Broken,
     Io(io::Error),
-    /// The peer's end is closed.
+    /// The peer has closed its end.
     Ended,
     Device(mscclpp_gpu::Error),
 }
@@ -110,7 +110,7 @@ impl Driver {
                 self.connection.link.fail(CoreError::Gpu(error));
             }
         }
-        // What was not sent is let go of.
+        // Works that were not sent are dropped.
         self.connection.backlog.lock().clear();
     }
 
@@ -119,7 +119,7 @@ impl Driver {
             self.prepare()?;
             if self.frames.is_empty() {
                 if !self.rest()? {
-                    // Behind all that was given: the peer takes an end without this for a failure.
+                    // The goodbye comes last: without it, the peer takes the end of the stream for a failure.
                     let goodbye = self.connection.outbound.seal(Frame::Goodbye);
                     return self.send_pieces(&mut [Piece::of(&goodbye)]);
                 }
@@ -131,7 +131,7 @@ impl Driver {
         }
     }
 
-    /// Takes works, and cuts them into frames, as far ahead as there is room. Copies from devices begin here.
+    /// Takes works and cuts them into frames, until enough are prepared. Copies from devices begin here.
     fn prepare(&mut self) -> Result<(), Stop> {
         while self.frames.len() < AHEAD {
             if self.works.is_empty() {
@@ -168,7 +168,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The next frame's data of a source; none while all chunks are in use.
+    /// The length and data of a source's next frame; none while all chunks are in use.
     fn cut_off(&mut self, source: &Source, at: u64) -> Result<Option<(u64, Data)>, Stop> {
         let left = source.len - at;
         let Some(gpu) = source.region.gpu() else {
@@ -186,7 +186,7 @@ impl Driver {
         }
         let chunk = self.stagings[staging].turn(len);
         // SAFETY: a range of a registered region, which the core has checked. Chunks of a kind are used in turn, and one of
-        // them is in no prepared frame, so it is this one: what it had before has been sent, and so copied before.
+        // them is in no prepared frame, so it is this one: its former data has been sent, and so was copied before.
         unsafe { self.stagings[staging].fetch(chunk, &source.region, source.address.add(at), len)? };
         Ok(Some((len, Data::Chunk { staging, chunk, len: len as usize })))
     }
@@ -206,11 +206,11 @@ impl Driver {
             self.check()?;
             backoff.wait();
         }
-        // An update behind it may have been given meanwhile, and can go along.
+        // An update may have been handed over meanwhile, and can be sent along.
         self.prepare()
     }
 
-    /// How many of the prepared frames go into one call: those that are ready, until there is enough.
+    /// The number of prepared frames that go into one call: those that are ready, until their bytes suffice.
     fn ready(&self) -> Result<usize, Stop> {
         let (mut count, mut bytes) = (0, 0);
         for frame in self.frames.iter().take(MAX_GATHERED) {
@@ -255,11 +255,11 @@ impl Driver {
         let finished = self.frames.drain(..count).filter(|frame| frame.last).count() as u64;
         if self.frames.is_empty() {
             for staging in &mut self.stagings {
-                // All has been copied: lets go of sources.
+                // All copies are complete, so this releases their sources.
                 staging.is_idle()?;
             }
         }
-        // Behind everything: from here on the owner may send (invariant 1).
+        // This store comes last: from here on the owner may send (invariant 1).
         self.connection.done.fetch_add(finished, Ordering::Release);
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Driver {
         let mut progress = Instant::now();
         while let Some(first) = pieces.iter().position(|piece| piece.len > 0) {
             pieces = &mut pieces[first..];
-            // SAFETY: headers of `send`, host memory that the frames keep, chunks that no copy uses.
+            // SAFETY: the pieces are headers of `send`, host memory that the frames keep, and chunks that no copy uses.
             let mut count = match unsafe { socket::send(&self.connection.stream, pieces, SendMode::Blocking) }
             {
                 Ok(count) => count,
@@ -301,13 +301,13 @@ impl Driver {
         }
     }
 
-    /// Waits for something to do; false once the queue is dropped and everything sent.
+    /// Waits for something to do. Returns false once the queue is dropped and everything is sent.
     fn rest(&self) -> Result<bool, Stop> {
         let busy = self.connection.settings.busy;
         let mut looked = Instant::now();
         let mut began: Option<Instant> = None;
         loop {
-            // Before the backlog is looked at: what was given before the queue was dropped must be seen.
+            // This is loaded before the backlog, so that works handed over before the queue was dropped are seen.
             let closing = self.connection.closing.load(Ordering::Acquire);
             if self.connection.held.swap(false, Ordering::Acquire) {
                 socket::push(&self.connection.stream);
@@ -322,8 +322,8 @@ impl Driver {
             if !busy.is_zero() && began.get_or_insert_with(Instant::now).elapsed() < busy {
                 std::hint::spin_loop();
             } else {
-                // A wake-up that came before this returns at once. The limit is for links that fail without one, and for
-                // connections that end while nothing is sent: the peer may wait for what would be sent next.
+                // A wake-up that came before this returns at once. The limit is for links that fail without a wake-up, and for
+                // connections that end while nothing is sent: the peer may be waiting for the next data.
                 std::thread::park_timeout(IDLE_LOOK);
                 began = None;
                 if looked.elapsed() >= IDLE_LOOK {
@@ -336,15 +336,15 @@ impl Driver {
         }
     }
 
-    /// Says that no more comes, and waits until the peer has taken everything: closing a socket with unread answers
-    /// would cut off what is on its way.
+    /// Shuts sending down, and waits until the peer has received everything: closing a socket with unread answers would cut
+    /// off data that is on its way.
     fn part(&self) {
         let stream = &self.connection.stream;
         let deadline = Instant::now() + DRAIN;
         let mut answers = [0; 256];
         let mut open = stream.shutdown(Shutdown::Write).is_ok();
         while open && Instant::now() < deadline {
-            // SAFETY: an array of this thread's.
+            // SAFETY: the array is this thread's own.
             open = match unsafe { socket::receive(stream, &[Piece::of_mut(&mut answers)], false) } {
                 Ok(count) => count > 0,
                 Err(error) if socket::is_not_now(&error) => {
@@ -354,9 +354,9 @@ impl Driver {
                     );
                     true
                 }
-                // The peer had not taken everything.
+                // The peer had not received everything.
                 Err(error) => {
-                    self.connection.fail(format!("not all that was sent has come: {error}"));
+                    self.connection.fail(format!("it may not have received everything: {error}"));
                     false
                 }
             };
@@ -365,7 +365,7 @@ impl Driver {
 }
 
 /// The size of the parts into which a write of device memory is cut. Even a write that would fit one chunk is cut into
-/// a few, so that the first part travels while the others are copied.
+/// a few, so that the first part is sent while the others are copied.
 fn part_of(len: u64, chunk: u64) -> u64 {
     (len / 4).max(SMALLEST_PART).next_multiple_of(4096).min(chunk)
 }
@@ -373,7 +373,7 @@ fn part_of(len: u64, chunk: u64) -> u64 {
 fn with_checksum(frame: Frame, wanted: bool, data: Piece) -> Frame {
     match frame {
         Frame::Write { region, offset, len, .. } if wanted => {
-            // SAFETY: the frame's data, which it keeps.
+            // SAFETY: the frame keeps its data.
             Frame::Write { region, offset, len, checksum: Some(unsafe { checksum::of(data) }) }
         }
         frame => frame,

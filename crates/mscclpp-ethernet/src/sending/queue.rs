@@ -29,9 +29,9 @@ use super::{
     driver::{Driver, LOOK},
 };
 
-/// The owner itself sends up to this many bytes of host memory; longer writes are handed over.
+/// The most bytes of host memory that the owner sends itself; longer writes are handed over.
 const INLINE: u64 = 32 << 10;
-/// How many operations may wait to be sent, unless the endpoint chooses another number. Enough to keep the driver busy.
+/// The most operations that may wait to be sent, unless the endpoint sets another number. It keeps the driver busy.
 const MAX_WAITING: u32 = 4096;
 
 /// Opens a queue over a connection whose handshake is complete.
@@ -42,7 +42,7 @@ pub(crate) fn open(
     settings: &Settings,
     max_waiting: Option<u32>,
 ) -> Result<Box<dyn Queue>> {
-    // The driver waits in the call that sends; the owner says each time that it does not.
+    // The driver blocks in the call that sends; the owner asks the system with each call not to block.
     stream.set_nonblocking(false).during("making a socket block")?;
     stream.set_write_timeout(Some(LOOK)).during("setting up a socket")?;
     let checksums = settings.checksums == Some(true);
@@ -74,26 +74,26 @@ struct EthernetQueue {
     answers: Answers,
     checksums: bool,
     max_waiting: u64,
-    /// How many works were handed over, with those of the batch at hand. The driver gets these together, or it might send a write
-    /// without its signal, for which the peer would wake up twice.
+    /// The number of works handed over, including those of the current batch. The driver gets a batch as a whole: otherwise it
+    /// might send a write without its signal, and the peer would wake up twice.
     given: u64,
     handed_over: Vec<Work>,
-    /// By number.
+    /// The routes by their number.
     routes: Routes<EthernetRoute>,
     /// The last ticket that was answered.
     completed: u64,
-    /// Each unanswered ticket, with the number of works that the driver must have carried out before the question has
-    /// been sent. Until then there is no need to look for an answer.
+    /// The unanswered tickets, each with the number of works that the driver must have carried out before the flush is
+    /// sent. Until then there is no need to look for an answer.
     flushes: VecDeque<(u64, u64)>,
 }
 
-/// The two memories of a route, as frames and works name them.
+/// The two memories of a route, in the form in which frames and works name them.
 struct EthernetRoute {
     to: PeerRegion,
     source: Option<Arc<MemoryRegion>>,
 }
 
-/// What the peer says on the same connection.
+/// The peer's answers, which come on the same connection.
 struct Answers {
     inbound: Inbound,
     bytes: [u8; 16 * HEADER],
@@ -101,7 +101,7 @@ struct Answers {
 }
 
 impl EthernetQueue {
-    /// Whether the owner may send itself (invariant 1).
+    /// Whether the owner may send by itself (invariant 1).
     fn is_caught_up(&self) -> bool {
         self.connection.done.load(Ordering::Acquire) == self.given
     }
@@ -111,7 +111,7 @@ impl EthernetQueue {
         self.handed_over.push(work);
     }
 
-    /// Whether the most operations that may wait to be sent are waiting.
+    /// Whether as many operations are waiting to be sent as may wait.
     fn is_full(&self) -> bool {
         self.given - self.connection.done.load(Ordering::Acquire) >= self.max_waiting
     }
@@ -120,8 +120,8 @@ impl EthernetQueue {
         Ok(self.routes.get(route).ok_or(Foreign("the route"))?)
     }
 
-    /// Starts an operation for which there is room. Does nothing if the connection is broken: the link says why, now or
-    /// soon.
+    /// Starts an operation for which there is room. Does nothing if the connection has failed: the link reports the reason,
+    /// now or soon.
     fn start(&mut self, operation: Operation) -> CoreResult<()> {
         match operation {
             Operation::Write { route, dst_offset, src_offset, len } => {
@@ -149,14 +149,16 @@ impl EthernetQueue {
                 }
             }
             Operation::Flush { ticket } => {
-                // If it is broken this is never reached.
+                // If the connection has failed, this ticket is never completed.
                 if !self.connection.is_broken() {
                     self.control(Frame::Flush { ticket });
                 }
                 self.flushes.push_back((ticket, self.given));
             }
             other => {
-                return Err(CoreError::InvalidArgument(format!("Ethernet does not know {other:?}")));
+                return Err(CoreError::InvalidArgument(format!(
+                    "the Ethernet transport does not know the operation {other:?}"
+                )));
             }
         }
         Ok(())
@@ -167,9 +169,9 @@ impl EthernetQueue {
             return self.hand_over(Work::Control(frame));
         }
         let header = self.connection.outbound.seal(frame);
-        // What is held back leaves with this.
+        // A write that the system holds back leaves with this frame.
         self.connection.held.store(false, Ordering::Relaxed);
-        // SAFETY: no data.
+        // SAFETY: there is no data.
         match unsafe { self.connection.try_send(&header, Piece::NONE, SendMode::NonBlocking) } {
             Sent::All | Sent::Nothing => {}
             Sent::Part(sent) => self.hand_over(Work::Rest { header, sent, source: None }),
@@ -179,11 +181,11 @@ impl EthernetQueue {
     /// Sends a small write of host memory at once.
     fn write_inline(&mut self, region: u64, offset: u64, source: Source) {
         let data = source.piece();
-        // SAFETY: a range of a registered region, which `source` keeps.
+        // SAFETY: the data is a range of a registered region, which `source` keeps.
         let checksum = self.checksums.then(|| unsafe { checksum::of(data) });
         let header =
             self.connection.outbound.seal(Frame::Write { region, offset, len: source.len, checksum });
-        // SAFETY: as above.
+        // SAFETY: the data is a range of a registered region, which `source` keeps.
         match unsafe { self.connection.try_send(&header, data, SendMode::NonBlockingMore) } {
             Sent::All => {
                 self.connection.held.store(true, Ordering::Release);
@@ -199,7 +201,7 @@ impl Queue for EthernetQueue {
     fn prepare(&mut self, route: RouteId, memories: Memories<'_>) -> CoreResult<()> {
         let (to, src) = memories.own::<PeerRegion, LocalRegion>().map_err(Error::from)?;
         to.check()?;
-        // Updates are at multiples of 8 in a memory.
+        // Updates are at offsets that are multiples of 8.
         if src.is_none() && to.misalignment() != 0 {
             return Err(CoreError::InvalidArgument(format!(
                 "an update of a memory that starts {} bytes behind an 8-byte boundary would not be aligned",
@@ -212,7 +214,7 @@ impl Queue for EthernetQueue {
     }
 
     fn release(&mut self, route: RouteId) {
-        // Works keep what they still need.
+        // Works keep the memory that they still need.
         self.routes.remove(route);
     }
 
@@ -246,7 +248,7 @@ impl Queue for EthernetQueue {
                     self.completed = ticket;
                     self.flushes.pop_front();
                 }
-                Ok(Some(_)) => self.connection.fail("it answered what was not asked".to_owned()),
+                Ok(Some(_)) => self.connection.fail("it answered a flush that was not requested".to_owned()),
                 Ok(None) => break,
                 Err(reason) => self.connection.fail(reason),
             }
@@ -256,11 +258,11 @@ impl Queue for EthernetQueue {
 }
 
 impl Answers {
-    /// The next answer, if one has come; an error in words if there will be none.
+    /// The ticket of the next answer, if one has come. If there can be none, the error is the reason.
     fn next(&mut self, connection: &SendConnection) -> Result<Option<u64>, String> {
         while self.filled < HEADER {
             let room = Piece::of_mut(&mut self.bytes[self.filled..]);
-            // SAFETY: the rest of the buffer.
+            // SAFETY: the rest of the buffer is this value's own.
             match unsafe { socket::receive(&connection.stream, &[room], false) } {
                 Ok(0) => return Err("it ended the connection".to_owned()),
                 Ok(count) => self.filled += count,
@@ -275,14 +277,14 @@ impl Answers {
         self.filled -= HEADER;
         match Frame::open(&mut self.inbound, &header) {
             Ok(Frame::Complete { ticket }) => Ok(Some(ticket)),
-            Ok(_) => Err("it sent what does not belong here".to_owned()),
+            Ok(_) => Err("it sent a message that is not an answer".to_owned()),
             Err(fault) => Err(fault.to_string()),
         }
     }
 }
 
 impl Drop for EthernetQueue {
-    /// Does not wait: the driver carries out what it was given, and ends.
+    /// Returns at once: the driver carries out the works that were handed over, and ends.
     fn drop(&mut self) {
         self.connection.closing.store(true, Ordering::Release);
         self.connection.wake();

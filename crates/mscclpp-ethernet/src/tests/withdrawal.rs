@@ -1,8 +1,8 @@
-//! Memory that its owner frees while a peer writes to it.
+//! Tests of memory that its owner frees while a peer writes to it.
 
 use super::*;
 
-/// A peer that stalls in the middle of a write.
+/// A member that stalls in the middle of a write.
 fn begin(victim: &Process, from: &Process, region: u64, len: u64, sent: usize) -> Member {
     let mut member = Member::join(victim, from);
     let header = member.outbound.seal(Frame::Write { region, offset: 0, len, checksum: None });
@@ -11,7 +11,7 @@ fn begin(victim: &Process, from: &Process, region: u64, len: u64, sent: usize) -
     member
 }
 
-/// Its connection has failed, at both ends.
+/// Checks that the member's connection has failed, at both ends.
 fn has_failed(member: &Member, region: u64, back: &Connection) {
     assert_eq!(member.fault(), Fault::Region { region });
     until("the way back", || back.check().is_err());
@@ -30,9 +30,9 @@ fn nothing_arrives_in_memory_that_was_dropped_in_the_middle_of_a_write() {
     let began = Instant::now();
     drop(registered);
     assert!(began.elapsed() < LIMIT);
-    // It may be somebody else's from here on.
+    // From here on the memory may belong to somebody else.
     words.iter().for_each(|word| word.store(5, Ordering::Relaxed));
-    // The system may know already that nobody takes this.
+    // This fails if the system knows already that nobody receives the bytes.
     let _ = member.queue.write_all(&[7; 3072]);
     has_failed(&member, id, &back);
     assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == 5), "bytes came after the withdrawal");
@@ -65,7 +65,7 @@ fn nothing_arrives_in_a_devices_memory_that_was_dropped_in_the_middle_of_a_write
     assert!(bytes.iter().all(|byte| *byte == 5), "bytes came after the withdrawal");
 }
 
-/// An owner that sees the data may drop its memory, however little the receiver has done since.
+/// An owner that sees the data may drop its memory, even if the receiver has not yet gone on to the next frame.
 #[test]
 fn dropping_memory_once_its_data_is_there_costs_no_connection() {
     let (a, b) = (Process::start(), Process::start());

@@ -1,4 +1,4 @@
-//! Somebody between two processes who ends a TCP connection while both live: a proxy, a load balancer.
+//! A proxy between two processes, which ends a TCP connection while both live.
 
 use std::{
     io::{Read, Write},
@@ -16,25 +16,25 @@ use rustix::{
     net::sockopt::set_socket_linger,
 };
 
-/// How a connection ends, and for whom. Who does not notice has a peer that takes nothing and says nothing.
+/// How a connection ends, and which sides notice. A side that does not notice has a peer that receives and sends nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
-    /// The how-manieth connection; and how many bytes must have passed, of who made it and of who took it.
+    /// The number of the connection; and the bytes that must have passed before, from the dialling and the listening side.
     pub(crate) connection: usize,
     pub(crate) after: [usize; 2],
     pub(crate) reset: bool,
     pub(crate) dialler: bool,
     pub(crate) listener: bool,
-    /// Instead, the next byte of who made it is changed.
+    /// Whether, instead of a cut, the dialling side's next byte is changed.
     pub(crate) flips: bool,
 }
 
-/// Passes on what comes to its port, until it is dropped.
+/// A proxy that passes on everything that comes to its port, until it is dropped.
 pub(crate) struct Cutter {
     pub(crate) port: u16,
     stop: Arc<AtomicBool>,
     armed: Arc<AtomicBool>,
-    /// Bytes of the second connection, of who made it and of who took it.
+    /// The bytes of the second connection that the dialling and the listening side have sent.
     passed: Arc<[AtomicUsize; 2]>,
     thread: Option<JoinHandle<()>>,
 }
@@ -65,7 +65,7 @@ impl Cutter {
         Self { port: own.port(), stop, armed, passed, thread: Some(thread) }
     }
 
-    /// From now on the cut is made when enough has passed.
+    /// Arms the cut: from now on it is made when enough bytes have passed.
     pub(crate) fn arm(&self) {
         self.armed.store(true, Ordering::Relaxed);
     }
@@ -111,14 +111,14 @@ fn relay(
         let _ = poll(&mut polled, look.as_ref());
         let heard = polled.map(|polled| !polled.revents().is_empty());
         for (side, mut from, mut to) in [(1, &there, &here), (0, &here, &there)] {
-            // No more than the cut is behind; the answer to what has passed may still come.
+            // No more is read than up to the cut; the answer to earlier bytes may still come.
             let left =
                 cut.map_or(bytes.len(), |(cut, _)| cut.after[0].saturating_sub(so_far[0]).min(bytes.len()));
             let room = if side == 0 { left } else { bytes.len() };
             if !heard[side] || room == 0 {
                 continue;
             }
-            // Whoever ends it ends both.
+            // When one side ends its connection, both connections end.
             let Ok(count @ 1..) = from.read(&mut bytes[..room]) else { return };
             if side == 0 && std::mem::take(&mut flip) {
                 bytes[0] ^= 1;
@@ -132,7 +132,7 @@ fn relay(
     }
 }
 
-/// Ends a connection for one side or both, and keeps the other as it is.
+/// Ends a connection for one side or both, and keeps the other side open.
 fn end(here: TcpStream, there: TcpStream, cut: Cut, stop: &AtomicBool) {
     let mut kept = Vec::new();
     for (stream, ends) in [(here, cut.dialler), (there, cut.listener)] {
@@ -141,7 +141,7 @@ fn end(here: TcpStream, there: TcpStream, cut: Cut, stop: &AtomicBool) {
             continue;
         }
         if ends {
-            // Not closed: to close it with bytes unread resets it.
+            // The socket is not closed, because closing it with unread bytes would reset the connection.
             let _ = stream.shutdown(std::net::Shutdown::Write);
         }
         kept.push(stream);

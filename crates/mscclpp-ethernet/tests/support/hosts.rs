@@ -1,4 +1,4 @@
-//! Two nodes, as far as one machine can have two: network namespaces with a link between them. Needs root and `ip`.
+//! Two nodes on one machine: network namespaces with a link between them. This needs root and `ip`.
 
 use std::{
     ffi::OsStr,
@@ -10,12 +10,12 @@ use std::{
 use mscclpp_test_support::{Child, child::this_program};
 
 /// Two namespaces with a pair of interfaces between them, both called `wire`; and one interface each, called `other`, that
-/// leads nowhere. Gone when dropped.
+/// leads nowhere. They are removed when this is dropped.
 pub(crate) struct Hosts {
     names: [String; 2],
 }
 
-/// What `ip` says if it fails.
+/// Runs `ip`. If it fails, the error is its message.
 fn try_ip(arguments: &[&str]) -> Result<(), String> {
     let output = Command::new("ip").args(arguments).output().map_err(|e| format!("ip: {e}"))?;
     match output.status.success() {
@@ -29,7 +29,7 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 }
 
 impl Hosts {
-    /// With a wire between them.
+    /// Makes two namespaces with a link between them.
     pub(crate) fn new() -> Result<Self, String> {
         let hosts = Self::bare()?;
         let [a, b] = &hosts.names;
@@ -37,7 +37,7 @@ impl Hosts {
         hosts.set_up()
     }
 
-    /// Each with a wire to an interface of this process's own namespace.
+    /// Makes two namespaces, each with a link to an interface of this process's own namespace.
     pub(crate) fn apart() -> Result<Self, String> {
         let hosts = Self::bare()?;
         for (name, port) in hosts.names.iter().zip(hosts.ports()) {
@@ -47,7 +47,7 @@ impl Hosts {
         hosts.set_up()
     }
 
-    /// The interfaces at this end of [`Nodes::apart`].
+    /// The interfaces of this process's namespace that [`Nodes::apart`] made.
     pub(crate) fn ports(&self) -> [String; 2] {
         self.names.each_ref().map(|name| name.replacen('c', "p", 1).replace('-', ""))
     }
@@ -84,12 +84,12 @@ impl Hosts {
         ip(&[&["-n", self.names[side].as_str()], arguments].concat()).expect("a change of the network");
     }
 
-    /// Runs a program on one of them; what it says if it fails.
+    /// Runs a program in one of the namespaces. If it fails, the error is its message.
     pub(crate) fn run(&self, side: usize, command: &[&str]) -> Result<(), String> {
         try_ip(&[&["netns", "exec", self.names[side].as_str()], command].concat())
     }
 
-    /// A program on one of them.
+    /// The command that runs a program in one of the namespaces.
     pub(crate) fn command(&self, side: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[side]]).arg(program);
@@ -102,7 +102,7 @@ impl Hosts {
         Child::start_by(command, &[role])
     }
 
-    /// A process on each node.
+    /// Starts a process in each namespace.
     pub(crate) fn start_both(&self, roles: [&str; 2], environment: &[(&str, &str)]) -> [Child; 2] {
         [0, 1].map(|side| self.start(side, roles[side], environment))
     }
@@ -110,10 +110,10 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // The wire goes with either end. Sockets that have not ended yet may keep the namespaces for a while.
+        // Deleting either end deletes the link. Sockets that have not ended yet may keep the namespaces for a while.
         let wires = self.names.iter().map(|name| ip(&["-n", name.as_str(), "link", "del", "wire"]));
         wires.for_each(drop);
-        // There is none where they are not allowed.
+        // Where namespaces are not allowed there are none to delete.
         let there = self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists());
         for name in there {
             if let Err(error) = ip(&["netns", "del", name]) {

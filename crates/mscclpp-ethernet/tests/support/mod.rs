@@ -1,4 +1,4 @@
-//! What the tests of this crate share: words of host memory, and connected CPU endpoints.
+//! Words of host memory and connected CPU endpoints, which several tests of this crate use.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -21,12 +21,12 @@ use mscclpp_core::{
 use mscclpp_ethernet::{Ethernet, EthernetBuilder};
 use mscclpp_gpu::{DevicePtr, Platform};
 
-/// A context with a provider of its own, as a process would have it.
+/// Makes a context with a provider of its own, as each process has.
 pub(crate) fn context(ethernet: EthernetBuilder) -> Context {
     Context::builder().provider(ethernet.build()).platform(Platform::Sim).build()
 }
 
-/// A process's part, on a CPU.
+/// The context and CPU endpoint of one process.
 pub(crate) struct End {
     pub(crate) context: Context,
     pub(crate) endpoint: Endpoint,
@@ -50,12 +50,12 @@ impl End {
     }
 }
 
-/// An endpoint as its peer gets it.
+/// An endpoint after the journey to its peer.
 pub(crate) fn arrived(endpoint: &Endpoint) -> Endpoint {
     Endpoint::deserialize(&endpoint.serialize().expect("serializing")).expect("reading")
 }
 
-/// Two ends, connected both ways.
+/// Two ends that are connected in both directions.
 pub(crate) struct Pair {
     pub(crate) ab: Connection,
     pub(crate) ba: Connection,
@@ -72,13 +72,13 @@ impl Pair {
         Self { ab: a.connect(&b.endpoint), ba: b.connect(&a.endpoint), a, b }
     }
 
-    /// A semaphore, as each side has it.
+    /// Makes a semaphore, and returns each side's part of it.
     pub(crate) fn semaphores(&self) -> (HostToHostSemaphore, HostToHostSemaphore) {
         semaphores(&self.ab, &self.ba)
     }
 }
 
-/// A semaphore over two connections that are each other's way back.
+/// Makes a semaphore over two connections between the same endpoints, one in each direction.
 pub(crate) fn semaphores(ab: &Connection, ba: &Connection) -> (HostToHostSemaphore, HostToHostSemaphore) {
     let (a, b) = (SemaphoreStub::new(ab).expect("a stub"), SemaphoreStub::new(ba).expect("a stub"));
     let travel = |stub: &SemaphoreStub| {
@@ -91,15 +91,15 @@ pub(crate) fn semaphores(ab: &Connection, ba: &Connection) -> (HostToHostSemapho
     (build(&a, &b), build(&b, &a))
 }
 
-/// Host memory that peers write while this process reads it. Around it are words that nobody may write, which is checked
-/// when it is dropped.
+/// Host memory that peers write while this process reads it. There are guard words around it that nobody may write; `drop`
+/// checks them.
 pub(crate) struct Words {
-    // Withdrawn before the memory goes.
+    // Dropped, and so withdrawn, before the memory.
     pub(crate) memory: RegisteredMemory,
     words: Arc<[AtomicU64]>,
 }
 
-/// How many words are around it at either end, and what they are.
+/// The number of guard words at either end, and their value.
 const GUARD: usize = 512;
 const PATTERN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
@@ -114,7 +114,7 @@ impl Words {
         Self { memory: memory.expect("a registration"), words }
     }
 
-    /// As its peer gets it.
+    /// The memory as its peer receives it.
     pub(crate) fn at_peer(&self) -> RegisteredMemory {
         RegisteredMemory::deserialize(&self.memory.serialize().expect("serializing")).expect("reading")
     }
@@ -131,7 +131,7 @@ impl Words {
         self.words()[index].load(Ordering::Relaxed)
     }
 
-    /// The value, and with it whatever was placed before it.
+    /// Loads a word with acquire order: everything that was placed before its value is visible.
     pub(crate) fn acquire(&self, index: usize) -> u64 {
         self.words()[index].load(Ordering::Acquire)
     }
@@ -149,7 +149,7 @@ impl Drop for Words {
     }
 }
 
-/// A number that tells nothing of the one it was made from.
+/// Hashes a number.
 pub(crate) fn mix(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)

@@ -1,5 +1,5 @@
-//! A wire that is slow, loses packets, or has a firewall: what arrives at one interface leaves at another, later or
-//! never.
+//! A relay between two interfaces, which delays or loses packets or acts as a firewall: packets that arrive at one interface
+//! leave at the other, later or never.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -14,11 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a wire does to packets.
+/// How the relay disturbs packets.
 #[derive(Clone, Copy)]
 pub(crate) struct Nuisance {
     pub(crate) delay: Duration,
-    /// One in so many is lost.
+    /// One packet in this many is lost.
     pub(crate) loses_one_in: u64,
 }
 
@@ -26,18 +26,18 @@ impl Nuisance {
     pub(crate) const NONE: Self = Self { delay: Duration::ZERO, loses_one_in: u64::MAX };
 }
 
-/// What a firewall on the wire swallows, of IPv4. It tells nobody.
+/// The IPv4 packets that the relay drops silently, as a firewall does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swallow {
     Nothing,
-    /// Whatever comes from a TCP port or goes there.
+    /// All packets from or to a TCP port.
     Port(u16),
-    /// Of the TCP connections with a port at one end: all of those that carry data, once they do, and nothing of those
-    /// that only say a few words.
+    /// The packets of the TCP connections with this port at one end that carry data, once they have carried some. Connections
+    /// with only short messages pass.
     DataOf(u16),
 }
 
-/// Runs until it is dropped.
+/// A thread that passes packets on, until this is dropped.
 pub(crate) struct Relay {
     stop: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
@@ -46,7 +46,7 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Between two interfaces of this network namespace.
+    /// Starts a relay between two interfaces of this network namespace.
     pub(crate) fn between(a: &str, b: &str, nuisance: Nuisance) -> io::Result<Self> {
         let mut ports = [Port::open(a)?, Port::open(b)?];
         let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -79,12 +79,12 @@ impl Relay {
         Ok(Self { stop, lost, swallow, thread: Some(thread) })
     }
 
-    /// From now on.
+    /// Sets the packets that are dropped from now on.
     pub(crate) fn swallow(&self, what: Swallow) {
         *self.swallow.lock().unwrap_or_else(PoisonError::into_inner) = what;
     }
 
-    /// How many packets have been lost.
+    /// The number of packets that were lost.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -112,7 +112,7 @@ impl Firewall {
             Swallow::Nothing => false,
             Swallow::Port(port) => ports.contains(&port),
             Swallow::DataOf(port) => {
-                // No handshake, frame without data, or answer is as long.
+                // No handshake, frame without data, or answer is this long.
                 if data > 500 {
                     self.carriers.insert(ports);
                 }
@@ -122,7 +122,7 @@ impl Firewall {
     }
 }
 
-/// Of a packet with TCP over IPv4: its ports, in the same order for both directions, and how many bytes it carries.
+/// The ports of a packet with TCP over IPv4, in the same order for both directions, and the number of bytes of its data.
 fn tcp(packet: &[u8]) -> Option<([u16; 2], usize)> {
     let ip = packet.get(OFFLOADS + ETHERNET..)?;
     let (version, header) = (ip.first()? >> 4, 4 * usize::from(ip.first()? & 15));
@@ -136,15 +136,15 @@ fn tcp(packet: &[u8]) -> Option<([u16; 2], usize)> {
     Some((ports, tcp.len().saturating_sub(4 * usize::from(tcp.get(12)? >> 4))))
 }
 
-/// Bytes in front of a packet: what is left to do for it, and the header of the wire.
+/// The bytes in front of an IP packet: the header of offloads, and the Ethernet header.
 const OFFLOADS: usize = 10;
 const ETHERNET: usize = 14;
 
-/// An interface, as raw packets. They come and go with the header that says what is left to do for them (checksums,
-/// cutting into segments), because between two nodes on one machine nobody has done it yet.
+/// An interface that gives and takes raw packets. They come and go with the header of offloads, which says what is left to
+/// do for them (checksums, cutting into segments): between two namespaces of one machine nobody has done that yet.
 struct Port {
     socket: OwnedFd,
-    /// To be sent, and when.
+    /// The packets to be sent, and the times when they are due.
     later: VecDeque<(Instant, Vec<u8>)>,
 }
 
@@ -159,18 +159,18 @@ impl Port {
     fn open(interface: &str) -> io::Result<Self> {
         let every = (libc::ETH_P_ALL as u16).to_be();
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: a new socket, owned by nobody else.
+        // SAFETY: the socket is new, and nobody else owns it.
         let socket =
             unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_PACKET, kind, every.into()))?) };
         let name = CString::new(interface)?;
-        // SAFETY: a string that ends with a zero.
+        // SAFETY: the string ends with NUL.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         if index == 0 {
             return Err(io::Error::last_os_error());
         }
         let on: libc::c_int = 1;
         let size = size_of_val(&on) as libc::socklen_t;
-        // SAFETY: an option of that size.
+        // SAFETY: the option has the given size.
         check(unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -180,25 +180,25 @@ impl Port {
                 size,
             )
         })?;
-        // SAFETY: an address of zeros is one.
+        // SAFETY: zeros are a valid address.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = every;
         address.sll_ifindex = index as i32;
         let size = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: an address of that size.
+        // SAFETY: the address has the given size.
         check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) })?;
         Ok(Self { socket, later: VecDeque::new() })
     }
 
-    /// The next packet that has come in.
+    /// The next packet that has arrived.
     fn receive(&mut self) -> Option<Vec<u8>> {
         loop {
             let mut packet = vec![0; 70_000];
-            // SAFETY: an address of zeros is one.
+            // SAFETY: zeros are a valid address.
             let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
             let mut size = size_of_val(&from) as libc::socklen_t;
-            // SAFETY: a buffer and an address of those sizes.
+            // SAFETY: the buffer and the address have the given sizes.
             let len = unsafe {
                 libc::recvfrom(
                     self.socket.as_raw_fd(),
@@ -210,7 +210,7 @@ impl Port {
                 )
             };
             packet.truncate(usize::try_from(len).ok()?);
-            // What this machine itself sends there is seen too.
+            // The socket also shows packets that this machine itself sends there.
             if from.sll_pkttype != PACKET_OUTGOING {
                 return Some(packet);
             }
@@ -221,7 +221,7 @@ impl Port {
         while self.later.front().is_some_and(|(due, _)| *due <= now)
             && let Some((_, packet)) = self.later.pop_front()
         {
-            // SAFETY: a slice. What cannot be sent is lost, as on any wire.
+            // SAFETY: the slice is valid. A packet that cannot be sent is lost, as on any network.
             unsafe { libc::send(self.socket.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0) };
         }
     }

@@ -25,7 +25,7 @@ const LIBRARY: Library = Library {
 };
 
 entry_points! {
-    /// The driver's functions. Each is documented by the driver, under the name given.
+    /// The driver's functions. NVIDIA documents each under the name given.
     ///
     /// Optional functions are `None` if the driver is too old to have them.
     table Driver -> CuResult, of LIBRARY;

@@ -1,7 +1,7 @@
 use crate::table::codes;
 
 codes! {
-    /// What every driver function returns. Any value is valid: newer drivers have codes that this crate does not know.
+    /// The result of every driver function. Any value is valid: newer drivers have codes that this crate does not know.
     CuResult:
     SUCCESS = 0, "CUDA_SUCCESS";
     INVALID_VALUE = 1, "CUDA_ERROR_INVALID_VALUE";

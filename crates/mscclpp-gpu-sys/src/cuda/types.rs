@@ -53,11 +53,11 @@ pub struct AllocationProp {
     pub kind: u32,
     /// Bits of `CUmemAllocationHandleType`.
     pub requested_handle_types: u32,
-    /// Where the memory is.
+    /// The place of the memory.
     pub location: Location,
-    /// For Windows only; null.
+    /// Metadata that only Windows uses; null elsewhere.
     pub win32_handle_metadata: *mut c_void,
-    /// What the memory must be able to do.
+    /// Properties that the memory must have.
     pub alloc_flags: AllocFlags,
 }
 
@@ -71,7 +71,7 @@ pub struct AllocFlags {
     pub gpu_direct_rdma_capable: u8,
     /// 0, or a bit mask of special uses.
     pub usage: u16,
-    /// Zeros.
+    /// Reserved bytes, which must be zero.
     pub reserved: [u8; 4],
 }
 
@@ -97,7 +97,7 @@ pub struct AccessDesc {
     pub flags: u32,
 }
 
-// The layouts are those of the driver's header, as cudarc has them.
+// These layouts are those of the driver's header, as cudarc declares them.
 const _: () = {
     assert!(size_of::<Location>() == size_of::<sys::CUmemLocation>());
     assert!(size_of::<AllocationProp>() == size_of::<sys::CUmemAllocationProp>());

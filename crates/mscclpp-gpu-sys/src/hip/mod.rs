@@ -1,7 +1,7 @@
 //! HIP, AMD's interface to its GPUs. One table serves ROCm 6 and 7.
 //!
 //! Building needs nothing of ROCm. Values and layouts are declared here, and a test compares them with published
-//! bindings; none of it has been run on an AMD GPU. What HIP returns is never a Rust enum, because a newer release may
+//! bindings; none of this has been run on an AMD GPU. A result of HIP is never a Rust enum, because a newer release may
 //! return values that this build does not know.
 
 mod constants;

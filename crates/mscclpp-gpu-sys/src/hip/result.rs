@@ -1,7 +1,7 @@
 use crate::table::codes;
 
 codes! {
-    /// What every function of HIP returns. Any value is valid: newer releases have codes that this crate does not know.
+    /// The result of every HIP function. Any value is valid: newer releases have codes that this crate does not know.
     HipResult:
     SUCCESS = 0, "hipSuccess";
     INVALID_VALUE = 1, "hipErrorInvalidValue";

@@ -18,14 +18,14 @@ const LIBRARY: Library = Library {
 };
 
 /// `hipDeviceProp_tR0600`. Only the name of the architecture is used, because no attribute gives it. HIP keeps this
-/// layout under this name. The struct has more room than any release writes.
+/// layout under this name. The struct is larger than any release of HIP fills.
 #[repr(C, align(8))]
 pub struct DeviceProperties {
     /// The fields before the name.
     pub before: [u8; 1160],
     /// `gcnArchName`: such as `gfx942:sramecc+:xnack-`, NUL-terminated.
     pub gcn_arch_name: [u8; 256],
-    /// The fields after the name, and spare room.
+    /// The fields after the name, and spare space.
     pub behind: [u8; 2680],
 }
 
@@ -36,7 +36,7 @@ impl Default for DeviceProperties {
 }
 
 entry_points! {
-    /// HIP's functions. Each is documented by HIP, under the name given.
+    /// HIP's functions. AMD documents each under the name given.
     ///
     /// Optional functions are `None` if the release is too old to have them.
     table Hip -> HipResult, of LIBRARY;

@@ -1,4 +1,4 @@
-//! What a C compiler says of the header.
+//! Checks Rust's values against those of a C compiler that reads the header.
 
 use std::{
     fmt::Write as _,
@@ -14,7 +14,7 @@ use mscclpp_verbs_sys::verbs_context;
 
 use crate::structures::structures;
 
-/// A number: the C expression for it, and what Rust says.
+/// A number: the C expression for it, and its value in Rust.
 pub(crate) struct Fact {
     expression: String,
     rust: i128,
@@ -37,14 +37,14 @@ macro_rules! facts {
     };
 }
 
-/// C has no name for what is `__bindgen_anon_1` in Rust.
+/// The offset of a field. Rust's `__bindgen_anon_1` and its like have no name in C, so the path in C skips them.
 fn offset(structure: &str, path: &str, rust: usize) -> Fact {
     let parts: Vec<&str> =
         path.split('.').map(str::trim).filter(|part| !part.starts_with("__bindgen")).collect();
     Fact::new(format!("__builtin_offsetof({structure}, {})", parts.join(".")), rust)
 }
 
-/// How far before the context the fields lie that are used or filled: the structure grows at its front.
+/// The distances of the fields that are used or filled from the context behind them: the structure grows at its front.
 fn extended_context() -> Vec<Fact> {
     let fact = |field: &str, rust| {
         let of = |field: &str| format!("__builtin_offsetof(struct verbs_context, {field})");
@@ -66,7 +66,7 @@ fn extended_context() -> Vec<Fact> {
 
 pub(crate) fn structures() -> Vec<Fact> {
     let mut facts = structures!(facts);
-    // The caller of `query_port` says how much of this one it knows; rdma-core 56 has appended a field.
+    // The caller of `query_port` passes the structure's size. It may be smaller than C's: rdma-core 56 has appended a field.
     facts.retain(|fact| fact.expression != "sizeof(struct ibv_port_attr)");
     facts.push(Fact::new(
         format!("sizeof(struct ibv_port_attr) < {0} ? -1 : {0}", size_of::<rust::ibv_port_attr>()),
@@ -145,7 +145,7 @@ impl Compiler {
         if differences.is_empty() { Ok(()) } else { Err(differences.join("\n").into()) }
     }
 
-    /// Compiles a program to `probe` in a folder that lives as long as what is returned.
+    /// Compiles a program to `probe` in a folder that is removed when the returned handle is dropped.
     fn compile(&self, text: &str) -> std::io::Result<(Output, tempfile::TempDir)> {
         let folder = tempfile::tempdir()?;
         let source = folder.path().join("probe.c");

@@ -1,6 +1,6 @@
-//! The types made by bindgen have the layout that a C compiler gives them with the installed header, which may be newer
-//! than the one from which they were made. To compare with a header elsewhere, name its folder in `C_INCLUDE_PATH`.
-//! With feature `rdma-sys`, also as that crate's bindgen lays them out.
+//! Checks that the types made by bindgen have the layout that a C compiler gives them with the installed header, which may
+//! be newer than the one from which they were made. To compare with a header elsewhere, name its folder in
+//! `C_INCLUDE_PATH`. With feature `rdma-sys`, the layouts of that crate's bindings are compared as well.
 
 mod c;
 #[cfg(feature = "rdma-sys")]

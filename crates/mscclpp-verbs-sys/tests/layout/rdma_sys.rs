@@ -1,4 +1,4 @@
-//! What the crate rdma-sys says of the installed header. Its structures with unions are written by hand there.
+//! Compares our structures with those of the crate rdma-sys, whose structures with unions are written by hand.
 
 use std::mem::{align_of, offset_of, size_of};
 

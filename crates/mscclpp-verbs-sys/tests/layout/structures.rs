@@ -1,7 +1,7 @@
 //! The values that make up the layouts of libibverbs' structures.
 
-/// Calls a macro with each structure: what C calls it, its named fields, those without a name in C, and paths into fields.
-/// The fields must be all there are, see [`every_field`].
+/// Calls a macro with each structure: its C name, its named fields, those without a name in C, and paths into fields.
+/// All fields must be listed; `every_field` checks that.
 macro_rules! structures {
     ($then:ident) => {
         $then! {
@@ -96,7 +96,7 @@ macro_rules! structures {
     };
 }
 
-/// Compiles only if the fields are all that the structures have.
+/// Compiles only if each structure has the listed fields and no others.
 macro_rules! every_field {
     ($($kind:ident $name:ident { $($field:ident),* $(,)? } ($($anonymous:ident),*) [$($path:tt)*];)*) => {
         $(every_field!(@one $kind $name { $($field,)* $($anonymous),* });)*

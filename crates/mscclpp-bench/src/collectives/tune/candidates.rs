@@ -1,10 +1,10 @@
-//! What is tried for a size.
+//! The candidates that are tried for a size.
 
 use mscclpp_collectives::{Choice, Way};
 
 use crate::collectives::What;
 
-/// All that may be combined.
+/// The values that may be combined.
 #[derive(Debug, Clone)]
 pub(super) struct Candidates {
     pub(super) ways: Vec<Way>,
@@ -14,22 +14,22 @@ pub(super) struct Candidates {
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// A block with less would have no work for most of its threads, and one with more would be slow for sure.
+/// The bytes of a block. With fewer, most of its threads would have no work; with more, it would certainly be slow.
 const OF_A_BLOCK: std::ops::RangeInclusive<u64> = 64..=4 * MIB;
-/// More ranks than two do an `all_reduce` of more than this in two steps for sure.
+/// The most bytes of an `all_reduce` in one step: with more than two ranks, two steps are certainly faster for more bytes.
 const ONE_STEP: u64 = 4 * MIB;
-/// Fewer bytes than this are not worth a thread.
+/// The fewest bytes for which a thread is worthwhile.
 const OF_A_THREAD: u64 = 2;
 
 impl Candidates {
-    /// Those that make sense for a collective with messages of so many bytes from a rank to another. Others are slow for sure;
-    /// there is always one, unless nothing may be combined.
+    /// The combinations that make sense for a collective with messages of `bytes` bytes between two ranks; others are certainly
+    /// slow. There is always one, unless the values to combine are empty.
     pub(super) fn of(&self, what: What, bytes: u64, ranks: u64) -> Vec<Choice> {
         let one_step = self.in_one_step(bytes);
         if what != What::AllReduce || ranks == 2 {
             return one_step;
         }
-        // Of parts, each of which a rank reduces and gives to all.
+        // In two steps, each rank reduces one part and gives it to all.
         let two_steps = self.in_one_step(bytes / ranks).into_iter().filter(|it| it.way != Way::Packets);
         let two_steps = two_steps.map(|it| Choice { two_steps: true, ..it });
         one_step.into_iter().filter(|_| bytes <= ONE_STEP).chain(two_steps).collect()
@@ -57,13 +57,13 @@ impl Candidates {
     }
 }
 
-/// The messages for which a way is worth a trial, where there are others.
+/// The message sizes for which a protocol is worth a trial, if there are several protocols.
 fn range(way: Way) -> std::ops::RangeInclusive<u64> {
     match way {
         Way::Packets => 0..=MIB,
         Way::Lines => 8 * KIB..=64 * MIB,
         Way::Pieces => 64 * KIB..=u64::MAX,
-        // What this program does not know is tried for everything.
+        // A protocol that this program does not know is tried for all sizes.
         _ => 0..=u64::MAX,
     }
 }

@@ -1,4 +1,4 @@
-//! The best of what was measured, and the table that follows from it, as Rust text.
+//! Chooses the best of the measured candidates, and writes the table that follows from them as Rust text.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use mscclpp_collectives::Choice;
 
 use crate::collectives::What;
 
-/// What was fastest for messages of so many bytes from a rank to another.
+/// The fastest choice for messages of `bytes` bytes between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Best {
     pub(super) what: What,
@@ -14,10 +14,10 @@ pub(super) struct Best {
     pub(super) choice: Choice,
 }
 
-/// Of two that differ by less, the one that leaves more of the device to others counts as better.
+/// The factor by which times must differ: of two closer ones, the choice that leaves more of the device to others is better.
 const ENOUGH: f64 = 1.02;
 
-/// The number of the best, of those with a time.
+/// The index of the best candidate among those with a time.
 pub(super) fn best(measured: &[(Choice, Option<f64>)]) -> Option<usize> {
     let times = measured.iter().filter_map(|(_, us)| *us);
     let fastest = times.min_by(f64::total_cmp)?;
@@ -26,7 +26,7 @@ pub(super) fn best(measured: &[(Choice, Option<f64>)]) -> Option<usize> {
     all.min_by_key(|(_, (choice, _))| (choice.blocks, choice.threads)).map(|(n, _)| n)
 }
 
-/// A table for `tables.rs` of the collectives' crate, in which a size counts for those around it: sizes were `factor` apart.
+/// A table for `tables.rs` of the collectives' crate. A size also stands for those around it: sizes were `factor` apart.
 pub(super) fn rust(all: &[Best], factor: u64, comment: &str) -> String {
     let mut text = format!("/// {comment}\nconst MEASURED: Table = Table {{\n");
     for (field, what) in [
@@ -36,7 +36,7 @@ pub(super) fn rust(all: &[Best], factor: u64, comment: &str) -> String {
         ("exchange", What::AllToAll),
     ] {
         let of_this: Vec<_> = all.iter().filter(|best| best.what == what).collect();
-        // Both give the same field; all_gather's is taken where both were measured.
+        // Both give the same field; that of all_gather is used if both were measured.
         let twice = what == What::AllToAll && all.iter().any(|best| best.what == What::AllGather);
         if of_this.is_empty() || twice {
             continue;
@@ -57,7 +57,7 @@ pub(super) fn rust(all: &[Best], factor: u64, comment: &str) -> String {
     text + "};\n"
 }
 
-/// As the tables write sizes.
+/// A size as the tables write it.
 fn bytes(bytes: u64) -> String {
     match bytes {
         _ if bytes.is_multiple_of(1 << 20) => format!("{} * MIB", bytes >> 20),

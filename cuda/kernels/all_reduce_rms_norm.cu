@@ -4,9 +4,9 @@
 
 using namespace mscclpp;
 
-// What becomes of normalised numbers. Outputs of the call: 0 is the new residual, 1 is this, 2 the scale of each row.
+// The handling of normalised numbers. Outputs of the call: 0 is the new residual, 1 the numbers, 2 the scale of each row.
 
-// They are rounded to the type of the message.
+// The numbers are rounded to the type of the message.
 template <class N>
 struct SameType {
   template <class Row, class Kept, class Normalised>
@@ -19,7 +19,7 @@ struct SameType {
   }
 };
 
-// They become fp8 (e4m3), in units of `scale`.
+// Converts the numbers to fp8 (e4m3), in units of `scale`.
 MSCCLPP_DEVICE_INLINE uint64_t quantised(const float (&numbers)[8], float scale) {
   uint64_t word = 0;
 #pragma unroll
@@ -27,7 +27,7 @@ MSCCLPP_DEVICE_INLINE uint64_t quantised(const float (&numbers)[8], float scale)
   return word;
 }
 
-// One unit for all of them.
+// One unit for all numbers.
 struct Fp8 {
   float unit;
   template <class Row, class Kept, class Normalised>

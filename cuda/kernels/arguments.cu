@@ -1,5 +1,5 @@
-// What each argument of the device API means: every call has numbers that all differ, and what it did is compared with
-// the bytes themselves, not with what another call makes of them. `wrong` gets the line of a check that failed.
+// The meaning of each argument of the device API: every call has numbers that all differ, and its effect is compared with
+// the bytes themselves, not with the result of another call. `wrong` gets the line of a check that failed.
 
 // Bulk copies need it:
 // build: compute_90
@@ -24,7 +24,7 @@
 
 using namespace mscclpp;
 
-// What the host has written to the first 4096 bytes of `memory`. Behind them there are zeros, up to 16,384.
+// The bytes that the host has written to the first 4096 bytes of `memory`. Zeros follow, up to 16,384.
 __device__ static uint8_t byteAt(uint64_t i) { return static_cast<uint8_t>(i * 37 + i / 256 * 5 + 11); }
 __device__ static uint32_t wordAt(uint64_t i) {
   return byteAt(i) | byteAt(i + 1) << 8 | byteAt(i + 2) << 16 | static_cast<uint32_t>(byteAt(i + 3)) << 24;
@@ -34,14 +34,14 @@ __device__ static uint32_t wordIn(const void* memory, uint64_t offset) {
   return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | static_cast<uint32_t>(bytes[3]) << 24;
 }
 
-// Whether `bytes` bytes at `target` are those that the host has written to `origin`, and zeros stand around them.
+// Whether the `bytes` bytes at `target` are those that the host has written to `origin`, with zeros around them.
 __device__ static bool has(const uint8_t* memory, uint64_t target, uint64_t origin, uint64_t bytes) {
   bool all = memory[target - 1] == 0 && memory[target + bytes] == 0;
   for (uint64_t i = 0; i < bytes; ++i) all = memory[target + i] == byteAt(origin + i) && all;
   return all;
 }
 
-// Whether the words at `memory` are these.
+// Whether the words at `memory` are a, b, c and d.
 __device__ static bool are(const void* memory, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return wordIn(memory, 0) == a && wordIn(memory, 4) == b && wordIn(memory, 8) == c && wordIn(memory, 12) == d;
 }
@@ -60,7 +60,7 @@ extern "C" __global__ void copies_and_packets(uint8_t* memory, unsigned int* wro
   copyHelper<long long, true>(memory + 5200, memory + 328, 41, thread, threads);
   copyToPackets(packets + 16, memory + 24, 20, thread, threads, flag);
   copyToPackets<LL8Packet>(packets + 128, memory + 200, 11, thread, threads, flag + 1);
-  // Packets as they lie in memory, from which data is taken.
+  // Packets in memory, from which data is taken.
   uint32_t* const words = reinterpret_cast<uint32_t*>(packets + 512);
   if (thread < 12) words[thread] = thread % 2 == 1 ? flag + 2 : wordAt(400 + thread / 2 * 4);
   __syncthreads();
@@ -105,7 +105,7 @@ extern "C" __global__ void memory_channels(MemoryChannelDeviceHandle channel, ui
   to.put<4, false>(404, 60, thread, threads);
   to.putPackets(1024, 504, 24, thread, threads, 71);
   to.putPackets<LL8Packet>(1208, 12, thread, threads, 72);
-  // This side gets what the peer has: the host's bytes are the peer's here, and go where zeros were.
+  // This side gets the peer's data: the host's bytes are the peer's here, and go where zeros were.
   const MemoryChannelDeviceHandle from(channel.semaphore_, memory, theirs, packets);
   from.get(2203, 902, 81, thread, threads);
   from.get<8, true>(2408, 60, thread, threads);
@@ -114,7 +114,7 @@ extern "C" __global__ void memory_channels(MemoryChannelDeviceHandle channel, ui
   __syncthreads();
   EXPECT(from.unpackPackets(16, 2604, 22ul, thread, threads, 73u));
   EXPECT(from.unpackPackets<LL8Packet>(static_cast<uint64_t>(80), 12ul, thread, threads, 73u));
-  // With literals of type int.
+  // The arguments are literals of type int.
   from.getPackets(32, 3000, 24, thread, threads, 73);
   __syncthreads();
   if (thread != 0) return;
@@ -131,8 +131,8 @@ extern "C" __global__ void memory_channels(MemoryChannelDeviceHandle channel, ui
   EXPECT(are(theirs + 3200, 0xabcd0000, 0, 0, 0));
 }
 
-// One thread. Pushes the triggers that the host expects, on a connection that says that a hundred are complete. `words`:
-// 32 of this device, zeros.
+// One thread pushes the triggers that the host expects, on a connection with a hundred complete triggers. `words`: 32 of
+// this device, zeros.
 extern "C" __global__ void port_channels(FifoDeviceHandle fifo, uint64_t* words, unsigned int* wrong) {
   PortChannelDeviceHandle channel = {};
   channel.fifo_ = fifo;
@@ -141,7 +141,7 @@ extern "C" __global__ void port_channels(FifoDeviceHandle fifo, uint64_t* words,
   channel.semaphoreId_ = 9, channel.dst_ = 3, channel.src_ = 4;
   words[4] = 1000, words[5] = 100;
   const BasePortChannelDeviceHandle base = channel;
-  // Forms with as many arguments are told apart by their types.
+  // Types distinguish forms with the same number of arguments.
   const MemoryId theirs = 5, ours = 6;
   const int64_t bound = 7;
   EXPECT(base.put(5, 1001, 6, 2002, 303) && base.put(5, 6, 1004, 305) && base.signal());
@@ -156,11 +156,11 @@ extern "C" __global__ void port_channels(FifoDeviceHandle fifo, uint64_t* words,
   EXPECT(channel.putWithSignalAndFlush(5, 1041, 6, 2042, 343));
   EXPECT(channel.putWithSignalAndFlush(theirs, ours, 1044, 345ul));
   EXPECT(fifo.push(ProxyTrigger(TriggerSync, 11, 1046, 12, 2047, 348, 13)) == 20);
-  // Signals that have come: five in all, in two words. Two are taken.
+  // Five signals have come in all, in two words. Two are taken.
   words[0] = 3, words[1] = 2;
   systemFence();
   EXPECT(base.poll() && base.wait(2) && base.semaphore_.loadInbound() == 5 && base.semaphore_.loadExpectedInbound() == 2);
-  // Between kernels: inbound, expected, the peer's.
+  // The words between kernels: inbound, expected, the peer's.
   const MemoryDevice2DeviceSemaphoreDeviceHandle semaphore = {words + 8, words + 16, words + 24, nullptr, fifo.status};
   semaphore.signal();
   semaphore.relaxedSignal();
@@ -170,7 +170,7 @@ extern "C" __global__ void port_channels(FifoDeviceHandle fifo, uint64_t* words,
   EXPECT(semaphore.wait(3) && semaphore.relaxedWait() && semaphore.incExpectedInbound() == 3 && words[16] == 3);
 }
 
-// Says that a number is `there`, to which `added` is added, and what is to come of it.
+// Adds `added` to a word with the value `there`, and checks that it becomes `sum`.
 template <class T>
 __device__ static void add(void* memory, T there, T added, T sum, unsigned int* wrong) {
   T* const word = static_cast<T*>(memory);
@@ -242,7 +242,7 @@ extern "C" __global__ void bulk_copies(uint8_t* memory, unsigned int* wrong) {
     EXPECT(has(memory, 4224, 288, 64));
   }
   __syncthreads();
-  // Added by default, and no more elements than the bytes are.
+  // The default operation is addition, and it changes only as many elements as the bytes hold.
   uint32_t* const there = reinterpret_cast<uint32_t*>(memory + 5120);
   uint32_t* const stored = reinterpret_cast<uint32_t*>(stage);
   if (threadIdx.x < 16) there[threadIdx.x] = 100 + threadIdx.x, stored[threadIdx.x] = 7 * threadIdx.x;

@@ -20,7 +20,7 @@ __device__ static bool sync(const MemoryChannelDeviceHandle& ch) {
   return syncer.sync(gridDim.x, -1, ch.semaphore_.status);
 }
 
-// Returns when the peer's kernel has begun, too: what its last round needed may be overwritten.
+// Returns when the peer's kernel has begun, too: the data of its last round may then be overwritten.
 __device__ static bool meet(const MemoryChannelDeviceHandle& ch) {
   bool good = true;
   if (isFirst()) {

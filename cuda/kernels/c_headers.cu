@@ -1,4 +1,4 @@
-// What kernels use of the C library's headers, which not every compiler has.
+// The parts of the C library's headers that kernels use. Not every compiler has these headers.
 
 #include <assert.h>
 #include <float.h>
@@ -40,7 +40,7 @@ extern "C" __global__ void uses_c_headers(unsigned int* right) {
   *right = infinity > FLT_MAX && nan != nan && M_PI > 3.14159 && M_PI < 3.1416 ? 1 : 0;
 }
 
-// With NDEBUG, nothing is asserted.
+// With NDEBUG, assert does nothing.
 #define NDEBUG
 #include <assert.h>
 extern "C" __global__ void asserts_nothing() { assert(false); }

@@ -4,7 +4,7 @@
 
 using namespace mscclpp;
 
-// FORM_WAY_WORDS: the exchange, or the all_reduce in two steps, by packets, lines or pieces, of which each word is moved,
+// FORM_WAY_WORDS: the exchange, or the all_reduce in two steps, by packets, lines or pieces, whose words are moved,
 // reduced as the call says, or reduced as the name says.
 #define REDUCING_KERNELS(NAME, FORM)                                                                 \
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords>)                        \

@@ -1,4 +1,4 @@
-// The kernel of collectives that move by bulk copies, between any number of ranks: as those of collectives.cu, and with
+// The kernel of collectives that move by bulk copies, between any number of ranks: like those of collectives.cu, with
 // shared memory for two warps.
 
 // Bulk copies need it:

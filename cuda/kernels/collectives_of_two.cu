@@ -1,5 +1,5 @@
-// The kernels of collectives between two ranks, by the names of those of collectives.cu. They know that there are two, so
-// they compute less and are loaded sooner. Two ranks need no all_reduce in two steps.
+// The kernels of collectives between two ranks, with the names of those of collectives.cu. They know that there are two,
+// so they compute less and are loaded sooner. Two ranks need no all_reduce in two steps.
 
 #include "mscclpp/collective_device.hpp"
 

@@ -1,4 +1,4 @@
-// Kernels that test what the blocks of a grid wait for each other with.
+// Kernels that test the barrier and the semaphore with which the blocks of a grid wait for each other.
 
 #include "mscclpp/concurrency_device.hpp"
 #include "mscclpp/memory_channel_device.hpp"
@@ -7,9 +7,9 @@ using mscclpp::DeviceSemaphore;
 using mscclpp::DeviceSyncer;
 
 // `rounds` rounds over the barrier, by all blocks: thread 0 of each writes the round into its block's word of `cells`,
-// which start at zero, and behind the barrier every thread compares some of the words of all blocks. `base` is what the
-// first round is called, and counts on from launch to launch. `mismatches` gets how many words were not the round's. A
-// sync gives up after `maxSpin` polls (never, if negative): the round is then in `failed` as round + 1.
+// which start at zero, and after the barrier every thread compares some of the words of all blocks. `base` is the number
+// of the first round, and counts on from launch to launch. `mismatches` gets the number of words that were not the
+// round's. A sync gives up after `maxSpin` polls (never, if negative): `failed` then gets the round + 1.
 extern "C" __global__ void grid_barrier(DeviceSyncer* syncer, uint64_t* cells, uint64_t base, int rounds,
                                         int64_t maxSpin, unsigned long long* mismatches, unsigned int* failed) {
   const int blocks = gridDim.x;
@@ -18,7 +18,7 @@ extern "C" __global__ void grid_barrier(DeviceSyncer* syncer, uint64_t* cells, u
     if (threadIdx.x == 0) cells[blockIdx.x] = base + round;
     bool came = syncer->sync(blocks, maxSpin);
     for (int i = threadIdx.x; i < blocks; i += blockDim.x) wrong += cells[i] != base + round;
-    // So that nobody writes the next round's words before all have compared these.
+    // No thread writes the next round's words before all have compared these.
     came = came && syncer->sync(blocks, maxSpin);
     if (!came) {
       if (threadIdx.x == 0) *failed = round + 1;
@@ -28,9 +28,9 @@ extern "C" __global__ void grid_barrier(DeviceSyncer* syncer, uint64_t* cells, u
   if (wrong != 0) atomicAdd(mismatches, wrong);
 }
 
-// Thread 0 of each block adds 1 to its word of `cells`, which start at zero, and all blocks arrive. The last one to do
-// so adds the words up into `sum` and 1 to `lasts`: after n launches these are to be the sum of n words for each
-// launch's, and n.
+// Thread 0 of each block adds 1 to its word of `cells`, which start at zero, and all blocks arrive. The last one to do so
+// adds the sum of the words to `sum` and 1 to `lasts`: after n launches they must be the total of the n launches' sums,
+// and n.
 extern "C" __global__ void grid_arrive(DeviceSyncer* syncer, uint64_t* cells, uint64_t* sum, uint64_t* lasts) {
   const int blocks = gridDim.x;
   if (threadIdx.x == 0) ++cells[blockIdx.x];
@@ -46,7 +46,7 @@ extern "C" __global__ void semaphore_set(DeviceSemaphore* semaphore, uint32_t co
   if (threadIdx.x + blockIdx.x * blockDim.x == 0) semaphore->set(count);
 }
 
-// Thread 0 of each block, `times` times: takes a turn of the semaphore, whose count is 1, adds 1 to `*counter` with
+// In thread 0 of each block, `times` times: takes a turn of the semaphore, whose count is 1, adds 1 to `*counter` with
 // plain accesses and gives the turn back. An acquire gives up after `maxSpin` polls (never, if negative): `failed` then
 // gets 1.
 extern "C" __global__ void semaphore_turns(DeviceSemaphore* semaphore, int times, int64_t maxSpin, uint64_t* counter,
@@ -62,9 +62,9 @@ extern "C" __global__ void semaphore_turns(DeviceSemaphore* semaphore, int times
   }
 }
 
-// `rounds` rounds of a barrier of several devices, each with all blocks of such a kernel: every block puts the round into
-// its word of `mine`, and behind the barrier every thread compares the words of all blocks of all devices, which are the
-// `devices` arrays `words`. `channels` lead to the others. As grid_barrier else.
+// `rounds` rounds of a barrier of several devices, each with all blocks of such a kernel: every block writes the round to
+// its word of `mine`, and after the barrier every thread compares the words of all blocks of all devices, which are the
+// `devices` arrays `words`. `channels` lead to the others. The rest is as in grid_barrier.
 extern "C" __global__ void barrier_of_devices(DeviceSyncer* syncer, const mscclpp::BaseMemoryChannelDeviceHandle* channels,
                                               int devices, uint64_t* mine, const uint64_t* const* words, int rounds,
                                               int64_t maxSpin, unsigned long long* mismatches, unsigned int* failed) {
@@ -76,7 +76,7 @@ extern "C" __global__ void barrier_of_devices(DeviceSyncer* syncer, const mscclp
     for (int i = threadIdx.x; came && i < devices * blocks; i += blockDim.x) {
       wrong += words[i / blocks][i % blocks] != static_cast<uint64_t>(round);
     }
-    // So that nobody writes the next round's words before all have compared these.
+    // No thread writes the next round's words before all have compared these.
     came = came && syncer->syncWithPeers(channels, devices - 1, blocks, maxSpin);
     if (!came) {
       if (threadIdx.x == 0) atomicAdd(failed, 1u);

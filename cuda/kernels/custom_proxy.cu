@@ -1,12 +1,12 @@
-// The kernel of the example custom_proxy: triggers that mean what the program's own proxy says they mean.
+// The kernel of the example custom_proxy, whose triggers have the meaning that the program's own proxy gives them.
 
 #include "mscclpp/fifo_device.hpp"
 #include "mscclpp/semaphore_device.hpp"
 
 // ANCHOR: kernel
-// One block. Its first thread asks the proxy to send the `bytes` bytes at `offset` to all peers, with one trigger: the
-// words are what the proxy takes them for. Then thread i waits for what peer i sends, whose semaphore it has. A failure
-// leaves 1 in `failed`.
+// One block. Its first thread asks the proxy to send the `bytes` bytes at `offset` to all peers, with one trigger, whose
+// words are the offset and the size. Then thread i waits for the data of peer i, whose semaphore it has. A failure leaves
+// 1 in `failed`.
 extern "C" __global__ void broadcast_and_gather(mscclpp::FifoDeviceHandle fifo,
                                                 const mscclpp::Host2DeviceSemaphoreDeviceHandle* semaphores,
                                                 uint32_t peers, uint64_t offset, uint64_t bytes,

@@ -6,7 +6,8 @@
 using mscclpp::FifoDeviceHandle;
 using mscclpp::ProxyTrigger;
 
-// A word of 63 bits that belongs to `x` (splitmix64's finalizer), so that halves of two triggers show.
+// Returns a word of 63 bits that belongs to `x` (splitmix64's finalizer), so that mixed halves of two triggers are
+// noticed.
 __device__ static uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
     const uint64_t position = fifo.push(ProxyTrigger{number, mixed(number)}, maxSpin);
     if (position == FifoDeviceHandle::Failed ||
         (syncEvery != 0 && (i + 1) % syncEvery == 0 && !(fifo.sync(position, maxSpin) && fifo.poll(position)))) {
-      // Of several threads any may be the one.
+      // The number of any failed thread will do.
       mscclpp::atomicStore(failed, static_cast<unsigned int>(thread) + 1, mscclpp::memoryOrderRelaxed);
       return;
     }

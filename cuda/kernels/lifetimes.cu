@@ -1,6 +1,6 @@
-// Kernels that wait until the host ends it; meanwhile tests drop objects and end programs. Each leaves in `ended` how
-// its wait ended. Given a `beat`, a kernel waits with a bound, again and again for ever, and counts there each time that
-// it has used all its memory once more.
+// Kernels that wait until the host ends the wait; meanwhile tests drop objects and end programs. Each leaves in `ended`
+// how its wait ended. Given a `beat`, a kernel waits with a bound, again and again for ever, and counts in it each time
+// that it has used all its memory once more.
 
 #include "mscclpp/memory_channel_device.hpp"
 #include "mscclpp/port_channel_device.hpp"
@@ -30,7 +30,7 @@ extern "C" __global__ void wait_base(mscclpp::BaseMemoryChannelDeviceHandle chan
   waitAll([&](int64_t spins) { return channel.wait(spins); }, beat, ended);
 }
 
-// Touches both memories at their last words: `words` is how many there are.
+// Touches both memories at their last words: `words` is the number of words.
 extern "C" __global__ void wait_memory(mscclpp::MemoryChannelDeviceHandle channel, uint64_t words, uint64_t* beat,
                                        uint64_t* ended) {
   waitAll(
@@ -52,7 +52,7 @@ extern "C" __global__ void wait_host_semaphore(mscclpp::Host2DeviceSemaphoreDevi
   waitAll([&](int64_t spins) { return semaphore.wait(spins); }, beat, ended);
 }
 
-// What it puts need not be carried out any more.
+// The put need not be carried out any more.
 extern "C" __global__ void wait_port(mscclpp::PortChannelDeviceHandle channel, uint64_t* beat, uint64_t* ended) {
   waitAll(
       [&](int64_t spins) {
@@ -68,13 +68,13 @@ extern "C" __global__ void wait_base_port(mscclpp::BasePortChannelDeviceHandle c
   waitAll([&](int64_t spins) { return channel.wait(spins); }, beat, ended);
 }
 
-// Until trigger 0 is taken.
+// Waits until trigger 0 is taken.
 extern "C" __global__ void wait_fifo(mscclpp::FifoDeviceHandle fifo, uint64_t* beat, uint64_t* ended) {
   if (threadIdx.x == 0) fifo.push(mscclpp::ProxyTrigger{1, 0});
   waitAll([&](int64_t spins) { return fifo.sync(0, spins); }, beat, ended);
 }
 
-// With the channel's handle in device memory, and words that the host has allocated there and pinned.
+// The channel's handle is in device memory; the host has allocated words there and in pinned memory.
 extern "C" __global__ void wait_indirectly(const mscclpp::BaseMemoryChannelDeviceHandle* channel, uint64_t* memory,
                                            uint64_t* pinned, uint64_t* beat, uint64_t* ended) {
   waitAll(

@@ -1,5 +1,5 @@
-// Kernels with which tests take the copies of a memory channel apart: single puts and gets with everything as an
-// argument, all sizes and alignments at once, and a round of put, signal and wait that a graph can replay.
+// Kernels with which tests check the copies of a memory channel: single puts and gets with everything as an argument, all
+// sizes and alignments at once, and a round of put, signal and wait that a graph can replay.
 
 #include "mscclpp/concurrency_device.hpp"
 #include "mscclpp/memory_channel_device.hpp"
@@ -7,7 +7,7 @@
 using mscclpp::DeviceSyncer;
 using mscclpp::MemoryChannelDeviceHandle;
 
-// The word at `index` in that round: no two rounds and no two seeds have a pattern in common (splitmix64's finalizer).
+// The word at `index` in that round: different rounds or seeds have no pattern in common (splitmix64's finalizer).
 __device__ static uint64_t wordOf(uint64_t seed, uint64_t round, uint64_t index) {
   uint64_t x = seed + (round << 32) + index;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -48,22 +48,22 @@ struct Get {
   }
 };
 
-// One put, by all threads of the grid. The host sees its end by the kernel's.
+// One put, by all threads of the grid. The end of the kernel tells the host that it is done.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     channel_put(MemoryChannelDeviceHandle ch, uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                 int alignment, int remainder) {
   moveBy<Put>(ch, targetOffset, originOffset, bytes, alignment, remainder);
 }
 
-// One get, likewise.
+// One get, by all threads of the grid.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     channel_get(MemoryChannelDeviceHandle ch, uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                 int alignment, int remainder) {
   moveBy<Get>(ch, targetOffset, originOffset, bytes, alignment, remainder);
 }
 
-// Thread 0 of the grid: writes `value` to the word at `index` of the peer's memory, and what it reads there at once
-// into `result`.
+// In thread 0 of the grid: writes `value` to the word at `index` of the peer's memory, reads that word at once, and
+// writes it to `result`.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     channel_write_read(MemoryChannelDeviceHandle ch, uint64_t index, uint64_t value, uint64_t* result) {
   if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   *result = ch.read<uint64_t>(index);
 }
 
-// The byte at `index` of a case: in the source, and what the destination holds before.
+// The byte at `index` of a case, in the source; and the byte that the destination has before.
 __device__ static uint8_t byteOf(uint64_t seed, uint64_t size, uint64_t index) {
   return static_cast<uint8_t>(wordOf(seed, size, index));
 }
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   uint8_t* const to = get ? local : remote;
   unsigned long long wrong = 0;
   for (uint64_t size = begin + blockIdx.x; size < end; size += gridDim.x) {
-    // One source serves all alignments: it is read from another byte on each time.
+    // One source serves all alignments: each read begins at another byte.
     for (uint64_t i = threadIdx.x; i < size + 64; i += blockDim.x) from[i] = byteOf(seed, size, i);
     for (int alignments = 0; alignments < 256; ++alignments) {
       const uint64_t toOffset = 16 + alignments % 16, fromOffset = 16 + alignments / 16;
@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   const uint64_t now = *round;
   uint64_t* const mine = static_cast<uint64_t*>(ch.src_);
   for (uint64_t i = thread; i < words; i += threads) mine[i] = wordOf(mySeed, now, i);
-  // The peer has compared the words of the round before: its kernel of then has ended.
+  // The peer has compared the words of the round before, since its kernel of that round has ended.
   if (thread == 0) {
     ch.relaxedSignal();
     if (!ch.relaxedWait(maxSpin)) *failed = static_cast<unsigned int>(now) + 1;

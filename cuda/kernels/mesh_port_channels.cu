@@ -12,7 +12,7 @@ enum { MaxRanks = 64 };
 // handles are read, and takes no argument of the kernel.
 __constant__ mscclpp::DeviceHandle<mscclpp::PortChannel> channels[MaxRanks];
 
-// Thread r of the block has to do with rank r. A call that fails, because the channel was aborted, leaves r + 1 in
+// Thread r of the block communicates with rank r. A call that fails, because the channel was aborted, leaves r + 1 in
 // `failed`.
 extern "C" __global__ void mesh_all_gather(uint32_t rank, uint32_t ranks, uint64_t bytesPerRank, unsigned int* failed) {
   const uint32_t peer = threadIdx.x;

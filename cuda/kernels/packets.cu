@@ -1,5 +1,5 @@
-// Kernels with which tests take packets apart: single puts and unpacks with everything as an argument, and rounds in
-// which two sides send each other fresh data under changing flags.
+// Kernels with which tests check packets: single puts and unpacks with everything as an argument, and rounds in which two
+// sides send each other fresh data under changing flags.
 
 #include "mscclpp/memory_channel_device.hpp"
 
@@ -8,10 +8,10 @@ using mscclpp::LL16Packet;
 using mscclpp::LL8Packet;
 using mscclpp::MemoryChannelDeviceHandle;
 
-// The kinds of packets in the argument `kind`: bytes of a packet, and one that is none.
+// The kinds of packets in the argument `kind`, by the bytes of a packet, and a kind that is no packet.
 enum Kind : int {
   // The weakened variant: each 8 bytes of data and their flag are two relaxed stores of two places, in this order and
-  // with nothing between. What the receiver then sees of the data shows what the test is able to see.
+  // with nothing between. The mismatches that the receiver then finds show that the test can notice them.
   Split = 0,
   LL8 = 8,
   LL16 = 16,
@@ -111,7 +111,7 @@ __device__ static bool unpackSplit(const uint8_t* packets, uint8_t* payload, uin
   return true;
 }
 
-// How many of the `bytes` bytes at `payload` are not those of that round, counted in words of 8.
+// The number of words of 8 bytes, of the `bytes` bytes at `payload`, that are not those of that round.
 __device__ static unsigned long long wrongWords(const uint8_t* payload, uint64_t bytes, uint64_t seed, int round) {
   unsigned long long wrong = 0;
   for (uint64_t i = threadIdx.x; i * 8 < bytes; i += blockDim.x) {

@@ -8,10 +8,10 @@
 
 using mscclpp::PortChannelDeviceHandle;
 
-// What port_call leaves in `result`: 0 would mean that it has not run to the end.
+// The values that port_call leaves in `result`: 0 would mean that it has not run to the end.
 enum Outcome : unsigned int { Done = 1, NotDone = 2 };
 
-// Which call it makes.
+// The call that port_call makes.
 enum Call : int { Put, Signal, PutWithSignal, PutWithSignalAndFlush, Flush, Wait, Poll };
 
 __device__ static bool make(const PortChannelDeviceHandle& ch, int call, uint64_t dstOffset, uint64_t srcOffset,
@@ -34,7 +34,7 @@ extern "C" __global__ void port_call(PortChannelDeviceHandle ch, int call, uint6
   *result = make(ch, call, dstOffset, srcOffset, bytes, maxSpin) ? Done : NotDone;
 }
 
-// The word at `index` in that round: no two rounds and no two seeds have a pattern in common (splitmix64's finalizer).
+// The word at `index` in that round: different rounds or seeds have no pattern in common (splitmix64's finalizer).
 __device__ static uint64_t wordOf(uint64_t seed, uint64_t round, uint64_t index) {
   uint64_t x = seed + (round << 32) + index;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -42,9 +42,9 @@ __device__ static uint64_t wordOf(uint64_t seed, uint64_t round, uint64_t index)
   return x ^ (x >> 31);
 }
 
-// What both sides know of the rounds of port_turns: `pieces` puts a round, each of its own part of the memories, of
-// words of 8 bytes. About half of them have at most `smallWords` words; the others have at most `largeWords`, and all
-// orders of magnitude below that are as frequent.
+// The numbers that both sides of port_turns need: `pieces` puts a round, each of its own part of the memories, of words
+// of 8 bytes. About half of them have at most `smallWords` words; the others have at most `largeWords`, and all orders of
+// magnitude below that are as frequent.
 struct Turns {
   uint64_t seed;
   uint32_t rounds;
@@ -66,7 +66,7 @@ __device__ static Piece pieceOf(const Turns& turns, uint32_t round, uint32_t pie
   return Piece{piece * turns.largeWords, 1 + (random >> 8) % most, (random & 2) != 0};
 }
 
-// The block's wait: thread 0 waits, all learn the outcome.
+// The block's wait: thread 0 waits, and all threads get the outcome.
 __device__ static bool waitInBlock(const PortChannelDeviceHandle& ch) {
   __shared__ int signalled;
   if (threadIdx.x == 0) signalled = ch.wait();
@@ -76,7 +76,7 @@ __device__ static bool waitInBlock(const PortChannelDeviceHandle& ch) {
   return result;
 }
 
-// What a port channel would be if a signal did not wait for its turn.
+// A port channel whose signals do not wait for their turn.
 struct Overtaking : PortChannelDeviceHandle {
   __device__ bool signalAtOnce() const {
     if (directToken_ == nullptr) return signal();
@@ -119,8 +119,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
   }
 }
 
-// The receiver, one block. After each signal it compares the piece that comes with it, and adds to `mismatches` how
-// many words are wrong. `arrivals` is where the peer's puts go.
+// The receiver, one block. After each signal it compares the piece that comes with it, and adds to `mismatches` how many
+// words are wrong. `arrivals` is the memory that the peer puts into.
 extern "C" __global__ void __launch_bounds__(1024, 1)
     port_turns_check(PortChannelDeviceHandle ch, const uint64_t* arrivals, Turns turns, unsigned long long* mismatches,
                      unsigned int* failed) {

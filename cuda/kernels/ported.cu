@@ -1,5 +1,5 @@
-// Every name of the device API as kernels have it that were written for the C++ original: each kernel uses some and checks
-// what they do. `wrong` gets the line of a check that failed. Offsets differ on both sides everywhere.
+// Every name of the device API in kernels that were written for the C++ original: each kernel uses some and checks what
+// they do. `wrong` gets the line of a check that failed. Offsets differ on both sides everywhere.
 
 // Bulk copies need it:
 // build: compute_90
@@ -56,11 +56,11 @@ extern "C" __global__ void ported_atomics(uint64_t* memory, unsigned int* wrong)
     checkAtomics(reinterpret_cast<uint32_t*>(memory + 2), wrong);
     checkAtomics(reinterpret_cast<int*>(memory + 3), wrong);
     checkAtomics(reinterpret_cast<int*>(shared + 3), wrong);
-    // The compiler does not see which of the two it is.
+    // The compiler does not see which memory it is.
     checkAtomics(memory[1] == 8 ? shared : memory, wrong);
   }
   __syncthreads();
-  // All threads at once.
+  // All threads add at once.
   atomicFetchAdd<uint64_t, scopeDevice>(shared, 3, memoryOrderRelaxed);
   atomicFetchAdd(reinterpret_cast<int*>(memory + 3), -2, memoryOrderRelaxed);
   __syncthreads();
@@ -86,7 +86,7 @@ extern "C" __global__ void ported_concurrency(DeviceSyncer* syncer, DeviceSemaph
   for (int round = 0; round < rounds; ++round) {
     if (threadIdx.x % 2 == 0) {
       turns.acquire();
-      // One at a time.
+      // One thread at a time is inside.
       EXPECT(atomicFetchAdd(&inside, 1, memoryOrderRelaxed) == 0);
       atomicFetchAdd(&inside, -1, memoryOrderRelaxed);
       turns.release();
@@ -130,18 +130,18 @@ extern "C" __global__ void ported_packets(uint8_t* memory, unsigned int* wrong) 
     EXPECT(packets[5].data1 == 8 && packets[4].data2 == 8);
   }
   if (thread == 31) {
-    // Waits for what the first thread of its warp writes.
+    // Each thread waits for the packets that the first thread of its warp writes.
     EXPECT(packets[0].read(7).x == 1 && packets[0].read(7, 100).y == 2 && packets[1].read(7).y == 4);
     EXPECT(packets[2].read(7).x == 5 && !packets[2].readOnce(7, two) && two.y == 6);
   }
-  // What is assigned is no packet for those who poll meanwhile.
+  // A packet that is assigned as a whole is not valid for threads that poll meanwhile.
   __syncthreads();
   if (thread == 31) {
     EXPECT(packets[3].read(7).y == 8 && small[1].read(7) == 10 && small[2].read(7) == 21);
     EXPECT(packets[4].read(7).x == 7 && packets[5].readOnce(7, two));
   }
   __syncthreads();
-  // From shared memory through packets in the device's memory and in shared memory, and from constant memory.
+  // Data goes from shared memory through packets in the device's memory and in shared memory, and from constant memory.
   const uint8_t* const bytes = reinterpret_cast<const uint8_t*>(data);
   copyToPackets(memory + 256, bytes + 4, 40, thread, threads, 3);
   copyFromPackets(memory + 1024, memory + 256, 40, thread, threads, 3);
@@ -149,7 +149,7 @@ extern "C" __global__ void ported_packets(uint8_t* memory, unsigned int* wrong) 
   copyFromPackets<LL8Packet>(memory + 1100, small, 30, thread, threads, 4);
   copyToPackets<LL16Packet>(packets, table, 16, thread, threads, 5);
   copyFromPackets<LL16Packet>(memory + 1200, packets, 16, thread, threads, 5);
-  // Flag 0, in memory that was cleared to something else.
+  // Flag 0 is used in memory that was filled with another flag.
   LL8Packet* const others = reinterpret_cast<LL8Packet*>(memory + 2048);
   if (thread < 8) others[thread].write(1, 0xffffffff);
   __syncthreads();
@@ -222,7 +222,7 @@ extern "C" __global__ void ported_memory_channel(DeviceHandle<MemoryChannel> cha
   const SmChannelDeviceHandle older = made;
   made.putPackets(256, 16, 72, thread, threads, 9);
   EXPECT(made.unpackPackets(256, 3000, 72ul, thread, threads, 9u));
-  // With one offset and a bound of polls.
+  // These calls have one offset and a bound of polls.
   made.putPackets<LL8Packet>(600, 40, thread, threads, 10);
   __syncthreads();
   const uint64_t offset = 600, bytes = 40;
@@ -274,7 +274,7 @@ extern "C" __global__ void ported_port_channel(DeviceHandle<PortChannel> channel
   EXPECT(channel.semaphore_.loadInbound() == 15 && channel.semaphore_.loadInboundRelaxed() == 15);
 }
 
-// One thread: triggers as a service of your own gets them.
+// One thread pushes triggers for a service of the program's own.
 extern "C" __global__ void ported_fifo(DeviceHandle<Fifo> fifo, unsigned int* wrong) {
   static_assert(alignof(FifoDeviceHandle) <= 8 && sizeof(FifoDeviceHandle) % 8 == 0 && sizeof(ProxyTrigger) == 16, "");
   const TriggerType both = TriggerData | TriggerFlag;
@@ -292,7 +292,7 @@ extern "C" __global__ void ported_fifo(DeviceHandle<Fifo> fifo, unsigned int* wr
   EXPECT(fifo.sync(1, -1) && fifo.poll(0));
 }
 
-// One thread: the macros.
+// One thread uses the macros.
 extern "C" __global__ void ported_macros(unsigned int* wrong) {
   MSCCLPP_ASSERT_DEVICE(threadIdx.x < 1024, "never");
   int polls = 0;
@@ -307,7 +307,7 @@ extern "C" __global__ void ported_macros(unsigned int* wrong) {
 
 #if MSCCLPP_BULK_AVAILABLE
 
-// What a reduction makes of 2 and 3, and that it touches no more than it is to.
+// Reduces 2 and 3, checks the result, and checks that no other element changes.
 template <class T, BulkRedOp Op>
 __device__ static void checkReduction(uint8_t* memory, T there, T stored, T expected, unsigned int* wrong) {
   alignas(16) __shared__ uint8_t source[64];
@@ -315,7 +315,7 @@ __device__ static void checkReduction(uint8_t* memory, T there, T stored, T expe
   T* const target = reinterpret_cast<T*>(memory);
   for (uint32_t i = threadIdx.x; i < count + 16 / sizeof(T); i += blockDim.x) target[i] = there;
   for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) reinterpret_cast<T*>(source)[i] = stored;
-  // Of the target, too, which is in memory of the device.
+  // This also orders the accesses to the target, which is in memory of the device.
   detail::bulkFenceAll();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -352,7 +352,7 @@ extern "C" __global__ void ported_bulk(uint8_t* memory, unsigned int* wrong) {
     bulkStoreCommit();
     bulkStoreWaitSource<1>();
     bulkStoreWaitSource();
-    // The other way to say what comes.
+    // This is the other way to expect bytes.
     barrier.expect(1024);
     bulkLoad(stage, memory + 8192, 1024, barrier);
     EXPECT(!barrier.wait(phase, 10) && phase == 1);
@@ -360,7 +360,7 @@ extern "C" __global__ void ported_bulk(uint8_t* memory, unsigned int* wrong) {
     EXPECT(barrier.wait(phase) && phase == 0);
     bulkStoreWait<1>();
     bulkStoreWait<0>();
-    // Two arrivals.
+    // The phase needs two arrivals.
     other.arrive();
     EXPECT(!other.poll(0));
     other.arrive();

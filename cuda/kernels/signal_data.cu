@@ -1,7 +1,7 @@
-// Whether a signal carries the data written before it. In each round all threads of the writer's block store fresh
+// Tests whether a signal carries the data written before it. In each round all threads of the writer's block store fresh
 // words into the reader's memory, one thread signals, and the reader's block, one thread of which has waited, compares
-// every word. With `relaxed` not 0 the pair that promises nothing is used instead: the weakened variant, whose
-// mismatches show what the test is able to see.
+// every word. With `relaxed` not 0 the calls that order no memory are used instead: the weakened variant, whose
+// mismatches show that the test can notice them.
 //
 // Both kernels run as one block. Waits give up after `maxSpin` polls (never, if negative) or when aborted; then the
 // whole block stops and leaves the round in `failed` as round + 1.
@@ -10,7 +10,7 @@
 
 using mscclpp::BaseMemoryChannelDeviceHandle;
 
-// The word at `index` in that round: no two rounds and no two seeds have a pattern in common (splitmix64's finalizer).
+// The word at `index` in that round: different rounds or seeds have no pattern in common (splitmix64's finalizer).
 __device__ static uint64_t wordOf(uint64_t seed, uint64_t round, uint64_t index) {
   uint64_t x = seed + (round << 32) + index;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -26,7 +26,8 @@ __device__ static void signalPeer(const BaseMemoryChannelDeviceHandle& ch, int r
   }
 }
 
-// The block's wait: thread 0 waits, all learn the outcome. What the wait acquired holds for all of them, by the barrier.
+// The block's wait: thread 0 waits, and all threads get the outcome. By the barrier all of them see what the wait
+// acquired.
 __device__ static bool waitInBlock(const BaseMemoryChannelDeviceHandle& ch, int relaxed, int64_t maxSpin) {
   __shared__ int signalled;
   if (threadIdx.x == 0) signalled = relaxed ? ch.relaxedWait(maxSpin) : ch.wait(maxSpin);

@@ -7,7 +7,7 @@ using mscclpp::BaseMemoryChannelDeviceHandle;
 using mscclpp::MemoryOrder;
 using mscclpp::MemoryScope;
 
-// What each kernel does, given how to signal and how to wait: the side with `first` not 0 signals and then waits, the
+// The rounds of each kernel, given how to signal and how to wait: the side with `first` not 0 signals and then waits, the
 // other waits and then signals, `iters` times. Returns 0, or the round in which a wait was aborted, plus 1.
 template <class Signal, class Wait>
 __device__ static unsigned int takeTurns(int iters, int first, Signal signal, Wait wait) {
@@ -35,7 +35,7 @@ extern "C" __global__ void signal_ping_pong(BaseMemoryChannelDeviceHandle ch, in
   if (stopped != 0) *failed = stopped;
 }
 
-// The same with the pair that orders execution only.
+// Takes turns with the signals and waits that order no memory.
 extern "C" __global__ void relaxed_ping_pong(BaseMemoryChannelDeviceHandle ch, int iters, int first,
                                              unsigned int* failed) {
   if (threadIdx.x + blockIdx.x * blockDim.x != 0) return;
@@ -44,11 +44,12 @@ extern "C" __global__ void relaxed_ping_pong(BaseMemoryChannelDeviceHandle ch, i
   if (stopped != 0) *failed = stopped;
 }
 
-// What the two cost without all that makes them safe: the tokens are counted in a register, for one thread alone, and
-// nobody can abort. The least that these two GPUs need for a hop between these two addresses.
+// The same signals and waits without the instructions that make them safe: the tokens are counted in a register, for one
+// thread alone, and nobody can abort. This is the least time that these two GPUs need for a hop between these two
+// addresses.
 template <MemoryOrder S, MemoryOrder W>
 __device__ static void bare(const BaseMemoryChannelDeviceHandle& ch, int iters, int first, unsigned int* failed) {
-  // Bounds a wait for a peer that is gone to some seconds.
+  // The bound of a wait for a peer that is gone: some seconds.
   const int polls = 1 << 24;
   uint64_t* const inbound = ch.semaphore_.inboundToken;
   uint64_t* const outbound = ch.semaphore_.remoteInboundToken;

@@ -1,10 +1,10 @@
-// Sums of rows, as they are.
+// Sums of rows, without an epilogue.
 
 #include "mscclpp/collective_device.hpp"
 
 using namespace mscclpp;
 
-// Output 0 has the sums. Of f32, output 1 has them as f16.
+// Output 0 has the sums. For f32, output 1 has them as f16.
 template <class N>
 struct Sums {
   struct Kept {

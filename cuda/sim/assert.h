@@ -1,5 +1,5 @@
-// In the place of the C library's: in a kernel, an assertion that does not hold fails the kernel, not the process. As
-// that one, it may be included again and then goes by NDEBUG as it is at that point.
+// This header replaces the C library's: in a kernel, an assertion that does not hold fails the kernel, not the process.
+// Like that one, it may be included again and then follows NDEBUG as it is at that point.
 
 #include "mscclpp_sim/runtime.hpp"
 

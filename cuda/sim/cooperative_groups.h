@@ -1,4 +1,4 @@
-// Of CUDA's cooperative groups, the block and its tiles of up to a warp.
+// The part of CUDA's cooperative groups for a block and its tiles of up to a warp.
 
 #ifndef MSCCLPP_SIM_COOPERATIVE_GROUPS_H_
 #define MSCCLPP_SIM_COOPERATIVE_GROUPS_H_
@@ -8,7 +8,7 @@
 
 namespace cooperative_groups {
 
-// All threads of the block.
+// A group of all threads of the block.
 class thread_block {
  public:
   static void sync() { __syncthreads(); }
@@ -25,8 +25,8 @@ class thread_block {
 
 inline thread_block this_thread_block() { return thread_block(); }
 
-// `Size` threads of a warp that follow each other, with the warp's functions among them. The last tile of a block that
-// ends within it has the threads that there are.
+// A tile of `Size` consecutive threads of a warp, with the warp's functions among them. The last tile of a block that
+// ends within it has fewer threads.
 template <unsigned int Size, class Parent = thread_block>
 class thread_block_tile {
   static_assert(Size >= 1 && Size <= 32 && (Size & (Size - 1)) == 0, "a tile has 1, 2, 4, 8, 16 or 32 threads here");
@@ -35,7 +35,7 @@ class thread_block_tile {
   static unsigned int thread_rank() { return thread_block::thread_rank() % Size; }
   static constexpr unsigned int num_threads() { return Size; }
   static constexpr unsigned int size() { return Size; }
-  // Among the tiles of the parent.
+  // The number of the tile among the tiles of the parent.
   unsigned int meta_group_rank() const { return parentRank_ / Size; }
   unsigned int meta_group_size() const { return (parentSize_ + Size - 1) / Size; }
 
@@ -79,7 +79,7 @@ class thread_block_tile {
   unsigned int parentRank_, parentSize_;
 };
 
-// Splits a block or a tile into tiles; this thread's.
+// Splits a block or a tile into tiles, and returns the tile of this thread.
 template <unsigned int Size, class Group>
 thread_block_tile<Size, Group> tiled_partition(const Group& group) {
   return thread_block_tile<Size, Group>(group);

@@ -1,5 +1,5 @@
-// CUDA's numbers of 8 bits: e4m3, with a NaN and no infinity, and e5m2, the upper byte of a half. Alone, and two and four of
-// them in a word.
+// CUDA's numbers of 8 bits: e4m3, with a NaN and no infinity, and e5m2, the upper byte of a half. There are types of one
+// number, and of two and four in a word.
 
 #ifndef MSCCLPP_SIM_CUDA_FP8_H_
 #define MSCCLPP_SIM_CUDA_FP8_H_

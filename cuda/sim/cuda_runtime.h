@@ -1,4 +1,4 @@
-// What a kernel needs of CUDA's header of this name, which has the host's functions as well.
+// The part of CUDA's header of this name that a kernel needs. CUDA's has the host's functions as well.
 
 #ifndef MSCCLPP_SIM_CUDA_RUNTIME_H_
 #define MSCCLPP_SIM_CUDA_RUNTIME_H_

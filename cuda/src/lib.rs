@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The PTX is for compute_80 and later, some of it also for compute_90, and in version 8.4 of its language, which drivers
-//! from 550 on accept. It is made from `cuda/kernels` by `cargo xtask build-kernels`, and embedded as zlib streams, which `mscclpp_gpu`
-//! unpacks: `mscclpp_gpu::ptx_of` gives the text, and `cargo xtask ptx KERNEL` prints it.
+//! from 550 on accept. It is made from `cuda/kernels` by `cargo xtask build-kernels`, and embedded as zlib streams, which
+//! `mscclpp_gpu` unpacks: `mscclpp_gpu::ptx_of` gives the text, and `cargo xtask ptx KERNEL` prints it.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -33,8 +33,8 @@ const fn number(text: &str) -> u64 {
     }
 }
 
-/// The headers of the device API: each one's name as it is included, such as `mscclpp/device.hpp`, and its text. They
-/// include only one another, but for `mscclpp/gpu_data_types.hpp`, which includes the vendor's headers of number types.
+/// The headers of the device API: the name of each as it is included, such as `mscclpp/device.hpp`, and its text. They
+/// include only one another, except `mscclpp/gpu_data_types.hpp`, which includes the vendor's headers of number types.
 pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/access_device.hpp", include_str!("../include/mscclpp/access_device.hpp")),
     ("mscclpp/assert_device.hpp", include_str!("../include/mscclpp/assert_device.hpp")),
@@ -87,8 +87,9 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/thread_copy_device.hpp", include_str!("../include/mscclpp/thread_copy_device.hpp")),
 ];
 
-/// Headers of the C library, as far as kernels need them, for compilers that run without files: NVRTC and hiprtc have none.
-/// They include one another and `mscclpp/device.hpp`. `mscclpp_gpu::Module::load` hands them over beside [`HEADERS`].
+/// The headers of the C library, as far as kernels need them, for compilers that run without files: NVRTC and hiprtc have
+/// none. They include one another and `mscclpp/device.hpp`. `mscclpp_gpu::Module::load` passes them to the compiler
+/// together with [`HEADERS`].
 pub const C_HEADERS: &[(&str, &str)] = &[
     ("assert.h", include_str!("../c_headers/assert.h")),
     ("cassert", include_str!("../c_headers/cassert")),
@@ -110,8 +111,8 @@ pub const C_HEADERS: &[(&str, &str)] = &[
     ("string.h", include_str!("../c_headers/string.h")),
 ];
 
-/// What kernels are compiled with on the simulated platform, beside [`HEADERS`]: what a CUDA compiler knows by itself, and the
-/// headers of CUDA that kernels include.
+/// The headers for kernels on simulated devices, besides [`HEADERS`]: those for all that a CUDA compiler knows without an
+/// include, and the headers of CUDA that kernels include.
 pub const SIM_HEADERS: &[(&str, &str)] = &[
     ("assert.h", include_str!("../sim/assert.h")),
     ("cooperative_groups.h", include_str!("../sim/cooperative_groups.h")),
@@ -157,11 +158,11 @@ macro_rules! kernel {
     };
 }
 
-/// The kernels of the example all_reduce_rms_norm: `all_reduce_rms_norm_f16` and `all_reduce_rms_norm_bf16`, and these with
-/// `_fp8` and `_fp8_of_rows` behind their names.
+/// The kernels of the example all_reduce_rms_norm: `all_reduce_rms_norm_f16` and `all_reduce_rms_norm_bf16`, and variants
+/// whose names also end in `_fp8` or `_fp8_of_rows`.
 ///
-/// All take the residual and the weights in device memory, epsilon, those with `_fp8` a unit, and then a `CollectiveHandle`
-/// and a `CollectiveRows` by value: they are for `Collectives::all_reduce_rows`.
+/// All take the residual and the weights in device memory, and epsilon; those with `_fp8` then take a unit; and all take
+/// a `CollectiveHandle` and a `CollectiveRows` by value. `Collectives::all_reduce_rows` launches them.
 pub const ALL_REDUCE_RMS_NORM: KernelSource<'static> = kernel!("all_reduce_rms_norm");
 
 /// The kernels of the tutorial on memory channels: `bidir_put`, `bidir_get` and `bidir_put_packets`.
@@ -172,9 +173,9 @@ pub const BIDIR_MEMORY_CHANNEL: KernelSource<'static> = kernel!("bidir_memory_ch
 /// The kernel of the tutorial on port channels: `bidir_put_with_signal`, which takes a `PortChannelDeviceHandle` by value.
 pub const BIDIR_PORT_CHANNEL: KernelSource<'static> = kernel!("bidir_port_channel", bulk);
 
-/// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value, but for `move_messages`,
-/// `exchange_direct_move` and those of `all_reduce_group`: their second is a `CollectiveSends`, a `CollectiveDirectCall`, and a
-/// `CollectiveGroup`.
+/// The kernels of collectives. They take a `CollectiveHandle` and a `CollectiveCall` by value. Instead of the second,
+/// `move_messages` takes a `CollectiveSends`, `exchange_direct_move` a `CollectiveDirectCall`, and those of
+/// `all_reduce_group` a `CollectiveGroup`.
 pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
@@ -185,11 +186,11 @@ pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_b
 /// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.
 pub const COLLECTIVES_BY_PORTS: KernelSource<'static> = kernel!("collectives_by_ports");
 
-/// The kernels of collectives between ranks on several hosts: `move_across` and `reduce_across_any`, `_f16_sum`, `_bf16_sum`
-/// and `_f32_sum`. Each takes a `CollectiveAcross` by value.
+/// The kernels of collectives between ranks on several nodes: `move_across` and `reduce_across_any`, `_f16_sum`,
+/// `_bf16_sum` and `_f32_sum`. Each takes a `CollectiveAcross` by value.
 pub const COLLECTIVES_OF_NODES: KernelSource<'static> = kernel!("collectives_of_nodes");
 
-/// Those of [`COLLECTIVES`] that two ranks need, with less in them.
+/// The kernels of [`COLLECTIVES`] that two ranks need, made smaller for two.
 pub const COLLECTIVES_OF_TWO: KernelSource<'static> = kernel!("collectives_of_two");
 
 /// The kernel of the example custom_proxy: `broadcast_and_gather`, which takes a `FifoDeviceHandle` by value and
@@ -206,9 +207,9 @@ pub const MESH_PORT_CHANNELS: KernelSource<'static> = kernel!("mesh_port_channel
 /// Both take a pointer to a `BaseMemoryChannelDeviceHandle` in device memory.
 pub const PING_PONG: KernelSource<'static> = kernel!("ping_pong");
 
-/// Signals back and forth: `signal_ping_pong`, and `relaxed_ping_pong` with the pair that orders execution only, by which
-/// the library times semaphores; and `bare_ping_pong` and `bare_relaxed_ping_pong`, the same instructions without what
-/// makes a wait safe.
+/// The kernels of signals back and forth: `signal_ping_pong`, and `relaxed_ping_pong` with the signals and waits that
+/// order no memory, by which the library times semaphores; and `bare_ping_pong` and `bare_relaxed_ping_pong`, with the
+/// same instructions except those that make a wait safe.
 ///
 /// All take a `BaseMemoryChannelDeviceHandle` by value; one thread of each side does the work.
 pub const SIGNAL_PING_PONG: KernelSource<'static> = kernel!("signal_ping_pong");
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn headers_include_only_each_other() {
         for (name, text) in HEADERS {
-            // The vendor's headers, of which kernels bring the types.
+            // The vendor's headers, whose types kernels use.
             let vendors = |line: &str| *name == "mscclpp/gpu_data_types.hpp" && line.contains('<');
             let lines = text.lines().filter(|line| line.trim_start().starts_with("#include"));
             for line in lines.filter(|line| !vendors(line)) {

@@ -1,7 +1,7 @@
 /// The code of a module, for every platform: CUDA C++, and PTX if it was compiled before.
 ///
-/// CUDA takes the PTX if there is some, and else compiles with NVRTC; the simulated platform compiles the same text with a C++
-/// compiler. The headers of the device API are always there, so `#include <mscclpp/memory_channel_device.hpp>` works.
+/// CUDA takes the PTX if there is some, and else compiles with NVRTC; simulated devices compile the same text with a C++
+/// compiler. The headers of the device API are always available, so `#include <mscclpp/memory_channel_device.hpp>` works.
 /// Kernels must be `extern "C"` to be found by their name.
 ///
 /// ```
@@ -31,39 +31,39 @@ pub enum Ptx<'a> {
 }
 
 impl<'a> KernelSource<'a> {
-    /// CUDA C++, under a name that messages show, such as that of its file.
+    /// Makes a source of CUDA C++, under a name that messages show, such as that of its file.
     #[must_use]
     pub const fn new(name: &'a str, cuda: &'a str) -> Self {
         Self { name, cuda, ptx: &[], compressed_ptx: &[], headers: &[] }
     }
 
-    /// With the PTX of the same text, which CUDA then loads as it is: the compute capability that each was compiled for,
-    /// such as 80 for 8.0, and the PTX. A device takes the one of the highest capability that it has; if there is none, the
-    /// text is compiled.
+    /// Adds the PTX of the same text, which CUDA then loads as it is: the compute capability that each was compiled for,
+    /// such as 80 for 8.0, and the PTX. A device takes the one of the highest capability that it has; if there is none,
+    /// the text is compiled.
     #[must_use]
     pub const fn with_ptx(self, ptx: &'a [(u32, &'a str)]) -> Self {
         Self { ptx, ..self }
     }
 
-    /// With PTX of the same text as the bytes of a zlib stream, in the place of text. The kernels of this repository have theirs so.
+    /// Adds the PTX of the same text, as the bytes of a zlib stream. The kernels of this repository have their PTX in this form.
     #[must_use]
     pub const fn with_compressed_ptx(self, compressed_ptx: &'a [(u32, &'a [u8])]) -> Self {
         Self { compressed_ptx, ..self }
     }
 
-    /// With further headers: the name of each as it is included, a relative path, and its text.
+    /// Adds further headers: the name of each as it is included, a relative path, and its text.
     #[must_use]
     pub const fn with_headers(self, headers: &'a [(&'a str, &'a str)]) -> Self {
         Self { headers, ..self }
     }
 
-    /// Its name.
+    /// Returns the name of the source.
     #[must_use]
     pub const fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The CUDA C++ text.
+    /// Returns the CUDA C++ text.
     #[must_use]
     pub const fn cuda(&self) -> &'a str {
         self.cuda
@@ -79,7 +79,7 @@ impl<'a> KernelSource<'a> {
         usable.max_by_key(|(needed, _)| *needed).map(|(_, ptx)| ptx)
     }
 
-    /// The headers beside those of the device API.
+    /// Returns the headers besides those of the device API.
     #[must_use]
     pub const fn headers(&self) -> &'a [(&'a str, &'a str)] {
         self.headers

@@ -1,5 +1,5 @@
 //! The headers of the device API on a CPU: their real text, compiled by a plain C++ compiler over `tests/emulation`,
-//! which stands in for what they need of a GPU. Each program there is one test.
+//! which replaces the parts of a GPU that they need. Each program there is one test.
 
 use std::{
     env,
@@ -16,10 +16,10 @@ use libtest_mimic::{Arguments, Failed, Trial};
 /// The programs in `tests/emulation`.
 const PROGRAMS: [&str; 5] = ["concurrency", "copies", "handles", "packets", "ports"];
 
-/// How long a program may run. Most of them need a few seconds; one that waits for what never comes is ended.
+/// The time limit of a program. Most need a few seconds; one that hangs is ended.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// `CXX`, or what a C++ compiler is usually called; none if none of them runs.
+/// Returns `CXX`, or the first usual C++ compiler that runs, if any.
 fn compiler() -> Option<OsString> {
     env::var_os("CXX")
         .into_iter()
@@ -27,7 +27,7 @@ fn compiler() -> Option<OsString> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// A program's folder for what is made of it, removed when it is done.
+/// The folder of a program's files, removed when the program is done.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -50,9 +50,9 @@ fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed>
     let compiled = Command::new(compiler)
         // The headers have pragmas for the compilers of GPUs.
         .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-pthread"])
-        // As kernels are compiled (mscclpp-gpu, host/compiler.rs).
+        // Kernels are compiled with these options, too (mscclpp-gpu, host/compiler.rs).
         .args(["-fno-strict-aliasing", "-fwrapv"])
-        // With this, jumping to another thread's stack is taken for a defect.
+        // With this option, jumping to another thread's stack would count as a defect.
         .arg("-U_FORTIFY_SOURCE")
         .arg("-I")
         .arg(package.join("include"))
@@ -71,7 +71,7 @@ fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed>
     }
 }
 
-/// Runs the program; what it writes goes to this test's own error output.
+/// Runs the program; its output goes to this test's own error output.
 fn run(program: &str, binary: &Path) -> Result<(), Failed> {
     let mut child = Command::new(binary).spawn()?;
     let deadline = Instant::now() + DEADLINE;

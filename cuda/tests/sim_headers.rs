@@ -1,5 +1,5 @@
-//! The headers that stand in for CUDA's where a C++ compiler makes simulated kernels: each compiles alone and without a
-//! warning, and the programs in `tests/host` find what they calculate right.
+//! The headers that replace CUDA's where a C++ compiler makes simulated kernels: each compiles alone and without a
+//! warning, and the programs in `tests/host` find the right results.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ const PROGRAMS: [&str; 2] = ["builtins", "narrow"];
 
 const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
 
-/// `CXX`, or what a C++ compiler is usually called; none if none of them runs.
+/// Returns `CXX`, or the first usual C++ compiler that runs, if any.
 fn compiler() -> Option<OsString> {
     env::var_os("CXX")
         .into_iter()
@@ -46,7 +46,7 @@ fn compile(compiler: &OsStr, standard: &str, source: &Path, arguments: &[&OsStr]
     Err(format!("{arguments:?} {} does not compile as {standard}:\n{messages}", source.display()).into())
 }
 
-/// All but what is not a header by itself.
+/// Returns all headers, without the files that are none by themselves.
 fn headers() -> Vec<PathBuf> {
     let of = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut headers: Vec<PathBuf> = of(package().join("sim"))
@@ -67,7 +67,7 @@ fn every_header_compiles_alone(compiler: &OsStr) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A folder for what is made of a program, removed when it is done.
+/// A folder for the files of a program, removed when it is done.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -76,7 +76,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The programs wait for nothing, and so they end.
+/// Runs a program. The programs wait for nothing, so they need no time limit.
 fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
     let scratch = Scratch(env::temp_dir().join(format!("mscclpp-host-{program}-{}", std::process::id())));
     fs::create_dir_all(&scratch.0)?;

@@ -8,7 +8,7 @@ use crate::{Error, KernelWait, Result};
 /// communicator, or a list of these. It is given to
 /// [`Stream::synchronize_or_abort`](crate::Stream::synchronize_or_abort).
 pub trait Abort {
-    /// The error that says what went wrong.
+    /// The error of a failed check.
     type Error: From<Error>;
 
     /// Ends the waits of kernels for good: they return false. `reason` becomes part of the error that says why.
@@ -17,28 +17,28 @@ pub trait Abort {
     /// Checks that the waits of kernels got what they waited for. Call it once the kernels are complete.
     ///
     /// # Errors
-    /// Why a wait ended early: a lost peer, an abort, or a bound that was reached.
+    /// The reason why a wait ended early: a lost peer, an abort, or a bound that was reached.
     fn check(&self) -> Result<(), Self::Error>;
 
-    /// Waits until others, such as the thread of a proxy service, have carried out what complete kernels asked them for, or
-    /// have failed with it: then [`Abort::check`] knows of it. Until `deadline` at most; false if it takes longer. By
-    /// default, nothing is asked of others.
+    /// Waits until others, such as the thread of a proxy service, have carried out the requests of complete kernels, or
+    /// have failed at them: then [`Abort::check`] knows. Waits until `deadline` at most, and returns false if it takes
+    /// longer. The default is for objects without such requests.
     fn settle(&self, deadline: Instant) -> bool {
         let _ = deadline;
         true
     }
 
-    /// For whom kernels may wait, under the names that messages use: `rank 1`.
+    /// Returns the peers for which kernels may wait, under the names that messages use: `rank 1`.
     fn peers(&self) -> Vec<String>;
 
-    /// The waits of kernels, as far as something tells whether they wait: see
+    /// Returns the waits of kernels, as far as something shows whether they wait: see
     /// [`KernelObject::waits`](crate::KernelObject::waits).
     fn waits(&self) -> Vec<KernelWait> {
         Vec::new()
     }
 }
 
-/// Aborts and checks all objects in the list; the first error found is returned.
+/// The list aborts and checks all its objects; the first error found is returned.
 impl<A: Abort> Abort for [A] {
     type Error = A::Error;
 
@@ -69,7 +69,7 @@ impl<A: Abort> Abort for [A] {
     }
 }
 
-/// Implements [`Abort`] for what leads to something that has it.
+/// Implements [`Abort`] for a type that leads to an object with it.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! abort_as_its_content {

@@ -1,4 +1,4 @@
-//! How the host touches host memory that others may be touching at the same time: kernels of simulated devices, a transport's
+//! The accesses of the host to host memory that others may access at the same time: kernels of simulated devices, a transport's
 //! threads, other processes.
 //!
 //! All accesses are relaxed atomics: 8 bytes at a time where the address is 8-byte aligned, single bytes at the edges
@@ -40,7 +40,7 @@ pub(crate) unsafe fn copy(dst: DevicePtr, src: DevicePtr, len: u64) {
             // SAFETY: the 8 bytes of a word are inside both ranges.
             u64::from_ne_bytes(std::array::from_fn(|k| unsafe { byte(src, i + k).load(Ordering::Relaxed) }))
         };
-        // SAFETY: as above; a word of the destination is always stored whole.
+        // SAFETY: the same as above; a word of the destination is always stored whole.
         unsafe { word(dst, i).store(value, Ordering::Relaxed) };
     }
 }
@@ -84,7 +84,7 @@ pub unsafe fn read(src: DevicePtr, bytes: &mut [u8]) {
 /// Sets `len` bytes to `value` with relaxed atomics.
 ///
 /// # Safety
-/// As [`write()`].
+/// The same as [`write()`].
 pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
     let dst = dst.as_mut_ptr::<u8>();
     let split = Split::of(dst, len as usize);
@@ -98,19 +98,19 @@ pub unsafe fn fill(dst: DevicePtr, len: u64, value: u8) {
     }
 }
 
-/// Stores `value` after everything that this thread did before: a thread that loads it with acquire sees all of that.
+/// Stores `value` after all earlier accesses of this thread: a thread that loads it with acquire sees them all.
 ///
 /// # Safety
-/// As [`write()`] for 8 bytes; `dst` is 8-byte aligned.
+/// The same as [`write()`] for 8 bytes; `dst` is 8-byte aligned.
 pub unsafe fn publish(dst: DevicePtr, value: u64) {
     // SAFETY: the caller's promise.
     races::publish(dst, value, || unsafe { store_behind(dst, value) });
 }
 
-/// The store of [`publish`] alone.
+/// Stores the value of [`publish`], without the race detector.
 ///
 /// # Safety
-/// As [`publish`].
+/// The same as [`publish`].
 pub(crate) unsafe fn store_behind(dst: DevicePtr, value: u64) {
     // SAFETY: the caller's promise.
     unsafe { word(dst.as_mut_ptr(), 0).store(value, Ordering::Release) };
@@ -161,7 +161,7 @@ mod tests {
         DevicePtr::from_ptr(bytes[offset..].as_mut_ptr())
     }
 
-    /// Every alignment of both sides against every short length, with a rim that must stay as it was.
+    /// Tests every alignment of both sides with every short length. The bytes around must stay as they were.
     #[test]
     fn all_alignments_and_lengths() {
         let source: [u8; 64] = std::array::from_fn(|i| i as u8 + 1);
@@ -177,12 +177,12 @@ mod tests {
                     assert_eq!(copied, expected, "copy of {len} bytes from {from} to {to}");
 
                     let mut written = [0xee; 64];
-                    // SAFETY: as above.
+                    // SAFETY: the same as above.
                     unsafe { write(ptr(&mut written, to), &source[from..from + len]) };
                     assert_eq!(written, expected, "write of {len} bytes from {from} to {to}");
 
                     let mut back = [0xee; 64];
-                    // SAFETY: as above.
+                    // SAFETY: the same as above.
                     unsafe { read(ptr(&mut from_bytes, from), &mut back[to..to + len]) };
                     assert_eq!(back, expected, "read of {len} bytes from {from} to {to}");
                 }

@@ -8,7 +8,7 @@ use crate::{
     Error, KernelArgument, KernelParam, KernelParameter, Owner, Result, fork::OfProcess, object::Kept,
 };
 
-/// The arguments of a launch, and what must live until it is complete.
+/// The arguments of a launch, and the objects that must live until it is complete.
 ///
 /// Values are copied when they are given. For an object, such as a buffer or a channel, the kernel gets the address or
 /// the device handle, and launches keep the object alive until they are complete. A graph in which a launch is captured
@@ -28,23 +28,23 @@ use crate::{
 pub struct KernelArgs {
     values: Vec<ArgBytes>,
     owners: OfProcess<Vec<Owner>>,
-    /// The first argument that has no value: its place, its type, and why.
+    /// The first argument that has no value: its place, its type, and the reason.
     refused: Option<(usize, &'static str, Error)>,
 }
 
 /// One argument: its bytes in 16-byte aligned storage, as device parameters are aligned to 16 at most.
 ///
-/// Storage of no type, so that pointers stay pointers when it is copied.
+/// The storage has no type, so that pointers stay pointers when it is copied.
 #[derive(Debug, Clone)]
 pub(crate) struct ArgBytes {
     storage: Box<[MaybeUninit<u128>]>,
     len: usize,
-    /// For messages.
+    /// The name of the argument's type, for messages.
     type_name: &'static str,
 }
 
 impl KernelArgs {
-    /// No arguments yet.
+    /// Makes an empty list of arguments.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -62,7 +62,7 @@ impl KernelArgs {
         self
     }
 
-    /// Adds what became of an argument of type `A`.
+    /// Adds the value, or the error, of an argument of type `A`.
     pub(crate) fn push<A, P: KernelParam>(&mut self, value: Result<P>) {
         let type_name = type_name::<A>();
         match value {
@@ -73,16 +73,17 @@ impl KernelArgs {
         }
     }
 
-    /// Makes launches with these arguments also keep `object` alive, which is not an argument itself: memory whose address
-    /// the kernel finds somewhere, an `Arc`, or a tuple or list of these. Nothing is known of waits through it.
+    /// Makes launches with these arguments also keep `object` alive, which is not an argument itself: memory whose
+    /// address the kernel finds somewhere, an `Arc`, or a tuple or list of these. Waits of kernels through it are not
+    /// checked.
     #[must_use]
     pub fn keeping<T: Any + Send + Sync>(mut self, object: T) -> Self {
         self.owners.push(Arc::new(Kept(object)));
         self
     }
 
-    /// Makes launches with these arguments also keep objects that could be arguments and are none, such as the channels whose
-    /// device handles the kernel finds in memory. What becomes of waits through them is known, as of arguments: see
+    /// Makes launches with these arguments also keep objects that could be arguments and are none, such as the channels
+    /// whose device handles the kernel finds in memory. Waits through them are checked, like those through arguments: see
     /// [`Stream::synchronize`](crate::Stream::synchronize).
     #[must_use]
     pub fn keeping_each<I>(mut self, objects: I) -> Self
@@ -93,15 +94,15 @@ impl KernelArgs {
         self
     }
 
-    /// As [`KernelArgs::keeping`], for an object that says for whom kernels wait through it. An [`Owner`] that is given to
-    /// many launches is kept once.
+    /// Keeps an object alive as [`KernelArgs::keeping`] does, for an object that names the peers for which kernels wait
+    /// through it. An [`Owner`] that is given to many launches is kept once.
     #[must_use]
     pub fn with_owner(mut self, owner: Owner) -> Self {
         self.owners.push(owner);
         self
     }
 
-    /// How many arguments there are.
+    /// The number of arguments.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len()
@@ -130,13 +131,13 @@ impl KernelArgs {
         &self.values
     }
 
-    /// What must live until a launch is complete.
+    /// Returns the objects that must live until a launch is complete.
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }
 
-    /// That each argument has a value, and that they are as many and as large as the parameters, if these are known.
-    /// `names` are those of the parameters, or none; asked for if something is wrong.
+    /// Checks that each argument has a value, and that their number and sizes are those of the parameters, if these are
+    /// known. `names` returns the names of the parameters, or none; it is called if something is wrong.
     pub(crate) fn check(
         &self,
         kernel: &str,
@@ -179,12 +180,12 @@ impl KernelArgs {
     }
 }
 
-/// The name of a type without the modules that it is in.
+/// Returns the name of a type without the modules that it is in.
 fn short(type_name: &str) -> String {
     let mut short = String::new();
     for part in type_name.split_inclusive("::") {
         match part.strip_suffix("::") {
-            // The path ends behind its last sign that is no letter, as in `&Arc<module`.
+            // The path ends after its last character that is no letter, as in `&Arc<module`.
             Some(path) => {
                 let name = path.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_');
                 short.push_str(name);

@@ -34,15 +34,15 @@ pub trait KernelArgument {
     /// The type of the kernel's parameter.
     type Param: KernelParam;
 
-    /// The value for the kernel.
+    /// Returns the value for the kernel.
     ///
     /// # Errors
-    /// If there is no value, for example the address of a memory that is not mapped. Launches with these arguments then
-    /// fail with this error.
+    /// An error if there is no value, for example for the address of a memory that is not mapped. Launches with these
+    /// arguments then fail with this error.
     fn param(&self) -> Result<Self::Param>;
 
-    /// The object that must live until a launch with this argument is complete. Calls on the same object must return
-    /// clones of one [`Owner`], so that a stream keeps it once, however many launches use it.
+    /// Returns the object that must live until a launch with this argument is complete. Calls on the same object must
+    /// return clones of one [`Owner`], so that a stream keeps it once, however many launches use it.
     fn owner(&self) -> Option<Owner>;
 }
 
@@ -58,7 +58,7 @@ impl<T: KernelParam> KernelArgument for T {
     }
 }
 
-/// The same as for a reference to its content.
+/// A reference to an `Arc` is the same argument as a reference to its content.
 impl<'a, T> KernelArgument for &'a Arc<T>
 where
     &'a T: KernelArgument,

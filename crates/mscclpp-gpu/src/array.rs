@@ -1,12 +1,12 @@
-//! Arrays of what kernels get for objects, in the memory of a device.
+//! Arrays of the values that kernels get for objects, in the memory of a device.
 
 use std::sync::Arc;
 
 use crate::{DeviceBuffer, DevicePtr, Gpu, KernelArgs, KernelArgument, KernelParam, Result};
 
 impl KernelArgs {
-    /// Adds a pointer to an array in `gpu`'s memory that has what kernels get for each of `objects`, such as a slice of
-    /// channels, semaphores or buffers: their device handles or addresses. If there are none, it is null.
+    /// Adds a pointer to an array in `gpu`'s memory with the values that kernels get for `objects`, such as a slice of
+    /// channels, semaphores or buffers: their device handles or addresses. If there are none, the pointer is null.
     ///
     /// The array is made and filled now, which blocks for a moment, and like the objects it is kept until launches are
     /// complete. It is the same for all launches with these arguments; so make them once for many.
@@ -58,7 +58,7 @@ impl KernelArgs {
     }
 }
 
-/// These in `gpu`'s memory; nothing for none.
+/// Copies the values to `gpu`'s memory. Returns nothing if there are none.
 fn uploaded<P: KernelParam>(gpu: &Gpu, params: &[P]) -> Result<Option<DeviceBuffer>> {
     if params.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What each platform implements. The public types are thin shells around these traits.
+//! The traits that each platform implements. The public types are thin shells around them.
 //!
 //! The callers have checked ranges and compared platforms, so back-ends need not do it again.
 
@@ -9,46 +9,46 @@ use crate::{
     MemoryExport, MemoryInfo, Owner, PeerAccess, Result, memory::ExportHandle,
 };
 
-/// A platform: where devices come from.
+/// A platform, which opens devices.
 pub(crate) trait PlatformBackend: Sync {
-    /// At least 1.
+    /// Returns the number of devices, at least 1.
     fn device_count(&self) -> Result<usize>;
-    /// `id` is less than [`PlatformBackend::device_count`].
+    /// Opens a device. `id` is less than [`PlatformBackend::device_count`].
     fn open(&self, id: usize) -> Result<Arc<dyn DeviceBackend>>;
-    /// The number of the device of the calling thread.
+    /// Returns the number of the device of the calling thread.
     fn current_device(&self) -> Result<usize> {
         Ok(0)
     }
-    /// The number of the device with that uuid. Opens none.
+    /// Returns the number of the device with that uuid, and opens none.
     fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>>;
-    /// The number of the device whose memory `ptr` points into.
+    /// Returns the number of the device whose memory `ptr` points into.
     fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>>;
-    /// What to tell a user if one device does not reach another's memory.
+    /// Returns the text for a user if one device does not reach another's memory.
     fn why_no_peer_access(&self) -> &'static str;
 }
 
 pub(crate) trait DeviceBackend: Send + Sync {
     fn properties(&self) -> &GpuProperties;
     fn memory_info(&self) -> Result<MemoryInfo>;
-    /// `peer` is the number of another device of the same platform.
+    /// Returns the access to a peer. `peer` is the number of another device of the same platform.
     fn peer_access(&self, peer: usize) -> Result<PeerAccess>;
     /// # Safety
     /// The range is one live allocation of `owner`, another device, in this process.
     unsafe fn enable_access(&self, owner: &GpuProperties, ptr: DevicePtr, len: u64) -> Result<()>;
-    /// Zeroed and exportable; `bytes > 0`.
+    /// Allocates zeroed memory that can be exported; `bytes > 0`.
     fn allocate(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
-    /// Zeroed; `bytes > 0`.
+    /// Allocates zeroed pinned memory; `bytes > 0`.
     fn allocate_pinned(&self, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
-    /// Blocking copies and fill on an internal stream.
+    /// Writes memory. This and the next two calls are blocking copies and fills on an internal stream.
     ///
     /// # Safety
     /// The device range is live memory reachable from this device.
     unsafe fn write(&self, dst: DevicePtr, bytes: &[u8]) -> Result<()>;
     /// # Safety
-    /// As `write`.
+    /// The same as for `write`.
     unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()>;
     /// # Safety
-    /// As `write`.
+    /// The same as for `write`.
     unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()>;
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>>;
     fn default_stream(&self) -> Result<Arc<dyn StreamBackend>>;
@@ -64,13 +64,13 @@ pub(crate) trait DeviceBackend: Send + Sync {
     /// The range lies in live device memory of this process.
     unsafe fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport>;
     /// # Safety
-    /// As `export`.
+    /// The same as for `export`.
     unsafe fn export_dma_buf(&self, ptr: DevicePtr, len: u64) -> Result<DmaBuf>;
     fn import(&self, handle: &ExportHandle, allocation_size: u64) -> Result<Box<dyn MemoryBackend>>;
     fn gpu_direct(&self) -> Result<GpuDirect>;
     fn flush_gpu_direct_writes(&self, to_all_devices: bool) -> Result<()>;
     fn synchronize(&self) -> Result<()>;
-    /// [`StreamBackend::take_failed`] of all streams, dropped ones included.
+    /// Takes the failed objects of all streams, dropped ones included: see [`StreamBackend::take_failed`].
     fn take_failed(&self) -> Vec<Owner>;
     fn make_current(&self) -> Result<()>;
     fn adopt_thread(&self) -> Result<()>;
@@ -79,7 +79,7 @@ pub(crate) trait DeviceBackend: Send + Sync {
 /// Memory that is released when this is dropped.
 pub(crate) trait MemoryBackend: Send + Sync {
     fn ptr(&self) -> DevicePtr;
-    /// Where the host finds it; null for memory that the host cannot reach.
+    /// Returns the address for the host; null for memory that the host cannot reach.
     fn host_ptr(&self) -> *mut u8 {
         std::ptr::null_mut()
     }
@@ -89,19 +89,19 @@ pub(crate) trait StreamBackend: Send + Sync + Any {
     fn raw(&self) -> *mut c_void;
     fn synchronize(&self) -> Result<()>;
     fn query(&self) -> Result<bool>;
-    /// What launches keep alive that are not known to be complete.
+    /// Returns the objects that are kept alive by launches that are not known to be complete.
     fn in_use(&self) -> Vec<Owner>;
-    /// The objects of complete launches that have failed, once.
+    /// Takes the objects of complete launches that have failed, each once.
     fn take_failed(&self) -> Vec<Owner>;
     /// # Safety
-    /// See [`crate::Stream::copy`]; so for the next two.
+    /// The contract of [`crate::Stream::copy`]; the same holds for the next two.
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()>;
     unsafe fn fill(&self, dst: DevicePtr, bytes: u64, value: u8) -> Result<()>;
     unsafe fn write_u64(&self, dst: DevicePtr, value: u64) -> Result<()>;
-    /// Submits both at once; false, with nothing done, if the platform cannot.
+    /// Submits both writes at once. Returns false, with nothing done, if the platform cannot.
     ///
     /// # Safety
-    /// As for `copy`.
+    /// The same as for `copy`.
     unsafe fn write_two_at_once(&self, _values: [(DevicePtr, u64); 2]) -> Result<bool> {
         Ok(false)
     }
@@ -136,7 +136,7 @@ pub(crate) trait ModuleBackend: Send + Sync {
 pub(crate) struct Submission<'a> {
     pub(crate) config: LaunchConfig,
     pub(crate) args: &'a KernelArgs,
-    /// Its blocks wait for each other.
+    /// Whether its blocks wait for each other.
     #[cfg_attr(
         not(any(feature = "cuda", feature = "hip")),
         allow(dead_code, reason = "all the same to Sim")
@@ -148,14 +148,14 @@ pub(crate) trait KernelBackend: Send + Sync {
     /// # Safety
     /// See [`crate::Kernel::launch`].
     unsafe fn launch(&self, stream: &dyn StreamBackend, submission: Submission<'_>) -> Result<()>;
-    /// How many blocks of `threads` threads, each with `shared_bytes` of dynamic shared memory, fit on the device at
-    /// once.
+    /// Returns how many blocks of `threads` threads, each with `shared_bytes` of dynamic shared memory, fit on the device
+    /// at once.
     fn max_resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u64>;
     /// See [`crate::Kernel::prefer_shared_memory`].
     fn prefer_shared_memory(&self) -> Result<()> {
         Ok(())
     }
-    /// Its parameters, where the platform knows them.
+    /// Returns the kernel's parameters, where the platform knows them.
     fn parameters(&self) -> Option<&[KernelParameter]> {
         None
     }

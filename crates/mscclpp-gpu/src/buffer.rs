@@ -30,7 +30,7 @@ struct Inner {
 
 impl KernelObject for Inner {}
 
-/// What a buffer of either kind says of its memory.
+/// Methods of both kinds of buffers.
 macro_rules! of_inner {
     () => {
         /// The length in bytes, never 0.
@@ -86,7 +86,7 @@ impl DeviceBuffer {
     /// ```
     ///
     /// # Errors
-    /// As [`DeviceBuffer::write`].
+    /// The same as [`DeviceBuffer::write`].
     pub fn write_params<T: KernelParam>(&self, offset: u64, params: &[T]) -> Result<()> {
         self.write(offset, &T::slice_to_bytes(params))
     }
@@ -94,7 +94,7 @@ impl DeviceBuffer {
     /// Copies from the buffer, from byte `offset` on, into `bytes`.
     ///
     /// # Errors
-    /// As [`DeviceBuffer::write`].
+    /// The same as [`DeviceBuffer::write`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         Error::bounds("DeviceBuffer::read", offset, bytes.len() as u64, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
@@ -114,7 +114,7 @@ impl DeviceBuffer {
     /// ```
     ///
     /// # Errors
-    /// As [`DeviceBuffer::write`].
+    /// The same as [`DeviceBuffer::write`].
     pub fn read_params<T: KernelParam>(&self, offset: u64, params: &mut [T]) -> Result<()> {
         // SAFETY: the memory of the slice, all bytes of which are initialised, and may become any others (`KernelParam`).
         let bytes =
@@ -125,7 +125,7 @@ impl DeviceBuffer {
     /// Sets `len` bytes of the buffer, from byte `offset` on, to `value`.
     ///
     /// # Errors
-    /// As [`DeviceBuffer::write`].
+    /// The same as [`DeviceBuffer::write`].
     pub fn fill(&self, offset: u64, len: u64, value: u8) -> Result<()> {
         Error::bounds("DeviceBuffer::fill", offset, len, self.len())?;
         // SAFETY: the range was just checked, and `self` keeps the memory.
@@ -162,7 +162,7 @@ impl Gpu {
     /// Like [`Gpu::allocate_pinned`], as words of type `W`: `AtomicU32` or `AtomicU64`.
     ///
     /// # Errors
-    /// As for [`Gpu::allocate_pinned`].
+    /// The same as [`Gpu::allocate_pinned`].
     pub fn allocate_pinned_words<W: PinnedWord>(&self, bytes: u64) -> Result<PinnedBuffer<W>> {
         if bytes == 0 {
             return Err(Error::invalid("a pinned buffer needs at least one byte"));
@@ -172,8 +172,8 @@ impl Gpu {
 
     /// Maps memory that another process exported. It becomes readable and writable from this device.
     ///
-    /// `allocation_size` is the one in [`MemoryExport`](crate::MemoryExport). This does not work for memory of this process: legacy handles
-    /// cannot be opened by the process that made them.
+    /// `allocation_size` is the one in [`MemoryExport`](crate::MemoryExport). This does not work for memory of this
+    /// process: legacy handles cannot be opened by the process that made them.
     ///
     /// # Errors
     /// [`Error::Driver`] or [`Error::System`] if the handle is stale, or if the device cannot reach the memory.

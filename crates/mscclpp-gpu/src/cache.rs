@@ -26,13 +26,14 @@ use sha2::{Digest, Sha256};
 
 use crate::{Error, KernelSource, Result, env};
 
-/// Names an entry.
+/// The name of an entry.
 pub(crate) struct Entry {
     file: String,
 }
 
 impl Entry {
-    /// An entry for what is made from all of `parts`. `name` is for people, and `kind` is the end of the file's name.
+    /// Makes the name of an entry that is made from all of `parts`. `name` is for people, and `kind` is the end of the
+    /// file's name.
     pub(crate) fn new(name: &str, kind: &str, parts: &[&str]) -> Self {
         let digest = digest(parts);
         let name: String =
@@ -41,7 +42,7 @@ impl Entry {
     }
 }
 
-/// What stands for all of `parts`.
+/// Returns a hash of all `parts`.
 pub(crate) fn digest(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -51,8 +52,8 @@ pub(crate) fn digest(parts: &[&str]) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The entry's content; if it is not there, what `make` makes, which is kept there. A folder that cannot be used, for
-/// lack of space or rights, is logged and not used.
+/// Returns the entry's content. If there is none, returns the result of `make`, and stores it there. A folder that cannot
+/// be used, for lack of space or rights, is logged and not used.
 ///
 /// # Errors
 /// [`Error::Cache`] if others may write to it; the errors of `make`.
@@ -74,7 +75,7 @@ fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result
             return make();
         }
     };
-    // Whoever had the lock before may have made it.
+    // The process that had the lock before may have made it.
     let bytes = match read(path)? {
         Some(bytes) => bytes,
         None => {
@@ -87,10 +88,10 @@ fn get_or_make_at(path: &Path, make: impl FnOnce() -> Result<Vec<u8>>) -> Result
     Ok(bytes)
 }
 
-/// What `make` makes, in place of the entry's content.
+/// Replaces the entry's content by the result of `make`, and returns it.
 ///
 /// # Errors
-/// As [`get_or_make`].
+/// The same as [`get_or_make`].
 #[cfg(feature = "cuda")]
 pub(crate) fn remake(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
     let bytes = make()?;
@@ -100,14 +101,14 @@ pub(crate) fn remake(entry: &Entry, make: impl FnOnce() -> Result<Vec<u8>>) -> R
     Ok(bytes)
 }
 
-/// Kernels compiled beforehand are for one of these compute capabilities.
+/// The compute capabilities for which kernels may be compiled beforehand.
 #[cfg(feature = "cuda")]
 pub(crate) const CAPABILITIES_BEFOREHAND: [u32; 2] = [90, 80];
 
-/// The entry's content, if it is there.
+/// Returns the entry's content, if there is one.
 ///
 /// # Errors
-/// As [`get_or_make`].
+/// The same as [`get_or_make`].
 pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     match folder()? {
         Some(folder) => read(&folder.join(&entry.file)),
@@ -115,7 +116,7 @@ pub(crate) fn find(entry: &Entry) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// The entry for the PTX of `source` that was compiled beforehand ([`store_ptx`]) for this compute capability.
+/// Returns the entry for the PTX of `source` that was compiled beforehand ([`store_ptx`]) for this compute capability.
 pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
     let kind = format!("ptx beforehand {capability}");
     let mut parts = vec![kind.as_str(), source.cuda()];
@@ -125,18 +126,18 @@ pub(crate) fn beforehand(source: &KernelSource<'_>, capability: u32) -> Entry {
     Entry::new(source.name(), "ptx", &parts)
 }
 
-/// What a compiler without files gets beside a source: the library's headers, those of the C library, and the source's own,
-/// which come instead of others of their name.
+/// Returns the headers for a compiler without files: the library's, those of the C library, and the source's own, which
+/// replace others of the same name.
 pub(crate) fn headers<'a>(source: &KernelSource<'a>) -> Vec<(&'a str, &'a str)> {
     let own = |name| source.headers().iter().any(|(other, _)| *other == name);
     let library = mscclpp_kernels::HEADERS.iter().chain(mscclpp_kernels::C_HEADERS);
     library.filter(|(name, _)| !own(*name)).chain(source.headers()).copied().collect()
 }
 
-/// Puts PTX of `source` that was compiled beforehand into a cache of compiled kernels. Where it is used,
+/// Stores PTX of `source` that was compiled beforehand in a cache of compiled kernels. Where it is used,
 /// `MSCCLPP_CACHE_DIR` names that folder; [`Module::load`](crate::Module::load) then finds it on CUDA and needs no
-/// compiler. Returns the file's path. `capability` is the compute capability for which it was compiled, 80 for 8.0; it must
-/// be 80 or 90, which are the ones looked for.
+/// compiler. Returns the file's path. `capability` is the compute capability for which it was compiled, 80 for 8.0; it
+/// must be 80 or 90, which are the ones looked for.
 ///
 /// # Errors
 /// [`Error::Cache`] if others may write to the folder; [`Error::System`].
@@ -152,20 +153,20 @@ pub(crate) fn store(folder: &Path, entry: &Entry, bytes: &[u8]) -> Result<PathBu
     Ok(path)
 }
 
-/// The folder in which [`Module::load`](crate::Module::load) keeps compiled kernels: `MSCCLPP_CACHE_DIR` if it is set,
-/// otherwise `mscclpp` in the user's cache folder. `None` if the user has no home folder either.
+/// Returns the folder in which [`Module::load`](crate::Module::load) keeps compiled kernels: `MSCCLPP_CACHE_DIR` if it is
+/// set, otherwise `mscclpp` in the user's cache folder. `None` if the user has no home folder either.
 #[must_use]
 pub fn kernel_cache() -> Option<PathBuf> {
     env::cache_folder()
 }
 
-/// PTX out of the cache of compiled kernels; if it is not there, what `make` makes, which is kept there. For programs that
-/// compile kernels by themselves, with nvcc for example, and load them with [`KernelSource::with_ptx`].
+/// Returns PTX from the cache of compiled kernels. If it is not there, returns the result of `make`, and stores it there.
+/// For programs that compile kernels by themselves, with nvcc for example, and load them with [`KernelSource::with_ptx`].
 ///
 /// `name` is for people and becomes part of the file's name. `made_from` is all that the PTX depends on: the compiler's
-/// options, the source, and each header. With the compiler's version among these, a new compiler makes it anew; without, a
-/// kernel in the cache needs no compiler. Blocks while it is made, here or, for at most 120 s, by another
-/// process. A folder that cannot be used, for lack of space or rights, is logged and not used.
+/// options, the source, and each header. If the compiler's version is among these, a new compiler makes it anew; if not,
+/// a kernel in the cache needs no compiler. Blocks while it is made, here or, for at most 120 s, by another process. A
+/// folder that cannot be used, for lack of space or rights, is logged and not used.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -180,14 +181,14 @@ pub fn kernel_cache() -> Option<PathBuf> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Cache`] if others may write to the folder; [`Error::System`] if what is in it cannot be read; the errors of
+/// [`Error::Cache`] if others may write to the folder; [`Error::System`] if a file in it cannot be read; the errors of
 /// `make`.
 pub fn cached_ptx(name: &str, made_from: &[&str], make: impl FnOnce() -> Result<String>) -> Result<String> {
     let ptx = get_or_make(&Entry::new(name, "ptx", made_from), || make().map(String::into_bytes))?;
     Ok(String::from_utf8_lossy(&ptx).into_owned())
 }
 
-/// The folder, made if it is missing; none if it cannot be made.
+/// Returns the folder, and makes it if it is missing; none if it cannot be made.
 fn folder() -> Result<Option<PathBuf>> {
     let Some(folder) = env::cache_folder() else { return Ok(None) };
     if let Err(error) = make_folder(&folder) {
@@ -234,10 +235,10 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// How long another process may take to make an entry. After that, this process makes it too.
+/// The longest time that another process may take to make an entry. After that, this process makes it too.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Waits until nobody else makes the entry. The lock ends with the file, and with its process.
+/// Waits until no other process makes the entry. The lock ends with the file, and with its process.
 fn lock(path: &Path) -> io::Result<File> {
     let path = path.with_extension("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
@@ -257,7 +258,7 @@ fn keep(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// Invariant 1.
+/// Writes an entry by a rename (invariant 1).
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;

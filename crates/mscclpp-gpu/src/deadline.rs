@@ -1,19 +1,18 @@
-//! Waits for a stream that end: with an error that names for whom its kernels wait.
+//! Waits for a stream with a time limit, whose error names the peers that its kernels wait for.
 
 use std::time::{Duration, Instant};
 
 use crate::{Abort, Error, KernelWait, Result, Stream, object::peers_of, waits::waited_for};
 
 impl Stream {
-    /// Like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 us.
+    /// Waits like [`Stream::synchronize`], for at most `timeout`. Polls, with pauses that grow to 50 microseconds.
     ///
     /// # Errors
-    /// As [`Stream::synchronize`];
-    /// [`Error::Timeout`], in which case the work goes on and the call can be repeated. It names the peers for
-    /// which kernels wait through the objects that their launches were given ([`KernelArgs`](crate::KernelArgs)); if the device does not
-    /// tell, as of bounded waits, those for which they may wait. Asking the device takes a second at most, ten if it is
-    /// simulated. These objects live as long as the work, so this error may be returned, even from `main`, and leaves nothing
-    /// invalid behind.
+    /// The errors of [`Stream::synchronize`]; [`Error::Timeout`], in which case the work goes on and the call can be
+    /// repeated. It names the peers for which kernels wait through the objects that their launches were given
+    /// ([`KernelArgs`](crate::KernelArgs)); if the device does not tell, as for bounded waits, those for which they may
+    /// wait. Asking the device takes a second at most, ten if it is simulated. These objects live as long as the work, so
+    /// this error may be returned, even from `main`, and leaves nothing invalid behind.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         self.complete_within(timeout)?;
         self.check_failed()
@@ -28,24 +27,24 @@ impl Stream {
         })
     }
 
-    /// Like [`Stream::synchronize_timeout`], but if time runs out, it ends the waits of the kernels: it aborts `what`,
-    /// and then waits until the kernels are complete, for at most 5 s. So no kernel is left behind and the device stays
-    /// usable. `what` is no longer usable, because an abort is final.
+    /// Waits like [`Stream::synchronize_timeout`], but if time runs out, it ends the waits of the kernels: it aborts
+    /// `what`, and then waits until the kernels are complete, for at most 5 s. So no kernel is left behind and the device
+    /// stays usable. `what` is no longer usable, because an abort is final.
     ///
-    /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: everything through
-    /// which kernels on this stream wait. It is checked for failed waits even if the work is complete in time. If that is a proxy
-    /// service, or a channel of one, this also waits until the service has handed over all that kernels asked it for: an
-    /// offset that does not fit, for instance, is an error here, and not in some later call.
+    /// `what` is a semaphore, a channel, a proxy service, a communicator, or a list of one of these: all objects through
+    /// which kernels on this stream wait. It is checked for failed waits even if the work is complete in time. If it is a
+    /// proxy service, or a channel of one, this also waits until the service has handed over all requests of the kernels:
+    /// an offset that does not fit, for instance, is an error here, and not in some later call.
     ///
     /// # Errors
     /// If the work is complete: the error of [`Abort::check`], such as the loss of a peer. If it was aborted: an error
-    /// that was known before, otherwise [`Error::Timeout`]. It names peers as the one of
-    /// [`Stream::synchronize_timeout`] does, and those of `what`. What other objects say that launches keep, as for
-    /// [`Stream::synchronize`]. An error of the work.
+    /// that was known before, otherwise [`Error::Timeout`]. It names peers as the one of [`Stream::synchronize_timeout`]
+    /// does, and those of `what`. Also the errors of other objects that launches keep, as for [`Stream::synchronize`],
+    /// and those of the work.
     pub fn synchronize_or_abort<A: Abort + ?Sized>(&self, limit: Duration, what: &A) -> Result<(), A::Error> {
         let start = Instant::now();
         let (operation, after) = match self.poll_until_complete(limit) {
-            // Kernels that ended at the last moment leave a little to do.
+            // Requests of kernels that ended at the last moment are still carried out.
             Ok(()) if what.settle(start + limit.min(A_YEAR).max(start.elapsed() + AFTER_ABORT)) => {
                 let (told, kept) = (what.check(), self.check_failed());
                 told?;
@@ -56,13 +55,13 @@ impl Stream {
             Err(error) => return Err(error.into()),
         };
         let late = timed_out(self, what.peers(), what.waits(), operation, after);
-        // What went wrong before the abort is its cause.
+        // An error from before the abort is its cause.
         let kept = self.check_failed();
         let cause = what.check().err().or_else(|| kept.err().map(A::Error::from));
         what.abort(&late.to_string());
-        // Its kernels may wait for others than `what` names.
+        // Its kernels may also wait for peers that `what` does not name.
         let ended = self.complete_within(AFTER_ABORT);
-        // That the abort has ended waits is no news.
+        // The failures that the abort has caused are not reported.
         drop(self.backend().map(|backend| backend.take_failed()));
         match ended {
             Err(Error::Timeout { operation, .. }) => {
@@ -78,22 +77,23 @@ impl Stream {
     }
 }
 
-/// How long kernels have to end after an abort, which their waits see within tens of milliseconds, or later on a busy machine.
-/// Also how long others have, at least, to carry out what kernels asked them for that ended shortly before the limit.
+/// The time that kernels have to end after an abort, which their waits see within tens of milliseconds, or later on a
+/// busy machine. It is also the least time that others have to carry out requests of kernels that ended shortly before
+/// the limit.
 const AFTER_ABORT: Duration = Duration::from_secs(5);
-/// Longer limits are cut to this, so that they can be added to the time.
+/// The longest limit; longer ones are cut to it, so that they can be added to the time.
 const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
-/// How many peers a message names.
+/// The most peers that a message names.
 const NAMED: usize = 8;
-/// What may be wrong with them.
+/// The advice of a time-out whose peers may be the cause.
 const SEE: &str = "; see whether these have launched the kernels that signal this one, and whether their kernels have ended";
-/// What is wrong when an abort did not help.
+/// The advice of an abort that did not end the kernels.
 const NOT_ALL: &str = ", nor within 5 s after it was aborted: its kernels wait through something else, too; give all of it \
                        to synchronize_or_abort()";
 
-/// That `operation` on `stream` took longer than `after`, and for whom its kernels wait: through the objects that its
-/// launches keep, and through others. If nothing tells, for whom they may wait: one of `peers`, or of the objects' if there
-/// are none.
+/// Returns the error that `operation` on `stream` took longer than `after`. It names the peers for which its kernels
+/// wait, through the objects that its launches keep and through others. If the device does not tell, it names those for
+/// which they may wait: `peers`, or those of the objects if there are none.
 fn timed_out(
     stream: &Stream,
     mut peers: Vec<String>,
@@ -113,7 +113,8 @@ fn timed_out(
     waiting_for(&peers, "whose kernels may wait for", operation, after)
 }
 
-/// That `operation` took longer than `after`; how the peers matter, and their names, though not all where there are many.
+/// Returns the error that `operation` took longer than `after`. `how` is the role of the peers, of which only some are
+/// named if there are many.
 fn waiting_for(peers: &[String], how: &str, operation: String, after: Duration) -> Error {
     let (named, others) = peers.split_at(peers.len().min(NAMED));
     let names = named.join(", ");

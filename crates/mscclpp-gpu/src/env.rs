@@ -9,13 +9,13 @@ pub(crate) fn platform() -> Result<Option<Platform>> {
     parsed("MSCCLPP_PLATFORM", Platform::named, "cuda, hip or sim")
 }
 
-/// `MSCCLPP_SIM_DEVICES`: how many devices the simulated platform simulates, 1 to 1024, default 8.
+/// `MSCCLPP_SIM_DEVICES`: how many devices are simulated, 1 to 1024, default 8.
 pub(crate) fn sim_devices() -> Result<usize> {
     let count = |value: &str| value.parse().ok().filter(|count| (1..=1024).contains(count));
     Ok(parsed("MSCCLPP_SIM_DEVICES", count, "a number of devices, 1 to 1024")?.unwrap_or(8))
 }
 
-/// `MSCCLPP_SIM_PEER_ACCESS`: whether devices of the simulated platform reach each other's memory, `all` (default) or `none`.
+/// `MSCCLPP_SIM_PEER_ACCESS`: whether simulated devices reach each other's memory, `all` (default) or `none`.
 pub(crate) fn sim_peer_access() -> Result<bool> {
     let access = |value: &str| match value {
         "all" => Some(true),
@@ -25,7 +25,7 @@ pub(crate) fn sim_peer_access() -> Result<bool> {
     Ok(parsed("MSCCLPP_SIM_PEER_ACCESS", access, "all or none")?.unwrap_or(true))
 }
 
-/// `MSCCLPP_SIM_RACES`: whether the simulated platform looks for races of kernels, `1` or `0` (default).
+/// `MSCCLPP_SIM_RACES`: whether races of kernels are looked for on simulated devices, `1` or `0` (default).
 pub(crate) fn sim_races() -> Result<bool> {
     let on = |value: &str| match value {
         "1" => Some(true),
@@ -35,12 +35,13 @@ pub(crate) fn sim_races() -> Result<bool> {
     Ok(parsed("MSCCLPP_SIM_RACES", on, "1 or 0")?.unwrap_or(false))
 }
 
-/// `MSCCLPP_SIM_SCHEDULE`: the seed by which the simulated platform schedules the threads of kernels; unset or empty means "as ever".
+/// `MSCCLPP_SIM_SCHEDULE`: the seed by which simulated devices schedule the threads of kernels; unset or empty means the
+/// usual schedule.
 pub(crate) fn sim_schedule() -> Result<Option<u64>> {
     parsed("MSCCLPP_SIM_SCHEDULE", |value| value.parse().ok(), "a seed, a number from 0 on")
 }
 
-/// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and what they are usually called.
+/// The C++ compilers to try: `MSCCLPP_CXX` alone if it is set; else `CXX` and the usual names.
 pub(crate) fn cxx_compilers() -> Vec<OsString> {
     match read("MSCCLPP_CXX") {
         Some(compiler) => vec![compiler],
@@ -62,14 +63,14 @@ pub(crate) fn nvrtc_library() -> Option<PathBuf> {
     read("MSCCLPP_NVRTC_SO").map(Into::into)
 }
 
-/// Where a CUDA toolkit may be: `CUDA_HOME`, `CUDA_PATH`, and the usual folder.
+/// The folders where a CUDA toolkit may be: `CUDA_HOME`, `CUDA_PATH`, and the usual folder.
 #[cfg(feature = "cuda")]
 pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {
     let set = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(read);
     set.map(Into::into).chain(["/usr/local/cuda".into()]).collect()
 }
 
-/// The variable's value, if it is set, as `parse` understands it.
+/// Returns the variable's value, if it is set, as `parse` understands it.
 fn parsed<T>(
     variable: &'static str,
     parse: impl Fn(&str) -> Option<T>,

@@ -5,11 +5,11 @@ use crate::Platform;
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with a device. Each variant is a situation to which a caller can respond.
+/// An error of a device. Each variant is a situation to which a caller can respond.
 #[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This process was forked from one that had opened devices, and uses what was made there, or a device.
+    /// This process was forked from one that had opened devices, and uses one of them, or an object that was made there.
     #[error(
         "process {child} is a fork of process {parent}, in which this was made or devices were opened: a fork has none of its \
          parent's devices, threads and connections; start processes as new programs (Python: \
@@ -24,9 +24,9 @@ pub enum Error {
     /// A platform cannot be used here: no driver, no device, or not compiled in.
     #[error("platform {platform} is not usable here: {reason}")]
     Unavailable {
-        /// The platform asked for.
+        /// The platform that was requested.
         platform: Platform,
-        /// What is missing, where it was looked for, and what to do.
+        /// The part that is missing, the places where it was looked for, and advice.
         reason: String,
     },
     /// There is no device with this number.
@@ -34,9 +34,9 @@ pub enum Error {
     NoSuchDevice {
         /// The platform.
         platform: Platform,
-        /// The number asked for.
+        /// The number that was requested.
         id: usize,
-        /// How many devices there are.
+        /// The number of devices that exist.
         count: usize,
     },
     /// A call of the GPU driver failed.
@@ -64,11 +64,11 @@ pub enum Error {
     OutOfBounds {
         /// The call.
         what: &'static str,
-        /// The first byte asked for.
+        /// The first byte of the range.
         offset: u64,
-        /// How many bytes.
+        /// The number of bytes.
         len: u64,
-        /// Size of the memory.
+        /// The size of the memory.
         size: u64,
     },
     /// An argument that is wrong in every situation.
@@ -99,7 +99,7 @@ pub enum Error {
     NoSuchSymbol {
         /// `kernel` or `symbol`.
         kind: &'static str,
-        /// The name asked for.
+        /// The name that was requested.
         name: String,
         /// The names that exist, if the platform can tell.
         available: String,
@@ -120,17 +120,17 @@ pub enum Error {
     NoPtx {
         /// The kernels' source.
         name: String,
-        /// Why it cannot be compiled.
+        /// The reason why it cannot be compiled.
         source: Box<Error>,
     },
-    /// A kernel is not in the cache, and cannot be compiled for the simulated platform because there is no C++ compiler.
+    /// A kernel is not in the cache, and cannot be compiled for simulated devices because there is no C++ compiler.
     #[error(
         "the simulated platform compiles kernels with a C++ compiler, and none runs here ({tried}); install one (Debian and \
          Ubuntu: `apt-get install g++`) or name one in MSCCLPP_CXX; the cache of compiled kernels does not have this one \
          either"
     )]
     NoCompiler {
-        /// The compilers that were tried, and why each failed.
+        /// The compilers that were tried, and the reason why each failed.
         tried: String,
     },
     /// Others may write to a folder or a file of the cache of compiled kernels, whose content would be run.
@@ -141,10 +141,10 @@ pub enum Error {
     Cache {
         /// The folder or file.
         path: PathBuf,
-        /// Who may write to it.
+        /// The users who may write to it.
         reason: String,
     },
-    /// A kernel of the simulated platform failed; the stream stays failed.
+    /// A kernel of a simulated device failed; the stream stays failed.
     #[error("kernel {kernel} failed: {message}")]
     KernelFailed {
         /// The kernel's name.
@@ -152,8 +152,8 @@ pub enum Error {
         /// The kernel's message.
         message: String,
     },
-    /// A wait of a kernel ended without what it waited for, through an object that its launch was given: what the object
-    /// says of it, such as that the peer was lost. The work itself is complete.
+    /// A wait of a kernel ended without its signal, through an object that its launch was given. The object's own error
+    /// is in it, such as that the peer was lost. The work itself is complete.
     ///
     /// `CoreError`, `ProxyError` and the facade's `Error`, made of this, are the object's own error.
     #[error(transparent)]
@@ -161,11 +161,11 @@ pub enum Error {
     /// A wait ran out of time. Nothing was consumed; the call can be repeated.
     #[error("{operation} did not finish within {after:?}{remedy}")]
     Timeout {
-        /// What it waited for.
+        /// The work that was waited for.
         operation: String,
-        /// How long it waited.
+        /// The time that was waited.
         after: Duration,
-        /// Where to look: empty, or `"; see ..."`.
+        /// Advice where to look: empty, or `"; see ..."`.
         remedy: &'static str,
     },
     /// An environment variable has a malformed value.

@@ -19,7 +19,7 @@ impl Event {
         Self { backend: OfProcess::new(backend) }
     }
 
-    /// The event, to be used: an error in a forked child.
+    /// Returns the event for use, or an error in a forked child.
     pub(crate) fn backend(&self) -> Result<&Arc<dyn EventBackend>> {
         self.backend.here()
     }
@@ -35,13 +35,13 @@ impl Event {
     /// Blocks until the work before the last recorded point is complete, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::Timeout`], in which case the work goes on; or the first error of the work. Of waits of kernels that failed,
-    /// the next [`Stream::synchronize`](crate::Stream::synchronize) tells.
+    /// [`Error::Timeout`], in which case the work goes on; or the first error of the work. The next
+    /// [`Stream::synchronize`](crate::Stream::synchronize) reports waits of kernels that failed.
     pub fn synchronize_timeout(&self, timeout: Duration) -> Result<()> {
         poll_until(timeout, || self.query(), || "the work before an event".to_owned())
     }
 
-    /// Milliseconds from `start` to this event. Both must be recorded, complete and made with timing.
+    /// Returns the milliseconds from `start` to this event. Both must be recorded, complete and made with timing.
     ///
     /// # Errors
     /// [`Error::Driver`] or [`Error::InvalidArgument`] if they are not.
@@ -66,8 +66,8 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Calls `done` until it returns true or `timeout` has passed: first at once, then yielding in between, then sleeping
-/// up to 50 us.
+/// Calls `done` until it returns true or `timeout` has passed: first at once, then yielding in between, then sleeping up
+/// to 50 microseconds.
 pub(crate) fn poll_until(
     timeout: Duration,
     mut done: impl FnMut() -> Result<bool>,

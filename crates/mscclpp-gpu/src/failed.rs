@@ -1,9 +1,9 @@
 //! Objects of complete launches by which waits of kernels have failed, until the stream is synchronised. Those of streams
 //! that were dropped are the device's, until that is synchronised.
 //!
-//! Launches let go of their objects when they are complete, which may be long before somebody synchronises, or be noticed
-//! by a query. So what is let go is looked at, and kept here if a wait through it may have failed. A synchronize takes
-//! all of these and asks them: so each failure is told once, and objects that have not failed are not kept longer.
+//! Launches release their objects when they are complete, which may be long before a synchronize, or be noticed by a query.
+//! So objects that are released are checked, and kept here if a wait through them may have failed. A synchronize takes all
+//! of these and asks them: so each failure is reported once, and objects that have not failed are not kept longer.
 
 use std::sync::{Arc, Weak};
 
@@ -11,15 +11,16 @@ use parking_lot::Mutex;
 
 use crate::{Error, KernelObject, Owner, Result, object::peers_of};
 
-/// How many objects are kept: a program that never synchronises may go on launching with what has failed.
+/// The most objects that are kept: a program that never synchronises may go on launching with failed objects.
 const MOST: usize = 64;
 
-/// Those of one stream.
+/// The failed objects of one stream.
 #[derive(Default)]
 pub(crate) struct Failed(Vec<Owner>);
 
 impl Failed {
-    /// A launch that needed `owner` is complete. Neither blocks nor calls a driver, and may be called with locks held.
+    /// Notes that a launch that needed `owner` is complete. Neither blocks nor calls a driver, and may be called with
+    /// locks held.
     pub(crate) fn note(&mut self, owner: &Owner) {
         let is = |known: &Owner| std::ptr::addr_eq(&raw const **known, &raw const **owner);
         if owner.may_have_failed() && self.0.len() < MOST && !self.0.iter().any(is) {
@@ -27,24 +28,24 @@ impl Failed {
         }
     }
 
-    /// All, to be asked with no lock held.
+    /// Takes all objects. The caller asks them with no lock held.
     pub(crate) fn take(&mut self) -> Vec<Owner> {
         std::mem::take(&mut self.0)
     }
 }
 
-/// What has failed of that which a device's dropped streams kept. It keeps nothing alive: nobody may ever synchronise the
-/// device, and connections end when nobody uses them.
+/// The failures of objects that a device's dropped streams kept. It keeps nothing alive: the program may never
+/// synchronise the device, and connections end when nobody uses them.
 #[derive(Default)]
 pub(crate) struct Untold {
-    /// Objects that somebody still has, and may ask himself.
+    /// Objects that still have other owners, who may ask them themselves.
     objects: Vec<Weak<dyn KernelObject>>,
-    /// What the others said before they went.
+    /// The errors of the other objects, from before they were dropped.
     failures: Vec<Error>,
 }
 
 impl Untold {
-    /// All, each once.
+    /// Takes all failures, each once.
     pub(crate) fn take(&mut self) -> Vec<Owner> {
         let objects = self.objects.drain(..).filter_map(|object| object.upgrade());
         let failures = self.failures.drain(..).map(|error| Arc::new(Failure(error)) as Owner);
@@ -52,7 +53,7 @@ impl Untold {
     }
 }
 
-/// What an object said that is gone.
+/// The error of an object that was dropped.
 struct Failure(Error);
 
 impl KernelObject for Failure {
@@ -65,11 +66,11 @@ impl KernelObject for Failure {
     }
 }
 
-/// Launches that needed `owners` are complete, and nobody has their stream: what those say that have failed is the
-/// `device`'s. The caller drops them then.
+/// Notes the failures of `owners` at the `device`: launches that needed them are complete, and their stream was dropped.
+/// The caller then drops the owners.
 pub(crate) fn leave(owners: &[Owner], device: &Mutex<Untold>) {
     for owner in owners.iter().filter(|owner| owner.may_have_failed()) {
-        // Nobody else can ask it any more.
+        // No other owner can ask it any more.
         let failure = if Arc::strong_count(owner) == 1 { owner.check().err() } else { None };
         let mut untold = device.lock();
         untold.objects.retain(|object| object.strong_count() > 0);
@@ -83,7 +84,8 @@ pub(crate) fn leave(owners: &[Owner], device: &Mutex<Untold>) {
     }
 }
 
-/// A stream was dropped that has not told of these. They are not asked: what is told once is for who synchronises the device.
+/// Logs the failures of a dropped stream that were not reported. The objects are not asked: they report a failure once,
+/// to the program that synchronises the device.
 pub(crate) fn log_untold(failed: &[Owner]) {
     if !failed.is_empty() {
         let peers = peers_of(failed).join(", ");

@@ -1,8 +1,8 @@
-//! What a forked child has of its parent: the memory of its objects, and none of the devices, threads and connections
-//! behind them. A child that used these would wait for threads that it does not have, or write into its parent's memory.
+//! A forked child has the memory of its parent's objects, and none of the devices, threads and connections behind them. A
+//! child that used these would wait for threads that it does not have, or write into its parent's memory.
 //!
-//! So what holds such things is an [`OfProcess`]: in a child its uses are [`Error::Forked`], and it is not dropped there, as
-//! that could wait for such a thread, or end what the parent still uses.
+//! So an object with such parts is an [`OfProcess`]: in a child its uses return [`Error::Forked`], and it is not dropped there,
+//! as that could wait for such a thread, or end objects that the parent still uses.
 
 use std::{
     mem::ManuallyDrop,
@@ -16,12 +16,12 @@ use std::{
 
 use crate::{Error, Result};
 
-/// How many forks lie between this process and the one that first asked, and the number of this process.
+/// The number of forks between this process and the one that first asked, and the number of this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// The process in which something was made. To compare it with the calling one costs a load; to ask the system for the number of
-/// the process would be a call of it.
+/// The process in which an object was made. Comparing it with the calling process costs a load; asking the system for the
+/// number of the process would be a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     process: u32,
@@ -33,7 +33,7 @@ impl Origin {
     #[must_use]
     pub fn here() -> Self {
         extern "C" fn in_child() {
-            // Before anything else runs in the child, on the only thread that it has.
+            // This runs before anything else in the child, on its only thread.
             FORKS.fetch_add(1, Ordering::Relaxed);
             PROCESS.store(process::id(), Ordering::Relaxed);
         }
@@ -51,13 +51,13 @@ impl Origin {
         Self { process: PROCESS.load(Ordering::Relaxed), forks: FORKS.load(Ordering::Relaxed) }
     }
 
-    /// Whether that is the calling process, and not one from which it was forked.
+    /// Whether it is the calling process, and not one from which it was forked.
     #[must_use]
     pub fn is_here(self) -> bool {
         FORKS.load(Ordering::Relaxed) == self.forks
     }
 
-    /// That what was made there may be used here.
+    /// Checks that an object of that process may be used here.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -70,14 +70,14 @@ impl Origin {
         Error::Forked { parent: self.process, child: process::id() }
     }
 
-    /// The number of that process.
+    /// Returns the number of that process.
     #[must_use]
     pub fn process(self) -> u32 {
         self.process
     }
 }
 
-/// A value that is used and dropped only in the process in which it was made. In a child that was forked it is left alone.
+/// A value that is used and dropped only in the process in which it was made. A forked child leaves it alone.
 ///
 /// ```
 /// use mscclpp_gpu::fork::OfProcess;
@@ -94,19 +94,20 @@ pub struct OfProcess<T> {
 }
 
 impl<T> OfProcess<T> {
-    /// A value of the calling process.
+    /// Wraps a value of the calling process.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self { value: ManuallyDrop::new(value), origin: Origin::here() }
     }
 
-    /// Another value of the same process as this.
+    /// Wraps another value of the same process as this one.
     #[must_use]
     pub fn beside<U>(&self, value: U) -> OfProcess<U> {
         OfProcess { value: ManuallyDrop::new(value), origin: self.origin }
     }
 
-    /// The value, to be used. [`Deref`] gives it without a look at the process, for what only reads plain data.
+    /// Returns the value for use. [`Deref`] returns it without a check of the process, for code that only reads plain
+    /// data.
     ///
     /// # Errors
     /// [`Error::Forked`] in a child.
@@ -114,7 +115,7 @@ impl<T> OfProcess<T> {
         self.origin.check().map(|()| &*self.value)
     }
 
-    /// Whether it is of the calling process.
+    /// Whether the value belongs to the calling process.
     #[must_use]
     pub fn is_here(&self) -> bool {
         self.origin.is_here()
@@ -150,15 +151,16 @@ impl<T> Drop for OfProcess<T> {
     }
 }
 
-/// Where a device was first opened. No driver can be used in a child of that process, and so it is with simulated devices.
+/// The process in which a device was first opened. No driver can be used in a child of that process, and neither can
+/// simulated devices.
 static DEVICES_OPENED: OnceLock<Origin> = OnceLock::new();
 
-/// A device has been opened.
+/// Notes that a device has been opened.
 pub(crate) fn device_opened() {
     DEVICES_OPENED.get_or_init(Origin::here);
 }
 
-/// That devices can be used in this process.
+/// Checks that devices can be used in this process.
 pub(crate) fn check_devices() -> Result<()> {
     DEVICES_OPENED.get().map_or(Ok(()), |origin| origin.check())
 }

@@ -5,7 +5,7 @@ use crate::{
     Result, backend::DeviceBackend, fork, fork::OfProcess, object::check_all,
 };
 
-/// A device: a GPU, or one that the simulated platform simulates.
+/// A device: a GPU, or a simulated one.
 ///
 /// Cheap to clone; clones are the same device. On CUDA it holds the device's *primary* context, which PyTorch, CuPy
 /// and cudarc use too, so that memory and streams can be shared with them.
@@ -19,7 +19,7 @@ impl Gpu {
         Self { backend: OfProcess::new(backend) }
     }
 
-    /// The device, to be used: an error in a forked child.
+    /// Returns the device for use, or an error in a forked child.
     pub(crate) fn backend(&self) -> Result<&Arc<dyn DeviceBackend>> {
         self.backend.here()
     }
@@ -49,9 +49,9 @@ impl Gpu {
         self.properties().numa_node
     }
 
-    /// How much memory is in use, and how much there is.
+    /// Returns how much memory is free, and how much there is.
     ///
-    /// On the simulated platform every device has all the memory of the machine, and what this process has allocated on the
+    /// Every simulated device has all the memory of the node, and the memory that this process has allocated on the
     /// device counts as in use.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Gpu {
     /// map.
     ///
     /// # Safety
-    /// As [`Gpu::export`].
+    /// The same as [`Gpu::export`].
     ///
     /// # Errors
     /// [`Error::NotExportable`] if the device, its driver or the kind of memory does not support this, as on the Host
@@ -155,10 +155,10 @@ impl Gpu {
         self.backend()?.flush_gpu_direct_writes(to_all_devices)
     }
 
-    /// Blocks until everything that this process has submitted to the device is complete.
+    /// Blocks until all work that this process has submitted to the device is complete.
     ///
     /// # Errors
-    /// The first error of that work; [`Error::Wait`] as [`Stream::synchronize`](crate::Stream::synchronize) says it, for all
+    /// The first error of that work; [`Error::Wait`] as for [`Stream::synchronize`](crate::Stream::synchronize), for all
     /// streams, dropped ones included.
     pub fn synchronize(&self) -> Result<()> {
         let backend = self.backend()?;
@@ -204,24 +204,24 @@ impl Platform {
     /// Opens every device.
     ///
     /// # Errors
-    /// As [`Platform::gpu`].
+    /// The same as [`Platform::gpu`].
     pub fn gpus(self) -> Result<Vec<Gpu>> {
         (0..self.device_count()?).map(|id| self.gpu(id)).collect()
     }
 
-    /// The device that this thread last made current, with [`Gpu::make_current`] or, on CUDA and HIP, through another
-    /// library. Device 0 if there was none.
+    /// Returns the device that this thread last made current, with [`Gpu::make_current`] or, on CUDA and HIP, through
+    /// another library. Device 0 if there was none.
     ///
     /// # Errors
-    /// As [`Platform::gpu`].
+    /// The same as [`Platform::gpu`].
     pub fn current_gpu(self) -> Result<Gpu> {
         self.gpu(self.backend()?.current_device()?)
     }
 
-    /// The device into whose memory `ptr` points, or `None` if it is not device memory.
+    /// Returns the device into whose memory `ptr` points, or `None` if it is not device memory.
     ///
     /// # Errors
-    /// As [`Platform::gpu`].
+    /// The same as [`Platform::gpu`].
     pub fn owner_of(self, ptr: DevicePtr) -> Result<Option<Gpu>> {
         self.backend()?.owner_of(ptr)?.map(|id| self.gpu(id)).transpose()
     }

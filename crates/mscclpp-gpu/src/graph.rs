@@ -19,7 +19,7 @@ impl Graph {
     /// Submits the captured work to `stream`.
     ///
     /// # Safety
-    /// Everything that was captured must be valid until this launch is complete: the memory of copies, and the memory
+    /// All memory of the captured work must be valid until this launch is complete: the memory of copies, and the memory
     /// to which plain pointers and device handles among the kernels' arguments point.
     ///
     /// # Errors
@@ -31,9 +31,9 @@ impl Graph {
 }
 
 impl Stream {
-    /// From here on, work submitted to the stream is recorded instead of being run.
+    /// Begins a capture: work that is submitted to the stream from now on is recorded instead of being run.
     ///
-    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On the simulated platform it covers
+    /// On CUDA, the capture has thread-local mode. End it with [`Stream::end_capture`]. On simulated devices it covers
     /// only this stream: other streams cannot join it through events.
     ///
     /// # Errors

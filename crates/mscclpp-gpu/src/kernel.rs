@@ -15,7 +15,7 @@ use crate::{
 pub struct Module {
     gpu: Gpu,
     backend: OfProcess<Arc<dyn ModuleBackend>>,
-    /// Empty where it is not known.
+    /// The text of the source; empty where it is not known.
     source: Arc<str>,
 }
 
@@ -24,8 +24,8 @@ impl Module {
     /// compiled kernels. Nothing is left to be loaded at the first launch, because that could deadlock with a kernel
     /// that is waiting.
     ///
-    /// On CUDA, a source whose kernels need too much static shared memory together with what puts through port channels have
-    /// is compiled once more with `MSCCLPP_PORT_STAGE_BYTES=0`, which a warning in the log says.
+    /// On CUDA, a source whose kernels need too much static shared memory together with that of puts through port
+    /// channels is compiled once more with `MSCCLPP_PORT_STAGE_BYTES=0`; a warning in the log says so.
     ///
     /// On CUDA, loading may wait for kernels that run on the device. So load modules before you launch a kernel that
     /// waits for something that comes later. Dropping a module does not wait: it is unloaded when the next one is
@@ -48,9 +48,10 @@ impl Module {
         })
     }
 
-    /// As [`Self::load`] the first time on a device in this process. Later calls give the same module, with the same `__device__`
-    /// variables, and do not wait for kernels that run. It is never unloaded. This is for a set-up that may be repeated while
-    /// kernels wait for other ranks. Two sources are the same if their names and texts are; headers are not compared.
+    /// Loads `source` as [`Self::load`] does, the first time on a device in this process. Later calls return the same
+    /// module, with the same `__device__` variables, and do not wait for kernels that run. It is never unloaded. This is
+    /// for a set-up that may be repeated while kernels wait for other ranks. Two sources are the same if their names and
+    /// texts are; headers are not compared.
     ///
     /// ```
     /// # use mscclpp_gpu::{KernelSource, Module, Platform};
@@ -64,7 +65,8 @@ impl Module {
     /// # Errors
     /// Those of [`Self::load`].
     pub fn load_once(gpu: &Gpu, source: &KernelSource<'_>) -> Result<Self> {
-        /// A module of the process that this one was forked from cannot be used, so its number is part of what it is.
+        /// The identity of a module. A module of the process that this one was forked from cannot be used, so the
+        /// process's number is part of it.
         type Key = (u32, Platform, usize, String, Arc<str>);
         type Entry = Arc<Mutex<Option<Module>>>;
         static LOADED: Mutex<Vec<(Key, Entry)>> = Mutex::new(Vec::new());
@@ -84,7 +86,7 @@ impl Module {
                 entry
             })
         };
-        // Only those who load the same wait for each other.
+        // Only threads that load the same module wait for each other.
         let mut module = entry.lock();
         if let Some(module) = &*module {
             return Ok(module.clone());
@@ -92,9 +94,9 @@ impl Module {
         Ok(module.insert(Self::load(gpu, source)?).clone())
     }
 
-    /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. `name` stands in
-    /// messages. For the rest as [`Module::load`]; but a kernel of a fatbin is loaded when it is asked for, and that may
-    /// wait for kernels that run.
+    /// Loads code that was compiled for the device: a cubin or fatbin for CUDA, a code object for HIP. Messages show
+    /// `name`. The rest is as for [`Module::load`]; but a kernel of a fatbin is loaded when [`Module::kernel`] is called,
+    /// and that may wait for kernels that run.
     ///
     /// ```no_run
     /// # use mscclpp_gpu::{Module, Platform};
@@ -109,15 +111,15 @@ impl Module {
     /// The code is as a compiler made it, and whole: the driver trusts it.
     ///
     /// # Errors
-    /// [`Error::Compile`] for code of another device; [`Error::InvalidArgument`] on CUDA for what is no code or not whole,
-    /// and on simulated devices, which loads sources alone; [`Error::Driver`].
+    /// [`Error::Compile`] for code of another device; [`Error::InvalidArgument`] on CUDA for bytes that are no code or
+    /// not whole, and on simulated devices, which load sources alone; [`Error::Driver`].
     pub unsafe fn load_binary(gpu: &Gpu, name: &str, binary: &[u8]) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = OfProcess::new(unsafe { gpu.backend()?.load_binary(name, binary)? });
         Ok(Self { gpu: gpu.clone(), backend, source: "".into() })
     }
 
-    /// The kernel with this name.
+    /// Returns the kernel with this name.
     ///
     /// # Errors
     /// [`Error::NoSuchSymbol`].
@@ -144,7 +146,8 @@ impl Module {
         unsafe { self.gpu.backend()?.write(address, &bytes) }
     }
 
-    /// The address and the size in bytes of a variable of the module, for example a `__constant__` array of handles.
+    /// Returns the address and the size in bytes of a variable of the module, for example a `__constant__` array of
+    /// handles.
     ///
     /// # Errors
     /// [`Error::NoSuchSymbol`].
@@ -161,7 +164,7 @@ pub struct Kernel {
     name: Arc<str>,
     gpu: Gpu,
     backend: OfProcess<Arc<dyn KernelBackend>>,
-    /// Of its module.
+    /// The text of the module's source.
     source: Arc<str>,
 }
 
@@ -174,7 +177,7 @@ impl Kernel {
     /// # Safety
     /// The arguments must match the kernel's parameters in number, order and type. The memory to which plain pointers
     /// and device handles among them point must be valid until the kernel is complete. Blocks that wait for each other
-    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). On the simulated platform, no thread
+    /// must all fit on the device at once ([`Kernel::launch_cooperative`] checks that). On simulated devices, no thread
     /// may need more than 120 KiB of stack.
     ///
     /// # Errors
@@ -186,14 +189,15 @@ impl Kernel {
         unsafe { self.submit(stream, Submission { config, args, cooperative: false }) }
     }
 
-    /// Like [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at once is
-    /// refused.
+    /// Launches like [`Kernel::launch`], for blocks that wait for each other: a grid that does not fit on the device at
+    /// once is refused.
     ///
     /// # Safety
     /// As for [`Kernel::launch`], except that this call checks that the blocks fit.
     ///
     /// # Errors
-    /// As [`Kernel::launch`], and [`Error::InvalidArgument`] for more blocks than [`Kernel::max_resident_blocks`].
+    /// The errors of [`Kernel::launch`], and [`Error::InvalidArgument`] for more blocks than
+    /// [`Kernel::max_resident_blocks`].
     pub unsafe fn launch_cooperative(
         &self,
         stream: &Stream,
@@ -216,7 +220,7 @@ impl Kernel {
     }
 
     /// # Safety
-    /// As [`Kernel::launch`].
+    /// The same as [`Kernel::launch`].
     unsafe fn submit(&self, stream: &Stream, submission: Submission<'_>) -> Result<()> {
         if stream.gpu().properties().uuid != self.gpu.properties().uuid {
             return Err(Error::invalid(format!(
@@ -232,8 +236,8 @@ impl Kernel {
         unsafe { self.backend.here()?.launch(&**stream.backend()?, submission) }
     }
 
-    /// How many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device at once
-    /// while nothing else runs there (its occupancy, times the multiprocessors). The simulated platform runs 1024.
+    /// Returns how many blocks of `threads` threads, with `shared_bytes` of dynamic shared memory each, fit on the device
+    /// at once while nothing else runs there (its occupancy, times the multiprocessors). Simulated devices run 1024.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -242,11 +246,11 @@ impl Kernel {
     }
 
     /// Asks that a multiprocessor which runs the kernel keeps as much of its memory as it can for shared memory, and as
-    /// little for the L1 cache: for a kernel that runs beside others. A multiprocessor divides its memory for all that it runs,
-    /// and by default as the kernel on it needs it that came first. So a kernel without shared memory keeps others out that need
-    /// much, such as matrix multiplications, until it has ended.
+    /// little for the L1 cache: for a kernel that runs beside others. A multiprocessor divides its memory for all its
+    /// kernels, by default as the kernel needs it that came first. So a kernel without shared memory keeps out others
+    /// that need much, such as matrix multiplications, until it has ended.
     ///
-    /// It holds for launches that come later, of all clones. On HIP and on simulated devices it does nothing.
+    /// It holds for later launches of all clones. On HIP and simulated devices it does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -260,7 +264,8 @@ impl Kernel {
         &self.name
     }
 
-    /// The kernel's parameters. `None` if the platform does not say: HIP, and CUDA drivers before release 550.
+    /// Returns the kernel's parameters. `None` if the platform does not know them: HIP, and CUDA drivers before release
+    /// 550.
     ///
     /// ```
     /// # use mscclpp_gpu::{KernelParameter, KernelSource, Module, Platform};
@@ -276,8 +281,8 @@ impl Kernel {
         self.backend.parameters()
     }
 
-    /// The names of its parameters, for messages, as its source declares them. Reads the source in each call. Empty if they
-    /// are not found there, as for a kernel that a macro or a header declares, or without a source.
+    /// Returns the names of its parameters, for messages, as its source declares them. Reads the source in each call.
+    /// Empty if they are not found there, as for a kernel that a macro or a header declares, or without a source.
     #[must_use]
     pub fn parameter_names(&self) -> Vec<String> {
         let names = parameter_names(&self.source, &self.name);

@@ -12,13 +12,13 @@ pub struct LaunchConfig {
 }
 
 impl LaunchConfig {
-    /// `blocks` blocks of `threads` threads each, in one dimension.
+    /// Makes a launch of `blocks` blocks of `threads` threads each, in one dimension.
     #[must_use]
     pub const fn linear(blocks: u32, threads: u32) -> Self {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
 
-    /// That devices of the platform can run it. What a device allows a kernel may be less.
+    /// Checks that devices of the platform can run it. A device may allow a kernel less.
     pub(crate) fn check(&self, kernel: &str, platform: Platform) -> Result<()> {
         let Self { grid, block, .. } = self;
         let most = if platform == Platform::Hip { [MAX_THREADS; 3] } else { MAX_BLOCK };
@@ -41,11 +41,11 @@ const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
 const MAX_THREADS: u32 = 1024;
 
-/// A parameter of a kernel: where it is among all of them, laid out as the members of a struct, and its size.
+/// A parameter of a kernel: its place among all of them, laid out as the members of a struct, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelParameter {
-    /// Bytes from the start of the first one.
+    /// The bytes from the start of the first parameter.
     pub offset: u64,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
 }

@@ -20,17 +20,17 @@
 //! # Features
 //! | feature | what it brings |
 //! | --- | --- |
-//! | `cuda-12040` or `cuda-13000` | the CUDA platform, with the driver's symbols as of that version: at most one of them in a build |
-//! | `cuda` | the same, without saying the version; for libraries, whose programs choose it |
+//! | `cuda-12040` or `cuda-13000` | the CUDA platform, with the driver's symbols as of that version: at most one in a build |
+//! | `cuda` | the same, without a version; for libraries, whose programs choose it |
 //! | `hip` | the HIP platform |
-//! | `test-support` | what the tests of this repository reach, and no program should: it may change at any time |
+//! | `test-support` | functions for the tests of this repository, and for no program: they may change at any time |
 //!
 //! None is on by default. Without them devices are simulated.
 //!
 //! # Environment
-//! `MSCCLPP_PLATFORM`, `MSCCLPP_SIM_DEVICES`, `MSCCLPP_SIM_PEER_ACCESS`, `MSCCLPP_SIM_RACES`, `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and
-//! `MSCCLPP_NVRTC_SO` are read. The book's page "Environment variables" (`docs/src/environment.md`) says what they mean.
-//! A malformed value is [`Error::Environment`]; an empty one counts as unset.
+//! This crate reads `MSCCLPP_PLATFORM`, `MSCCLPP_SIM_DEVICES`, `MSCCLPP_SIM_PEER_ACCESS`, `MSCCLPP_SIM_RACES`,
+//! `MSCCLPP_CACHE_DIR`, `MSCCLPP_CXX` and `MSCCLPP_NVRTC_SO`. The book's page "Environment variables"
+//! (`docs/src/environment.md`) says what they mean. A malformed value is [`Error::Environment`]; an empty one counts as unset.
 
 /// The program in the package's README compiles.
 #[cfg(doctest)]

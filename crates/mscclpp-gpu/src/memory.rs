@@ -9,13 +9,13 @@ impl DevicePtr {
     /// The null address.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` bytes further on.
+    /// Returns the address `bytes` bytes further on.
     #[must_use]
     pub const fn add(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// The address as a pointer. Only device code may dereference it, or host code on the simulated platform.
+    /// The address as a pointer. Only device code may dereference it, or host code on simulated devices.
     #[must_use]
     pub const fn as_mut_ptr<T>(self) -> *mut T {
         self.0 as *mut T
@@ -34,7 +34,7 @@ impl fmt::Debug for DevicePtr {
     }
 }
 
-/// What another process needs to map a piece of device memory.
+/// The description of a piece of device memory with which another process can map it.
 #[derive(Debug)]
 pub struct MemoryExport {
     /// A handle of the whole allocation.
@@ -43,7 +43,7 @@ pub struct MemoryExport {
     pub fabric: Option<[u8; 64]>,
     /// Size of the whole allocation, in bytes.
     pub allocation_size: u64,
-    /// Where the exported range starts in the allocation, in bytes.
+    /// The start of the exported range in the allocation, in bytes.
     pub offset: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct MemoryExport {
 pub struct DmaBuf {
     /// The dmabuf.
     pub fd: OwnedFd,
-    /// Where the range begins in the dmabuf, in bytes: the driver exports whole pages.
+    /// The start of the range in the dmabuf, in bytes: the driver exports whole pages.
     pub offset: u64,
     /// The size of the dmabuf in bytes.
     pub size: u64,
@@ -61,7 +61,8 @@ pub struct DmaBuf {
 /// A handle by which another process can map an allocation.
 #[derive(Debug)]
 pub enum ExportHandle {
-    /// A file descriptor, to be passed over a Unix socket: for virtual-memory allocations, and all memory of simulated devices.
+    /// A file descriptor, to be passed over a Unix socket: for virtual-memory allocations, and all memory of simulated
+    /// devices.
     FileDescriptor(OwnedFd),
     /// A legacy IPC handle: for plain allocations of CUDA, and all memory of HIP.
     IpcHandle([u8; 64]),

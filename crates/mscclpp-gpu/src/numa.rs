@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{Error, Result};
 
-/// Where the system describes its nodes.
+/// The folder in which the system describes its nodes.
 const NODES: &str = "/sys/devices/system/node";
 
 /// Binds the calling thread to those processors of a NUMA node that it may use now. `false` if the node is not known:
@@ -34,7 +34,7 @@ pub fn bind_thread(node: Option<u32>) -> Result<bool> {
     Ok(true)
 }
 
-/// `nodes` is the folder that describes them.
+/// Binds the calling thread. `nodes` is the folder that describes the nodes.
 fn bind(nodes: &Path, node: u32) -> Result<()> {
     let path = nodes.join(format!("node{node}/cpulist"));
     let list = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
@@ -81,7 +81,7 @@ fn parse(list: &str) -> Option<Vec<usize>> {
 }
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
-/// The node of a device as the system knows it; -1 and a missing file both mean that it does not.
+/// Returns the node of a device as the system knows it; -1 and a missing file both mean that it does not.
 pub(crate) fn node_of_pci_device(pci_bus_id: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{pci_bus_id}/numa_node")).ok()?;
     node_of(&text)
@@ -109,7 +109,7 @@ mod tests {
         (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
     }
 
-    /// A machine with these nodes, as text files say.
+    /// Makes a folder that describes these nodes, as text files.
     fn machine(nodes: &[(u32, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         for (node, list) in nodes {

@@ -48,7 +48,7 @@ pub fn compile(name: &str, source: &str, headers: &[(&str, &str)], options: &[&s
     compiler::compile(library()?, name, source, headers, options).map(compiler::text)
 }
 
-/// The library that compiles, and its version: `libnvrtc.so.12: NVRTC 12.4`.
+/// Returns the library that compiles, and its version: `libnvrtc.so.12: NVRTC 12.4`.
 ///
 /// # Errors
 /// [`Error::System`], with everything that was tried, if there is no NVRTC.
@@ -91,7 +91,7 @@ fn load() -> Result<Rtc> {
     Ok(nvrtc)
 }
 
-/// What the dynamic loader knows first, then the toolkits' folders.
+/// Returns the names of libraries to try: first those for the dynamic loader, then those in the toolkits' folders.
 fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
     let folders = toolkits
         .iter()
@@ -104,8 +104,9 @@ fn candidates(toolkits: &[PathBuf]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folders with CUDA's own headers: that with `cuda_fp16.h`, of the wheels that NVRTC came with, or a toolkit's, if
-/// they are of NVRTC's major version (others need not compile); and the one for `cuda/std`, if that is apart, as from CUDA 13 on.
+/// Returns the folders with CUDA's own headers: that with `cuda_fp16.h`, of the wheels that NVRTC came with, or a
+/// toolkit's, if they are of NVRTC's major version (others need not compile); and the one for `cuda/std`, if that is
+/// apart, as from CUDA 13 on.
 ///
 /// # Errors
 /// [`Error::System`], with everything that was tried, if there is no NVRTC.
@@ -131,7 +132,7 @@ mod tests {
     const SOURCE: &str = "#include \"one.hpp\"\nextern \"C\" __global__ void add(int* p) { *p += ONE; }\n";
     const HEADERS: [(&str, &str); 1] = [("one.hpp", "#define ONE 1\n")];
 
-    /// Where there is no NVRTC, the error says what was tried; where there is one, it compiles, without a GPU.
+    /// Without NVRTC, the error lists what was tried; with it, it compiles, without a GPU.
     #[test]
     fn compiles_or_says_what_is_missing() {
         match compile("add.cu", SOURCE, &HEADERS, &["--gpu-architecture=compute_80"]) {

@@ -4,21 +4,22 @@ use std::{fmt, sync::Arc};
 
 use crate::{DevicePtr, Result};
 
-/// An object that launches keep alive, or a part of it. The stream asks it what became of the waits of kernels through it.
+/// An object that launches keep alive, or a part of it. The stream asks it how the waits of kernels through it ended.
 pub trait KernelObject: Send + Sync {
-    /// For whom kernels may wait through this object, under the names that messages use: `"rank 2"`. By default nobody.
+    /// Returns the peers for which kernels may wait through this object, under the names that messages use: `"rank 2"`.
+    /// By default there are none.
     fn peers(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The waits of kernels through this object, as far as something tells whether they wait. Time-outs name those that
-    /// do, and only if there are none, all [`KernelObject::peers`]. Called when time has run out.
+    /// Returns the waits of kernels through this object, as far as something shows whether they wait. Time-outs name the
+    /// peers of waits that go on, and only if there are none, all [`KernelObject::peers`]. Called when time has run out.
     fn waits(&self) -> Vec<KernelWait> {
         Vec::new()
     }
 
-    /// Whether [`KernelObject::check`] may have something to tell. Called when a launch is complete that was given the
-    /// object, with locks held: it must neither block nor call a driver. By default there is nothing.
+    /// Whether [`KernelObject::check`] may return an error. Called when a launch that was given the object is complete,
+    /// with locks held: it must neither block nor call a driver. The default is false.
     fn may_have_failed(&self) -> bool {
         false
     }
@@ -26,7 +27,8 @@ pub trait KernelObject: Send + Sync {
     /// Checks that the waits of complete kernels got what they waited for. Called by the next synchronize of the stream.
     ///
     /// # Errors
-    /// Why a wait ended early, as [`Error::Wait`](crate::Error::Wait): a lost peer, an abort, or a bound that was reached.
+    /// The reason why a wait ended early, as [`Error::Wait`](crate::Error::Wait): a lost peer, an abort, or a bound that
+    /// was reached.
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -41,7 +43,7 @@ impl fmt::Debug for dyn KernelObject {
 /// Keeps an object alive: a counted reference to it, or to its parts.
 pub type Owner = Arc<dyn KernelObject>;
 
-/// The peers of all its objects, each once.
+/// A list has the peers of all its objects, each once.
 impl KernelObject for Vec<Owner> {
     fn peers(&self) -> Vec<String> {
         peers_of(self)
@@ -60,12 +62,12 @@ impl KernelObject for Vec<Owner> {
     }
 }
 
-/// An object that is kept without being an argument: no peer is known for which kernels wait through it.
+/// An object that is kept without being an argument: it has no peers that kernels wait for.
 pub(crate) struct Kept<T>(pub(crate) T);
 
 impl<T: Send + Sync> KernelObject for Kept<T> {}
 
-/// The peers of all, each once.
+/// Returns the peers of all objects, each once.
 pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
     let mut peers = Vec::new();
     for peer in owners.iter().flat_map(|owner| owner.peers()) {
@@ -76,25 +78,25 @@ pub(crate) fn peers_of(owners: &[Owner]) -> Vec<String> {
     peers
 }
 
-/// Asks each of them, so that all is told that is told once. The first error.
+/// Asks each object, so that every failure counts as reported. Returns the first error.
 pub(crate) fn check_all(owners: &[Owner]) -> Result<()> {
     owners.iter().map(|owner| owner.check()).fold(Ok(()), Result::and)
 }
 
-/// A wait that kernels may be in, or are in for certain. See [`KernelObject::waits`].
+/// A wait that kernels may be in, or are certainly in. See [`KernelObject::waits`].
 #[derive(Debug, Clone)]
 pub struct KernelWait {
     pub(crate) name: String,
     pub(crate) counts: Option<Counts>,
 }
 
-/// Words of device memory.
+/// The counts of a semaphore in words of device memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Counts {
     /// The uuid of a device that reaches them.
     pub(crate) device: [u8; 16],
     pub(crate) claimed: DevicePtr,
     pub(crate) arrived: [DevicePtr; 2],
-    /// Keeps them.
+    /// The owner of the words, which keeps them.
     pub(crate) _owner: Owner,
 }

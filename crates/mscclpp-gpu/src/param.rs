@@ -2,7 +2,7 @@ use crate::DevicePtr;
 
 /// A value that can be an argument of a kernel.
 ///
-/// For structs it is derived, which checks at compile time what it promises: a layout that device code has too, fields that
+/// Structs derive it, and the derive checks its promises at compile time: a layout that device code has too, fields that
 /// are such values, and no padding.
 ///
 /// ```
@@ -19,7 +19,7 @@ use crate::DevicePtr;
 /// assert_eq!(Part { data: DevicePtr(0), first: 3, count: 4 }.to_bytes().len(), 16);
 /// ```
 ///
-/// Not with four bytes that are nobody's:
+/// It cannot be derived for a struct with four bytes of padding:
 ///
 /// ```compile_fail,E0080
 /// # use mscclpp_gpu::{DevicePtr, KernelParam};
@@ -78,7 +78,7 @@ macro_rules! kernel_param {
     )* };
 }
 kernel_param!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, usize, isize, DevicePtr);
-// SAFETY: one element behind the other on both sides.
+// SAFETY: the elements follow each other on both sides.
 unsafe impl<T: KernelParam, const N: usize> KernelParam for [T; N] {}
 // SAFETY: pointers are 8 bytes on both sides.
 unsafe impl<T: 'static> KernelParam for *mut T {}

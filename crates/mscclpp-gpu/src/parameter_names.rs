@@ -1,9 +1,9 @@
-//! The names of a kernel's parameters, for messages: drivers know sizes alone, sources have the names.
+//! The names of a kernel's parameters, for messages: drivers know only sizes, sources have the names.
 
 use crate::tokens::{Kind, Token, tokens};
 
-/// The names of the parameters of `kernel` as `source` declares them. Empty if it is not found there, as when a macro or a
-/// header declares it.
+/// Returns the names of the parameters of `kernel` as `source` declares them. Empty if it is not found there, as when a
+/// macro or a header declares it.
 pub(crate) fn parameter_names(source: &str, kernel: &str) -> Vec<String> {
     let mut code = tokens(source);
     code.retain(|token| matches!(token.kind, Kind::Word | Kind::Other));
@@ -16,7 +16,7 @@ pub(crate) fn parameter_names(source: &str, kernel: &str) -> Vec<String> {
     found.unwrap_or_default()
 }
 
-/// The last word of each parameter; the first token is the parenthesis in front of them.
+/// Returns the last word of each parameter; the first token is the parenthesis before them.
 fn names(tokens: &[Token<'_>]) -> Vec<String> {
     let (mut depth, mut names, mut last) = (0, Vec::new(), None);
     for token in tokens {

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A kind of devices.
+/// A kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Platform {
@@ -22,7 +22,7 @@ impl Platform {
         }
     }
 
-    /// The platform of that name, in any case.
+    /// Returns the platform of that name, in upper or lower case.
     pub(crate) fn named(name: &str) -> Option<Self> {
         [Self::Cuda, Self::Hip, Self::Sim].into_iter().find(|p| p.name().eq_ignore_ascii_case(name))
     }

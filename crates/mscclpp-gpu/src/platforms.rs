@@ -1,15 +1,15 @@
-//! The platforms of this build, and which of them is there.
+//! The platforms of this build, and the detection of those that are usable.
 
 #[cfg(any(feature = "cuda", feature = "hip"))]
 use crate::driver::platform::OfDriver;
 use crate::{Error, Platform, Result, backend::PlatformBackend, env, fork, sim};
 
-/// What this crate knows of a platform. All that depends on the platform is behind its back-end.
+/// A platform of this build. All that depends on the platform is behind its back-end.
 struct Entry {
     platform: Platform,
-    /// Or what to do to get it.
+    /// The back-end, or advice how to get it.
     backend: Result<&'static dyn PlatformBackend, &'static str>,
-    /// Files that are there where the hardware is. Without any, nothing is detected.
+    /// Files that exist where the hardware is. A platform without any is not detected.
     device_nodes: &'static [&'static str],
 }
 
@@ -54,7 +54,7 @@ impl Platform {
         fork::check_devices().and_then(|()| self.entry().backend())
     }
 
-    /// The platform that `MSCCLPP_PLATFORM` names; if it is not set, CUDA, or else HIP if this build has it.
+    /// Returns the platform that `MSCCLPP_PLATFORM` names; if it is not set, CUDA, or else HIP if this build has it.
     ///
     /// Never chooses [`Platform::Sim`] by itself; [`Platform::detect_or_sim`] does.
     ///
@@ -72,12 +72,12 @@ impl Platform {
                 Err(error) => failed.push((entry, error)),
             }
         }
-        // What is said is about the hardware that is there, else about CUDA, the first.
+        // The error is about the hardware that is there, else about CUDA, the first.
         let there = failed.iter().position(|(entry, _)| entry.device_nodes_exist()).unwrap_or(0);
         Err(match failed.swap_remove(there).1 {
             Error::Unavailable { platform, reason } => Error::Unavailable {
                 platform,
-                // Python's programs read this, too.
+                // Python's programs show this text, too.
                 reason: format!(
                     "{reason}. To run without a GPU, on simulated devices, set MSCCLPP_PLATFORM=sim"
                 ),
@@ -86,7 +86,7 @@ impl Platform {
         })
     }
 
-    /// Like [`Platform::detect`], but gives [`Platform::Sim`] on a machine that has no GPU at all.
+    /// Detects like [`Platform::detect`], but returns [`Platform::Sim`] on a machine that has no GPU at all.
     ///
     /// For examples, tests and benchmarks, which print the answer first. If a machine has GPU device nodes but its
     /// driver fails, that is an error here too: running on the CPU would hide a broken installation.
@@ -104,7 +104,7 @@ impl Platform {
         }
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the platform cannot be used, and so has no device; [`Error::Forked`].
@@ -112,7 +112,8 @@ impl Platform {
         self.backend()?.device_count()
     }
 
-    /// The number of the device with this [`GpuProperties::uuid`](crate::GpuProperties::uuid), if this process sees it.
+    /// Returns the number of the device with this [`GpuProperties::uuid`](crate::GpuProperties::uuid), if this process
+    /// sees it.
     /// Opens no device: on CUDA that would make a context, which takes memory of a GPU that others may be using.
     ///
     /// # Errors
@@ -121,7 +122,7 @@ impl Platform {
         self.backend()?.find(uuid)
     }
 
-    /// What to tell a user if [`PeerAccess::reachable`](crate::PeerAccess::reachable) is false.
+    /// Returns the text for a user if [`PeerAccess::reachable`](crate::PeerAccess::reachable) is false.
     #[must_use]
     pub fn why_no_peer_access(self) -> &'static str {
         self.entry().backend.map_or_else(|reason| reason, PlatformBackend::why_no_peer_access)

@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use crate::{DevicePtr, Gpu, PinnedBuffer, Platform, Result, Stream};
 
-/// How long a read may take; a device that works answers within microseconds.
+/// The longest time of a read; a device that works answers within microseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// The threads of a simulated device wait for a processor like any others.
+/// The longest time on simulated devices, whose threads wait for a processor like any others.
 const TIMEOUT_ON_SIM: Duration = Duration::from_secs(10);
 const BYTES: u64 = 4096;
 
@@ -23,14 +23,14 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// For words that `gpu` reaches.
+    /// Makes a probe for words that `gpu` reaches.
     #[must_use]
     pub fn new(gpu: &Gpu) -> Self {
         Self { gpu: gpu.clone(), means: Mutex::default() }
     }
 
-    /// The 8-byte words at `at`, read one after the other, in that order. Waits for at most a second; for ten
-    /// on simulated devices, which a busy machine slows down.
+    /// Returns the 8-byte words at `at`, read one after the other, in that order. Waits for at most a second; for ten on
+    /// simulated devices, which a busy machine slows down.
     ///
     /// # Safety
     /// Each must be a word of memory that the device reaches. After a call that timed out, it must stay valid for as
@@ -55,7 +55,7 @@ impl Probe {
             });
             let left = deadline.saturating_duration_since(Instant::now());
             if let Err(error) = copied.and_then(|()| stream.poll_until_complete(left)) {
-                // Some copies may still come.
+                // Some copies may still be made.
                 std::mem::forget(pinned);
                 return Err(error);
             }

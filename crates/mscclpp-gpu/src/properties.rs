@@ -2,7 +2,7 @@
 
 use crate::Platform;
 
-/// What is known about a device, read once when it is opened.
+/// The properties of a device, read once when it is opened.
 #[derive(Debug, Clone)]
 pub struct GpuProperties {
     /// The device's platform.
@@ -19,11 +19,11 @@ pub struct GpuProperties {
     pub numa_node: Option<u32>,
     /// Compute capability, major and minor, on CUDA.
     pub compute_capability: Option<(u32, u32)>,
-    /// How many multiprocessors it has.
+    /// The number of multiprocessors.
     pub multiprocessors: u32,
-    /// How its memory can be shared with other processes. [`Gpu::allocate`](crate::Gpu::allocate) makes memory for file
-    /// descriptors and, if the device has them, fabric handles. Legacy handles are for plain allocations made by other
-    /// libraries, and for all memory on HIP.
+    /// The ways in which its memory can be shared with other processes. [`Gpu::allocate`](crate::Gpu::allocate) makes
+    /// memory for file descriptors and, if the device has them, fabric handles. Legacy handles are for plain allocations
+    /// made by other libraries, and for all memory on HIP.
     pub export_kinds: ExportKinds,
 }
 
@@ -34,7 +34,7 @@ pub struct ExportKinds {
     pub ipc_handle: bool,
     /// File descriptors of virtual-memory allocations.
     pub file_descriptor: bool,
-    /// Fabric handles, which reach across hosts of one NVLink domain.
+    /// Fabric handles, which reach across nodes of one NVLink domain.
     pub fabric: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct GpuDirect {
     pub rdma: bool,
     /// Whether [`Gpu::export_dma_buf`](crate::Gpu::export_dma_buf) works.
     pub dma_buf: bool,
-    /// To whom writes of adapters are visible without a flush.
+    /// The devices to which writes of adapters are visible without a flush.
     pub writes_ordering: WritesOrdering,
     /// Whether [`Gpu::flush_gpu_direct_writes`](crate::Gpu::flush_gpu_direct_writes) works.
     pub host_flush: bool,
@@ -71,14 +71,14 @@ pub struct GpuDirect {
     pub stream_flush: bool,
 }
 
-/// To whom writes of adapters into a device's memory are visible in the order in which they arrived.
+/// The devices to which writes of adapters into a device's memory are visible in the order in which they arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum WritesOrdering {
-    /// To nobody, without a flush.
+    /// No device, without a flush.
     #[default]
     None,
-    /// To the device itself.
+    /// The device itself.
     Owner,
-    /// To all devices.
+    /// All devices.
     AllDevices,
 }

@@ -1,4 +1,4 @@
-//! Device memory that a program is done with before its kernels are.
+//! Device memory that a program no longer needs while its kernels still use it.
 
 use parking_lot::Mutex;
 
@@ -6,10 +6,10 @@ use crate::{DeviceBuffer, Gpu, fork::Origin};
 
 /// Buffers that are freed when the kernels that may use them are complete.
 ///
-/// A launch keeps the buffers among its arguments. If it was given an address alone, dropping the buffer unmaps memory that
-/// a kernel uses, which ends the process or the device's work. For programs that cannot say when such kernels are complete:
-/// hand buffers over with [`retire`](Self::retire), and call [`free`](Self::free) now and then, such as before an allocation.
-/// Kernels on other streams than [`Gpu::default_stream`] are not seen.
+/// A launch keeps the buffers among its arguments. If it was given an address alone, dropping the buffer unmaps memory
+/// that a kernel uses, which ends the process or the device's work. This is for programs that do not know when such
+/// kernels are complete: they pass buffers to [`retire`](Self::retire), and call [`free`](Self::free) now and then, such
+/// as before an allocation. Kernels on other streams than [`Gpu::default_stream`] are not seen.
 ///
 /// ```
 /// use mscclpp_gpu::{Platform, RetiredBuffers};
@@ -25,36 +25,36 @@ use crate::{DeviceBuffer, Gpu, fork::Origin};
 pub struct RetiredBuffers(Mutex<Vec<(Origin, DeviceBuffer)>>);
 
 impl RetiredBuffers {
-    /// None yet.
+    /// Makes an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Keeps `buffer` until kernels are done with it.
+    /// Keeps `buffer` until no kernel uses it.
     pub fn retire(&self, buffer: DeviceBuffer) {
         self.0.lock().push((Origin::here(), buffer));
     }
 
-    /// Drops the buffers on whose devices nothing is left on the default stream. While somebody captures, so that the
-    /// default stream cannot be asked, they stay. A forked child leaves alone what its parent retired.
+    /// Drops the buffers on whose devices the default stream has no work left. During a capture, in which the default
+    /// stream cannot be queried, they stay. A forked child does not touch the buffers that its parent retired.
     pub fn free(&self) {
         let free: Vec<_> = {
             let mut retired = self.0.lock();
             retired.extract_if(.., |(origin, buffer)| origin.is_here() && !is_busy(buffer.gpu())).collect()
         };
-        // Without the lock: freeing may take its time.
+        // The lock is released, because freeing may take its time.
         drop(free);
     }
 
-    /// Whether there are none to be freed.
+    /// Whether no buffer waits to be freed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 }
 
-/// A stream that failed does nothing any more. One that cannot be asked may.
+/// Whether the default stream may have work. A stream that failed has none any more; one that cannot be queried may.
 fn is_busy(gpu: &Gpu) -> bool {
     let Ok(stream) = gpu.default_stream() else { return false };
     // A query would end a capture that it is part of.

@@ -8,8 +8,8 @@ use crate::{
 /// An ordered queue of work for one device. Clones are the same queue.
 ///
 /// Any thread may submit work. Submitting does not wait for the work; [`Stream::synchronize`], [`Stream::query`] or a
-/// later submission returns an error of the work. Dropping a stream waits for nothing: its work goes on, and what
-/// launches keep lives until it is complete.
+/// later submission returns an error of the work. Dropping a stream waits for nothing: its work goes on, and the objects
+/// that launches keep live until it is complete.
 #[derive(Clone)]
 pub struct Stream {
     gpu: Gpu,
@@ -21,16 +21,17 @@ impl Stream {
         Self { gpu, backend: OfProcess::new(backend) }
     }
 
-    /// The stream, to be used: an error in a forked child.
+    /// Returns the stream for use, or an error in a forked child.
     pub(crate) fn backend(&self) -> Result<&Arc<dyn StreamBackend>> {
         self.backend.here()
     }
 
     /// A stream that other code made (a `CUstream` of PyTorch, CuPy or cudarc). It is not destroyed here.
     ///
-    /// It may be called for each launch: all values of one stream share what this library knows of it. What launches need
-    /// goes, as of any stream, when this library waits for it, finds it idle, or sees during later launches and allocations
-    /// that they are complete. What the last few launches needed may stay until one of these, or [`Gpu::synchronize`].
+    /// It may be called for each launch: all values of one stream share its state in this library. The objects of
+    /// launches are released, as for any stream, when this library waits for it, finds it idle, or sees during later
+    /// launches and allocations that they are complete. The objects of the last few launches may stay until one of these,
+    /// or [`Gpu::synchronize`].
     ///
     /// The handles of the default stream (0 and 1) and of the per-thread stream (`cudaStreamPerThread`, 2) are taken too. The
     /// latter means another stream in each thread, so the value is the stream of the calling thread, and any use of it by another
@@ -40,14 +41,14 @@ impl Stream {
     /// `raw` must be a stream of `gpu`'s primary context and stay alive as long as this value and its clones.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] on the simulated platform, which has no raw streams.
+    /// [`Error::InvalidArgument`] on simulated devices, which have no raw streams.
     pub unsafe fn from_raw(gpu: &Gpu, raw: *mut c_void) -> Result<Self> {
         // SAFETY: the caller's promise.
         let backend = unsafe { gpu.backend()?.wrap_stream(raw)? };
         Ok(Self::new(gpu.clone(), backend))
     }
 
-    /// The driver's handle (`CUstream`); null for the default stream and on the simulated platform.
+    /// The driver's handle (`CUstream`); null for the default stream and on simulated devices.
     #[must_use]
     pub fn raw(&self) -> *mut c_void {
         self.backend.raw()
@@ -81,11 +82,11 @@ impl Stream {
         self.backend()?.is_being_captured()
     }
 
-    /// The number of the capture that it is part of, if it is: the same for all streams of that capture, and for none of another
-    /// one that is under way. Does not block, and disturbs no capture.
+    /// Returns the number of the capture that it is part of, if it is: the same for all streams of that capture, and
+    /// different from that of any other capture that is under way. Does not block, and disturbs no capture.
     ///
     /// # Errors
-    /// As [`Stream::is_capturing`].
+    /// The same as [`Stream::is_capturing`].
     pub fn capture_id(&self) -> Result<Option<u64>> {
         self.backend()?.capture_id()
     }
@@ -94,22 +95,22 @@ impl Stream {
     ///
     /// It has no deadline, because the waits of device code have their own. See [`Stream::synchronize_timeout`].
     ///
-    /// A wait of a kernel that fails makes the kernel's call return false, and the work goes on. If it was a wait through an
-    /// object that the launch keeps ([`KernelArgs`](crate::KernelArgs)), that is an error here, once: the next call succeeds,
-    /// unless an object that has failed for good was given to another launch meanwhile. It covers launches, and those of
-    /// graphs, since the last call, also if they were complete long before. Of objects that have failed since then, the first 64
-    /// are asked. Nothing is known of objects whose handles the kernels got as plain values. To learn of them, ask the semaphore
-    /// or channel ([`Abort::check`](crate::Abort::check)).
+    /// A wait of a kernel that fails makes the kernel's call return false, and the work goes on. If it was a wait through
+    /// an object that the launch keeps ([`KernelArgs`](crate::KernelArgs)), that is an error here, once: the next call
+    /// succeeds, unless an object that has failed for good was given to another launch meanwhile. It covers launches, and
+    /// those of graphs, since the last call, also if they were complete long before. Of the objects that have failed
+    /// since then, the first 64 are asked. Waits are not checked for objects whose handles the kernels got as plain
+    /// values. For these, ask the semaphore or channel ([`Abort::check`](crate::Abort::check)).
     ///
     /// # Errors
-    /// The first error of the work. If that is complete: [`Error::Wait`], with what the object says that
-    /// failed, such as `lost rank 2`; the first of these, if there are several.
+    /// The first error of the work. If that is complete: [`Error::Wait`], with the error of the object that failed, such
+    /// as `lost rank 2`; the first of these, if there are several.
     pub fn synchronize(&self) -> Result<()> {
         self.backend()?.synchronize()?;
         self.check_failed()
     }
 
-    /// Asks what has failed of what complete launches have used, once.
+    /// Asks the objects of complete launches that have failed, once.
     pub(crate) fn check_failed(&self) -> Result<()> {
         check_all(&self.backend.take_failed())
     }
@@ -118,8 +119,8 @@ impl Stream {
         poll_until(timeout, || self.query(), || format!("work on a stream of {}", self.gpu))
     }
 
-    /// Whether all work submitted so far is complete. Does not block. Of waits of kernels that failed, the next synchronize
-    /// tells.
+    /// Whether all work submitted so far is complete. Does not block. The next synchronize reports waits of kernels that
+    /// failed.
     ///
     /// # Errors
     /// The first error of that work.
@@ -127,10 +128,10 @@ impl Stream {
         self.backend()?.query()
     }
 
-    /// Like [`Stream::query`], waiting for at most `timeout`. For programs that wait in steps and do something in between.
+    /// Waits like [`Stream::query`], for at most `timeout`. For programs that wait in steps and do something in between.
     ///
     /// # Errors
-    /// As [`Stream::query`].
+    /// The same as [`Stream::query`].
     pub fn query_timeout(&self, timeout: Duration) -> Result<bool> {
         match self.poll_until_complete(timeout) {
             Ok(()) => Ok(true),
@@ -154,7 +155,7 @@ impl Stream {
     /// Sets `bytes` bytes from `dst` on to `value`.
     ///
     /// # Safety
-    /// As [`Stream::copy`].
+    /// The same as [`Stream::copy`].
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -167,7 +168,7 @@ impl Stream {
     /// the new value also sees what that work wrote.
     ///
     /// # Safety
-    /// As [`Stream::copy`].
+    /// The same as [`Stream::copy`].
     ///
     /// # Errors
     /// [`Error::Driver`].
@@ -180,7 +181,7 @@ impl Stream {
     /// faster.
     ///
     /// # Safety
-    /// As [`Stream::copy`].
+    /// The same as [`Stream::copy`].
     ///
     /// # Errors
     /// As for [`Stream::write_u64`]; in that case the first value may have been submitted.
@@ -205,26 +206,26 @@ impl Stream {
         self.backend()?.record(event.backend()?)
     }
 
-    /// Makes later work of this stream wait until what `event` marks is complete.
+    /// Makes later work of this stream wait until the work before `event` is complete.
     ///
     /// # Errors
-    /// As [`Stream::record`].
+    /// The same as [`Stream::record`].
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.backend()?.wait_event(event.backend()?)
     }
 
-    /// Makes later work of this stream wait until all is complete that `other` has so far. Does not block.
+    /// Makes later work of this stream wait until all work that `other` has so far is complete. Does not block.
     ///
     /// # Errors
-    /// As [`Stream::record`]; those of making an event.
+    /// The errors of [`Stream::record`], and those of making an event.
     pub fn wait_stream(&self, other: &Self) -> Result<()> {
         let event = other.gpu().event(false)?;
         other.record(&event)?;
         self.wait_event(&event)
     }
 
-    /// Calls `put`, which puts work into this stream that belongs to `others` as well: the work comes after all that these have so
-    /// far, and before all that they get later, also if `put` fails half way. Does not block.
+    /// Calls `put`, which puts work into this stream that belongs to `others` as well. The work comes after everything that
+    /// these have so far, and before everything that they get later, also if `put` fails half way. Does not block.
     ///
     /// # Errors
     /// Those of `put`; else those of [`Stream::wait_stream`]. If `others` cannot be waited for, `put` is not called.

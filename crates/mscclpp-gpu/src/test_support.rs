@@ -1,4 +1,4 @@
-//! What this crate's tests use and its users do not. Not part of the API.
+//! Functions for this crate's tests and not for its users. They are no part of the API.
 
 use std::ffi::c_void;
 
@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use crate::{DevicePtr, Result, Stream};
 use crate::{Kernel, KernelArgs};
 
-/// The arguments of `kernel`, from an array of pointers as drivers take it: one pointer for each parameter. `None` if
-/// the platform does not know the sizes of the parameters; simulated devices do.
+/// Returns the arguments of `kernel`, from an array of pointers as drivers take it: one pointer for each parameter.
+/// `None` if the platform does not know the sizes of the parameters; simulated devices know them.
 ///
 /// # Safety
 /// `values` points to a pointer for each parameter, and each of them to a value of the parameter's type without padding.
@@ -23,13 +23,14 @@ pub unsafe fn arguments_of(kernel: &Kernel, values: *const *mut c_void) -> Optio
     Some(args)
 }
 
-/// Does [`Stream::write_u64`] on any CUDA device in the way used for devices without stream value writes.
+/// Does [`Stream::write_u64`] on any CUDA device in the way for devices without stream value writes.
 ///
 /// # Safety
-/// As [`Stream::write_u64`]; the stream is not capturing.
+/// The same as [`Stream::write_u64`]; the stream is not capturing.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a stream of another platform; [`Error::Driver`](crate::Error::Driver).
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a stream of another platform;
+/// [`Error::Driver`](crate::Error::Driver).
 #[cfg(feature = "cuda")]
 pub unsafe fn write_u64_by_copy(stream: &Stream, dst: DevicePtr, value: u64) -> Result<()> {
     // SAFETY: the caller's promise.

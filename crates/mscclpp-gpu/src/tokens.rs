@@ -3,7 +3,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Word,
-    /// White space, comments.
+    /// White space or a comment.
     Space,
     /// A line that begins with `#`.
     Directive,
@@ -62,7 +62,7 @@ fn while_len(text: &str, is: impl Fn(char) -> bool) -> usize {
     text.find(|c| !is(c)).unwrap_or(text.len())
 }
 
-/// A number, with its separators and the signs of its exponent.
+/// The length of a number, with its separators and the signs of its exponent.
 fn number_len(text: &str) -> usize {
     let bytes = text.as_bytes();
     let mut len = 1;
@@ -83,7 +83,7 @@ fn number_len(text: &str) -> usize {
     len
 }
 
-/// A literal in quotes, from the first of them on.
+/// The length of a literal in quotes, from the opening one on.
 fn quoted_len(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

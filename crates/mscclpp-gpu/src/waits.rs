@@ -1,20 +1,20 @@
-//! For whom the kernels of a stream really wait.
+//! The peers for which the kernels of a stream really wait.
 //!
-//! Nothing is noted by waits themselves, which are too fast for it: the counts of semaphores tell. An unbounded wait claims
-//! the next signal and stays until it has come. So a count of claims that is larger than that of signals is a wait that goes
-//! on. Bounded waits claim what has come, and flushes claim nothing: of these nothing is known, only who is possible.
+//! Waits themselves record nothing, because that would slow them down: the counts of semaphores show them. An unbounded wait
+//! claims the next signal and stays until it has come. So a count of claims that is larger than that of signals is a wait
+//! that goes on. Bounded waits claim signals that have come, and flushes claim nothing: their peers are only possible ones.
 
 use crate::{DevicePtr, Gpu, KernelWait, Owner, Probe, object::Counts};
 
 impl KernelWait {
-    /// That kernels wait for `name` is certain.
+    /// A wait for `name` that kernels are certainly in.
     #[must_use]
     pub fn certain(name: String) -> Self {
         Self { name, counts: None }
     }
 
-    /// Kernels wait for `name` if the word `claimed`, how many signals their waits have claimed, is larger than the sum of
-    /// the words `arrived`, how many have come. All three only grow.
+    /// A wait for `name` that kernels are in if the word `claimed`, the number of signals that their waits have claimed,
+    /// is larger than the sum of the words `arrived`, the number of signals that have come. All three only grow.
     ///
     /// # Safety
     /// They are 8-byte words that `gpu` reaches, as long as `owner` lives.
@@ -30,8 +30,8 @@ impl KernelWait {
     }
 }
 
-/// For whom kernels of `gpu` wait now, each once; empty if nothing tells. Asks the device if there are counts, for as
-/// long as [`Probe::read`], and waits for no kernel.
+/// Returns the peers for which kernels of `gpu` wait now, each once; none if nothing shows it. Asks the device if there
+/// are counts, for as long as [`Probe::read`], and waits for no kernel.
 pub(crate) fn waited_for(gpu: &Gpu, waits: Vec<KernelWait>) -> Vec<String> {
     let mut certain: Vec<String> = Vec::new();
     let mut counted: Vec<(String, Counts)> = Vec::new();
@@ -50,7 +50,7 @@ pub(crate) fn waited_for(gpu: &Gpu, waits: Vec<KernelWait>) -> Vec<String> {
     if counted.is_empty() {
         return certain;
     }
-    // The claims first: what was claimed then, and had not come later, was waited for in between.
+    // The claims are read first: a signal that was claimed then, and had not come later, was waited for in between.
     let at: Vec<DevicePtr> =
         counted.iter().flat_map(|(_, c)| [c.claimed, c.arrived[0], c.arrived[1]]).collect();
     // SAFETY: the promise of `KernelWait::counted`; the owners live during the call, and for ever if it fails.

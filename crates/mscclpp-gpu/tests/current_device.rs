@@ -1,4 +1,4 @@
-//! Which device a thread has.
+//! Tests of a thread's current device.
 
 mod device;
 

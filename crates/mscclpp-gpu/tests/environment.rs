@@ -37,11 +37,11 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// A kernel that only these tests have.
+/// A kernel that only these tests use.
 const SOURCE: KernelSource<'_> =
     KernelSource::new("beforehand.cu", "extern \"C\" __global__ void made_beforehand(int* p) { *p = 7; }\n");
 
-/// In the other process: what the library says.
+/// Returns the library's answer to a question, in the other process.
 fn answer(question: &str) -> String {
     let said = match question {
         "count" => Platform::Sim.device_count().map(|n| n.to_string()),
@@ -146,7 +146,7 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
             }
         }
     }
-    // Unasked, the simulation is taken only by those who allow it.
+    // By default the simulation is used only by functions that allow it.
     if !cfg!(any(feature = "cuda", feature = "hip")) {
         let said = ask("detect", &[])?;
         if !said.starts_with("error: platform cuda is not usable here: ") {
@@ -199,7 +199,7 @@ fn without_a_compiler_the_cache_will_do() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What was compiled here stays usable when the compiler is gone, and the compiler is not even asked who it is.
+/// A kernel that was compiled here stays usable without the compiler, which is not even asked for its version.
 fn a_kernel_in_the_cache_needs_no_compiler() -> Result<(), Failed> {
     let cache = tempfile::tempdir()?;
     let folder = cache.path().to_str().expect("the path of a temporary folder");

@@ -1,4 +1,4 @@
-//! Captures that other code in the process has begun in GLOBAL mode, as PyTorch does; then no thread may do what could
+//! Captures that other code in the process has begun in GLOBAL mode, as PyTorch does; then no thread may make calls that could
 //! break a capture. The library's calls still work. They neither break the capture nor become part of it.
 
 mod needs;
@@ -23,7 +23,7 @@ use mscclpp_test_support::until;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const BLOCKING: u32 = CUstream_flags::CU_STREAM_DEFAULT as u32;
-/// As PyTorch's streams are.
+/// The flag of streams like PyTorch's.
 const NON_BLOCKING: u32 = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
 
 /// `count(word)`: adds 1 to the 8-byte word.
@@ -32,8 +32,8 @@ const SOURCE: KernelSource<'_> = KernelSource::new(
     "extern \"C\" __global__ void count(unsigned long long* word) { *word += 1; }",
 );
 
-/// Does some of what a program may ask for at any time: all of it runs, and has the right results when this returns. Gives
-/// the memory that it has used.
+/// Does some of the work that a program may do at any time: all of it runs, and has the right results when this returns.
+/// Returns the memory that it has used.
 type Part = fn(&Gpu) -> Vec<DeviceBuffer>;
 
 const PARTS: &[(&str, Part, &[u32])] = &[
@@ -41,7 +41,7 @@ const PARTS: &[(&str, Part, &[u32])] = &[
     ("streams_and_events", streams_and_events, &[NON_BLOCKING, BLOCKING]),
     ("kernels", kernels, &[NON_BLOCKING, BLOCKING]),
     ("sharing", sharing, &[NON_BLOCKING, BLOCKING]),
-    // Free as long as nobody captures a stream that synchronises with it.
+    // The default stream may be used as long as no thread captures a stream that synchronises with it.
     ("the_default_stream", the_default_stream, &[NON_BLOCKING]),
 ];
 
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let mut trials = vec![
         needs::cuda_devices(1, "adopted_threads_may_call_the_driver", adopted_threads_may_call_the_driver),
         needs::cuda_devices(1, "what_cannot_be_done_says_when_it_can", what_cannot_be_done_says_when_it_can),
-        // In a process in which this library has done nothing yet.
+        // This runs in a process in which the library has not been used yet.
         needs::cuda_devices(1, "a_device_is_opened_for_the_first_time", || {
             let output = output_within(3 * LIMIT, &mut as_child(&["open"]));
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         }));
     }
     let mut arguments = Arguments::from_args();
-    // Each would take part in the captures of the others.
+    // Each test would take part in the captures of the others.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -82,7 +82,7 @@ fn in_another_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| scope.spawn(work).join().expect("the other thread"))
 }
 
-/// Somebody's stream, and their capture of it.
+/// A stream of other code, and its capture of that stream.
 struct Capture {
     driver: &'static Driver,
     stream: Stream,
@@ -90,7 +90,7 @@ struct Capture {
 }
 
 impl Capture {
-    /// Begins it in the calling thread, in which it must end.
+    /// Begins the capture in the calling thread, in which it must end.
     fn begin(gpu: &Gpu, flags: u32) -> Self {
         gpu.make_current().unwrap();
         let driver = Driver::load().unwrap();
@@ -105,7 +105,7 @@ impl Capture {
         Self { driver, stream, raw: raw.cast() }
     }
 
-    /// An error if something has broken the capture.
+    /// Ends the capture. Returns an error if something has broken it.
     fn end(self) -> Result<Graph, Error> {
         self.stream.end_capture()
     }
@@ -126,8 +126,8 @@ impl Drop for Capture {
     }
 }
 
-/// Does `work` during a capture, which must then hold what was captured and nothing else: anything more would show in the
-/// memory that `work` has used.
+/// Does `work` during a capture, which must then have the work that was captured and nothing else: anything more would
+/// change the memory that `work` has used.
 fn beside_a_capture(flags: u32, work: impl FnOnce(&Gpu) -> Vec<DeviceBuffer>) {
     let gpu = Platform::Cuda.gpu(0).unwrap();
     let captured = gpu.allocate(8).unwrap();
@@ -241,7 +241,7 @@ fn the_default_stream(gpu: &Gpu) -> Vec<DeviceBuffer> {
     vec![word]
 }
 
-/// A thread that serves a device alone, such as a proxy's, is taken out of everybody's captures.
+/// A thread that serves a device alone, such as a proxy's, does not take part in the captures of others.
 fn adopted_threads_may_call_the_driver() {
     let gpu = Platform::Cuda.gpu(0).unwrap();
     let allocate = |gpu: &Gpu| {
@@ -256,7 +256,7 @@ fn adopted_threads_may_call_the_driver() {
             result
         }
     };
-    // Any other is refused, and its attempt may have ended the capture.
+    // The calls of any other thread are refused, and may have ended the capture.
     let capture = Capture::begin(&gpu, NON_BLOCKING);
     assert_eq!(in_another_thread(|| allocate(&gpu)), CuResult::STREAM_CAPTURE_UNSUPPORTED);
     drop(capture);
@@ -270,7 +270,7 @@ fn adopted_threads_may_call_the_driver() {
     });
 }
 
-/// In a child: somebody else has made the context and captures, when this library is used for the first time.
+/// Runs in a child: other code has made the context and captures, when this library is used for the first time.
 fn opens_the_device() {
     let (driver, global) =
         (Driver::load().unwrap(), CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL as u32);
@@ -289,7 +289,7 @@ fn opens_the_device() {
     for (_, part, _) in PARTS {
         part(&gpu);
     }
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     assert_eq!(unsafe { (driver.common.stream_end_capture.1)(stream, &raw mut graph) }, CuResult::SUCCESS);
 }
 
@@ -311,7 +311,7 @@ fn what_cannot_be_done_says_when_it_can() {
     buffers(&gpu);
 }
 
-/// And its executable, and the launches of that. Nothing is left when they are gone.
+/// The executable graph and its launches keep the objects, too. Nothing is kept when they are gone.
 fn a_graph_of_others_keeps_what_its_launches_need() {
     let gpu = Platform::Cuda.gpu(0).unwrap();
     let (word, sentinel) = (gpu.allocate(8).unwrap(), Arc::new(()));
@@ -355,7 +355,7 @@ fn a_graph_of_others_keeps_what_its_launches_need() {
     }
     stream.synchronize_timeout(LIMIT).unwrap();
     assert_eq!(pinned.word(0).unwrap().load(Ordering::Relaxed), 3);
-    // The driver tells in its own time, and an allocation takes notice.
+    // The driver reports the end at some time, and an allocation then frees the objects.
     until("the graph's end", || {
         gpu.allocate(8).unwrap();
         kept() == 0

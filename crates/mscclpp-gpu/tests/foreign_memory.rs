@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Opens a device, with its context current, as whoever calls the driver needs it.
+/// Opens a device, and makes its context current for calls of the driver.
 fn device(id: usize) -> (Gpu, &'static Driver) {
     let gpu = Platform::Cuda.gpu(id).unwrap();
     gpu.make_current().unwrap();
@@ -43,7 +43,7 @@ fn done(result: CuResult) {
     assert_eq!(result, CuResult::SUCCESS);
 }
 
-/// As `cudaMalloc` makes it.
+/// An allocation like those of `cudaMalloc`.
 struct Plain {
     gpu: Gpu,
     driver: &'static Driver,
@@ -84,7 +84,7 @@ fn refused(result: Result<MemoryExport, Error>, word: &str) {
     }
 }
 
-/// What `len` bytes at `ptr` are, as `gpu` sees them.
+/// Returns the `len` bytes at `ptr`, read by `gpu`.
 fn bytes_at(gpu: &Gpu, ptr: DevicePtr, len: u64) -> Vec<u8> {
     let (back, stream) = (gpu.allocate(len).unwrap(), gpu.stream().unwrap());
     // SAFETY: the tests give live memory that nobody writes now; the copy is waited for.
@@ -99,7 +99,7 @@ fn plain_allocations_have_a_legacy_handle() {
     let plain = Plain::allocate(0, 3000);
     let whole = export(&plain.gpu, plain.at(0), 3000).unwrap();
     assert!(matches!(whole.handle, ExportHandle::IpcHandle(_)), "{whole:?}");
-    // The driver may have put it into a block with others.
+    // The driver may have put the allocation into a block with others.
     assert!(whole.allocation_size >= whole.offset + 3000, "{whole:?}");
     assert_eq!(export(&plain.gpu, plain.at(1000), 8).unwrap().offset, whole.offset + 1000);
     let owner = Platform::Cuda.owner_of(plain.at(0)).unwrap().expect("an owner");

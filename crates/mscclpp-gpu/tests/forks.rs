@@ -1,6 +1,6 @@
-//! What becomes of devices in a forked child, on simulated devices as on GPUs.
+//! The behaviour of devices in a forked child, on simulated devices and on GPUs.
 //!
-//! Each trial forks a parent of its own, since a process that has opened a device is one for good.
+//! Each trial forks a parent of its own, because a process that has opened a device cannot undo that.
 
 mod device;
 
@@ -14,12 +14,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform, Result};
 use mscclpp_test_support::in_fork;
 
-/// Longer than anything here takes, and what a child that hangs costs.
+/// The longest time of a child: more than any trial takes, and short enough to wait for one that hangs.
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // On this thread.
+    // The trials run on this thread.
     arguments.test_threads = Some(1);
     let trials = vec![
         Trial::test("every_use_in_a_child_names_the_fork", || of(every_use_in_a_child_names_the_fork)),
@@ -67,7 +67,7 @@ fn every_use_in_a_child_names_the_fork() {
 
     let said = in_fork(LIMIT, || {
         let mut first = [0; 4];
-        // SAFETY: as above; nothing is submitted.
+        // SAFETY: the same as above; nothing is submitted.
         let uses: [(&str, Result<()>); 27] = unsafe {
             [
                 ("Platform::device_count", platform.device_count().map(drop)),
@@ -143,7 +143,7 @@ fn a_child_leaves_its_parents_devices_alone() {
         (args.clone(), event, pinned, buffer.clone(), stream.clone(), kernel.clone(), module, gpu.clone());
     let mut all = Some(all);
     in_fork(LIMIT, || {
-        // As the last ones that there are, for all that the child knows.
+        // As far as the child knows, these are the last owners.
         drop(all.take());
         String::new()
     });
@@ -154,7 +154,7 @@ fn a_child_leaves_its_parents_devices_alone() {
     assert_eq!((value[0], add_one_to(&gpu)), (2, 1));
 }
 
-/// Of a simulated device, whose memory is the host's, too.
+/// This is for simulated devices, whose memory is the host's, too.
 fn a_child_that_touches_shared_memory_ends_and_says_why() {
     let buffer = Platform::Sim.gpu(0).unwrap().allocate(4).unwrap();
     let own = Platform::Sim.gpu(0).unwrap().allocate_pinned(8).unwrap();
@@ -179,7 +179,7 @@ fn a_child_that_touches_shared_memory_ends_and_says_why() {
 }
 
 fn a_child_may_be_the_first_to_open_a_device() {
-    // What only looks opens none.
+    // Calls that only look at devices open none.
     let platform = if device::platform() == Platform::Sim { Platform::Sim } else { return };
     platform.device_count().unwrap();
     for _ in 0..2 {

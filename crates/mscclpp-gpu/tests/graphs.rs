@@ -14,7 +14,7 @@ fn first_word(buffer: &DeviceBuffer) -> u64 {
 fn captured_work_runs_at_every_launch_and_not_before() {
     let gpu = device::gpu();
     let stream = gpu.stream().unwrap();
-    // Each replay moves a window of 8 bytes along by one: a replay too many, too few or out of order shows.
+    // Each replay moves a window of 8 bytes along by one: a replay too many, too few or out of order is noticed.
     let line = gpu.allocate(2048).unwrap();
     let spare = gpu.allocate(2048).unwrap();
     line.fill(0, 8, 0xaa).unwrap();
@@ -53,7 +53,7 @@ fn a_graph_runs_on_other_streams_and_outlives_its_own() {
         stream.end_capture().unwrap()
     };
     let other = gpu.stream().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     unsafe { graph.clone().launch(&other).unwrap() };
     drop(graph);
     other.synchronize().unwrap();
@@ -79,7 +79,7 @@ fn captures_begin_and_end_in_turn() {
 
     stream.begin_capture().unwrap();
     misuse("synchronise while capturing", stream.synchronize().err());
-    // It may have ended the capture, as it does on CUDA.
+    // The call may have ended the capture, as it does on CUDA.
     let _ = stream.end_capture();
     stream.begin_capture().unwrap();
     misuse("query while capturing", stream.query().err());
@@ -105,10 +105,10 @@ fn events_do_not_cross_the_border_of_a_capture() {
     let graph = a.end_capture().unwrap();
     refused("an event of a capture that has ended", a.wait_event(&inside));
     refused("its time", inside.elapsed_ms(&outside).map(drop));
-    // Recorded anew it is an event like any other.
+    // An event that is recorded again is an event like any other.
     a.record(&inside).unwrap();
     b.wait_event(&inside).unwrap();
-    // SAFETY: it holds no operation at all.
+    // SAFETY: the graph has no operation at all.
     unsafe { graph.launch(&b).unwrap() };
     b.synchronize().unwrap();
 }

@@ -1,4 +1,4 @@
-//! What launches and graphs keep alive, while a kernel of the simulated platform waits at a gate.
+//! The objects that launches and graphs keep alive, while a kernel of a simulated device waits at a gate.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("k
 const WORDS: u64 = 64 << 10;
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 
-/// What goes on when the word is 1.
+/// A gate, which opens when the word is 1.
 struct Gate(DeviceBuffer);
 
 impl Gate {
@@ -24,13 +24,14 @@ impl Gate {
         self.0.write(0, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Waits for the gate, and then stores all over `out`. As a launch's copy of `sentinel` lives, so must what it uses.
+    /// Returns arguments of a kernel that waits for the gate, and then stores all over `out`. As long as a launch's copy
+    /// of `sentinel` lives, the kernel's memory must live, too.
     fn args<'a>(&'a self, out: impl KernelArgument + 'a, sentinel: &Arc<()>) -> KernelArgs {
         KernelArgs::new().with(&self.0).with(1u64).with(out).with(WORDS).keeping(sentinel.clone())
     }
 }
 
-/// Submits it. The module and the kernel are gone when this returns.
+/// Submits the kernel. The module and the kernel are dropped when this returns.
 fn launch(stream: &Stream, args: &KernelArgs) -> Result<()> {
     let kernel = Module::load(stream.gpu(), &SOURCE)?.kernel("gate_then_store")?;
     // SAFETY: the kernel's arguments; what they point to are buffers, which they keep.
@@ -43,7 +44,7 @@ fn is_kept(sentinel: &Arc<()>) -> bool {
 
 #[test]
 fn retired_buffers_live_until_the_default_stream_is_idle() {
-    // A device that no other test uses: its memory is counted.
+    // No other test uses this device: its memory is counted.
     let gpu = Platform::Sim.gpu(4).unwrap();
     let (stream, gate, retired) = (gpu.default_stream().unwrap(), Gate::new(&gpu), RetiredBuffers::new());
     let before = gpu.memory_info().unwrap().free;
@@ -62,7 +63,7 @@ fn retired_buffers_live_until_the_default_stream_is_idle() {
 
 #[test]
 fn buffers_live_until_the_launch_is_complete() {
-    // A device that no other test uses: its memory is counted.
+    // No other test uses this device: its memory is counted.
     let gpu = Platform::Sim.gpu(5).unwrap();
     let (stream, gate, sentinel) = (gpu.stream().unwrap(), Gate::new(&gpu), Arc::new(()));
     let before = gpu.memory_info().unwrap().free;
@@ -108,7 +109,7 @@ impl KernelObject for Lost {
 
 #[test]
 fn a_wait_that_failed_is_told_although_its_stream_was_dropped() {
-    // A device that no other test uses: all of its streams are waited for.
+    // No other test uses this device: all of its streams are waited for.
     let gpu = Platform::Sim.gpu(6).unwrap();
     for dropped in ["at work", "before it was waited for", "idle"] {
         let (gate, stream) = (Gate::new(&gpu), gpu.stream().unwrap());
@@ -154,7 +155,7 @@ fn a_graph_keeps_what_it_was_captured_with_and_so_do_its_launches() {
     gate.open();
     for value in [7u8, 9] {
         out.fill(0, out.len(), value).unwrap();
-        // SAFETY: it keeps what it needs.
+        // SAFETY: the graph keeps all objects that it needs.
         unsafe { graph.launch(&stream).unwrap() };
         stream.synchronize().unwrap();
         let mut last = [0; 8];
@@ -163,7 +164,7 @@ fn a_graph_keeps_what_it_was_captured_with_and_so_do_its_launches() {
         assert_eq!(Arc::strong_count(&sentinel), 2, "the graph has it");
     }
     gate.0.fill(0, 8, 0).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     unsafe { graph.launch(&stream).unwrap() };
     drop((graph, out));
     assert!(is_kept(&sentinel), "the launch needs it");
@@ -242,7 +243,7 @@ fn what_is_refused_keeps_nothing() {
     };
     let why = "launch of gate_then_store: argument 2 (out: &Nothing): nothing has no address";
     refused(gate.args(&Nothing, &sentinel), why);
-    // That it is missing is said rather than that the others do not fit the kernel.
+    // The error reports the missing value rather than that the other arguments do not fit the kernel.
     let args = gate.args(&Nothing, &sentinel);
     assert_eq!(args.len(), 3);
     refused(args.with(1u64), "nothing has no address");
@@ -250,7 +251,7 @@ fn what_is_refused_keeps_nothing() {
     refused(gate.args(&gate.0, &sentinel).with(&gate.0), "its parameters");
     let other = Platform::Sim.gpu(1).unwrap().stream().unwrap();
     let kernel = Module::load(&gpu, &SOURCE).unwrap().kernel("gate_then_store").unwrap();
-    // SAFETY: it is refused.
+    // SAFETY: the launch is refused.
     let error = unsafe { kernel.launch(&other, ONE, &gate.args(&gate.0, &sentinel)) }.unwrap_err();
     assert!(error.to_string().contains("the stream is one of"), "{error}");
     assert!(!is_kept(&sentinel));
@@ -276,10 +277,10 @@ fn launches_of_a_stream_that_has_failed_keep_nothing() {
     assert!(!is_kept(&sentinel));
 }
 
-/// What the gate's kernels wait through: aborting it opens the gate.
+/// The object through which the gate's kernels wait: aborting it opens the gate.
 struct Waits<'a> {
     gate: &'a Gate,
-    /// What is known without an abort.
+    /// The result of a check before an abort.
     known: Result<()>,
 }
 
@@ -315,7 +316,7 @@ fn time_that_runs_out_aborts_and_waits_and_says_for_whom() {
         let error = stream.synchronize_or_abort(SHORT, &[&waits]).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
         assert!(stream.query().unwrap() && !is_kept(&sentinel), "it has waited for the end");
-        // In time, only what is known counts.
+        // If the kernels end in time, only the known result counts.
         let waits = vec![waits];
         for limit in [long, std::time::Duration::MAX] {
             assert_eq!(stream.synchronize_or_abort(limit, &waits).is_err(), text.ends_with("lost"));

@@ -1,4 +1,4 @@
-// Kernels of the tests of the simulated platform.
+// Kernels of the tests of simulated devices.
 
 #include <assert.h>
 
@@ -29,7 +29,7 @@ __device__ void arriveAndWait(uint64_t* arrived, uint64_t all) {
 __constant__ unsigned int first;
 __device__ uint64_t counter[2];
 
-// Thread t of the grid, in linear order, stores what it is at word t.
+// Thread t of the grid, in linear order, stores its index at word t.
 extern "C" __global__ void record_indices(uint64_t* words) {
   const uint64_t block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const uint64_t thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -44,7 +44,7 @@ extern "C" __global__ void barrier(uint64_t* arrived) {
   if (threadIdx.x == 0) arriveAndWait(arrived, gridDim.x);
 }
 
-// The same, but the last block does not come.
+// Every block waits for all others, but the last block does not come.
 extern "C" __global__ void barrier_without_last_block(uint64_t* arrived) {
   assert(blockIdx.x + 1 != gridDim.x && "not me");
   arriveAndWait(arrived, gridDim.x);
@@ -53,14 +53,14 @@ extern "C" __global__ void barrier_without_last_block(uint64_t* arrived) {
 // Waits until the word has the value.
 extern "C" __global__ void gate(const uint64_t* word, uint64_t value) { waitFor(word, value); }
 
-// The same, and then stores it in all words of `out`.
-// Stores into the first word of each.
+// Waits until the word has the value, and then stores it in the first word of each of `outs`.
 extern "C" __global__ void gate_then_store_each(const uint64_t* word, uint64_t value, uint64_t* const* outs,
                                                 uint64_t count) {
   waitFor(word, value);
   for (uint64_t i = 0; i < count; ++i) *outs[i] = value;
 }
 
+// Waits until the word has the value, and then stores it in all words of `out`.
 extern "C" __global__ void gate_then_store(const uint64_t* word, uint64_t value, uint64_t* out, uint64_t words) {
   waitFor(word, value);
   for (uint64_t i = 0; i < words; ++i) store(out + i, value);
@@ -82,7 +82,7 @@ extern "C" __global__ void shared_sum(uint64_t* sums) {
   numbers[threadIdx.x] = threadIdx.x;
   if (threadIdx.x == 0) sum = 0;
   __syncthreads();
-  // Each adds the number of another thread, which that has written before the barrier.
+  // Each adds the number of another thread, which that thread has written before the barrier.
   atomicAdd(&sum, numbers[blockDim.x - 1 - threadIdx.x]);
   __syncthreads();
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
@@ -92,10 +92,10 @@ extern "C" __global__ void count_in_symbol() {
   mscclpp::atomicFetchAdd<uint64_t, mscclpp::scopeDevice>(counter + 1, first, mscclpp::memoryOrderRelaxed);
 }
 
-// That block fails.
+// The block with this number fails.
 extern "C" __global__ void fails(unsigned int block) { assert(blockIdx.x != block); }
 
-// Thread `thread` touches what the address says by the device API.
+// Thread `thread` accesses the address by the device API.
 extern "C" __global__ void touch(uint64_t* address, unsigned int thread) {
   if (threadIdx.x == thread) store(address, 1);
 }
@@ -120,7 +120,7 @@ extern "C" __global__ void never_meet() {
   }
 }
 
-// The number that each thread has in the order in which they go on behind a barrier, to which thread 5 comes last.
+// The number of each thread in the order in which they go on after a barrier, to which thread 5 comes last.
 extern "C" __global__ void order_behind_barrier(unsigned int* next, uint64_t* order, volatile uint64_t* word,
                                                 int ofBlock) {
   if (threadIdx.x == 5) {
@@ -134,7 +134,7 @@ extern "C" __global__ void order_behind_barrier(unsigned int* next, uint64_t* or
   order[threadIdx.x] = atomicAdd(next, 1u);
 }
 
-// What the threads of a warp tell each other: votes, shuffles, a reduction.
+// Exchanges between the threads of a warp: votes, shuffles, a reduction.
 extern "C" __global__ void warps(uint64_t* words) {
   const unsigned int lane = threadIdx.x % 32, all = 0xffffffffu;
   uint64_t ok = __ballot_sync(all, lane % 3 == 0) == 0x49249249u;
@@ -145,7 +145,7 @@ extern "C" __global__ void warps(uint64_t* words) {
   ok &= __shfl_down_sync(all, lane, 4) == (lane + 4 < 32 ? lane + 4 : lane);
   ok &= __shfl_up_sync(all, lane, 4) == (lane >= 4 ? lane - 4 : lane);
   ok &= __shfl_sync(all, lane, 1, 8) == lane / 8 * 8 + 1;
-  // Halves of a warp by themselves.
+  // The halves of a warp exchange values by themselves.
   const unsigned int half = lane < 16 ? 0xffffu : 0xffff0000u;
   ok &= __ballot_sync(half, lane % 2) == (half & 0xaaaaaaaau);
   __syncwarp(half);

@@ -1,4 +1,4 @@
-//! Buffers: bounds, odd ranges, what is freed.
+//! Tests of buffers: bounds, odd ranges, freed memory.
 
 mod device;
 
@@ -18,7 +18,7 @@ fn fresh_memory_is_zeroed() {
         let mut back = vec![1; 10_000];
         buffer.read(0, &mut back).unwrap();
         assert!(back.iter().all(|b| *b == 0));
-        // Should the next round get the same memory, it has to be cleared.
+        // If the next round gets the same memory, it has to be cleared.
         buffer.fill(0, 10_000, 0xff).unwrap();
     }
 }
@@ -73,13 +73,13 @@ fn sizes_that_cannot_be_are_errors() {
     for bytes in [u64::MAX, u64::MAX - 4096, 1 << 62] {
         assert!(matches!(gpu.allocate(bytes), Err(Error::System { .. } | Error::Driver { .. })), "{bytes}");
     }
-    // The device still works, and nothing was counted as taken.
+    // The device still works, and the failed allocation does not count.
     gpu.allocate(4096).unwrap();
 }
 
 #[test]
 fn memory_info_counts_what_is_allocated() {
-    // A device of its own: other tests allocate on device 0.
+    // The test has a device of its own, because other tests allocate on device 0.
     let gpu = Platform::Sim.gpu(7).unwrap();
     let before = gpu.memory_info().unwrap();
     let buffer = gpu.allocate(1 << 20).unwrap();
@@ -181,7 +181,7 @@ fn devices_are_found_by_what_identifies_them() {
 #[repr(transparent)]
 pub(crate) struct Id(pub(crate) u32);
 
-/// With all that may stand in front of a type, and signs in types.
+/// The struct has everything that may stand before a type, and signs in types.
 #[derive(Clone, Copy, KernelParam)]
 #[repr(C, align(8))]
 pub struct Parts {

@@ -50,7 +50,7 @@ fn current() -> CUcontext {
 fn a_thread_without_a_context_keeps_the_first_it_needed() {
     let gpu = Platform::Cuda.gpu(0).unwrap();
     gpu.make_current().unwrap();
-    // A pointer may not go to another thread; its address may.
+    // A pointer may not go to another thread, but its address may.
     let primary = current().addr();
     thread::spawn(move || {
         assert!(current().is_null(), "a new thread has a context");
@@ -75,7 +75,7 @@ fn the_current_context_of_the_thread_comes_back() {
     assert_eq!(current(), before, "after work on a stream");
     drop((stream, buffer));
     assert_eq!(current(), before, "after dropping it all");
-    // And it tells which device is meant where none is named.
+    // The context also decides which device is used where none is named.
     assert_eq!(Platform::Cuda.current_gpu().unwrap().id(), 0);
     other.make_current().unwrap();
     assert_eq!(Platform::Cuda.current_gpu().unwrap().id(), 1);
@@ -94,8 +94,8 @@ fn values_written_by_copies_arrive_in_the_order_of_the_stream() {
     assert_eq!(u64::from_ne_bytes(last), 1000);
 }
 
-/// With the 24 KiB for bulk puts, which compute capability 9.0 has, it would have 64 KiB of static shared memory. There may
-/// be 48.
+/// The kernel would have 64 KiB of static shared memory with the 24 KiB for bulk puts, which compute capability 9.0 has.
+/// The limit is 48 KiB.
 fn a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel() {
     let source = KernelSource::new(
         "much_shared.cu",
@@ -111,7 +111,7 @@ fn a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel() {
         "#,
     );
     let gpu = Platform::Cuda.gpu(0).unwrap();
-    // The second load finds in the cache what the first has made.
+    // The second load finds the result of the first in the cache.
     for _ in 0..2 {
         let kernel = Module::load(&gpu, &source).unwrap().kernel("reversed").unwrap();
         assert!(kernel.max_resident_blocks(256, 0).unwrap() > 0);
@@ -127,13 +127,13 @@ fn a_kernel_with_much_shared_memory_of_its_own_puts_through_a_port_channel() {
     }
 }
 
-/// A context has 1024 bytes for each thread at first.
+/// At first a context has 1024 bytes of local memory for each thread.
 fn a_kernel_with_much_local_memory_starts_while_another_waits_for_it() {
     let source = KernelSource::new(
         "much_local.cu",
         r#"
         typedef unsigned long long Word;
-        // Gives up after some seconds.
+        // The kernel gives up after some seconds.
         extern "C" __global__ void waits(volatile Word* word, Word* found) {
           const long long until = clock64() + (10ll << 30);
           while (*word == 0 && clock64() < until) {}

@@ -9,7 +9,7 @@
 __device__ uint8_t numbers[20];
 __device__ uint8_t behind_numbers[20];
 
-// Accesses some bytes from `at` on in the way number `way`, and says how many these are.
+// Accesses some bytes from `at` on in the way number `way`, and returns how many.
 extern "C" __global__ void access(uint8_t* at, unsigned int way, unsigned int* bytes) {
   __shared__ alignas(16) uint8_t staged[64];
   switch (way) {

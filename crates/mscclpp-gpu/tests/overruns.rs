@@ -1,4 +1,4 @@
-//! The simulated platform knows memory to the byte: no access goes past its end unnoticed.
+//! Simulated devices know memory to the byte: every access past its end is noticed.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ const SECONDS: Duration = Duration::from_secs(20);
 
 const SOURCE: KernelSource<'_> = KernelSource::new("overruns.cu", include_str!("overruns.cu"));
 
-/// The ways of `access` in the source.
+/// The number of ways of `access` in the source.
 const WAYS: u32 = 12;
 
-/// Runs a kernel by itself; a failure is its message.
+/// Runs a kernel by itself, and returns the message of a failure.
 fn run(gpu: &Gpu, kernel: &str, shared_bytes: u32, args: &KernelArgs) -> Result<(), String> {
     let (module, stream) = (Module::load(gpu, &SOURCE).unwrap(), gpu.stream().unwrap());
     let config = LaunchConfig { shared_bytes, ..LaunchConfig::linear(1, 1) };
-    // SAFETY: each kernel gets its arguments; the memory outlives the work, which is waited for. What is not to be
-    // accessed is nobody's.
+    // SAFETY: each kernel gets its arguments; the memory outlives the work, which is waited for. Memory that must not be
+    // accessed belongs to nobody.
     unsafe { module.kernel(kernel).unwrap().launch(&stream, config, args).unwrap() };
     match stream.synchronize_timeout(SECONDS) {
         Ok(()) => Ok(()),
@@ -27,14 +27,14 @@ fn run(gpu: &Gpu, kernel: &str, shared_bytes: u32, args: &KernelArgs) -> Result<
     }
 }
 
-/// How many bytes the way accesses at `at`, and whether it was allowed to.
+/// Returns how many bytes the way accesses at `at`, and whether it was allowed to.
 fn access(gpu: &Gpu, at: DevicePtr, way: u32) -> (u32, Result<(), String>) {
     let bytes = gpu.allocate_pinned_words::<std::sync::atomic::AtomicU32>(4).unwrap();
     let result = run(gpu, "access", 0, &KernelArgs::new().with(at).with(way).with(bytes.ptr()));
     (bytes.word(0).unwrap().load(std::sync::atomic::Ordering::Relaxed), result)
 }
 
-/// Every way of access inside of `size` bytes at `memory`, up to the last, and past them.
+/// Tests every way of access inside of `size` bytes at `memory`, up to the last, and past them.
 fn all_ways(gpu: &Gpu, memory: DevicePtr, size: u64) {
     for way in 0..WAYS {
         let (bytes, result) = access(gpu, memory, way);
@@ -57,7 +57,7 @@ fn all_ways(gpu: &Gpu, memory: DevicePtr, size: u64) {
 #[test]
 fn kernels_are_kept_within_buffers_to_the_byte() {
     let gpu = Platform::Sim.gpu(0).unwrap();
-    // A neighbour that would be hit.
+    // An overrun would hit one of the neighbours.
     let buffers: Vec<DeviceBuffer> = (0..3).map(|_| gpu.allocate(100).unwrap()).collect();
     all_ways(&gpu, buffers[1].ptr(), 100);
     let mut neighbour = [1; 100];
@@ -110,7 +110,7 @@ fn work_of_a_stream_that_goes_past_the_end_is_refused() {
     let (stream, buffer) = (gpu.stream().unwrap(), gpu.allocate(100).unwrap());
     let (other, mut own) = (gpu.allocate(200).unwrap(), [0u8; 200]);
     let own = DevicePtr::from_ptr(own.as_mut_ptr());
-    // SAFETY: what goes past the end is refused; the rest outlives the work, which is waited for.
+    // SAFETY: accesses past the end are refused; the rest outlives the work, which is waited for.
     let refused = unsafe {
         [
             stream.copy(buffer.ptr(), other.ptr(), 101),
@@ -123,7 +123,7 @@ fn work_of_a_stream_that_goes_past_the_end_is_refused() {
     for result in refused {
         assert!(matches!(result, Err(Error::OutOfBounds { size: 100, .. })), "{result:?}");
     }
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     unsafe {
         stream.copy(own, other.ptr(), 200).unwrap();
         stream.copy(buffer.ptr(), own, 100).unwrap();
@@ -132,7 +132,7 @@ fn work_of_a_stream_that_goes_past_the_end_is_refused() {
     stream.synchronize().unwrap();
 }
 
-/// For plain accesses, which are not compared.
+/// This is for plain accesses, which are not compared.
 #[test]
 fn behind_the_last_page_there_is_nobodys_memory() {
     let gpu = Platform::Sim.gpu(0).unwrap();

@@ -1,5 +1,5 @@
-//! Threads, descriptors, mappings and device memory do not grow. This test is alone in its process, because it counts
-//! them. It need not be alone on the device: what others take meanwhile, they do not take each time that it measures.
+//! The numbers of threads, descriptors and mappings, and the device memory, do not grow. This test is alone in its process,
+//! because it counts them. Other processes may use the device: they do not take memory during each of the measurements.
 
 mod device;
 
@@ -15,17 +15,17 @@ const SOURCE: KernelSource<'_> = KernelSource::new(
     "__device__ char variable[64]; extern \"C\" __global__ void nothing() {}",
 );
 
-/// How long what was dropped at work may take to go.
+/// The longest time that streams dropped at work may take to end.
 const GOING: Duration = Duration::from_secs(5);
-/// How often device memory is measured before it counts as leaked.
+/// The number of measurements after which device memory counts as leaked.
 const MEASUREMENTS: usize = 8;
 
-/// What a process can leak, apart from the memory of the device.
+/// The resources that a process can leak, apart from the memory of the device.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     threads: usize,
     descriptors: usize,
-    /// Of device memory and modules of the simulated platform.
+    /// The mappings of device memory and modules of simulated devices.
     shared_mappings: usize,
 }
 
@@ -59,7 +59,7 @@ fn round(gpu: &Gpu, number: usize) {
     // SAFETY: the buffers outlive the work: the stream is synchronised before they go, or only its own queue is left.
     unsafe { stream.copy(buffer.ptr(), pinned.ptr(), 100).unwrap() };
     let graph = stream.end_capture().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     unsafe { graph.launch(&stream).unwrap() };
     stream.record(&event).unwrap();
     stream.synchronize().unwrap();
@@ -82,7 +82,7 @@ fn round(gpu: &Gpu, number: usize) {
     }
 }
 
-/// How much memory of the device that was free is gone after a thousand rounds. Others may have taken it.
+/// Returns how much free memory of the device is gone after a thousand rounds. Other processes may have taken it.
 fn taken(gpu: &Gpu) -> u64 {
     let free = || gpu.memory_info().unwrap().free;
     let before = free();
@@ -95,8 +95,8 @@ fn taken(gpu: &Gpu) -> u64 {
     before.saturating_sub(free())
 }
 
-/// Waits until no more is held than `before`: a thread that has ended is listed a moment longer, and streams dropped at
-/// work end by themselves.
+/// Waits until the process holds no more than `before`: a thread that has ended is listed a moment longer, and streams
+/// dropped at work end by themselves.
 fn assert_given_back(before: Held) {
     let start = Instant::now();
     loop {
@@ -124,10 +124,10 @@ fn a_thousand_rounds_leave_nothing_behind() {
         Held::now()
     };
     let mapped = mappings();
-    // A leak takes some each time.
+    // A leak takes memory in each measurement.
     let all: Vec<u64> = (0..MEASUREMENTS).map(|_| taken(&gpu)).take_while(|bytes| *bytes > 0).collect();
     assert!(all.len() < MEASUREMENTS, "each thousand rounds took device memory: {all:?}");
     assert_given_back(before);
-    // Not exactly: the C library keeps some stacks and arenas of ended threads.
+    // The number may differ a little: the C library keeps some stacks and arenas of ended threads.
     assert!(mappings() < mapped + 50, "{mapped} mappings became {}", mappings());
 }

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// IPC handles do not promise this: memory that its owner frees is gone.
+/// Memory by IPC handles does not outlive its owner: memory that its owner frees is gone.
 fn outlives() -> Trial {
     let trial = Trial::test("imported_memory_outlives_the_exporter", outlives_the_exporter);
     let kinds = device::gpu().properties().export_kinds;
@@ -109,10 +109,10 @@ impl Importer {
     }
 }
 
-/// Size, offset and, for memory that is shared by one, an IPC handle.
+/// The size of a message: size, offset and, for memory that is shared by one, an IPC handle.
 const TEXT: usize = 16 + 64;
 
-/// What the other process has of the first one.
+/// The memory that the other process has imported from the first one.
 struct Imported {
     gpu: Gpu,
     memory: ImportedMemory,
@@ -270,7 +270,7 @@ const CHECK_SIGNALS: KernelSource<'_> = KernelSource::new(
 );
 
 fn data_before_signal() -> Result<(), Failed> {
-    // The other side polls the memory, as only a simulated device's can be.
+    // The other side polls the memory, which is possible only for a simulated device.
     let gpu = Platform::Sim.gpu(0)?;
     let buffer = gpu.allocate(16 + 4096)?;
     // SAFETY: `buffer` is live.
@@ -327,7 +327,7 @@ fn hostile_descriptors() -> Result<(), Failed> {
         refused("another kind", gpu.import(&handle, 4096), "file descriptors only");
     }
 
-    // One that may only be read cannot be mapped for writing.
+    // A descriptor that may only be read cannot be mapped for writing.
     let sealed = memfd(8192, SealFlags::SHRINK)?;
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&sealed));
     let read_only = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

@@ -196,7 +196,8 @@ fn simulated_devices_have_no_raw_streams() {
     assert!(matches!(result, Err(Error::InvalidArgument(_))), "{result:?}");
 }
 
-/// What was put into a stream comes before what follows in the streams that are joined with it, also if something behind it failed.
+/// Work that was put into a stream comes before what follows in the streams that are joined with it, also if something
+/// behind it failed.
 #[test]
 fn joined_streams_are_in_order_behind_what_failed_half_way() {
     let gpu = device::gpu();

@@ -1,6 +1,7 @@
 //! Two processes, one per device, whose kernels move data to each other at once: by puts, by gets, and by packets.
 //!
-//! With two GPUs, one for each process; with one, both on it; with none, on simulated devices and with less data.
+//! With two GPUs, each process has one. With one GPU, both share it. Without a GPU, they run on simulated devices, and
+//! with less data.
 
 mod bidir;
 mod devices;
@@ -76,20 +77,20 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
             let launch = || unsafe { kernel.launch(&side.stream, grid, &args) };
             side.measure(name, size, &semaphore, launch)?;
         }
-        // The rounds of a size write the same packets: a flag must differ from that of the round before.
+        // The rounds of a size write to the same packets, so each round needs a flag that differs from the one before.
         // ANCHOR: flags
         let flag = Cell::new(0u32);
         let launch = || {
             flag.set(flag.get() + 1);
             let args = args(&packet_channel, size.0).with(flag.get()).with(side.failed.ptr());
-            // SAFETY: as above.
+            // SAFETY: the same as for the other kernels.
             unsafe { put_packets.launch(&side.stream, grid, &args) }
         };
         // ANCHOR_END: flags
         side.measure("Bidir Put Packets", size, &semaphore, launch)?;
     }
 
-    // Nobody takes its memory away while the other may still use it.
+    // Neither rank frees its memory while the other may still use it.
     side.barrier()?;
     if rank == 0 {
         println!("Succeed!");

@@ -1,6 +1,7 @@
 //! Two processes, one per device, whose kernels put data to each other at once through port channels.
 //!
-//! With two GPUs, one for each process; with one, both on it; with none, on simulated devices and with less data.
+//! With two GPUs, each process has one. With one GPU, both share it. Without a GPU, they run on simulated devices, and
+//! with less data.
 
 mod bidir;
 mod devices;
@@ -68,12 +69,12 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         // SAFETY: these are the kernel's arguments, and `side`, `channel` and what they work on are kept.
         let launch = || unsafe { kernel.launch(&side.stream, LaunchConfig::linear(1, 1), &args) };
         let measured = side.measure("Bidir PutWithSignal", size, &semaphore, launch);
-        // What the service failed with, if it did, is why the kernel failed.
+        // If the service has failed, its error is the reason why the kernel failed.
         service.health()?;
         measured?;
     }
 
-    // Nobody takes its memory away while the other may still use it.
+    // Neither rank frees its memory while the other may still use it.
     side.barrier()?;
     // ANCHOR: stop
     service.stop_proxy()?;

@@ -35,7 +35,7 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
         BaseMemoryChannel::new(&Semaphore::new(&stubs[0], &stubs[1])?)?,
         BaseMemoryChannel::new(&Semaphore::new(&stubs[1], &stubs[0])?)?,
     ];
-    // What each side registers of its memory and the other reaches through its connection.
+    // The memory that each side registers and the other reaches through its connection.
     let buffers = [context.gpu(ids[0])?.allocate(BYTES)?, context.gpu(ids[1])?.allocate(BYTES)?];
     let memories = [
         context.register_buffer(&buffers[0], Transport::CUDA_IPC)?,

@@ -1,7 +1,7 @@
-//! A proxy of your own: its triggers mean what this program says, which is "send this range to all peers". Kernels push
-//! one trigger where port channels would take one per peer.
+//! A proxy of your own, whose triggers mean "send this range to all peers". Kernels push one trigger where port channels
+//! would take one per peer.
 //!
-//! Three ranks or more, each a process, on as many devices as there are; simulated ones if there is no GPU.
+//! Three or more ranks, each a process, share the devices of the node; simulated ones if there is no GPU.
 
 mod devices;
 mod ranks;
@@ -30,7 +30,7 @@ GPU is a device number",
 };
 
 const MAX_RANKS: usize = 32;
-/// Bytes that a rank sends in a round.
+/// The bytes that a rank sends in a round.
 const SLICE: u64 = 64 << 10;
 const ROUNDS: u8 = 10;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 // ANCHOR: handler
-/// All that the proxy's thread needs: nothing is looked up and nothing locked when a trigger comes.
+/// All objects that the proxy's thread needs: it looks nothing up and locks nothing when a trigger comes.
 struct Broadcaster {
     peers: Vec<Peer>,
 }
@@ -48,13 +48,13 @@ struct Broadcaster {
 struct Peer {
     semaphore: Semaphore,
     queue: SendQueue,
-    /// From this side's buffer to the peer's, in that queue.
+    /// The route from this side's buffer to the peer's, in `queue`.
     route: RouteId,
     signaller: SignallerId,
 }
 
 impl ProxyHandler for Broadcaster {
-    /// The first word of a trigger is an offset, the second a number of bytes.
+    /// Sends the range of a trigger, whose first word is an offset and whose second is a number of bytes.
     fn handle(
         &mut self,
         trigger: ProxyTrigger,
@@ -62,18 +62,18 @@ impl ProxyHandler for Broadcaster {
     ) -> Result<ProxyHandlerResult, ProxyError> {
         let (offset, bytes) = (trigger.fst, trigger.snd);
         if self.peers.iter().any(|peer| !peer.queue.has_room_for(2)) {
-            // A transport is full: the same trigger comes again.
+            // A queue is full: the same trigger comes again.
             return Ok(ProxyHandlerResult::Retry);
         }
         for peer in &mut self.peers {
-            // Neither blocks. The signal is not seen before the data.
+            // Neither call blocks. The peer sees the data before the signal.
             peer.queue.write(peer.route, offset, offset, bytes)?;
             peer.queue.signal(peer.signaller)?;
         }
         Ok(ProxyHandlerResult::Continue)
     }
 
-    /// Hands over what the triggers so far have asked for.
+    /// Hands over the transfers that the triggers so far have requested.
     fn progress(&mut self) -> Result<Progress, ProxyError> {
         let mut waiting = 0;
         for peer in &mut self.peers {
@@ -83,7 +83,7 @@ impl ProxyHandler for Broadcaster {
         Ok(if waiting == 0 { Progress::Idle } else { Progress::Busy })
     }
 
-    /// Kernels wait for what nobody sends any more.
+    /// Aborts the semaphores, since kernels wait for data that nobody sends any more.
     fn failed(&mut self, error: &ProxyError) {
         for peer in &self.peers {
             peer.semaphore.abort(&format!("the proxy has failed: {}", mscclpp::Report(error)));
@@ -130,9 +130,10 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
         failed.fill(0, 4, 0)?;
         // SAFETY: these are the kernel's arguments; the proxy and what they point to are kept until it is done.
         unsafe { kernel.launch(&stream, LaunchConfig::linear(1, MAX_RANKS as u32), &args)? };
-        // If time runs out, it ends the kernel's waits, so that the device stays usable. If one failed, it says why.
+        // When the time is up this ends the kernel's waits, so that the device stays usable. If a wait failed, the error
+        // says why.
         let waited = stream.synchronize_or_abort(LIMIT, &semaphores);
-        // What the proxy failed with, if it did, is the cause.
+        // If the proxy has failed, its error is the cause.
         proxy.health()?;
         waited?;
         let mut word = [0; 4];
@@ -149,7 +150,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
                 );
             }
         }
-        // Nobody sends into a buffer that is still being compared; and all have what was sent, so it may be changed.
+        // No rank sends into a buffer that is still being compared, and all have received the data, so it may be changed.
         bootstrap.barrier()?;
     }
     proxy.stop()?;
@@ -163,7 +164,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a rank's slice is filled with in a round.
+/// The byte that fills a rank's slice in a round.
 fn mark_of(rank: usize, round: u8) -> u8 {
     (rank as u8 + 1).wrapping_mul(7).wrapping_add(round)
 }

@@ -1,6 +1,6 @@
 //! Two endpoints of one process connect, and a kernel on each signals the other in turns.
 //!
-//! With two GPUs, one on each; with one, both on it; with none, on simulated devices.
+//! With two GPUs, each endpoint has one. With one GPU, both share it. Without a GPU, they are on simulated devices.
 
 mod devices;
 mod ping_pong;
@@ -58,7 +58,7 @@ fn run(chosen: Option<[usize; 2]>) -> Result<(), Box<dyn Error>> {
     let launched = player1.launch(&channel1);
     let outcome = launched.map_err(Into::into).and_then(|()| player1.finish(&channel1));
     if outcome.is_err() {
-        // Nobody signals the other kernel any more. It must have ended before what it works on goes.
+        // Nobody signals the other kernel any more. It must have ended before the objects that it uses are dropped.
         channel0.semaphore().abort("the other side failed");
     }
     let other = player0.finish(&channel0);

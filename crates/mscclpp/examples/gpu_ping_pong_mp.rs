@@ -1,6 +1,6 @@
 //! Two processes, one per device, find each other, connect, and a kernel of each signals the other's in turns.
 //!
-//! With two GPUs, one for each process; with one, both on it; with none, on simulated devices.
+//! With two GPUs, each process has one. With one GPU, both share it. Without a GPU, they run on simulated devices.
 
 mod devices;
 mod ping_pong;
@@ -58,7 +58,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     player.launch(&channel)?;
     let ms_per_round = player.finish(&channel)?;
 
-    // Nobody takes its token away while the other may still signal it.
+    // Neither rank frees its token while the other may still signal it.
     bootstrap.barrier()?;
     if rank == 1 { ping_pong::report(ms_per_round) } else { Ok(()) }
 }

@@ -1,5 +1,5 @@
-//! Two processes, without any GPU: each writes numbers into the other's memory and signals, over TCP. On one machine, or
-//! on two.
+//! Two processes without any GPU: each writes numbers into the other's memory and signals, over TCP, on one node or on
+//! two.
 
 #[path = "ranks/processes.rs"]
 mod processes;
@@ -27,9 +27,9 @@ Started without arguments by mpirun, srun, torchrun or an indexed job of Kuberne
 
 const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:15505";
 const N_RANKS: usize = 2;
-/// How long the ranks may take to find each other.
+/// The longest time that the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
-/// How long the peer may take to place what was written.
+/// The longest time that the peer may take to receive the data that was written.
 const FLUSH: Duration = Duration::from_secs(30);
 
 const ROUNDS: u64 = 1000;
@@ -74,7 +74,7 @@ fn run_given(address: &str, rank: usize) -> Result<u8, Box<dyn Error>> {
     run_rank(TcpBootstrap::builder(rank, N_RANKS), address).map(|()| 0)
 }
 
-/// Is the rank that the launcher (mpirun, srun, torchrun, Kubernetes) says, or starts both if there is none.
+/// Runs as the rank that the launcher (mpirun, srun, torchrun, Kubernetes) says, or starts both ranks if there is none.
 fn run_launched() -> Result<u8, Box<dyn Error>> {
     mscclpp::log::init()?;
     match Rendezvous::from_env() {
@@ -107,7 +107,7 @@ fn run_both(address: &str) -> Result<u8, Box<dyn Error>> {
     Ok(code)
 }
 
-/// Numbers that a peer writes while this process reads them.
+/// The numbers that a peer writes while this process reads them.
 type Numbers = Arc<[AtomicU64]>;
 
 fn numbers() -> Numbers {
@@ -130,8 +130,8 @@ fn run_rank(bootstrap: TcpBootstrapBuilder, address: &str) -> Result<(), Box<dyn
 
     let (outgoing, incoming) = (numbers(), numbers());
     let register = |numbers: &Numbers| {
-        // SAFETY: memory of this process that is kept longer than the communicator and all that was made with it, and
-        // that nobody accesses but with atomics.
+        // SAFETY: the memory is of this process, lives longer than the communicator and all objects that were made with
+        // it, and is only accessed with atomics.
         unsafe {
             communicator.register_memory(
                 DevicePtr::from_ptr(numbers.as_ptr()),
@@ -166,7 +166,7 @@ fn run_rank(bootstrap: TcpBootstrapBuilder, address: &str) -> Result<(), Box<dyn
     // ANCHOR_END: rounds
     let took = start.elapsed();
 
-    // Nobody takes its memory away while the other may still write to it.
+    // Neither rank frees its memory while the other may still write to it.
     bootstrap.barrier()?;
     println!(
         "Rank {rank}: {ROUNDS} rounds of {NUMBERS} numbers each way, all as they should be, {:.1} us a round",
@@ -175,7 +175,7 @@ fn run_rank(bootstrap: TcpBootstrapBuilder, address: &str) -> Result<(), Box<dyn
     Ok(())
 }
 
-/// What `rank` writes in a round.
+/// The number that `rank` writes in a round at `index`.
 fn expected(rank: usize, round: u64, index: usize) -> u64 {
     (rank as u64 + 1) << 48 | round << 16 | index as u64
 }

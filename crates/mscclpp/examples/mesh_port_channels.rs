@@ -1,8 +1,8 @@
-//! Every rank connected to every other, a process and a device each: all give their slice of a buffer to all, through a
-//! port channel per peer. The kernel finds the channels in a variable of its own.
+//! Every rank is connected to every other, with a process and a device each: each gives its slice of a buffer to all,
+//! through a port channel per peer. The kernel finds the channels in a variable of its own.
 //!
-//! One rank for each GPU, or two on the only one; with none, one for each simulated device. Ranks of several nodes are started
-//! one by one, and told over which transport the nodes reach each other.
+//! There is one rank for each GPU, or two on the only one; without a GPU, one for each simulated device. Ranks of several
+//! nodes are started one by one, and an argument says over which transport the nodes reach each other.
 
 mod devices;
 mod ranks;
@@ -24,9 +24,10 @@ ranks as the others, one after the other",
     run,
 };
 
-/// As many as the kernel has room for.
+/// The most ranks that the kernel has room for.
 const MAX_RANKS: usize = 64;
-/// Bytes that a rank gives to the others: so little that threads put it themselves, and more. The most only on GPUs.
+/// The bytes that a rank gives to each other rank: first so few that threads put them themselves, then more. The last
+/// size is for GPUs only.
 const SLICES: [u64; 3] = [1 << 10, 64 << 10, 1 << 20];
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -51,7 +52,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
 
     let service = ProxyService::new(&gpu)?;
     // ANCHOR: connect
-    // For the ranks of this node, and for those of others.
+    // The memory is registered for the ranks of this node and for those of other nodes.
     let ours = communicator.register_buffer(&buffer, Transport::CUDA_IPC | across)?;
     let host_of = |rank: usize| rank / bootstrap.n_ranks_per_node();
     let (near, far): (Vec<_>, Vec<_>) =
@@ -59,9 +60,9 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     let mut channels = BTreeMap::new();
     for (transport, peers) in [(Transport::CUDA_IPC, near), (across, far)] {
         let config = EndpointConfig::new(transport, Device::gpu(this.gpu));
-        // With all of them, in an order in which no two wait for each other.
+        // This connects with all of them, in an order in which no two ranks wait for each other.
         let mesh = communicator.mesh(config).peers(peers).memory(&ours).connect()?;
-        // From this side's buffer to that of each. If a rank has died, `explain` finds out which.
+        // The channels go from this side's buffer to that of each peer. If a rank has died, `explain` finds out which.
         let made = mesh.port_channels(&service, &ours).map_err(|error| communicator.explain(error))?;
         channels.extend(mesh.links().iter().map(|link| link.peer).zip(made));
     }
@@ -75,7 +76,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     // ANCHOR: symbol
     let module = Module::load(&gpu, &kernels::MESH_PORT_CHANNELS)?;
     let mut handles: Vec<_> = channels.values().map(PortChannel::device_handle).collect();
-    // By rank; the kernel does not look at its own, which may be any.
+    // The handles are in the order of the ranks. The kernel does not use its own rank's handle, so any will do there.
     if let Some(any) = handles.first().copied() {
         handles.insert(this.rank, any);
     }
@@ -90,7 +91,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
             buffer.fill(rank as u64 * bytes, bytes, value)?;
         }
         failed.fill(0, 4, 0)?;
-        // Everybody's buffer is ready before anybody puts into it.
+        // All buffers are ready before a rank puts into one.
         bootstrap.barrier()?;
         let args =
             KernelArgs::new().with(this.rank as u32).with(n_ranks as u32).with(bytes).with(failed.ptr());
@@ -107,7 +108,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
                 );
             }
         }
-        // Nobody writes into a buffer that is still being compared.
+        // No rank writes into a buffer that is still being compared.
         bootstrap.barrier()?;
         if this.rank == 0 {
             println!("GPU {}: [All Gather] {n_ranks} ranks, bytes {bytes} each: all there", this.gpu);
@@ -121,7 +122,7 @@ fn run(this: &Rank) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a rank's slice is filled with.
+/// The byte that fills a rank's slice.
 fn mark_of(rank: usize) -> u8 {
     rank as u8 + 1
 }
@@ -131,7 +132,8 @@ fn finish(
     stream: &mscclpp::Stream,
     failed: &DeviceBuffer,
 ) -> Result<(), Box<dyn Error>> {
-    // If time runs out, it ends the kernel's waits, so that the device stays usable. If a call failed, it says why.
+    // When the time is up this ends the kernel's waits, so that the device stays usable. If a call failed, the error says
+    // why.
     let channels: Vec<&PortChannel> = channels.values().collect();
     stream.synchronize_or_abort(LIMIT, &channels)?;
     let mut word = [0; 4];

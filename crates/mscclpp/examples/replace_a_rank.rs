@@ -14,7 +14,7 @@ use mscclpp::{bootstrap::Job, errors::BootstrapError, prelude::*};
 
 const N_RANKS: usize = 4;
 const VICTIM: usize = 2;
-/// How long ranks may take to come, for each generation of the job.
+/// The longest time that ranks may take to join, for each generation of the job.
 const PATIENCE: Duration = Duration::from_secs(30);
 const STEPS: u64 = 20;
 
@@ -35,7 +35,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A rank: it works, and when somebody is gone it forms the job again and goes on where all can.
+/// Runs as a rank: it works, and when a rank is lost it forms the job again and continues at the step that all can
+/// continue at.
 fn work(rank: usize, address: &str) -> Result<(), Box<dyn Error>> {
     // ANCHOR: generations
     let mut job = Job::new(TcpBootstrap::builder(rank, N_RANKS).timeout(PATIENCE), address);
@@ -44,7 +45,7 @@ fn work(rank: usize, address: &str) -> Result<(), Box<dyn Error>> {
         let since = Instant::now();
         let ranks = match job.next_generation() {
             Ok(ranks) => ranks,
-            // Another one is gone before all had come.
+            // Another rank was lost before all had joined.
             Err(BootstrapError::PeerLost { .. } | BootstrapError::PeerClosed { .. }) => continue,
             Err(other) => return Err(other.into()),
         };
@@ -62,10 +63,10 @@ fn work(rank: usize, address: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Works until the end, or until somebody is gone. A real program would make a communicator, connections and channels here, and
-/// load its last checkpoint.
+/// Works until the end, or until a rank is lost. A real program would make a communicator, connections and channels here,
+/// and load its last checkpoint.
 fn steps(ranks: &TcpBootstrap, done: &mut u64) -> Result<(), BootstrapError> {
-    // The last step that any rank has done: the others know it, the new one does not.
+    // The last step that any rank has done: the other ranks know it, the new one does not.
     let all = ranks.all_gather(&done.to_le_bytes())?;
     *done = all
         .iter()
@@ -78,7 +79,7 @@ fn steps(ranks: &TcpBootstrap, done: &mut u64) -> Result<(), BootstrapError> {
         ranks.barrier()?;
         *done += 1;
     }
-    // Nobody leaves before all are done.
+    // No rank leaves before all are done.
     ranks.barrier()
 }
 

@@ -1,5 +1,5 @@
-//! Ranks in a ring gather slices: each has one, and hands on what comes from the previous rank until everybody has all.
-//! The kernel, `ring_all_gather.cu` beside this file, is written as for the C++ library.
+//! Ranks in a ring gather slices: each has one, and passes on the slices that come from the previous rank until all ranks
+//! have all. The kernel, `ring_all_gather.cu` beside this file, is written as for the C++ library.
 
 use std::{error::Error, sync::Arc, thread, time::Duration};
 
@@ -59,13 +59,13 @@ fn rank(bootstrap: impl Bootstrap + 'static, platform: Platform) -> Outcome {
 fn main() -> Outcome {
     let platform = Platform::detect_or_sim()?;
     match Rendezvous::from_env() {
-        // Started by hand: four ranks as threads.
+        // The program was started by hand: four ranks as threads.
         Err(BootstrapError::NotLaunched) => thread::scope(|scope| {
             let start = |bootstrap| scope.spawn(move || rank(bootstrap, platform));
             let ranks: Vec<_> = LocalBootstrap::group(4).into_iter().map(start).collect();
             ranks.into_iter().try_for_each(|rank| rank.join().expect("a rank panicked"))
         }),
-        // One rank for each process of mpirun, torchrun or srun.
+        // The program was started by mpirun, torchrun or srun: one rank in each process.
         rendezvous => rank(rendezvous?.connect(LIMIT)?, platform),
     }
 }

@@ -1,11 +1,11 @@
-//! Giving up what kernels wait for, over all layers.
+//! Aborts a job when kernels' waits are given up, whatever layer asks for it.
 
 use mscclpp_gpu::Abort;
 
 use crate::{Communicator, Error, Result};
 
-/// [`Communicator::abort`], of the whole job on all ranks, and what the job failed with. That a single connection was closed
-/// under a wait is known to its semaphore alone.
+/// Gives up the whole job on all ranks, with [`Communicator::abort`], and reports the failure of the job. It does not
+/// report that a single connection was closed under a wait: only the semaphore of that connection knows.
 impl Abort for Communicator {
     type Error = Error;
 

@@ -10,15 +10,16 @@ use crate::{ContextExt, Error, LocalEnd, MeshBuilder, Pending, Result, fastest, 
 
 /// Exchanges endpoints, memories and semaphores with the other ranks of a job. Clones are the same communicator.
 ///
-/// A call sends this rank's part at once, and returns a [`Pending`] for what needs the peer's part. Calls match by their
-/// order: the i-th sending call here for a peer and a tag belongs to the i-th receiving call there. [`connect`] and
-/// [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`] receives. If something else comes than
-/// what was due, the error names both. So make all calls before the first wait: the book's page "A ring, and the deadlock
-/// rule" (`docs/src/tutorials/05-ring.md`) says why. [`Communicator::connect_all`] and [`Communicator::mesh`] do that for many
-/// peers at once, and wait themselves, as does [`Communicator::build_fastest_semaphore`].
+/// A call sends this rank's part at once, and returns a [`Pending`] for the object, which is made when the peer's part
+/// has come. Calls match by their order: the i-th sending call here for a peer and a tag belongs to the i-th receiving
+/// call there. [`connect`] and [`build_semaphore`] both send and receive, [`send_memory`] sends, [`recv_memory`]
+/// receives. If the other rank made a different call, the error names both calls. Make all calls before the first wait:
+/// the book's page "A ring, and the deadlock rule" (`docs/src/tutorials/05-ring.md`) says why.
+/// [`Communicator::connect_all`] and [`Communicator::mesh`] make the calls for many peers in a safe order, and wait
+/// themselves, as does [`Communicator::build_fastest_semaphore`].
 ///
-/// The tag is the bootstrap's: a program that sends messages of its own uses other tags for them. A rank may exchange with
-/// itself.
+/// The tag is a tag of the bootstrap: a program that sends messages of its own uses other tags for them. A rank may
+/// exchange with itself.
 ///
 /// Methods may be called from any thread. If several threads make calls for one peer and tag, these take turns, and the
 /// program must see to their order. There is no thread behind a communicator.
@@ -98,7 +99,8 @@ impl Communicator {
     /// # #[cfg(feature = "cuda-ipc")]
     /// # fn main() -> Result<(), mscclpp::Error> {
     /// # use {mscclpp::prelude::*, std::sync::Arc};
-    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap|
+    /// # std::thread::spawn(move || -> Result<(), mscclpp::Error> {
     /// # let (rank, n_ranks) = (bootstrap.rank(), bootstrap.n_ranks());
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// // Both neighbours in a ring.
@@ -117,7 +119,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::connect`], before anything is sent, and [`Pending::wait`].
+    /// The errors of [`Communicator::connect`], before anything is sent, and those of [`Pending::wait`].
     pub fn connect_all(
         &self,
         local: impl Into<LocalEnd>,
@@ -127,14 +129,15 @@ impl Communicator {
         mesh::connect_all(self, &local.into(), &peers.into_iter().collect::<Vec<_>>(), tag)
     }
 
-    /// Makes what this rank needs together with many others, in one go: connections, semaphores, an exchange of memories, and
-    /// channels. [`MeshBuilder::connect`] sends and waits.
+    /// Makes the connections, semaphores, exchanged memories and channels that this rank has with many others, in one
+    /// call. [`MeshBuilder::connect`] sends and waits.
     ///
     /// ```
     /// # #[cfg(feature = "cuda-ipc")]
     /// # fn main() -> Result<(), mscclpp::Error> {
     /// # use {mscclpp::prelude::*, std::sync::Arc};
-    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let ranks = LocalBootstrap::group(3).into_iter().map(|bootstrap|
+    /// # std::thread::spawn(move || -> Result<(), mscclpp::Error> {
     /// # let rank = bootstrap.rank();
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// let buffer = comm.context().gpu(rank)?.allocate(1 << 20)?;
@@ -156,7 +159,7 @@ impl Communicator {
         MeshBuilder::new(self, local.into())
     }
 
-    /// Sends `peer` what it needs to reach `memory`. `peer` calls [`Communicator::recv_memory`].
+    /// Sends `peer` the description of `memory` with which it can reach it. `peer` calls [`Communicator::recv_memory`].
     ///
     /// The memory must be kept as long as the peer uses it.
     ///
@@ -170,12 +173,13 @@ impl Communicator {
         self.send("send_memory", &bytes, peer, tag)
     }
 
-    /// The memory that `peer` sends with [`Communicator::send_memory`].
+    /// Receives the memory that `peer` sends with [`Communicator::send_memory`].
     ///
-    /// Once it is there, it is mapped if a transport of this context can do that, so that [`RegisteredMemory::data`] gives
-    /// its address: for the device of this rank's connection to `peer`, or if there is none yet, of another connection, or
-    /// for the current GPU of the thread that waits. That may block for some seconds. If it cannot be mapped, as over
-    /// Ethernet or from another node, it has no address, and a log line of level DEBUG says why.
+    /// When it has come, it is mapped if a transport of this context can do that, so that [`RegisteredMemory::data`]
+    /// returns its address. It is mapped for the device of this rank's connection to `peer`; if there is none yet, for
+    /// that of another connection, or else for the current GPU of the thread that waits. Mapping may block for some
+    /// seconds. Memory that cannot be mapped, as over Ethernet or from another node, has no address, and a log line of
+    /// level DEBUG says why.
     ///
     /// # Errors
     /// [`Error::Bootstrap`] for a rank that does not exist, or when the job has failed.
@@ -202,8 +206,9 @@ impl Communicator {
         self.build_semaphore_with(connection, peer, tag)
     }
 
-    /// As [`Communicator::build_semaphore`], over a connection that this communicator need not have made. `peer` is the rank at
-    /// its other end, which makes the same call. The messages have the tag that is given here.
+    /// Builds a semaphore as [`Communicator::build_semaphore`] does, over a connection that this communicator need not
+    /// have made. `peer` is the rank at its other end, which makes the same call. The messages have the tag that is given
+    /// here.
     ///
     /// # Errors
     /// [`Error::Core`] if the half cannot be made; [`Error::Bootstrap`] if it cannot be sent.
@@ -221,25 +226,27 @@ impl Communicator {
         })
     }
 
-    /// As [`Communicator::build_semaphore`], but chooses the place of the semaphore's tokens in memory at which signals are
-    /// fastest. It makes a semaphore at each of `places` places in the memory of both devices, lets the devices signal each
-    /// other over each, and returns the one with the least time. The rank at the other end makes the same call.
+    /// Builds a semaphore as [`Communicator::build_semaphore`] does, and chooses the place of its tokens in memory at
+    /// which signals are fastest. It makes a semaphore at each of `places` places in the memory of both devices, lets the
+    /// devices signal each other over each, and returns the one with the least time. The rank at the other end makes the
+    /// same call.
     ///
-    /// The time of a signal depends on how far the token's page is from the link, and from the multiprocessor that waits:
-    /// between two H200, signals over the fastest of 16 places took 7 to 10 % less than over the middle one
-    /// (docs/performance.md). Use it for semaphores that are made once and used much.
+    /// The time of a signal depends on how far the token's page is from the link, and from the multiprocessor that waits.
+    /// The book's page `docs/performance.md` says how much can be gained. Use this call for semaphores that are made once
+    /// and used much.
     ///
-    /// Unlike the others this call blocks: it waits for the peer as [`Pending::wait`] does. So with several peers, all ranks
-    /// make their calls in one order, such as by ascending peers. The timing, 1600 round trips at each place, ends with an
-    /// error after ten seconds. Each place takes 4 KiB of device memory. The call loads kernels, which may have to wait for
-    /// kernels that run: call it before the work begins, and not from two threads for one device. Between simulated devices,
-    /// or within one device, it makes the semaphores and times nothing.
+    /// Unlike the other calls this one blocks: it waits for the peer as [`Pending::wait`] does. So with several peers,
+    /// all ranks make their calls in one order, such as by ascending peers. The timing, 1600 round trips at each place,
+    /// ends with an error after ten seconds. Each place takes 4 KiB of device memory. The call loads kernels, which may
+    /// have to wait for kernels that run: call it before the work begins, and not from two threads for one device.
+    /// Between simulated devices, or within one device, it makes the semaphores and times nothing.
     ///
     /// ```
     /// # #[cfg(feature = "cuda-ipc")]
     /// # fn main() -> Result<(), mscclpp::Error> {
     /// # use {mscclpp::prelude::*, std::sync::Arc};
-    /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp::Error> {
+    /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap|
+    /// # std::thread::spawn(move || -> Result<(), mscclpp::Error> {
     /// # let peer = 1 - bootstrap.rank();
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// # let connection = comm.connect(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(0)), peer, 0)?.wait()?;
@@ -256,10 +263,10 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than 64, for a
-    /// connection with this rank itself, and for a connection over which kernels cannot signal each other ([`BaseMemoryChannel::new`] says why);
-    /// [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if the other rank asks for another number of places,
-    /// or could not time them.
+    /// The errors of [`Communicator::build_semaphore`] and [`Pending::wait`]; [`Error::Core`] for no places or more than
+    /// 64, for a connection with this rank itself, and for a connection over which kernels cannot signal each other
+    /// ([`BaseMemoryChannel::new`] says why); [`Error::Gpu`] if the signals could not be timed; [`Error::Exchange`] if
+    /// the other rank asks for another number of places, or could not time them.
     ///
     /// [`BaseMemoryChannel::new`]: mscclpp_core::BaseMemoryChannel::new
     pub fn build_fastest_semaphore(&self, connection: &Connection, places: usize) -> Result<Semaphore> {
@@ -267,11 +274,12 @@ impl Communicator {
         self.build_fastest_semaphore_with(connection, peer, tag, places)
     }
 
-    /// As [`Communicator::build_fastest_semaphore`], over a connection that this communicator need not have made. `peer` is the
-    /// rank at its other end, which makes the same call. The messages have the tag that is given here.
+    /// Builds a semaphore as [`Communicator::build_fastest_semaphore`] does, over a connection that this communicator
+    /// need not have made. `peer` is the rank at its other end, which makes the same call. The messages have the tag that
+    /// is given here.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Communicator::build_fastest_semaphore`], except [`Error::ForeignConnection`].
     pub fn build_fastest_semaphore_with(
         &self,
         connection: &Connection,
@@ -283,10 +291,10 @@ impl Communicator {
         fastest::build(self, connection, peer, tag, places)
     }
 
-    /// [`Context::register_buffer`] of this communicator's context.
+    /// Registers a buffer with [`Context::register_buffer`] of this communicator's context.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Context::register_buffer`].
     pub fn register_buffer(
         &self,
         buffer: &DeviceBuffer,
@@ -295,10 +303,10 @@ impl Communicator {
         Ok(self.context.register_buffer(buffer, transports)?)
     }
 
-    /// [`Context::register_pinned`] of this communicator's context.
+    /// Registers pinned memory with [`Context::register_pinned`] of this communicator's context.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Context::register_pinned`].
     pub fn register_pinned(
         &self,
         buffer: &PinnedBuffer,
@@ -307,13 +315,13 @@ impl Communicator {
         Ok(self.context.register_pinned(buffer, transports)?)
     }
 
-    /// [`Context::register_memory`] of this communicator's context.
+    /// Registers memory with [`Context::register_memory`] of this communicator's context.
     ///
     /// # Safety
-    /// As there.
+    /// The same as [`Context::register_memory`].
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`Context::register_memory`].
     #[allow(unsafe_code, reason = "a raw address that nobody here can check, passed on")]
     pub unsafe fn register_memory(
         &self,
@@ -321,40 +329,40 @@ impl Communicator {
         len: u64,
         transports: impl Into<TransportFlags>,
     ) -> Result<RegisteredMemory> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller's promise is the one that `Context::register_memory` asks for.
         Ok(unsafe { self.context.register_memory(ptr, len, transports)? })
     }
 
-    /// The rank at the other end of a connection of this communicator.
+    /// Returns the rank at the other end of a connection of this communicator.
     ///
     /// # Errors
-    /// [`Error::ForeignConnection`] for one that [`Communicator::connect`] did not make.
+    /// [`Error::ForeignConnection`] for a connection that [`Communicator::connect`] did not make.
     pub fn remote_rank_of(&self, connection: &Connection) -> Result<usize> {
         self.made_for(connection).map(|(peer, _)| peer)
     }
 
-    /// The tag that a connection of this communicator was made with.
+    /// Returns the tag that a connection of this communicator was made with.
     ///
     /// # Errors
-    /// As [`Communicator::remote_rank_of`].
+    /// The same as [`Communicator::remote_rank_of`].
     pub fn tag_of(&self, connection: &Connection) -> Result<u32> {
         self.made_for(connection).map(|(_, tag)| tag)
     }
 
     /// Gives up the whole job, for ever. Every pending and later call of all ranks fails, and device waits on every
-    /// semaphore that was made through a communicator of the job return false: here at once, elsewhere when the news has
-    /// come. Blocks for about a second at most, until the news is on its way.
+    /// semaphore that was made through a communicator of the job return false: here at once, on other ranks when the news
+    /// has come. Blocks for about a second at most, until the news is on its way.
     pub fn abort(&self, reason: &str) {
         self.members.fail(&mscclpp_core::Error::Aborted { reason: reason.to_owned() });
         self.bootstrap().abort(reason);
     }
 
-    /// The cause of an error of this communicator's connections and semaphores.
+    /// Returns the cause of an error of this communicator's connections and semaphores.
     ///
-    /// When a rank dies, others give up and close their connections. This rank may notice that first, and its error then names
-    /// a rank that did not die. If `error` says that a rank is gone, this waits up to a second for the job's own news, and
-    /// returns an error that names the rank that died. Otherwise it returns `error` at once. [`Pending::wait`] does this by
-    /// itself.
+    /// When a rank dies, others give up and close their connections. This rank may notice those first, and its error then
+    /// names a rank that did not die. If `error` says that a rank is gone, this call waits up to a second for the job's
+    /// own news, and returns an error that names the rank that died. Otherwise it returns `error` at once.
+    /// [`Pending::wait`] does this by itself.
     #[must_use]
     pub fn explain(&self, error: impl Into<Error>) -> Error {
         self.members.explain(error.into())
@@ -364,13 +372,13 @@ impl Communicator {
         &self.members
     }
 
-    /// All ranks but this one.
+    /// Returns all ranks but this one.
     pub(crate) fn other_ranks(&self) -> Vec<usize> {
         let bootstrap = self.bootstrap();
         (0..bootstrap.n_ranks()).filter(|rank| *rank != bootstrap.rank()).collect()
     }
 
-    /// That these ranks exist, and none is named twice.
+    /// Checks that these ranks exist, and that none is named twice.
     pub(crate) fn check_peers(&self, peers: &[usize]) -> Result<()> {
         let n_ranks = self.bootstrap().n_ranks();
         let problem = peers.iter().enumerate().find_map(|(i, peer)| match () {
@@ -388,7 +396,8 @@ impl Communicator {
         self.members.made_for(connection).ok_or_else(|| Error::ForeignConnection { peer: connection.label() })
     }
 
-    /// Sends a part, if there is one, and takes the place of the part to come, both in one turn.
+    /// Sends this side's part, if there is one, and enqueues the receiving of the peer's part, both in one turn of the
+    /// queue.
     pub(crate) fn exchange<T: Clone + Send + Sync + 'static>(
         &self,
         what: &'static str,

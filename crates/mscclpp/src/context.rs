@@ -33,7 +33,7 @@ impl ContextExt for Context {
     }
 }
 
-/// What to do where a feature is off.
+/// The hint in errors about a transport whose feature is off.
 #[cfg(not(all(feature = "cuda-ipc", feature = "ethernet", feature = "ib")))]
 macro_rules! off {
     ($feature:literal) => {
@@ -41,9 +41,10 @@ macro_rules! off {
     };
 }
 
-/// The transports of this crate's features, for a context that has others too.
+/// Adds the transports of this crate's features to a context that has others too.
 pub trait ContextBuilderExt {
-    /// Adds a provider for each transport that a feature turns on. For the others, errors name the feature.
+    /// Adds a provider for each transport that a feature turns on. Errors about the other transports name the missing
+    /// feature.
     #[must_use]
     fn default_providers(self) -> Self;
 }

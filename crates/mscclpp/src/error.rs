@@ -1,9 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
-/// What this crate's calls return.
+/// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong, in any layer. [`Error::kind`] sorts it by what a caller can do about it.
+/// An error of any layer. [`Error::kind`] sorts errors by what a caller can do about them.
 ///
 /// Its text says what went wrong; the cause is its `source`. [`Report`](crate::Report) shows both.
 #[derive(Clone, thiserror::Error)]
@@ -18,42 +18,42 @@ pub enum Error {
     /// A device failed.
     #[error(transparent)]
     Gpu(mscclpp_gpu::Error),
-    /// A proxy service failed, or was asked for what it cannot do.
+    /// A proxy service failed, or got a request that it cannot carry out.
     #[error(transparent)]
     Proxy(#[from] mscclpp_proxy::Error),
-    /// Something that was exchanged with another rank could not be made into what was asked for.
+    /// An object that was exchanged with another rank could not be made.
     #[error("{what} with rank {peer} (tag {tag}, receiving call number {position} there) could not be made")]
     Exchange {
-        /// What was being made.
+        /// The call that makes the object, such as `connect`.
         what: &'static str,
         /// The other rank.
         peer: usize,
         /// The tag of the exchange.
         tag: u32,
-        /// Which receiving call on that (peer, tag) it was, counted from 0: the peer's sending call of the same number
-        /// is its counterpart.
+        /// The number of the receiving call with that peer and tag, counted from 0. The peer's sending call of the same
+        /// number is its counterpart.
         position: u64,
-        /// Why.
+        /// The reason.
         source: Box<mscclpp_core::Error>,
     },
-    /// A rank did not send what was due. Nothing was consumed; the wait can be repeated.
+    /// A rank did not send its part of an exchange in time. Nothing was consumed; the wait can be repeated.
     #[error(
         "rank {peer} has not sent what {what} needs (tag {tag}, call number {position}) within {after:?}: it has not made \
          its call, or first waits for another rank; make all calls before the first wait, as connect_all() and mesh() do"
     )]
     PeerNotReady {
-        /// What was being made.
+        /// The call that makes the object, such as `connect`.
         what: &'static str,
         /// The rank waited for.
         peer: usize,
         /// The tag of the exchange.
         tag: u32,
-        /// Which receiving call on that (peer, tag) it was, counted from 0.
+        /// The number of the receiving call with that peer and tag, counted from 0.
         position: u64,
-        /// How long.
+        /// The time that was waited.
         after: Duration,
     },
-    /// A call that needs a connection of this communicator got another.
+    /// A call that needs a connection of this communicator got one that was made otherwise.
     #[error(
         "the connection to {peer} was not made by connect() of this communicator; where it need not be, name rank and tag: \
          build_semaphore_with(), build_fastest_semaphore_with()"
@@ -62,22 +62,22 @@ pub enum Error {
         /// The connection's label.
         peer: String,
     },
-    /// An environment variable with a malformed value.
+    /// The value of an environment variable is malformed.
     #[error("{variable}={value:?} is not valid: {expected}")]
     Environment {
-        /// Its name.
+        /// The name of the variable.
         variable: &'static str,
-        /// Its value.
+        /// The value of the variable.
         value: String,
-        /// What is allowed.
+        /// The values that are allowed.
         expected: &'static str,
     },
     /// The operating system refused something.
     #[error("{operation} failed")]
     System {
-        /// What was tried, with the values that matter.
+        /// The operation that failed, with the values that matter.
         operation: String,
-        /// The system's own words.
+        /// The error of the operating system.
         source: Arc<std::io::Error>,
     },
     /// The process has a log subscriber already.
@@ -85,28 +85,28 @@ pub enum Error {
     LogAlreadySetUp,
 }
 
-/// What a caller can do about an [`Error`].
+/// The kind of an [`Error`], by what a caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The machine lacks or refuses something: a driver, memory, a port, a descriptor.
+    /// The node lacks or refuses something: a driver, memory, a port, a descriptor.
     System,
-    /// A mistake of this library, or a failure it does not know.
+    /// This library has a fault, or the failure is unknown to it.
     Internal,
-    /// Another rank: it died, left, or sent what it should not.
+    /// Another rank died, left, or sent something wrong.
     Remote,
     /// The call, its arguments or the environment can never be right.
     InvalidUsage,
     /// Time ran out; the call can be repeated.
     Timeout,
-    /// Somebody gave up on purpose.
+    /// A rank aborted the job.
     Aborted,
 }
 
 mscclpp_os::debug_as_report!(Error);
 
 impl Error {
-    /// Which kind it is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -123,8 +123,8 @@ impl Error {
         }
     }
 
-    /// Whether yet another rank's death may be behind it: it says that a rank is gone, or that a transport got no good
-    /// answer, as when a rank has given up its endpoints and still runs.
+    /// Whether the death of a rank that this error does not name may be the cause: the error says that a rank is gone, or
+    /// that a transport got no good answer, as when a rank has given up its endpoints and still runs.
     pub(crate) fn may_follow_a_loss(&self) -> bool {
         use mscclpp_core::Error as E;
         let core = match self {
@@ -144,7 +144,8 @@ impl Error {
     }
 }
 
-/// What a channel said of a wait of a kernel is the error of its own layer again: [`Error::Core`] or [`Error::Proxy`].
+/// Turns an error that a channel reported about a kernel's wait back into the error of its own layer: [`Error::Core`] or
+/// [`Error::Proxy`].
 impl From<mscclpp_gpu::Error> for Error {
     fn from(error: mscclpp_gpu::Error) -> Self {
         match mscclpp_proxy::Error::from(error) {

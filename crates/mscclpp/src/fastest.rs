@@ -12,13 +12,13 @@ use mscclpp_gpu::{
 
 use crate::{Communicator, Result};
 
-/// Round trips that a place is measured by, of each kernel.
+/// The round trips by which a place is measured, with each kernel.
 const ROUNDS: i32 = 400;
 /// The two pairs of signal and wait. A place that is fast for one may be slow for the other.
 const KERNELS: [&str; 2] = ["signal_ping_pong", "relaxed_ping_pong"];
-/// Places at most: their kernels are submitted at once, and a launch blocks when the driver's queue is full.
+/// The most places of a call: their kernels are submitted at once, and a launch blocks when the driver's queue is full.
 const MOST_PLACES: usize = 64;
-/// For all places together, and for the peer to come to it.
+/// The time for all places together, in which the peer also has to make its call.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// See [`Communicator::build_fastest_semaphore`].
@@ -39,24 +39,25 @@ pub(crate) fn build(
         let error = format!("{what}: rank {rank} cannot time signals to itself; call build_semaphore");
         return Err(CoreError::InvalidArgument(error).into());
     }
-    // Before the peer can get what it needs to start: a driver may wait with loading kernels for those that run.
+    // The kernels are loaded before the peer can get what it needs to start: a driver may not load kernels until those
+    // that run have ended.
     let trial = Trial::of(connection, places)?;
     let mut stubs =
         (0..places).map(|_| SemaphoreStub::in_new_page(connection)).collect::<Result<Vec<_>, _>>()?;
-    // Of two pages beside each other one is near and one is far. If all of the peer's near pages met far ones here, all
+    // Of two neighbouring pages one is near and one is far. If all of the peer's near pages met far pages here, all
     // places would be slow; so for half of them one side swaps neighbours.
     if rank > peer {
         stubs[places / 2..].chunks_exact_mut(2).for_each(|pair| pair.swap(0, 1));
     }
     let part = SemaphoreStub::serialize_all(&stubs)?;
-    // From here on both sides send and take two messages, whatever happens: the next call finds its own.
+    // From here on both sides send and receive exactly two messages, also after a failure: so the next call gets its own.
     let semaphores = comm.exchange(what, Some(&part), peer, tag, move |bytes| joined(&stubs, bytes))?.wait();
     let mine = semaphores.and_then(|semaphores| {
         let channels = semaphores.iter().map(BaseMemoryChannel::new).collect::<Result<Vec<_>, _>>()?;
         let times = trial.map_or(Ok(vec![0; places]), |trial| trial.nanoseconds(&channels, rank < peer))?;
         Ok((times, semaphores))
     });
-    // A failure is said by no figures at all.
+    // A side that failed sends no times at all.
     let figures = mine.iter().flat_map(|(times, _)| times);
     let bytes: Vec<u8> = figures.flat_map(|nanoseconds| nanoseconds.to_le_bytes()).collect();
     let theirs = comm.exchange(what, Some(&bytes), peer, tag, move |bytes| times(bytes, places));
@@ -66,13 +67,13 @@ pub(crate) fn build(
     Ok(semaphores[chosen].clone())
 }
 
-/// The place of the least sum of both sides' times; of several the first. The same on both sides.
+/// Returns the place with the least sum of both sides' times, or the first of several. Both sides compute the same.
 fn fastest(mine: &[u64], theirs: &[u64]) -> usize {
     let sum = |place: &usize| mine[*place].saturating_add(theirs[*place]);
     (0..mine.len()).min_by_key(sum).unwrap_or_default()
 }
 
-/// The semaphores of these stubs and those of the peer.
+/// Joins each stub with the peer's stub of the same place to a semaphore.
 fn joined(stubs: &[SemaphoreStub], bytes: &[u8]) -> mscclpp_core::Result<Vec<Semaphore>> {
     let theirs = SemaphoreStub::deserialize_all(bytes)?;
     if theirs.len() != stubs.len() {
@@ -82,7 +83,7 @@ fn joined(stubs: &[SemaphoreStub], bytes: &[u8]) -> mscclpp_core::Result<Vec<Sem
     stubs.iter().zip(&theirs).map(|(mine, theirs)| Semaphore::new(mine, theirs)).collect()
 }
 
-/// The peer's figures.
+/// Reads the peer's times of all places.
 fn times(bytes: &[u8], places: usize) -> mscclpp_core::Result<Vec<u64>> {
     let (times, rest) = bytes.as_chunks();
     if times.len() == places && rest.is_empty() {
@@ -92,18 +93,18 @@ fn times(bytes: &[u8], places: usize) -> mscclpp_core::Result<Vec<u64>> {
     Err(CoreError::InvalidArgument(problem.to_owned()))
 }
 
-/// What is needed to time signals between two GPUs.
+/// The kernels, stream and events that time signals between two GPUs.
 struct Trial {
     kernels: [Kernel; 2],
     stream: Stream,
     failed: DeviceBuffer,
-    /// When the rounds at each place began and ended.
+    /// The events at the begin and the end of the rounds at each place.
     clocks: Vec<[Event; 2]>,
 }
 
 impl Trial {
-    /// None between simulated devices, whose places are all alike, and within one device, on which two processes take
-    /// turns by milliseconds.
+    /// Returns nothing between simulated devices, whose places are all alike, and within one device, on which two
+    /// processes take turns by milliseconds.
     fn of(connection: &Connection, places: usize) -> Result<Option<Self>> {
         let Device { kind: DeviceType::Gpu, id: Some(id), .. } = connection.local_device() else {
             return Ok(None);
@@ -121,11 +122,11 @@ impl Trial {
         Ok(Self { kernels: [ordered?, relaxed?], stream: gpu.stream()?, failed: gpu.allocate(4)?, clocks })
     }
 
-    /// How long the rounds took at each place.
+    /// Returns how long the rounds took at each place.
     fn nanoseconds(self, channels: &[BaseMemoryChannel], first: bool) -> Result<Vec<u64>> {
         let played = self.play(channels, first).and_then(|()| self.stream.synchronize_timeout(LIMIT));
         if let Err(error) = played {
-            // What runs still waits for signals, and works on what is dropped here: it ends at an abort.
+            // The kernels that run still wait for signals, and use memory that is dropped here: the abort ends them.
             for channel in channels {
                 channel.semaphore().abort("its signals could not be timed");
             }
@@ -137,7 +138,8 @@ impl Trial {
         Ok(times.collect::<Result<_, GpuError>>()?)
     }
 
-    /// Submits the rounds at all places, twice. The first time does not count: in it the sides meet, and clocks rise.
+    /// Submits the rounds at all places twice. The first time does not count: in it the two sides meet, and the GPUs'
+    /// clock rates rise.
     fn play(&self, channels: &[BaseMemoryChannel], first: bool) -> Result<(), GpuError> {
         let places = || channels.iter().zip(&self.clocks);
         places().chain(places()).try_for_each(|(channel, [start, end])| {
@@ -148,8 +150,9 @@ impl Trial {
                 .with(self.failed.ptr());
             self.stream.record(start)?;
             for kernel in &self.kernels {
-                // SAFETY: these are the arguments of both kernels. The only caller keeps the channels and this until the
-                // stream is done; if it is not, aborts what its kernels wait on, so that they end, and waits again.
+                // SAFETY: these are the arguments of both kernels. The only caller keeps the channels and `self` until
+                // the stream is done. If the stream does not end in time, the caller aborts the semaphores that its
+                // kernels wait on, so that they end, and waits again.
                 #[allow(unsafe_code, reason = "kernels are launched by an unsafe call")]
                 unsafe {
                     kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args)?;

@@ -5,9 +5,9 @@ use mscclpp_core::{
 
 use crate::{Communicator, Result};
 
-/// Makes an object over a connection in one call, semaphore included: a [`BaseMemoryChannel`], a
-/// [`DeviceToDeviceSemaphore`], a [`HostToDeviceSemaphore`], a [`HostToHostSemaphore`], or the [`Semaphore`] itself. For a
-/// [`MemoryChannel`] see [`MemoryChannelExt`], for a [`PortChannel`](crate::PortChannel)
+/// Makes an object over a connection in one call, together with its semaphore: a [`BaseMemoryChannel`], a
+/// [`DeviceToDeviceSemaphore`], a [`HostToDeviceSemaphore`], a [`HostToHostSemaphore`], or the [`Semaphore`] itself. For
+/// a [`MemoryChannel`] see [`MemoryChannelExt`], for a [`PortChannel`](crate::PortChannel)
 /// [`ProxyServiceExt`](crate::ProxyServiceExt).
 ///
 /// ```
@@ -23,8 +23,8 @@ pub trait FromConnection: Sized {
     /// Builds a semaphore over `connection` together with the rank at its other end, and makes the object of it. `comm` is the
     /// communicator that made the connection; the semaphore is exchanged with the same peer and tag.
     ///
-    /// The rank at the other end must make a call of its own, for this or a different kind of object. Calls match in their
-    /// order, as those of [`Communicator::build_semaphore`] do, which this calls.
+    /// The rank at the other end must make a call of its own, for this or a different kind of object. Calls match in
+    /// their order, as those of [`Communicator::build_semaphore`] do.
     ///
     /// Blocks as [`Pending::wait`](crate::Pending::wait) does: until that rank has made its call, without a limit of its own,
     /// or until a rank is lost, leaves, or aborts the job. So with several peers, all ranks make these calls in one order,
@@ -37,14 +37,14 @@ pub trait FromConnection: Sized {
     fn from_connection(comm: &Communicator, connection: &Connection) -> Result<Self>;
 }
 
-/// Makes a [`MemoryChannel`] over a connection in one call, semaphore included.
+/// Makes a [`MemoryChannel`] over a connection in one call, together with its semaphore.
 pub trait MemoryChannelExt: Sized {
-    /// As [`FromConnection::from_connection`], between the memories of [`MemoryChannel::new`]: `dst` is the peer's, `src` and
-    /// `packet_buffer` are of this side.
+    /// Makes a channel as [`FromConnection::from_connection`] does, between the memories of [`MemoryChannel::new`]: `dst`
+    /// is the peer's, `src` and `packet_buffer` are of this side.
     ///
     /// # Errors
-    /// As there, and those of [`MemoryChannel::new`]. The latter come after the exchange with the peer, so the peer's call may
-    /// have worked.
+    /// The errors of [`FromConnection::from_connection`] and of [`MemoryChannel::new`]. The latter come after the
+    /// exchange with the peer, so the peer's call may have worked.
     fn from_connection(
         comm: &Communicator,
         connection: &Connection,

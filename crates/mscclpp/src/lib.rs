@@ -1,8 +1,8 @@
 //! GPU communication from inside kernels: processes find each other, connect their devices, and the devices' kernels
 //! signal each other and move data without the host.
 //!
-//! This crate re-exports what the crates below it make. It adds the [`Communicator`], which exchanges what has to be
-//! exchanged between ranks, and one [`Error`] over all of them. The crates below can be used without it.
+//! This crate re-exports the crates below it. It adds the [`Communicator`], which makes the exchanges between ranks, and
+//! one [`Error`] over all layers. The crates below can be used without it.
 //!
 //! The names that most programs use are here and in the [`prelude`]. All others are in the module of their topic:
 //! [`mod@bootstrap`], [`memory`], [`channels`], [`proxy`], [`gpu`], [`provider`] and [`errors`].
@@ -139,7 +139,7 @@ pub use version::{Version, version};
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// And that of the package's own.
+/// The program in the package's README compiles.
 #[cfg(all(doctest, feature = "cuda-ipc"))]
 #[doc = include_str!("../README.md")]
 struct PackageReadme;
@@ -164,7 +164,7 @@ pub mod channels {
     pub use mscclpp_proxy::{BasePortChannel, BasePortChannelHandle, PortChannel, PortChannelHandle};
 }
 
-/// Memory that peers reach, and what it is made of.
+/// Memory that peers can reach, and the buffers that it is registered from.
 pub mod memory {
     pub use mscclpp_core::{MemoryRegion, RegisteredMemory, Route};
     pub use mscclpp_gpu::{
@@ -173,7 +173,7 @@ pub mod memory {
     };
 }
 
-/// Port channels, the service behind them, and the parts for services of your own.
+/// Port channels, the service behind them, and the types to build other services from.
 pub mod proxy {
     pub use mscclpp_proxy::{
         BasePortChannel, BasePortChannelHandle, BaseProxyService, ConnectionStats, Fifo, FifoHandle,
@@ -199,7 +199,7 @@ pub mod gpu {
     };
 }
 
-/// What tests of kernels ask simulated devices.
+/// The data races that simulated devices found in kernels, for tests.
 pub mod testing {
     pub use mscclpp_gpu::testing::{Race, RaceAccess, races};
 }
@@ -214,8 +214,8 @@ pub mod errors {
     pub use crate::{Error, ErrorKind, Report, Result};
 }
 
-/// What a transport of your own implements, and what it is given; see [`ContextBuilder::provider`]. The book's page "Writing
-/// a transport" (`docs/src/writing-a-transport.md`) has the whole contract.
+/// The traits that a transport of your own implements, and the types that they use; see [`ContextBuilder::provider`]. The
+/// book's page "Writing a transport" (`docs/src/writing-a-transport.md`) has the whole contract.
 pub mod provider {
     pub use mscclpp_core::provider::{
         Ends, Foreign, Link, LocalEndpoint, Memories, Operation, OwnTokens, Queue, Registration,

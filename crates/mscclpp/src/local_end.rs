@@ -3,9 +3,9 @@ use mscclpp_core::{Endpoint, EndpointConfig, Transport};
 /// This side of a connection to be made: an endpoint, or the configuration of a new one.
 #[derive(Debug, Clone)]
 pub enum LocalEnd {
-    /// One made before; it may serve several connections.
+    /// An endpoint that exists; it may serve several connections.
     Endpoint(Endpoint),
-    /// A new one.
+    /// The configuration with which each connection gets a new endpoint.
     Config(EndpointConfig),
 }
 
@@ -28,7 +28,7 @@ impl From<EndpointConfig> for LocalEnd {
 }
 
 impl From<Transport> for LocalEnd {
-    /// On the current GPU.
+    /// A new endpoint of `transport` on the current GPU.
     fn from(transport: Transport) -> Self {
         Self::Config(transport.into())
     }

@@ -1,11 +1,10 @@
 //! Log lines of this library, on standard error or in a file.
 //!
-//! The library logs through [`tracing`], so a program that has a subscriber of its own gets everything there. A program
-//! that has none calls [`init`], which reads the environment:
-//! `MSCCLPP_LOG_LEVEL` (the level), `MSCCLPP_LOG_SUBSYS` (which parts), `MSCCLPP_LOG_FILE` (a file instead of standard error),
-//! or under their older names `MSCCLPP_DEBUG`, `MSCCLPP_DEBUG_SUBSYS` and `MSCCLPP_DEBUG_FILE`, and
-//! `RUST_LOG` (a filter in the syntax of [`EnvFilter`], in place of level and parts). The book's page "Environment variables"
-//! (`docs/src/environment.md`) has their values and defaults.
+//! The library logs through [`tracing`], so a program with a subscriber of its own gets all lines there. A program
+//! without one calls [`init`], which reads the environment: `MSCCLPP_LOG_LEVEL` (the level), `MSCCLPP_LOG_SUBSYS` (the
+//! parts of the library), `MSCCLPP_LOG_FILE` (a file instead of standard error), or their older names `MSCCLPP_DEBUG`,
+//! `MSCCLPP_DEBUG_SUBSYS` and `MSCCLPP_DEBUG_FILE`, and `RUST_LOG` (a filter in the syntax of [`EnvFilter`], in place of
+//! level and parts). The book's page "Environment variables" (`docs/src/environment.md`) has their values and defaults.
 //!
 //! The subsystems are these targets, for use in `RUST_LOG`: `mscclpp::env`, `mscclpp::gpu`, `mscclpp::bootstrap` (`NET`),
 //! `mscclpp::conn`, `mscclpp::proxy` and `mscclpp::wait`. The last has a line for each call that has waited for ten seconds,
@@ -46,7 +45,7 @@ const SUBSYSTEMS: [(&str, &str); 6] = [
 /// The subsystem of waits that take long. Its warnings are shown unless a level was chosen.
 const WAIT: &str = "WAIT";
 
-/// Installs the process's log subscriber as the environment says. Called once, by programs and not by libraries.
+/// Installs the process's log subscriber as the environment says. Programs call it once; libraries do not call it.
 ///
 /// # Errors
 /// [`Error::Environment`] naming the variable that is malformed and what it may be; [`Error::System`] if the file
@@ -55,14 +54,14 @@ pub fn init() -> Result<()> {
     init_redirectable().map(drop)
 }
 
-/// As [`init`], for a program that may give lines elsewhere later on.
+/// Installs the log subscriber as [`init`] does, and returns a handle with which lines can later be given elsewhere.
 ///
 /// # Errors
-/// As [`init`].
+/// The same as [`init`].
 pub fn init_redirectable() -> Result<Redirect> {
     let Settings { filter, file } = Settings::from_lookup(std::env::var_os::<&'static str>)?;
     let shown = filter.clone();
-    // The text was checked; `EnvFilter` has no Clone.
+    // The filter was checked, and is parsed again because `EnvFilter` has no Clone.
     let (filter, filter_handle) = reload::Layer::new(parse("RUST_LOG", &filter)?);
     let output = tracing_subscriber::fmt::layer();
     let output: Output = match &file {
@@ -95,15 +94,15 @@ type Output = Box<dyn Layer<Filtered> + Send + Sync>;
 /// A line of the log.
 #[derive(Debug)]
 pub struct Line<'a> {
-    /// How important it is.
+    /// The level of the line.
     pub level: Level,
-    /// The part of the library that says it.
+    /// The part of the library that logged the line.
     pub target: &'a str,
-    /// What it says, with its values behind.
+    /// The message, followed by the other values of the event.
     pub text: &'a str,
 }
 
-/// Gives lines elsewhere than the environment says.
+/// Gives log lines to a function of the program instead of the place that the environment names.
 pub struct Redirect {
     filter: reload::Handle<EnvFilter, Registry>,
     output: reload::Handle<Output, Filtered>,
@@ -116,10 +115,10 @@ impl fmt::Debug for Redirect {
 }
 
 impl Redirect {
-    /// From now on `to` gets the lines of this library at `least` and above, or none without a level, and no other place
-    /// does. Called again, it takes the place of the one before.
+    /// Gives the lines of this library at level `least` and above (none without a level) to `to` from now on, and to no
+    /// other place. A later call replaces the function of an earlier one.
     ///
-    /// `to` runs where the line is logged, perhaps in the loop of a proxy: it must not wait, and not log.
+    /// `to` runs in the thread that logs, which may be the loop of a proxy: it must neither wait nor log.
     ///
     /// # Errors
     /// [`Error::System`] if an earlier `to` has panicked.
@@ -139,7 +138,8 @@ impl Redirect {
 }
 
 struct Elsewhere<F> {
-    /// The filter says it as well. But a line that another thread is writing may have passed the filter before this one.
+    /// The lowest level that is passed on. The filter has the same level, but a line that another thread is writing may
+    /// have passed the filter before it was changed.
     least: Option<Level>,
     to: F,
 }
@@ -158,7 +158,7 @@ impl<S: Subscriber, F: Fn(&Line<'_>) + Send + Sync + 'static> Layer<S> for Elsew
     }
 }
 
-/// The values of an event: its message, and the others as ` name=value`.
+/// The values of an event: its message, and the others in the form ` name=value`.
 #[derive(Default)]
 struct Text {
     message: String,
@@ -177,13 +177,13 @@ impl Visit for Text {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Settings {
-    /// In the syntax of [`EnvFilter`], and valid.
+    /// A valid filter in the syntax of [`EnvFilter`].
     filter: String,
-    /// With the variable that names it.
+    /// The file, and the name of the variable that names it.
     file: Option<(&'static str, PathBuf)>,
 }
 
-/// The name of a variable, and the one that it had before: that counts where the first is not set.
+/// The name of a variable, and its older name, which counts where the first is not set.
 type Names = [&'static str; 2];
 const LEVEL: Names = ["MSCCLPP_LOG_LEVEL", "MSCCLPP_DEBUG"];
 const SUBSYS: Names = ["MSCCLPP_LOG_SUBSYS", "MSCCLPP_DEBUG_SUBSYS"];
@@ -240,7 +240,7 @@ fn level(set: Option<Set<String>>) -> Result<Option<&'static str>> {
     level.map(Some)
 }
 
-/// The filter that lets the named subsystems through from `level` on.
+/// Returns the filter that shows the named subsystems from `level` on.
 fn subsystems(level: Option<&str>, set: Option<Set<String>>) -> Result<String> {
     let (variable, value) = set.unwrap_or_else(|| (SUBSYS[0], "ALL".to_owned()));
     let (inverted, names) = match value.strip_prefix('^') {

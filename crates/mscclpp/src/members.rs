@@ -1,4 +1,4 @@
-//! What a communicator shares with its pendings: the job, and which connections fall with it.
+//! The state that a communicator shares with its pendings: the job, and the connections that fail with it.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result, receive_queue::ReceiveQueue};
 
-/// How long an error about one rank waits for the news that another one's death is behind it.
+/// The longest time that an error about one rank waits for the news that another rank has died.
 const NEWS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Members {
@@ -24,11 +24,11 @@ pub(crate) struct Members {
     log_waits_after: Duration,
     queues: Mutex<Queues>,
     known: Mutex<Known>,
-    /// For each peer, how often this rank has settled with it, and the last number that came from there.
+    /// The number of times that this rank has settled with each peer, and the last number that came from the peer.
     settled: Mutex<HashMap<usize, (u64, u64)>>,
 }
 
-/// By peer and tag.
+/// The queues of received messages, by peer and tag.
 #[derive(Default)]
 struct Queues {
     all: HashMap<(usize, u32), Arc<ReceiveQueue>>,
@@ -42,18 +42,18 @@ struct Queues {
 struct Known {
     failure: Option<CoreError>,
     connections: Vec<Entry>,
-    /// Closed connections are forgotten when there are as many entries.
+    /// The number of entries at which closed connections are removed.
     sweep_at: usize,
 }
 
 struct Entry {
     connection: WeakConnection,
-    /// Peer and tag, of those that this communicator connected.
+    /// The peer and the tag of the connection, if this communicator made it.
     made_for: Option<(usize, u32)>,
 }
 
 impl Members {
-    /// Watches the job: when it fails, so do the connections.
+    /// Watches the job: when it fails, the connections fail with it.
     pub(crate) fn new(bootstrap: Arc<dyn Bootstrap>, log_waits_after: Duration) -> Arc<Self> {
         let (queues, known, settled) = (Mutex::default(), Mutex::default(), Mutex::default());
         let origin = Origin::here();
@@ -67,7 +67,8 @@ impl Members {
         members
     }
 
-    /// That the calling process made it, and is no fork of the one that did: there, waits of other threads would go on for ever.
+    /// Checks that the calling process made this, and is no fork of it: in a fork, waits of other threads would go on for
+    /// ever.
     pub(crate) fn check_process(&self) -> Result<()> {
         Ok(self.origin.check()?)
     }
@@ -76,7 +77,7 @@ impl Members {
         &self.bootstrap
     }
 
-    /// After which time a wait for a peer is first logged.
+    /// The time after which a wait for a peer is first logged.
     pub(crate) fn log_waits_after(&self) -> Duration {
         self.log_waits_after
     }
@@ -92,7 +93,7 @@ impl Members {
         Arc::clone(queues.all.entry((peer, tag)).or_insert_with(new))
     }
 
-    /// The number of this rank's next [`Communicator::settle`](crate::Communicator::settle) with `peer`.
+    /// Counts this rank's next [`Communicator::settle`](crate::Communicator::settle) with `peer`, and returns its number.
     pub(crate) fn settles(&self, peer: usize) -> u64 {
         let mut settled = self.settled.lock();
         let (own, _) = settled.entry(peer).or_default();
@@ -100,7 +101,8 @@ impl Members {
         *own
     }
 
-    /// Whether `peer` has settled `number` times, as far as is known, or with what has come: `theirs`.
+    /// Whether `peer` has settled at least `number` times, by the numbers that it sent before and by `theirs`, if one has
+    /// come now.
     pub(crate) fn has_settled(&self, peer: usize, number: u64, theirs: Option<u64>) -> bool {
         let mut settled = self.settled.lock();
         let (_, last) = settled.entry(peer).or_default();
@@ -108,7 +110,7 @@ impl Members {
         *last >= number
     }
 
-    /// From now on the connection fails with the job.
+    /// Makes the connection fail with the job from now on.
     pub(crate) fn adopt(&self, connection: &Connection, made_for: Option<(usize, u32)>) {
         let failure = {
             let mut known = self.known.lock();
@@ -131,15 +133,16 @@ impl Members {
         self.known.lock().connections.iter().find(|entry| entry.connection.is(connection))?.made_for
     }
 
-    /// Those of the job that are open. Dropped without the lock, as below.
+    /// Returns the open connections of the job. The caller drops them without the lock, for the reason given in
+    /// `device_towards`.
     pub(crate) fn connections(&self) -> Vec<Connection> {
         self.known.lock().connections.iter().filter_map(|entry| entry.connection.upgrade()).collect()
     }
 
-    /// The device of this rank that looks at memory of `peer`: that of a connection to it, or of another connection.
+    /// Returns the device of this rank that maps memory of `peer`: that of a connection to it, or of another connection.
     fn device_towards(&self, peer: usize) -> Option<usize> {
         let open = |entry: &Entry| Some((entry.connection.upgrade()?, entry.made_for));
-        // Dropped without the lock: this may become the last owner of one, and closing waits for copies.
+        // They are dropped without the lock: this may become the last owner of one, and closing waits for copies.
         let connections: Vec<_> = self.known.lock().connections.iter().filter_map(open).collect();
         let device = |(connection, _): &(Connection, Option<(usize, u32)>)| {
             let device = connection.local_device();
@@ -150,7 +153,8 @@ impl Members {
         to_peer.find_map(device).or_else(|| connections.iter().find_map(device))
     }
 
-    /// Maps memory of `peer` where that can be, so that it has an address. Where it cannot be, using it will tell.
+    /// Maps memory of `peer`, so that it has an address, if a transport can. A failure is only logged: a later use of the
+    /// memory reports it.
     pub(crate) fn map(&self, context: &Context, memory: &RegisteredMemory, peer: usize) {
         if !context.may_map(memory) {
             return;
@@ -184,15 +188,16 @@ impl Members {
             target: "mscclpp::conn", rank = self.bootstrap.rank(), connections = connections.len(), error = %Report(error),
             "the job failed, and its connections with it"
         );
-        // All of them before any is dropped: this may have become the last owner of one, and closing waits for copies.
+        // All connections fail before any is dropped: this may have become the last owner of one, and closing waits for
+        // copies.
         for connection in &connections {
             connection.fail(error.clone());
         }
     }
 
-    /// The failure of the job if that may be what is behind `error`, else `error`.
+    /// Returns the failure of the job if it may be the cause of `error`, else `error`.
     ///
-    /// A rank that dies takes others with it, and their going may be seen first.
+    /// When a rank dies, others give up because of it, and this rank may notice their end first.
     pub(crate) fn explain(&self, error: Error) -> Error {
         if !error.may_follow_a_loss() {
             return error;

@@ -3,8 +3,8 @@ use mscclpp_proxy::{PortChannel, ProxyService};
 
 use crate::{Communicator, LocalEnd, Pending, PendingMesh, Result};
 
-/// Makes what a rank needs together with each of several others, in one go: a connection, semaphores over it, and the
-/// memories that both give each other. Begun by [`Communicator::mesh`].
+/// Makes the objects that a rank shares with each of several others, in one call: a connection, semaphores over it, and
+/// the memories that both give each other. [`Communicator::mesh`] begins it.
 ///
 /// Each of the named ranks makes the same call: with this rank among its peers, the same tag, as many memories and as many
 /// semaphores. [`MeshBuilder::connect`] waits; ranks may come to it at different times, and name their peers in any order.
@@ -24,46 +24,47 @@ impl<'a> MeshBuilder<'a> {
         Self { comm, local, peers: None, tag: 0, memories: Vec::new(), semaphores: 1 }
     }
 
-    /// The ranks to connect with, each named once; this one may be among them. All others, if not given.
+    /// Sets the ranks to connect with, each named once; this rank may be among them. The default is all other ranks.
     pub fn peers(mut self, peers: impl IntoIterator<Item = usize>) -> Self {
         self.peers = Some(peers.into_iter().collect());
         self
     }
 
-    /// The tag of all its exchanges: 0, if not given.
+    /// Sets the tag of all exchanges. The default is 0.
     pub fn tag(mut self, tag: u32) -> Self {
         self.tag = tag;
         self
     }
 
-    /// Gives every peer `memory`, and takes one of every peer. Several calls are several memories, in this order on both
-    /// sides. Each must be kept as long as a peer uses it.
+    /// Gives every peer `memory`, and takes one memory of every peer. Several calls exchange several memories, in the
+    /// same order on both sides. Each must be kept as long as a peer uses it.
     pub fn memory(mut self, memory: &RegisteredMemory) -> Self {
         self.memories.push(memory.clone());
         self
     }
 
-    /// How many semaphores it makes for each peer: 1, if not given. Channels that are used by different blocks of a kernel
-    /// need one each.
+    /// Sets how many semaphores are made for each peer. The default is 1. Channels that are used by different blocks of a
+    /// kernel need one each.
     pub fn semaphores(mut self, per_peer: usize) -> Self {
         self.semaphores = per_peer;
         self
     }
 
-    /// Sends this rank's parts to all peers, and then waits for theirs. So ranks never wait for each other in a circle.
+    /// Sends this rank's parts to all peers, and then waits for theirs, so that ranks never wait for each other in a
+    /// circle.
     ///
-    /// It returns when this rank has all that it needs; a peer may still be about to open what this rank sent, and fails if
+    /// It returns when this rank has all its objects. A peer may still be about to open what this rank sent, and fails if
     /// that is gone. So a rank that may end, or drop the mesh, before its peers have used theirs calls
     /// [`Bootstrap::barrier`](crate::Bootstrap::barrier) first.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start), and then of [`PendingMesh::wait`].
+    /// The errors of [`start`](Self::start) and of [`PendingMesh::wait`].
     pub fn connect(self) -> Result<Mesh> {
         self.start()?.wait()
     }
 
-    /// Sends this rank's endpoints and memories to all peers, and waits for nothing: so one thread can bring up several ranks. See
-    /// [`PendingMesh`].
+    /// Sends this rank's endpoints and memories to all peers, and waits for nothing: so one thread can bring up several
+    /// ranks. See [`PendingMesh`].
     ///
     /// # Errors
     /// [`Error::Bootstrap`](crate::Error::Bootstrap) for a peer that does not exist or is named twice, and
@@ -80,7 +81,7 @@ impl<'a> MeshBuilder<'a> {
     }
 }
 
-/// Connections with several ranks at once. See [`Communicator::connect_all`].
+/// Connects with several ranks at once, for [`Communicator::connect_all`].
 pub(crate) fn connect_all(
     comm: &Communicator,
     local: &LocalEnd,
@@ -91,8 +92,8 @@ pub(crate) fn connect_all(
     started.into_iter().map(|(_, connection, ())| connection.wait()).collect()
 }
 
-/// Sends every peer this side's endpoint, and `also` what comes with it. What can be wrong here is found before anything is
-/// sent: a rank that gave up halfway would leave its peers waiting.
+/// Sends every peer this side's endpoint, and then what `also` sends. All arguments are checked before anything is sent:
+/// a rank that gave up halfway would leave its peers waiting.
 fn start<T>(
     comm: &Communicator,
     local: &LocalEnd,
@@ -115,15 +116,15 @@ fn start<T>(
     sent.collect()
 }
 
-/// What a rank has together with several others.
+/// The connections, memories and semaphores that a rank shares with several others.
 ///
-/// Channels made of it are in the order of its links, which is that in which the peers were named.
+/// Channels made of a mesh are in the order of its links.
 #[derive(Debug, Clone)]
 pub struct Mesh {
     links: Vec<MeshLink>,
 }
 
-/// What a rank has together with one other.
+/// The connection, memories and semaphores that a rank shares with one other.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct MeshLink {
@@ -131,9 +132,9 @@ pub struct MeshLink {
     pub peer: usize,
     /// The connection with it.
     pub connection: Connection,
-    /// What it gave with [`MeshBuilder::memory`], in its order.
+    /// The memories that the peer gave with [`MeshBuilder::memory`], in its order.
     pub memories: Vec<RegisteredMemory>,
-    /// As many as [`MeshBuilder::semaphores`] asked for.
+    /// The semaphores over the connection, as many as [`MeshBuilder::semaphores`] says.
     pub semaphores: Vec<Semaphore>,
 }
 
@@ -142,19 +143,19 @@ impl Mesh {
         Self { links }
     }
 
-    /// One for each peer, in the order in which they were named; ascending, if they were not.
+    /// Returns one link for each peer, in the order in which the peers were named, or ascending if they were not.
     #[must_use]
     pub fn links(&self) -> &[MeshLink] {
         &self.links
     }
 
-    /// The link with `peer`, if it was named.
+    /// Returns the link with `peer`, if it was named.
     #[must_use]
     pub fn link(&self, peer: usize) -> Option<&MeshLink> {
         self.links.iter().find(|link| link.peer == peer)
     }
 
-    /// A channel without memories to each peer, over the first semaphore of each link.
+    /// Makes a channel without memories to each peer, over the first semaphore of each link.
     ///
     /// # Errors
     /// [`Error::Core`](crate::Error::Core): those of [`BaseMemoryChannel::new`], and for a mesh without semaphores.
@@ -162,8 +163,8 @@ impl Mesh {
         self.links.iter().map(|link| Ok(BaseMemoryChannel::new(link.semaphore()?)?)).collect()
     }
 
-    /// A memory channel to each peer, over the first semaphore of each link: from `src` to the first memory that the peer
-    /// gave, and with `packet_buffer` for packets that come from it.
+    /// Makes a memory channel to each peer, over the first semaphore of each link: from `src` to the first memory that
+    /// the peer gave, and with `packet_buffer` for packets that come from it.
     ///
     /// # Errors
     /// [`Error::Core`](crate::Error::Core): those of [`MemoryChannel::new`], and for a mesh without memories or semaphores.
@@ -177,8 +178,8 @@ impl Mesh {
         self.links.iter().map(channel).collect()
     }
 
-    /// A port channel of `service` to each peer, over the first semaphore of each link: from `src` to the first memory
-    /// that the peer gave. Adds the memories and semaphores to `service`, `src` once.
+    /// Makes a port channel of `service` to each peer, over the first semaphore of each link: from `src` to the first
+    /// memory that the peer gave. Adds the peers' memories and semaphores to `service`, and `src` once.
     ///
     /// # Errors
     /// [`Error::Proxy`](crate::Error::Proxy): those of [`ProxyService::add_semaphore`], [`ProxyService::add_memory`] and

@@ -16,10 +16,10 @@ use crate::{
 
 /// A connection, a memory or a semaphore for which the other rank's part has still to come.
 ///
-/// Nothing happens in the background: [`Pending::wait`] or [`Pending::poll`] receives the part and does the work. Clones are the same thing;
-/// any number of threads may wait for it at once. It keeps its result, and the bootstrap, until the last clone is
-/// dropped. One that is dropped without a wait keeps its place: what the peer sent for it is thrown away in its turn, so
-/// the order of later calls does not change.
+/// No thread works in the background: [`Pending::wait`] or [`Pending::poll`] receives the part and makes the object.
+/// Clones are the same pending object, and any number of threads may wait for it at once. It keeps its result, and the
+/// bootstrap, until the last clone is dropped. A pending object that is dropped without a wait keeps its place: the part
+/// that the peer sent for it is thrown away in its turn, so the order of later calls does not change.
 #[must_use = "what the peer sent is only received by wait() or poll()"]
 pub struct Pending<T> {
     item: Arc<Item<T>>,
@@ -37,7 +37,7 @@ struct Item<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Pending<T> {
-    /// Takes the next place on `queue`; to be called in the caller's turn there.
+    /// Takes the next place on `queue`. The caller must have its turn on the queue.
     pub(crate) fn enqueue(
         what: &'static str,
         queue: &Arc<ReceiveQueue>,
@@ -57,10 +57,10 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
         Self { item }
     }
 
-    /// Receives what the peer sent, and makes the object. Before that it completes earlier calls for the same peer and tag, in
-    /// their order. Blocks until the peer has made the matching call. Ends with an error when a rank is lost, when any rank
-    /// aborts, and when the peer leaves ([`Communicator::explain`](crate::Communicator::explain) says which of these is
-    /// reported). The result is kept, for every clone.
+    /// Receives the part that the peer sent, and makes the object. Before that it completes earlier calls for the same
+    /// peer and tag, in their order. Blocks until the peer has made the matching call. Ends with an error when a rank is
+    /// lost, when any rank aborts, and when the peer leaves ([`Communicator::explain`](crate::Communicator::explain) says
+    /// which of these is reported). The result is kept for all clones.
     ///
     /// # Ranks that wait for each other
     /// The peer's part is sent when the peer makes its call, and not when it waits. So a rank makes all its calls before
@@ -69,38 +69,39 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
     /// waits for rank 2, and so on to the last, which waits for rank 0. [`Communicator::connect_all`] and
     /// [`Communicator::mesh`] make the calls in an order in which that cannot happen.
     ///
-    /// A wait of more than ten seconds is logged, and then again ever more seldom: `waiting for rank 2: connect, tag 0,
-    /// call 1`, with calls counted from 0 for each peer and tag. That is a warning of target `mscclpp::wait`, on standard
-    /// error in a process without a log subscriber. [`ContextBuilder::log_waits_after`] sets another time.
+    /// A wait of more than ten seconds is logged, and then again at growing intervals: `waiting for rank 2: connect, tag
+    /// 0, call 1`, with calls counted from 0 for each peer and tag. The line is a warning of target `mscclpp::wait`, on
+    /// standard error in a process without a log subscriber. [`ContextBuilder::log_waits_after`] sets another time.
     ///
     /// [`Communicator::connect_all`]: crate::Communicator::connect_all
     /// [`Communicator::mesh`]: crate::Communicator::mesh
     /// [`ContextBuilder::log_waits_after`]: crate::ContextBuilder::log_waits_after
     ///
     /// # Errors
-    /// [`Error::Bootstrap`] as above; [`Error::Exchange`] with the peer, the tag and the position if what came is not
-    /// what was due, or could not be made to work.
+    /// [`Error::Bootstrap`] if a rank is lost or leaves or the job is aborted; [`Error::Exchange`] with the peer, the tag
+    /// and the position if the peer sent something else than this call needs, or if the object could not be made of it.
     pub fn wait(&self) -> Result<T> {
         self.wait_until(None)
     }
 
-    /// As [`Pending::wait`], but waits no longer than `timeout` for the peer's part. The work that follows (connecting, mapping)
-    /// has limits of its own, of some seconds.
+    /// Waits as [`Pending::wait`] does, but no longer than `timeout` for the peer's part. The work that follows
+    /// (connecting, mapping) has limits of its own, of some seconds.
     ///
     /// # Errors
-    /// [`Error::PeerNotReady`]: nothing was consumed, and the call can be repeated. As [`Pending::wait`].
+    /// [`Error::PeerNotReady`] if the time is up: nothing was consumed, and the call can be repeated. Also the errors of
+    /// [`Pending::wait`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<T> {
         self.wait_until(Some(timeout))
     }
 
-    /// The result, if the peer's part has come; nothing if it has not. Does not wait for the peer. The work that follows when it has come
-    /// (connecting, mapping) can take some seconds.
+    /// Returns the result if the peer's part has come, and nothing if it has not. Does not wait for the peer. The work
+    /// that follows when it has come (connecting, mapping) can take some seconds.
     ///
-    /// One thread can so bring up several ranks, which need each other's parts. The part of this rank was sent by the call that
-    /// made this, so it may also wait for each in turn.
+    /// With it one thread can bring up several ranks, which need each other's parts. Since this rank's part was sent by
+    /// the call that made this object, the thread may also wait for each rank in turn.
     ///
     /// # Errors
-    /// As [`Pending::wait`].
+    /// The same as [`Pending::wait`].
     pub fn poll(&self) -> Result<Option<T>> {
         match self.wait_timeout(Duration::ZERO) {
             Ok(value) => Ok(Some(value)),
@@ -109,7 +110,7 @@ impl<T: Clone + Send + Sync + 'static> Pending<T> {
         }
     }
 
-    /// Whether there is a result, or an error, that [`wait`](Self::wait) returns at once.
+    /// Whether [`wait`](Self::wait) has a result or an error to return at once.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.item.outcome.get().is_some()
@@ -141,7 +142,7 @@ impl<T: Send + Sync> PendingReceive for Item<T> {
         let make = self.make.lock().take();
         if let Some(make) = make {
             let made = make(bytes).map_err(|source| self.error(self.with_hint(source, bytes)));
-            // The first time: the queue completes each call once.
+            // It is not set before: the queue completes each call once.
             let _ = self.outcome.set(made);
         }
         drop(panicked);
@@ -156,7 +157,7 @@ impl<T: Send + Sync> PendingReceive for Item<T> {
     }
 }
 
-/// Sees to it that a call is complete though its completion panicked, so that other waiters do not look for its bytes.
+/// Completes a call whose completion panicked, so that other waiters do not look for its bytes.
 struct OnPanic<'a, T>(&'a Item<T>);
 
 impl<T> Drop for OnPanic<'_, T> {
@@ -168,7 +169,7 @@ impl<T> Drop for OnPanic<'_, T> {
 }
 
 impl<T> Item<T> {
-    /// Bytes that no communicator sent are most often a message of the program's own.
+    /// Adds a hint to an error about bytes that no communicator sent: most often they are a message of the program's own.
     fn with_hint(&self, source: mscclpp_core::Error, bytes: &[u8]) -> mscclpp_core::Error {
         match source {
             mscclpp_core::Error::Malformed { what, problem } if !is_an_envelope(bytes) => {

@@ -1,4 +1,4 @@
-//! A mesh that is being made: what one thread needs that brings up several ranks.
+//! A mesh that is being made, so that one thread can bring up several ranks.
 
 use std::{fmt, time::Instant};
 
@@ -9,9 +9,9 @@ use crate::{Communicator, Mesh, MeshLink, Pending, Result};
 
 /// A [`Mesh`] for which parts of other ranks have still to come. [`MeshBuilder::start`](crate::MeshBuilder::start) makes it.
 ///
-/// Nothing happens in the background: a rank's semaphores are sent when its connection stands, by [`poll`](Self::poll) or
-/// [`wait`](Self::wait). So a thread that brings up several ranks must not wait for one of them alone: [`join`](Self::join) goes on
-/// with each in turn.
+/// No thread works in the background: a rank's semaphores are sent when its connection is made, by [`poll`](Self::poll)
+/// or [`wait`](Self::wait). So a thread that brings up several ranks must not wait for one of them alone:
+/// [`join`](Self::join) goes on with each in turn.
 ///
 /// ```
 /// # #[cfg(feature = "cuda-ipc")]
@@ -47,12 +47,12 @@ struct Link {
     peer: usize,
     connection: Pending<Connection>,
     memories: Vec<Pending<RegisteredMemory>>,
-    /// Sent when the connection stands.
+    /// The semaphores, whose halves are sent when the connection is made.
     semaphores: Option<Vec<Pending<Semaphore>>>,
 }
 
 impl PendingMesh {
-    /// `links` has what was sent to each peer.
+    /// Makes a pending mesh of `links`, which hold what was sent to each peer.
     pub(crate) fn new(
         comm: &Communicator,
         tag: u32,
@@ -68,13 +68,13 @@ impl PendingMesh {
         Self { comm: comm.clone(), tag, semaphores, links: links.collect() }
     }
 
-    /// Goes on as far as it can, and says whether everything is there. Waits for no other rank; to connect, and to map what came, can
-    /// take some seconds.
+    /// Does all steps that are possible now, and returns whether everything is there. Waits for no other rank. To
+    /// connect, and to map memory that came, can take some seconds.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait).
+    /// The same as [`wait`](Self::wait).
     pub fn poll(&mut self) -> Result<bool> {
-        // All of them, also when one is not there: what others wait for is to be sent.
+        // All links advance, also when one is incomplete: other ranks wait for what is sent here.
         let mut complete = true;
         for link in &mut self.links {
             complete &= link.advance(&self.comm, self.semaphores)?;
@@ -82,26 +82,26 @@ impl PendingMesh {
         Ok(complete)
     }
 
-    /// Waits for the parts of all peers, and gives the mesh.
+    /// Waits for the parts of all peers, and returns the mesh.
     ///
     /// # Errors
-    /// Those of [`Communicator::build_semaphore`] and [`Pending::wait`]. The other ranks then wait for this one until it leaves or
-    /// aborts.
+    /// The errors of [`Communicator::build_semaphore`] and [`Pending::wait`]. The other ranks then wait for this one
+    /// until it leaves or aborts.
     pub fn wait(mut self) -> Result<Mesh> {
         for link in &mut self.links {
             link.connection.wait()?;
-            // No semaphore of a peer is waited for before the halves of all are sent.
+            // The halves of all semaphores are sent before a semaphore of a peer is waited for.
             link.advance(&self.comm, self.semaphores)?;
         }
         self.finish()
     }
 
-    /// Waits for several ranks of this process at once, in one thread, and gives their meshes in the same order.
+    /// Waits for several ranks of this process at once, in one thread, and returns their meshes in the same order.
     ///
     /// A wait of more than ten seconds is logged, as that of [`Pending::wait`] is.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait), for the first rank that has one.
+    /// The errors of [`wait`](Self::wait), for the first rank that has one.
     pub fn join(meshes: impl IntoIterator<Item = Self>) -> Result<Vec<Mesh>> {
         let mut meshes: Vec<Self> = meshes.into_iter().collect();
         let Some(first) = meshes.first() else { return Ok(Vec::new()) };
@@ -122,14 +122,14 @@ impl PendingMesh {
         meshes.into_iter().map(Self::finish).collect()
     }
 
-    /// Whom it waits for, for the log.
+    /// Returns the ranks that are waited for, as text for the log.
     fn awaited(&self) -> String {
         let missing: Vec<String> =
             self.links.iter().filter(|link| !link.is_complete()).map(|link| link.peer.to_string()).collect();
         format!("rank {}: mesh, tag {}", missing.join(", "), self.tag)
     }
 
-    /// All is sent. Waits for what has not come.
+    /// Waits for what has not come yet, and makes the mesh. All parts of this rank must have been sent.
     fn finish(self) -> Result<Mesh> {
         let links = self.links.into_iter().map(|link| {
             Ok(MeshLink {
@@ -144,7 +144,7 @@ impl PendingMesh {
 }
 
 impl Link {
-    /// Sends the semaphores once the connection stands. Whether everything is there.
+    /// Sends the semaphores once the connection is made. Returns whether everything is there.
     fn advance(&mut self, comm: &Communicator, semaphores: usize) -> Result<bool> {
         let Some(connection) = self.connection.poll()? else { return Ok(false) };
         if self.semaphores.is_none() {

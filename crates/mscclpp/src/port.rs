@@ -3,7 +3,7 @@ use mscclpp_proxy::{PortChannel, ProxyService, SemaphoreId};
 
 use crate::{Communicator, FromConnection, Result};
 
-/// Calls of a proxy service that need a communicator.
+/// The calls of a proxy service that need a communicator.
 ///
 /// ```
 /// use mscclpp::prelude::*;
@@ -24,8 +24,8 @@ use crate::{Communicator, FromConnection, Result};
 /// }
 /// ```
 pub trait ProxyServiceExt {
-    /// Builds a semaphore over `connection`, which `comm` made, and adds it to the service. The rank at the other end makes a
-    /// call that builds a semaphore, too. Blocks as [`FromConnection::from_connection`] does.
+    /// Builds a semaphore over `connection`, which `comm` made, and adds it to the service. The rank at the other end
+    /// makes a call that builds a semaphore, too. Blocks as [`FromConnection::from_connection`] does.
     ///
     /// # Errors
     /// [`Error::ForeignConnection`](crate::Error::ForeignConnection) for a connection of another communicator; errors of
@@ -40,8 +40,9 @@ pub trait ProxyServiceExt {
     /// [`ProxyService::port_channel`], or [`Mesh::port_channels`](crate::Mesh::port_channels).
     ///
     /// # Errors
-    /// Those of [`ProxyService::add_memory`], before anything is sent; of [`Self::build_and_add_semaphore`]; and of
-    /// [`ProxyService::port_channel`]. The last come after the exchange with the peer, so the peer's call may have worked.
+    /// The errors of [`ProxyService::add_memory`], before anything is sent; of [`Self::build_and_add_semaphore`]; and of
+    /// [`ProxyService::port_channel`]. The last come after the exchange with the peer, so the peer's call may have
+    /// worked.
     fn build_port_channel(
         &self,
         comm: &Communicator,

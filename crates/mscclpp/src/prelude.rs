@@ -1,4 +1,4 @@
-//! What most programs use: `use mscclpp::prelude::*;`.
+//! The names that most programs use: `use mscclpp::prelude::*;`.
 
 #[doc(no_inline)]
 pub use crate::gpu::{Abort, KernelParam};

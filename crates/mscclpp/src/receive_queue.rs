@@ -5,8 +5,8 @@
 //!    the first of them. Bytes are only taken for the first, by the one thread that has set `busy`.
 //! 2. A call whose [`Pending`](crate::Pending) is gone keeps its place: its bytes are taken and thrown away.
 //! 3. A failure to receive completes no call: it takes no bytes, and the bootstrap gives it to each waiter anew.
-//! 4. `busy` is reset, and everyone woken, after each step; whoever waits looks at its own outcome first. So nobody
-//!    waits for more than the calls up to its own, and waits for these even if no other thread does.
+//! 4. After each step `busy` is reset and all waiting threads are woken; each looks at its own outcome first. So no
+//!    thread waits for calls after its own, and a thread waits for its calls even if no other does.
 
 use std::{
     collections::VecDeque,
@@ -20,20 +20,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// A receiving call that waits for its bytes.
 pub(crate) trait PendingReceive: Send + Sync {
-    /// Makes of the bytes what was called for and keeps it, or keeps the error. Called once; complete also if it panics.
+    /// Makes the object of the bytes and keeps it, or keeps the error. Called once; the call is complete even if this
+    /// panics.
     fn complete(&self, bytes: &[u8]);
 
     /// Whether `complete` is done.
     fn is_complete(&self) -> bool;
 
-    /// What it makes, and its position in the queue.
+    /// Returns the name of the object's call, and its position in the queue.
     fn name(&self) -> (&'static str, u64);
 }
 
-/// How long a single wait for a message is.
+/// The longest single wait for a message.
 const PART: Duration = Duration::from_secs(5);
 
-/// The calls that receive from one peer with one tag. See the module.
+/// The calls that receive from one peer with one tag. The module's comment lists the invariants.
 pub(crate) struct ReceiveQueue {
     pub(crate) peer: usize,
     pub(crate) tag: u32,
@@ -51,7 +52,7 @@ struct State {
     busy: bool,
 }
 
-/// Why [`ReceiveQueue::complete_up_to`] did not get there. Nothing was taken.
+/// The reason why [`ReceiveQueue::complete_up_to`] stopped early. No bytes were taken by the step that stopped.
 pub(crate) enum Stopped {
     /// The time given to it ran out.
     TimedOut,
@@ -64,12 +65,12 @@ impl ReceiveQueue {
         Self { peer, tag, calling: Mutex::new(()), state: Mutex::default(), stepped: Condvar::new() }
     }
 
-    /// The turn of a call: others of this queue wait until the guard is gone.
+    /// Takes the turn of a call: other calls of this queue wait until the guard is dropped.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.calling.lock()
     }
 
-    /// The position that the next call gets. To be called in the caller's turn, as `enqueue`.
+    /// Returns the position that the next call gets. The caller must have its turn on the queue, as for `enqueue`.
     pub(crate) fn next_position(&self) -> u64 {
         let state = self.state.lock();
         state.position + state.queue.len() as u64
@@ -101,7 +102,7 @@ impl ReceiveQueue {
             let now = Instant::now();
             let first = state.position;
             if long.wake_at().is_some_and(|at| now >= at) {
-                // A subscriber may take its time, and others wait for the lock.
+                // The log subscriber may take its time while other threads wait for the lock, so the lock is released.
                 MutexGuard::unlocked(&mut state, || {
                     long.log(now, Some(bootstrap.rank()), || self.awaited(call, first));
                 });
@@ -120,7 +121,7 @@ impl ReceiveQueue {
             }
             state.busy = true;
             let step = Step { queue: self, taken: false };
-            // Also when time is up: what has arrived is taken.
+            // The step is made also when the time is up, so that bytes that have arrived are taken.
             let stepped = MutexGuard::unlocked(&mut state, || self.step(step, bootstrap, look_again));
             match stepped {
                 Err(Stopped::TimedOut) if deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
@@ -129,7 +130,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// What a call waits for, for the log. `first` is the position of the first call that has not had its bytes.
+    /// Describes for the log what a call waits for. `first` is the position of the first call whose bytes have not come.
     fn awaited(&self, call: &dyn PendingReceive, first: u64) -> String {
         let Self { peer, tag, .. } = self;
         let (what, position) = call.name();
@@ -140,19 +141,19 @@ impl ReceiveQueue {
         format!("rank {peer}: {what}, tag {tag}, call {position}{before}")
     }
 
-    /// Takes the bytes of the first call and completes it. `busy` is set and no lock held.
+    /// Takes the bytes of the first call and completes it. `busy` must be set, and the lock not held.
     fn step(
         &self,
         mut step: Step<'_>,
         bootstrap: &dyn Bootstrap,
         until: Option<Instant>,
     ) -> Result<(), Stopped> {
-        // In parts that are shorter than the time after which a bootstrap logs a wait of its own: what this wait is for is
-        // known better here.
+        // A wait is shorter than the time after which a bootstrap logs a wait of its own: the log lines of this wait are
+        // made here, where its purpose is known.
         let began = Instant::now();
         let left = until.map_or(PART, |until| until.saturating_duration_since(began).min(PART));
         let bytes = bootstrap.recv_timeout(self.peer, self.tag, left).map_err(|error| match error {
-            // Sooner, or with addresses that were tried, it is another time that is up: that of connecting to the peer.
+            // A time-out that comes sooner, or that lists addresses that were tried, is that of connecting to the peer.
             BootstrapError::Timeout { ref attempts, .. }
                 if attempts.is_empty() && began.elapsed() >= left =>
             {
@@ -169,7 +170,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Ends a step however it ends, a panic included: the first call has had its bytes, or keeps its place.
+/// Ends a step, also after a panic: the first call has either had its bytes or keeps its place.
 struct Step<'a> {
     queue: &'a ReceiveQueue,
     taken: bool,

@@ -10,8 +10,8 @@ use std::fmt;
 pub struct Version {
     /// The version of this crate, as in `0.1.0`.
     pub version: &'static str,
-    /// The commit that it was built from, if whoever built it said so: what the environment variable
-    /// `MSCCLPP_GIT_COMMIT` held when this crate was compiled. git itself is not asked.
+    /// The commit that it was built from, if it is known: the value of the environment variable `MSCCLPP_GIT_COMMIT` when
+    /// this crate was compiled. git itself is not asked.
     pub git_commit: Option<&'static str>,
 }
 
@@ -21,7 +21,7 @@ pub const fn version() -> Version {
     Version { version: env!("CARGO_PKG_VERSION"), git_commit: given(option_env!("MSCCLPP_GIT_COMMIT")) }
 }
 
-/// A variable that is empty counts as unset.
+/// Returns the value of a variable; an empty one counts as unset.
 const fn given(value: Option<&'static str>) -> Option<&'static str> {
     match value {
         Some(value) if !value.is_empty() => Some(value),

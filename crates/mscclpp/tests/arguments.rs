@@ -1,5 +1,5 @@
-//! What each argument of the device API means, on GPUs and on simulated devices: `arguments.cu` makes every call with
-//! numbers that all differ, so that it finds two arguments that changed places, or one taken in other units.
+//! The meaning of each argument of the device API, on GPUs and on simulated devices: `arguments.cu` makes every call with
+//! numbers that all differ, so that it finds two arguments that changed places, or one with the wrong unit.
 
 mod support;
 
@@ -8,7 +8,7 @@ use support::{LIMIT, kernels::ARGUMENTS, on_each_pair, platform, semaphore_pair,
 
 const BYTES: u64 = 16384;
 
-/// A device's kernels, and memory of which the first 4096 bytes are the kernels' `byteAt`, and the others zeros.
+/// A device's kernels, and memory whose first 4096 bytes are the kernels' `byteAt` and whose others are zeros.
 struct Kernels {
     module: Module,
     stream: Stream,
@@ -25,7 +25,8 @@ impl Kernels {
         Self { module, stream: gpu.stream().expect("a stream"), memory, wrong }
     }
 
-    /// Starts a kernel of one block, which gets these arguments and then the memory and where to say what is wrong.
+    /// Starts a kernel of one block, which gets these arguments, then the memory, and the place where it reports what is
+    /// wrong.
     fn start(&self, kernel: &str, threads: u32, args: KernelArgs) {
         let bytes: Vec<u8> = (0..4096u64).map(|i| (i * 37 + i / 256 * 5 + 11) as u8).collect();
         self.memory.fill(0, BYTES, 0).expect("memory");
@@ -33,7 +34,8 @@ impl Kernels {
         let kernel = self.module.kernel(kernel).expect("a kernel of the module");
         let shape = LaunchConfig { shared_bytes: 1024, ..LaunchConfig::linear(1, threads) };
         let args = args.with(self.memory.ptr()).with(self.wrong.ptr());
-        // SAFETY: these are the arguments of each kernel there, and callers keep what they name until `finish`.
+        // SAFETY: these are the arguments of each kernel in `arguments.cu`, and callers keep the objects in them until
+        // `finish`.
         unsafe { kernel.launch(&self.stream, shape, &args).expect("a launch") };
     }
 
@@ -52,7 +54,7 @@ impl Kernels {
     }
 }
 
-/// Whether kernels can use bulk copies there.
+/// Whether kernels can use bulk copies on this device.
 fn has_bulk(gpu: &Gpu) -> bool {
     gpu.properties().compute_capability.is_none_or(|(major, _)| major >= 9)
 }

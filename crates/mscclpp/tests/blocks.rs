@@ -1,18 +1,18 @@
-//! What the blocks of a grid wait for each other with, on GPUs and on simulated devices.
+//! The barriers and semaphores between the blocks of a grid, on GPUs and on simulated devices.
 
 mod support;
 
 use mscclpp::{Stream, prelude::*};
 use support::{LIMIT, channel_pair, kernels::CONCURRENCY, platform, turn};
 
-/// A device's kernels, and memory for what they count.
+/// A device's kernels, and memory for their counters.
 struct Grid {
     stream: Stream,
     module: Module,
     memory: DeviceBuffer,
 }
 
-/// Where in `memory` things are.
+/// The offset in `memory` of the barrier's state; the other objects follow.
 const SYNCER: u64 = 0;
 const SEMAPHORE: u64 = 64;
 const SUM: u64 = 128;
@@ -60,7 +60,7 @@ fn blocks_see_behind_the_barrier_what_was_before_it() {
     let grid = Grid::new();
     let rounds: i32 = if platform() == Platform::Sim { 100 } else { 10_000 };
     let mut base = 1u64;
-    // The number of blocks changes between launches, the barrier stays as it was left.
+    // The number of blocks changes between launches, and the barrier keeps its state.
     for blocks in [1, 2, 7, 16, 3] {
         let args = KernelArgs::new().with(grid.at(SYNCER)).with(grid.at(CELLS)).with(base).with(rounds);
         let args = args.with(-1i64).with(grid.at(SUM)).with(grid.at(FAILED));
@@ -99,10 +99,10 @@ fn turns_of_a_semaphore_exclude_each_other() {
     assert_eq!((grid.word(SUM), grid.word(FAILED)), (u64::from(blocks) * u64::from(times.unsigned_abs()), 0));
 }
 
-/// The ranks of a barrier of devices: several on one device, if there are fewer.
+/// The ranks of a barrier of devices. Several ranks share a device if there are fewer devices.
 struct Ranks {
     grids: Vec<Grid>,
-    /// Of each rank, those to the others.
+    /// The channels of each rank to all others.
     channels: Vec<Vec<BaseMemoryChannel>>,
     tables: Vec<[DeviceBuffer; 2]>,
 }
@@ -121,7 +121,7 @@ impl Ranks {
             channels[a].push(there);
             channels[b].push(back);
         }
-        // Each rank's handles, and where it finds the cells of all.
+        // Each rank's handles, and the addresses of the cells of all ranks.
         let tables = (0..RANKS)
             .map(|rank| {
                 let gpu = context.gpu(device(rank)).unwrap();
@@ -166,7 +166,7 @@ fn all_blocks_of_all_devices_see_behind_the_barrier_what_was_before_it() {
     let _turn = turn();
     let ranks = Ranks::new();
     let rounds = if platform() == Platform::Sim { 50 } else { 10_000 };
-    // The barrier stays as it was left.
+    // The barrier keeps its state between the launches.
     for _ in 0..2 {
         (0..RANKS).for_each(|rank| ranks.start(rank, rounds, -1));
         for rank in 0..RANKS {
@@ -182,7 +182,7 @@ fn all_blocks_of_all_devices_see_behind_the_barrier_what_was_before_it() {
 #[test]
 fn a_barrier_without_a_peer_ends_in_all_blocks() {
     let _turn = turn();
-    // With a bound, and without one by an abort.
+    // A wait ends by its bound, or without a bound by an abort.
     for aborts in [false, true] {
         let ranks = Ranks::new();
         ranks.start(0, 1, if aborts { -1 } else { 1000 });

@@ -1,4 +1,4 @@
-//! The rules of a communicator: order, sharing, mistakes, failure. Ranks are threads of this process.
+//! The rules of a communicator: the order of calls, sharing, mistakes and failures. Ranks are threads of this process.
 
 mod support;
 
@@ -60,7 +60,7 @@ fn ranks_settle_with_those_that_have_made_their_side_and_with_no_others() {
     let made = Arc::new(made);
     ranks(3, move |comm| {
         let rank = comm.bootstrap().rank();
-        // Rank 2 is nobody's peer: it calls nothing.
+        // Rank 2 is no rank's peer, and calls nothing.
         if rank < 2 {
             thread::sleep(Duration::from_millis(50 * rank as u64));
             made[rank].store(true, Ordering::Release);
@@ -71,7 +71,8 @@ fn ranks_settle_with_those_that_have_made_their_side_and_with_no_others() {
     });
 }
 
-/// A rank was not waited for the first time. What it said then does not count the second time.
+/// A rank was not waited for long enough in the first call. The message that it sent then does not count in the second
+/// call.
 #[test]
 fn who_came_late_once_is_waited_for_the_next_time() {
     let made = Arc::new(AtomicBool::new(false));
@@ -93,7 +94,7 @@ fn who_came_late_once_is_waited_for_the_next_time() {
 
 #[test]
 fn of_several_places_both_sides_choose_the_same() {
-    // Devices behind the fake of HIP are simulated, and timed all the same.
+    // Devices behind the fake of HIP are simulated, and the places are timed all the same.
     let most = if platform() == Platform::Hip { 3 } else { 16 };
     for places in [1, 5.min(most), most] {
         ranks(2, |comm| {
@@ -110,7 +111,7 @@ fn of_several_places_both_sides_choose_the_same() {
                 assert_eq!(side.poll_once(&channel), Outcome::Signalled);
             }
             assert_eq!(side.poll_once(&channel), Outcome::NotSignalled, "no signal is left of the trial");
-            // The order goes on behind it.
+            // The calls that follow still match.
             comm.build_semaphore(&connection).unwrap().wait().unwrap();
             comm.bootstrap().barrier().unwrap();
         });
@@ -131,13 +132,13 @@ fn of_different_numbers_of_places_none_is_chosen() {
         assert!(matches!(error, Error::Exchange { what: "build_fastest_semaphore", .. }), "{error}");
         let text = Report(&error).to_string();
         assert!(text.contains(&format!("asks for {} places", 2 + peer)), "{text}");
-        // The order goes on behind it.
+        // The calls that follow still match.
         comm.build_semaphore(&connection).unwrap().wait().unwrap();
         comm.bootstrap().barrier().unwrap();
     });
 }
 
-/// One side lets the devices choose, and the other does not.
+/// One side lets the devices choose a place, and the other builds a single semaphore.
 #[test]
 fn one_semaphore_where_several_are_due_is_named_on_both_sides() {
     ranks(2, |comm| {
@@ -156,7 +157,7 @@ fn one_semaphore_where_several_are_due_is_named_on_both_sides() {
     });
 }
 
-/// Both sides say why, and are in step behind it.
+/// Both sides report the reason, and their later calls match.
 #[test]
 fn over_what_kernels_cannot_signal_no_place_is_chosen() {
     ranks(2, |comm| {
@@ -176,7 +177,7 @@ fn over_what_kernels_cannot_signal_no_place_is_chosen() {
 fn a_rank_sends_itself_memory() {
     let alone = || Arc::new(LocalBootstrap::group(1).remove(0));
     let mut comms = vec![Communicator::with_context(alone(), Context::on(platform()))];
-    // Also over the first device that `Communicator::new` finds, where there is one.
+    // The loop also uses the first device that `Communicator::new` finds, if there is one.
     comms.extend(Some(Communicator::new(alone())).filter(|comm| comm.context().gpu(0).is_ok()));
     for comm in comms {
         let gpu = comm.context().gpu(0).unwrap();
@@ -249,7 +250,7 @@ fn a_pending_can_be_cloned_and_waited_for_by_many_threads() {
                 let pending = pending[i].clone();
                 start_waiting(scope, move || assert_eq!(pending.wait().unwrap().size(), 10 + i as u64));
             }
-            // Nobody sends before all of the other rank wait, too.
+            // No rank sends before all threads of the other rank wait, too.
             comm.bootstrap().barrier().unwrap();
             for i in 0..4 {
                 comm.send_memory(&memory(&comm, 10 + i), peer, 0).unwrap();
@@ -304,7 +305,7 @@ fn a_mismatch_names_what_came_what_was_due_and_where() {
         let own = memory(&comm, 8);
         comm.send_memory(&own, peer, 9).unwrap();
         comm.recv_memory(peer, 9).unwrap().wait().unwrap();
-        // Rank 0 sends a memory where rank 1 is due to send an endpoint.
+        // Rank 0 sends a memory where rank 1 expects an endpoint.
         if rank == 0 {
             comm.send_memory(&own, peer, 9).unwrap();
         } else {
@@ -319,7 +320,7 @@ fn a_mismatch_names_what_came_what_was_due_and_where() {
                 );
             }
         }
-        // The order goes on behind it.
+        // The calls that follow still match.
         let after = match rank {
             0 => (comm.recv_memory(peer, 9).unwrap(), comm.recv_memory(peer, 9).unwrap()).1,
             _ => comm.recv_memory(peer, 9).unwrap(),
@@ -361,7 +362,7 @@ fn bad_arguments_are_errors_at_the_call_and_take_no_place() {
         let connection = comm.connect(endpoint_of(rank), peer, 0).unwrap().wait().unwrap();
         let other = Communicator::with_context(Arc::clone(comm.bootstrap()), comm.context().clone());
         assert!(matches!(other.remote_rank_of(&connection), Err(Error::ForeignConnection { .. })));
-        // Which rank is at its other end must be said there.
+        // This call needs to be told which rank is at the other end.
         let unknown = other.build_semaphore(&connection).unwrap_err();
         assert!(matches!(unknown, Error::ForeignConnection { .. }), "{unknown}");
         assert!(unknown.to_string().contains("build_semaphore_with"), "{unknown}");
@@ -374,16 +375,16 @@ fn bad_arguments_are_errors_at_the_call_and_take_no_place() {
 
 #[test]
 fn an_abort_frees_waits_and_kernels_of_all_ranks() {
-    // Not the job's own barrier: an abort may overtake the news that all have come.
+    // This is not the job's own barrier: an abort may overtake the news that all ranks have come.
     let all_there = Barrier::new(3);
     ranks(3, |comm| {
         let rank = comm.bootstrap().rank();
         let semaphores = connect_all(&comm).unwrap();
-        // A kernel of each rank waits for the next rank; nobody signals.
+        // A kernel of each rank waits for the next rank, and nobody signals.
         let channel = BaseMemoryChannel::new(&semaphores[(rank + 1) % 3]).unwrap();
         let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
         let nothing = comm.recv_memory((rank + 1) % 3, 1).unwrap();
-        // Nobody sets up anything while a kernel waits on the same device.
+        // No rank sets up anything while a kernel waits on the same device.
         all_there.wait();
         side.start_wait(&channel, -1);
         let started = Instant::now();
@@ -396,11 +397,11 @@ fn an_abort_frees_waits_and_kernels_of_all_ranks() {
         for error in
             [channel.semaphore().check().unwrap_err(), channel.semaphore().connection().check().unwrap_err()]
         {
-            // Another rank may have closed its side before the news were here.
+            // Another rank may have closed its side before the news of the abort was here.
             let error = comm.explain(error);
             assert!(error.to_string().contains("that is enough"), "{error}");
         }
-        // For ever.
+        // The failure is permanent.
         assert_eq!(comm.connect(endpoint_of(rank), 0, 0).unwrap_err().kind(), ErrorKind::Aborted);
         assert_eq!(side.wait_once(&channel, -1), Outcome::NotSignalled);
     });
@@ -416,7 +417,8 @@ fn a_rank_that_panics_takes_the_others_out_of_their_kernels() {
             let mut side = Side::new(&comm.context().gpu(device_of(rank)).unwrap()).unwrap();
             comm.bootstrap().barrier().unwrap();
             if rank == 1 {
-                // Gone first: freeing device memory may wait for the kernels of the others, which wait for this.
+                // It is dropped first: freeing device memory may wait for the kernels of the others, which wait for this
+                // rank.
                 let _comm = comm;
                 std::panic::panic_any("rank 1 falls over");
             }

@@ -1,4 +1,4 @@
-//! What errors say to who reads them: what main prints, and hints. Ranks are threads of this process.
+//! The texts of errors: what `main` prints, and hints. Ranks are threads of this process.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn a_message_of_the_programs_own_on_a_tag_of_the_communicator_is_recognised() {
             assert!(text.contains(&hint), "{text}");
             assert_eq!(text.contains("it is the text \"hello\""), message == b"hello", "{text}");
         }
-        // What a communicator sent gets no such hint.
+        // An error about an object that a communicator sent gets no such hint.
         let gpu = comm.context().gpu(device_of(rank)).unwrap();
         let memory = comm.register_buffer(&gpu.allocate(8).unwrap(), Transport::CUDA_IPC).unwrap();
         comm.send_memory(&memory, peer, 4).unwrap();

@@ -1,4 +1,4 @@
-//! The examples as a user runs them: they succeed, say what they ran on, and what is wrong with what they were given.
+//! The examples as a user runs them: they succeed, print what they ran on, and explain wrong arguments.
 
 #[path = "support/program.rs"]
 mod program;
@@ -21,10 +21,10 @@ const OF_MANY: [&str; 6] = [
     "host_to_host",
 ];
 
-/// Runs an example to its end. One at a time: they share the devices.
+/// Runs an example to its end. Examples run one at a time, because they share the devices.
 fn run(example: &str, arguments: &[&str]) -> Output {
     static TURN: Mutex<()> = Mutex::new(());
-    // A test that panicked has had its turn.
+    // The mutex guards nothing but the turn, so a test that panicked does no harm.
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     output_within(2 * LIMIT, Command::new(program(example)).args(arguments))
 }
@@ -33,7 +33,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// A place for rank 0 to listen at, which is nobody else's.
+/// Returns an address for rank 0 to listen at that nobody else uses.
 fn free_address() -> String {
     format!("127.0.0.1:{}", reserve_port())
 }
@@ -69,7 +69,7 @@ fn two_cpus_succeed() {
     assert!(said.matches("all as they should be").count() == 2 && said.ends_with("Succeed!\n"), "{said}");
 }
 
-/// Two ranks as a launcher starts them, without an argument. Gives what they said.
+/// Starts two ranks as a launcher does, without an argument, and returns their output.
 fn launched(example: &str, variables: impl Fn(usize) -> Vec<(&'static str, String)> + Sync) -> Vec<Output> {
     std::thread::scope(|scope| {
         let start = |rank| {
@@ -110,7 +110,7 @@ fn a_killed_rank_is_replaced_and_the_others_go_on() {
     assert!(said.ends_with("Succeed!\n"), "{said}");
 }
 
-/// The ring has no arguments: it starts its ranks as threads, or is started by a launcher.
+/// The ring has no arguments: it starts its ranks as threads, or is one rank that a launcher started.
 #[test]
 fn a_ring_is_threads_or_what_a_launcher_starts() {
     let has_all = |output: &Output, n: usize| {

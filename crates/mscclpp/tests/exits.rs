@@ -1,7 +1,7 @@
-//! Programs that end while a kernel waits: the process ends at once, as the program said, and no signal kills it.
+//! Programs that end while a kernel waits: the process ends at once, with its own exit code, and no signal kills it.
 //!
-//! The programs are this one again. When they have lost their objects and before they return from `main`, they wait until
-//! their kernel has used all its memory again: a kernel whose memory is gone would not get that far.
+//! The programs are this test program again. After they have dropped their objects and before they return from `main`,
+//! they wait until their kernel has used all its memory again: a kernel whose memory is gone would not get that far.
 
 mod support;
 
@@ -29,7 +29,8 @@ use support::{
 const SHORT: Duration = Duration::from_millis(50);
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 
-/// Where kernels count how often they have used their memory. Here, so that it is there when all else is gone.
+/// The word in which kernels count how often they have used their memory. It is a static so that it outlives all other
+/// objects.
 static BEAT: OnceLock<PinnedBuffer> = OnceLock::new();
 
 fn main() -> mscclpp::Result<ExitCode> {
@@ -75,13 +76,14 @@ fn ends(program: &str, code: i32) -> Result<(), Failed> {
     }
 }
 
-/// A beat for the kernels of this program.
+/// Makes the beat for the kernels of this program.
 fn beat(gpu: &Gpu) -> mscclpp::Result<&'static PinnedBuffer> {
     let beat = gpu.allocate_pinned(8)?;
     Ok(BEAT.get_or_init(|| beat))
 }
 
-/// Programs without a clean-up: nobody signals, so `synchronize_timeout` fails, and `?` drops everything and returns.
+/// Runs a program without a clean-up: nobody signals, so `synchronize_timeout` fails, and `?` drops everything and
+/// returns.
 fn program(name: &str) -> mscclpp::Result<()> {
     match name {
         "obvious" => return obvious(),
@@ -123,7 +125,7 @@ fn program(name: &str) -> mscclpp::Result<()> {
     Ok(result?)
 }
 
-/// Everything as locals, as one writes it down.
+/// All objects are local variables, as most programs would write it.
 fn obvious() -> mscclpp::Result<()> {
     let comm = alone();
     let gpu = comm.context().gpu(0)?;
@@ -144,7 +146,7 @@ fn obvious() -> mscclpp::Result<()> {
     Ok(())
 }
 
-/// A graph that was captured with objects that are gone, and is gone itself.
+/// A graph captured the kernel with objects that are dropped, and then the graph is dropped.
 fn replayed() -> mscclpp::Result<()> {
     let comm = alone();
     let gpu = comm.context().gpu(0)?;
@@ -155,14 +157,14 @@ fn replayed() -> mscclpp::Result<()> {
         objects.start(&stream, 1, ONE, Some(beat(&gpu)?))?;
         stream.end_capture()?
     };
-    // SAFETY: it keeps all that it needs.
+    // SAFETY: the graph keeps all objects that it needs.
     unsafe { graph.launch(&stream)? };
     drop(graph);
     stream.synchronize_timeout(SHORT)?;
     Ok(())
 }
 
-/// The kernel ends with this.
+/// The kernel's wait is given up, and the kernel ends.
 fn given_up() -> mscclpp::Result<()> {
     let comm = alone();
     let objects = Objects::new(&comm)?;

@@ -1,6 +1,6 @@
-//! What becomes of ranks, connections, channels and services in a forked child. On GPUs and on simulated devices.
+//! The behaviour of ranks, connections, channels and services in a forked child, on GPUs and on simulated devices.
 //!
-//! Each trial forks a parent of its own, which is two ranks, connected in every way that there is.
+//! Each trial forks a parent of its own, which has two ranks, connected in every possible way.
 
 mod support;
 
@@ -18,13 +18,13 @@ use mscclpp::{
 use mscclpp_test_support::in_fork;
 use support::{LIMIT, device_of, platform};
 
-/// Longer than anything here takes in a child, and what one that hangs costs.
+/// The longest time of a child: more than any step takes in one, and short enough to wait for one that hangs.
 const CHILD: Duration = Duration::from_secs(15);
 const LEN: u64 = 4096;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // On this thread, which is the only one of those that are forked.
+    // The trials run on this thread, which is the only one that exists in the forked processes.
     arguments.test_threads = Some(1);
     let trials = vec![
         Trial::test("every_use_in_a_child_names_the_fork", || of(every_use_in_a_child_names_the_fork)),
@@ -45,7 +45,7 @@ fn of(test: impl FnOnce()) -> std::result::Result<(), Failed> {
     Ok(())
 }
 
-/// One of two ranks, and what it has. Nobody signals over `idle`.
+/// One of two ranks with its objects. Nobody signals over `idle`.
 struct Rank {
     bootstrap: Arc<TcpBootstrap>,
     comm: Communicator,
@@ -113,14 +113,14 @@ impl Rank {
         })
     }
 
-    /// Both ranks of a job.
+    /// Makes both ranks of a job.
     fn both() -> [Self; 2] {
         let id = TcpBootstrap::create_unique_id().unwrap();
         let there = thread::spawn(move || Self::new(1, &id).unwrap());
         [Self::new(0, &id).unwrap(), there.join().unwrap()]
     }
 
-    /// Uses all of it with the other rank, which does the same.
+    /// Uses all objects together with the other rank, which does the same.
     fn works(&mut self) -> Result<()> {
         self.bootstrap.barrier()?;
         for connection in &self.connections {
@@ -203,13 +203,13 @@ fn every_use_in_a_child_names_the_fork() {
             ("Proxy::start", proxy.start(true).map_err(Into::into)),
             ("Fifo::check", fifo.check().map_err(Into::into)),
             ("Pending::wait", pending.wait().map(drop)),
-            // New ones, of a new context.
+            // A new context has new objects.
             ("a new context's gpu", Context::on(platform).gpu(0).map(drop).map_err(Into::into)),
         ]);
         assert!(!service.is_running(), "it has no thread here");
         assert!(service.stats().connections.is_empty() && service.dump().contains("is a fork of process"));
         assert!(fifo.poll().is_none());
-        // These can say nothing, and do nothing.
+        // These calls return no error, and do nothing.
         let (comm, reason) = (&ranks[0].comm, "in a child");
         ranks[0].semaphores[0].abort(reason);
         ranks[0].service.abort(reason);
@@ -234,13 +234,13 @@ fn every_use_in_a_child_names_the_fork() {
 fn a_child_leaves_what_its_parent_has_alone() {
     let mut ranks = Some(Rank::both());
     in_fork(CHILD, || {
-        // Nobody else has any of it, for all that the child knows.
+        // As far as the child knows, nobody else owns any of the objects.
         drop(ranks.take());
         String::new()
     });
     let mut ranks = ranks.expect("the parent's own");
     both_work(&mut ranks);
-    // The peers hear of it when the parent goes.
+    // The peers are notified when the parent ends.
     let [here, there] = ranks;
     drop(here);
     for connection in &there.connections {
@@ -248,7 +248,7 @@ fn a_child_leaves_what_its_parent_has_alone() {
     }
 }
 
-/// A rank without devices, connected with itself.
+/// Signals over a connection of a rank without devices with itself.
 fn signal_over_ethernet(context: &Context) {
     let end = || context.create_endpoint(EndpointConfig::new(Transport::ETHERNET, Device::CPU)).unwrap();
     let (a, b) = (end(), end());

@@ -1,4 +1,4 @@
-//! Semaphores as kernels see them, between two endpoints of one process: the same vectors on GPUs and on simulated
+//! Semaphores used by kernels, between two endpoints of one process: the same test vectors on GPUs and on simulated
 //! devices, on one device and on two.
 
 mod support;
@@ -70,11 +70,11 @@ fn an_abort_frees_a_waiting_kernel_for_ever() {
         a.start_wait(&here, -1);
         let probe = Probe::new(a.stream.gpu());
         let claimed = DevicePtr::from_ptr(here.device_handle().semaphore.expected_inbound_token);
-        // SAFETY: a word of the channel, in memory of that device.
+        // SAFETY: this is a word of the channel, in memory of that device.
         until("the kernel waits for a signal", || unsafe { probe.read(&[claimed]) }.unwrap() == [1]);
         here.semaphore().abort("the test says so");
         assert_eq!(a.outcome(), Outcome::NotSignalled);
-        // Which a wait that ended by itself would not say.
+        // The error proves that the wait ended by the abort, and not by itself.
         let said = Abort::check(&here).expect_err("a wait ended with the abort").to_string();
         assert!(said.contains("the test says so"), "{said}");
         for _ in 0..2 {
@@ -83,7 +83,7 @@ fn an_abort_frees_a_waiting_kernel_for_ever() {
             assert!(said.contains("the test says so"), "{said}");
         }
         there.semaphore().check().expect("the peer is not told");
-        // Another semaphore of the device is not concerned.
+        // The abort does not affect another semaphore of the device.
         let ([here, there], _) = sides(context, devices);
         b.signal(&there, 1);
         assert_eq!(a.wait_once(&here, -1), Outcome::Signalled);
@@ -97,14 +97,14 @@ fn semaphores_come_and_go_while_a_kernel_waits() {
         a.start_wait(&here, -1);
         let (tell, told) = mpsc::channel();
         let other = std::thread::spawn(move || {
-            // A context that has made nothing yet, so that everything is made now.
+            // This context has made nothing yet, so that everything is made now.
             let made = channel_pair(&Context::on(platform()), devices).unwrap();
             tell.send("made").unwrap();
             drop(made);
             tell.send("dropped").unwrap();
         });
         let progress: Vec<_> = (0..2).map(|_| told.recv_timeout(LIMIT)).collect();
-        // Whatever waits for the kernel can go on now.
+        // Whatever waits for the kernel's end can go on now.
         b.signal(&there, 1);
         assert_eq!(a.outcome(), Outcome::Signalled);
         other.join().unwrap();
@@ -130,7 +130,7 @@ fn no_signal_is_lost_or_taken_twice_under_contention() {
 fn a_signal_carries_the_data_written_before_it() {
     on_each_pair(|context, devices| {
         let ([here, there], [mut a, mut b]) = sides(context, devices);
-        // Simulated devices are slow, and a data race there would be one of the test's own.
+        // Simulated devices are slow, and would find the data race that this kernel has on purpose.
         let on_gpus = context.platform().unwrap() != Platform::Sim;
         let rounds = if on_gpus { 20_000 } else { 200 };
         for words in [1, 7, 4096] {
@@ -148,7 +148,7 @@ fn a_signal_carries_the_data_written_before_it() {
             };
             assert_eq!(play(false, seed), 0, "{words} words");
             if on_gpus {
-                // The weakened variant promises nothing about data, so nothing is asserted but that it ends.
+                // The weakened variant promises nothing about data, so the test only asserts that it ends.
                 let wrong = play(true, !seed);
                 println!(
                     "the relaxed pair: {wrong} of {} words came late",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mscclpp::prelude::*;
 
 // ANCHOR: kernel
-/// Adds up numbers, by one block of 256 threads.
+/// Adds up numbers with one block of 256 threads.
 const SUM: KernelSource<'static> = KernelSource::new(
     "sum.cu",
     r#"
@@ -48,7 +48,7 @@ fn the_sum_is_that_of_all_numbers() -> mscclpp::Result<()> {
 }
 // ANCHOR_END: test
 
-/// What comes of a kernel that does what it must not. It gets memory of 4096 bytes.
+/// Runs a kernel with this faulty body and memory of 4096 bytes, and returns the error.
 fn fault(body: &str) -> String {
     let source = format!(
         r#"

@@ -16,16 +16,16 @@ use support::{
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Why waits are aborted.
+/// The reason with which waits are aborted.
 const SEEN: &str = "the test has seen enough";
 
-/// That waits of the stream's kernels failed, and why.
+/// Checks that waits of the stream's kernels failed, and for this reason.
 fn says(stream: &Stream, why: &str) {
     let error = stream.synchronize_timeout(LIMIT).unwrap_err().to_string();
     assert!(error.contains(why), "{error}");
 }
 
-/// Everything that the kernels use is the first and the last to go once, and they end without a fault.
+/// In turn, each object that the kernels use is the first and the last to be dropped. The kernels end without a fault.
 #[test]
 fn objects_may_be_dropped_in_any_order_while_kernels_wait_with_them() {
     let _turn = turn();
@@ -43,7 +43,7 @@ fn objects_may_be_dropped_in_any_order_while_kernels_wait_with_them() {
             parts.reverse();
         }
         watched(LIMIT, "dropping what kernels use", || parts.into_iter().for_each(drop));
-        // The proxy's end was the end of the wait for its FIFO; the others still wait.
+        // The end of the proxy ended the wait for its FIFO; the other kernels still wait.
         for (name, stream) in KERNELS.iter().zip(&streams) {
             assert!(*name == "wait_fifo" || !stream.query().unwrap(), "{name} has ended");
         }
@@ -56,7 +56,7 @@ fn objects_may_be_dropped_in_any_order_while_kernels_wait_with_them() {
             assert_eq!(Objects::outcome(&ended, kernel), NOT_SIGNALLED, "{}", KERNELS[kernel]);
         }
         drop(streams);
-        // Nothing is kept any more: the connection is closed.
+        // No object is kept any more: the connection is closed.
         until("the end of the connections", || comm.peers().is_empty());
     }
 }
@@ -73,7 +73,7 @@ fn streams_may_be_dropped_while_their_kernels_wait() {
     watched(LIMIT, "dropping what kernels use", || drop(objects));
     assert!(!comm.peers().is_empty(), "what kernels wait with is open");
     comm.abort(SEEN);
-    // What streams leave behind is looked after when memory is allocated.
+    // Allocating memory cleans up what streams have left behind.
     until("the end of the connections", || gpu.allocate(8).is_ok() && comm.peers().is_empty());
     // A kernel that waits for a FIFO has no connection.
     for (kernel, name) in KERNELS.iter().enumerate() {
@@ -94,11 +94,11 @@ fn graphs_keep_what_they_were_captured_with() {
     }
     let graph = stream.end_capture().unwrap();
     watched(LIMIT, "dropping what a graph uses", || drop(objects));
-    // Another module, as loading it is when CUDA unloads one that nobody has.
+    // Loading another module makes CUDA unload modules without an owner.
     let _other = Side::new(&gpu).unwrap();
     for round in 0..3 {
         ended.fill(0, ended.len(), 0).unwrap();
-        // SAFETY: it keeps all that it needs.
+        // SAFETY: the graph keeps all objects that it needs.
         unsafe { graph.launch(&stream).unwrap() };
         if round == 0 {
             assert!(!stream.query().unwrap(), "it waits");
@@ -117,7 +117,8 @@ fn graphs_keep_what_they_were_captured_with() {
     until("the end of the connections", || comm.peers().is_empty());
 }
 
-/// Launches, and loses patience. `peers` of the error are those that `what` names.
+/// Launches a kernel, and gives its wait up after a time-out. The error must name the peers of the object that `what`
+/// returns.
 fn is_given_up<A: Abort + ?Sized>(kernel: &str, what: impl for<'a> Fn(&'a Objects, &'a Communicator) -> &'a A)
 where
     Error: From<A::Error>,
@@ -136,7 +137,7 @@ where
     );
     assert!(stream.query().unwrap(), "it has waited for the kernel");
     assert_eq!(Objects::outcome(&objects.ended, number), NOT_SIGNALLED);
-    // And the next one is told why.
+    // The next caller gets the reason as well.
     objects.start(&stream, number, ONE, None).unwrap();
     let error = Error::from(stream.synchronize_or_abort(LIMIT, given_up).expect_err("it is given up"));
     assert_eq!(error.kind(), ErrorKind::Aborted, "{error}");
@@ -158,7 +159,7 @@ fn whatever_kernels_wait_through_can_be_given_up() {
     is_given_up("wait_indirectly", |_, comm| comm);
 }
 
-/// What does not end the wait is said, and nothing hangs. The kernel is released in the end.
+/// If an abort does not end the wait, the error says so, and nothing hangs. The kernel is released in the end.
 #[test]
 fn giving_up_something_else_says_that_the_kernel_goes_on() {
     let _turn = turn();
@@ -192,7 +193,7 @@ fn a_peer_that_has_left_counts_when_it_ends_a_wait() {
     assert_eq!(side.wait_once(&channel, -1), Outcome::NotSignalled);
     let error = stream.synchronize_or_abort(LIMIT, &channel).unwrap_err();
     assert!(matches!(error, CoreError::PeerClosed { .. } | CoreError::PeerLost { .. }), "{error}");
-    // A bound that was reached is said once.
+    // A wait that reached its bound is reported once.
     let [channel, _peer] = channel_pair(&context, [0, 0]).unwrap();
     assert_eq!(side.wait_once(&channel, 10), Outcome::NotSignalled);
     let error = stream.synchronize_or_abort(LIMIT, &channel).unwrap_err();
@@ -211,7 +212,7 @@ fn a_memory_without_an_address_is_refused_with_the_reason() {
     assert_eq!(received.data(), None);
     let (kernel, stream) = (objects.module.kernel("wait_base").unwrap(), objects.gpu.stream().unwrap());
     let args = KernelArgs::new().with(&objects.base).with(&received);
-    // SAFETY: it is refused.
+    // SAFETY: the launch is refused.
     let error = unsafe { kernel.launch(&stream, ONE, &args) }.unwrap_err();
     for part in ["registered memory of 256 bytes", "not mapped here", "Context::map_memory"] {
         assert!(error.to_string().contains(part), "{error}");

@@ -1,5 +1,5 @@
-//! What the environment makes of the log. Each case is this program again, with variables of its own, making a
-//! connection.
+//! The effect of environment variables on the log. Each case runs this program again, with variables of its own, and
+//! makes a connection.
 
 mod support;
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// In a child: what every case does.
+/// Makes a connection, which is what every case does in its child process.
 fn connect() -> ExitCode {
     if let Err(error) = mscclpp::log::init() {
         eprintln!("{}", mscclpp::Report(&error));
@@ -57,7 +57,7 @@ fn connect() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// In a child: takes the log over, and says on standard output what it got.
+/// Redirects the log in a child process, and prints the lines that it got on standard output.
 fn redirect() -> ExitCode {
     let redirect = mscclpp::log::init_redirectable().expect("logging");
     let bootstrap = LocalBootstrap::group(1).pop().expect("one rank");
@@ -81,7 +81,7 @@ fn elsewhere() -> Result<(), Failed> {
     expect(line, &["DEBUG mscclpp::conn semaphore built peer="], &[])
 }
 
-/// Exit code and standard error of a child with these variables and no others of the log.
+/// Returns the exit code and standard error of a child with these variables and no other variables of the log.
 fn run(variables: &[(&str, &str)]) -> (i32, String) {
     let mut child = as_child(&["connect"]);
     VARIABLES.iter().for_each(|name| {

@@ -1,5 +1,5 @@
-//! What became of the waits of kernels is told by the stream that they ran on, whoever waits for it and how: that a peer was
-//! lost, that a wait was aborted or reached its bound, or that a proxy service refused what the kernel asked for.
+//! A stream reports how the waits of its kernels ended, whoever waits for the stream and how: that a peer was lost, that
+//! a wait was aborted or reached its bound, or that a proxy service refused a request of the kernel.
 
 mod support;
 
@@ -26,8 +26,8 @@ const VICTIM: usize = 2;
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 const SHORT: Duration = Duration::from_millis(50);
 
-/// A way to wait for a stream whose kernels wait through the channel to the victim. The other channel is one to a rank that
-/// lives.
+/// A way to wait for a stream whose kernels wait through the channel to the victim, which is the first channel. The
+/// second channel leads to a rank that lives.
 type Form = fn(&Stream, &BaseMemoryChannel, &BaseMemoryChannel) -> Result<(), Error>;
 
 const FORMS: [(&str, Form); 7] = [
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         }));
     }
     let mut arguments = Arguments::from_args();
-    // Some are several processes already, and drivers do not like set-up beside kernels that wait.
+    // Some trials are several processes already, and drivers may block a set-up while a kernel waits.
     arguments.test_threads = arguments.test_threads.or(Some(1));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -83,14 +83,14 @@ fn main() -> ExitCode {
 fn killed(form: &str, how: &str) -> Result<(), Failed> {
     let mut children = Children::form(&format!("{how} {form}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
-    // Before or after the kernels have come to their wait.
+    // The victim is killed before or after the kernels have reached their wait.
     thread::sleep(Duration::from_millis(Random::new().of(0..=100)));
     let at = Instant::now();
     children.kill(VICTIM);
     children.expect_named(&[0, 1], VICTIM, at)
 }
 
-/// In a child: its kernel waits for the victim, which is killed.
+/// Runs in a child: its kernel waits for the victim, which is killed.
 fn survive(role: &Role) {
     let (how, form) = role.name.split_once(' ').expect("how and form");
     let (name, wait) = FORMS.into_iter().find(|(name, _)| *name == form).expect("a form");
@@ -101,7 +101,7 @@ fn survive(role: &Role) {
         |peer| BaseMemoryChannel::new(&mesh.link(peer).expect("a peer").semaphores[0]).expect("a channel");
     let own = gpu.stream().expect("a stream");
     let stream = match name.ends_with("foreign_stream") {
-        // SAFETY: a stream of that device, which lives as long.
+        // SAFETY: it is a stream of that device, and `own` lives as long.
         true => unsafe { Stream::from_raw(&gpu, own.raw()) }.expect("the stream again"),
         false => own.clone(),
     };
@@ -125,7 +125,7 @@ fn survive(role: &Role) {
         stream.end_capture().expect("a graph")
     });
     let run = || match &graph {
-        // SAFETY: it keeps what it needs.
+        // SAFETY: the graph keeps the objects that it needs.
         Some(graph) => unsafe { graph.launch(&stream) }.expect("a launch"),
         None => launch(),
     };
@@ -137,7 +137,7 @@ fn survive(role: &Role) {
         "{error}"
     );
     assert_eq!(error.kind(), ErrorKind::Remote);
-    // Once; then again with the next launch.
+    // The error is returned once, and again after the next launch.
     stream.synchronize().expect("it was told");
     stream.synchronize_timeout(LIMIT).expect("it was told");
     gpu.synchronize().expect("it was told");
@@ -149,7 +149,7 @@ fn survive(role: &Role) {
     say("usable");
 }
 
-/// The kernel of that name waits, and then its connection fails.
+/// Starts the kernel with this name, and fails its connection while it waits.
 fn lose(objects: &Objects) {
     let lost = CoreError::PeerLost { peer: "rank 0".to_owned(), reason: "so says the test".to_owned() };
     objects.semaphore.connection().fail(lost);
@@ -190,7 +190,7 @@ fn aborted() {
     let objects = Objects::new(&comm).unwrap();
     let stream = objects.gpu.stream().unwrap();
     objects.start(&stream, 0, ONE, None).unwrap();
-    // Who aborts is told of the time-out, and not of its abort.
+    // The caller that aborts gets the time-out, and not its own abort.
     stream.synchronize_or_abort(SHORT, &objects.base).unwrap_err();
     stream.synchronize().unwrap();
     objects.start(&stream, 1, ONE, None).unwrap();
@@ -205,13 +205,13 @@ fn bound() {
     let objects = Objects::new(&comm).unwrap();
     let stream = objects.gpu.stream().unwrap();
     let beat = objects.gpu.allocate_pinned(8).unwrap();
-    // With a beat, waits are bounded, and go on until there is a signal.
+    // Kernels with a beat use bounded waits, and repeat them until there is a signal.
     objects.start(&stream, 0, ONE, Some(&beat)).unwrap();
     let beats: &std::sync::atomic::AtomicU64 = beat.word(0).unwrap();
     until("a wait that reaches its bound", || beats.load(std::sync::atomic::Ordering::Relaxed) > 1);
     let token = DevicePtr::from_ptr(objects.base.device_handle().semaphore.inbound_token);
     let signaller = objects.gpu.stream().unwrap();
-    // SAFETY: the word of this rank's own semaphore, which nobody signals.
+    // SAFETY: it is the word of this rank's own semaphore, which nobody signals.
     unsafe { signaller.write_u64(token, 1).unwrap() };
     let error = Error::from(stream.synchronize().unwrap_err());
     assert!(matches!(error, Error::Core(CoreError::DeviceWaitTimedOut { .. })), "{error}");
@@ -224,7 +224,7 @@ fn left() {
     let objects = Objects::new(&comm).unwrap();
     let stream = objects.gpu.stream().unwrap();
     let token = DevicePtr::from_ptr(objects.base.device_handle().semaphore.inbound_token);
-    // SAFETY: as above.
+    // SAFETY: the same as for the write before.
     unsafe { stream.write_u64(token, 1).unwrap() };
     objects.start(&stream, 0, ONE, None).unwrap();
     until("the end of the kernel", || stream.query().unwrap());
@@ -232,7 +232,7 @@ fn left() {
     stream.synchronize().unwrap();
 }
 
-/// The only thread of a kernel makes a call of `port_channel.cu` over the port channel.
+/// Starts a kernel whose only thread makes a call of `port_channel.cu` over the port channel.
 fn call(objects: &Objects, port: &PortChannel, stream: &Stream, call: i32, dst_offset: u64) {
     let kernel = Module::load(&objects.gpu, &PORT_CHANNEL).unwrap().kernel("port_call").unwrap();
     let args = KernelArgs::new().with(port).with(call).with(dst_offset).with(0u64).with(8u64).with(-1i64);
@@ -247,7 +247,7 @@ fn refused() {
     let comm = alone();
     let objects = Objects::new(&comm).unwrap();
     let stream = objects.gpu.stream().unwrap();
-    // Past the end: the service fails with it, and ends the flush.
+    // The range ends past the memory: the service fails with an error, and ends the flush.
     call(&objects, &objects.port, &stream, PUT_WITH_SIGNAL_AND_FLUSH, 1 << 20);
     let error = Error::from(stream.synchronize().unwrap_err());
     assert!(matches!(error, Error::Proxy(ProxyError::Trigger { .. })), "{error}");
@@ -259,7 +259,7 @@ fn not_started() {
     let objects = Objects::new(&comm).unwrap();
     let stream = objects.gpu.stream().unwrap();
     let connection = objects.semaphore.connection();
-    // Kernels ask it for all that they put.
+    // Kernels hand all puts to this service, whatever their size.
     let service = ProxyService::builder(&objects.gpu).direct_put_max(0).build().unwrap();
     let id = service.build_and_add_semaphore(&comm, connection).unwrap();
     let dst = service.add_memory(objects.channel.dst()).unwrap();
@@ -272,7 +272,7 @@ fn not_started() {
     assert!(matches!(Error::from(error.clone()), Error::Proxy(ProxyError::NotServed { .. })), "{error}");
     assert!(error.to_string().contains(&named), "{error}");
     stream.synchronize().unwrap();
-    // One that flushes is not.
+    // A kernel that flushes is not complete.
     call(&objects, &port, &stream, PUT_WITH_SIGNAL_AND_FLUSH, 0);
     let error = stream.synchronize_timeout(SHORT).unwrap_err();
     assert!(matches!(error, GpuError::Timeout { .. }) && error.to_string().contains(&named), "{error}");

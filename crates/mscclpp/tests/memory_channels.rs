@@ -1,7 +1,8 @@
-//! Put, get and single words through memory channels between two endpoints of one process: the same vectors on GPUs and
-//! on simulated devices, on one device and on two.
+//! Put, get and single words through memory channels between two endpoints of one process: the same test vectors on GPUs
+//! and on simulated devices, on one device and on two.
 //!
-//! What takes minutes on GPUs, and hours on simulated devices, is ignored: `cargo test --test memory_channels -- --ignored`.
+//! Tests that take minutes on GPUs, and hours on simulated devices, are ignored: `cargo test --test memory_channels --
+//! --ignored`.
 
 mod support;
 
@@ -14,7 +15,7 @@ use support::{
     ranks, semaphore_pair, turn,
 };
 
-/// Bytes around a destination that a copy must leave alone.
+/// The bytes around a destination that a copy must leave alone.
 const GUARD: u64 = 64;
 
 fn on_gpus() -> bool {
@@ -27,7 +28,7 @@ fn small_copies_are_exact_at_all_alignments() {
         let [here, _there] = End::pair(context, devices, 4 << 20, 4096);
         let mut random = Random::new();
         let shape = LaunchConfig::linear(8, 96);
-        // Simulated devices do some of the sizes that GPUs do all.
+        // Simulated devices run a part of the sizes that GPUs run completely.
         let sizes = if on_gpus() { 0..1100 } else { 0..70 };
         let long = match on_gpus() {
             true => vec![1100..1200, 4090..4200],
@@ -42,7 +43,7 @@ fn small_copies_are_exact_at_all_alignments() {
     });
 }
 
-/// A GPU would write into whatever lies there.
+/// A GPU would write into whatever memory lies there.
 #[test]
 fn a_copy_past_the_end_fails_on_simulated_devices() {
     if on_gpus() {
@@ -69,7 +70,7 @@ fn a_copy_past_the_end_fails_on_simulated_devices() {
     });
 }
 
-/// Every size to 4,200 bytes at every alignment of both sides, with every byte around.
+/// Copies every size up to 4,200 bytes at every alignment of both sides, and checks every byte around.
 #[test]
 #[ignore = "for GPUs: minutes there, hours on simulated devices"]
 fn every_size_and_every_alignment() {
@@ -85,7 +86,7 @@ fn every_size_and_every_alignment() {
     });
 }
 
-/// One copy with random offsets and by a random number of threads.
+/// Checks one copy with random offsets and a random number of threads.
 fn check_copy(source: &End, target: &End, get: bool, bytes: u64, random: &mut Random) {
     let alignment = [1, 4, 8, 16][random.of(0..=3) as usize];
     let mut offset = |len: u64| random.of(GUARD..=len - GUARD - bytes) / alignment * alignment;
@@ -94,7 +95,7 @@ fn check_copy(source: &End, target: &End, get: bool, bytes: u64, random: &mut Ra
     source.memories.data.write(from, &data).unwrap();
     target.memories.data.write(to - GUARD, &poison).unwrap();
     let shape = random.shape(false);
-    // Who does not know of an alignment promises nothing, which is the default.
+    // A caller that knows of no alignment promises nothing, which is the default.
     let promise = match alignment {
         1 => Promise::default(),
         _ => Promise { alignment: alignment as i32, remainder: !bytes.is_multiple_of(alignment) },
@@ -124,7 +125,7 @@ fn large_copies_are_exact() {
         for power in 7..=24 {
             let around = [(1 << power) - 1, 1 << power, (1 << power) + 1];
             let chosen = random.of(0..=2) as usize;
-            // The whole range is for two devices; simulated ones do a sample of the larger sizes.
+            // Two devices run the whole range; simulated ones run a sample of the larger sizes.
             let sizes = match (on_gpus(), power) {
                 (true, _) | (false, ..16) => &around[..],
                 (false, 16..) if devices == [0, 1] => &around[chosen..=chosen],
@@ -157,7 +158,7 @@ fn kernels_write_and_read_single_words() {
     });
 }
 
-/// Both ends replay a round of put, signal and wait, in which they compare what came.
+/// Both ends replay a round of put, signal and wait, in which they compare the data that came.
 fn replay(rounds: usize, words: u64, shape: LaunchConfig) {
     on_each_pair(|context, devices| {
         let ends = End::pair(context, devices, 16 * words, 4096);
@@ -169,7 +170,7 @@ fn replay(rounds: usize, words: u64, shape: LaunchConfig) {
         ];
         for round in 0..rounds {
             for (end, graph) in ends.iter().zip(&graphs) {
-                // SAFETY: the end, whose memory and channels it holds, outlives the launch.
+                // SAFETY: the end owns the memory and channels of the graph, and outlives the launch.
                 unsafe { graph.launch(&end.stream).unwrap() };
             }
             if round % 500 == 499 || round + 1 == rounds {
@@ -229,7 +230,7 @@ fn waits_of_a_round_can_be_bounded_and_aborted() {
         assert_eq!(here.failed(), 1, "the peer does nothing");
         let said = here.copies.semaphore().check();
         assert!(matches!(said, Err(CoreError::DeviceWaitTimedOut { .. })), "{said:?}");
-        // That one did signal, though.
+        // The other end did signal.
         there.start_put_round(16, seeds.swapped(), 500, shape);
         there.finish();
         there.copies.semaphore().check().unwrap();
@@ -250,7 +251,7 @@ fn a_channel_keeps_what_it_needs() {
     let End { memories, .. } = there;
     let Memories { data, packets, registered } = memories;
     drop((here, packets, registered, context));
-    // The owner has withdrawn its memory; the mapping stays until the channel goes.
+    // The owner has withdrawn its memory; the mapping stays until the channel is dropped.
     assert_eq!(channel.dst().size(), 4096);
     assert!(channel.src().data().is_some() && channel.packet_buffer().is_none());
     drop(data);
@@ -266,7 +267,7 @@ fn bad_memories_are_refused_with_a_reason() {
     let gpu = context.gpu(0).unwrap();
     let buffer = gpu.allocate(4096).unwrap();
     let whole = context.register_buffer(&buffer, Transport::CUDA_IPC).unwrap();
-    // SAFETY: inside of `buffer`, which outlives it.
+    // SAFETY: the range is inside of `buffer`, which outlives the registration.
     let odd = unsafe { context.register_memory(buffer.ptr().add(8), 64, Transport::CUDA_IPC).unwrap() };
     let refused = |what: &str, channel: Result<MemoryChannel, CoreError>, says: &str| {
         let error = channel.expect_err(what);

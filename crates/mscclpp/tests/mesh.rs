@@ -1,4 +1,4 @@
-//! Ranks that connect with many others in one go. Ranks are threads of this process.
+//! Ranks that connect with many others in one call. Ranks are threads of this process.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{
     platform, ranks,
 };
 
-/// More than any of this takes that works.
+/// The longest wait: more than any step takes that works.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
@@ -33,7 +33,7 @@ fn a_ring_whose_ranks_all_name_the_next_one_first_connects() {
     });
 }
 
-/// The excerpts are in the book's tutorial about rings.
+/// The book's tutorial about rings shows these excerpts.
 #[test]
 fn a_ring_is_made_by_calls_before_waits_and_by_one_call() {
     fn ring(comm: &Communicator) -> mscclpp::Result<()> {
@@ -69,7 +69,7 @@ fn all_of_64_ranks_connect_with_all() {
     watched(PATIENCE, "connecting 64 ranks with each other", || {
         ranks(64, |comm| {
             let rank = comm.bootstrap().rank();
-            // Each begins with another rank.
+            // Each rank begins with a different peer.
             let peers = (1..64).map(|distance| (rank + distance) % 64);
             let connections = comm.connect_all(endpoint_of(rank), peers, 0).unwrap();
             assert_eq!(connections.len(), 63);
@@ -100,13 +100,13 @@ fn a_mesh_has_for_each_peer_what_was_asked_for_and_its_channels_work() {
     ranks(3, |comm| {
         let rank = comm.bootstrap().rank();
         let gpu = comm.context().gpu(device_of(rank)).unwrap();
-        // Of a size that tells whose it is.
+        // The size of a memory tells whose it is.
         let memory = |kind: usize| {
             let size = 4096 * (1 + kind) as u64 + 64 * rank as u64;
             comm.register_buffer(&gpu.allocate(size).unwrap(), Transport::CUDA_IPC).unwrap()
         };
         let (first, second) = (memory(0), memory(1));
-        // Itself, too, and in an order of its own.
+        // The peers include the rank itself, and each rank has an order of its own.
         let peers: Vec<usize> = (0..3).map(|i| (i + rank) % 3).collect();
         let builder = comm.mesh(endpoint_of(rank)).peers(peers.clone()).tag(9).semaphores(2);
         let mesh = builder.memory(&first).memory(&second).connect().unwrap();
@@ -154,7 +154,7 @@ fn what_is_wrong_is_found_before_anything_is_sent() {
             assert_eq!(error.kind(), ErrorKind::InvalidUsage);
             assert!(error.to_string().contains(part), "{error}");
         }
-        // The order of the exchanges has not begun.
+        // Nothing was sent, so the next exchange is the first.
         let mesh = comm.mesh(endpoint_of(rank)).semaphores(0).connect().unwrap();
         let error = mesh.base_memory_channels().unwrap_err();
         assert!(error.to_string().contains("has no semaphore to make a channel of"), "{error}");

@@ -1,5 +1,5 @@
-//! What tests on simulated devices see of a kernel that is wrong. Copies of three shipped kernels with a small change each
-//! must fail the check that the kernels themselves pass.
+//! The mistakes in kernels that tests on simulated devices find. Copies of three shipped kernels, each with a small
+//! change, must fail the check that the kernels themselves pass.
 
 mod support;
 
@@ -13,22 +13,22 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Kernel, Stream, kernels, prelude::*, proxy::MemoryId};
 use support::{random::Random, semaphore_pair};
 
-/// For a launch, which takes some milliseconds. A kernel that hangs is ended then.
+/// The time limit of a launch, which takes some milliseconds. A kernel that hangs is ended then.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const SWAP_WORDS: KernelSource<'static> =
     KernelSource::new("swap_words.cu", include_str!("../examples/swap_words.cu"));
 
-/// Runs a source on simulated devices; an error says what was wrong.
+/// Runs a source on simulated devices. The error says what was wrong.
 type Check = fn(&KernelSource<'_>) -> Result<(), String>;
 
 struct Mutation {
     name: &'static str,
     source: KernelSource<'static>,
     check: Check,
-    /// A text that the source has once, and what stands there in the copy.
+    /// A text that the source has once, and its replacement in the copy.
     change: [&'static str; 2],
-    /// Part of what the check says of the copy.
+    /// A part of the error that the check returns for the copy.
     seen_as: &'static str,
 }
 
@@ -84,19 +84,19 @@ fn is_noticed(mutation: &Mutation) -> Result<(), Failed> {
     }
 }
 
-/// A kernel of the source on each device.
+/// Loads a kernel of the source on each device.
 fn load(gpus: &[Gpu], source: &KernelSource<'_>, kernel: &str) -> Result<Vec<Kernel>, String> {
     let load = |gpu| Module::load(gpu, source).and_then(|module| module.kernel(kernel));
     gpus.iter().map(load).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// The ends of kernels that wait for each other. If one fails or takes too long, `abort` ends the others.
+/// Waits for kernels that wait for each other. If one fails or takes too long, `abort` ends the others.
 fn finish(streams: &[Stream], abort: impl Fn()) -> Result<(), String> {
     let ended = streams.iter().map(|stream| stream.synchronize_timeout(LIMIT));
     let failed = ended.filter_map(Result::err).next();
     if let Some(error) = failed {
         abort();
-        // Those that failed say so again.
+        // The failed ones return their errors again here.
         streams.iter().for_each(|stream| drop(stream.synchronize_timeout(LIMIT)));
         return Err(error.to_string());
     }
@@ -124,7 +124,7 @@ fn words_of(buffer: &DeviceBuffer) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// Two kernels write words to each other, and double those that came.
+/// Checks that two kernels write words to each other, and double those that came.
 fn words_are_swapped(source: &KernelSource<'_>) -> Result<(), String> {
     const THREADS: u32 = 64;
     let context = Context::on(Platform::Sim);
@@ -168,7 +168,7 @@ fn words_are_swapped(source: &KernelSource<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Both sides put their half into the other's memory.
+/// Checks that both sides put their half into the other's memory.
 fn halves_are_put(source: &KernelSource<'_>) -> Result<(), String> {
     const BYTES: u64 = 10_000;
     let context = Context::on(Platform::Sim);
@@ -209,7 +209,7 @@ fn halves_are_put(source: &KernelSource<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Each of three ranks gives its slice to the others through port channels.
+/// Checks that each of three ranks gives its slice to the others through port channels.
 fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
     const RANKS: usize = 3;
     const BYTES: u64 = 5000;
@@ -223,7 +223,7 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
     let services: Vec<_> = gpus.iter().map(|gpu| ProxyService::new(gpu).expect("a service")).collect();
     for buffer in &buffers {
         let memory = context.register_buffer(buffer, Transport::CUDA_IPC).expect("registered");
-        // Of each rank the same number in all services.
+        // A rank's memory gets the same number in all services.
         for service in &services {
             service.add_memory(&memory).expect("a number");
         }
@@ -248,7 +248,7 @@ fn all_have_all_slices(source: &KernelSource<'_>) -> Result<(), String> {
     for rank in all() {
         let module = Module::load(&gpus[rank], source).map_err(|error| error.to_string())?;
         let mut handles: Vec<_> = channels[rank].iter().map(PortChannel::device_handle).collect();
-        // By rank; the kernel does not look at its own, which may be any.
+        // The handles are in the order of the ranks. The kernel does not use its own rank's handle, so any will do there.
         handles.insert(rank, handles[0]);
         module.set_symbol("channels", &handles).map_err(|error| error.to_string())?;
         kernels.push(module.kernel("mesh_all_gather").map_err(|error| error.to_string())?);

@@ -1,7 +1,7 @@
 //! A job of ranks on two nodes: CUDA IPC within each, Ethernet between them, and memory registered for both.
 //!
-//! The nodes are network namespaces, and the ranks the example `mesh_port_channels`. Needs root and `ip`; ignored elsewhere.
-//! `ci/rdma-ports.sh` runs the same with InfiniBand, in two virtual machines.
+//! The nodes are network namespaces, and the ranks the example `mesh_port_channels`. It needs root and `ip`, and is
+//! ignored elsewhere. `ci/rdma-ports.sh` runs the same with InfiniBand, in two virtual machines.
 
 #[path = "../../mscclpp-ethernet/tests/support/hosts.rs"]
 #[allow(dead_code, reason = "the tests of the transport use all of it")]
@@ -17,7 +17,7 @@ use mscclpp_test_support::{LIMIT, child::output_within};
 use namespaces::Hosts;
 use program::program;
 
-/// Two on each node.
+/// The number of ranks, two on each node.
 const N: usize = 4;
 
 fn main() -> ExitCode {
@@ -37,7 +37,7 @@ fn mesh() -> Result<(), Failed> {
     let rank = |rank: usize| {
         let host = rank / 2;
         let mut command = hosts.command(host, program("mesh_port_channels"));
-        // A namespace does not make it another node by itself.
+        // A network namespace does not make a process belong to another node by itself.
         command.env("MSCCLPP_HOSTID", format!("host {host}")).env("MSCCLPP_PLATFORM", platform.to_string());
         command.args(["10.77.0.1:15505", &rank.to_string(), &(rank % devices).to_string()]);
         output_within(2 * LIMIT, command.args([&N.to_string(), "Ethernet"]))

@@ -1,4 +1,4 @@
-//! One thread that brings up several ranks, as a binding does for the devices of a process.
+//! One thread that brings up several ranks, as a language binding does for all devices of a process.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{device_of, platform, turn};
 const PATIENCE: Duration = Duration::from_secs(120);
 const RANKS: usize = 4;
 
-/// The ranks of a job over TCP, which this thread forms alone.
+/// Forms a job over TCP with this thread alone, and returns its ranks.
 fn job() -> Vec<Communicator> {
     let id = TcpBootstrap::create_unique_id_in(&Env::default()).unwrap();
     let start = |rank| TcpBootstrap::builder(rank, RANKS).env(Env::default()).timeout(PATIENCE).start(id);

@@ -1,7 +1,8 @@
-//! Packets through memory channels between two endpoints of one process: the same vectors on GPUs and on simulated
+//! Packets through memory channels between two endpoints of one process: the same test vectors on GPUs and on simulated
 //! devices, on one device and on two.
 //!
-//! What takes minutes on GPUs, and hours on simulated devices, is ignored: `cargo test --test packets -- --ignored`.
+//! Tests that take minutes on GPUs, and hours on simulated devices, are ignored: `cargo test --test packets --
+//! --ignored`.
 
 mod support;
 
@@ -15,7 +16,7 @@ use support::{
     random::Random,
 };
 
-/// Bytes around a destination that must be left alone.
+/// The bytes around a destination that must be left alone.
 const GUARD: u64 = 64;
 const DATA: u64 = 64 << 10;
 const PACKETS: u64 = 256 << 10;
@@ -24,10 +25,10 @@ fn on_gpus() -> bool {
     platform() != Platform::Sim
 }
 
-/// Some polls: more than a packet takes that is there, and soon over.
+/// A number of polls that suffices for a packet that is there, and is soon over.
 const SOON: i64 = 600;
 
-/// Messages of one kind of packets from one end to the other, each with another flag, and what is around them.
+/// Messages of one kind of packets from one end to the other, each with another flag.
 struct Messages<'a> {
     here: &'a End,
     there: &'a End,
@@ -37,7 +38,7 @@ struct Messages<'a> {
 }
 
 impl Messages<'_> {
-    /// One message from each of 16 alignments to a random one, or the other way round.
+    /// Checks one message from each of 16 alignments to a random one, and one from a random one to each.
     fn check(&mut self, bytes: u64) {
         for alignment in 0..16 {
             let other = self.random.of(0..=15);
@@ -74,7 +75,7 @@ impl Messages<'_> {
     }
 }
 
-/// No flag of an earlier kind may look like one of the next.
+/// Clears the packet buffers, so that no flag of an earlier kind looks like one of the next.
 fn clear(ends: &[End; 2]) {
     for end in ends {
         let packets = &end.memories.packets;
@@ -82,7 +83,7 @@ fn clear(ends: &[End; 2]) {
     }
 }
 
-/// Sends messages of some sizes as each kind of packets.
+/// Sends messages of these sizes as each kind of packets.
 fn check_messages(sizes: impl Fn(&mut Random) -> Vec<u64>) {
     on_each_pair(|context, devices| {
         let ends = End::pair(context, devices, DATA, PACKETS);
@@ -117,7 +118,7 @@ fn every_size_and_every_alignment() {
     check_messages(|_| (0..=4200).collect());
 }
 
-/// Rounds with changing flags between both ends at once, with the flag's end in the midst of them.
+/// Plays rounds with changing flags between both ends at once. The flags wrap around in the midst of them.
 fn play(
     kinds: impl Fn(&[End]) -> Vec<Kind>,
     sizes: RangeInclusive<u64>,
@@ -131,7 +132,7 @@ fn play(
         for kind in kinds(&ends) {
             clear(&ends);
             let seeds = Seeds { mine: random.word(), peers: random.word() };
-            // Flags go past the largest. Memory starts with flag 0, so that is left out.
+            // The flags pass the largest value. Memory starts with flag 0, so that flag is left out.
             let first_flag = u32::MAX - random.of(0..=rounds.unsigned_abs().into()) as u32;
             let what = PacketRounds { kind, bytes: random.of(sizes.clone()), rounds, first_flag, seeds };
             let shape = LaunchConfig::linear(blocks, 32 * random.of(1..=8) as u32);
@@ -156,7 +157,7 @@ fn flags_change_over_many_rounds() {
     play(Kind::between, 1..=20, rounds, 2, all_is_right);
     play(Kind::between, 1..=5000, rounds, 2, all_is_right);
     if on_gpus() {
-        // What packets would be without a flag in each word promises nothing, so nothing is asserted but that it ends.
+        // Packets without a flag in each word promise nothing, so the test only asserts that it ends.
         let told = |_: &End, wrong| println!("flags apart: {wrong} of {} words came late", 1000 * rounds);
         play(|_| vec![Kind::Split], 4000..=4000, rounds, 2, told);
     }
@@ -166,7 +167,7 @@ fn flags_change_over_many_rounds() {
 #[ignore = "for GPUs: minutes there, hours on simulated devices"]
 fn a_million_rounds() {
     play(Kind::between, 1000..=1000, 1_000_000, 4, all_is_right);
-    // Several packets of each thread under way at once.
+    // Each thread has several packets under way at once.
     play(Kind::between, 20_000..=20_000, 1_000_000, 4, all_is_right);
 }
 
@@ -196,7 +197,7 @@ fn a_wait_for_packets_that_timed_out_can_be_repeated() {
         let [here, there] = &ends;
         here.memories.data.write(0, &[0x5a; 1000]).unwrap();
         for (kind, flag) in Kind::between(&ends).into_iter().zip(1..) {
-            // Kinds have other flags and other places, and none is there yet.
+            // Each kind has other flags and other places, and no packet is there yet.
             let target = u64::from(flag) * PACKETS / 4;
             let shape = LaunchConfig::linear(2, 32);
             for _ in 0..2 {
@@ -226,7 +227,7 @@ fn an_abort_ends_waits_for_packets_for_ever() {
         for kind in kinds {
             let [here, there] = End::pair(context, devices, DATA, PACKETS);
             let shape = LaunchConfig::linear(2, 64);
-            // Whole packets of each kind, and about half of what is waited for.
+            // The peer has sent whole packets of each kind, about half of those that are waited for.
             const PART: usize = 480;
             here.memories.data.write(0, &[0x5a; PART]).unwrap();
             here.start_put_packets(kind, [0, 0], PART as u64, 1, shape);
@@ -238,7 +239,7 @@ fn an_abort_ends_waits_for_packets_for_ever() {
             });
             there.packets.semaphore().abort("the test says so");
             assert_eq!(there.failed(), 1);
-            // Which waits that ended by themselves would not say.
+            // The error proves that the waits ended by the abort, and not by themselves.
             let said = Abort::check(&there.packets).expect_err("waits ended with the abort").to_string();
             assert!(said.contains("the test says so"), "{said}");
             for _ in 0..2 {
@@ -247,7 +248,7 @@ fn an_abort_ends_waits_for_packets_for_ever() {
                 let said = there.packets.semaphore().check().unwrap_err().to_string();
                 assert!(said.contains("the test says so"), "{said}");
             }
-            // What has come still counts, and the other end is not concerned.
+            // Packets that have come still count, and the other end is not affected.
             here.start_put_packets(kind, [0, 0], 1000, 1, shape);
             assert_eq!(here.failed(), 0);
             there.start_unpack(kind, [0, 0], 1000, 1, -1, shape);
@@ -269,7 +270,7 @@ fn packets_that_cannot_be_are_refused() {
             end.packets.semaphore().check().expect("it says so once");
         };
         here.memories.data.fill(0, DATA, 0xff).unwrap();
-        // LL128 too where its lines would do: it is refused then as well.
+        // LL128 is also refused where its lines would work.
         for kind in [Kind::LL8, Kind::LL16, Kind::LL128] {
             let (size, _) = kind.sizes();
             here.start_put_packets(kind, [size / 2, 0], 100, 1, whole_warps);
@@ -290,7 +291,7 @@ fn lines_are_refused_over_memory_that_is_not_aligned_to_them() {
     on_each_pair(|context, devices| {
         let [here, _there] = End::pair(context, devices, DATA, PACKETS);
         let ptr = here.memories.packets.ptr().add(64);
-        // SAFETY: inside of the buffer, which outlives it.
+        // SAFETY: the range is inside of the buffer, which outlives the registration.
         let odd = unsafe { context.register_memory(ptr, 1024, Transport::CUDA_IPC).unwrap() };
         let (semaphore, dst, src) = (here.packets.semaphore(), here.packets.dst(), here.packets.src());
         let channel = MemoryChannel::new(semaphore, dst, src, Some(&odd)).expect("fine for LL16");

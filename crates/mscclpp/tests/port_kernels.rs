@@ -24,20 +24,20 @@ use support::{
     turn,
 };
 
-/// More polls than a test lasts, yet an end.
+/// A number of polls that takes longer than a test, but ends.
 const LONG: i64 = 1 << 24;
 
 fn on_gpus() -> bool {
     platform() != Platform::Sim
 }
 
-/// The word of 63 bits that belongs to a trigger's first one, as in the kernels.
+/// The word of 63 bits that belongs to a trigger's first word, as in the kernels.
 fn mixed(x: u64) -> u64 {
     word_of(x, 0, 0) >> 1
 }
 
-/// Launches a kernel of `fifo.cu` with these arguments behind the FIFO and before `failed`, and gives `each` every
-/// trigger, of which `count` are to come, before it is taken.
+/// Launches a kernel of `fifo.cu`, which gets the FIFO, these arguments and `failed`. Gives each of `count` triggers to
+/// `each` before taking it from the FIFO.
 fn push_and_take(
     fifo: &mut Fifo,
     kernel: &str,
@@ -54,7 +54,7 @@ fn push_and_take(
     // SAFETY: the kernel's arguments, which are kept until the stream is done.
     unsafe { kernel.launch(&stream, shape, &args).unwrap() };
     let mut taken = 0;
-    // How far it was when the FIFO was empty last, and since when.
+    // The count at which the FIFO was found empty last, and the time since then.
     let mut idle = (taken, Instant::now());
     while taken < count {
         match fifo.poll() {
@@ -79,7 +79,7 @@ fn push_and_take(
     assert_eq!(u32::from_ne_bytes(word), 0, "what a thread said, plus 1");
 }
 
-/// Every thread's triggers come once, whole, and in order.
+/// Checks that every thread's triggers come once, whole, and in order.
 fn check_numbered(size: u64, shape: LaunchConfig, per_thread: u32, sync_every: u32) {
     let mut fifo = Fifo::new(&platform().gpu(0).unwrap(), size).unwrap();
     let threads = shape.grid[0] * shape.block[0];
@@ -105,7 +105,7 @@ fn check_numbered(size: u64, shape: LaunchConfig, per_thread: u32, sync_every: u
     println!("{threads} threads, FIFO of {size}: {} triggers in {:?}", per_thread * threads, start.elapsed());
 }
 
-/// Fewer through small FIFOs: on GPUs, threads that wait for room read over the bus, and slow each other down.
+/// Small FIFOs get fewer triggers: on GPUs, threads that wait for room read over the bus, and slow each other down.
 #[test]
 fn triggers_of_many_threads_come_once_whole_and_in_order() {
     let _turn = turn();
@@ -165,7 +165,7 @@ fn a_trigger_carries_what_was_written_before_it() {
     assert_eq!(late, 0, "triggers before their data");
 }
 
-/// Those that gave up leave a hole, which the proxy comes to when it has handled what was pushed.
+/// Kernels that gave up leave a hole in the FIFO, which the proxy reaches when it has handled the triggers before it.
 #[test]
 fn kernels_that_give_up_pushing_are_reported() {
     let _turn = turn();
@@ -197,7 +197,7 @@ fn kernels_that_give_up_pushing_are_reported() {
     assert_eq!(handled.load(Ordering::Relaxed), 4, "what was pushed before the hole");
 }
 
-/// Rounds of small and large puts and signals by the threads in turns.
+/// Checks rounds of small and large puts and signals, which the threads make in turns.
 fn check_turns(context: &Context, devices: [usize; 2], turns: Turns, direct_put_max: u32, threads: u32) {
     let bytes = 8 * u64::from(turns.pieces) * turns.large_words;
     let [here, there] = PortEnd::pair(context, devices, 1, [bytes; 2], direct_put_max);
@@ -222,7 +222,7 @@ fn no_signal_comes_before_its_data_in_any_mixture_of_sizes() {
     });
 }
 
-/// What the test above is able to see.
+/// Proves that the test above notices signals that do not wait for their turn.
 #[test]
 fn signals_that_do_not_wait_for_their_turn_are_noticed() {
     on_each_pair(|context, devices| {
@@ -243,7 +243,7 @@ fn signals_that_do_not_wait_for_their_turn_are_noticed() {
         assert_ne!(there.mismatches(), 0, "words behind their signal, of {turns:?}");
         here.service.start_proxy(true).unwrap();
 
-        // How often it happens when the proxy runs depends on the machine.
+        // With the proxy running, the number of mismatches depends on the machine.
         let turns = Turns { rounds: if on_gpus() { 1000 } else { 20 }, ..turns };
         there.start_checking(turns, 32);
         here.start_sending(turns, true, 32);
@@ -252,7 +252,7 @@ fn signals_that_do_not_wait_for_their_turn_are_noticed() {
     });
 }
 
-/// Sizes from 8 B to 64 MiB.
+/// Puts sizes from 8 B to 64 MiB.
 #[test]
 #[ignore = "for GPUs: minutes there, hours on simulated devices"]
 fn a_hundred_thousand_rounds_of_all_sizes() {
@@ -271,7 +271,7 @@ fn sources_may_be_overwritten_after_a_flush() {
         let (shape, rounds) =
             if on_gpus() { (LaunchConfig::linear(4, 128), 20) } else { (LaunchConfig::linear(2, 4), 6) };
         let threads = u64::from(shape.grid[0] * shape.block[0]);
-        // So little that threads put it themselves, and more.
+        // The first size is so small that threads put it themselves, the second is not.
         for (channels, words) in [(1, 8), (1, 1024), (4, 8), (4, 1024)] {
             let source = 8 * threads * u64::from(words);
             let [here, there] = PortEnd::pair(
@@ -295,7 +295,8 @@ fn sources_may_be_overwritten_after_a_flush() {
 fn works_in_captures_and_replays() {
     on_each_pair(|context, devices| {
         let (replays, threads) = if on_gpus() { (1000, 256) } else { (20, 16) };
-        // Replays are alike: what a round of one brings differs from what the last round before it has left.
+        // All replays move the same data, so the data of each round differs from that of the round before, the last one
+        // included.
         let turns =
             Turns { seed: Random::new().word(), rounds: 3, pieces: 4, small_words: 256, large_words: 1024 };
         let meanwhile = Turns { rounds: 3 * replays, ..turns };
@@ -350,8 +351,8 @@ fn a_range_outside_its_memory_fails_the_service_and_frees_the_kernel() {
     });
 }
 
-/// Two port channels and a memory channel of one semaphore: whoever signals, by the proxy or by itself, a wait through
-/// either port channel takes it.
+/// Two port channels and a memory channel share one semaphore: a wait through either port channel takes a signal of any
+/// channel, by the proxy or by a kernel.
 #[test]
 fn port_and_memory_channels_of_one_semaphore_share_its_tokens() {
     const ROUNDS: u64 = 20;
@@ -368,7 +369,7 @@ fn port_and_memory_channels_of_one_semaphore_share_its_tokens() {
             }
             for (from, to) in [(0, 1), (1, 0)] {
                 for round in 0..ROUNDS {
-                    // The first channel is the one that calls are made over.
+                    // Calls are made over the first channel.
                     ends.iter_mut().for_each(|end| end.channels.swap(0, 1));
                     by_memory[from].signal(&memory[from], 2);
                     by_memory[from].finish();
@@ -380,7 +381,7 @@ fn port_and_memory_channels_of_one_semaphore_share_its_tokens() {
                         assert!(ends[to].call(Call::Wait, 0, 0, LONG), "round {round}: {n} signals came");
                     }
                     assert!(!ends[to].call(Call::Wait, 0, 0, 10), "round {round}: a signal was taken twice");
-                    // It says so once.
+                    // The error is returned once.
                     assert!(semaphores[to].check().is_err() && semaphores[to].check().is_ok());
                 }
             }
@@ -404,7 +405,7 @@ fn a_port_channel_puts_from_memory_for_local_use() {
             here.channels[0] = here.service.port_channel(id, dst, src).unwrap();
             assert!(here.call(Call::PutWithSignal, 0, LEN, -1) && there.call(Call::Wait, 0, 0, -1));
             assert!(there.arrived() == data, "what came of {LEN} bytes");
-            // It cannot be what a peer puts into.
+            // A memory without a transport cannot be the destination of a peer's puts.
             let error = here.service.port_channel(id, src, src).unwrap_err().to_string();
             assert!(error.contains("registered for no transport"), "{error}");
             ends.iter().for_each(|end| end.service.stop_proxy().unwrap());

@@ -26,7 +26,7 @@ fn services_start_and_stop_a_hundred_times() {
             here.source.write(0, &data).unwrap();
             watched(LIMIT, "a stop", || here.service.stop_proxy()).unwrap();
             assert!(!here.service.is_running());
-            // In every other round the kernel is there before the proxy.
+            // In every other round the kernel starts before the proxy.
             if round % 2 == 0 {
                 here.service.start_proxy(round % 4 == 0).unwrap();
             }
@@ -40,7 +40,7 @@ fn services_start_and_stop_a_hundred_times() {
     });
 }
 
-/// Right after the stop, the source is overwritten: all that was put must be at the peer, flushed or not.
+/// The source is overwritten right after the stop: all data that was put must be at the peer, flushed or not.
 #[test]
 fn a_stop_completes_what_is_under_way() {
     const PUTS: usize = 16;
@@ -66,7 +66,7 @@ fn a_stop_completes_what_is_under_way() {
     });
 }
 
-/// Kernels push all the time, on several connections, and do not notice.
+/// Kernels push all the time, on several connections, and do not notice stops and starts.
 #[test]
 fn kernels_outlast_stops_and_starts() {
     const WORDS: u32 = 1024;
@@ -89,7 +89,7 @@ fn kernels_outlast_stops_and_starts() {
     });
 }
 
-/// A kernel that waits for it in vain says nothing of its peer.
+/// The error of a kernel that waits for a stopped service names the service, and not its peer.
 #[test]
 fn a_service_that_does_not_serve_is_named() {
     const LEN: u64 = 64;
@@ -144,7 +144,8 @@ fn a_service_begins_anew_on_another_device_until_it_has_semaphores() {
     });
 }
 
-/// With puts under way. Every part is the first and the last once, and comes before and after every other.
+/// Parts are dropped while puts are under way. Each part is in turn the first and the last, and is dropped before and
+/// after every other.
 #[test]
 fn parts_can_be_dropped_in_any_order() {
     const PUTS: usize = 8;
@@ -153,7 +154,7 @@ fn parts_can_be_dropped_in_any_order() {
         let data = Random::new().bytes(len);
         for (turn, backwards) in (0..5).flat_map(|turn| [(turn, false), (turn, true)]) {
             let [here, there] = PortEnd::pair(context, devices, 1, [len; 2], 0);
-            // So that the service that stops later has used its connection, too.
+            // These calls make the service that stops later use its connection, too.
             assert!(there.call(Call::PutWithSignalAndFlush, 0, len, -1));
             assert!(here.call(Call::Wait, 0, 0, -1));
             here.source.write(0, &data).unwrap();

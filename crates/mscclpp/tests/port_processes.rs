@@ -1,5 +1,4 @@
-//! Port channels between processes: that data arrives, what a proxy says when a peer is killed, and the dump of a job
-//! that is stuck.
+//! Port channels between processes: data arrives, a proxy reports a killed peer, and a stuck job can be dumped.
 //!
 //! The ranks are this program again; see `support::children`.
 
@@ -51,7 +50,7 @@ fn child(role: &Role) {
     if role.was_killed(survive) {
         return;
     }
-    // Before anything else is done, as if the process had been started so.
+    // This is done first, as if the process had been started with these limits.
     let check: &dyn Fn(&Ports) = match role.name.as_str() {
         "exchange-on-one-core" => {
             let core = limits::run_on_one_core();
@@ -71,18 +70,18 @@ fn child(role: &Role) {
     }
 }
 
-/// Nobody closes a connection that its peer still uses.
+/// Keeps connections open until all ranks are here, so that no rank closes one that its peer still uses.
 fn together(comm: &Communicator) {
     comm.bootstrap().barrier().expect("all ranks");
 }
 
-/// What a rank puts in a round.
+/// The bytes that a rank puts in a round.
 fn bytes_of(rank: usize, round: usize, len: u64) -> Vec<u8> {
     let seed = (rank as u64) << 32 | (round as u64) << 24;
     (0..len).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
-/// Every rank puts to the next one, with all the calls there are, small and large. It checks with its proxy at work.
+/// Every rank puts to the next one, with each kind of call, small and large. Calls `check` while its proxy works.
 fn exchange(comm: &Communicator, check: &dyn Fn(&Ports)) {
     let (rank, n) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
     let ports = Ports::open(comm, 2 * HALF).expect("channels");
@@ -111,7 +110,7 @@ fn exchange(comm: &Communicator, check: &dyn Fn(&Ports)) {
     together(comm);
 }
 
-/// Rank 0 waits for a signal that rank 1 sends when the dump has said so.
+/// Rank 0 waits for a signal, which rank 1 sends when the dump shows that wait.
 fn dump(comm: &Communicator) {
     let rank = comm.bootstrap().rank();
     let ports = Ports::open(comm, HALF).expect("channels");
@@ -139,14 +138,14 @@ fn dump(comm: &Communicator) {
     together(comm);
 }
 
-/// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there; or it is
-/// killed in the midst of what all do.
+/// Runs in a child: continues until it notices that a rank was killed. The victim stops at its moment and is killed
+/// there, or is killed in the midst of what all ranks do.
 fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let (rank, n) = (role.rank, role.n_ranks);
     let comm = role.communicator()?;
     let ports = Ports::open(&comm, HALF)?;
     let caller = Caller::new(&ports.gpu);
-    // Nobody carries out what the kernels wait for in that case.
+    // Without a proxy nobody carries out the puts that the kernels wait for in a flush.
     if moment != "flush" {
         ports.service.start_proxy(true)?;
     }
@@ -162,7 +161,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
             assert!(Instant::now() < deadline, "nobody was killed");
         }
     } else {
-        // Not all wait for signals of the victim.
+        // Only some of the kernels wait for signals of the victim.
         caller.start(next, if moment == "wait" { Call::Wait } else { Call::PutWithSignalAndFlush }, range);
         say("ready");
         if rank == victim {
@@ -180,7 +179,7 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
     println!("{N} ranks on {}, rank {victim} killed at {moment}", platform());
     let mut children = Children::form(&format!("killed-{moment}-{victim}"), N);
     (0..N).for_each(|rank| children.expect(rank, "ready"));
-    // Before the others have come to where they wait, at that moment, or after it.
+    // The victim is killed before the others have reached their wait, at that moment, or after it.
     thread::sleep(Duration::from_millis(Random::new().of(0..=200)));
     let at = Instant::now();
     children.kill(victim);

@@ -15,7 +15,7 @@ use support::{
     semaphore_pair, turn,
 };
 
-/// Kernels of one device, and what they say.
+/// Kernels of one device, and the word in which they report.
 struct Kernels {
     module: Module,
     stream: Stream,
@@ -35,11 +35,11 @@ impl Kernels {
 
     fn start(&self, kernel: &str, shape: LaunchConfig, args: &KernelArgs) {
         let kernel = self.module.kernel(kernel).expect("a kernel of the module");
-        // SAFETY: callers give the kernel's arguments and keep what they name until `finish`.
+        // SAFETY: callers give the kernel's arguments and keep the objects in them until `finish`.
         unsafe { kernel.launch(&self.stream, shape, args).expect("a launch") };
     }
 
-    /// Waits for the kernels, which found nothing wrong.
+    /// Waits for the kernel, and checks that it found nothing wrong.
     fn finish(&self, kernel: &str) {
         let ended = self.stream.synchronize_timeout(LIMIT);
         let line = word(&self.said, 0);
@@ -47,7 +47,7 @@ impl Kernels {
         ended.expect(kernel);
     }
 
-    /// A kernel of one block that gets only memory, zeroed, and where to say what is wrong.
+    /// Runs a kernel of one block that gets only zeroed memory and the place where it reports what is wrong.
     fn check(&self, kernel: &str, memory: &DeviceBuffer, threads: u32) {
         memory.fill(0, memory.len(), 0).expect("memory");
         let args = KernelArgs::new().with(memory.ptr()).with(self.said.ptr());
@@ -62,7 +62,7 @@ fn word(buffer: &DeviceBuffer, offset: u64) -> u32 {
     u32::from_ne_bytes(word)
 }
 
-/// Whether kernels can use bulk copies there.
+/// Whether kernels can use bulk copies on this device.
 fn has_bulk(gpu: &Gpu) -> bool {
     gpu.properties().compute_capability.is_none_or(|(major, _)| major >= 9)
 }
@@ -99,7 +99,7 @@ fn the_c_librarys_headers_are_there() {
     assert_eq!(word(&right, 0), 1);
 }
 
-/// What a kernel finds with one header alone.
+/// Each header alone declares all that kernels use of it.
 #[test]
 fn headers_bring_what_kernels_use_of_them() {
     let _turn = turn();
@@ -168,7 +168,7 @@ fn bulk_copies_and_their_barriers() {
     }
 }
 
-/// A memory channel between two devices, of 4096 bytes or more on each side.
+/// Makes a memory channel between two devices, of 4096 bytes or more on each side.
 fn memory_channel(
     context: &Context,
     devices: [usize; 2],
@@ -217,7 +217,7 @@ fn memory_channels_put_and_get_by_bulk_copies() {
         for size in sizes.into_iter().chain((0..20).map(|_| random.of(0..=40000)).collect::<Vec<_>>()) {
             let mut offset = || GUARD + random.of(0..=BYTES - 2 * GUARD - size);
             let (target, origin, back) = (offset(), offset(), BYTES + offset());
-            // Mostly such that bulk copies can be used.
+            // Most offsets are such that bulk copies can be used.
             let target = if size % 5 == 1 { target } else { target / 16 * 16 + origin % 16 };
             let back = if size % 7 == 1 { back } else { back / 16 * 16 + target % 16 };
             let data = random.bytes(size);
@@ -258,7 +258,7 @@ fn port_channels_put_in_every_form() {
             .map(|i| {
                 let service = ProxyService::new(&gpus[i]).unwrap();
                 let id = service.add_semaphore(&semaphores[i]).unwrap();
-                // Numbers that are not 0 and 1.
+                // The services assign other numbers than 0 and 1.
                 service.add_memory(&register(&buffers[i].1)).unwrap();
                 let dst = service.add_memory(&register(&buffers[1 - i].1)).unwrap();
                 let src = service.add_memory(&register(&buffers[i].0)).unwrap();
@@ -277,7 +277,7 @@ fn port_channels_put_in_every_form() {
             service.health().expect("a service in good health");
             assert_eq!(word(&kernels.said, 4), 15);
         }
-        // Where each put took its bytes from: (target, origin, bytes).
+        // The place in the source of the bytes of each put: (target, origin, bytes).
         let small = [
             (0, 64),
             (128, 128),

@@ -29,7 +29,7 @@ use support::{
 };
 
 const N: usize = 3;
-/// What ranks are at when one of them is killed in the midst of it.
+/// The transfers during which a rank is killed.
 const TRANSFERS: [&str; 6] = ["unpack", "put", "get", "ll8", "ll16", "ll128"];
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     for n in [1, 2, 3] {
         trials.push(Trial::test(format!("{n}_ranks_connect_and_signal"), move || all_succeed("signal", n)));
     }
-    // On GPUs, where starting costs seconds, a few times.
+    // On GPUs, where a start takes seconds, it runs only a few times.
     let times = if platform() == Platform::Sim { 50 } else { 5 };
     trials.push(Trial::test(format!("8_ranks_connect_and_signal_{times}_times"), move || {
         (0..times).try_for_each(|_| all_succeed("signal", 8))
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Both ranks call their device number 0, and it is not the same.
+/// Both ranks call their device number 0, and it is a different GPU.
 fn one_visible_gpu_per_rank() -> Result<(), Failed> {
     let mut children = Children::start_as("data", 2, |rank| {
         let mut command = this_program();
@@ -89,7 +89,7 @@ fn one_visible_gpu_per_rank() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As in two containers: each rank is process 1, and neither knows the other's number.
+/// The ranks run as in two containers: each is process 1, and neither knows the other's number.
 fn ranks_in_pid_namespaces() -> Result<(), Failed> {
     let mut children = Children::start_as("data", 2, |_| in_pid_namespace(this_program().get_program()));
     children.go();
@@ -118,7 +118,7 @@ fn child(role: &Role) {
     }
 }
 
-/// Nobody closes a connection that its peer still uses.
+/// Keeps connections open until all ranks are here, so that no rank closes one that its peer still uses.
 fn together(comm: &Communicator) {
     comm.bootstrap().barrier().expect("all ranks");
 }
@@ -147,7 +147,7 @@ fn signal(comm: &Communicator) {
     together(comm);
 }
 
-/// What is there is the other process's memory, before there is a connection to it and with one.
+/// The address of a received memory reaches the other process's memory, before there is a connection to it and with one.
 fn address(comm: &Communicator) {
     const LEN: u64 = 4096;
     let rank = comm.bootstrap().rank();
@@ -166,7 +166,7 @@ fn address(comm: &Communicator) {
         let ptr = theirs.data().expect("an address");
         let stream = gpu.stream().expect("a stream");
         copy.fill(0, LEN, 0).expect("clearing");
-        // SAFETY: `theirs` keeps the mapping of its bytes, for this device; `copy` is as long.
+        // SAFETY: `theirs` keeps the mapping of its bytes for this device, and `copy` is as long.
         unsafe { stream.copy(copy.ptr(), ptr, LEN) }.expect("a copy");
         stream.synchronize_timeout(LIMIT).expect("the copy ends");
         let mut got = bytes(rank);
@@ -203,7 +203,7 @@ fn data(comm: &Communicator) {
     together(comm);
     for seed in 0..3 {
         let what = Rounds { words, rounds: 100, seed, relaxed: false };
-        // Roles swap.
+        // The roles change with each seed.
         if (rank as u64 + seed).is_multiple_of(2) {
             side.start_writing(channel, there, what);
         } else {
@@ -214,7 +214,7 @@ fn data(comm: &Communicator) {
     together(comm);
 }
 
-/// Bytes each way of a transfer.
+/// The bytes of a transfer in each direction.
 const BYTES: u64 = 100_000;
 
 fn seeds(rank: usize, peer: usize) -> Seeds {
@@ -235,7 +235,7 @@ fn transfer(comm: &Communicator) {
             end.start_put_round(BYTES / 16, seeds, -1, shape);
         }
         for kind in Kind::between(std::slice::from_ref(end)) {
-            // The last kind's packets are taken before these overwrite them.
+            // The last kind's packets are taken before these puts overwrite them.
             end.start_put_round(1000, seeds, -1, shape);
             let first_flag = 1000 * kind as u32;
             let what = PacketRounds { kind, bytes: BYTES / 3, rounds: 20, first_flag, seeds };
@@ -249,7 +249,8 @@ fn transfer(comm: &Communicator) {
     together(comm);
 }
 
-/// In a child: goes on until the killed rank is missed. The victim stops at its moment and is killed there.
+/// Runs in a child: continues until it notices that a rank was killed. The victim stops at its moment and is killed
+/// there.
 fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let rank = role.rank;
     let here = |now: &str| {
@@ -260,7 +261,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
             }
         }
     };
-    // The victim of that moment never comes, so the time-out is what ends it.
+    // The victim of that moment never joins, so the time-out ends the call.
     let bootstrap = role.bootstrap(if moment == "init" { Duration::from_secs(8) } else { LIMIT })?;
     let comm = Communicator::with_context(std::sync::Arc::new(bootstrap), Context::on(platform()));
     let others = || (0..role.n_ranks).filter(|peer| *peer != rank);
@@ -269,7 +270,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     let pending: Vec<_> =
         others().map(|peer| comm.connect(endpoint_of(rank), peer, 0)).collect::<Result<_, _>>()?;
     if moment == "connect-sent" {
-        // All have sent their endpoints; the victim never answers to its own.
+        // All have sent their endpoints, and the victim never receives its peers'.
         comm.bootstrap().barrier()?;
         say("ready");
         hear();
@@ -309,7 +310,7 @@ fn survive(role: &Role, moment: &str, victim: usize) -> Result<(), Error> {
     channel.semaphore().check().map_err(|error| comm.explain(error))
 }
 
-/// In a child: moves data with all others until one of them is killed; or waits for packets that never come.
+/// Runs in a child: moves data with all others until one of them is killed, or waits for packets that never come.
 fn interrupted(
     comm: &Communicator,
     moment: &str,
@@ -323,7 +324,7 @@ fn interrupted(
         "put" => end.start_put_round(BYTES / 8, seeds, -1, shape),
         "get" => {
             end.start_copy(true, [0, 0], BYTES, Promise::default(), shape);
-            // Waits for the peer.
+            // The kernel waits for the peer.
             end.start_put_round(1, seeds, -1, shape);
         }
         _ => {
@@ -338,7 +339,7 @@ fn interrupted(
     };
     say("ready");
     let deadline = Instant::now() + LIMIT;
-    // Whether the kernels of an end gave up. The victim is killed in the midst of this.
+    // Whether the kernels of an end gave up. The victim is killed during this loop.
     let mut gave_up = false;
     let mut numbers = 0..;
     while !gave_up {
@@ -366,7 +367,7 @@ fn killed(moment: &'static str, victim: usize) -> Result<(), Failed> {
         children.go();
         (0..N).for_each(|rank| children.expect(rank, "ready"));
     }
-    // Before the others have come to where they wait, at that moment, or after it.
+    // The victim is killed before the others have reached their wait, at that moment, or after it.
     thread::sleep(Duration::from_millis(Random::new().of(0..=200)));
     let at = Instant::now();
     children.kill(victim);

@@ -1,8 +1,8 @@
-//! What a job uses stays flat: rounds of create, connect, exchange and drop end with as many descriptors, threads and
-//! mappings as they began with, and as much device memory.
+//! The resources of a job stay constant: rounds of create, connect, exchange and drop end with as many descriptors,
+//! threads and mappings as they began with, and as much device memory.
 //!
-//! Each trial counts in processes of its own: this program again, see `support::children`. It need not be alone on the
-//! device: what others take meanwhile, they do not take each time that it measures.
+//! Each trial counts in processes of its own: this program again, see `support::children`. Other processes may use the
+//! device at the same time: they do not take memory during each of the measurements.
 
 mod support;
 
@@ -25,12 +25,12 @@ use support::{
 
 const WARM_UP: usize = 10;
 const ROUNDS: usize = 1000;
-/// How long what was dropped may take to go.
+/// The longest time that dropped objects may take to disappear.
 const GOING: Duration = Duration::from_secs(10);
-/// How often device memory is measured before it counts as leaked.
+/// The number of measurements after which device memory counts as leaked.
 const MEASUREMENTS: usize = 8;
-/// Mappings of the allocator and of thread stacks come and go by themselves. One that leaked in each round would make
-/// [`ROUNDS`].
+/// The most mappings that may come and go by themselves, of the allocator and of thread stacks. A leak in each round
+/// would make [`ROUNDS`] of them.
 const OTHER_MAPPINGS: usize = 50;
 
 fn main() -> ExitCode {
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Trial::test("ranks_of_two_processes_leave_nothing_behind", || flat("processes", 2)),
     ];
     let mut arguments = Arguments::from_args();
-    // Free memory of a device is that of all processes.
+    // The free memory of a device depends on all processes that use it.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -76,7 +76,7 @@ impl Held {
 }
 
 impl Held {
-    /// What is held when nothing has come or gone for a while: what ended lately may be listed a moment longer.
+    /// Returns the resources once nothing has changed for a while: a thread that has ended may be listed a moment longer.
     fn settled() -> Self {
         let mut last = (Self::now(), Instant::now());
         until("a process in which nothing comes or goes", || {
@@ -112,7 +112,7 @@ fn child(role: &Role) {
 
     let started = Instant::now();
     let mut taken = Vec::new();
-    // A leak takes some each time.
+    // A leak takes memory in each measurement.
     while taken.last() != Some(&0) && taken.len() < MEASUREMENTS {
         taken.push(taken_by(&*bootstrap, &gpu, || (0..ROUNDS).for_each(|_| round())));
     }
@@ -135,7 +135,8 @@ fn child(role: &Role) {
     ));
 }
 
-/// How much memory of a rank's device that was free is gone after `work`, at the rank with the most. Others may have taken it.
+/// Returns how much of the free memory of a rank's device is gone after `work`, at the rank that lost the most. Other
+/// processes may have taken it.
 fn taken_by(bootstrap: &dyn Bootstrap, gpu: &Gpu, work: impl FnOnce()) -> u64 {
     let free = || gpu.memory_info().expect("the device").free;
     let before = free();
@@ -144,12 +145,12 @@ fn taken_by(bootstrap: &dyn Bootstrap, gpu: &Gpu, work: impl FnOnce()) -> u64 {
     bootstrap.barrier().expect("all ranks");
     within(GOING, || free() >= before);
     let taken = before.saturating_sub(free());
-    // All go on alike.
+    // All ranks use the same number, and so make the same decision.
     let of_all = bootstrap.all_gather(&taken.to_le_bytes()).expect("all ranks");
     of_all.iter().map(|bytes| u64::from_le_bytes(bytes[..].try_into().expect("a number"))).max().unwrap_or(0)
 }
 
-/// Create, connect, exchange, drop: all of a rank but its bootstrap.
+/// Creates, connects, exchanges and drops all objects of a rank except its bootstrap.
 fn round(bootstrap: &Arc<dyn Bootstrap>) {
     let (rank, peer) = (bootstrap.rank(), 1 - bootstrap.rank());
     let comm = Communicator::with_context(Arc::clone(bootstrap), Context::on(platform()));
@@ -164,7 +165,7 @@ fn round(bootstrap: &Arc<dyn Bootstrap>) {
     let channel = MemoryChannel::new(&semaphore, &theirs, &own, Some(&own)).expect("a channel");
     connection.write(&theirs, 0, &own, 2048, 1024).expect("a write");
     connection.flush(LIMIT).expect("a flush");
-    // Closed by both at once, and in no particular order.
+    // Both ranks close their objects at once, in no particular order.
     bootstrap.barrier().expect("both ranks");
     if rank == 0 {
         drop((connection, comm, channel));

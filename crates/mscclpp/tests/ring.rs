@@ -1,4 +1,4 @@
-//! The ring of the example `ring_all_gather`, as it should be, and written wrong: each mistake ends in a message that says
+//! The ring of the example `ring_all_gather`, written correctly and incorrectly: each mistake ends in a message that says
 //! what is wrong and what to do. Ranks are threads of this process, on GPUs or on simulated devices.
 
 mod support;
@@ -42,7 +42,7 @@ impl Ring {
         Self { comm, rank, buffer, ours, channels, kernel, stream }
     }
 
-    /// What a time-out says.
+    /// The text of a time-out that names the previous rank.
     fn waits_for_the_previous_rank(&self) -> String {
         format!(
             "work on a stream of {}, whose kernels wait for rank {}, did not finish within 200ms; see whether these have \
@@ -83,12 +83,13 @@ fn everybody_has_all_slices() {
     });
 }
 
-/// Whether a time-out says that, or still something else: the kernel may not have come to its wait.
+/// Whether the error of a time-out contains the text. It may not do so yet if the kernel has not reached its wait.
 fn is_told(stream: &Stream, text: &str) -> bool {
     stream.synchronize_timeout(SHORT).unwrap_err().to_string().contains(text)
 }
 
-/// Rank 0 does not launch. A time-out names the rank whose signal each kernel waits for, then one that gives up does.
+/// Rank 0 does not launch. Each time-out names the rank whose signal the kernel waits for, and so does an error after
+/// giving up.
 #[test]
 fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
     ranks(RANKS, |comm| {
@@ -96,7 +97,8 @@ fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
         if ring.rank > 0 {
             ring.launch(SLICE);
         }
-        // A rank whose kernel waits when that of the previous rank has come to its last wait, has come to its own.
+        // When the kernel of the previous rank has reached its last wait and this rank's kernel waits, it has reached its
+        // own last wait.
         for turn in 1..RANKS {
             if turn == ring.rank {
                 let text = ring.waits_for_the_previous_rank();
@@ -104,7 +106,8 @@ fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
             }
             ring.comm.bootstrap().barrier().unwrap();
         }
-        // The last rank first: a kernel whose wait was given up goes on, and signals the next rank's.
+        // The last rank gives up first: a kernel whose wait was given up continues, and signals the kernel of the next
+        // rank.
         for turn in (1..RANKS).rev() {
             if turn == ring.rank {
                 let error = ring.stream.synchronize_or_abort(SHORT, &ring.channels).unwrap_err();
@@ -116,7 +119,8 @@ fn a_ring_without_one_kernel_names_the_previous_rank_alone() {
     });
 }
 
-/// Everybody has a channel to everybody and waits for the previous rank, and nobody signals. What is given up is all channels.
+/// Each rank has channels to all others and waits for the previous rank, and nobody signals. All channels are given up at
+/// once.
 #[test]
 fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
     const WAIT: KernelSource<'static> = KernelSource::new(
@@ -134,13 +138,13 @@ fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
         let told = |semaphore: usize, spins: i64| {
             let channel = |link: &MeshLink| BaseMemoryChannel::new(&link.semaphores[semaphore]).unwrap();
             let channels: Vec<_> = mesh.links().iter().map(channel).collect();
-            // Kept with others, as those are whose handles are in memory.
+            // The argument keeps the other channels, too, as programs do that pass handles in memory.
             let from = channel(mesh.link(previous(rank)).unwrap()).device_handle();
             let args = KernelArgs::new().with(from).with(spins).keeping_each(&channels);
             // SAFETY: these are the kernel's parameters.
             unsafe { kernel.launch(&stream, LaunchConfig::linear(1, 1), &args).unwrap() };
             let claimed = DevicePtr::from_ptr(from.semaphore.expected_inbound_token);
-            // SAFETY: a word of the semaphore, which lives.
+            // SAFETY: it is a word of the semaphore, which lives.
             let has_claimed = || unsafe { Probe::new(&gpu).read(&[claimed]).unwrap() == [1] };
             if spins < 0 {
                 until("the kernel waits", has_claimed);
@@ -154,14 +158,15 @@ fn a_deadlocked_ring_names_the_one_rank_that_is_waited_for() {
             )
         };
         assert_eq!(told(0, -1), text(&format!("wait for rank {}", previous(rank))));
-        // A bounded wait claims nothing, so nothing tells.
+        // A bounded wait claims no token, so the host cannot tell which rank it waits for.
         let others: Vec<_> = (0..RANKS).filter(|r| *r != rank).map(|r| format!("rank {r}")).collect();
         assert_eq!(told(1, i64::MAX), text(&format!("may wait for {}", others.join(", "))));
         comm.bootstrap().barrier().unwrap();
     });
 }
 
-/// Each signals all others and waits for all, through a slice of channels; rank 0 comes when the others have been told so.
+/// Each rank signals all others and waits for all, through a slice of channels. Rank 0 launches when the others'
+/// time-outs name it.
 #[test]
 fn a_slice_of_channels_is_an_argument_and_names_whom_it_waits_for() {
     const ALL: KernelSource<'static> = KernelSource::new(
@@ -187,7 +192,7 @@ fn a_slice_of_channels_is_an_argument_and_names_whom_it_waits_for() {
         comm.bootstrap().barrier().unwrap();
         if rank > 0 {
             launch();
-            // First for all who have not launched yet.
+            // At first the kernel waits for all ranks that have not launched yet.
             let text = "whose kernels wait for rank 0, did not finish";
             until("the kernel waits for rank 0 alone", || is_told(&stream, text));
         }
@@ -200,7 +205,7 @@ fn a_slice_of_channels_is_an_argument_and_names_whom_it_waits_for() {
     });
 }
 
-/// Each waits for the next one, which has not come to its call with this one yet.
+/// Each rank waits for the next one, which has not made its call with this rank yet.
 #[test]
 fn a_ring_of_waits_is_told_how_to_avoid_it() {
     ranks(RANKS, |comm| {
@@ -212,7 +217,7 @@ fn a_ring_of_waits_is_told_how_to_avoid_it() {
         let named = format!("rank {} has not sent what connect needs", next(rank));
         assert!(text.contains(&named) && text.contains("before the first wait, as connect_all()"), "{text}");
         comm.bootstrap().barrier().unwrap();
-        // What was said to do.
+        // The rank does what the message said.
         let from_previous = comm.connect(endpoint_of(rank), previous(rank), 0).unwrap();
         to_next.wait().unwrap();
         from_previous.wait().unwrap();
@@ -239,7 +244,8 @@ fn a_rank_that_is_started_twice_is_told_to_everybody() {
     }
 }
 
-/// Numbers of memories and semaphores are types of their own: what can be mixed up is which memory is whose.
+/// Numbers of memories and semaphores are types of their own, so a program can only mix up which memory belongs to which
+/// side.
 #[test]
 fn memories_that_are_swapped_are_told_apart() {
     const SWAPPED: &str =
@@ -259,7 +265,7 @@ fn memories_that_are_swapped_are_told_apart() {
     });
 }
 
-/// Simulated devices know every range. GPUs check none of a memory channel: see `port_kernels` for those of a proxy.
+/// Simulated devices check every range. GPUs check none of a memory channel; `port_kernels` has the checks of a proxy.
 #[test]
 fn a_slice_outside_the_buffer_is_named() {
     if platform() != Platform::Sim {

@@ -1,4 +1,4 @@
-//! What programs do on the way to their kernels: addresses of memory that was received, and channels of connections.
+//! The steps before a kernel: addresses of memory that was received, and channels made from connections.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn a_received_memory_has_an_address_at_once() {
         let ptr = received.data();
         assert!(ptr.is_some() && ptr == connection.peer_ptr(&received).unwrap());
         assert_eq!(received.data(), ptr, "it stays where it is");
-        // In one process it is the owner's own address.
+        // In one process the address is the owner's own.
         comm.bootstrap().send(&own.data().unwrap().0.to_le_bytes(), peer, 9).unwrap();
         let theirs = comm.bootstrap().recv(peer, 9).unwrap();
         assert_eq!(theirs, ptr.unwrap().0.to_le_bytes());
@@ -73,12 +73,12 @@ fn one_call_makes_a_channel_of_a_connection() {
         let (handle, by_name) = (port.device_handle(), [&theirs, &own].map(RegisteredMemory::size));
         assert_eq!((handle.dst.raw(), handle.src.raw(), [handle.dst_size, handle.src_size]), (0, 1, by_name));
         assert!(!port.semaphore().is(&semaphore), "it has a semaphore of its own");
-        // The wrong way round is found after the exchange, at both sides.
+        // Swapped memories are found after the exchange, at both sides.
         let error = service.build_port_channel(&comm, &connection, &own, &theirs).unwrap_err();
         assert!(matches!(error, Error::Core(_) | Error::Proxy(_)), "{error}");
         assert_eq!(service.next_memory_id(1).unwrap().raw(), 4, "two of each call");
 
-        // Both kinds of objects may meet: what is exchanged is a semaphore.
+        // The two ranks may make different objects, because only a semaphore is exchanged.
         let mut side = Side::new(&gpu).unwrap();
         comm.bootstrap().barrier().unwrap();
         for channel in [&base, channel.base()] {
@@ -86,7 +86,7 @@ fn one_call_makes_a_channel_of_a_connection() {
             assert_eq!(side.wait_once(channel, -1), Outcome::Signalled);
         }
 
-        // The wrong end is found after the exchange, at both sides, and what comes next is not disturbed.
+        // The wrong end is found after the exchange, at both sides, and the next exchange works.
         let error = HostToHostSemaphore::from_connection(&comm, &connection).unwrap_err();
         assert!(error.to_string().contains("is on a GPU"), "{error}");
         let cpu = EndpointConfig::new(Transport::ETHERNET, Device::CPU);
@@ -102,8 +102,8 @@ fn one_call_makes_a_channel_of_a_connection() {
     });
 }
 
-/// Two ranks set everything up while each captures a stream, in the thread that captures or in another. The capture has
-/// then what was captured and nothing else, and what was set up works.
+/// Two ranks set everything up while each captures a stream, in the thread that captures or in another. The capture then
+/// has only the work that was captured, and all objects work.
 #[test]
 fn everything_can_be_set_up_while_a_stream_captures() {
     ranks(2, |comm| {
@@ -136,7 +136,7 @@ fn everything_can_be_set_up_while_a_stream_captures() {
         };
         for in_another_thread in [false, true] {
             stream.begin_capture().unwrap();
-            // SAFETY: so here and below: the word outlives the work, which is waited for.
+            // SAFETY: here and below, the word outlives the work, which is waited for.
             unsafe { stream.fill(word.ptr(), 8, 3).unwrap() };
             match in_another_thread {
                 true => std::thread::scope(|scope| scope.spawn(set_up).join().expect("the other thread")),
@@ -144,7 +144,7 @@ fn everything_can_be_set_up_while_a_stream_captures() {
             }
             let graph = stream.end_capture().unwrap();
             word.fill(0, 8, 0).unwrap();
-            // SAFETY: see above.
+            // SAFETY: the same as above.
             unsafe { graph.launch(&stream).unwrap() };
             stream.synchronize_timeout(support::LIMIT).unwrap();
             let mut filled = [0; 8];

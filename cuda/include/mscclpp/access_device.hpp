@@ -1,5 +1,5 @@
 // Accesses of a fixed width to global memory: this device's memory, a peer's as mapped here, or pinned host memory.
-// What copies and packets are made of; those of packets can be told to look which memory it is (MemorySpace::Any). All
+// Copies and packets are made of them; those for packets can also find out the kind of memory (MemorySpace::Any). All
 // of them are also compiler barriers, so they stay in the order in which they are written; the hardware may still
 // reorder the weak ones.
 
@@ -12,7 +12,7 @@
 
 namespace mscclpp {
 
-// 16 bytes in registers: `low` are the first 8 of them.
+// 16 bytes in registers; `low` has the first 8 of them.
 struct alignas(16) Bytes16 {
   uint64_t low;
   uint64_t high;
@@ -20,8 +20,8 @@ struct alignas(16) Bytes16 {
 
 #if defined(MSCCLPP_DEVICE_CUDA)
 
-// Weak accesses of 1, 4, 8 and 16 bytes, at addresses that are multiples of their width. They carry data that something
-// else orders: a semaphore, a barrier, the end of a kernel.
+// Weak accesses of 1, 4, 8 and 16 bytes, at addresses that are multiples of their width. Something else must order the
+// data that they carry: a semaphore, a barrier, the end of a kernel.
 MSCCLPP_DEVICE_INLINE uint32_t load1(const void* address) {
   uint32_t value;
   asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(detail::globalAddress(address)) : "memory");
@@ -80,7 +80,7 @@ MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
   }
   return value;
 }
-// The same as two loads that acquire.
+// Reads the same two words with loads that acquire.
 MSCCLPP_DEVICE_INLINE Bytes16 acquirePair(const void* address) {
   Bytes16 value;
   asm volatile("ld.acquire.sys.global.v2.u64 {%0, %1}, [%2];"
@@ -104,8 +104,8 @@ MSCCLPP_DEVICE_INLINE void storePair(void* address, Bytes16 value) {
   }
 }
 
-// Writes 16 bytes, with release at system scope, so that who acquires `high` from it has `low` too. The scalar type of
-// 128 bits makes it one access and not two; its address is a multiple of 16.
+// Writes 16 bytes, with release at system scope, so that a thread that acquires `high` from it has `low` too. The
+// scalar type of 128 bits makes it one access and not two; its address is a multiple of 16.
 MSCCLPP_DEVICE_INLINE void releaseWhole(void* address, Bytes16 value) {
   asm volatile(
       "{\n\t.reg .b128 whole;\n\tmov.b128 whole, {%1, %2};\n\tst.release.sys.global.b128 [%0], whole;\n\t}"
@@ -121,8 +121,8 @@ namespace detail {
 #if defined(MSCCLPP_DEVICE_SIM)
 using mscclpp_sim::AsPacket;
 
-// The host and other devices access the same memory meanwhile, which in C++ takes atomic accesses. 16 bytes are two
-// accesses. For the race detector they are weak, as on a GPU.
+// The host and other devices access the same memory meanwhile, which in C++ requires atomic accesses. 16 bytes are two
+// accesses. The race detector takes them as weak, as they are on a GPU.
 MSCCLPP_DEVICE_INLINE void nextIsWeak() {
   mscclpp_sim::nextAccess(mscclpp_sim::Order::Weak, mscclpp_sim::Scope::Block);
 }
@@ -171,7 +171,7 @@ MSCCLPP_DEVICE_INLINE void storeAligned(void* address, T value) {
 
 }  // namespace detail
 
-// The functions of the CUDA branch, documented there.
+// The functions of the CUDA branch, which has their comments.
 MSCCLPP_DEVICE_INLINE uint32_t load1(const void* address) { return detail::loadAligned<uint8_t>(address); }
 MSCCLPP_DEVICE_INLINE uint32_t load4(const void* address) { return detail::loadAligned<uint32_t>(address); }
 MSCCLPP_DEVICE_INLINE uint64_t load8(const void* address) { return detail::loadAligned<uint64_t>(address); }
@@ -182,7 +182,7 @@ MSCCLPP_DEVICE_INLINE void store1(void* address, uint32_t value) {
 MSCCLPP_DEVICE_INLINE void store4(void* address, uint32_t value) { detail::storeAligned(address, value); }
 MSCCLPP_DEVICE_INLINE void store8(void* address, uint64_t value) { detail::storeAligned(address, value); }
 MSCCLPP_DEVICE_INLINE void store16(void* address, Bytes16 value) { detail::storeAligned(address, value); }
-// `high` first and, when stored, last: the flag of a line is there.
+// Loads `high` first, and stores it last, because a line has its flag there.
 template <MemorySpace P = MemorySpace::Global>
 MSCCLPP_DEVICE_INLINE Bytes16 loadPair(const void* address) {
   const uint64_t* const words = static_cast<const uint64_t*>(address);
@@ -238,7 +238,7 @@ MSCCLPP_DEVICE_INLINE void checkObject([[maybe_unused]] const T* object, [[maybe
 
 }  // namespace detail
 
-// Reads and writes the element `index` of any memory by a plain access. What orders it is the caller's business.
+// Reads and writes the element `index` of any memory by a plain access. The caller must order it with other accesses.
 template <class T>
 MSCCLPP_DEVICE_INLINE T read(const void* memory, uint64_t index) {
   const T* const element = static_cast<const T*>(memory) + index;
@@ -254,7 +254,7 @@ MSCCLPP_DEVICE_INLINE void write(void* memory, uint64_t index, const T& value) {
 
 #if !defined(MSCCLPP_DEVICE_SIM)
 namespace detail {
-// On simulated devices it tells the race detector that what is accessed while it lives is a packet.
+// On simulated devices it marks the accesses during its life as those of a packet, for the race detector.
 struct AsPacket {};
 }  // namespace detail
 #endif

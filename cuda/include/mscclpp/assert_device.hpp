@@ -5,7 +5,7 @@
 
 #include "mscclpp/device.hpp"
 
-// Where DEBUG_BUILD is defined, fails the kernel with `message` if `condition` is false. Elsewhere it is nothing, and
+// Fails the kernel with `message` if `condition` is false, where DEBUG_BUILD is defined. Elsewhere it is nothing, and
 // `condition` is not evaluated.
 #if !defined(DEBUG_BUILD) || !defined(MSCCLPP_DEVICE_COMPILE)
 #define MSCCLPP_ASSERT_DEVICE(condition, message)

@@ -1,5 +1,5 @@
-// Atomic accesses of kernels: to words of 1, 2, 4 and 8 bytes in any memory, with the order as an argument and the scope
-// as a template argument; and additions of what the hardware adds.
+// Atomic accesses of kernels: to words of 1, 2, 4 and 8 bytes in any memory, with the order as an argument and the
+// scope as a template argument; and additions of all types that the hardware adds.
 //
 //     uint32_t seen = atomicLoad<uint32_t, scopeDevice>(&word, memoryOrderAcquire);
 
@@ -21,7 +21,7 @@ struct __nv_bfloat162;
 namespace mscclpp {
 namespace detail {
 
-// The same bits as a To, which is as large.
+// Returns the same bits as a To, which has the same size.
 template <class To, class From>
 MSCCLPP_DEVICE_INLINE To bitsAs(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "a cast of bits keeps the size");
@@ -34,7 +34,8 @@ MSCCLPP_DEVICE_INLINE To bitsAs(const From& from) {
   return to;
 }
 
-// What can be added to: integers of 4 and 8 bytes, floats, and where they are added 16-bit floats and pairs of them.
+// The types that can be added to: integers of 4 and 8 bytes, floats, and where supported 16-bit floats and pairs of
+// them.
 template <class T>
 constexpr bool isInteger = isSame<T, int> || isSame<T, unsigned int> || isSame<T, long> ||
                            isSame<T, unsigned long> || isSame<T, long long> || isSame<T, unsigned long long>;
@@ -52,7 +53,7 @@ template <class T>
 constexpr bool isBfloat16 = isSame<T, __nv_bfloat16> || isSame<T, __nv_bfloat162>;
 #endif
 
-// The word that has the bytes of a T.
+// The type of a word that has as many bytes as a T.
 template <uint64_t Bytes>
 struct AtomicWord {
   static_assert(Bytes == 1 || Bytes == 2 || Bytes == 4 || Bytes == 8,
@@ -90,7 +91,7 @@ MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
   }
   return before;
 }
-// Of 16 bits, and pairs of them.
+// Adds 16-bit floats, and pairs of them.
 template <MemoryOrder O, MemoryScope S, class T>
 MSCCLPP_DEVICE_INLINE T fetchAddNarrow(T* word, T value) {
   constexpr MemorySpace P = MemorySpace::Any;
@@ -120,7 +121,7 @@ MSCCLPP_DEVICE_INLINE T fetchAddFloat(T* word, T value) {
 }
 #endif
 
-// What atomicFetchAdd does, with the order known.
+// atomicFetchAdd, with the order known to the compiler.
 template <MemoryOrder O, MemoryScope S, class T>
 MSCCLPP_DEVICE_INLINE T fetchAddAnywhere(T* address, T value) {
   static_assert(isInteger<T> || isFloat<T> || isHalf<T> || isBfloat16<T>,
@@ -143,7 +144,7 @@ MSCCLPP_DEVICE_INLINE T fetchAddAnywhere(T* address, T value) {
   }
 }
 
-// A T that is not deduced from, so that `atomicStore(&word, 1, ..)` converts the 1.
+// A T that the compiler does not deduce, so that `atomicStore(&word, 1, ..)` converts the 1.
 template <class T>
 struct Undeduced {
   using Type = T;
@@ -179,9 +180,9 @@ MSCCLPP_DEVICE_INLINE void atomicStore(T* address, typename detail::Undeduced<T>
   detail::store<MemoryOrder::Release, S, MemorySpace::Any>(word, bits);
 }
 
-// Adds to a word in any memory and returns what was there before. Integers of 4 and 8 bytes, which wrap around; float and
-// double; and on CUDA and simulated devices half, from compute capability 9.0 on bfloat16, and pairs of them, whose
-// halves are added each by itself. On CUDA, a float in global memory that is subnormal counts as 0.
+// Adds to a word in any memory and returns its value before. The types are: integers of 4 and 8 bytes, which wrap
+// around; float and double; and on CUDA and simulated devices half, from compute capability 9.0 on bfloat16, and pairs
+// of them, whose halves are added each by itself. On CUDA, a float in global memory that is subnormal counts as 0.
 template <class T, MemoryScope S = scopeSystem>
 MSCCLPP_DEVICE_INLINE T atomicFetchAdd(T* address, typename detail::Undeduced<T>::Type value, MemoryOrder order) {
   switch (order) {

@@ -1,9 +1,9 @@
-// Atomic accesses to words, of which the device API is made: one instruction each, order and scope as template arguments.
-// For the library's own use; programs include atomic_device.hpp.
+// Atomic accesses to words, which the device API is made of: one instruction each, order and scope as template
+// arguments. For the library's own use; programs include atomic_device.hpp.
 //
 // MemorySpace::Global is for words that are known to be in global memory: this device's, a peer's as mapped here, or
-// pinned host memory. They are faster, by up to a microsecond a message, than generic accesses, for which the hardware
-// finds out what memory it is. MemorySpace::Any looks which memory it is; where the compiler knows, that costs nothing.
+// pinned host memory. They are faster than generic accesses, for which the hardware finds out the kind of memory.
+// MemorySpace::Any checks the kind of memory; where the compiler knows it, the check costs nothing.
 //
 // All of them are also compiler barriers. A caller that polls should therefore have read what it needs of its handle
 // into locals before, or each poll reads the handle again.
@@ -15,9 +15,9 @@
 
 namespace mscclpp {
 
-// What an atomic access says about the other accesses of its thread. Relaxed: nothing. Acquire: what comes later in
-// the thread sees what was released. Release: what came earlier in the thread, or was acquired by it, is seen by who
-// acquires. SequentiallyConsistent: both, and all such accesses have one order that everybody sees.
+// The effect of an atomic access on the other accesses of its thread. Relaxed: none. Acquire: what comes later in the
+// thread sees what was released. Release: what came earlier in the thread, or was acquired by it, is seen by the
+// threads that acquire. SequentiallyConsistent: both, and all such accesses have one order that all threads see.
 enum class MemoryOrder { Relaxed, Acquire, Release, AcquireRelease, SequentiallyConsistent };
 constexpr MemoryOrder memoryOrderRelaxed = MemoryOrder::Relaxed;
 constexpr MemoryOrder memoryOrderAcquire = MemoryOrder::Acquire;
@@ -25,12 +25,12 @@ constexpr MemoryOrder memoryOrderRelease = MemoryOrder::Release;
 constexpr MemoryOrder memoryOrderAcqRel = MemoryOrder::AcquireRelease;
 constexpr MemoryOrder memoryOrderSeqCst = MemoryOrder::SequentiallyConsistent;
 
-// Among whom the order holds. Device: the threads of this GPU. System: also those of other GPUs and of the host.
+// The threads among which the order holds. Device: those of this GPU. System: also those of other GPUs and of the host.
 enum class MemoryScope { Device, System };
 constexpr MemoryScope scopeDevice = MemoryScope::Device;
 constexpr MemoryScope scopeSystem = MemoryScope::System;
 
-// Where a word is.
+// The memory that a word is in.
 enum class MemorySpace { Global, Any };
 
 }  // namespace mscclpp
@@ -43,7 +43,7 @@ namespace detail {
 // Whether an address is one of global memory. The compiler answers where it knows.
 MSCCLPP_DEVICE_INLINE bool isGlobal(const void* pointer) { return __isGlobal(pointer) != 0; }
 
-// The address in the global window, as the `.global` instructions want it. No instruction comes of this.
+// Returns the address in the global window, as the `.global` instructions need it. It takes no instruction.
 template <class T>
 MSCCLPP_DEVICE_INLINE uint64_t globalAddress(T* pointer) {
   return __cvta_generic_to_global(pointer);
@@ -199,8 +199,8 @@ MSCCLPP_DEVICE_INLINE void sequentialFence() {
   }
 }
 
-// The number 1, in a way that the compiler does not see through. Of an addition of the same number by the lanes of a
-// warp it makes one addition for all of them, and the votes and shuffles for that cost a lone thread about 0.02 us.
+// Returns the number 1 in a way that the compiler does not see through. If the lanes of a warp add the same number, the
+// compiler makes it one addition for all of them, with votes and shuffles that delay a lone thread.
 MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() {
   uint32_t lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
@@ -209,8 +209,8 @@ MSCCLPP_DEVICE_INLINE uint64_t oneOfThisLane() {
 
 }  // namespace detail
 
-// All accesses of this thread before it, and what it had acquired, are performed for everyone before any access behind
-// it is. It waits for them: over a link that takes about as long as a round trip.
+// Makes all accesses of this thread before it, and all that it had acquired, complete for all threads before any later
+// access. It waits for them: over a link that takes about as long as a round trip.
 MSCCLPP_DEVICE_INLINE void systemFence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
 }  // namespace mscclpp
@@ -237,7 +237,7 @@ constexpr int hipFailureOrder(MemoryOrder order) {
                                                                                : __ATOMIC_RELAXED;
 }
 
-// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t.
+// The functions of the CUDA branch, which has their comments. T is uint32_t or uint64_t.
 template <MemoryOrder O, MemoryScope S, MemorySpace P = MemorySpace::Global, class T>
 MSCCLPP_DEVICE_INLINE T load(const T* word) {
   static_assert(O == MemoryOrder::Relaxed || O == MemoryOrder::Acquire, "a load is relaxed or acquires");
@@ -290,8 +290,8 @@ MSCCLPP_DEVICE_INLINE void systemFence() { __builtin_amdgcn_fence(__ATOMIC_ACQ_R
 namespace mscclpp {
 namespace detail {
 
-// The functions of the CUDA branch, documented there. T is uint32_t or uint64_t. All of them acquire and release: what
-// is tested with this says nothing of the orders that a GPU needs. The race detector is told these.
+// The functions of the CUDA branch, with T uint32_t or uint64_t. All acquire and release, so tests do not show which
+// orders a GPU needs. The race detector gets the orders that the caller names.
 constexpr mscclpp_sim::Order hostOrder(MemoryOrder order) {
   return order == MemoryOrder::Relaxed   ? mscclpp_sim::Order::Relaxed
          : order == MemoryOrder::Acquire ? mscclpp_sim::Order::Acquire

@@ -18,9 +18,9 @@
 //     }
 //
 // Bulk copies access memory by a way of their own, the asynchronous proxy. Ordinary accesses before a bulk copy of the
-// same shared memory are not ordered with it unless a bulkFence stands between, in the thread that made them. What a
-// completed load or store has written is there for the ordinary accesses of whoever has seen that it is complete: by
-// BulkBarrier's `wait` or `poll`, or by bulkStoreWait.
+// same shared memory are ordered with it only by a bulkFence between them, in the thread that made them. Data that a
+// complete load or store has written is visible to the ordinary accesses of each thread that has seen the completion:
+// by BulkBarrier's `wait` or `poll`, or by bulkStoreWait.
 
 #ifndef MSCCLPP_BULK_DEVICE_HPP_
 #define MSCCLPP_BULK_DEVICE_HPP_
@@ -30,7 +30,7 @@
 #include "mscclpp/group_device.hpp"
 #include "mscclpp/poll_device.hpp"
 
-// Whether what follows is there. nvcc's pass for the host sees it too, since it reads the kernels.
+// Whether the functions below exist. nvcc's pass for the host declares them too, since it reads the kernels.
 #if defined(MSCCLPP_DEVICE_SIM) || \
     (defined(MSCCLPP_DEVICE_CUDA) && (!defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900))
 #define MSCCLPP_BULK_AVAILABLE 1
@@ -42,7 +42,7 @@
 
 namespace mscclpp {
 
-// What bulkReduceStore does with what is there and what it stores.
+// The operation by which bulkReduceStore combines the value in memory with the value that it stores.
 enum class BulkRedOp { Add, Min, Max, And, Or, Xor };
 
 // Whether the address can be one of a bulk copy: a multiple of 16. The numbers of bytes are multiples of 16, too.
@@ -61,42 +61,43 @@ MSCCLPP_DEVICE_INLINE void bulkFenceAll() { asm volatile("fence.proxy.async;" : 
 
 }  // namespace detail
 
-// Orders this thread's ordinary accesses to shared memory with bulk copies that follow, its own or, behind a barrier,
-// those of others.
+// Orders this thread's ordinary accesses to shared memory with bulk copies that follow: its own, or after a barrier
+// those of other threads.
 MSCCLPP_DEVICE_INLINE void bulkFence() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 
-// What bulk loads are complete by. In shared memory. It counts rounds, which are called phases: one ends when as many
-// arrivals have come as `init` said, and as many bytes as were expected. A waiting thread keeps the parity of the phase
-// it waits for, 0 at first.
+// The barrier, in shared memory, that bulk loads complete. It counts rounds, which are called phases: one ends when as
+// many arrivals have come as `init` said, and as many bytes as were expected. A waiting thread keeps the parity of the
+// phase it waits for, 0 at first.
 struct alignas(8) BulkBarrier {
   uint64_t state_;
 
-  // Makes it ready. One thread; the others use it behind a barrier of the block.
+  // Makes the barrier ready. One thread calls it; the others use the barrier after a barrier of the block.
   MSCCLPP_DEVICE_INLINE void init(uint32_t arriveCount = 1) {
     relaxedInit(arriveCount);
     bulkFence();
   }
-  // The same without the fence: several barriers can have one together, a bulkFence behind the last.
+  // Makes the barrier ready without a fence: several barriers can share one, by a bulkFence after the last.
   MSCCLPP_DEVICE_INLINE void relaxedInit(uint32_t arriveCount = 1) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at()), "r"(arriveCount) : "memory");
   }
-  // Makes its memory ordinary memory again. One thread, when nobody uses it any more. Before another `init` too.
+  // Makes its memory ordinary memory again. One thread calls it when no thread uses the barrier any more; also before
+  // another `init`.
   MSCCLPP_DEVICE_INLINE void invalidate() {
     asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(at()) : "memory");
   }
 
-  // Says that so many bytes more come in this phase.
+  // Expects so many more bytes in this phase.
   MSCCLPP_DEVICE_INLINE void expect(uint32_t bytes) {
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" : : "r"(at()), "r"(bytes) : "memory");
   }
-  // Arrives, with release for the block. Waits for nobody.
+  // Arrives, with release for the block, and does not wait.
   MSCCLPP_DEVICE_INLINE void arrive() {
     asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.shared::cta.b64 state, [%0];\n\t}"
                  :
                  : "r"(at())
                  : "memory");
   }
-  // The two, in this order, as one.
+  // Arrives and expects bytes in one operation.
   MSCCLPP_DEVICE_INLINE void arriveAndExpect(uint32_t bytes) {
     asm volatile("{\n\t.reg .b64 state;\n\tmbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1;\n\t}"
                  :
@@ -115,8 +116,8 @@ struct alignas(8) BulkBarrier {
         : "memory");
     return over != 0;
   }
-  // Waits until the phase of this parity is over, and flips `phase`. Returns true; false when it was not over within
-  // maxSpinCount polls, if that is not negative, and `phase` is as it was then.
+  // Waits until the phase of this parity is over, flips `phase` and returns true. Returns false, and leaves `phase` as
+  // it is, when the phase was not over within maxSpinCount polls, if that is not negative.
   template <class Phase>
   MSCCLPP_DEVICE_INLINE bool wait(Phase& phase, int64_t maxSpinCount = -1) const {
     const uint32_t parity = static_cast<uint32_t>(phase);
@@ -129,8 +130,8 @@ struct alignas(8) BulkBarrier {
   MSCCLPP_DEVICE_INLINE uint32_t at() const { return detail::sharedAddress(this); }
 };
 
-// Starts a load from global memory, a peer's included, to shared memory. `barrier` gets the bytes when they are there;
-// it has been told to expect them.
+// Starts a load from global memory, a peer's included, to shared memory. `barrier` gets the bytes when they have come,
+// and must expect them.
 MSCCLPP_DEVICE_INLINE void bulkLoad(void* dstShared, const void* srcGlobal, uint32_t bytes, BulkBarrier& barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                :
@@ -151,23 +152,23 @@ MSCCLPP_DEVICE_INLINE void bulkStore(void* dstGlobal, const void* srcShared, uin
 // Makes a group of the stores that this thread has started since the last group.
 MSCCLPP_DEVICE_INLINE void bulkStoreCommit() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
 
-// Waits until at most the last PendingGroups groups of this thread have writes that are not complete. What it signals
-// behind that carries the data of the others.
+// Waits until all groups of this thread but at most the last PendingGroups have completed their writes. A signal after
+// that carries the data of these groups.
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWait() {
   asm volatile("cp.async.bulk.wait_group %0;" : : "n"(PendingGroups) : "memory");
 }
 
-// Waits until at most the last PendingGroups groups of this thread still read their source: the others' may be used
-// again.
+// Waits until all groups of this thread but at most the last PendingGroups have read their sources, which may then be
+// used again.
 template <int PendingGroups = 0>
 MSCCLPP_DEVICE_INLINE void bulkStoreWaitSource() {
   asm volatile("cp.async.bulk.wait_group.read %0;" : : "n"(PendingGroups) : "memory");
 }
 
-// Starts a store that does not overwrite: each element of the global memory, a peer's included, becomes what Op makes
-// of it and of the element stored, as if by a relaxed atomic access of this device; in which order with others is open.
-// It belongs to a group, like bulkStore's.
+// Starts a store that does not overwrite: each element of the global memory, a peer's included, is combined by Op with
+// the element that is stored, as if by a relaxed atomic access of this device; the order among several is open. It
+// belongs to a group, like a bulkStore.
 //
 // T and Op: float, double, 16-bit floats and integers of 4 and 8 bytes are added; of 16-bit floats and integers the
 // minimum or maximum is taken; integers are and-ed, or-ed and xor-ed. Other pairs do not compile for GPUs.
@@ -209,13 +210,13 @@ MSCCLPP_BULK_RED_INTEGER(long long, "s", "64")
 
 #else
 
-// The functions of the CUDA branch, documented there, for a simulated device: a copy is complete when it has been
-// started. The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
+// The functions of the CUDA branch, which has their comments, for a simulated device: a copy is complete when it has
+// been started. The threads of a block, which share its memory, take turns, so the barrier needs no atomic accesses.
 namespace detail {
 
 MSCCLPP_DEVICE_INLINE void bulkFenceAll() { mscclpp_sim::tellBulk(mscclpp_sim::Bulk::FenceAll); }
 
-// Fails the kernel unless the addresses and the size are those of a bulk copy, and the ranges memory that it may touch.
+// Fails the kernel unless addresses and size suit a bulk copy, and the kernel may touch both ranges.
 MSCCLPP_DEVICE_INLINE void checkBulk(const void* dst, const void* src, uint32_t bytes) {
   if (!bulkAligned(dst) || !bulkAligned(src) || bytes % 16 != 0) {
     mscclpp_sim::trap("the addresses and the size of a bulk copy are multiples of 16 bytes");
@@ -240,13 +241,13 @@ MSCCLPP_DEVICE_INLINE void copyBulk(void* dst, const void* src, uint32_t bytes) 
 MSCCLPP_DEVICE_INLINE void bulkFence() { mscclpp_sim::tellBulk(mscclpp_sim::Bulk::Fence); }
 
 struct alignas(8) BulkBarrier {
-  // What a phase needs, and what this one still lacks. 8 bytes, as on a GPU.
+  // The arrivals of each phase, and the arrivals that this phase still lacks. 8 bytes, as on a GPU.
   uint64_t arrivals_ : 20;
   uint64_t missing_ : 20;
   int64_t bytes_ : 23;
   uint64_t phase_ : 1;
 
-  // The race detector is told what a thread does with the barrier, and not how it is made.
+  // The race detector sees what a thread does with the barrier, and not the accesses that implement it.
   MSCCLPP_DEVICE_INLINE void init(uint32_t arriveCount = 1) {
     relaxedInit(arriveCount);
     bulkFence();
@@ -273,7 +274,7 @@ struct alignas(8) BulkBarrier {
     missing_ = missing_ - 1;
     settle();
   }
-  // Bytes that are expected, or, if negative, have come.
+  // Adds bytes that are expected, or, if negative, that have come.
   MSCCLPP_DEVICE_INLINE void add(int64_t bytes) {
     const mscclpp_sim::Silence silence;
     bytes_ = bytes_ + bytes;
@@ -297,7 +298,7 @@ struct alignas(8) BulkBarrier {
   }
 
  private:
-  // Ends the phase when nothing of it is missing.
+  // Ends the phase when it is complete.
   MSCCLPP_DEVICE_INLINE void settle() {
     if (missing_ != 0 || bytes_ != 0) return;
     missing_ = arrivals_;
@@ -356,16 +357,16 @@ MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShare
 namespace detail {
 
 // Copies `bytes` bytes between global memories, a peer's included, through shared memory: in pieces of PieceBytes, of
-// which Stages are under way at once. One thread; addresses and size are multiples of 16, and all has arrived when it
-// returns.
+// which Stages are under way at once. One thread calls it; addresses and size are multiples of 16, and all data has
+// arrived when it returns.
 //
-// A piece is loaded into the stage of the piece `Stages` before it, as soon as that one's store has read it. What is
-// waited for is the store before the last one: to wait for the last one itself, which has only just begun, takes a
-// third longer.
+// A piece is loaded into the stage of the piece `Stages` before it, as soon as that one's store has read it. The loop
+// waits for the store before the last one: waiting for the last one, which has only just begun, would make the copy
+// much slower.
 //
-// The order of memory. bulkFenceAll in front makes what this thread wrote, or had acquired, the source of the loads,
-// and the barriers ready for them. bulkStoreWait behind returns when the writes are complete, and that orders them in
-// front of what this thread does next, such as a signal with release at system scope. The fence behind it says so again
+// The order of memory. The bulkFenceAll before the copy orders the source of the loads, and the barriers, with what
+// this thread wrote or had acquired. The bulkStoreWait after it returns when the writes are complete, which orders them
+// before what this thread does next, such as a signal with release at system scope. The fence after that does the same
 // for ordinary accesses, which PTX orders with bulk copies by a fence alone.
 template <uint32_t PieceBytes, uint32_t Stages>
 MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint8_t* stages,
@@ -414,9 +415,9 @@ MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, u
 
 }  // namespace detail
 
-// What a warp moves data between global memories through: `Stages` pieces of PieceBytes. In shared memory, at a
-// multiple of 128; one for each warp that moves. What is in it between two calls does not matter. With the sizes by
-// default, 98,432 bytes, 8 warps fill a link of 18 NVLinks.
+// The shared memory through which a warp moves data between global memories: `Stages` pieces of PieceBytes, at a
+// multiple of 128. Each warp that moves data has one. Its contents between two calls do not matter. With the default
+// sizes, 98,432 bytes, 8 warps fill a link of 18 NVLinks.
 template <uint32_t PieceBytes = 16384, uint32_t Stages = 6>
 struct BulkStage {
   alignas(128) uint8_t pieces[Stages * PieceBytes];
@@ -424,8 +425,8 @@ struct BulkStage {
 };
 
 // Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory, a peer's included, by the 32
-// threads of the calling warp: by bulk copies where the addresses are the same modulo 16, else as `copy` does. All of
-// it has arrived when it returns, for a signal of any of these threads.
+// threads of the calling warp: by bulk copies where the addresses are the same modulo 16, else as `copy` does. All data
+// has arrived when it returns, and a signal of any of these threads carries it.
 template <uint32_t PieceBytes, uint32_t Stages>
 MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes,
                                       BulkStage<PieceBytes, Stages>& stage) {
@@ -435,8 +436,8 @@ MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes
   const bool bulk = (toAddress ^ reinterpret_cast<uintptr_t>(src)) % 16 == 0 && bytes >= 32;
   const uint64_t head = bulk ? (0 - toAddress) % 16 : bytes;
   const uint64_t middle = (bytes - head) / 16 * 16;
-  // What other threads of the warp have written, or acquired, is there for the one that copies; and what that has
-  // copied, for them.
+  // The thread that copies sees what the other threads of the warp have written or acquired, and they see what it has
+  // copied.
   warpSync();
   if (laneId() == 0 && middle != 0) {
     detail::copyThroughStages<PieceBytes, Stages>(to + head, from + head, middle, stage.pieces, stage.full);
@@ -454,7 +455,7 @@ MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes
 
 namespace mscclpp {
 
-// Where nothing of the above is there, so that structs with a barrier have their size. It has no methods.
+// The struct alone, without methods, where the functions above do not exist: so structs with a barrier keep their size.
 struct alignas(8) BulkBarrier {
   uint64_t state_;
 };

@@ -1,4 +1,4 @@
-// A block of a call's kernel: how it begins, counts the call, and ends. The rules stand in collective_device.hpp. For the
+// A block of a call's kernel: how it begins, counts the call, and ends. collective_device.hpp has the rules. For the
 // library's own use.
 
 #ifndef MSCCLPP_COLLECTIVE_BLOCK_DEVICE_HPP_
@@ -11,19 +11,19 @@
 namespace mscclpp {
 namespace detail {
 
-// Waits, with acquire, until a word that a peer writes is at least `least`. Returns whether it is. Not inlined: it is much
-// code.
+// Waits, with acquire, until a word that a peer writes is at least `least`, and returns whether it is. Not inlined,
+// because it is much code.
 MSCCLPP_DEVICE_NOINLINE bool waitForWord(const uint64_t* word, uint64_t least, uint32_t* status) {
   const auto came = [=] { return detail::load<MemoryOrder::Acquire, MemoryScope::System>(word) >= least; };
   return came() || pollUntil<4>(came, -1, status);
 }
 
-// The word of a slot after a call.
+// Returns the word of a slot after a call.
 MSCCLPP_DEVICE_INLINE uint64_t slotAfter(const CollectiveCall& call, uint64_t epoch) {
   return epoch << 1 | (call.oneWay ? 1 : 0);
 }
 
-// Stores a word in the slots that a call does not have, two at a time, by all threads of the call.
+// Stores a word in the slots that a call does not have, two at a time. All threads of the call call it.
 MSCCLPP_DEVICE_INLINE void countOtherSlots(const CollectiveHandle& comm, uint64_t word, uint32_t block, uint32_t blocks,
                                            uint32_t thread, uint32_t threads) {
   if (block == 0 && thread == 0 && blocks < comm.slots) {
@@ -37,8 +37,8 @@ MSCCLPP_DEVICE_INLINE void countOtherSlots(const CollectiveHandle& comm, uint64_
   }
 }
 
-// Words that say that a launch gave up: see CollectiveWords. Blocks of one launch may look while another one says it.
-// Launches of a stream see what those before it have said, by the end of a kernel.
+// Reads a word that says that a launch gave up: see CollectiveWords. Blocks of one launch may read while another one
+// writes it. Launches of a stream see the words of the launches before, by the end of a kernel.
 MSCCLPP_DEVICE_INLINE uint64_t hasGivenUp(const uint64_t* epochs, CollectiveWords which) {
   return detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(epochs + which);
 }
@@ -46,29 +46,29 @@ MSCCLPP_DEVICE_INLINE void setGivenUp(uint64_t* epochs, CollectiveWords which, u
   detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(epochs + which, value);
 }
 
-// Whether any launch gave up, be it within this host or between hosts. By all threads of a block.
+// Whether any launch gave up, within this node or between nodes. All threads of a block call it.
 MSCCLPP_DEVICE_INLINE bool anyGaveUp(const uint64_t* epochs) {
   const auto is = [&] { return (hasGivenUp(epochs, CollectiveGaveUp) | hasGivenUp(epochs, CollectiveGaveUpAcross)) != 0; };
   return blockAny(threadOfBlock() == 0 && is());
 }
 
-// What few calls do at their beginning.
+// The steps that only few calls need at their beginning.
 struct CollectiveStart {
   const CollectiveHandle& comm;
   const CollectiveCall& call;
   uint64_t epoch;
   bool afterOneWay;
 
-  // Rules E2 and E3, by all threads of the block. Returns whether to go on.
+  // Follows rules E2 and E3, by all threads of the block. Returns whether to go on.
   MSCCLPP_DEVICE_INLINE bool begin() const {
     const uint32_t thread = threadOfBlock();
-    // It may be said meanwhile, by a launch in another stream.
+    // A launch in another stream may set the word at the same time.
     if (comm.amongNodes && blockAny(thread == 0 && hasGivenUp(comm.epochs, CollectiveGaveUpAcross))) return false;
     const bool isPeer = thread < comm.ranks && thread != comm.rank;
     if (call.oneWay && isFirstBlock() && isPeer) {
       uint64_t* const word =
           reinterpret_cast<uint64_t*>(comm.scratch[thread] + comm.begun + comm.rank * CollectiveLine);
-      // The reads of all calls before are complete: see E1.
+      // The reads of all earlier calls are complete: see E1.
       detail::store<MemoryOrder::Relaxed, MemoryScope::System>(word, epoch);
     }
     if (call.checked && isFirstBlock() && !(isAlone() && isSameCall())) return false;
@@ -82,9 +82,9 @@ struct CollectiveStart {
     return !blockAny(failed);
   }
 
-  // Marks the communicator as one whose call runs. If it was marked, says so: calls of one stream come after each other,
-  // but graphs that are replayed on two streams need not. `CollectiveBlock::end` takes the mark away, by the block that
-  // has set it, so what is found is always true, but not all is found: another block may still run.
+  // Marks the communicator as one whose call runs, and reports an error if it was marked: calls of one stream follow
+  // each other, but graphs that are replayed on two streams need not. `CollectiveBlock::end` removes the mark, by the
+  // block that has set it. So a report is always true, but not every overlap is found: another block may still run.
   MSCCLPP_DEVICE_INLINE bool isAlone() const {
     bool failed = false;
     if (threadOfBlock() == 0) {
@@ -95,7 +95,7 @@ struct CollectiveStart {
     return !blockAny(failed);
   }
 
-  // Tells every rank what this one's call is, and compares it with what they say. If one differs, says so and aborts all
+  // Sends this rank's call to every rank, and compares it with theirs. If one differs, reports that and aborts all
   // waits of this rank. Words of call e are written again in e + 2, which a peer begins when this rank has ended e.
   MSCCLPP_DEVICE_INLINE bool isSameCall() const {
     const uint32_t thread = threadOfBlock();
@@ -105,7 +105,7 @@ struct CollectiveStart {
         const uint64_t index = 2 * of + (epoch & 1);
         return reinterpret_cast<uint64_t*>(comm.scratch[at] + comm.checks + index * CollectiveLine);
       };
-      // To this rank, too, where the host finds it.
+      // The rank also writes to its own memory, where the host finds the words.
       uint64_t* const ours = line(thread, comm.rank);
       store8(ours, call.signature[0]);
       store8(ours + 1, call.signature[1]);
@@ -122,7 +122,7 @@ struct CollectiveStart {
     return !blockAny(failed);
   }
 
-  // Says what is wrong (see CollectiveHandle::mismatch), and ends all waits of this rank.
+  // Reports the error (see CollectiveHandle::mismatch), and ends all waits of this rank.
   MSCCLPP_DEVICE_INLINE void giveUp(uint32_t what) const {
     detail::store<MemoryOrder::Release, MemoryScope::System>(comm.mismatch, what);
     for (uint32_t r = 0; r < comm.ranks; ++r) {
@@ -135,7 +135,7 @@ struct CollectiveStart {
 };
 // Not inlined: it is much code, and most calls need none of it.
 //
-// A block that does not go on counts on, as the others do, so that the next call knows that it is a later one.
+// A block that does not go on still counts the call, as the others do, so that the next call has a later number.
 MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const CollectiveCall& call, uint64_t epoch,
                                             bool afterOneWay) {
   if (CollectiveStart{comm, call, epoch, afterOneWay}.begin()) return true;
@@ -149,12 +149,12 @@ MSCCLPP_DEVICE_NOINLINE bool beginSpecially(const CollectiveHandle& comm, const 
   return false;
 }
 
-// Where a block stands in its communicator and in its call. Made by all threads of each block of the launch, whose
+// The position of a block in its communicator and in its call. Made by all threads of each block of the launch, whose
 // blocks and threads have one dimension.
 struct CollectiveBlock {
   const CollectiveHandle& comm;
   const CollectiveCall& call;
-  // What the block's slot has, CollectiveGaveUp, and the call's number once it has begun.
+  // The words of the block's slot and CollectiveGaveUp, and the call's number once it has begun.
   uint64_t slotBefore, gaveUp, epoch;
   uint32_t rank, ranks, block, blocks, thread, threads;
 
@@ -171,21 +171,21 @@ struct CollectiveBlock {
         blocks(blocksOfGrid()),
         thread(threadOfBlock()),
         threads(threadsOfBlock()) {
-    // `thread >> 16` is 0, which the compiler does not know. An address that is the same for the whole warp would bring
-    // the word into a register of the warp, and that waits for it before anything else is read.
+    // `thread >> 16` is 0, which the compiler does not know. With an address that is the same for the whole warp, it
+    // would load the word into a uniform register, and wait for it before anything else is read.
     const uint64_t* const epochs = comm.epochs + (thread >> 16);
     slotBefore = load8(epochs + block);
-    // A plain load: all warps of the launch would else ask the L2 cache for the same word. What earlier launches have said is
-    // there. A block of this launch may say something meanwhile; these are 8 aligned bytes, so the load finds them as they were or as
-    // they are then, and `begin` goes on with either.
+    // A plain load: with another one, all warps of the launch would ask the L2 cache for the same word. The words of
+    // earlier launches are visible. A block of this launch may write the word at the same time; these are 8 aligned
+    // bytes, so the load finds the old or the new value, and `begin` goes on with either.
     gaveUp = load8(epochs + CollectiveGaveUp);
   }
 
   // All threads call it, before anything is sent. Returns whether to go on.
   MSCCLPP_DEVICE_INLINE bool begin() {
     epoch = (slotBefore >> 1) + 1;
-    // An earlier launch gave up, and not this one, which some blocks may see and others not: 0 wraps around, and what this
-    // call says is more than its slots had before.
+    // An earlier launch gave up. This launch's own word does not count, since only some blocks may see it: 0 wraps
+    // around, and the word of this launch is more than its slots had before.
     if (gaveUp - 1 <= slotBefore) return false;
     const bool afterOneWay = (slotBefore & 1) != 0, isUsual = !(afterOneWay || call.oneWay || call.checked || comm.amongNodes);
     return isUsual || beginSpecially(comm, call, epoch, afterOneWay);
@@ -193,48 +193,48 @@ struct CollectiveBlock {
 
   MSCCLPP_DEVICE_INLINE uint64_t slotAfter() const { return detail::slotAfter(call, epoch); }
 
-  // Counts on in the slots that this call does not have. All threads of the call do it, once, wherever they have time.
+  // Counts the call in the slots that it does not have. All threads of the call call it once, at any time.
   MSCCLPP_DEVICE_INLINE void countOthers() const { countOtherSlots(comm, slotAfter(), block, blocks, thread, threads); }
 
-  // Counts on in this block's slot, and says so if a thread has given up. All threads call it last.
+  // Counts the call in this block's slot, and reports it if a thread has given up. All threads call it last.
   MSCCLPP_DEVICE_INLINE void end(bool failed) const {
     const bool fails = blockAny(failed);
     if (thread != 0) return;
     if (fails) {
       setGivenUp(comm.epochs, CollectiveGaveUp, epoch << 1 | 1);
     } else if (call.checked && block == 0) {
-      // See CollectiveStart::isAlone.
+      // This removes the mark of CollectiveStart::isAlone.
       detail::store<MemoryOrder::Relaxed, MemoryScope::Device>(comm.epochs + CollectiveRuns, uint64_t{0});
     }
     store8(comm.epochs + block, slotAfter());
   }
 
-  // What the word of this rank and that of the only other one make together.
+  // Returns the word that results from the words of this rank and the only other one.
   template <class Words>
   MSCCLPP_DEVICE_INLINE uint64_t reduceTwo(uint64_t mine, uint64_t theirs) const {
     return rank == 0 ? Words::ofTwo(call, mine, theirs) : Words::ofTwo(call, theirs, mine);
   }
 
-  // The number of the calling thread among those of all blocks, and how many these are.
+  // The number of the calling thread among those of all blocks, and the number of these threads.
   MSCCLPP_DEVICE_INLINE uint64_t threadOfCall() const { return static_cast<uint64_t>(block) * threads + thread; }
   MSCCLPP_DEVICE_INLINE uint64_t threadsOfCall() const { return static_cast<uint64_t>(blocks) * threads; }
 
-  // The n-th peer, n from 1 on: ranks begin with different ones, so that they do not all write to one.
+  // The n-th peer, n from 1 on: each rank begins with a different peer, so that they do not all write to one.
   MSCCLPP_DEVICE_INLINE uint32_t peer(uint32_t n) const {
     if (ranks == 2) return 1 - rank;
     const uint32_t p = rank + n;
     return p < ranks ? p : p - ranks;
   }
 
-  // The place of rank `from` among those whose messages come to rank `to`.
+  // The place of rank `from` among the ranks whose messages come to rank `to`.
   MSCCLPP_DEVICE_INLINE uint64_t slotOf(uint32_t from, uint32_t to) const {
     return ranks == 2 ? 0 : from < to ? from : from - 1;
   }
 
-  // Where the half of the scratch begins that this call uses, if a half has so many bytes.
+  // The beginning of the half of the scratch that this call uses, if a half has so many bytes.
   MSCCLPP_DEVICE_INLINE uint64_t half(uint64_t bytes) const { return epoch & 1 ? bytes : 0; }
 
-  // Copies the own segment, by all threads of the call.
+  // Copies the own segment. All threads of the call call it.
   MSCCLPP_DEVICE_INLINE void copyOwn() const {
     const CollectiveSegment own = call.segments[rank];
     const uint64_t bytes = own.recvBytes;

@@ -1,9 +1,9 @@
-// Exchanges that move, by bulk copies into the receive memory of the peers, where that is registered: see
-// collective_direct_device.hpp. Few blocks fill a link in this way. They need compute capability 9.0. For the library's own
-// use.
+// Exchanges that move data by bulk copies into the receive memory of the peers, where that is registered: see
+// collective_direct_device.hpp. With bulk copies few blocks fill a link. They need compute capability 9.0. For the
+// library's own use.
 //
-// Two warps of a block copy: one of them the rank's own part, if there is one. What is not registered, or does not lie at a
-// multiple of 16, goes as it does without bulk copies, behind that.
+// Two warps of a block copy: one of them the rank's own part, if there is one. Data whose place is not registered, or
+// not at a multiple of 16, is sent afterwards without bulk copies.
 
 #ifndef MSCCLPP_COLLECTIVE_BULK_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_BULK_DEVICE_HPP_
@@ -16,9 +16,9 @@
 namespace mscclpp {
 namespace detail {
 
-// copyByBulk orders what its warp copies in front of what these threads do next, and the barrier of the block in front of
-// the thread that signals (D3). What the peer has said was acquired by another thread, in front of a barrier, and
-// copyByBulk orders that in front of its copies.
+// copyByBulk orders its warp's copies before what these threads do next, and the barrier of the block orders them
+// before the signal of another thread (D3). Another thread acquired what the peer has said, before a barrier, and
+// copyByBulk orders that before its copies.
 struct ByBulk {
   static constexpr uint32_t Warps = 2;
   BulkStage<>* stages;

@@ -1,5 +1,5 @@
-// What a call of a communicator's collectives is, as its kernel is given it, and the words of its messages. What holds for all
-// calls stands in collective_device.hpp. For the library's own use.
+// A call of a communicator's collectives, as its kernel gets it, and the words of its messages. collective_device.hpp
+// has the rules that hold for all calls. For the library's own use.
 
 #ifndef MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_CALL_DEVICE_HPP_
@@ -9,58 +9,58 @@
 
 namespace mscclpp {
 
-// The most ranks of a communicator on one host.
+// The most ranks of a communicator on one node.
 enum CollectiveLimits : uint32_t {
   CollectiveMaxRanks = 16,
-  // How many pieces of a block may be on their way to a peer.
+  // The most pieces of a block that may be on their way to a peer.
   CollectivePieces = 4,
   // The size of a packet's or a signal's line.
   CollectiveLine = 128,
 };
 
-// What `scaled` is besides 0 and 1.
+// The value of `scaled` besides 0 and 1.
 constexpr uint32_t CollectiveScaledByMemory = 2;
 
-// Words of a communicator in front of its epochs (CollectiveHandle::epochs): see "Giving up" in collective_device.hpp.
+// Words of a communicator before its epochs (CollectiveHandle::epochs): see "Giving up" in collective_device.hpp.
 enum CollectiveWords : int32_t {
   // 0, or 1 if a launch of messages gave up, or 1 more than twice the number of the call that did.
   CollectiveGaveUp = -4,
-  // Whether a call runs: for those that are `checked`.
+  // Whether a call runs, for calls that are `checked`.
   CollectiveRuns = -3,
-  // Whether a launch between hosts gave up.
+  // Whether a launch between nodes gave up.
   CollectiveGaveUpAcross = -2,
 };
 
-// That two calls of a communicator ran at the same time: see CollectiveHandle.
+// The value of `mismatch` if two calls of a communicator ran at the same time: see CollectiveHandle.
 constexpr uint32_t CollectiveOverlap = 0xffff;
 
-// A communicator's part that is the same for all calls. Offsets count from the start of a rank's scratch, and are the
-// same on all ranks.
+// The part of a communicator that is the same for all calls. Offsets count from the start of a rank's scratch, and are
+// the same on all ranks.
 struct CollectiveHandle {
   // This rank's scratch, and that of each rank as mapped here (the own one included).
   uint8_t* scratch[CollectiveMaxRanks];
-  // For each rank, the words through which waits for it are aborted: see StatusWord. That of this rank is null.
+  // For each rank, the words through which waits for it are aborted: see StatusWord. Null for this rank.
   uint32_t* status[CollectiveMaxRanks];
-  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. In front of these, CollectiveWords. In this
-  // device's memory.
+  // For each block, twice the number of the last call, plus 1 if it was `oneWay`. The CollectiveWords are before these.
+  // In this device's memory.
   uint64_t* epochs;
   uint32_t rank;
   uint32_t ranks;
-  // How many blocks a call has at most.
+  // The most blocks that a call may have.
   uint32_t slots;
-  // Whether these are the ranks of one of several hosts.
+  // Whether the communicator has the ranks of one of several nodes.
   uint32_t amongNodes;
   // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
   // 1 that made another call than this one did, and in the higher the parity of the call's number; with CollectiveNoPlace,
   // the rank said a place that is none. Pinned host memory.
   uint32_t* mismatch;
-  // Where in the scratch the parts are: lines by which ranks say that they have begun; lines for the signals of
-  // pieces, of each rank for each block, for each of two steps, and behind these those of credits; packets; lines of
-  // LL128; pieces. The last three are twice as large as stands here: one half for calls of even numbers, one for odd
-  // ones.
+  // The offsets of the parts of the scratch: lines by which ranks report that they have begun; lines for the signals of
+  // pieces, of each rank for each block, for each of two steps, and after these those of credits; packets; lines of
+  // LL128; pieces. The last three are twice as large as their sizes here: one half is for calls of even numbers, one
+  // for odd ones.
   uint64_t begun;
-  // Two lines of each rank, for calls of even and of odd numbers: what it says of its call, if calls are `checked`, and of
-  // the places of its receive memory, if that is registered.
+  // Two lines of each rank, for calls of even and of odd numbers: its description of its call, if calls are `checked`,
+  // and the places of its receive memory, if that is registered.
   uint64_t checks;
   uint64_t signals;
   uint64_t packets, packetBytes;
@@ -68,7 +68,7 @@ struct CollectiveHandle {
   uint64_t pieces, pieceBytes;
 };
 
-// What a rank sends to a peer, or to itself, and what it takes from it. Bytes of 0 are none.
+// The data that a rank sends to a peer, or to itself, and the data that it takes from it. 0 bytes mean none.
 struct CollectiveSegment {
   const uint8_t* send;
   uint8_t* recv;
@@ -90,29 +90,29 @@ struct CollectiveCall {
   // ReduceType, ReduceOp.
   uint32_t type;
   uint32_t op;
-  // What every number of this rank is multiplied by before it is sent, if `scaled`: a float, a double, or a whole
-  // number of 8 bytes; or, with CollectiveScaledByMemory, the address of a number of the type.
+  // The factor of every number of this rank before it is sent, if `scaled`: a float, a double, or a whole number of 8
+  // bytes; or, with CollectiveScaledByMemory, the address of a number of the type.
   uint64_t scale;
   uint32_t scaled;
-  // Whether some rank does not take something from every other.
+  // Whether some rank takes nothing from some other rank.
   uint32_t oneWay;
-  // Whether ranks compare their calls before they make them: these two words.
+  // Whether ranks compare their calls before they make them, by the two words of `signature`.
   uint32_t checked;
-  // Whether some of what this rank sends to others lies where it puts what it takes.
+  // Whether some of the data that this rank sends to others lies where it puts the data that it takes.
   uint32_t inPlace;
   uint64_t signature[2];
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-// For a kernel's parameter that is only read, and where it is.
+// The attribute of a kernel's parameter that is only read, and may be read in place.
 #if defined(MSCCLPP_DEVICE_CUDA)
 #define MSCCLPP_GRID_CONSTANT __grid_constant__
 #else
 #define MSCCLPP_GRID_CONSTANT
 #endif
 
-// The kernel NAME of calls, which are done by a function of (handle, call).
+// The kernel NAME, whose calls are done by a function of (handle, call).
 #define MSCCLPP_COLLECTIVE_KERNEL(NAME, ...)                                                                 \
   extern "C" __global__ void __launch_bounds__(1024)                                                         \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                       \
@@ -129,7 +129,7 @@ MSCCLPP_DEVICE_INLINE bool isAligned(const void* address) {
   return (reinterpret_cast<uintptr_t>(address) & (Bytes - 1)) == 0;
 }
 
-// Up to 8 bytes at any address. Not inlined: they are much code, and seldom run.
+// Loads up to 8 bytes from any address. Not inlined: it is much code, and seldom runs.
 MSCCLPP_DEVICE_NOINLINE uint64_t loadAny(const uint8_t* at, uint32_t bytes) {
   if (bytes < 8) return loadRest(at, static_cast<int32_t>(bytes));
   return isAligned<4>(at) ? loadWord<8, 4>(at) : loadWord<8, 1>(at);
@@ -144,7 +144,7 @@ MSCCLPP_DEVICE_NOINLINE void storeAny(uint8_t* at, uint32_t bytes, uint64_t word
   }
 }
 
-// Word i of 8 bytes of a message, of which the last may be less than whole.
+// Returns word i of 8 bytes of a message, whose last word may be shorter.
 MSCCLPP_DEVICE_INLINE uint64_t messageWord(const uint8_t* message, uint64_t bytes, uint64_t i) {
   const uint8_t* const at = message + i * 8;
   const uint64_t left = bytes - i * 8;
@@ -163,14 +163,14 @@ MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, ui
 
 // ---- what becomes of the words of the ranks
 
-// They stay as they are.
+// The words are moved as they are.
 struct MoveWords {
   static constexpr bool Reduces = false;
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
 };
 
-// They are reduced, as numbers of a type and by an operation that the kernel knows: a Fold is given the word of each
-// rank, in the order of the ranks, and has the result.
+// The words are reduced, with a type and an operation that the kernel knows: a Fold gets the word of each rank, in the
+// order of the ranks, and has the result.
 template <uint32_t Type, uint32_t Op>
 struct ReduceWords {
   static_assert(Op != ReduceAvg, "averages are made by reduceAny");
@@ -192,8 +192,8 @@ struct ReduceWords {
   }
 };
 
-// The words of all ranks, reduced as numbers of a type that the kernel does not know before, one number after the
-// other. A function of its own: it is much code, of which each kernel would have several copies.
+// Reduces the words of all ranks, with a type that the kernel learns when it runs, one number after the other. Not
+// inlined: it is much code, which each kernel would have several times.
 MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks, uint32_t type, uint32_t op) {
   return withNumber(type, [=](auto number) {
     using N = decltype(number);
@@ -219,7 +219,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t reduceAny(const uint64_t* words, uint32_t ranks
   });
 }
 
-// The numbers of a word, each multiplied by a factor of their type.
+// Multiplies each number of a word by a factor of their type.
 MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t scale, uint32_t scaled) {
   return withNumber(type, [=](auto number) {
     using N = decltype(number);
@@ -235,13 +235,13 @@ MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t
   });
 }
 
-// They are reduced, as the call says.
+// The words are reduced as the call says.
 struct ReduceAnyWords {
   static constexpr bool Reduces = true;
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall& call, uint64_t word) {
     return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word;
   }
-  // Keeps the words until all are there.
+  // Keeps the words until all have come.
   struct Fold {
     uint64_t words[CollectiveMaxRanks];
     MSCCLPP_DEVICE_INLINE void put(uint32_t rank, uint64_t word) { words[rank] = word; }
@@ -255,7 +255,7 @@ struct ReduceAnyWords {
   }
 };
 
-// Word i of a message, as it is sent.
+// Returns word i of a message, as it is sent.
 template <class Words>
 MSCCLPP_DEVICE_INLINE uint64_t sentWord(const CollectiveCall& call, const uint8_t* message, uint64_t bytes,
                                         uint64_t i) {

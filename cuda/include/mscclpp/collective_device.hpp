@@ -1,16 +1,15 @@
-// What the kernels of collectives are made of: an exchange, in which every rank sends to every other and takes what
-// comes, as it is or reduced, and the all_reduce in two steps. For kernels of yours there is `allReduceRows`, an
-// all_reduce with whatever follows it: see collective_rows_device.hpp. To do a collective otherwise, see
-// collective_own_device.hpp.
+// The kernels of collectives: an exchange, in which every rank sends to every other and takes what comes, as it is or
+// reduced, and the all_reduce in two steps. For kernels of yours there is `allReduceRows`, an all_reduce with an
+// epilogue: see collective_rows_device.hpp. To do a collective otherwise, see collective_own_device.hpp.
 //
-// Ranks push. Each has scratch memory into which its peers write, so no memory of the user need be known to anybody
-// else. What a rank sends travels in one of three ways:
+// Ranks push. Each has scratch memory into which its peers write, so the peers need not know any memory of the user. A
+// message travels in one of three ways:
 //
 //   LL16    packets of 8 bytes and two flags, for small messages: they are valid by themselves
 //   LL128   lines of 120 bytes and a flag, where the link keeps lines whole
 //   pieces  plain stores of 16 bytes and a signal for each piece, for large messages
 //
-// Memory that the ranks have registered together is written by the peers themselves, if nothing is reduced: D1 to D6 in
+// Memory that the ranks have registered together is written by the peers directly, if nothing is reduced: D1 to D6 in
 // collective_direct_device.hpp.
 //
 // Epochs. Each call of a communicator has a number, its epoch, which all ranks count alike. It lives in device

@@ -1,5 +1,5 @@
-// Exchanges that move, by plain stores into the receive memory of the peers, where that is registered: nothing is copied
-// out of the scratch. For the library's own use.
+// Exchanges that move data by plain stores into the receive memory of the peers, where that is registered: nothing is
+// copied out of the scratch. For the library's own use.
 //
 // A rank that takes something says where the place for it is: its kernel's first block stores the number of the registration,
 // the offset of the place in it, its size, and behind these, with release, the number of the call. The peer reads that number
@@ -81,7 +81,7 @@ struct DirectPlaces {
     const uint64_t line = 2 * of + (b.epoch & 1);
     return reinterpret_cast<uint64_t*>(b.comm.scratch[at] + b.comm.checks + line * CollectiveLine) + 4;
   }
-  // Says where this rank's places are. All threads of a block call it.
+  // Publishes the addresses of this rank's places. All threads of a block call it.
   MSCCLPP_DEVICE_INLINE void say() const {
     const uint32_t p = b.thread;
     if (!isFirstBlock() || p >= b.ranks || p == b.rank || b.call.segments[p].recvBytes == 0) return;
@@ -126,9 +126,9 @@ struct ByStores {
   static constexpr uint32_t Warps = 0;
 };
 
-// Blocks have at least as many threads as there are ranks. A `Copier` with warps of its own has those copy into the places
-// what lies at a multiple of 16, and the rank's own part: `copy(warp, to, from, bytes)` returns when all has arrived, for a
-// signal behind a barrier of the block.
+// Blocks have at least as many threads as there are ranks. If `Copier` has warps of its own, they copy into the places
+// that lie at a multiple of 16, and copy the rank's own part: `copy(warp, to, from, bytes)` returns when all has
+// arrived, for a signal after a barrier of the block.
 template <bool OfTwo, class Copier>
 MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const CollectiveDirectCall& direct,
                                             const Copier& copier) {
@@ -144,8 +144,8 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const auto takes = [&](uint32_t r) { return pieces.count(call.segments[r].recvBytes); };
   const auto takesByRing = [&](uint32_t r) { return direct.places[r].registration == 0 ? takes(r) : 0; };
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
-  // The own segment's piece k. Half of the blocks begin with one, and stay one ahead: so some always put while others copy, and
-  // do not all leave the link alone at the same time. It also fills the wait for the places.
+  // This copies piece k of the own segment. Half of the blocks begin with a copy and stay one ahead, so that some
+  // blocks put while others copy, and the link is never idle. It also fills the wait for the places.
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
   constexpr bool ByCopier = Copier::Warps != 0;
@@ -167,8 +167,8 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       const uint32_t warp = b.thread / 32;
       // One warp copies the own part if there is one, while the others push.
       const uint32_t pushing = copies == 0 ? Copier::Warps : Copier::Warps - 1;
-      // As many pieces of a message as are this block's, but those behind each other, and of these a part for each of some
-      // warps, of which this is the n-th. The message goes on to `size` at most.
+      // The part of a message that has as many pieces as this block's, but contiguous, and of it the share of the n-th
+      // of `of` warps. The message goes on to `size` at most.
       const auto copyShare = [&](uint8_t* to, const uint8_t* from, uint64_t bytes, uint64_t size, uint32_t n, uint32_t of) {
         uint64_t begin, end;
         pieces.share(bytes, begin, end);
@@ -190,7 +190,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     }
   }
 
-  // Piece k goes to every peer that has not got all of them.
+  // Puts piece k to every peer that has not got all of its pieces.
   const auto put = [&](uint64_t k) {
     bool mustSignal = false;
     for (uint32_t n = 1; n < b.ranks; ++n) {
@@ -199,7 +199,8 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       const CollectiveSegment ours = call.segments[p];
       const uint64_t at = pieces.offset(k);
       const uint32_t bytes = pieces.length(ours.sendBytes, k);
-      // Into the place, whose end is exact, or into the ring, which may be written up to a multiple of 16.
+      // The piece goes into the place, whose end is exact, or into the ring, which may be written up to a multiple of
+      // 16.
       uint8_t* const place = places.of(p);
       const uint64_t room = place == nullptr ? pieces.piece : places.room(p, at);
       const uint32_t due = room < bytes ? static_cast<uint32_t>(room) : bytes;
@@ -212,7 +213,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       return k < sends(r) && !isCopiers(r) && (places.of(r) == nullptr || k + 1 == sends(r));
     });
   };
-  // The pieces k that come through rings. Returns whether they came.
+  // Takes the pieces k that come through rings. Returns whether they came.
   const auto take = [&](uint64_t k) {
     if (!pieces.waitForAll(Pieces::First, k, [&](uint32_t r) { return k < takesByRing(r); })) return false;
     for (uint32_t n = 1; n < b.ranks; ++n) {
@@ -254,7 +255,7 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   b.end(failed);
 }
 
-// The kernel NAME of such calls.
+// The kernel NAME of direct calls.
 #define MSCCLPP_DIRECT_KERNEL(NAME, OF_TWO)                                                              \
   extern "C" __global__ void __launch_bounds__(1024)                                                    \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,                                  \

@@ -1,5 +1,5 @@
 // Several small all_reduces of the same type and operation in one launch: one exchange by packets (LL16), as if their
-// messages lay behind each other. So all of them together take one round trip. For the library's own use.
+// messages were contiguous. So all of them together take one round trip. For the library's own use.
 
 #ifndef MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_
@@ -11,11 +11,12 @@ namespace mscclpp {
 // The most messages of a group. Its call is a parameter of a kernel, of which there may be 4096 bytes.
 constexpr uint32_t CollectiveMaxParts = 64;
 
-// A message that all ranks have.
+// A message of the same size on all ranks.
 struct CollectivePart {
   const uint8_t* send;
   uint8_t* recv;
-  // Bytes, and how many words of 8 bytes the messages in front of it have, of which the last of each may be less than whole.
+  // The number of bytes, and the number of words of 8 bytes in the messages before it, each of whose last word may be
+  // shorter.
   uint32_t bytes;
   uint32_t before;
 };
@@ -83,7 +84,7 @@ MSCCLPP_DEVICE_INLINE void allReduceGroup(const CollectiveHandle& comm, const Co
   b.end(!done);
 }
 
-// The kernel NAME of such calls, by a function of (handle, group).
+// The kernel NAME of group calls, by a function of (handle, group).
 #define MSCCLPP_GROUP_KERNEL(NAME, ...)                                         \
   extern "C" __global__ void __launch_bounds__(1024)                            \
       NAME(const MSCCLPP_GRID_CONSTANT mscclpp::CollectiveHandle comm,          \

@@ -1,10 +1,11 @@
-// What ranks on different nodes send each other in a collective, through port channels. For the library's own use.
+// The messages that ranks on different nodes send each other in a collective, through port channels. For the library's
+// own use.
 //
-// Between two ranks there are channels, of which a launch uses one at most, and `lanes` lanes of each: a block has one lane.
-// A lane has a ring of AcrossPieces places in the receiver's memory, and as many in the sender's, from which it puts. What
-// goes over a channel in a launch goes by pieces, as many in one direction as in the other: where there are no more bytes, a
-// piece is a signal alone. Both sides know the larger of the two messages, so they count alike, over all launches, in device
-// memory: graphs can be replayed. Piece c is in place c modulo AcrossPieces of both rings.
+// Between two ranks there are channels, of which a launch uses one at most, and `lanes` lanes of each: a block has one
+// lane. A lane has a ring of AcrossPieces places in the receiver's memory, and as many in the sender's, from which it
+// puts. A channel carries the data of a launch in pieces, as many in one direction as in the other: where there are no
+// more bytes, a piece is a signal alone. Both sides know the larger of the two messages, so they count alike, over all
+// launches, in device memory: graphs can be replayed. Piece c is in place c modulo AcrossPieces of both rings.
 //
 //   H1. A block puts piece j of a launch when it has taken piece j - 1 - AcrossAhead, and takes piece j - AcrossAhead behind
 //       that. So if it has taken piece t, the peer had put t, and before that had taken t - 1 - AcrossAhead. Piece j is put
@@ -28,46 +29,48 @@
 namespace mscclpp {
 
 enum AcrossLimits : uint32_t {
-  // Places of a ring, and how many pieces are put before the first is taken.
+  // The places of a ring, and the number of pieces that are put before the first is taken.
   AcrossPieces = 8,
   AcrossAhead = 3,
-  // How many peers a launch has at most.
+  // The most peers of a launch.
   AcrossTransfers = 64,
-  // The channel of what stays here.
+  // The channel number of a transfer that stays on this rank.
   AcrossNoChannel = 0xffffffffu,
 };
 static_assert(AcrossPieces >= 2 * (AcrossAhead + 1), "H1");
 
-// What this rank sends over a channel, and what it takes.
+// The data that this rank sends over a channel, and the data that it takes.
 struct AcrossTransfer {
   const uint8_t* send;
   uint8_t* recv;
   uint64_t sendBytes, recvBytes;
-  // The number of the channel here, or AcrossNoChannel; that of its ring here, and of the one at the peer.
+  // The numbers of the channel here, or AcrossNoChannel, of its ring here, and of its ring at the peer.
   uint32_t channel, ring, theirRing;
-  // Bytes of a piece, a multiple of 16, the same on both sides.
+  // The bytes of a piece, a multiple of 16, the same on both sides.
   uint32_t piece;
 };
 
-// One launch. When reducing, the transfers are in the order in which they are combined, and each brings as many bytes as the
-// own one takes, whose number is `own`. It has no channel, and others need not have one: then the numbers are at `send`. The
-// result goes to the `recv` of the own one.
+// One launch. When reducing, the transfers are in the order in which they are combined, and each brings as many bytes
+// as the own transfer takes, whose number is `own`. That transfer has no channel, and others need not have one: then
+// the numbers are at `send`. The result goes to the `recv` of the own transfer.
 struct CollectiveAcross {
   AcrossTransfer transfers[AcrossTransfers];
-  // In this device's memory: a PortChannelDeviceHandle for each lane of each channel, and how many pieces it has had.
+  // A PortChannelDeviceHandle for each lane of each channel, and the number of pieces of each so far, in this device's
+  // memory.
   const void* channels;
   uint64_t* counts;
-  // The memory with the rings, which the channels put from; where those that peers put into begin, and this rank's own.
+  // The memory with the rings, which the channels put from, and the beginning of the rings that peers put into and of
+  // this rank's own.
   uint8_t* memory;
   uint64_t inbox, outbox;
-  // Bytes of a place, at least those of a piece.
+  // The bytes of a place, at least those of a piece.
   uint64_t place;
-  // When reducing, the most that any rank sends to another in this step.
+  // When reducing, the most bytes that any rank sends to another in this step.
   uint64_t most;
   uint32_t count, lanes, own;
   // ReduceType, ReduceOp; by what sums are divided if that is ReduceAvg, which it is not for f32 and f64: see ReduceOp::of_nodes.
   uint32_t type, op, divisor;
-  // What this rank sends, and its own part, is multiplied by this first, as CollectiveCall says.
+  // The factor of the data that this rank sends, and of its own part, as in CollectiveCall.
   uint64_t scale;
   uint32_t scaled, reserved;
   // CollectiveHandle::epochs of the ranks of this node.
@@ -91,18 +94,18 @@ struct AcrossLane {
   MSCCLPP_DEVICE_INLINE uint64_t counted() const { return load8(call.counts + index()); }
   MSCCLPP_DEVICE_INLINE void count(uint64_t pieces) const { store8(call.counts + index(), pieces); }
 
-  // Where the place of piece c is in ring `ring`, from the beginning of all rings of its side.
+  // The offset of the place of piece c in ring `ring`, from the beginning of all rings of its side.
   MSCCLPP_DEVICE_INLINE uint64_t place(uint32_t ring, uint64_t c) const {
     return ((static_cast<uint64_t>(ring) * call.lanes + lane) * AcrossPieces + c % AcrossPieces) * call.place;
   }
   MSCCLPP_DEVICE_INLINE uint8_t* inPlace(uint64_t c) const { return call.memory + call.inbox + place(transfer.ring, c); }
 
-  // How many pieces of a message of so many bytes this lane has.
+  // The number of pieces of this lane in a message of so many bytes.
   MSCCLPP_DEVICE_INLINE uint64_t pieces(uint64_t bytes) const {
     const uint64_t all = (bytes + transfer.piece - 1) / transfer.piece;
     return all > lane ? (all - lane + call.lanes - 1) / call.lanes : 0;
   }
-  // Where its piece j begins in a message, and how many bytes of it that has.
+  // The beginning of the lane's piece j in a message, and the bytes of the message in that piece.
   MSCCLPP_DEVICE_INLINE uint64_t begin(uint64_t j) const { return (j * call.lanes + lane) * transfer.piece; }
   MSCCLPP_DEVICE_INLINE uint32_t bytesOf(uint64_t message, uint64_t j) const {
     const uint64_t at = begin(j);
@@ -110,7 +113,7 @@ struct AcrossLane {
     return static_cast<uint32_t>(message - at < transfer.piece ? message - at : transfer.piece);
   }
 
-  // By all threads: brings piece j, the c-th, to where it is put from. A barrier comes behind it.
+  // Copies piece j, the c-th, to the place it is put from. All threads call it; a barrier must follow.
   MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
     const uint32_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return;
@@ -123,7 +126,7 @@ struct AcrossLane {
     const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
     putBytes(call.memory + call.outbox + place(transfer.ring, c), transfer.send + begin(j), bytes, thread, threads, sent);
   }
-  // By one thread: sends it. Returns whether it could.
+  // Sends the piece, by one thread. Returns whether it could.
   MSCCLPP_DEVICE_INLINE bool put(uint64_t j, uint64_t c) const {
     const uint64_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return channel()->signal();
@@ -131,7 +134,7 @@ struct AcrossLane {
   }
 };
 
-// Whether a thread of the block has failed, which it says.
+// Returns whether a thread of the block has failed, and reports it.
 MSCCLPP_DEVICE_INLINE bool acrossEnds(const CollectiveAcross& call, bool failed) {
   if (failed) setGivenUp(call.epochs, CollectiveGaveUpAcross, 1);
   return blockAny(failed);
@@ -156,16 +159,16 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
     if (acrossEnds(call, lane.thread == 0 && !lane.channel()->wait())) return;
     const uint32_t bytes = lane.bytesOf(transfer.recvBytes, taken);
     if (bytes > 0) takeBytes(transfer.recv + lane.begin(taken), lane.inPlace(before + taken), bytes, lane.thread, lane.threads);
-    // The reads of all threads are complete before a later piece says so.
+    // The reads of all threads are complete before a later piece tells the peer so.
     blockSync();
   }
   if (lane.thread == 0) lane.count(before + pieces);
 }
 
-// The words of all nodes, combined in their order, as numbers of a type that the kernel knows: sums that are not divided.
+// Combines the words of all nodes in their order, with a type that the kernel knows, into sums that are not divided.
 template <uint32_t Type>
 struct SumAcross {
-  // How many vectors of a node a thread has under way at once.
+  // The vectors of a node that a thread has under way at once.
   static constexpr uint32_t Vectors = VectorsInFlight;
   static constexpr bool AddsFloats = Type == ReduceF32;
   WordFold<Number<Type>> fold;
@@ -179,8 +182,8 @@ struct SumAcross {
   MSCCLPP_DEVICE_INLINE uint64_t result(const CollectiveAcross&) const { return fold.result(); }
 };
 
-// As the call says, one number after the other. `values` are the bits of what a word's numbers have become so far. Functions of
-// their own: they are much code.
+// Combines one number after the other, as the call says. `values` are the bits of the combined numbers so far. Not
+// inlined, because it is much code.
 MSCCLPP_DEVICE_NOINLINE void combineAnyAcross(uint64_t* values, bool isFirst, uint64_t word, uint32_t type, uint32_t op) {
   withNumber(type, [=](auto number) {
     using N = decltype(number);
@@ -210,7 +213,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t resultOfAnyAcross(const uint64_t* values, uint3
 struct AnyAcross {
   static constexpr uint32_t Vectors = 1;
   static constexpr bool AddsFloats = false;
-  // A word has at most 8 numbers.
+  // The numbers of a word, 8 at most.
   uint64_t values[8];
   MSCCLPP_DEVICE_INLINE void put(const CollectiveAcross& call, uint32_t n, uint64_t word) {
     combineAnyAcross(values, n == 0, word, call.type, call.op);
@@ -220,8 +223,9 @@ struct AnyAcross {
   }
 };
 
-// What the threads of a block share: the last counts of all channels, and where the numbers of each node are. In local memory they
-// would take more of each thread than a device sets aside, and the first launch would wait until it has more.
+// The memory that the threads of a block share: the last counts of all channels, and the address of each node's
+// numbers. In local memory they would take more of each thread than a device sets aside, and the first launch would
+// wait until it has more.
 struct AcrossShared {
   uint64_t before[AcrossTransfers];
   const uint8_t* from[AcrossTransfers];
@@ -248,16 +252,16 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   const auto laneOf = [&](uint32_t n) { return AcrossLane{call, call.transfers[n], laneOfGrid, thread, threads}; };
   const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
   const auto isPeer = [&](uint32_t n) { return call.transfers[n].channel != AcrossNoChannel; };
-  // As many for all nodes.
+  // All nodes have the same number of pieces.
   const uint64_t pieces = laneOf(call.own).pieces(call.most);
   if (pieces == 0) return;
   uint64_t* const before = acrossShared().before;
   const uint8_t** const from = acrossShared().from;
-  // One thread for each node.
+  // Runs `use` in one thread for each node.
   const auto byThreads = [&](auto use) {
     for (uint32_t n = thread; n < call.count; n += threads) use(n);
   };
-  // One thread for each peer; returns whether none failed.
+  // Runs `use` in one thread for each peer, and returns whether none failed.
   const auto ofPeers = [&](auto use) {
     bool failed = false;
     byThreads([&](uint32_t n) {
@@ -266,7 +270,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     return !acrossEnds(call, failed);
   };
   byThreads([&](uint32_t n) { before[n] = isPeer(n) ? laneOf(n).counted() : 0; });
-  // Its barrier comes after all reads of counts, and the last one of the loop before they are written.
+  // The barrier in it comes after all reads of counts, and the last barrier of the loop before they are written.
   if (anyGaveUp(call.epochs)) return;
   for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
     if (j < pieces) {
@@ -285,7 +289,8 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     if (!ofPeers([](const AcrossLane& lane, uint64_t) { return lane.channel()->wait(); })) return;
     const uint32_t bytes = here.bytesOf(own.recvBytes, taken);
     uint8_t* const to = own.recv + here.begin(taken);
-    // By `count` vectors, threads apart, from the i-th on: all those of a node are loaded before the next node's.
+    // Combines `count` vectors from the i-th on, `threads` apart: all vectors of a node are loaded before the next
+    // node's.
     const auto vectors = [&](uint32_t i, auto count) {
       constexpr uint32_t Count = decltype(count)::Value;
       Fold low[Count], high[Count];
@@ -317,7 +322,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
       if (!mscclpp_sim::addFloats(to, from, call.count, at, floats)) {
         for (uint32_t v = stretch.begin; v < stretch.end; ++v) vectors(v, AcrossVectors<1>());
       }
-      // The last vector, if it is not whole, is left.
+      // Only the last vector is left, if it is not whole.
       i = bytes / 16 + thread;
     }
 #endif

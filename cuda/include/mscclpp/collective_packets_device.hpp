@@ -12,8 +12,8 @@ namespace detail {
 
 // ---- LL16
 
-// Packet i of a message is word i with two flags, which differ once 2^32 calls have been made. So what 2^32 calls
-// earlier was left at a place is not taken for what is waited for.
+// Packet i of a message is word i with two flags, which differ once 2^32 calls have been made. So the contents that a
+// place got 2^32 calls earlier are not taken for a new packet.
 struct Packets {
   uint32_t first, second;
 
@@ -45,11 +45,11 @@ struct Packets {
   }
 };
 
-// How many ranks' messages a thread has under way at once.
+// The number of ranks whose messages a thread has under way at once.
 constexpr uint32_t RanksAtOnce = 4;
 
-// Takes something of several ranks, which has come when `came` says so: it looks at all that are `due`, a bit for each, and
-// returns those that are still missing. `poll` waits until its argument says true, for the first that is due.
+// Takes the data of several ranks. `came` looks at all that are `due`, a bit for each, and returns those that are still
+// missing. `poll` waits until its argument returns true, for the first that is due.
 template <class Came, class Poll>
 MSCCLPP_DEVICE_INLINE bool takeSeveral(uint32_t due, Came came, Poll poll) {
   while (due != 0) {
@@ -66,11 +66,12 @@ MSCCLPP_DEVICE_INLINE bool takeSeveral(uint32_t due, Came came, Poll poll) {
   return true;
 }
 
-// An exchange by packets between two ranks. Word i of each message is moved by thread i modulo the threads of the call, on
-// both sides.
+// An exchange by packets between two ranks. Word i of each message is moved by thread i modulo the threads of the call,
+// on both sides.
 //
-// This is what small messages take, so everything that can be is done while the epoch is read: the first word, and where it
-// goes. There is one peer, so the loops over peers fold; written without them, it takes more registers.
+// Small messages use it, so as much as possible is done while the epoch is read: loading the first word, and computing
+// its destination. There is one peer, so the loops over peers fold; written without them, the function takes more
+// registers.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void exchangePacketsOfTwo(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, true);
@@ -124,15 +125,15 @@ MSCCLPP_DEVICE_INLINE void exchangePacketsOfTwo(const CollectiveHandle& comm, co
   b.end(failed);
 }
 
-// The same between any number of ranks. A thread has a word of several of them under way at once: one after the other, each
-// would take as long as a load does.
+// An exchange by packets between any number of ranks. A thread has a word of several of them under way at once: one
+// after the other, each would take as long as a load does.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void exchangePacketsOfMore(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, false);
   const uint64_t here = b.threadOfCall(), stride = b.threadsOfCall(), slotBytes = call.mostBytes * 2;
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
 
-  // Words i of the messages to the peers from number n on.
+  // Loads words i of the messages to the peers from number n on.
   const auto load = [&](uint32_t n, uint64_t i, uint64_t (&words)[RanksAtOnce]) {
 #pragma unroll
     for (uint32_t u = 0; u < RanksAtOnce; ++u) {
@@ -164,7 +165,7 @@ MSCCLPP_DEVICE_INLINE void exchangePacketsOfMore(const CollectiveHandle& comm, c
   }
   b.countOthers();
   const uint8_t* const inbox = comm.scratch[b.rank] + base;
-  // Words i of the ranks that are `due`, of those from r on.
+  // Takes words i of the ranks that are `due`, of those from r on.
   const auto take = [&](uint32_t r, uint32_t due, uint64_t i) {
     const auto came = [&](uint32_t due) {
       Bytes16 seen[RanksAtOnce] = {};
@@ -233,9 +234,9 @@ MSCCLPP_DEVICE_INLINE void exchangePackets(const CollectiveHandle& comm, const C
 
 // ---- LL128
 
-// A message as lines of 15 words and a flag. Eight threads side by side move a line, each of them two words, the last
-// one and the flag; a warp moves four lines in a step, and all its threads make the same steps. What 8 threads do
-// with a line in one instruction is one request: see PacketMover<LL128Packet>, which says what relies on that.
+// A message as lines of 15 words and a flag. Eight consecutive threads move a line, each of them two words, the last
+// one a word and the flag; a warp moves four lines in a step, and all its threads make the same steps. The access of 8
+// threads to a line in one instruction is one request: PacketMover<LL128Packet> says what relies on that.
 struct Lines {
   uint64_t flag;
   uint64_t group, groups;  // which lines: every groups-th from `group` on
@@ -245,7 +246,7 @@ struct Lines {
       : flag(b.epoch), group(b.threadOfCall() / 8), groups(b.threadsOfCall() / 8), part(b.thread % 8) {}
 
   MSCCLPP_DEVICE_INLINE static uint64_t linesOf(uint64_t bytes) { return (bytes + 119) / 120; }
-  // How many steps the warp makes for so many lines: as many as its first group.
+  // The number of steps that the warp makes for so many lines: as many as its first group.
   MSCCLPP_DEVICE_INLINE uint64_t steps(uint64_t lines) const {
     const uint64_t first = group & ~static_cast<uint64_t>(3);
     return lines > first ? (lines - first + groups - 1) / groups : 0;
@@ -254,7 +255,7 @@ struct Lines {
   // The first of this thread's words in a line.
   MSCCLPP_DEVICE_INLINE uint64_t word(uint64_t line) const { return line * 15 + part * 2; }
 
-  // This thread's words of a line, 0 beyond the end; where the flag is, it.
+  // Returns this thread's words of a line, 0 beyond the end of the message, and the flag in the place of the last word.
   template <class Words>
   MSCCLPP_DEVICE_INLINE Bytes16 words(const CollectiveCall& call, const uint8_t* message, uint64_t bytes,
                                       uint64_t line) const {
@@ -272,7 +273,7 @@ struct Lines {
   MSCCLPP_DEVICE_INLINE void put(uint8_t* slot, uint64_t line, Bytes16 pair) const {
     storePair(slot + line * CollectiveLine + part * 16, pair);
   }
-  // Waits for a line, by all threads of the warp. Those whose line does not exist wait for nothing.
+  // Waits for a line, by all threads of the warp. Threads whose line does not exist do not wait.
   MSCCLPP_DEVICE_INLINE bool take(const uint8_t* slot, uint64_t line, bool exists, Bytes16& pair,
                                   uint32_t* status) const {
     const uint8_t* const at = slot + (exists ? line : 0) * CollectiveLine + part * 16;
@@ -313,7 +314,7 @@ MSCCLPP_DEVICE_INLINE bool takeLines(const Lines& lines, const uint8_t* slot, ui
   return true;
 }
 
-// The line of all ranks, of which this one's is `mine`, reduced. All threads of a warp call it. Returns whether it
+// Reduces a line of all ranks, of which this one's is `mine`. All threads of a warp call it. Returns whether all lines
 // came.
 template <class Words>
 MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lines, const uint8_t* inbox,
@@ -333,7 +334,7 @@ MSCCLPP_DEVICE_INLINE bool reduceLine(const CollectiveBlock& b, const Lines& lin
   return true;
 }
 
-// The same between two ranks.
+// Reduces a line of two ranks.
 template <class Words>
 MSCCLPP_DEVICE_INLINE bool reduceLineOfTwo(const CollectiveBlock& b, const Lines& lines, const uint8_t* inbox,
                                            uint64_t line, bool exists, Bytes16 mine, Bytes16& result) {
@@ -393,7 +394,7 @@ MSCCLPP_DEVICE_INLINE void exchangeLines(const CollectiveHandle& comm, const Col
     }
     return true;
   };
-  // What is taken is a step behind what is put.
+  // A line is taken one step after it is put.
   const uint64_t most = lines.steps(Lines::linesOf(call.mostBytes));
   bool failed = false;
   for (uint64_t step = 0; step < most && !failed; ++step) {

@@ -1,4 +1,4 @@
-// Collectives by pieces: plain stores of 16 bytes into the peer's scratch, and a signal behind each piece. For the
+// Collectives by pieces: plain stores of 16 bytes into the peer's scratch, and a signal after each piece. For the
 // library's own use.
 //
 // Piece i of a message belongs to lane i modulo the lanes of the call, on both sides. A lane's pieces go into a
@@ -7,8 +7,9 @@
 // the piece's number among the lane's, so it only grows. The peer's block waits for it with acquire, in front of a
 // barrier of its own.
 //
-// Between two ranks each block is a lane. Between more, a lane is two blocks: one puts, and one takes (see PieceRole). A block
-// that does both leaves the link alone while it takes, and as all blocks begin together, they all do so at the same time.
+// Between two ranks each block is a lane. Between more, a lane is two blocks: one puts, and one takes (see PieceRole).
+// A block that does both leaves the link idle while it takes, and as all blocks begin together, they all do so at the
+// same time.
 //
 // When a place may be used again:
 //   R1. In a call in which all ranks give each other as much (no `oneWay`), a block does this, for k = 0, 1, ..: it
@@ -35,7 +36,7 @@
 namespace mscclpp {
 namespace detail {
 
-// Up to 16 bytes at any address; what is behind the end is 0. Not inlined: they seldom run.
+// Loads up to 16 bytes from any address; bytes after the end are 0. Not inlined, because it seldom runs.
 MSCCLPP_DEVICE_NOINLINE Bytes16 loadVectorAny(const uint8_t* at, uint32_t bytes) {
   return {loadAny(at, bytes < 8 ? bytes : 8), bytes > 8 ? loadAny(at + 8, bytes - 8) : 0};
 }
@@ -44,7 +45,7 @@ MSCCLPP_DEVICE_NOINLINE void storeVectorAny(uint8_t* at, uint32_t bytes, Bytes16
   if (bytes > 8) storeAny(at + 8, bytes - 8, v.high);
 }
 
-// Vector i of 16 bytes of a part of a message, of which the last may be less than whole.
+// Returns vector i of 16 bytes of a part of a message, whose last vector may be shorter.
 MSCCLPP_DEVICE_INLINE Bytes16 vectorOf(const uint8_t* part, uint32_t bytes, uint32_t i) {
   const uint8_t* const at = part + i * 16;
   const uint32_t left = bytes - i * 16;
@@ -60,12 +61,12 @@ MSCCLPP_DEVICE_INLINE void storeVectorOf(uint8_t* part, uint32_t bytes, uint32_t
   }
 }
 
-// How many vectors a thread has under way at once.
+// The number of vectors that a thread has under way at once.
 constexpr uint32_t VectorsInFlight = 4;
 
-// Has the threads of a block move vectors: first `several(i, step)`, which moves VectorsInFlight from i on, `step` apart,
-// where all of them are whole and `aligned`, then `one(i)`. With `AlsoFewer`, `several` moves as many of them as there are: it
-// costs registers, and is for pieces that have fewer than all threads can have under way.
+// Lets the threads of a block move vectors: first by `several(i, step)`, which moves VectorsInFlight from i on, `step`
+// apart, where all of them are whole and `aligned`, then by `one(i)`. With `AlsoFewer`, `several` moves as many of them
+// as there are: it costs registers, and is for pieces that have fewer than all threads can have under way.
 template <bool AlsoFewer = false, class Several, class One>
 MSCCLPP_DEVICE_INLINE void forVectors(uint32_t bytes, bool aligned, uint32_t thread, uint32_t threads, Several several,
                                       One one) {
@@ -100,7 +101,7 @@ struct IsAsItIs<AsItIs> {
   static constexpr bool Value = true;
 };
 
-// On a simulated device each thread has a stretch of its own of the whole vectors, so that all of it can be done at once.
+// On a simulated device each thread has a contiguous range of the whole vectors, so that it can be done in one call.
 struct Stretch {
   uint32_t begin, end;
   MSCCLPP_DEVICE_INLINE Stretch(uint32_t bytes, uint32_t thread, uint32_t threads) {
@@ -116,8 +117,8 @@ MSCCLPP_DEVICE_INLINE void copyStretch(uint8_t* to, const uint8_t* from, uint32_
 }
 #endif
 
-// Copies `bytes` bytes, fewer than 2^31, whose words become what `sent` makes of them. `toBytes` and `fromBytes` say how far
-// the last vector may be written and read: to the end of a message, or beyond it in a place of the scratch, which ends at a
+// Copies `bytes` bytes, fewer than 2^31, and applies `sent` to their words. `toBytes` and `fromBytes` limit how far the
+// last vector may be written and read: to the end of a message, or beyond it in a place of the scratch, which ends at a
 // multiple of 16.
 template <bool AlsoFewer = false, class Sent>
 MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t bytes, uint32_t toBytes, uint32_t fromBytes,
@@ -151,8 +152,8 @@ MSCCLPP_DEVICE_INLINE void copyPart(uint8_t* to, const uint8_t* from, uint32_t b
         storeVectorOf(to, toBytes, i, Bytes16{sent(v.low), sent(v.high)});
       });
 }
-// Puts bytes into a place, which begins at a multiple of 16 and may be written up to one, takes them out, and copies
-// them from a message to another.
+// Three copies: bytes into a place, which begins at a multiple of 16 and may be written up to one; bytes out of a
+// place; and bytes from a message to another.
 template <bool AlsoFewer = false, class Sent>
 MSCCLPP_DEVICE_INLINE void putBytes(uint8_t* place, const uint8_t* from, uint32_t bytes, uint32_t thread,
                                     uint32_t threads, Sent sent) {
@@ -169,10 +170,11 @@ MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* to, const uint8_t* from, uint32_t 
   copyPart<AlsoFewer>(to, from, bytes, bytes, bytes, thread, threads, AsItIs());
 }
 
-// What a block does for which lane. `puts`: it sends, and takes the results of an all_reduce in two steps; `takes`: it takes or
-// reduces what comes. With an odd number of blocks, the last one of them has no lane. Where what is taken overwrites what is sent
-// (`inPlace`), one block of a lane does both, one after the other; the peers need not know. All blocks of a call run at once, or
-// those that put could wait for ever for those that take: the host sees to that.
+// The role of a block, and its lane. `puts`: it sends, and takes the results of an all_reduce in two steps; `takes`: it
+// takes or reduces what comes. With an odd number of blocks, the last one of them has no lane. Where what is taken
+// overwrites what is sent (`inPlace`), one block of a lane does both, one after the other; the peers need not know. The
+// host makes sure that all blocks of a call run at once; otherwise the blocks that put could wait for ever for those
+// that take.
 struct PieceRole {
   uint32_t lane, lanes;
   bool puts, takes;
@@ -193,32 +195,32 @@ struct Pieces {
   uint64_t piece;  // bytes
   uint64_t base;   // of this call's half
 
-  // What a word of signals is for. A step of the all_reduce, or credits.
+  // The purpose of a word of signals: a step of the all_reduce, or credits.
   enum Signal : uint32_t { First = 0, Results = 1, Credits = 2 };
 
   MSCCLPP_DEVICE_INLINE explicit Pieces(const CollectiveBlock& b) : Pieces(b, b.block, b.blocks) {}
   MSCCLPP_DEVICE_INLINE Pieces(const CollectiveBlock& b, uint32_t lane, uint32_t lanes)
       : b(b), lane(lane), lanes(lanes), piece(b.call.piece), base(b.comm.pieces + b.half(b.comm.pieceBytes)) {}
 
-  // How many pieces of a message are this lane's.
+  // The number of pieces of this lane in a message.
   MSCCLPP_DEVICE_INLINE uint64_t count(uint64_t bytes) const {
     const uint64_t all = (bytes + piece - 1) / piece;
     return all > lane ? (all - lane + lanes - 1) / lanes : 0;
   }
-  // Where this lane's piece k begins in the message, and how many bytes it has: less than 2^31.
+  // The beginning of this lane's piece k in the message, and the bytes of that piece, fewer than 2^31.
   MSCCLPP_DEVICE_INLINE uint64_t offset(uint64_t k) const { return (lane + k * lanes) * piece; }
   MSCCLPP_DEVICE_INLINE uint32_t length(uint64_t bytes, uint64_t k) const {
     const uint64_t left = bytes - offset(k);
     return static_cast<uint32_t>(left < piece ? left : piece);
   }
-  // The part of a message that has as many pieces as this lane, all behind each other. All lanes' together are the message.
+  // The contiguous part of a message that has as many pieces as this lane. The parts of all lanes make up the message.
   MSCCLPP_DEVICE_INLINE void share(uint64_t bytes, uint64_t& from, uint64_t& to) const {
     const uint64_t all = (bytes + piece - 1) / piece, each = all / lanes, rest = all % lanes;
     from = (lane * each + (lane < rest ? lane : rest)) * piece;
     to = from + count(bytes) * piece;
     if (to > bytes) to = bytes;
   }
-  // Where piece k of `from` is at `to`.
+  // The place at rank `to` of piece k of `from`.
   MSCCLPP_DEVICE_INLINE uint8_t* place(Signal step, uint32_t to, uint32_t from, uint64_t k) const {
     const uint64_t ring = (step * (b.ranks - 1) + b.slotOf(from, to)) * lanes + lane;
     return b.comm.scratch[to] + base + (ring * CollectivePieces + k % CollectivePieces) * piece;
@@ -228,18 +230,19 @@ struct Pieces {
     const uint64_t line = (static_cast<uint64_t>(signal) * b.ranks + from) * b.comm.slots + lane;
     return reinterpret_cast<uint64_t*>(b.comm.scratch[to] + b.comm.signals + line * CollectiveLine);
   }
-  // A lane has fewer than 2^24 pieces: that would be 64 GiB even of the smallest.
+  // The value of signal k. A lane has fewer than 2^24 pieces: more would take 64 GiB even with the smallest.
   MSCCLPP_DEVICE_INLINE uint64_t value(uint64_t k) const { return (b.epoch << 24) + k + 1; }
 
-  // By one thread, behind a barrier.
+  // Signals piece k. One thread calls it, after a barrier.
   MSCCLPP_DEVICE_INLINE void signal(Signal signal, uint32_t peer, uint64_t k) const {
     detail::store<MemoryOrder::Release, MemoryScope::System>(word(signal, peer, b.rank), value(k));
   }
-  // By one thread, in front of a barrier. Returns whether it came.
+  // Waits for piece k, and returns whether it came. One thread calls it, before a barrier.
   MSCCLPP_DEVICE_INLINE bool wait(Signal signal, uint32_t peer, uint64_t k) const {
     return waitForWord(word(signal, b.rank, peer), value(k), b.comm.status[peer]);
   }
-  // Thread r does this for rank r, of those for whom `due` says so. All threads call it; returns whether all came.
+  // Waits in thread r for rank r, for each rank for which `due` returns true. All threads call it; returns whether all
+  // pieces came.
   template <class Due>
   MSCCLPP_DEVICE_INLINE bool waitForAll(Signal signal, uint64_t k, Due due) const {
     const uint32_t r = b.thread;
@@ -253,12 +256,12 @@ struct Pieces {
     if (r < b.ranks && r != b.rank && due(r)) signal(which, r, k);
   }
 
-  // `AlsoFewer`: see forVectors.
+  // Puts bytes into a place. `AlsoFewer` is that of forVectors.
   template <class Words, bool AlsoFewer = false>
   MSCCLPP_DEVICE_INLINE void put(uint8_t* place, const uint8_t* from, uint32_t bytes) const {
     putBytes<AlsoFewer>(place, from, bytes, b.thread, b.threads, sentBy<Words>());
   }
-  // Piece k of what goes to each peer, as far as there is one, and their signals.
+  // Puts piece k to each peer that has one, and signals.
   template <class Words, bool AlsoFewer>
   MSCCLPP_DEVICE_INLINE void putAll(uint64_t k) const {
     const auto sends = [&](uint32_t r) { return k < count(b.call.segments[r].sendBytes); };
@@ -299,9 +302,8 @@ struct Pieces {
         });
   }
 
-  // The same for any number of ranks: that of rank r is in place(First, here, r, k). The result goes to `out`, and by
-  // `also` to wherever else it is wanted, as vectors of 16 bytes. A thread has a vector of several ranks under way at
-  // once.
+  // Reduces `bytes` bytes of any number of ranks: those of rank r are in place(First, here, r, k). The result goes to
+  // `out`, and `also` gets it as vectors of 16 bytes. A thread has a vector of several ranks under way at once.
   template <class Words, class Also>
   MSCCLPP_DEVICE_INLINE void reduce(uint8_t* out, const uint8_t* own, uint32_t bytes, uint64_t k, Also also) const {
     const auto sent = sentBy<Words>();
@@ -333,7 +335,7 @@ struct Pieces {
   }
 
  private:
-  // Turns a word into what is sent.
+  // Turns a word into the word that is sent.
   template <class Words>
   struct Sent {
     const CollectiveCall& call;
@@ -358,7 +360,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
   const auto takes = [&](uint32_t r) {
     return pieces.count(call.segments[Words::Reduces ? b.rank : r].recvBytes);
   };
-  // The pieces k of all peers. Returns whether they came.
+  // Takes the pieces k of all peers. Returns whether they came.
   const auto take = [&](uint64_t k) {
     if (!pieces.waitForAll(Pieces::First, k, [&](uint32_t r) { return k < takes(r); })) return false;
     if constexpr (Words::Reduces) {
@@ -386,7 +388,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
     return true;
   };
 
-  // The own segment is copied in between, while what comes is under way.
+  // The own segment is copied in between, while data is under way.
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t copies = Words::Reduces || own.send == own.recv ? 0 : pieces.count(own.recvBytes);
   uint64_t most = copies;
@@ -396,7 +398,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
     if (takes(p) > most) most = takes(p);
   }
   bool failed = false;
-  // A block that also puts takes a piece behind.
+  // A block that also puts takes a piece one step later.
   const uint64_t behind = role.puts ? 1 : 0;
   for (uint64_t k = 0; k < most + behind && !failed; ++k) {
     if (role.puts && k < most) {
@@ -417,7 +419,7 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
   b.end(failed);
 }
 
-// The all_reduce in two steps, by pieces: see allReduceLines.
+// The all_reduce in two steps, by pieces; its segments are those of allReduceLines.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, false);
@@ -434,7 +436,7 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
   bool failed = false;
   for (uint64_t k = 0; k < most + 2 && !failed; ++k) {
     if (role.puts && k < most) pieces.putAll<Words, true>(k);
-    // A block that also puts is a piece behind; at first it has none, as 0 wraps around.
+    // A block that also puts is one piece behind; at first it has none, as 0 wraps around.
     const uint64_t j = role.puts ? k - 1 : k;
     if (role.takes && j < most) {
       const uint64_t at = pieces.offset(j);

@@ -1,5 +1,5 @@
-// Collectives of ranks whose devices do not reach each other's memory: all goes through port channels. For the library's
-// own use.
+// Collectives of ranks whose devices do not reach each other's memory: all data goes through port channels. For the
+// library's own use.
 //
 // A message goes by pieces. Each pair of ranks has, for each direction, a ring of places in the sender's scratch and one in
 // the receiver's. Piece c of a direction, counted over the messages of a launch, goes to place c modulo CollectivePieces of
@@ -15,9 +15,9 @@
 //       block behind it passes that on.
 //   G3. Each peer and direction has a block of its own, so that no rank waits for a peer that waits for another.
 //
-// What is reduced comes into memory of the receiver first, of all ranks, and a kernel of its own reduces it there, in the
-// order of the ranks. The host shares large messages out into parts that fit, and that are whole rings but for the last: so one
-// rank may make several launches of a message for which its peer makes one.
+// Data that is reduced first comes into memory of the receiver, from all ranks, and a kernel of its own reduces it
+// there, in the order of the ranks. The host divides large messages into parts that fit, all but the last of which are
+// whole rings: so one rank may make several launches of a message for which its peer makes one.
 
 #ifndef MSCCLPP_COLLECTIVE_PORTS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_PORTS_DEVICE_HPP_
@@ -27,7 +27,7 @@
 
 namespace mscclpp {
 
-// Messages of one launch, as in CollectiveSends. Block 2 * r + direction has those of rank r.
+// The messages of one launch, as in CollectiveSends. Block 2 * r + direction has those of rank r.
 struct CollectivePortCall {
   CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
   // Two PortChannelDeviceHandles for each rank: through the first, pieces go to it and come from it; through the second,
@@ -37,10 +37,10 @@ struct CollectivePortCall {
   // put into, and those that this rank puts from, for each peer.
   uint8_t* scratch;
   uint64_t inbox, outbox;
-  // Bytes of a place, a multiple of 16.
+  // The bytes of a place, a multiple of 16.
   uint64_t piece;
   uint32_t rank, ranks;
-  // What is sent is multiplied by this first, as CollectiveCall says.
+  // The factor of what is sent, as in CollectiveCall.
   uint32_t type, scaled;
   uint64_t scale;
   // CollectiveHandle::epochs.
@@ -63,7 +63,7 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
   const PortChannelDeviceHandle* const channels = static_cast<const PortChannelDeviceHandle*>(call.channels);
   const PortChannelDeviceHandle* const data = channels + 2 * peer;
   const PortChannelDeviceHandle* const credits = data + 1;
-  // Where a rank's ring for another begins, behind `inbox` or `outbox`.
+  // The beginning of a rank's ring for another, after `inbox` or `outbox`.
   const auto ring = [&](uint32_t of, uint32_t other) {
     return (other < of ? other : other - 1) * CollectivePieces * call.piece;
   };
@@ -101,8 +101,8 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
   if (left > 0) setGivenUp(call.epochs, CollectiveGaveUp, 1);
 }
 
-// Reduces, on one device: segments[r].send are the numbers of rank r, of which the own ones may have to be multiplied, and
-// segments[rank].recv is where the result of recvBytes bytes goes.
+// Reduces on one device: segments[r].send are the numbers of rank r, of which the own ones may have to be multiplied,
+// and segments[rank].recv is the place of the result of recvBytes bytes.
 MSCCLPP_DEVICE_INLINE void reduceSegments(const CollectiveHandle& comm, const CollectiveCall& call) {
   const CollectiveSegment own = call.segments[comm.rank];
   const uint64_t threads = static_cast<uint64_t>(blocksOfGrid()) * threadsOfBlock();

@@ -1,5 +1,5 @@
-// A call of `allReduceRows` as a block of its kernel sees it: which rows are whose, and how they and the results travel.
-// collective_rows_device.hpp tells what this is for, and how the ways differ.
+// A call of `allReduceRows` for a block of its kernel: the rows of each rank, and how they and the results travel.
+// collective_rows_device.hpp describes the purpose, and how the ways differ.
 
 #ifndef MSCCLPP_COLLECTIVE_ROWS_BLOCK_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_ROWS_BLOCK_DEVICE_HPP_
@@ -10,38 +10,39 @@
 namespace mscclpp {
 
 enum CollectiveRowsLimits : uint32_t {
-  // How many outputs a call has at most.
+  // The most outputs of a call.
   CollectiveMaxOutputs = 4,
-  // How many vectors of a row a thread has at most.
+  // The most vectors of a row for each thread.
   CollectiveMaxVectors = 4,
 };
 
-// How rows travel.
+// The ways in which rows travel.
 enum CollectiveRowsWay : uint32_t { RowsByPieces = 0, RowsByPackets = 1, RowsByLines = 2 };
 
-// Where an epilogue's results go.
+// The memory for an epilogue's results.
 struct CollectiveOutput {
   uint8_t* memory;
   // The bytes for each vector of the message, 8 or 16; 0 for an output with a number of 4 bytes for each row.
   uint32_t vectorBytes;
-  // In two steps: where this output is in what a rank sends of a row, a multiple of 16; all ones if it is not sent.
+  // In two steps: the offset of this output in the data that a rank sends of a row, a multiple of 16; all ones if it is
+  // not sent.
   uint32_t at;
 };
 
-// One call.
+// One call of `allReduceRows`.
 struct CollectiveRows {
-  // Of this only `piece`, `checked` and `signature` are used.
+  // Only `piece`, `checked` and `signature` of it are used.
   CollectiveCall call;
   // This rank's message. It begins at a multiple of 16, and so does each row.
   const uint8_t* send;
-  // Fewer than 2^31.
+  // The number of rows, fewer than 2^31.
   uint64_t rows;
   // The most rows that a rank sums up: all, or in two steps the ranks' part of them, rounded up.
   uint64_t most;
   CollectiveOutput outputs[CollectiveMaxOutputs];
   // The vectors of a row: at most CollectiveMaxVectors for each thread of a block.
   uint32_t vectors;
-  // What a rank sends of a row in the second step, in bytes, a multiple of 16.
+  // The bytes of a row that a rank sends in the second step, a multiple of 16.
   uint32_t resultBytes;
   uint32_t twoSteps;
   uint32_t way;
@@ -49,22 +50,22 @@ struct CollectiveRows {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-// A vector of a row, as an epilogue sees it.
+// A vector of a row, for an epilogue.
 struct RowVector {
   uint64_t row;
-  // Which vector of the row it is, and which number of the row it begins with.
+  // The number of the vector in the row, and the row's number that it begins with.
   uint32_t vector;
   uint32_t column;
-  // Which vector of the message.
+  // The number of the vector in the message.
   uint64_t index;
-  // The caller's.
+  // The rank of the caller.
   uint32_t rank;
 
-  // The vector at this place of a tensor of the message's shape and type.
+  // Returns the vector at this place of a tensor of the message's shape and type.
   MSCCLPP_DEVICE_INLINE Bytes16 of(const void* tensor) const {
     return load16(static_cast<const uint8_t*>(tensor) + index * 16);
   }
-  // The one in this column of a single row, such as weights.
+  // Returns the vector in this column of a single row, such as weights.
   MSCCLPP_DEVICE_INLINE Bytes16 ofColumn(const void* one) const {
     return load16(static_cast<const uint8_t*>(one) + static_cast<uint64_t>(vector) * 16);
   }
@@ -94,9 +95,10 @@ struct VectorNumbers {
 
 namespace detail {
 
-// For the library's own use. What is the same for all rows is calculated where it is needed: there are few registers.
+// For the library's own use. Values that are the same for all rows are calculated where they are needed, because there
+// are few registers.
 //
-// `Short`: whether the call is by lines and in one step, as the compiler should know.
+// `Short`: whether the call is by lines and in one step, known to the compiler.
 template <bool Short>
 struct RowsBlock {
   const CollectiveRows& call;
@@ -114,7 +116,7 @@ struct RowsBlock {
   // ---- rows: the j-th of this block is row block + j * blocks of a rank's own
 
   MSCCLPP_DEVICE_INLINE uint32_t most() const { return static_cast<uint32_t>(call.most); }
-  // How many rows rank `r` sums up, and which one is its k-th.
+  // The number of rows that rank `r` sums up, and the number of its k-th row.
   MSCCLPP_DEVICE_INLINE uint32_t rowsOf(uint32_t r) const {
     return twoSteps() && row(r, most() - 1) >= call.rows ? most() - 1 : most();
   }
@@ -126,7 +128,7 @@ struct RowsBlock {
   MSCCLPP_DEVICE_INLINE uint32_t ofBlock(uint32_t j) const { return b.block + j * b.blocks; }
   MSCCLPP_DEVICE_INLINE bool has(uint32_t r, uint32_t j) const { return ofBlock(j) < rowsOf(r); }
 
-  // Puts the block's j-th row of each rank to it.
+  // Puts the block's j-th row of each rank to that rank.
   MSCCLPP_DEVICE_INLINE void put(uint32_t j) const {
 #pragma unroll 1
     for (uint32_t n = 1; n < b.ranks; ++n) {
@@ -154,18 +156,19 @@ struct RowsBlock {
   //
   // Packets of a word and flags: all lower words of vectors come first, then all higher ones.
   //
-  // Lines of eight vectors each, but that the flag has the place of the last word, which goes as a packet. So vectors stay with
-  // their threads. Lines and packets each have memory of their own, where nothing else ever stands in the place of a flag.
+  // Lines have eight vectors each, except that the flag has the place of the last word, which goes as a packet. So
+  // vectors stay with their threads. Lines and packets each have memory of their own, where nothing else ever stands in
+  // the place of a flag.
 
-  // A row has whole lines: what is behind its end is 0.
+  // The vectors of a row in whole lines; those after the end of the row are 0.
   MSCCLPP_DEVICE_INLINE uint32_t wholeVectors() const { return (call.vectors + 7) / 8 * 8; }
-  // The vectors that come to a rank from all.
+  // The number of vectors that come to a rank from all others.
   MSCCLPP_DEVICE_INLINE uint32_t allVectors() const { return (b.ranks - 1) * most() * wholeVectors(); }
-  // Which of these is vector i of row k of what `from` sends to `to`.
+  // The number among these of vector i of row k of the data that `from` sends to `to`.
   MSCCLPP_DEVICE_INLINE uint32_t vectorOf(uint32_t to, uint32_t from, uint32_t k, uint32_t i) const {
     return (static_cast<uint32_t>(b.slotOf(from, to)) * most() + k) * wholeVectors() + i;
   }
-  // Whether the flag stands behind the lower word of vector i.
+  // Whether the flag follows the lower word of vector i.
   MSCCLPP_DEVICE_INLINE static bool hasFlag(uint32_t i) { return i % 8 == 7; }
   MSCCLPP_DEVICE_INLINE uint8_t* packetsAt(uint32_t rank) const {
     return b.comm.scratch[rank] + (b.comm.packets + b.half(b.comm.packetBytes));
@@ -174,13 +177,13 @@ struct RowsBlock {
     return b.comm.scratch[rank] + (b.comm.lines + b.half(b.comm.lineBytes));
   }
 
-  // Puts vector i of row k of those that a rank sums up to it. All threads of a warp call it.
+  // Puts vector i of row k to the rank that sums the row up. All threads of a warp call it.
   MSCCLPP_DEVICE_INLINE void putVector(uint32_t to, uint32_t k, uint32_t i, Bytes16 vector) const {
     const uint32_t v = vectorOf(to, b.rank, k, i);
     uint8_t* const words = packetsAt(to);
     if (byLines()) {
       const bool isInLine = i < wholeVectors(), hasFlag = this->hasFlag(i);
-      // A line is stored in one instruction: the compiler may not give those with the flag one of their own.
+      // A line is stored in one instruction: the compiler must not give the threads with the flag one of their own.
       warpSync();
       if (isInLine) storePair(linesAt(to) + v * 16ull, Bytes16{vector.low, hasFlag ? b.epoch : vector.high});
       warpSync();
@@ -191,8 +194,8 @@ struct RowsBlock {
     }
   }
 
-  // Takes vector i of row k, the block's j-th, of what a peer sent. Waits for it; returns whether it came. All threads of a warp
-  // call it.
+  // Takes vector i of row k, the block's j-th, from a peer. Waits for it, and returns whether it came. All threads of a
+  // warp call it.
   MSCCLPP_DEVICE_INLINE bool take(uint32_t from, uint32_t k, uint32_t j, uint32_t i, Bytes16& vector) const {
     if (byPieces()) {
       if (i < call.vectors) vector = load16(pieces().place(Pieces::First, b.rank, from, j) + i * 16);
@@ -205,7 +208,7 @@ struct RowsBlock {
     const auto isPacket = [&](Bytes16 packet) {
       return packet.low >> 32 == packets.first && packet.high >> 32 == packets.second;
     };
-    // What comes: the vector in its line, and the packet of the word whose place the flag has; or two packets.
+    // The data that comes: the vector in its line and the packet of the word that the flag replaces, or two packets.
     Bytes16 first = {0, 0}, second = {0, 0};
     if (byLines()) {
       const uint8_t* const line = linesAt(b.rank) + v * 16ull;
@@ -236,7 +239,7 @@ struct RowsBlock {
 
   // ---- results by packets
 
-  // The place of those of row k that `from` sends to `to`, behind the packets of rows.
+  // The place of the results of row k that `from` sends to `to`, after the packets of rows.
   MSCCLPP_DEVICE_INLINE uint8_t* resultPackets(uint32_t to, uint32_t from, uint32_t k) const {
     const uint64_t rows = allVectors() * (byLines() ? 2ull : 32ull);
     return packetsAt(to) + rows + (b.slotOf(from, to) * call.most + k) * (call.resultBytes * 2);
@@ -245,8 +248,8 @@ struct RowsBlock {
     packets.put(at, v.low);
     packets.put(at + 16, v.high);
   }
-  // The results of other ranks, by all threads of the launch, whose warps are counted through the blocks in turns: what is
-  // less than the threads have time for is then spread over all blocks.
+  // Takes the results of other ranks, by all threads of the launch, whose warps are counted through the blocks in
+  // turns, so that even few results are spread over all blocks.
   MSCCLPP_DEVICE_INLINE bool takeResultPackets() const {
     const uint32_t stride = static_cast<uint32_t>(b.threadsOfCall());
     const uint32_t here = (b.thread / 32 * b.blocks + b.block) * 32 + b.thread % 32;
@@ -305,7 +308,7 @@ struct RowsBlock {
   MSCCLPP_DEVICE_INLINE static bool isSent(const CollectiveOutput& output) {
     return output.memory != nullptr && output.at != 0xffffffffu;
   }
-  // Words of 8 bytes; the number of a row has one to itself.
+  // The number of words of 8 bytes in a row; an output with one number per row has one word.
   MSCCLPP_DEVICE_INLINE uint32_t wordsOfRow(const CollectiveOutput& output) const {
     return output.vectorBytes == 0 ? 1 : call.vectors * (output.vectorBytes / 8);
   }
@@ -320,12 +323,12 @@ struct RowsBlock {
 
   // ---- sums
 
-  // The sums of vector i of the rank's own row k, which is the block's j-th, of whose own vectors `mine` is this rank's. All
-  // threads of a warp call it, also those whose vector does not exist. Returns whether all ranks' vectors came.
+  // Sums up vector i of the rank's own row k, which is the block's j-th; `mine` is this rank's own vector. All threads
+  // of a warp call it, also those whose vector does not exist. Returns whether all ranks' vectors came.
   template <class N>
   MSCCLPP_DEVICE_INLINE bool sum(uint32_t k, uint32_t j, uint32_t i, Bytes16 mine,
                                  typename VectorNumbers<N>::Values& sums) const {
-    // What a number is added to so that it stays as it is, be it 0 or -0.
+    // Adding a number to -0 leaves it as it is, even 0 or -0.
 #pragma unroll
     for (uint32_t n = 0; n < VectorNumbers<N>::Count; ++n) sums[n] = -0.0f;
     bool came = true;

@@ -1,5 +1,5 @@
-// A sum over the ranks with what a kernel of yours does with each row of it, in one launch: an all_reduce with an
-// epilogue. The host launches such kernels with `Collectives::all_reduce_rows`.
+// A sum over the ranks and an epilogue of yours on each row of it, in one launch. The host launches such kernels with
+// `Collectives::all_reduce_rows`.
 //
 //     using namespace mscclpp;
 //     struct Doubled {
@@ -33,11 +33,11 @@
 //   Pieces      of one row: plain stores into the ring of collective_pieces_device.hpp, and a signal. Its rules R1 (one
 //               step) and R3 (two steps) say when a place is free.
 //
-// Row k of those that a rank sums up is that of block k modulo the blocks, on all ranks. A block sends the rows with its number, and takes
-// those with its number that come: in a short call one row after the other, else with one sent ahead.
+// Row k of the rows that a rank sums up belongs to block k modulo the blocks, on all ranks. A block sends and takes the
+// rows with its number: in a short call one row after the other, else with one sent ahead.
 //
 // E2 of collective_device.hpp holds: in two steps there are at least as many rows as ranks, so each rank sums up some
-// row, for which it takes something from every other.
+// row, for which it takes data from every other.
 //
 // Bits. Sums are made in the order of the ranks. `row.sum` depends on nothing but the row: the values of 32 vectors side
 // by side are added in a butterfly (the value 16 vectors further first, then 8, 4, 2, 1); of the results, every 32nd is
@@ -54,8 +54,8 @@ namespace mscclpp {
 
 namespace detail {
 
-// The block's memory for a value of each 32 vectors, in two halves that reductions over rows use in turns: who writes to the
-// one has seen, by the barrier of the reduction between, that all have read it.
+// The block's memory for a value of each 32 vectors, in two halves that reductions over rows use in turns: a thread
+// that writes to one half knows, by the barrier of the reduction between, that all threads have read it.
 MSCCLPP_DEVICE_INLINE float* rowParts(uint32_t half) {
   constexpr uint32_t Most = CollectiveMaxVectors * 1024 / 32;
 #if defined(MSCCLPP_DEVICE_HIP)
@@ -68,22 +68,22 @@ MSCCLPP_DEVICE_INLINE float* rowParts(uint32_t half) {
 
 }  // namespace detail
 
-// A row whose sums are there, as an epilogue's `finish` has it. All threads of the block call `sum` and `max`.
+// A row with its sums, for an epilogue's `finish`. All threads of the block call `sum` and `max`.
 template <class N, bool Short>
 struct CollectiveRow {
   const detail::RowsBlock<Short>& block;
-  // Which of the message's rows, of the rank's own, and of the block's.
+  // The number of the row in the message, among the rank's own rows, and among the block's.
   uint32_t row;
   uint32_t own;
   uint32_t ofBlock;
-  // Which half of the memory for reductions over the row is next.
+  // The half of the memory that the next reduction over the row uses.
   uint32_t& turn;
 
   MSCCLPP_DEVICE_INLINE uint32_t columns() const { return block.call.vectors * VectorNumbers<N>::Count; }
   MSCCLPP_DEVICE_INLINE uint32_t rank() const { return block.b.rank; }
   MSCCLPP_DEVICE_INLINE uint32_t ranks() const { return block.b.ranks; }
 
-  // Calls use(at, mine) with each vector of this thread, and what it has kept of it.
+  // Calls use(at, mine) with each vector of this thread, and the values that the thread has kept of it.
   template <class Kept, uint32_t Vectors, class Use>
   MSCCLPP_DEVICE_INLINE void each(Kept (&kept)[Vectors], Use use) const {
 #pragma unroll 1
@@ -93,8 +93,8 @@ struct CollectiveRow {
     }
   }
 
-  // The sum, or the largest, of value(mine) of all vectors of the row, given to all threads. Bits: see above. In `max`, a
-  // NaN is left out.
+  // Returns the sum, or the largest, of value(mine) of all vectors of the row to all threads. The order of the
+  // additions is given above, under "Bits". `max` leaves a NaN out.
   template <class Kept, uint32_t Vectors, class Value>
   MSCCLPP_DEVICE_INLINE float sum(const Kept (&kept)[Vectors], Value value) const {
     return reduced(kept, value, 0.0f, [](float a, float b) { return detail::addValues(a, b); });
@@ -105,7 +105,7 @@ struct CollectiveRow {
     return reduced(kept, value, least, [](float a, float b) { return b > a || a != a ? b : a; });
   }
 
-  // Stores a result for a vector in an output of as many bytes for each: 16 or 8.
+  // Stores a result for a vector in an output with as many bytes for each vector: 16 or 8.
   MSCCLPP_DEVICE_INLINE void store(uint32_t output, const RowVector& at, Bytes16 vector) const {
     const CollectiveOutput& to = block.call.outputs[output];
     store16(to.memory + at.index * 16, vector);
@@ -123,7 +123,7 @@ struct CollectiveRow {
     store8(to.memory + at.index * 8, word);
     sendWord(to, static_cast<uint64_t>(at.vector) * 8, word);
   }
-  // Stores the row's number in an output of one for each row. The threads that call it have the same.
+  // Stores the row's number in an output of one for each row. All threads that call it have the same number.
   MSCCLPP_DEVICE_INLINE void storeOfRow(uint32_t output, float number) const {
     if (block.b.thread != 0) return;
     const CollectiveOutput& to = block.call.outputs[output];
@@ -131,7 +131,7 @@ struct CollectiveRow {
     sendWord(to, 0, detail::bitsAs<uint32_t>(number));
   }
 
-  // For the library's own use, as what follows.
+  // The functions from here on are for the library's own use.
   MSCCLPP_DEVICE_INLINE RowVector at(uint32_t vector) const {
     const uint64_t index = static_cast<uint64_t>(row) * block.call.vectors + vector;
     return {row, vector, vector * VectorNumbers<N>::Count, index, block.b.rank};
@@ -163,7 +163,7 @@ struct CollectiveRow {
 #pragma unroll
     for (uint32_t bit = 16; bit != 0; bit >>= 1) {
       const float other = detail::bitsAs<float>(warpShuffle(detail::bitsAs<uint32_t>(value), lane ^ bit));
-      // In the order of the threads, so that all of them have the same, be it 0 or -0.
+      // The operands are in the order of the threads, so that all threads get the same result, be it 0 or -0.
       value = lane & bit ? combine(other, value) : combine(value, other);
     }
     return value;
@@ -190,8 +190,9 @@ struct CollectiveRow {
 
 namespace detail {
 
-// Sums up the rank's own row k, which is the block's j-th, and gives it to the epilogue. All threads of the block call it. `first`: the
-// thread's vector of the row, if the call is short. Returns whether all came that this thread waited for.
+// Sums up the rank's own row k, which is the block's j-th, and gives it to the epilogue. All threads of the block call
+// it. `first`: the thread's vector of the row, if the call is short. Returns whether all data came that this thread
+// waited for.
 template <class N, uint32_t Vectors, bool Short, class Epilogue>
 MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock<Short>& block, const Epilogue& epilogue, uint32_t k, uint32_t j,
                                      uint32_t& turn, Bytes16 first) {
@@ -210,14 +211,14 @@ MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock<Short>& block, const Epilog
     failed = !block.template sum<N>(k, j, i, Short || !exists ? first : at.of(block.call.send), sums) || failed;
     if (exists) epilogue.reduced(at, sums, kept[n]);
   }
-  // Nobody else is given results of what has not come.
+  // No rank gets results of a row whose data has not come.
   if (block.twoSteps() && blockAny(failed)) return false;
   epilogue.finish(row, kept);
   return !failed;
 }
 
-// A call by lines, in one step, of rows of which each thread has a vector. It is what few rows take, so the first vector is loaded
-// while the epoch is read, and no register goes into local memory: one rank after the other is waited for.
+// A call by lines, in one step, of rows of which each thread has one vector. It is for few rows, so the first vector is
+// loaded while the epoch is read, and no register goes into local memory: it waits for one rank after the other.
 template <class N, class Epilogue>
 MSCCLPP_DEVICE_INLINE void reduceShortRows(const CollectiveHandle& comm, const CollectiveRows& call,
                                            const Epilogue& epilogue) {
@@ -248,7 +249,7 @@ MSCCLPP_DEVICE_INLINE void reduceShortRows(const CollectiveHandle& comm, const C
   b.end(failed);
 }
 
-// Any other.
+// Any call that reduceShortRows does not handle.
 template <class N, uint32_t Vectors, class Epilogue>
 MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const CollectiveRows& call, const Epilogue& epilogue) {
   CollectiveBlock b(comm, call.call, false);
@@ -256,7 +257,7 @@ MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const Collec
   b.countOthers();
   const RowsBlock<false> block(call, b);
   const bool byPieces = block.byPieces(), twoSteps = block.twoSteps();
-  // How many rows this block has of the rank that has most.
+  // The number of rows of this block, for the rank that has most rows.
   const uint32_t n = b.block < block.most() ? (block.most() - b.block + b.blocks - 1) / b.blocks : 0;
   uint32_t turn = 0;
   bool failed = false;
@@ -267,7 +268,8 @@ MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const Collec
       const uint32_t j = i - 1;
       const bool has = block.has(b.rank, j);
       if (has && !finishRow<N, Vectors>(block, epilogue, block.ofBlock(j), j, turn, Bytes16{0, 0})) {
-        // All threads know it, but by packets and lines in one step: then the others go on, and wait for this one at barriers.
+        // All threads know about it, except by packets and lines in one step: then the others go on, and wait for this
+        // one at barriers.
         if (byPieces || twoSteps) return b.end(true);
         failed = true;
       }
@@ -281,9 +283,10 @@ MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const Collec
 
 }  // namespace detail
 
-// Sums up the ranks' messages and gives each row to the epilogue; N is their type: Number<ReduceF16>, Number<ReduceBf16>
-// or Number<ReduceF32>. All threads of the launch call it, once, whose threads and blocks have one dimension. When it
-// returns, what the kernel stores may be seen by none but this thread: what needs all results is a launch of its own.
+// Sums up the ranks' messages and gives each row to the epilogue. N is their type: Number<ReduceF16>,
+// Number<ReduceBf16> or Number<ReduceF32>. All threads of the launch call it, once; its threads and blocks have one
+// dimension. When it returns, other threads may not yet see what the kernel stores: work that needs all results is a
+// launch of its own.
 template <class N, class Epilogue>
 MSCCLPP_DEVICE_INLINE void allReduceRows(const CollectiveHandle& comm, const CollectiveRows& call,
                                          const Epilogue& epilogue) {
@@ -293,7 +296,7 @@ MSCCLPP_DEVICE_INLINE void allReduceRows(const CollectiveHandle& comm, const Col
   } else if (call.vectors <= threadsOfBlock()) {
     detail::reduceRows<N, 1>(comm, call, epilogue);
   } else {
-    // What one vector of each thread keeps is in registers, that of more in local memory.
+    // The kept values of one vector of each thread are in registers, those of more in local memory.
     detail::reduceRows<N, CollectiveMaxVectors>(comm, call, epilogue);
   }
 }

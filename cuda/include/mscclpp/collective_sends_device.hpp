@@ -15,7 +15,7 @@
 
 namespace mscclpp {
 
-// How many messages a launch has for each peer and direction.
+// The most messages of a launch for each peer and direction.
 enum SendsLimits : uint32_t { MessagesPerPeer = 2 };
 
 struct CollectiveMessage {
@@ -23,16 +23,16 @@ struct CollectiveMessage {
   uint64_t bytes;
 };
 
-// One call: messages to each rank, and from each rank, in their order. Those of no bytes are none. That of the own
-// rank is not used. Block (2 * r + direction) * lanes + lane has those of rank r.
+// One call: messages to each rank, and from each rank, in their order. A message of no bytes is none. The own rank's
+// are not used. Block (2 * r + direction) * lanes + lane has those of rank r.
 struct CollectiveSends {
   CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
-  // Words of this device, for each rank, direction and lane: how many pieces there were.
+  // The number of pieces so far for each rank, direction and lane, in this device's memory.
   uint64_t* counts;
   // Offsets in the scratch: lines of `arrived` and behind them of `taken`, for each rank and lane; places.
   uint64_t signals;
   uint64_t places;
-  // Bytes of a place, a multiple of 16.
+  // The bytes of a place, a multiple of 16.
   uint64_t piece;
   uint32_t lanes;
   uint32_t reserved;

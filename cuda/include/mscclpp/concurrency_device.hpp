@@ -1,6 +1,6 @@
-// What the blocks of a grid wait for each other with: a barrier, and a counting semaphore. Both start as zeros, as in
-// `__device__ mscclpp::DeviceSyncer syncer;`, and live in this device's memory; nothing resets them between launches.
-// In shared memory, where they serve the threads of a block alone, one thread sets them to zero first:
+// The means by which the blocks of a grid wait for each other: a barrier, and a counting semaphore. Both start as
+// zeros, as in `__device__ mscclpp::DeviceSyncer syncer;`, and are in this device's memory; nothing resets them between
+// launches. In shared memory, where they serve the threads of a block alone, one thread sets them to zero first:
 // `syncer = mscclpp::DeviceSyncer();`.
 
 #ifndef MSCCLPP_CONCURRENCY_DEVICE_HPP_
@@ -42,20 +42,20 @@ struct DeviceSyncer {
 
   DeviceSyncer() = default;
 
-  // How many counters a barrier has in the original. Nothing here depends on it.
+  // The number of counters of a barrier in the original. Nothing here depends on it.
   static constexpr unsigned int NumCounters = 3;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
   // Waits until numBlocks blocks have called this. All threads of each of these blocks call it, with the same numBlocks
-  // at every call of the launch. What any of their threads did before it, all of them see behind it.
+  // at every call of the launch. After it all of them see what any of their threads did before it.
   //
   // Returns true. Returns false, in all threads of the block, when the others did not come within maxSpinCount polls,
   // if that is not negative, or when the host asked for an abort in `status` (see StatusWord; may be null, then only
   // the bound ends it). The arrival stays behind, so the object must be zeroed before it is used again.
   //
-  // A block that arrives early waits at no cost to the others: where one block has something to wait for and the rest
-  // have not, the rest call this at once and the barrier costs what it takes to tell them.
+  // A block that arrives early costs the others nothing: if one block has to wait for something, the rest call this at
+  // once, and the barrier then takes only the time to notify them.
   MSCCLPP_DEVICE_INLINE bool sync(int numBlocks, int64_t maxSpinCount = -1, uint32_t* status = nullptr) {
     blockSync();
     bool failed = false;
@@ -74,8 +74,8 @@ struct DeviceSyncer {
   }
 
   // Half of the barrier: arrives and waits for nobody. Returns true, in all threads, for the one block that is the last
-  // of numBlocks to call it. What the others' threads did before it, the last block sees behind it: it may signal a
-  // peer for all of them, and they can end meanwhile.
+  // of numBlocks to call it. After it the last block sees what the others' threads did before it: it may signal a peer
+  // for all of them, and they can end meanwhile.
   //
   // A block may use the object again only when it knows that the last one has come: by the end of the kernel, or from
   // what that block does next. Calls are otherwise as those of `sync`.
@@ -112,7 +112,7 @@ struct DeviceSyncer {
           failed = (low & Broken) != 0;
           return failed || folds * blocks + low >= arrival.goal;
         };
-        // The first block counts polls for all, and so nobody is left behind.
+        // The first block counts polls for all, so no block is left waiting.
         failed = !pollUntil<1>(complete, -1, status) || failed;
       }
       return !blockAny(failed);
@@ -142,7 +142,7 @@ struct DeviceSyncer {
  private:
   enum Breaking : uint32_t { Broken = 1u << 31 };
 
-  // What a ticket says, with the progress of its round's end relative to the rounds that were folded by then.
+  // The meaning of a ticket, with the progress of its round's end relative to the rounds that were folded by then.
   struct Arrival {
     uint32_t folded;
     uint32_t goal;
@@ -158,7 +158,7 @@ struct DeviceSyncer {
     arrival.goal = low < blocks ? blocks : 2 * blocks;
     arrival.last = low + 1 == blocks;
     if (arrival.last) {
-      // Orders nothing: it only keeps the chain of read-modify-writes.
+      // It orders nothing: it only keeps the chain of read-modify-writes.
       detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(
           &state_, (static_cast<uint64_t>(1) << 32) - blocks);
     }
@@ -178,7 +178,7 @@ struct DeviceSemaphore {
 
   DeviceSemaphore() = default;
 
-  // With a count, as in `__device__ mscclpp::DeviceSemaphore semaphore(2);`.
+  // Makes a semaphore with a count, as in `__device__ mscclpp::DeviceSemaphore semaphore(2);`.
   MSCCLPP_HOST_DEVICE_INLINE constexpr DeviceSemaphore(int count) : count_(static_cast<uint32_t>(count)) {}
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -188,14 +188,15 @@ struct DeviceSemaphore {
     detail::store<MemoryOrder::Release, MemoryScope::Device, MemorySpace::Any>(&count_, static_cast<uint32_t>(count));
   }
 
-  // Waits for a turn and takes it. Each thread for itself. Returns false when none came within maxSpinCount polls, if
-  // that is not negative, or when the host asked for an abort in `status` (may be null); nothing is taken then.
+  // Waits for a turn and takes it; each thread does so for itself. Returns false when none came within maxSpinCount
+  // polls, if that is not negative, or when the host asked for an abort in `status` (may be null); nothing is taken
+  // then.
   MSCCLPP_DEVICE_INLINE bool acquire(int64_t maxSpinCount = -1, uint32_t* status = nullptr) {
     uint32_t* const count = &count_;
     return pollUntil<1>([&] { return tryTake(count); }, maxSpinCount, status);
   }
 
-  // Gives a turn back. What this thread did before, the next to take it sees.
+  // Gives a turn back. The thread that takes it next sees what this thread did before.
   MSCCLPP_DEVICE_INLINE void release() {
     detail::reduceAdd<MemoryOrder::Release, MemoryScope::Device, MemorySpace::Any>(&count_, 1u);
   }

@@ -11,15 +11,15 @@
 namespace mscclpp {
 namespace detail {
 
-// Bytes begin to end - 1, one at a time.
+// Copies bytes begin to end - 1, one at a time.
 MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* dst, const uint8_t* src, uint64_t begin, uint64_t end, uint32_t threadId,
                                      uint32_t numThreads) {
 #pragma unroll 1
   for (uint64_t i = begin + threadId; i < end; i += numThreads) store1(dst + i, load1(src + i));
 }
 
-// `count` times 16 bytes; both addresses are multiples of 16. Each thread has InFlight loads under way before it stores
-// the first, the rest of fewer than that included.
+// Copies `count` times 16 bytes; both addresses are multiples of 16. Each thread has InFlight loads under way before it
+// stores the first, and for the rest as many as are left.
 template <uint32_t InFlight>
 MSCCLPP_DEVICE_INLINE void copyVectors(uint8_t* dst, const uint8_t* src, uint64_t count, uint32_t threadId,
                                        uint32_t numThreads) {
@@ -43,8 +43,8 @@ MSCCLPP_DEVICE_INLINE void copyVectors(uint8_t* dst, const uint8_t* src, uint64_
   }
 }
 
-// `count` times 16 bytes to a multiple of 16 from any address: each 16 bytes are cut out of the four or five aligned
-// words of 4 that hold them. The words may reach up to 3 bytes in front of `src` and behind the end.
+// Copies `count` times 16 bytes to a multiple of 16 from any address: each 16 bytes are cut out of the four or five
+// aligned words of 4 that hold them. The words may reach up to 3 bytes before `src` and after the end.
 MSCCLPP_DEVICE_INLINE void copyShifted(uint8_t* dst, const uint8_t* src, uint64_t count, uint32_t threadId,
                                        uint32_t numThreads) {
   const uint32_t misaligned = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(src) % 4);
@@ -66,7 +66,7 @@ MSCCLPP_DEVICE_INLINE void copyShifted(uint8_t* dst, const uint8_t* src, uint64_
   }
 }
 
-// Any memory, by accesses for which the hardware finds out which it is.
+// Copies between any memories, by accesses for which the hardware finds out the kind of memory.
 MSCCLPP_DEVICE_INLINE void copyAnywhere(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint32_t threadId,
                                         uint32_t numThreads) {
   uint64_t done = 0;
@@ -87,17 +87,17 @@ MSCCLPP_DEVICE_INLINE void copyAnywhere(uint8_t* dst, const uint8_t* src, uint64
 }  // namespace detail
 
 // Copies `bytes` bytes from `src` to `dst`, which do not overlap. The threads 0 to numThreads - 1 all call it, with the
-// same arguments but their `threadId`. Reads and writes no byte outside of the two ranges, with plain accesses: who
-// else is to see the data needs a barrier or a signal behind it.
+// same arguments but their `threadId`. Reads and writes no byte outside of the two ranges, with plain accesses: other
+// threads see the data after a barrier or a signal.
 //
 // Any number of bytes at any addresses, in any memory: this device's, a peer's as mapped here, shared memory. It is
 // fastest where both are global memory and the two addresses are the same modulo 16; otherwise only the stores are of
 // 16 bytes.
 //
-// Alignment (4, 8 or 16) says that the caller's offsets are multiples of it; the bases they are added to need not be.
-// CopyRemainder = false says that `bytes` is a multiple of Alignment, which saves the code for the end of the copy if
-// Alignment is 16; up to 15 bytes are left out if it is not true. InFlight is how many loads of 16 bytes each thread
-// has under way.
+// Alignment (4, 8 or 16) promises that the caller's offsets are multiples of it; the bases they are added to need not
+// be. CopyRemainder = false promises that `bytes` is a multiple of Alignment, which saves the code for the end of the
+// copy if Alignment is 16; up to 15 bytes are left out if it is not true. InFlight is the number of loads of 16 bytes
+// that each thread has under way.
 template <int Alignment = 16, bool CopyRemainder = true, uint32_t InFlight = 4>
 MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint32_t threadId, uint32_t numThreads) {
   static_assert(Alignment == 4 || Alignment == 8 || Alignment == 16, "the alignment is 4, 8 or 16 bytes");
@@ -116,7 +116,7 @@ MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint
     }
     return;
   }
-  // What stands in front of the first multiple of 16 that is written by 16 bytes.
+  // The bytes before the first multiple of 16 that is written by 16 bytes.
   uint64_t head = (0 - toAddress) % 16;
   const bool shifted = (toAddress ^ fromAddress) % 16 != 0;
   // The words around that multiple must lie inside of the source, too: at its start, and, one vector less, at its end.
@@ -133,7 +133,7 @@ MSCCLPP_DEVICE_INLINE void copy(void* dst, const void* src, uint64_t bytes, uint
   detail::copyBytes(to, from, tail, bytes, threadId, numThreads);
 }
 
-// The same, with a type of 4, 8 or 16 bytes in place of the alignment. `bytes` are bytes here, too.
+// Copies with a type of 4, 8 or 16 bytes in place of the alignment. `bytes` are bytes here, too.
 template <class T, bool CopyRemainder = true>
 MSCCLPP_DEVICE_INLINE void copyHelper(void* dst, const void* src, uint64_t bytes, uint32_t threadId,
                                       uint32_t numThreads) {

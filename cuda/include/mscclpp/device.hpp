@@ -1,17 +1,17 @@
-// What every other header of the device API stands on: which compiler this is, the fixed-width types,
-// and the tutorials' spelling of a device handle.
+// The basis of every other header of the device API: the compiler that is used, the fixed-width types, and the
+// tutorials' spelling of a device handle.
 //
 // These headers include nothing outside mscclpp/. nvcc, hipcc, clang and NVRTC compile them for the GPU, and the
-// library with a C++ compiler for its simulated platform, which simulates devices on the CPU: there kernels have
-// cuda/sim/mscclpp_sim in front of them. A plain C++17 compiler accepts them too and then sees the structs alone,
-// without their methods, so that the host side can be checked against their layout.
+// library compiles them with a C++ compiler for simulated devices: there kernels have cuda/sim/mscclpp_sim before
+// them. A plain C++17 compiler accepts them too and then sees the structs alone, without their methods, so that the
+// host side can be checked against their layout.
 
 #ifndef MSCCLPP_DEVICE_HPP_
 #define MSCCLPP_DEVICE_HPP_
 
-// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP says for which GPUs this compiles, and MSCCLPP_DEVICE_SIM, which the
-// library defines, that it is for a simulated device; MSCCLPP_DEVICE_COMPILE says that it is for any device. hipcc on
-// an NVIDIA platform defines both compilers' macros and counts as CUDA.
+// MSCCLPP_DEVICE_CUDA or MSCCLPP_DEVICE_HIP names the GPUs for which this compiles; MSCCLPP_DEVICE_SIM, which the
+// library defines, stands for a simulated device; MSCCLPP_DEVICE_COMPILE stands for any device. hipcc on an NVIDIA
+// platform defines both compilers' macros and counts as CUDA.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
 #define MSCCLPP_DEVICE_CUDA
 #elif defined(__HIPCC__) || defined(__HIP__)
@@ -77,15 +77,15 @@ static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8 && sizeof(void*) ==
 
 namespace mscclpp {
 
-// `DeviceHandle<T>` is the handle that kernels get of the host object T, as in
-// `mscclpp::DeviceHandle<mscclpp::BaseMemoryChannel>`. T is a tag here: a struct that names its handle and that no
-// one makes an object of. The host objects themselves live in Rust.
+// `DeviceHandle<T>` is the handle of the host object T that kernels get, as in
+// `mscclpp::DeviceHandle<mscclpp::BaseMemoryChannel>`. T is a tag here: a struct that names its handle and has no
+// objects. The host objects themselves are made in Rust.
 template <class T>
 using DeviceHandle = typename T::DeviceHandle;
 
 namespace detail {
 
-// What overloads are chosen by. NVRTC has no <type_traits>.
+// The conditions by which overloads are chosen. NVRTC has no <type_traits>.
 template <class A, class B>
 constexpr bool isSame = false;
 template <class A>

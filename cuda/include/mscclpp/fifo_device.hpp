@@ -8,22 +8,23 @@
 //
 // F1. No trigger is overwritten before it was read. The proxy reads a slot, and then raises the tail with release; a
 //     pusher writes the slot of position p only when it has acquired a tail above p - size: from `tail`, or from
-//     `tailCache`, into which another thread released what it had acquired from the tail. Raising
-//     the cache is a read-modify-write, so who acquires it has what anybody released who raised it before.
+//     `tailCache`, into which another thread released what it had acquired from the tail. Raising the cache is a
+//     read-modify-write, so a thread that acquires it has what all threads released that raised it before.
 // F2. The proxy takes whole triggers only. A pusher writes both words by one access of 16 bytes that releases; the
 //     proxy acquires the word with the commit bit and then reads the other one.
 // F3. What the pushing thread wrote, or had acquired, before is visible to the proxy with the trigger, and to whatever
 //     the proxy starts because of it.
 // F4. Triggers of one thread are taken in the order of their pushes, and so are those of two threads of which one
 //     pushed after it had synchronised with the other: the additions to `head` have one order, and it agrees with that.
-// F5. A push that gives up leaves a hole, behind which nothing can be taken. It says so in `status`, and ends the other
-//     pushes; the host reports it.
-// F6. One thread at a time looks at the tail for all that wait, in pushes and in syncs: who sets the `looking` word
-//     from 0 to 1. It raises the cache to what it saw, unless it is a sync that knows of nobody else, and sets the word
-//     back, in the same turn of its loop, whatever it saw; nothing is waited for meanwhile. The others poll the cache,
-//     and the word: they look themselves when nobody does. The word orders nothing: two that looked at the tail at once
-//     would only have been slower, and the cache is a maximum, so that it never falls and is never above the tail, in
-//     whichever order they raise it. To leave it as it is saves a lone sync the release, and who does wait looks next.
+// F5. A push that gives up leaves a hole, after which nothing can be taken. It reports so in `status`, and ends the
+//     other pushes; the host reports it.
+// F6. One thread at a time reads the tail for all that wait, in pushes and in syncs: the one that sets the `looking`
+//     word from 0 to 1. It raises the cache to what it saw, unless it is a sync that knows of no other thread, and sets the
+//     word back, in the same turn of its loop, whatever it saw, without waiting in between. The others poll the cache, and
+//     the word: they read the tail themselves when no thread does. The word orders nothing: two threads that read the tail
+//     at once would only be slower, and the cache is a maximum, so that it never falls and is never above the tail, in
+//     whichever order they raise it. A lone sync that leaves the cache as it is saves the release; a thread that waits
+//     reads the tail next.
 
 #ifndef MSCCLPP_FIFO_DEVICE_HPP_
 #define MSCCLPP_FIFO_DEVICE_HPP_
@@ -34,13 +35,13 @@
 
 namespace mscclpp {
 
-// What a trigger of a port channel asks for, or-ed: move data, signal, say when all that came before is complete.
+// The requests of a port channel's trigger, or-ed: move data, signal, report when all before it is complete.
 using TriggerType = uint64_t;
 constexpr TriggerType TriggerData = 1;
 constexpr TriggerType TriggerFlag = 2;
 constexpr TriggerType TriggerSync = 4;
 
-// How many bits each part of a trigger has, in the order of the parts in ProxyTrigger::fields.
+// The bits of each part of a trigger, in the order of the parts in ProxyTrigger::fields.
 constexpr unsigned int TriggerBitsSize = 32;
 constexpr unsigned int TriggerBitsOffset = 32;
 constexpr unsigned int TriggerBitsMemoryId = 9;
@@ -48,7 +49,7 @@ constexpr unsigned int TriggerBitsType = 3;
 constexpr unsigned int TriggerBitsSemaphoreId = 10;
 constexpr unsigned int TriggerBitsFifoReserved = 1;
 
-// Numbers of memories and semaphores in a proxy service.
+// The numbers of memories and semaphores in a proxy service.
 using MemoryId = uint32_t;
 using SemaphoreId = uint32_t;
 
@@ -69,8 +70,8 @@ union TriggerFields {
 }  // namespace detail
 #endif
 
-// What is pushed: two words, of which the top bit of `snd` is the FIFO's own. What the other 127 bits mean is the
-// proxy's business; `fields` says what they mean to the service of port channels.
+// A trigger: two words, of which the top bit of `snd` is the FIFO's own. The proxy gives the other 127 bits their
+// meaning; `fields` is their meaning to the service of port channels.
 #if defined(__CUDACC_RTC__)
 struct alignas(16) ProxyTrigger {
   union {
@@ -105,13 +106,13 @@ union alignas(16) ProxyTrigger {
 
   ProxyTrigger() = default;
 
-  // Of its words.
+  // Makes a trigger of its words.
   MSCCLPP_HOST_DEVICE_INLINE ProxyTrigger(uint64_t first, uint64_t second) {
     fst = first;
     snd = second;
   }
 
-  // Of its fields. What does not fit into a field's bits is cut off: a port channel looks at that before.
+  // Makes a trigger of its fields. Bits that do not fit into a field are cut off: a port channel checks that before.
   MSCCLPP_HOST_DEVICE_INLINE ProxyTrigger(TriggerType type, MemoryId dstId, uint64_t dstOffset, MemoryId srcId,
                                           uint64_t srcOffset, uint64_t bytes, SemaphoreId semaphoreId) {
     constexpr unsigned int DstBit = TriggerBitsOffset + TriggerBitsMemoryId;
@@ -129,7 +130,7 @@ union alignas(16) ProxyTrigger {
   }
 };
 
-// Why word StatusRefused is set.
+// The reason why word StatusRefused is set.
 enum StatusReason : uint32_t {
   // In a FIFO's status: a push gave up and left a hole, so nothing more can be taken.
   ReasonFifoPoisoned = 1,
@@ -145,7 +146,7 @@ enum StatusReason : uint32_t {
 
 namespace detail {
 
-// Ends all waits of a status, for a reason that stands there before they end.
+// Ends all waits of a status, for a reason that is written before they end.
 MSCCLPP_DEVICE_INLINE void abortBecause(uint32_t* status, StatusReason reason) {
   detail::store<MemoryOrder::Release, MemoryScope::System>(status + StatusRefused, static_cast<uint32_t>(reason));
   detail::store<MemoryOrder::Release, MemoryScope::System>(status + StatusAbortRequested, 1u);
@@ -155,24 +156,24 @@ MSCCLPP_DEVICE_INLINE void abortBecause(uint32_t* status, StatusReason reason) {
 
 #endif  // MSCCLPP_DEVICE_COMPILE
 
-// Where the `looking` word is: so many words behind `tailCache`, alone on the line behind that of the cache.
+// The place of the `looking` word: so many words after `tailCache`, alone on the line after that of the cache.
 enum FifoLayout : uint32_t { WordsToLooking = 16 };
 
-// The handle. Trivially copyable, 56 bytes; may live in constant, shared or local memory or be a kernel's parameter.
-// Any number of threads may call its methods at once; more than `size` of them wait for each other's turn.
+// The handle. Trivially copyable, 56 bytes; may be in constant, shared or local memory or be a kernel's parameter. Any
+// number of threads may call its methods at once; more than `size` of them wait for each other's turn.
 struct FifoDeviceHandle {
   // Pinned host memory, `size` slots.
   ProxyTrigger* triggers;
-  // How many positions have been given out. In this device's memory, alone on its 128-byte line.
+  // The number of positions that have been given out. In this device's memory, alone on its 128-byte line.
   uint64_t* head;
-  // How many triggers the proxy has taken. Pinned host memory, written by the proxy.
+  // The number of triggers that the proxy has taken. Pinned host memory, written by the proxy.
   uint64_t* tail;
-  // The highest tail that a waiting thread has seen. In this device's memory, alone on its line. 128 bytes behind it,
-  // alone on the next line, is the `looking` word: 1 while a thread is looking at the tail for all that wait (F6).
+  // The highest tail that a waiting thread has seen. In this device's memory, alone on its line. 128 bytes after it,
+  // alone on the next line, is the `looking` word: 1 while a thread reads the tail for all that wait (F6).
   uint64_t* tailCache;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
-  // How many slots there are, a power of two; less one; and which power.
+  // The number of slots, a power of two; that number less one; and its logarithm.
   uint32_t size;
   uint32_t sizeMask;
   uint32_t sizeShift;
@@ -180,11 +181,12 @@ struct FifoDeviceHandle {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // What `push` returns when it gave up: no position.
+  // The result of a `push` that gave up: no position.
   enum NoPosition : uint64_t { Failed = ~static_cast<uint64_t>(0) };
 
-  // How polls count in waits: a poll is a look at the cache, about 0.15 us, and for the one thread that looks at the
-  // tail for all, about 1.5 us. So a bound of n polls ends a wait after n * 0.15 to n * 1.5 us.
+  // A bound of polls counts in waits like this: a poll reads the cache, which is in device memory, or, in the one
+  // thread that reads the tail for all, the tail, which takes about ten times as long. So the time of n polls varies by
+  // that factor.
 
   // Pushes a trigger and returns its position. The proxy sees with it all that this thread wrote, or had acquired,
   // before. Returns at once if there is room; else waits until the proxy has taken the trigger of `size` positions
@@ -195,7 +197,7 @@ struct FifoDeviceHandle {
     return commit(place, trigger, maxSpinCount, status) ? place.position : static_cast<uint64_t>(Failed);
   }
 
-  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. One look: at the cache, and
+  // Whether the proxy has taken the trigger at this position; acquires like `sync` if so. Looks once: at the cache, and
   // if that does not say so, at the tail itself, a round trip over PCIe. Threads that wait together call `sync`, with a
   // small bound if they have something else to do: it makes one such trip for all of them.
   MSCCLPP_DEVICE_INLINE bool poll(uint64_t position) const {
@@ -205,8 +207,8 @@ struct FifoDeviceHandle {
   }
 
   // Waits until the proxy has taken the trigger at this position; what the proxy did before that is visible then.
-  // Returns false when the host asks for an abort, or after maxSpinCount polls if that is not negative; it may be
-  // repeated then. It need not know what another thread, which is looking at the tail just then, is about to see.
+  // Returns false when the host asks for an abort, or after maxSpinCount polls if that is not negative; the call may be
+  // repeated then. It may miss a value that another thread is just reading from the tail.
   MSCCLPP_DEVICE_INLINE bool sync(uint64_t position, int64_t maxSpinCount = -1) const {
     uint64_t* const taken = tail;
     uint64_t* const cache = tailCache;
@@ -214,8 +216,8 @@ struct FifoDeviceHandle {
     return pollUntil<1>([&] { return look(taken, cache, position + 1, shares) > position; }, maxSpinCount, status);
   }
 
-  // The two steps of a push, for those who have something to do between them. Who has reserved a position calls commit
-  // for it, once.
+  // The two steps of a push, for callers that have something to do between them. A caller that has reserved a position
+  // calls commit for it, once.
 
   // A position, and a tail from about the same time.
   struct Place {
@@ -233,11 +235,11 @@ struct FifoDeviceHandle {
   }
 
   // Writes the trigger to its slot, waiting until that is free. Gives up, and returns false, like `push`, and also for
-  // an abort asked for in `alsoStatus`; a word there says why.
+  // an abort requested in `alsoStatus`; a word there says why.
   //
-  // The trigger is written inside the loop that waits: a thread that has found room writes, and then meets those of its
-  // warp that go on waiting. Behind the loop it would have to wait for them to give way, and they for it: what the
-  // proxy is to take next, so that there is room for them, is its trigger.
+  // The trigger is written inside the loop that waits: a thread that has found room writes, and then meets the threads
+  // of its warp that go on waiting. After the loop it would have to wait until they give way, while they wait for it:
+  // its trigger is the one that the proxy has to take next to make room for them.
   MSCCLPP_DEVICE_INLINE bool commit(Place place, ProxyTrigger trigger, int64_t maxSpinCount,
                                     uint32_t* alsoStatus) const {
     uint64_t* const taken = tail;
@@ -248,7 +250,7 @@ struct FifoDeviceHandle {
     const Bytes16 words = {trigger.fst, (trigger.snd & ~top) | ((place.position & slots) == 0 ? top : 0)};
     ProxyTrigger* const slot = triggers + (place.position & sizeMask);
     uint64_t seen = place.seenTail;
-    // Also alone: the next push wants to find room without a look.
+    // A lone thread shares the tail, too: the next push then finds room without reading it.
     bool shares = true;
     const auto writeIfFree = [&] {
       const bool free = place.position < seen + slots;
@@ -257,7 +259,7 @@ struct FifoDeviceHandle {
     };
     if (writeIfFree()) return true;
     const auto lookAndWrite = [&] {
-      // Position p of a full FIFO: not less than `slots`, as the tail is not less than 0.
+      // Position p of a full FIFO is not less than `slots`, as the tail is not less than 0.
       seen = look(taken, cache, place.position - slots + 1, shares);
       return writeIfFree();
     };
@@ -267,15 +269,15 @@ struct FifoDeviceHandle {
   }
 
  private:
-  // A tail, of which the caller needs at least `needed`: what the cache says if that is enough, or if another thread is
-  // looking at the tail; else what the tail says. That is then in the cache, too, if the caller `shares` what it sees,
-  // as it does from the first time on that it finds another thread here.
+  // Returns a tail, of which the caller needs at least `needed`: that of the cache if it is enough, or if another
+  // thread is reading the tail; else the tail itself. That is then written to the cache, too, if the caller `shares`
+  // what it sees, as it does from the first time on that it finds another thread here.
   //
-  // Why the way to the tail leads through two accesses to device memory also where there is nobody else. The trigger of
-  // a push reaches the host after half a round trip, and so does a look at the tail that is sent right behind it: too
-  // early to find the answer, so that a second round trip of 1.06 us is needed. A look that is sent 0.26 to 0.36 us
-  // later finds it, if the proxy is awake. The loads of both words, which are under way together, and the exchange take
-  // 0.3 us, a time that is of use where somebody else looks.
+  // A lone thread, too, reads the tail only after two accesses to device memory. The trigger of a push reaches the host
+  // after half a round trip, and so does a read of the tail that follows at once: too early to find the answer, so that
+  // a second round trip is needed. A read that is sent about as much later as the accesses take finds the answer, if
+  // the proxy is awake. They are the loads of both words, which are under way together, and the exchange, and are
+  // useful where another thread reads the tail.
   MSCCLPP_DEVICE_INLINE static uint64_t look(uint64_t* taken, uint64_t* cache, uint64_t needed, bool& shares) {
     uint64_t* const looking = cache + WordsToLooking;
     const uint64_t busy = detail::load<MemoryOrder::Relaxed, MemoryScope::Device>(looking);

@@ -1,7 +1,7 @@
 // Numbers of 8 and 16 bits under common names, and short vectors of them: conversions, and operations by element.
 //
-// The types are those of the vendor's headers. NVRTC finds these in the wheels that it came with or in a CUDA toolkit of
-// its version (CUDA_HOME names it). On AMD GPUs fp8 is the kind without infinity and -0 (fnuz).
+// The types are those of the vendor's headers. NVRTC finds these in the wheels that it came with or in a CUDA toolkit
+// of its version (CUDA_HOME names it). On AMD GPUs fp8 is the kind without infinity and -0 (fnuz).
 
 #ifndef MSCCLPP_GPU_DATA_TYPES_HPP_
 #define MSCCLPP_GPU_DATA_TYPES_HPP_
@@ -61,7 +61,7 @@ union VectorType;
 
 namespace detail {
 
-// What `storage` of a vector is: the vendor's vector type where there is one.
+// The type of a vector's `storage`: the vendor's vector type where there is one.
 template <int Bytes>
 struct WordsOfBytes {
   uint4 words[Bytes / 16];
@@ -105,8 +105,8 @@ MSCCLPP_STORAGE(__fp8_e4m3b15, 4, __fp8x4_e4m3b15)
 
 }  // namespace detail
 
-// N numbers of type T side by side, aligned to their size, or to 16 bytes if there are more. The same memory is `data`,
-// the numbers; `words`, of 4 bytes, or one of 1 or 2; and `storage`, from and to which it converts.
+// N numbers of type T side by side, aligned to their size, or to 16 bytes if they are larger. The same memory is
+// `data`, the numbers; `words`, of 4 bytes, or one of 1 or 2; and `storage`, from and to which it converts.
 template <class T, int N>
 union alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) VectorType {
   using ElementType = T;
@@ -119,7 +119,7 @@ union alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) VectorType {
 
   VectorType() = default;
   MSCCLPP_HOST_DEVICE_INLINE VectorType(const StorageType& value) : storage(value) {}
-  // By words: CUDA's pairs are copied by functions of their own.
+  // Copies by words, because CUDA's pairs are copied by functions of their own.
   MSCCLPP_HOST_DEVICE_INLINE VectorType(const VectorType& other) { *this = other; }
   MSCCLPP_HOST_DEVICE_INLINE VectorType& operator=(const VectorType& other) {
     for (int i = 0; i < (Bytes + 3) / 4; ++i) words[i] = other.words[i];
@@ -164,7 +164,7 @@ using f8_e4m3b15x4 = VectorType<__fp8_e4m3b15, 4>;
 using f8_e4m3b15x8 = VectorType<__fp8_e4m3b15, 8>;
 using f8_e4m3b15x16 = VectorType<__fp8_e4m3b15, 16>;
 
-// The same bits as a To, which is as large.
+// Returns the same bits as a To, which has the same size.
 template <class To, class From>
 MSCCLPP_DEVICE_INLINE To bit_cast(const From& value) {
   return detail::bitsAs<To>(value);
@@ -172,8 +172,8 @@ MSCCLPP_DEVICE_INLINE To bit_cast(const From& value) {
 
 namespace detail {
 
-// How a pair of T becomes floats, and floats a pair of T. What is too large becomes infinity or NaN, or if `Clip`, the
-// largest number; 16-bit floats are clipped by `clip`.
+// The conversions of a pair of T to floats, and of floats to a pair of T. A number that is too large becomes infinity
+// or NaN, or if `Clip`, the largest number; 16-bit floats are clipped by `clip`.
 template <class T>
 struct Pairs;
 template <>
@@ -238,7 +238,7 @@ MSCCLPP_PAIRS_OF_FP8(__fp8_e5m2, E5M2)
 template <>
 struct Pairs<__fp8_e4m3b15> {
   MSCCLPP_DEVICE_INLINE static f16x2 half(f8_e4m3b15x2 pair) {
-    // Each byte into the upper half of 16 bits; the seven below the sign then move down by one.
+    // Each byte goes into the upper half of 16 bits; the seven below the sign then move down by one.
     const uint32_t bytes = (pair.words[0] & 0xffu) << 8 | (pair.words[0] & 0xff00u) << 16;
     f16x2 halves;
     halves.words[0] = (bytes & 0x80008000u) | (bytes & 0x7f007f00u) >> 1;
@@ -254,10 +254,10 @@ struct Pairs<__fp8_e4m3b15> {
   MSCCLPP_DEVICE_INLINE static f8_e4m3b15x2 narrow(f16x2 values) { return narrow<true>(__half22float2(values)); }
 
  private:
-  // The nearest number, of two as near the even one; the largest for what is larger, and for NaN.
+  // Returns the nearest number, of two as near the even one; the largest for larger numbers, and for NaN.
   MSCCLPP_DEVICE_INLINE static uint32_t nearest(float value) {
     const uint32_t bits = bitsAs<uint32_t>(value), sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
-    // 1.875, from which on all are the largest.
+    // From 1.875 on all results are the largest number.
     if (magnitude >= 0x3ff00000) return sign | 0x7f;
     // Below 2^-14 they are multiples of 2^-17: those are the last bits of numbers from 64 to 128.
     if (magnitude < 0x38800000) return sign | (bitsAs<uint32_t>(bitsAs<float>(magnitude) + 64.0f) & 0xff);
@@ -281,11 +281,11 @@ MSCCLPP_DEVICE_INLINE VectorType<T, 2>& pairOf(VectorType<T, N>& vector, int i) 
   return reinterpret_cast<VectorType<T, 2>*>(vector.data)[i];
 }
 
-// Two 16-bit floats, of which infinities become the largest number of their sign: the one before infinity.
+// Returns two 16-bit floats, with the largest number of its sign in place of infinity: the number before infinity.
 template <class T>
 MSCCLPP_DEVICE_INLINE uint32_t clipPair(uint32_t bits) {
   constexpr uint32_t Infinities = isSame<T, __half> ? 0x7c007c00 : 0x7f807f80;
-  // The upper bit of each half, if the rest of it is not that of infinity: no half carries into the other.
+  // The upper bit of each half is set if the rest of it is not that of infinity; no half carries into the other.
   const uint32_t others = ((bits & 0x7fff7fff) ^ Infinities) + 0x7fff7fff;
   return bits - ((~others & 0x80008000) >> 15);
 }
@@ -313,15 +313,15 @@ struct Clip<VectorType<T, N>> {
 
 }  // namespace detail
 
-// Half, bfloat16, and pairs and vectors of them, with the largest number of its sign in place of infinity; NaN stays NaN.
-// Other types are returned as they are: fp8 is clipped where it is made.
+// Returns half, bfloat16, and pairs and vectors of them with the largest number of its sign in place of infinity; NaN
+// stays NaN. Other types are returned as they are, since fp8 is clipped where it is made.
 template <class T>
 MSCCLPP_DEVICE_INLINE T clip(const T& value) {
   return detail::Clip<T>::of(value);
 }
 
-// The numbers as those of another type, each rounded to the nearest. fp8 is the largest number for what is larger; NaN stays
-// NaN where there is one.
+// Converts the numbers to another type, each rounded to the nearest. In fp8, larger numbers become the largest number;
+// NaN stays NaN where there is one.
 template <class To, class T, int N>
 MSCCLPP_DEVICE_INLINE To to(const VectorType<T, N>& from) {
   using U = typename To::ElementType;
@@ -346,8 +346,8 @@ MSCCLPP_DEVICE_INLINE To to(const VectorType<T, N>& from) {
   }
 }
 
-// The sums, each rounded once. With UseClip, what is too large for half, bfloat16 or fp8 becomes the largest number.
-// Integers wrap around.
+// Returns the sums, each rounded once. With UseClip, numbers too large for half, bfloat16 or fp8 become the largest
+// number. Integers wrap around.
 template <bool UseClip = true, class T, int N>
 MSCCLPP_DEVICE_INLINE VectorType<T, N> operator+(const VectorType<T, N>& a, const VectorType<T, N>& b) {
   VectorType<T, N> sum;
@@ -373,7 +373,7 @@ MSCCLPP_DEVICE_INLINE VectorType<T, N> operator+(const VectorType<T, N>& a, cons
   return sum;
 }
 
-// The lesser of each two numbers; of NaN and a number, the number.
+// Returns the lesser of each two numbers; of NaN and a number, the number.
 template <class T, int N>
 MSCCLPP_DEVICE_INLINE VectorType<T, N> min(const VectorType<T, N>& a, const VectorType<T, N>& b) {
   VectorType<T, N> least;

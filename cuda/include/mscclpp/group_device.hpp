@@ -1,4 +1,4 @@
-// What the threads of a warp and of a block do together.
+// The functions that the threads of a warp or of a block do together.
 
 #ifndef MSCCLPP_GROUP_DEVICE_HPP_
 #define MSCCLPP_GROUP_DEVICE_HPP_
@@ -16,18 +16,18 @@ MSCCLPP_DEVICE_INLINE uint32_t laneId() {
   return lane;
 }
 
-// Whether no other thread of the warp does this in the same instruction. What is right must not hang on it: threads of
+// Whether no other thread of the warp does this in the same instruction. Correctness must not depend on it: threads of
 // a warp may come one after the other at any time.
 MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
   const uint32_t active = __activemask();
   return (active & (active - 1)) == 0;
 }
 
-// What the threads of a warp do together is written as instructions, not as the compiler's functions for them. nvcc may
-// make two loops of one with such functions in it, if a condition in the loop stays the same: threads of one warp
-// then stand in different loops and wait for each other for ever. It leaves instructions together.
+// The functions of a warp are written as instructions, not with the compiler's functions for them. nvcc may split a
+// loop with such functions in two, if a condition in the loop stays the same: threads of one warp are then in different
+// loops and wait for each other for ever. It does not do so with instructions.
 
-// Brings the 32 threads of a warp together: what follows they do in lockstep, until they branch apart.
+// Brings the 32 threads of a warp together: they then run in lockstep, until they branch apart.
 MSCCLPP_DEVICE_INLINE void warpSync() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
 
 // Whether `value` is true in any thread of the warp. All 32 call it.
@@ -41,7 +41,7 @@ MSCCLPP_DEVICE_INLINE bool warpAny(bool value) {
   return any != 0;
 }
 
-// The `value` of thread number `thread` modulo 32 of the warp. All 32 call it.
+// Returns the `value` of thread number `thread` modulo 32 of the warp. All 32 call it.
 MSCCLPP_DEVICE_INLINE uint32_t warpShuffle(uint32_t value, uint32_t thread) {
   uint32_t other;
   asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=r"(other) : "r"(value), "r"(thread));
@@ -52,7 +52,7 @@ MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
   return low | static_cast<uint64_t>(warpShuffle(static_cast<uint32_t>(value >> 32), thread)) << 32;
 }
 
-// `load()`, by the 32 threads of a warp in one instruction, as which they make it once they have met. All 32 call it.
+// Returns `load()`, which the 32 threads of a warp do in one instruction, once they have met. All 32 call it.
 template <class Load>
 MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
   return load();
@@ -62,17 +62,17 @@ MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
 MSCCLPP_DEVICE_INLINE bool isFirstOfBlock() { return (threadIdx.x | threadIdx.y | threadIdx.z) == 0; }
 MSCCLPP_DEVICE_INLINE bool isFirstBlock() { return (blockIdx.x | blockIdx.y | blockIdx.z) == 0; }
 
-// The calling thread's number in its block, and how many there are.
+// The calling thread's number in its block, and the number of threads of the block.
 MSCCLPP_DEVICE_INLINE uint32_t threadOfBlock() {
   return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
 }
 MSCCLPP_DEVICE_INLINE uint32_t threadsOfBlock() { return blockDim.x * blockDim.y * blockDim.z; }
 
-// The number of the calling thread's block in a grid of one dimension, and how many there are.
+// The number of the calling thread's block in a grid of one dimension, and the number of blocks.
 MSCCLPP_DEVICE_INLINE uint32_t blockOfGrid() { return blockIdx.x; }
 MSCCLPP_DEVICE_INLINE uint32_t blocksOfGrid() { return gridDim.x; }
 
-// A barrier of the block, which also tells every thread whether `value` is true in any. All threads call it.
+// A barrier of the block, which returns to every thread whether `value` is true in any. All threads call it.
 MSCCLPP_DEVICE_INLINE bool blockAny(bool value) { return __syncthreads_or(value) != 0; }
 
 // A barrier of the block. All threads call it.
@@ -84,9 +84,9 @@ MSCCLPP_DEVICE_INLINE void blockSync() { __syncthreads(); }
 
 namespace mscclpp {
 
-// The functions of the CUDA branch, documented there. A warp is 32 threads here, too: on GPUs whose wavefronts have 64,
-// a wavefront is two warps, and what one of them agrees on does not depend on the other. Nothing here asks for the size
-// of a wavefront, and none is smaller.
+// The functions of the CUDA branch, which has their comments. A warp is 32 threads here, too: on GPUs whose wavefronts
+// have 64, a wavefront is two warps, whose results do not depend on each other. Nothing here asks for the size of a
+// wavefront, and none is smaller.
 namespace detail {
 // The number of the calling thread in its wavefront.
 MSCCLPP_DEVICE_INLINE uint32_t threadOfWavefront() {
@@ -98,7 +98,7 @@ MSCCLPP_DEVICE_INLINE bool aloneInWarp() {
   const uint64_t active = __builtin_amdgcn_ballot_w64(true);
   return (active & (active - 1)) == 0;
 }
-// The threads of a wavefront are in lockstep as it is. The fences keep the compiler from moving accesses past here.
+// The threads of a wavefront are always in lockstep. The fences keep the compiler from moving accesses across.
 MSCCLPP_DEVICE_INLINE void warpSync() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
@@ -161,8 +161,8 @@ MSCCLPP_DEVICE_INLINE bool blockAny(bool value) {
 
 namespace mscclpp {
 
-// The functions of the CUDA branch, documented there. Threads take turns, in the order of their number: a store that
-// those of a warp make behind a barrier is made by one after the other, the thread with a line's flag last.
+// The functions of the CUDA branch, which has their comments. Threads take turns, in the order of their number: a store
+// that the threads of a warp make after a barrier is made by one after the other, the thread with a line's flag last.
 MSCCLPP_DEVICE_INLINE uint32_t laneId() { return mscclpp_sim::self()->lane; }
 MSCCLPP_DEVICE_INLINE bool aloneInWarp() { return mscclpp_sim::self()->threadsOfWarp == 1; }
 MSCCLPP_DEVICE_INLINE void warpSync() { __syncwarp(); }
@@ -173,7 +173,8 @@ MSCCLPP_DEVICE_INLINE uint64_t warpShuffle(uint64_t value, uint32_t thread) {
 MSCCLPP_DEVICE_INLINE uint32_t warpShuffle(uint32_t value, uint32_t thread) {
   return static_cast<uint32_t>(warpShuffle(static_cast<uint64_t>(value), thread));
 }
-// Those with the flag of a line load before the others, like loads that find a line as it was before a store or after.
+// The threads with the flag of a line load before the others, so that they find a line as it was before a store or
+// after.
 template <class Load>
 MSCCLPP_DEVICE_INLINE auto warpAtOnce(Load load) {
   const bool hasFlag = laneId() % 8 == 7;

@@ -26,16 +26,16 @@ struct BaseMemoryChannelDeviceHandle {
   // Signals the peer; what this thread wrote before is seen by the wait that takes the signal.
   MSCCLPP_DEVICE_INLINE void signal() const { semaphore_.signal(); }
 
-  // Signals the peer, without saying anything about memory.
+  // Signals the peer. The signal orders no memory.
   MSCCLPP_DEVICE_INLINE void relaxedSignal() const { semaphore_.relaxedSignal(); }
 
   // Takes a signal if one is there. Returns whether it did.
   MSCCLPP_DEVICE_INLINE bool poll() const { return semaphore_.poll(); }
 
-  // Waits for a signal. Returns whether it came: false after an abort or after maxSpinCount polls.
+  // Waits for a signal. Returns true if it came, and false after an abort or after maxSpinCount polls.
   MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const { return semaphore_.wait(maxSpinCount); }
 
-  // Waits for a signal, without learning anything about memory.
+  // Waits for a signal. The wait orders no memory.
   MSCCLPP_DEVICE_INLINE bool relaxedWait(int64_t maxSpinCount = -1) const {
     return semaphore_.relaxedWait(maxSpinCount);
   }
@@ -48,35 +48,35 @@ struct BaseMemoryChannel {
   using DeviceHandle = BaseMemoryChannelDeviceHandle;
 };
 
-// What a MemoryChannelDeviceHandle knows of its link.
+// The properties of the link that a MemoryChannelDeviceHandle has.
 enum MemoryChannelFlag : uint32_t {
   // A line of 128 bytes that a warp stores in one instruction arrives whole: LL128 packets are allowed.
   MemoryChannelLines = 1,
 };
 
-// A channel that also moves data. 72 bytes; what is said of the semaphore's handle (copies of it, where it may live)
-// holds for it too.
+// A channel that also moves data. 72 bytes; the rules of the semaphore's handle (copies of it, the memory it may be in)
+// hold for it too.
 //
 // Offsets and sizes are in bytes and are not checked: the caller keeps them inside of the memories given to the host's
 // object. `threadId` and `numThreads` number the threads that share the work of one call: all of them make it, with the
 // same arguments otherwise. They may be a thread, a warp, a block or the grid.
 //
-// No call synchronises the threads that make it, and no put or get synchronises with the peer: between a put and
-// its signal stands a barrier of the threads that put, and one more between a wait and their reading. Packets need
+// No call synchronises the threads that make it, and no put or get synchronises with the peer: a barrier of the threads
+// that put is needed between a put and its signal, and one more between a wait and reading the data. Packets need
 // neither.
 struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   // The peer's memory as mapped here: its buffer, or its packet buffer if this channel sends packets.
   void* dst_;
   // This device's memory.
   void* src_;
-  // Where the peer's packets arrive, in this device's memory; null without one.
+  // The buffer in this device's memory where the peer's packets arrive; null without one.
   void* packetBuffer_;
-  // MemoryChannelFlag, or-ed.
+  // The MemoryChannelFlag values, or-ed.
   uint32_t flags_;
   uint32_t reserved_;
 
   MemoryChannelDeviceHandle() = default;
-  // Of its parts, without MemoryChannelLines.
+  // Makes a handle of its parts, without MemoryChannelLines.
   MSCCLPP_HOST_DEVICE_INLINE MemoryChannelDeviceHandle(MemoryDevice2DeviceSemaphoreDeviceHandle semaphore, void* dst,
                                                        void* src, void* packetBuffer = nullptr)
       : BaseMemoryChannelDeviceHandle(semaphore),
@@ -100,8 +100,8 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     mscclpp::write<T>(dst_, index, value);
   }
 
-  // Copies from this device's memory at originOffset to the peer's at targetOffset. What the template arguments promise
-  // stands at `copy`. The data is the peer's after a signal that follows it, behind a barrier.
+  // Copies from this device's memory at originOffset to the peer's at targetOffset. The template arguments are those of
+  // `copy`. The peer may read the data after a signal that follows, after a barrier.
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void put(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
                                  uint32_t numThreads) const {
@@ -114,12 +114,11 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   }
 
   // Copies from the peer's memory at originOffset to this device's at targetOffset: as with put, the target is where
-  // the data goes. It is the caller's business that the peer has written what is to be read: by a wait for its signal,
-  // and a barrier.
+  // the data goes. The caller must know that the peer has written the data: by a wait for its signal, and a barrier.
   template <int Alignment = 16, bool CopyRemainder = true>
   MSCCLPP_DEVICE_INLINE void get(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes, uint32_t threadId,
                                  uint32_t numThreads) const {
-    // The loads cross the link: it takes four in flight a thread to fill it.
+    // The loads cross the link: each thread needs four in flight to fill it.
     copy<Alignment, CopyRemainder, 4>(at(src_, targetOffset), at(dst_, originOffset), bytes, threadId, numThreads);
   }
   template <int Alignment = 16, bool CopyRemainder = true>
@@ -128,10 +127,10 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   }
 
 #if MSCCLPP_BULK_AVAILABLE
-  // The same by bulk copies, where the kernel is compiled for compute capability 9.0. The 32 threads of one warp call
-  // it, and move the whole range. Warps that share a message each call it with a range and a stage of their own. 8
-  // warps, each in a block of its own, fill the link, and leave the other multiprocessors free for something else. What
-  // was put has arrived when it returns: a thread of this warp may signal at once.
+  // Puts by bulk copies, where the kernel is compiled for compute capability 9.0. The 32 threads of one warp call it,
+  // and move the whole range. Warps that share a message each call it with a range and a stage of their own. 8 warps,
+  // each in a block of its own, fill the link, and leave the other multiprocessors free for other work. The data has
+  // arrived when it returns: a thread of this warp may signal at once.
   template <uint32_t PieceBytes, uint32_t Stages>
   MSCCLPP_DEVICE_INLINE void putBulk(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                      BulkStage<PieceBytes, Stages>& stage) const {
@@ -145,8 +144,9 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
 #endif  // MSCCLPP_BULK_AVAILABLE
 
   // Sends this device's memory at originOffset as packets to the peer's packet buffer, which `dst_` is then, at
-  // targetOffset (of the packets, so for LL16 twice the data's). Flags, threads and what is refused (nothing is sent,
-  // false, StatusRefused) stand at copyToPackets; LL128Packet is also refused without MemoryChannelLines.
+  // targetOffset (of the packets, so for LL16 twice the data's). copyToPackets documents flags, threads, and the calls
+  // that are refused (which send nothing, return false, and set StatusRefused); LL128Packet is also refused without
+  // MemoryChannelLines.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool putPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                         uint32_t threadId, uint32_t numThreads, uint32_t flag) const {
@@ -161,9 +161,8 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   }
 
   // Waits for the peer's packets in the packet buffer at targetOffset and writes their data to this device's memory at
-  // originOffset. The target is where the peer's packets go, so it is the same number at both ends. What ends the wait,
-  // and what its result says to whom, stands at copyFromPackets; a wait of the semaphore and this one are aborted
-  // together.
+  // originOffset. The target is where the peer's packets go, so it is the same number at both ends. copyFromPackets
+  // documents the end of the wait and its result; an abort ends this wait and those of the semaphore together.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool unpackPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                            uint32_t threadId, uint32_t numThreads, uint32_t flag,
@@ -178,7 +177,7 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     return unpackPackets<PacketType>(offset, offset, bytes, threadId, numThreads, flag, maxSpinCount);
   }
 
-  // The same under an older name, in this one form, so that literals of type int mean it.
+  // unpackPackets under an older name, in this one form, so that literals of type int select it.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool getPackets(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
                                         uint32_t threadId, uint32_t numThreads, uint32_t flag,
@@ -202,8 +201,8 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
     return value;
   }
 
-  // The same, with the data in `value`. Returns whether the packet came: false after an abort or after maxSpinCount
-  // polls, if that is not negative.
+  // Waits for a packet like unpackPacket, and writes the data to `value`. Returns whether the packet came: false after
+  // an abort or after maxSpinCount polls, if that is not negative.
   template <class PacketType = LL16Packet>
   MSCCLPP_DEVICE_INLINE bool tryUnpackPacket(uint64_t index, uint32_t flag, typename PacketType::Payload& value,
                                              int64_t maxSpinCount = -1) const {

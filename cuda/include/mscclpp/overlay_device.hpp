@@ -1,5 +1,5 @@
-// Names for the same memory, where the compiler has no anonymous structs: NVRTC has not. There a struct has its words
-// as ordinary members, and an anonymous union, in the place of the first, gives it the names that stand for several
+// Several names for the same memory, where the compiler has no anonymous structs, as NVRTC. There a struct has its
+// words as ordinary members, and an anonymous union, in the place of the first, adds the names that stand for several
 // words.
 
 #ifndef MSCCLPP_OVERLAY_DEVICE_HPP_
@@ -12,7 +12,7 @@
 namespace mscclpp {
 namespace detail {
 
-// The T that begins here, in a struct that is as large. It is read and assigned as a whole.
+// The T that begins here, in a struct of the same size. It is read and assigned as a whole.
 template <class T>
 struct OverlayOf {
   uint32_t first_;
@@ -26,7 +26,7 @@ struct OverlayOf {
   MSCCLPP_DEVICE_INLINE OverlayOf& operator=(const OverlayOf& other) { return *this = static_cast<T>(other); }
 };
 
-// `Bits` bits from `Bit` on, of the word number `Word` of those of 8 bytes that begin here.
+// `Bits` bits from bit `Bit` on of word `Word`, counted in words of 8 bytes that begin here.
 template <unsigned int Word, unsigned int Bit, unsigned int Bits>
 struct OverlayBits {
   uint32_t first_;

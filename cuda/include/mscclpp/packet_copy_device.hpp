@@ -15,19 +15,19 @@ MSCCLPP_DEVICE_INLINE void refuse(uint32_t* status) {
   if (status != nullptr) detail::store<MemoryOrder::Relaxed, MemoryScope::System>(status + StatusRefused, 1u);
 }
 
-// Whether these packets can be moved by these threads. Says so in `status` if not.
+// Whether these threads can move these packets. If not, reports so in `status`.
 template <class Packet>
 MSCCLPP_DEVICE_INLINE bool acceptsPackets(const void* packets, uint32_t threadId, uint32_t numThreads,
                                           uint32_t* status) {
-  // Bits that are to be 0.
+  // The bits that must be 0.
   uint32_t wrong = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(packets)) & (sizeof(Packet) - 1);
   if constexpr (sizeof(Packet) == sizeof(LL128Packet)) wrong |= (numThreads | (threadId ^ laneId())) & 31;
   if (wrong != 0) refuse(status);
   return wrong == 0;
 }
 
-// LL8 and LL16 with packets or payload in memory that is not global, by accesses for which the hardware finds out which
-// it is. LL128 packets are lines of global memory.
+// LL8 and LL16 with packets or payload in memory that is not global, by accesses for which the hardware finds out the
+// kind of memory. LL128 packets are lines of global memory.
 template <class Packet>
 struct PacketsAnywhere {
   static constexpr uint64_t Size = Packet::PayloadBytes;
@@ -115,8 +115,9 @@ MSCCLPP_DEVICE_INLINE bool copyToPackets(void* target, const void* origin, uint6
 }
 
 // Waits for the packets of a copyToPackets with the same `bytes` and `flag`, at `target`, and writes their data to
-// `origin`, and no byte beyond it: as in unpackPackets, the target is where the sender's packets went. Threads, addresses
-// and what is refused are as for copyToPackets; how many threads sent does not matter.
+// `origin`, and no byte beyond it: as in unpackPackets, the target is where the sender's packets went. The rules for
+// threads and addresses are those of copyToPackets, and the same calls are refused; the number of threads that sent
+// does not matter.
 //
 // Returns true when all packets of the calling thread have come and been written. Returns false when one did not come
 // within maxSpinCount polls, if that is not negative, or when the host asked for an abort in `status` (may be null).

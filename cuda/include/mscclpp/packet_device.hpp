@@ -1,12 +1,13 @@
 // Packets: data that carries its own validity. The receiver looks at the packet itself and sees by its flag whether the
 // data is there, so neither side needs a fence or a semaphore, and a message takes one trip over the link.
 //
-// A flag is the number of a round, and each use of the same memory takes a flag different from that of the use before. The memory
-// of a packet starts as zeros, so 0 is no flag for the first use: its packets would seem to be there before they were
-// sent. It is right where the memory was filled with something else. The sender may write a packet again only when it
-// knows that the receiver has read the one before, for which two buffers in turns and an answer in packets are enough.
+// A flag is the number of a round, and each use of the same memory takes a flag different from that of the use before.
+// The memory of a packet starts as zeros, so 0 is no flag for the first use: its packets would seem to have come before
+// they were sent. 0 is allowed where the memory was filled with something else. The sender may write a packet again
+// only when it knows that the receiver has read the one before, for which two buffers in turns and an answer in packets
+// are enough.
 //
-// What makes each kind valid:
+// The reason why each kind is valid:
 // - LL8: data and flag are one 8-byte access, relaxed at system scope, and such an access is never seen in part.
 // - LL16: two of those side by side in one vector access. PTX promises nothing about the order of the two, and nothing
 //   is needed: each half has its own flag, and the receiver waits for both.
@@ -39,7 +40,7 @@ struct alignas(16) LL16Raw {
 };
 #endif
 
-// What both kinds of packets below do, each by itself and by one thread. The packet may be in any memory. (Packets of
+// The operations of both kinds of packets below, each by one thread. The packet may be in any memory. (Packets of
 // channels, which are in global memory, are moved by copyToPackets and copyFromPackets.)
 //
 // - `write` writes the packet, here or at a peer.
@@ -98,14 +99,14 @@ struct alignas(16) LL16Raw {
 MSCCLPP_PACKET alignas(8) LL8Packet {
   // The data of one packet.
   using Payload = uint32_t;
-  // Its size in bytes.
+  // The size of the data in bytes.
   static constexpr uint32_t PayloadBytes = 4;
 
   MSCCLPP_PACKET_WORDS(LL8Packet, uint64_t, data, uint32_t flag;)
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // A packet of your own, to be copied to where it belongs.
+  // Makes a packet of your own, to be copied to its place.
   MSCCLPP_DEVICE_INLINE LL8Packet(uint32_t value, uint32_t flagOfIt) {
     data = value;
     flag = flagOfIt;
@@ -114,7 +115,7 @@ MSCCLPP_PACKET alignas(8) LL8Packet {
   MSCCLPP_DEVICE_INLINE void write(uint32_t value, uint32_t flag) { store<MemorySpace::Any>(this, pack(value, flag)); }
   MSCCLPP_PACKET_READS
 
-  // A packet in registers, and how it gets there. The payload is the low PayloadBytes of a word.
+  // A packet in registers, and the conversions to and from it. The payload is the low PayloadBytes of a word.
   using Wire = uint64_t;
   MSCCLPP_DEVICE_INLINE static Wire pack(uint64_t payload, uint32_t flag) {
     return (payload & 0xffffffffu) | static_cast<uint64_t>(flag) << 32;
@@ -190,11 +191,11 @@ MSCCLPP_PACKET alignas(16) LL16Packet {
 #undef MSCCLPP_PACKET_WORDS
 #undef MSCCLPP_PACKET
 
-// What is meant where the kind is not said.
+// The kind of packets if none is named.
 using LLPacket = LL16Packet;
 
-// 120 bytes of data in a line of 128. It is written and read by the warps of copyToPackets and copyFromPackets alone:
-// thread i of 8 has the 16 bytes at 16 * i, the last of them 8 bytes of data and the flag.
+// 120 bytes of data in a line of 128. Only the warps of copyToPackets and copyFromPackets write and read it: thread i
+// of 8 has the 16 bytes at 16 * i, the last of them 8 bytes of data and the flag.
 struct alignas(128) LL128Packet {
   static constexpr uint32_t PayloadBytes = 120;
 

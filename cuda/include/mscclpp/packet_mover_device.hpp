@@ -1,5 +1,5 @@
-// How packets are moved by many threads together: what copyToPackets and copyFromPackets are made of. For the library's own
-// use; programs include packet_copy_device.hpp.
+// The movement of packets by many threads together, which copyToPackets and copyFromPackets are made of. For the
+// library's own use; programs include packet_copy_device.hpp.
 
 #ifndef MSCCLPP_PACKET_MOVER_DEVICE_HPP_
 #define MSCCLPP_PACKET_MOVER_DEVICE_HPP_
@@ -12,7 +12,7 @@
 namespace mscclpp {
 namespace detail {
 
-// A word of 4 or 8 bytes of payload, by accesses of `Width` bytes, of which its address is a multiple.
+// Loads a word of 4 or 8 bytes of payload, by accesses of `Width` bytes, of which its address is a multiple.
 template <uint32_t Size, uint32_t Width>
 MSCCLPP_DEVICE_INLINE uint64_t loadWord(const uint8_t* from) {
   if constexpr (Size == 4 && Width >= 4) {
@@ -43,7 +43,7 @@ MSCCLPP_DEVICE_INLINE void storeWord(uint8_t* to, uint64_t word) {
   }
 }
 
-// A word of fewer bytes than 8. At most one word of a message has fewer, so this is no place for fast code.
+// Loads a word of fewer bytes than 8. At most one word of a message has fewer, so the code need not be fast.
 MSCCLPP_DEVICE_INLINE uint64_t loadRest(const uint8_t* from, int32_t bytes) {
   uint64_t word = 0;
 #pragma unroll 1
@@ -55,18 +55,18 @@ MSCCLPP_DEVICE_INLINE void storeRest(uint8_t* to, int32_t bytes, uint64_t word) 
   for (int32_t i = 0; i < bytes; ++i) store1(to + i, static_cast<uint32_t>(word >> 8 * i));
 }
 
-// How packets of all kinds are moved. The threads go through the message in steps, each of which is a packet for each
-// of them (for LL128, a part of one); a thread moves its pointers on and counts how many bytes of payload are left from
+// The movement of all kinds of packets. The threads go through the message in steps, each of which is a packet for each
+// of them (for LL128, a part of one); a thread advances its pointers and counts how many bytes of payload are left from
 // there. As long as this many steps are whole, it has the loads of all of them under way at once, so that their
-// latencies overlap. The steps after that, which are all there are of a small message, come one by one: they are little
+// latencies overlap. The steps after that, which are all steps of a small message, come one by one: they are little
 // code, which takes less time to fetch than the latencies would take together. Threads without a packet have left
-// before that, as they take turns with those that have one. Payloads that are not aligned to their words have single
-// steps alone.
+// before that, as they take turns with those that have one. Payloads that are not aligned to their words are moved in
+// single steps alone.
 //
-// Who waits for several packets looks at all of them at first, so that it has them with the look that finds them. After
-// so many looks in vain it is the link that is waited for, by others, too: from then on it looks at the last packet
-// alone before it looks at the others. Else the looks of a whole device, at four times as much memory as arrives
-// meanwhile, take longer than the data (132 blocks, of which half unpack: 2110 us instead of 744).
+// A thread that waits for several packets looks at all of them at first, so that the look that finds them has their
+// data. After so many looks in vain the link is busy, and other threads wait, too: from then on it looks at the last
+// packet alone before it looks at the others. Otherwise the looks of a whole device read several times as much memory
+// as arrives meanwhile, and take longer than the data itself.
 enum PacketSteps : uint32_t { PacketsInFlight = 4, LooksAtAll = 16 };
 
 // LL8 and LL16: packet i belongs to thread i modulo numThreads. The last one may be less than full.
@@ -74,7 +74,7 @@ template <class Packet>
 struct PacketMover {
   static constexpr int64_t Size = Packet::PayloadBytes;
 
-  // Of the payload, the first byte that the thread moves.
+  // The first byte of the payload that the thread moves.
   MSCCLPP_DEVICE_INLINE static uint64_t beginOf(uint32_t threadId) {
     return static_cast<uint64_t>(threadId) * Size;
   }
@@ -164,24 +164,23 @@ struct PacketMover {
   }
 };
 
-// LL128: 8 threads side by side have a line, each of them 16 bytes, and a warp four lines in a step. The threads of a
-// warp make the same steps, those whose line the message does not reach too.
+// LL128: 8 consecutive threads have a line, each of them 16 bytes, and a warp four lines in a step. The threads of a
+// warp make the same steps, also those whose line is after the end of the message.
 //
-// Both sides rely on what 8 threads do with a line in one instruction being one request, which the hardware does and
+// Both sides rely on 8 threads that access a line in one instruction making one request, which the hardware does and
 // PTX does not promise: the stores arrive whole over NVLink, and the loads find a line as it was before such a store or
-// after it. So the flag, which comes with the thread that has it, says that the data of the other seven is there too,
-// and it takes one load to see that and to have the data. The loads are relaxed at system scope: each goes to the L2
-// cache. In front of such instructions the warp meets, by a vote or warpSync, and nothing that could part it stands in
-// between.
+// after it. So the flag, which comes with the thread that has it, proves that the data of the other seven has come too,
+// and one load sees both. The loads are relaxed at system scope: each goes to the L2 cache. Before such instructions
+// the warp meets, by a vote or warpSync, and nothing in between could part it.
 template <>
 struct PacketMover<LL128Packet> {
   static constexpr int64_t Size = LL128Packet::PayloadBytes;
   static constexpr uint32_t Lanes = 8;
   static constexpr uint32_t WarpThreads = 32;
-  // What a warp moves in a step, as payload.
+  // The payload bytes that a warp moves in a step.
   static constexpr int64_t WarpBytes = WarpThreads / Lanes * Size;
 
-  // Of the payload, the first byte that the thread's warp moves.
+  // The first byte of the payload that the thread's warp moves.
   MSCCLPP_DEVICE_INLINE static uint64_t beginOf(uint32_t threadId) {
     return static_cast<uint64_t>(threadId / WarpThreads) * WarpBytes;
   }
@@ -287,7 +286,7 @@ struct PacketMover<LL128Packet> {
     const bool ragged = bytes % 8 != 0;
 #pragma unroll 1
     for (; left > 0; left -= place.step) {
-      // Threads without a line look at the first of their warp's, so that all of them load.
+      // Threads without a line look at the first line of their warp, so that all of them load.
       const uint8_t* const line = left > place.line ? from : from - place.thread * 16 + place.offsetInLine;
       Bytes16 part;
       const auto arrived = [&] {
@@ -308,7 +307,7 @@ struct PacketMover<LL128Packet> {
   }
 
  private:
-  // Where a thread stands in the warp's lines and in its part of the payload.
+  // The position of a thread in the warp's lines and in its part of the payload.
   struct Place {
     int64_t step;           // of the payload: from one step to the next
     uint64_t packet;        // of the packets: the first of the thread's 16 bytes
@@ -331,13 +330,13 @@ struct PacketMover<LL128Packet> {
           hasFlag(thread % Lanes == Lanes - 1),
           sharesPayload(thread < WarpBytes / 16) {}
 
-    // How many bytes of payload there are from the thread's first one on, if there are `left` from the warp's first on;
-    // what is at least 16 may be less than there are.
+    // The number of bytes of payload from the thread's first one on, if there are `left` from the warp's first on; a
+    // result of 16 or more may be less than the true number.
     MSCCLPP_DEVICE_INLINE int32_t mine(int64_t left) const {
       return static_cast<int32_t>(left < WarpBytes ? left : WarpBytes) - offset;
     }
 
-    // How many of them are in a word that is not whole.
+    // The number of these bytes that are in a word that is not whole.
     MSCCLPP_DEVICE_INLINE int32_t rest(int32_t mine) const {
       return mine > 0 && mine < (hasFlag ? 8 : 16) ? mine % 8 : 0;
     }
@@ -346,7 +345,7 @@ struct PacketMover<LL128Packet> {
     // and 2t + 1. As lines they are 15 words each, so that thread t has two words from 15 * (t / 8) + 2 * (t % 8) on,
     // or one and the flag. Where that is an odd number, as it is in every other line, the two are of two threads.
 
-    // From the former to the latter. All threads of the warp call it.
+    // Converts the words of payload order to those of lines. All threads of the warp call it.
     MSCCLPP_DEVICE_INLINE Bytes16 ofLines(Bytes16 part, uint32_t flag) const {
       const uint32_t word = thread / Lanes * 15 + thread % Lanes * 2, owner = word / 2;
       const bool odd = word % 2 != 0;
@@ -355,13 +354,13 @@ struct PacketMover<LL128Packet> {
       return Bytes16{odd ? high : low, hasFlag ? flag : odd ? low : high};
     }
 
-    // The other way round: the words 2t and 2t + 1 are in thread t + t / 15 and, from the middle of each 15 threads on,
-    // where a line ends in between, its successor.
+    // Converts the words of lines to those of payload order: words 2t and 2t + 1 are in thread t + t / 15 and, from the
+    // middle of each 15 threads on, where a line ends in between, in its successor.
     MSCCLPP_DEVICE_INLINE Bytes16 ofPayload(Bytes16 part) const {
       const uint32_t owner = thread + thread / 15;
       const bool odd = thread % 15 >= 7;
       const uint64_t low = warpShuffle(part.low, odd ? owner + 1 : owner);
-      // A thread with a flag has one word, which is asked of it as the second, too.
+      // A thread with a flag has one word, which is requested from it as the second, too.
       const uint64_t high = warpShuffle(hasFlag ? part.low : part.high, owner);
       return Bytes16{odd ? high : low, odd ? low : high};
     }

@@ -1,11 +1,11 @@
-// The device side of port channels: puts and signals that are carried out by a proxy on the host, with whatever moves
-// data best over the connection, and small ones by the calling thread itself where it reaches the peer's memory.
+// The device side of port channels: a proxy on the host carries out puts and signals, by the fastest way of the
+// connection, and the calling thread carries out small ones itself where it reaches the peer's memory.
 //
 // Each call is made by one thread; any number of threads may make calls at once, also on one channel.
 //
-// Two ways lead to the peer. A trigger goes through the FIFO to the proxy, which gives what it asks for to the
+// Two ways lead to the peer. A trigger goes through the FIFO to the proxy, which passes its requests to the
 // connection's queue, in the order of the positions. A direct operation is stores and an addition by the calling
-// thread. What keeps them in order:
+// thread. These rules keep them in order:
 //
 // P1. A call goes directly only if nothing of the connection is pending: flushDonePos_ >= lastPushed_. (If something is,
 //     it looks a few times more, since what is about to complete costs less to wait for than the way through the
@@ -31,10 +31,10 @@
 #include "mscclpp/semaphore_device.hpp"
 #include "mscclpp/thread_copy_device.hpp"
 
-// How many bytes of shared memory a kernel has for puts by bulk copies, if it calls `put` or its like on a PortChannel
+// The bytes of shared memory that a kernel has for puts by bulk copies, if it calls `put` or its like on a PortChannel
 // and is compiled for compute capability 9.0 or newer. One put of a block at a time uses them; a thread that finds them
-// taken copies words or asks the proxy. A multiple of 48. A program that needs its shared memory for itself defines
-// this as 0 before it includes the headers.
+// in use copies words or pushes to the proxy. A multiple of 48. A program that needs its shared memory for itself
+// defines this as 0 before it includes the headers.
 #if !defined(MSCCLPP_PORT_STAGE_BYTES)
 #define MSCCLPP_PORT_STAGE_BYTES 24576
 #endif
@@ -45,11 +45,11 @@ namespace mscclpp {
 
 namespace detail {
 
-// How often a call that could go directly looks whether something is still pending, before it goes through the proxy. A
-// look takes about 0.15 us in device memory, where the transports that allow direct calls store their completions.
+// The number of times that a call that could go directly checks for pending operations, before it goes through the
+// proxy. The transports that allow direct calls store their completions in device memory, where a check is fast.
 enum CompletionLooks : uint32_t { LooksBeforePush = 12 };
 
-// From how many bytes on bulk copies are faster than the words that a thread moves itself.
+// The number of bytes from which on bulk copies are faster than words that a thread moves itself.
 enum BulkPuts : uint32_t { BulkPutMin = 1536 };
 
 #if MSCCLPP_BULK_AVAILABLE && MSCCLPP_PORT_STAGE_BYTES > 0
@@ -59,10 +59,10 @@ constexpr bool PutsByBulk = true;
 
 // The shared memory that the threads of a block put through, one at a time.
 //
-// Nobody sets it to anything before a kernel runs, so `owner` starts as whatever was there before. That is why it is
-// taken by changing it to one certain number: whatever else is there means that the stage is free. The number is there
-// by accident only if a kernel left it behind, which none does, or if somebody's data was this number: then nobody of
-// this block gets the stage, and all puts go another way. Who takes it acquires, who leaves it releases, so each finds
+// Nobody initialises it before a kernel runs, so `owner` starts with an arbitrary value. So a thread takes it by
+// changing it to one certain number: any other value means that the stage is free. The number is there by accident only
+// if a kernel left it behind, which none does, or if other data had this value: then no thread of this block gets the
+// stage, and all puts go another way. The thread that takes it acquires, the one that leaves it releases, so each finds
 // the barriers unused.
 struct PortStage {
   static constexpr uint32_t Stages = 3;
@@ -74,7 +74,7 @@ struct PortStage {
   uint64_t owner;
   BulkBarrier full[Stages];
 
-  // Whether the calling thread has it now.
+  // Takes the stage if it is free, and returns whether the calling thread has it now.
   MSCCLPP_DEVICE_INLINE bool take() {
     const uint64_t before = load<MemoryOrder::Relaxed, MemoryScope::Device, MemorySpace::Any>(&owner);
     const uint64_t taken = Taken;
@@ -86,14 +86,14 @@ struct PortStage {
   }
 };
 
-// The block's.
+// The stage of the block.
 MSCCLPP_DEVICE_INLINE PortStage* portStage() {
   __shared__ PortStage stage;
   return &stage;
 }
 
-// A put by the calling thread through the stage, if that is free: returns whether it was. The addresses are the same
-// modulo 16. What stands in front of the first and behind the last multiple of 16, if anything, is copied by the thread.
+// Puts by the calling thread through the stage, if that is free, and returns whether it was. The addresses are the same
+// modulo 16. The thread itself copies the bytes before the first and after the last multiple of 16.
 MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
   PortStage* const stage = portStage();
   if (!stage->take()) return false;
@@ -128,17 +128,17 @@ MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t*, const uint8_t*, uint64_t) {
 // that aborts the semaphore and is reported by the host. Waiting for a free slot of the FIFO has no bound of polls, but
 // ends with either abort.
 //
-// What need not wait does not look for an abort: direct operations, a flush with nothing pending and pushes while there
-// is room return true after one, too, though nobody may carry out what was pushed. A loop that is to end with an abort
-// needs a wait, or a flush that finds something pending.
+// Calls that need not wait do not look for an abort: direct operations, a flush with nothing pending and pushes while
+// there is room return true after one, too, though nobody may carry out what was pushed. A loop that must end with an
+// abort needs a wait, or a flush that finds something pending.
 struct BasePortChannelDeviceHandle {
   Host2DeviceSemaphoreDeviceHandle semaphore_;
   FifoDeviceHandle fifo_;
-  // In this device's memory, a line for each connection of a service: word 0 is 1 + the highest position of a trigger
-  // of the connection. The next three count what was done directly: puts, their bytes, signals.
+  // A line for each connection of a service, in this device's memory: word 0 is 1 + the highest position of a trigger
+  // of the connection. The next three count the direct operations: puts, their bytes, signals.
   uint64_t* lastPushed_;
-  // Triggers of the connection at positions below this are complete: one past the last of which a flush need not wait
-  // any more. In this device's memory or pinned on the host.
+  // Triggers of the connection at positions below this are complete: one past the last one that a flush need not wait
+  // for. In this device's memory or pinned on the host.
   uint64_t* flushDonePos_;
   // The peer's word 0 as mapped here, if kernels may add to it; else null.
   uint64_t* directToken_;
@@ -149,9 +149,9 @@ struct BasePortChannelDeviceHandle {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // Of its parts, which are those of another handle: `semaphore` is the `semaphore_` of a port channel's. It knows the
-  // channel's flushDonePos_, which may be given all the same and is not looked at: with any other word, nothing would
-  // end a flush.
+  // Makes a handle of the parts of another handle: `semaphore` is the `semaphore_` of a port channel's. It has the
+  // channel's flushDonePos_, so the last argument is accepted and ignored: with any other word, nothing would end a
+  // flush.
   MSCCLPP_DEVICE_INLINE BasePortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
                                                     FifoDeviceHandle fifo, uint64_t* = nullptr)
       : semaphore_(semaphore),
@@ -162,8 +162,8 @@ struct BasePortChannelDeviceHandle {
         semaphoreId_(semaphoreId),
         reserved_(0) {}
 
-  // Moves `size` bytes from the memory `srcId` of this side to the memory `dstId` of the peer. Returns as soon as it is
-  // asked for. The source must keep its contents until a flush.
+  // Moves `size` bytes from the memory `srcId` of this side to the memory `dstId` of the peer. Returns as soon as the
+  // request is made. The source must keep its contents until a flush.
   MSCCLPP_DEVICE_INLINE bool put(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                  uint64_t size) const {
     return pushTransfer(TriggerData, dstId, dstOffset, srcId, srcOffset, size) != FifoDeviceHandle::Failed;
@@ -172,8 +172,8 @@ struct BasePortChannelDeviceHandle {
     return put(dstId, offset, srcId, offset, size);
   }
 
-  // Signals the peer. Who waits there for this signal sees all puts that precede it, and all that this thread wrote, or
-  // had acquired, before. Returns as soon as it is asked for.
+  // Signals the peer. A thread that waits there for this signal sees all puts that precede it, and all that this thread
+  // wrote, or had acquired, before. Returns as soon as the request is made.
   MSCCLPP_DEVICE_INLINE bool signal() const {
     if (directToken_ != nullptr && nothingPending(detail::LooksBeforePush)) {
       signalDirectly();
@@ -182,7 +182,7 @@ struct BasePortChannelDeviceHandle {
     return push(TriggerFlag) != FifoDeviceHandle::Failed;
   }
 
-  // The two together, which is faster.
+  // Puts and signals in one call, which is faster.
   MSCCLPP_DEVICE_INLINE bool putWithSignal(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                            uint64_t size) const {
     return pushTransfer(TriggerData | TriggerFlag, dstId, dstOffset, srcId, srcOffset, size) !=
@@ -192,7 +192,7 @@ struct BasePortChannelDeviceHandle {
     return putWithSignal(dstId, offset, srcId, offset, size);
   }
 
-  // And a flush behind them. When maxSpinCount polls were not enough, all has been asked for all the same.
+  // Puts, signals and flushes. When maxSpinCount polls were not enough, all requests have been made all the same.
   MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(MemoryId dstId, uint64_t dstOffset, MemoryId srcId,
                                                    uint64_t srcOffset, uint64_t size,
                                                    int64_t maxSpinCount = -1) const {
@@ -248,7 +248,7 @@ struct BasePortChannelDeviceHandle {
     detail::reduceAdd<MemoryOrder::Relaxed, MemoryScope::Device>(counted, detail::oneOfThisLane());
   }
 
-  // Whether offsets, a size and ids fit into a trigger. If not, says so and aborts the semaphore.
+  // Whether offsets, a size and ids fit into a trigger. If not, reports so and aborts the semaphore.
   MSCCLPP_DEVICE_INLINE bool fits(MemoryId dstId, uint64_t dstOffset, MemoryId srcId, uint64_t srcOffset,
                                   uint64_t size) const {
     const bool inRange = ((dstOffset | srcOffset | size) >> TriggerBitsOffset) == 0 &&
@@ -267,8 +267,8 @@ struct BasePortChannelDeviceHandle {
     return push(ProxyTrigger(type, 0, 0, 0, 0, 0, semaphoreId_));
   }
 
-  // Pushes a trigger and returns its position or Failed. A handle that was made of a semaphore that is no port
-  // channel's aborts that semaphore.
+  // Pushes a trigger and returns its position or Failed. If the handle was made of the parts of a semaphore that
+  // belongs to no port channel, aborts that semaphore.
   MSCCLPP_DEVICE_INLINE uint64_t push(ProxyTrigger trigger) const {
     if (lastPushed_ == nullptr) {
       detail::abortBecause(semaphore_.status, ReasonNoPort);
@@ -293,8 +293,8 @@ struct BasePortChannelDeviceHandle {
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
-// A channel between one memory of this side and one of the peer. 168 bytes; all that is said of the base's calls holds
-// for those here. The offsets are into the two memories.
+// A channel between one memory of this side and one of the peer. 168 bytes; the rules of the base's calls hold for the
+// calls here. The offsets are into the two memories.
 struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   // The ids of the peer's memory and of this side's.
   MemoryId dst_;
@@ -304,7 +304,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   void* srcPtr_;
   uint64_t dstSize_;
   uint64_t srcSize_;
-  // Up to how many bytes a put may be done by the calling thread, word by word and by bulk copies; 0 for none.
+  // The most bytes that the calling thread may put itself, word by word and by bulk copies; 0 for none.
   uint32_t directPutMax_;
   uint32_t bulkPutMax_;
 
@@ -312,8 +312,8 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // Of its parts, as BasePortChannelDeviceHandle. The proxy does all its puts: which memories the ids stand for it
-  // knows.
+  // Makes a handle of its parts, as BasePortChannelDeviceHandle. The proxy does all its puts, because it knows the
+  // memories of the ids.
   MSCCLPP_DEVICE_INLINE PortChannelDeviceHandle(SemaphoreId semaphoreId, Host2DeviceSemaphoreDeviceHandle semaphore,
                                                 FifoDeviceHandle fifo, MemoryId dst, MemoryId src, uint64_t* = nullptr)
       : BasePortChannelDeviceHandle(semaphoreId, semaphore, fifo),
@@ -339,7 +339,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   }
   MSCCLPP_DEVICE_INLINE bool put(uint64_t offset, uint64_t size) const { return put(offset, offset, size); }
 
-  // A put and the signal of it. The calling thread does both or neither.
+  // Puts and signals. The calling thread does both itself or neither.
   MSCCLPP_DEVICE_INLINE bool putWithSignal(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
     if (directToken_ != nullptr && putDirectly(dstOffset, srcOffset, size)) {
       signalDirectly();
@@ -351,7 +351,7 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
     return putWithSignal(offset, offset, size);
   }
 
-  // And a flush behind them.
+  // Puts, signals and flushes.
   MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(uint64_t dstOffset, uint64_t srcOffset, uint64_t size,
                                                    int64_t maxSpinCount = -1) const {
     if (directToken_ != nullptr && putDirectly(dstOffset, srcOffset, size)) {
@@ -361,7 +361,8 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
     }
     return BasePortChannelDeviceHandle::putWithSignalAndFlush(dst_, dstOffset, src_, srcOffset, size, maxSpinCount);
   }
-  // Without a bound: with one, the number of arguments would not tell this from the other form.
+  // Puts, signals and flushes without a bound: with one, the number of arguments would not distinguish this from the
+  // other form.
   MSCCLPP_DEVICE_INLINE bool putWithSignalAndFlush(uint64_t offset, uint64_t size) const {
     return putWithSignalAndFlush(offset, offset, size);
   }
@@ -393,8 +394,9 @@ struct PortChannelDeviceHandle : BasePortChannelDeviceHandle {
   }
 
  private:
-  // Whether the calling thread has put the data. The cheap conditions first: a put of more bytes than a thread puts
-  // does not read what is pending. Small puts come first, since an instruction more is seen in their times.
+  // Puts the data if the calling thread can, and returns whether it did. The cheap conditions come first: a put of more
+  // bytes than a thread puts does not read the pending operations. Small puts come first, because one more instruction
+  // is visible in their times.
   MSCCLPP_DEVICE_INLINE bool putDirectly(uint64_t dstOffset, uint64_t srcOffset, uint64_t size) const {
     const uint64_t misaligned = reinterpret_cast<uintptr_t>(dstPtr_) + dstOffset -
                                 (reinterpret_cast<uintptr_t>(srcPtr_) + srcOffset);

@@ -7,8 +7,9 @@
 
 namespace mscclpp {
 
-// A ProxyChannel came to carry its two memories, as a SimpleProxyChannel always did, and left its old meaning to
-// BaseProxyChannel. These are the newer ones; the calls of the older ProxyChannel, with ids, are there too.
+// In later versions of the original a ProxyChannel carries its two memories, as a SimpleProxyChannel always did, and
+// BaseProxyChannel has its old meaning. These are the later ones; the calls of the older ProxyChannel, with ids, are
+// there too.
 using BaseProxyChannelDeviceHandle = BasePortChannelDeviceHandle;
 using ProxyChannelDeviceHandle = PortChannelDeviceHandle;
 using SimpleProxyChannelDeviceHandle = PortChannelDeviceHandle;

@@ -1,5 +1,5 @@
-// Numbers as collectives reduce them: how their bytes become values, what values make together, and how the result
-// becomes bytes again.
+// Numbers that collectives reduce: the conversion of their bytes to values, the operations on values, and the
+// conversion of the result to bytes.
 //
 // The bits of a result do not depend on who computes it, nor how. Values are combined one after the other in the
 // order in which they are given. Floats of 8 and 16 bits are combined as float and rounded once, at the end, to the
@@ -42,14 +42,14 @@ enum ReduceOp : uint32_t { ReduceSum = 0, ReduceProd = 1, ReduceMax = 2, ReduceM
 
 namespace detail {
 
-// Arithmetic that no compiler merges into something that rounds once where this rounds twice.
+// Arithmetic that no compiler fuses into an operation that rounds once where this rounds twice.
 #if defined(MSCCLPP_DEVICE_CUDA)
 MSCCLPP_DEVICE_INLINE float addValues(float a, float b) { return __fadd_rn(a, b); }
 MSCCLPP_DEVICE_INLINE double addValues(double a, double b) { return __dadd_rn(a, b); }
 MSCCLPP_DEVICE_INLINE float multiplyValues(float a, float b) { return __fmul_rn(a, b); }
 MSCCLPP_DEVICE_INLINE double multiplyValues(double a, double b) { return __dmul_rn(a, b); }
 #else
-// clang for AMD GPUs merges across functions by default. The simulated platform compiles with -ffp-contract=off.
+// clang for AMD GPUs fuses across functions by default. Simulated kernels are compiled with -ffp-contract=off.
 #if defined(__clang__)
 #define MSCCLPP_AS_WRITTEN _Pragma("clang fp contract(off)")
 #else
@@ -71,7 +71,7 @@ MSCCLPP_DEVICE_INLINE int64_t multiplyValues(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
 
-// What `a` and `b` make together, of which `a` came first.
+// Combines `a` and `b`, of which `a` came first.
 template <class Value>
 MSCCLPP_DEVICE_INLINE Value combineValues(uint32_t op, Value a, Value b) {
   switch (op) {
@@ -87,10 +87,10 @@ MSCCLPP_DEVICE_INLINE Value combineValues(uint32_t op, Value a, Value b) {
   }
 }
 
-// The bits of a float in a format of fewer bits, rounded to the nearest, of two as near the even one. `Exponent` and
-// `Fraction` are the format's; its bias is that of IEEE formats.
+// Returns the bits of a float in a format of fewer bits, rounded to the nearest, of two as near the even one.
+// `Exponent` and `Fraction` are the format's; its bias is that of IEEE formats.
 //
-// What is too large becomes infinity, or if the format Saturates, its largest number, which then also infinity becomes.
+// A number that is too large, or infinity, becomes infinity, or if the format Saturates, its largest number.
 template <uint32_t Exponent, uint32_t Fraction, uint32_t Largest, bool Saturates, uint32_t NaN>
 MSCCLPP_DEVICE_INLINE uint32_t narrowFloat(float value) {
   constexpr uint32_t Bias = (1u << (Exponent - 1)) - 1, Shift = 23 - Fraction;
@@ -99,7 +99,8 @@ MSCCLPP_DEVICE_INLINE uint32_t narrowFloat(float value) {
   if (magnitude > 0x7f800000u) return NaN;
   uint32_t narrow;
   if (Exponent < 8 && magnitude < ((127 - Bias + 1) << 23)) {
-    // Less than the smallest normal number: a multiple of the smallest number of all. Adding 2^23 rounds it.
+    // The number is less than the smallest normal number: it becomes a multiple of the smallest subnormal one. Adding
+    // 2^23 rounds it.
     const float scale = bitsAs<float>((127 + Bias - 1 + Fraction) << 23);
     const float rounded = addValues(multiplyValues(bitsAs<float>(magnitude), scale), 8388608.0f);
     narrow = bitsAs<uint32_t>(rounded) - 0x4b000000u;
@@ -111,7 +112,7 @@ MSCCLPP_DEVICE_INLINE uint32_t narrowFloat(float value) {
   return sign | narrow;
 }
 
-// The float of a number in a format of fewer bits, which all are floats.
+// Returns the float of a number in a format of fewer bits. Each of its numbers is also a float.
 template <uint32_t Exponent, uint32_t Fraction>
 MSCCLPP_DEVICE_INLINE float widenFloat(uint32_t bits) {
   constexpr uint32_t Bias = (1u << (Exponent - 1)) - 1, Ones = (1u << Exponent) - 1;
@@ -173,7 +174,7 @@ struct Number<ReduceF64> {
   MSCCLPP_DEVICE_INLINE static Value average(Value sum, uint32_t) { return sum; }
 };
 
-// How floats that are combined as float are widened and narrowed.
+// The conversions of floats that are combined as float.
 #define MSCCLPP_FLOAT(TYPE, BYTES, WIDEN, NARROW)                                                            \
   template <>                                                                                                \
   struct Number<TYPE> {                                                                                      \

@@ -1,4 +1,4 @@
-// What kernels need of the host header of this name. The host's objects are made in Rust or Python.
+// The part of the host header of this name that kernels need. The host's objects are made in Rust or Python.
 
 #ifndef MSCCLPP_SEMAPHORE_HPP_
 #define MSCCLPP_SEMAPHORE_HPP_

@@ -40,7 +40,7 @@ namespace mscclpp {
 
 namespace detail {
 
-// How waits read the number of signals that have come: from one word, or from two side by side as their sum.
+// The number of signals that have come, as waits read it: from one word, or from two side by side as their sum.
 template <MemoryOrder O>
 struct InboundWord {
   const uint64_t* word;
@@ -92,22 +92,22 @@ MSCCLPP_DEVICE_INLINE bool waitForSignal(Arrived arrived, uint64_t* expected, ui
 // parameter. All methods may be called by any number of threads at once. A kernel that gets a pointer to a handle in
 // global memory and cares for latency copies it into a local variable first.
 struct MemoryDevice2DeviceSemaphoreDeviceHandle {
-  // How many signals have come. In this device's memory, alone on its 128-byte line.
+  // The number of signals that have come. In this device's memory, alone on its 128-byte line.
   uint64_t* inboundToken;
-  // How many signals waits have claimed. In this device's memory, on a line of its own.
+  // The number of signals that waits have claimed. In this device's memory, on a line of its own.
   uint64_t* expectedInboundToken;
   // The peer's inboundToken as mapped here.
   uint64_t* remoteInboundToken;
   // Null where atomics on the peer's memory are native. Else a line of this device's memory: word 0 is a lock (0 when
-  // free), word 1 how many signals have been sent.
+  // free), word 1 the number of signals that have been sent.
   uint64_t* outboundLock;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // What the calls below are made of, one by one. `loadInbound` acquires, the others order nothing;
-  // `incExpectedInbound` claims a signal and returns its number.
+  // The steps of the calls below, one by one. `loadInbound` acquires, the others order nothing; `incExpectedInbound`
+  // claims a signal and returns its number.
   MSCCLPP_DEVICE_INLINE uint64_t loadInbound() const {
     return detail::load<MemoryOrder::Acquire, MemoryScope::System>(inboundToken);
   }
@@ -126,7 +126,7 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
   // of a barrier or of another acquire, before the call. Returns at once; never blocks on the peer.
   MSCCLPP_DEVICE_INLINE void signal() const { send<MemoryOrder::Release>(); }
 
-  // Signals the peer that this point has been reached, and nothing about memory.
+  // Signals the peer that this point has been reached. The signal orders no memory.
   MSCCLPP_DEVICE_INLINE void relaxedSignal() const { send<MemoryOrder::Relaxed>(); }
 
   // Takes a signal if one is there that no wait has claimed. Returns whether it did; acquires like `wait` if so. Does
@@ -144,7 +144,7 @@ struct MemoryDevice2DeviceSemaphoreDeviceHandle {
                                  maxSpinCount);
   }
 
-  // As `wait`, but says only that the peer has signalled: nothing about memory.
+  // Waits like `wait`, but learns only that the peer has signalled: it orders no memory.
   MSCCLPP_DEVICE_INLINE bool relaxedWait(int64_t maxSpinCount = -1) const {
     return detail::waitForSignal(detail::InboundWord<MemoryOrder::Relaxed>{inboundToken}, expectedInboundToken, status,
                                  maxSpinCount);
@@ -204,19 +204,19 @@ struct MemoryDevice2DeviceSemaphore {
 // The sum does not say in which word signal n came. What a wait that sees n may rely on is what a port channel
 // promises, see port_channel_device.hpp.
 struct Host2DeviceSemaphoreDeviceHandle {
-  // How many signals have come: two words side by side in this device's memory, at a multiple of 16.
+  // The number of signals that have come: two words side by side in this device's memory, at a multiple of 16.
   uint64_t* inboundToken;
-  // How many signals waits have claimed. In this device's memory, on a line of its own.
+  // The number of signals that waits have claimed. In this device's memory, on a line of its own.
   uint64_t* expectedInboundToken;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
-  // In a port channel's handle, what else belongs to a handle that is made of its parts: the values of lastPushed_,
-  // flushDonePos_ and directToken_ of BasePortChannelDeviceHandle, in pinned host memory. Null elsewhere.
+  // In a port channel's handle, the values of lastPushed_, flushDonePos_ and directToken_ of
+  // BasePortChannelDeviceHandle, in pinned host memory, from which a handle can be made of parts. Null elsewhere.
   const uint64_t* port;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // As in the handle above, with the sum in place of the token.
+  // The steps of the calls below, as in the handle above, with the sum in place of the token.
   MSCCLPP_DEVICE_INLINE uint64_t loadInbound() const { return detail::InboundPair{inboundToken}(); }
   MSCCLPP_DEVICE_INLINE uint64_t loadInboundRelaxed() const {
     const Bytes16 pair = loadPair(inboundToken);

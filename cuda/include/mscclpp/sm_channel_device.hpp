@@ -1,4 +1,4 @@
-// The older name of memory_channel_device.hpp, which has the older names of what is in it.
+// The older name of memory_channel_device.hpp, which also declares the older names of its types.
 
 #ifndef MSCCLPP_SM_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_SM_CHANNEL_DEVICE_HPP_

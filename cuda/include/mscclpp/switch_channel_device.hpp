@@ -1,6 +1,6 @@
-// The device side of switch channels: memory of several GPUs under one address, a multicast address, through which the
-// NVLink switch adds up what is loaded, and stores to all of them. It needs compute capability 9.0. This library makes no
-// such channels yet: the handles are for programs that map the memory themselves.
+// The device side of switch channels: memory of several GPUs under one address, a multicast address. Through it the
+// NVLink switch adds up loads from all of them, and passes stores to all of them. It needs compute capability 9.0. This
+// library makes no such channels yet: the handles are for programs that map the memory themselves.
 
 #ifndef MSCCLPP_SWITCH_CHANNEL_DEVICE_HPP_
 #define MSCCLPP_SWITCH_CHANNEL_DEVICE_HPP_
@@ -32,13 +32,13 @@ MSCCLPP_DEVICE_INLINE void failWithoutSwitch() {
 #endif
 }
 
-// What the switch adds: numbers that are 4, 8 or 16 bytes in all, of integers and doubles one.
+// The types that the switch adds: vectors of 4, 8 or 16 bytes, and single integers and doubles.
 template <class V, class T = typename V::ElementType>
 constexpr bool isAddedBySwitch =
     isFloat16<T> || isSame<T, float> ? V::Bytes == 4 || V::Bytes == 8 || V::Bytes == 16
                                      : V::Size == 1 && (isSame<T, int32_t> || isSame<T, uint32_t> || isSame<T, double>);
 
-// "multimem.OPERATION TYPE" of the words of `value`, as many as it has.
+// The instruction "multimem.OPERATION TYPE" for all words of `value`.
 #define MSCCLPP_MULTIMEM_LOAD(OPERATION, TYPE)                                                                    \
   do {                                                                                                            \
     if constexpr (V::Bytes == 4)                                                                                  \
@@ -75,41 +75,41 @@ constexpr bool isAddedBySwitch =
 #endif  // MSCCLPP_DEVICE_COMPILE
 
 // A barrier of the GPUs under one multicast address: each signals all of them, itself too, by one addition, and a wait
-// takes one signal of each. Between two signals of a GPU stands a wait of it, else one's second signal would be taken for
-// another's first. Trivially copyable, 40 bytes. Waits count and end as those of semaphore_device.hpp.
+// takes one signal of each. A GPU must wait between two of its signals; otherwise its second signal would be taken for
+// the first of another GPU. Trivially copyable, 40 bytes. Waits count and end as those of semaphore_device.hpp.
 struct SwitchDevice2DeviceSemaphoreDeviceHandle {
-  // How many signals have come, of all GPUs. In this device's memory.
+  // The number of signals that have come from all GPUs. In this device's memory.
   uint64_t* inboundToken;
-  // How many waits have claimed theirs. In this device's memory, on a line of its own.
+  // The number of waits that have claimed their signals. In this device's memory, on a line of its own.
   uint64_t* expectedInboundToken;
   // The multicast address of the tokens of all GPUs.
   uint64_t* multicastToken;
-  // How many GPUs there are.
+  // The number of GPUs.
   uint64_t devices;
   // Pinned host memory, see StatusWord.
   uint32_t* status;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // Signals all. With a wait that takes this signal comes what this thread wrote, or had acquired, before.
+  // Signals all GPUs. A wait that takes this signal sees what this thread wrote, or had acquired, before.
   MSCCLPP_DEVICE_INLINE void signal() const { send<MemoryOrder::Release>(); }
-  // The same, and nothing about memory.
+  // Signals all GPUs. The signal orders no memory.
   MSCCLPP_DEVICE_INLINE void relaxedSignal() const { send<MemoryOrder::Relaxed>(); }
 
-  // Waits for a signal of each GPU and takes them. False after an abort, or after maxSpinCount polls if that is not
-  // negative.
+  // Waits for a signal of each GPU and takes them. Returns false after an abort, or after maxSpinCount polls if that is
+  // not negative.
   MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const {
     return detail::waitForSignal(Rounds<MemoryOrder::Acquire>{inboundToken, devices}, expectedInboundToken, status,
                                  maxSpinCount);
   }
-  // The same, and nothing about memory.
+  // Waits in the same way, and orders no memory.
   MSCCLPP_DEVICE_INLINE bool relaxedWait(int64_t maxSpinCount = -1) const {
     return detail::waitForSignal(Rounds<MemoryOrder::Relaxed>{inboundToken, devices}, expectedInboundToken, status,
                                  maxSpinCount);
   }
 
  private:
-  // How many signals of every GPU have come.
+  // The number of signals of every GPU that have come.
   template <MemoryOrder O>
   struct Rounds {
     const uint64_t* token;
@@ -136,25 +136,26 @@ struct SwitchDevice2DeviceSemaphoreDeviceHandle {
 #endif  // MSCCLPP_DEVICE_COMPILE
 };
 
-// Memory of several GPUs: of this one, and of all under their multicast address.
+// Memory of several GPUs: the part of this one, and the parts of all under their multicast address.
 struct SwitchChannelDeviceHandle {
   // This device's memory.
   void* devicePtr;
-  // The multicast address of the memory of all.
+  // The multicast address of the memory of all GPUs.
   void* mcPtr;
-  // In bytes.
+  // The size of the memory in bytes.
   uint64_t bufferSize;
   SwitchDevice2DeviceSemaphoreDeviceHandle barrier_;
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
-  // The barrier's.
+  // Signals and waits of the barrier.
   MSCCLPP_DEVICE_INLINE void signal() const { barrier_.signal(); }
   MSCCLPP_DEVICE_INLINE void relaxedSignal() const { barrier_.relaxedSignal(); }
   MSCCLPP_DEVICE_INLINE bool wait(int64_t maxSpinCount = -1) const { return barrier_.wait(maxSpinCount); }
   MSCCLPP_DEVICE_INLINE bool relaxedWait(int64_t maxSpinCount = -1) const { return barrier_.relaxedWait(maxSpinCount); }
 
-  // The sum of the vectors number `index` of all GPUs, and a store of one to all. The index counts vectors of type T.
+  // Returns the sum of the vectors with number `index` of all GPUs, and stores one to all. The index counts vectors of
+  // type T.
   template <class T>
   MSCCLPP_DEVICE_INLINE T reduce(uint64_t index) const {
     return multimemLoadReduce<T>(static_cast<const T*>(mcPtr) + index);
@@ -164,9 +165,9 @@ struct SwitchChannelDeviceHandle {
     multimemStore(value, static_cast<T*>(mcPtr) + index);
   }
 
-  // The sum of what is at a multicast address in the memory of all: vectors of half, bfloat16 and float of 4, 8 and 16
-  // bytes, and one integer or double. Relaxed. Sums of half and bfloat16 are of their own precision, or with Acc = float
-  // of float's, and rounded once.
+  // Returns the sum of the values at a multicast address in the memory of all GPUs: vectors of half, bfloat16 and float
+  // of 4, 8 and 16 bytes, and one integer or double. Relaxed. Sums of half and bfloat16 have their own precision, or
+  // with Acc = float that of float, and are rounded once.
   template <class V, class Acc = void>
   MSCCLPP_DEVICE_INLINE static V multimemLoadReduce(const V* ptr) {
     using T = typename V::ElementType;
@@ -203,7 +204,7 @@ struct SwitchChannelDeviceHandle {
     return value;
   }
 
-  // Stores a vector of 4, 8 or 16 bytes of any type to a multicast address: to the memory of all. Relaxed.
+  // Stores a vector of 4, 8 or 16 bytes of any type to a multicast address, in the memory of all GPUs. Relaxed.
   template <class V, class P>
   MSCCLPP_DEVICE_INLINE static void multimemStore(const V& value, P* ptr) {
     static_assert(V::Bytes == 4 || V::Bytes == 8 || V::Bytes == 16, "a store by the switch is of 4, 8 or 16 bytes");
@@ -216,7 +217,8 @@ struct SwitchChannelDeviceHandle {
 #endif
   }
 
-  // Adds a vector to what is at a multicast address, in the memory of all: the types of multimemLoadReduce. Relaxed.
+  // Adds a vector to the values at a multicast address, in the memory of all GPUs: the types of multimemLoadReduce.
+  // Relaxed.
   template <class V, class P>
   MSCCLPP_DEVICE_INLINE static void multimemStoreReduce(const V& value, P* ptr) {
     using T = typename V::ElementType;

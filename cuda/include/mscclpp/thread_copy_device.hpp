@@ -10,8 +10,8 @@
 namespace mscclpp {
 namespace detail {
 
-// How the calling thread copies words of 8 and of 16 bytes. The stores are strong, so that each 8 bytes arrive whole:
-// what is copied may be packets, at which the peer looks while they come.
+// The accesses by which the calling thread copies words of 8 and of 16 bytes. The stores are strong, so that each 8
+// bytes arrive whole: the data may be packets, which the peer polls while they come.
 struct Words8 {
   using Word = uint64_t;
   MSCCLPP_DEVICE_INLINE static Word load(const uint8_t* from) { return load8(from); }
@@ -25,8 +25,8 @@ struct Words16 {
   MSCCLPP_DEVICE_INLINE static void store(uint8_t* to, Word word) { storePair(to, word); }
 };
 
-// As many times `Count` words as `left` has, which then are no longer left; all loads are under way before the first
-// store.
+// Copies groups of `Count` words as long as `left` has as many, and counts `left` down; all loads of a group are under
+// way before its first store.
 template <class Words, uint32_t Count>
 MSCCLPP_DEVICE_INLINE void copyGroupsByThread(uint8_t*& dst, const uint8_t*& src, uint64_t& left) {
   constexpr uint32_t Size = sizeof(typename Words::Word);
@@ -42,7 +42,7 @@ MSCCLPP_DEVICE_INLINE void copyGroupsByThread(uint8_t*& dst, const uint8_t*& src
   }
 }
 
-// `count` words; both addresses are multiples of their size.
+// Copies `count` words; both addresses are multiples of their size.
 template <class Words>
 MSCCLPP_DEVICE_INLINE void copyWordsByThread(uint8_t* dst, const uint8_t* src, uint64_t count) {
   copyGroupsByThread<Words, 16>(dst, src, count);
@@ -50,7 +50,7 @@ MSCCLPP_DEVICE_INLINE void copyWordsByThread(uint8_t* dst, const uint8_t* src, u
   copyGroupsByThread<Words, 1>(dst, src, count);
 }
 
-// At most 16 bytes, in pieces of 8, 4 and 1 as the address allows; both addresses are the same modulo 8.
+// Copies at most 16 bytes, in accesses of 8, 4 and 1 as the address allows; both addresses are the same modulo 8.
 MSCCLPP_DEVICE_INLINE void copyEdgeByThread(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
 #pragma unroll 1
   while (bytes != 0) {
@@ -75,7 +75,7 @@ MSCCLPP_DEVICE_INLINE void copyEdgeByThread(uint8_t* dst, const uint8_t* src, ui
 // Copies `bytes` bytes from `src` to `dst`, which do not overlap and are the same modulo 8, both in global memory: this
 // device's, or a peer's as mapped here. The calling thread does all of it, and touches no byte outside of the ranges.
 MSCCLPP_DEVICE_INLINE void copyByThread(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
-  // A flag or a packet does not look for what a long copy needs: that is seen in its time.
+  // A flag or a packet skips the checks that a long copy needs, because they are visible in its time.
   if (bytes <= 16) {
     if (bytes == 16 && (reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(src)) % 16 == 0) {
       detail::Words16::store(dst, detail::Words16::load(src));

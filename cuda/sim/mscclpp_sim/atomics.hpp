@@ -1,6 +1,6 @@
 // CUDA's atomic functions, of each scope. In CUDA they order nothing; here they are sequentially consistent, which a
-// kernel cannot tell from that. The scopes are one: all memory is the process's. The race detector is told the order and
-// the scope that CUDA has.
+// kernel cannot distinguish from that. The scopes are one: all memory is the process's. The race detector gets the order
+// and the scope that CUDA has.
 //
 // Each of them lets other threads run now and then, because kernels wait by calling them in a loop.
 
@@ -12,7 +12,7 @@
 
 namespace mscclpp_sim {
 
-// The integer of as many bytes, by which an object of any type may be accessed.
+// The integer type of as many bytes, by which an object of any type may be accessed.
 template <int Bytes>
 struct WordOf;
 template <>
@@ -28,7 +28,7 @@ struct WordOf<8> {
   typedef unsigned long long __attribute__((may_alias)) type;
 };
 
-// What each of them begins with.
+// The beginning of each atomic function.
 template <class T>
 void beginAtomic(T* address, Scope scope) {
   step(64);
@@ -36,7 +36,7 @@ void beginAtomic(T* address, Scope scope) {
   nextAccess(Order::Relaxed, scope);
 }
 
-// Replaces the object by what `next` makes of it, in that order and scope. Returns what was there.
+// Replaces the object by the result of `next`, in that order and scope. Returns its value before.
 template <class T, class Next>
 T update(T* address, Next next, Scope scope, Order order = Order::Relaxed) {
   [[maybe_unused]] const AsPair<T> asPair;
@@ -55,7 +55,7 @@ T update(T* address, Next next, Scope scope, Order order = Order::Relaxed) {
   }
 }
 
-// What the functions below do, for the types that they have.
+// The operations of the functions below, for the types that they have.
 template <class T>
 T compareAndSwap(T* address, T expected, T desired, Scope scope) {
   beginAtomic(address, scope);

@@ -18,7 +18,7 @@ To bitCast(From from) {
   return to;
 }
 
-// To the nearest, with ties to the even one; to zero; up; down. The endings of CUDA's names: _rn, _rz, _ru and _rd.
+// The roundings to the nearest, with ties to the even one, to zero, up, and down: _rn, _rz, _ru and _rd in CUDA's names.
 enum class Rounding { Nearest, Zero, Up, Down };
 
 template <Rounding R, class Floating>
@@ -29,8 +29,8 @@ Floating roundToIntegral(Floating value) {
   if constexpr (R == Rounding::Down) return __builtin_floor(value);
 }
 
-// What does not fit becomes the nearest that does. NaN becomes 0, but where either side has 64 bits, the highest bit
-// alone: so it is in PTX.
+// Converts to an integer. A number that does not fit becomes the nearest that does. NaN becomes 0, but where either side
+// has 64 bits, the highest bit alone: so it is in PTX.
 template <class Integer, Rounding R, class Floating>
 Integer toInteger(Floating value) {
   constexpr int Bits = 8 * sizeof(Integer);
@@ -47,7 +47,7 @@ Integer toInteger(Floating value) {
   return static_cast<Integer>(integral);
 }
 
-// The neighbour of `nearest` that R asks for, given on which side of the exact value it is.
+// Returns `nearest` or the neighbour of it that R requires, given on which side of the exact value it is.
 template <Rounding R, class Floating>
 Floating directed(Floating nearest, bool above, bool below) {
   const Floating infinity = __builtin_inf();
@@ -69,7 +69,7 @@ float fromDouble(double value) {
   return directed<R>(nearest, nearest > value, nearest < value);
 }
 
-// The value itself, behind which the compiler does not look: it fuses no multiplication with an addition through this.
+// Returns the value itself, which the compiler does not see through: it fuses no multiplication with an addition.
 template <class Floating>
 Floating opaque(Floating value) {
 #if defined(__x86_64__)
@@ -145,7 +145,7 @@ MSCCLPP_SIM_ARITHMETIC(float, __f, __fmaf_rn, __fdiv_rn, __frcp_rn, __fsqrt_rn)
 MSCCLPP_SIM_ARITHMETIC(double, __d, __fma_rn, __ddiv_rn, __drcp_rn, __dsqrt_rn)
 #undef MSCCLPP_SIM_ARITHMETIC
 
-// glibc has a `__expf` and its like of its own, which do the same; so these promise, as those do, not to throw.
+// glibc has a `__expf` and its like of its own, which do the same; so these are declared not to throw, as those are.
 inline float __fdividef(float a, float b) noexcept { return a / b; }
 inline float fdividef(float a, float b) noexcept { return a / b; }
 inline double rsqrt(double a) noexcept { return 1 / __builtin_sqrt(a); }
@@ -169,7 +169,7 @@ inline void __sincosf(float a, float* sine, float* cosine) noexcept {
   *cosine = __builtin_cosf(a);
 }
 
-// ---- minima and maxima: of NaN and a number the number, and -0 is less than +0
+// ---- minima and maxima: NaN and a number give the number, and -0 is less than +0
 
 namespace mscclpp_sim {
 

@@ -16,7 +16,7 @@ __extension__ typedef unsigned __int128 UInt128;
 constexpr int __popc(unsigned int value) { return __builtin_popcount(value); }
 constexpr int __popcll(unsigned long long value) { return __builtin_popcountll(value); }
 
-// Zeros in front of the highest 1; of 0, all bits.
+// The number of zeros before the highest 1; of 0, all bits.
 constexpr int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<unsigned int>(value)); }
 constexpr int __clzll(long long value) {
   return value == 0 ? 64 : __builtin_clzll(static_cast<unsigned long long>(value));
@@ -37,7 +37,7 @@ constexpr unsigned long long __brevll(unsigned long long value) {
          __brev(static_cast<unsigned int>(value >> 32));
 }
 
-// Four of the eight bytes of high:low. Each four bits of the selector name one by the lower three.
+// Selects four of the eight bytes of high:low. Each four bits of the selector name one by the lower three.
 constexpr unsigned int __byte_perm(unsigned int low, unsigned int high, unsigned int selector) {
   const unsigned long long bytes = static_cast<unsigned long long>(high) << 32 | low;
   unsigned int result = 0;
@@ -48,7 +48,7 @@ constexpr unsigned int __byte_perm(unsigned int low, unsigned int high, unsigned
   return result;
 }
 
-// Shifts of high:low, whose high or low half is the result. The distance is modulo 32, or (`c`) 32 at most.
+// Shifts high:low, and returns its high or low half. The distance is modulo 32, or (`c`) 32 at most.
 constexpr unsigned int __funnelshift_l(unsigned int low, unsigned int high, unsigned int distance) {
   return static_cast<unsigned int>((static_cast<unsigned long long>(high) << 32 | low) << (distance & 31) >> 32);
 }

@@ -1,12 +1,12 @@
-// What CUDA's device code has without an include, besides threads and their meetings (runtime.hpp) and atomics
+// The names that CUDA's device code has without an include, besides threads and their barriers (runtime.hpp) and atomics
 // (atomics.hpp): functions of integers, floating-point numbers and memory, traps, and clocks.
 
 #ifndef MSCCLPP_SIM_INTRINSICS_HPP_
 #define MSCCLPP_SIM_INTRINSICS_HPP_
 
-// memcpy and its like.
+// This declares memcpy and its like.
 #include <string.h>
-// The C library's clock(); see below.
+// This declares the C library's clock(); see below.
 #include <ctime>
 
 #include "assert.h"
@@ -20,7 +20,7 @@
 inline void __trap() { mscclpp_sim::trap("__trap() was called"); }
 inline void __brkpt() { mscclpp_sim::trap("__brkpt() was called, and there is no debugger"); }
 
-// CUDA's compilers believe what they are told here. This one looks.
+// CUDA's compilers assume that the condition holds. This function checks it.
 inline void __assume(bool condition) {
   if (!condition) mscclpp_sim::trap("what __assume() was told is not true");
 }
@@ -32,7 +32,7 @@ inline void __builtin_assume(bool condition) { __assume(condition); }
 
 namespace mscclpp_sim {
 
-// Nanoseconds of a clock that never goes back. Others may run meanwhile: kernels call it in loops.
+// Returns the nanoseconds of a clock that never goes back. Other threads may run meanwhile: kernels call it in loops.
 inline long long nanoseconds() {
   step(64);
   timespec now;
@@ -42,16 +42,16 @@ inline long long nanoseconds() {
 
 }  // namespace mscclpp_sim
 
-// The multiprocessor's cycles: those of a clock of 1 GHz.
+// The multiprocessor's cycles, which are those of a clock of 1 GHz.
 inline long long clock64() { return mscclpp_sim::nanoseconds(); }
 
-// What PTX calls %globaltimer, by the name that compilers have for it.
+// PTX's %globaltimer, by the name that compilers have for it.
 inline unsigned long long __nvvm_read_ptx_sreg_globaltimer() {
   return static_cast<unsigned long long>(mscclpp_sim::nanoseconds());
 }
 
-// CUDA's clock() takes no arguments, and neither does the C library's, which counts something else: a macro tells them
-// apart. <ctime> is included above, so that nothing declares that one behind the macro, or removes it.
+// CUDA's clock() takes no arguments, and neither does the C library's, which counts something else: a macro separates
+// them. <ctime> is included above, so that nothing declares that one after the macro, or removes it.
 #define clock() static_cast<clock_t>(clock64())
 
 // A GPU's thread sleeps for any time up to twice as long.

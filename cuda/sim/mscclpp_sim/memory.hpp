@@ -1,6 +1,6 @@
-// CUDA's loads and stores with a cache hint. There is no cache to choose here. What is left of a hint is whether others
-// may write the memory meanwhile: __ldg, __ldca and __ldcs are for data that stays as it is, while kernels also poll
-// with __ldcg and __ldcv, so that these read the memory each time and let other threads run.
+// CUDA's loads and stores with a cache hint. There is no cache to choose here. A hint only says whether others may write
+// the memory meanwhile: __ldg, __ldca and __ldcs are for data that does not change, while kernels also poll with __ldcg
+// and __ldcv, so that these read the memory each time and let other threads run.
 
 #ifndef MSCCLPP_SIM_MEMORY_HPP_
 #define MSCCLPP_SIM_MEMORY_HPP_
@@ -72,7 +72,7 @@ void store(T* address, T value) {
   compilerBarrier();
 }
 
-// A T that is not deduced from, so that `__stcg(bytes, 0)` converts the 0.
+// A T that the compiler does not deduce, so that `__stcg(bytes, 0)` converts the 0.
 template <class T>
 struct Plain {
   using type = T;

@@ -1,4 +1,4 @@
-// Floating-point numbers of 16 bits, as CUDA has two kinds of: conversion from and to the wider ones.
+// Floating-point numbers of 16 bits, of which CUDA has two kinds: conversion from and to the wider ones.
 
 #ifndef MSCCLPP_SIM_NARROW_HPP_
 #define MSCCLPP_SIM_NARROW_HPP_
@@ -16,10 +16,10 @@ struct NarrowFormat {
   static constexpr unsigned short Sign = 0x8000;
   static constexpr unsigned short Infinity = ((1 << ExponentBits) - 1) << FractionBits;
   static constexpr unsigned short Largest = Infinity - 1;
-  // What CUDA makes of every NaN.
+  // The bits of every NaN that CUDA makes.
   static constexpr unsigned short NaN = 0x7fff;
 
-  // The same number as a float, which holds them all.
+  // Returns the same number as a float, which can hold all of them.
   static float widen(unsigned short bits) {
     const unsigned int sign = static_cast<unsigned int>(bits & Sign) << 16, magnitude = bits & ~Sign & 0xffff;
     if constexpr (ExponentBits == 8) {
@@ -27,7 +27,8 @@ struct NarrowFormat {
     } else {
       const unsigned int fraction = magnitude << (23 - FractionBits);
       if (magnitude >= Infinity) return bitCast<float>(sign | 0x7f800000u | fraction);
-      // A float one of whose bits, the lowest of the exponent, is taken off again: it makes a subnormal number normal.
+      // The lowest bit of the exponent is set in a float, and its value subtracted again: that makes a subnormal number
+      // normal.
       if (magnitude < 1 << FractionBits) {
         constexpr unsigned int One = static_cast<unsigned int>(127 - Bias + 1) << 23;
         const float value = bitCast<float>(fraction + One) - bitCast<float>(One);
@@ -37,7 +38,7 @@ struct NarrowFormat {
     }
   }
 
-  // The number that R asks for; NaN for NaN. Rounds once.
+  // Returns the number that R selects; NaN for NaN. Rounds once.
   template <Rounding R = Rounding::Nearest>
   static unsigned short round(double value) {
     const unsigned long long bits = bitCast<unsigned long long>(value);
@@ -45,7 +46,7 @@ struct NarrowFormat {
     const int exponent = static_cast<int>(bits >> 52 & 0x7ff);
     unsigned long long significand = bits & ((1ull << 52) - 1);
     if (exponent == 0x7ff) return significand != 0 ? NaN : sign | Infinity;
-    // A double's subnormal numbers are taken for 0 and a bit, which rounds like them.
+    // A double's subnormal numbers are treated as 0 and a bit, which rounds like them.
     if (exponent != 0) significand |= 1ull << 52;
 
     // The result's exponent, before rounding: that of its smallest normal number at least. Counted in its bias, from 1.
@@ -73,7 +74,7 @@ struct NarrowFormat {
 // format's roundings ends in 0, and so the result is on one only if it is exact, and else on the same side of it.
 inline double addToOdd(double a, double b) {
   const double sum = a + b;
-  // What the sum lacks, exactly (Knuth's two-sum). NaN if the sum is infinite or NaN.
+  // The part that the sum lacks, exactly (Knuth's two-sum). NaN if the sum is infinite or NaN.
   const double ofB = sum - a;
   const double lack = (a - (sum - ofB)) + (b - ofB);
   unsigned long long bits = bitCast<unsigned long long>(sum);
@@ -82,8 +83,8 @@ inline double addToOdd(double a, double b) {
   return bitCast<double>(bits);
 }
 
-// How the formats calculate, for a, b and c that are floats made of 16 bits, and so have a significand of 11 bits at
-// most: in double, with one rounding of the result that shows.
+// The calculations of the formats, for a, b and c that are floats made of 16 bits, and so have a significand of 11 bits
+// at most. They are made in double, with one rounding of the result that shows:
 //
 // - a * b is exact in double.
 // - a + b and a * b + c need not be; rounded to odd they are as good.
@@ -94,7 +95,7 @@ inline double addToOdd(double a, double b) {
 //   bits, differ by more than 2^-24, and the root of a differs from m by half of that.
 inline double fusedMultiplyAdd(float a, float b, float c) { return addToOdd(static_cast<double>(a) * b, c); }
 
-// An integer, rounded to odd.
+// Returns an integer as a double, rounded to odd.
 template <class Integer>
 double integerToOdd(Integer value) {
   if (sizeof(Integer) <= 4) return static_cast<double>(value);

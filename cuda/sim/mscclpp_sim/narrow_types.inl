@@ -128,7 +128,7 @@ namespace mscclpp_sim {
 
 inline NARROW saturated(NARROW a) { return __saturatef(a); }
 inline NARROW notNegative(NARROW a) { return __hisnan(a) ? a : a > 0.0f ? a : NARROW(NARROW_RAW{0}); }
-// NaN if one of them is, and otherwise `chosen`.
+// Returns NaN if one of them is, and otherwise `chosen`.
 inline NARROW unlessNaN(NARROW a, NARROW b, float chosen) {
   return __hisnan(a) || __hisnan(b) ? NARROW(NARROW_RAW{NARROW_FORMAT::NaN}) : NARROW(chosen);
 }
@@ -265,7 +265,7 @@ struct IsPair<NARROW2> {
 inline NARROW addNarrow(NARROW* address, NARROW value, Scope scope) {
   return update(address, [value](NARROW now) { return __hadd(now, value); }, scope);
 }
-// Both at once, while CUDA promises only that each of them is atomic.
+// Adds both halves at once, while CUDA promises only that each of them is atomic.
 inline NARROW2 addNarrow(NARROW2* address, NARROW2 value, Scope scope) {
   return update(address, [value](NARROW2 now) { return __hadd2(now, value); }, scope);
 }

@@ -1,6 +1,6 @@
-// Linked to kernels that are compiled for the race detector: what the compiler calls for each access to memory
-// (-fsanitize=thread), in place of the sanitizer's own library. It is compiled without that option, and hands on to the
-// library.
+// This is linked to kernels that are compiled for the race detector. It has the functions that the compiler calls for
+// each access to memory (-fsanitize=thread), in place of the sanitizer's own library. It is compiled without that option,
+// and passes the accesses to the library.
 
 #include "mscclpp_sim/runtime.hpp"
 
@@ -13,7 +13,7 @@ using mscclpp_sim::Thread;
 
 namespace {
 
-// Nobody else has the thread's own stack, where its Thread is too.
+// The thread's own stack, which also has its Thread, belongs to no other thread.
 bool isOwn(Thread* thread, const void* address) {
   return reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(thread) < mscclpp_sim::StackBytes;
 }
@@ -26,7 +26,7 @@ void access(uintptr_t place, const void* address, uint64_t bytes, uint32_t kind)
 
 enum Operation : uint32_t { Load, Store, Exchange, Add, Sub, And, Or, Xor, Nand, CompareSwap };
 
-// For what is not said otherwise: the order of C++, and the scope of the system.
+// The default meaning of an access: the order of C++, and the scope of the system.
 uint32_t meant(int order) {
   constexpr uint32_t system = 2u << mscclpp_sim::AccessScopeShift;
   switch (order) {
@@ -42,7 +42,7 @@ uint32_t meant(int order) {
   }
 }
 
-// What was said about this access, which is used up.
+// Returns and clears the meaning that was set for this access.
 uint32_t takeMeaning(Thread* thread, int order) {
   const uint32_t said = thread->access;
   if ((said & mscclpp_sim::AccessIsSilent) != 0) return said;

@@ -1,8 +1,8 @@
-// What kernels tell the race detector (MSCCLPP_SIM_RACES) beside where they read and write: the order and the scope of
-// atomic accesses and fences, which a CPU does not have, and what bulk copies do. Without the detector all of this is
-// nothing.
+// The information that kernels give to the race detector (MSCCLPP_SIM_RACES) besides their reads and writes: the order
+// and the scope of atomic accesses and fences, which a CPU does not have, and the operations of bulk copies. Without the
+// detector all of this is nothing.
 
-// In front of the guard: it includes this one, in the middle.
+// This stands before the guard, because the file includes this one in the middle.
 #include "mscclpp_sim/runtime.hpp"
 
 #ifndef MSCCLPP_SIM_RACES_HPP_
@@ -10,11 +10,11 @@
 
 namespace mscclpp_sim {
 
-// How an access is meant. The numbers are those of crates/mscclpp-gpu/src/sim/races/calls.rs.
+// The meaning of an access. The numbers are those of crates/mscclpp-gpu/src/sim/races/calls.rs.
 enum class Order : uint32_t { Weak, Relaxed, Acquire, Release, AcquireRelease };
 enum class Scope : uint32_t { Block, Device, System };
 
-// What a thread does with bulk copies, and with what they are complete by.
+// The operations of a thread on bulk copies, and on the barriers that these complete.
 enum class Bulk : uint32_t {
   Load,         // from `src` to `dst`, shared memory; `barrier` gets the bytes
   Store,        // from `src`, shared memory, to `dst`
@@ -29,7 +29,7 @@ enum class Bulk : uint32_t {
   Init,      // of `barrier`
 };
 
-// In Thread::access.
+// The bits of Thread::access.
 enum AccessBits : uint32_t {
   AccessScopeShift = 4,
   AccessIsSet = 1u << 8,
@@ -49,7 +49,7 @@ struct IsPair {
 
 #if defined(MSCCLPP_SIM_RACES)
 
-// Says how the next atomic access, or fence, of this thread is meant.
+// Sets the meaning of the next atomic access, or fence, of this thread.
 inline void nextAccess(Order order, Scope scope) {
   Thread* const thread = self();
   if ((thread->access & AccessIsSilent) != 0) return;
@@ -57,13 +57,14 @@ inline void nextAccess(Order order, Scope scope) {
                    static_cast<uint32_t>(scope) << AccessScopeShift;
 }
 
-// While it lives, the thread's accesses are those of packets, of which each is to be read before the next one takes its place.
+// During its life the thread's accesses are those of packets, each of which must be read before the next one takes its
+// place.
 struct AsPacket {
   AsPacket() { self()->access |= AccessIsPacket; }
   ~AsPacket() { self()->access &= ~AccessIsPacket; }
 };
 
-// While it lives, the thread's stores are parts of one that a GPU does at once: none of them comes late.
+// During its life the thread's stores are parts of one that a GPU does at once: none of them comes late.
 struct AtOnce {
   AtOnce() { self()->access |= AccessIsAtOnce; }
   ~AtOnce() { self()->access &= ~AccessIsAtOnce; }

@@ -1,6 +1,6 @@
-// What a kernel finds on the simulated platform in place of a GPU. The library compiles a kernel's own CUDA source with a C++
-// compiler, in front of which this is included, and runs each thread as a coroutine: the threads of a block take turns
-// on one thread of the operating system, and blocks run side by side.
+// The runtime of a kernel on simulated devices, in place of a GPU. The library compiles a kernel's own CUDA source with a
+// C++ compiler, includes this before it, and runs each thread as a coroutine: the threads of a block take turns on one
+// thread of the operating system, and blocks run side by side.
 //
 // Coroutines are switched by the library, in Rust (crates/mscclpp-gpu/src/sim/block.rs), through the functions of
 // `Runtime`. A thread gives way
@@ -8,8 +8,8 @@
 //   - in every turn of a wait of the device API (`pause`);
 //   - after `StepsPerTurn` branches: the compiler puts a call of __sanitizer_cov_trace_pc (trace.cpp) at each, so that a
 //     kernel's own loop may wait for another thread, also of its own warp.
-// Each turn begins with all its steps, so what a thread does right behind a barrier is not interrupted: some of the device
-// API relies on that where a GPU's warp does something in one instruction.
+// Each turn begins with all its steps, so the work of a thread directly after a barrier is not interrupted: some of the
+// device API relies on that where a GPU's warp does something in one instruction.
 //
 // Memory: __shared__ variables are thread-local variables of the block's thread; __device__ and __constant__ ones are
 // variables of the compiled library, of which each load has a copy of its own.
@@ -32,18 +32,20 @@ namespace mscclpp_sim {
 
 struct Thread;
 
-// What the library does for kernels. Layout shared with crates/mscclpp-gpu/src/sim/abi.rs, like the next two structs.
+// The functions of the library for kernels. crates/mscclpp-gpu/src/sim/abi.rs has the same layout, as for the next two
+// structs.
 struct Runtime {
-  // Lets others run; for a thread that waits, and has nothing to do before something has changed.
+  // Lets others run, for a thread that waits, and has nothing to do before something has changed.
   void (*pause)(Thread*);
-  // Lets others run; for a thread that has had its turn.
+  // Lets others run, for a thread that has had its turn.
   void (*yield)(Thread*);
-  // Waits for all threads of the block. How many came in the high half, how many of them with `value` in the low half.
+  // Waits for all threads of the block. Returns the number that came in the high half, and the number of them with
+  // `value` in the low half.
   uint64_t (*blockBarrier)(Thread*, uint32_t value);
-  // Waits for the threads of the warp that are in `mask` and have not ended. Returns which came.
+  // Waits for the threads of the warp that are in `mask` and have not ended. Returns the threads that came.
   uint32_t (*warpBarrier)(Thread*, uint32_t mask);
   // Returns if the bytes are memory of a device or of this kernel, and remembers that as the first of `known[isStore]`,
-  // behind which the former first one goes; else fails the kernel.
+  // after which the former first one comes; else fails the kernel.
   void (*findRange)(Thread*, uintptr_t address, uint64_t bytes, uint32_t isStore);
   // Fails the kernel.
   void (*trap)(Thread*, const char* message);
@@ -60,20 +62,21 @@ struct BulkCopy {
   uintptr_t barrier;
 };
 
-// What the race detector is told, with the place in the code. Kernels that are compiled for it call these (races.cpp).
+// The functions of the race detector, which get the place in the code. Kernels that are compiled for it call these
+// (races.cpp).
 struct Races {
-  // A read (0) or a write (1), or the same of something volatile (2, 3).
+  // A read (0) or a write (1), or a read or write of something volatile (2, 3).
   void (*access)(Thread*, uintptr_t place, uintptr_t address, uint64_t bytes, uint32_t kind);
-  // Does an atomic access and returns what was there before.
+  // Does an atomic access and returns the value before.
   uint64_t (*atomic)(Thread*, uintptr_t place, uintptr_t address, const struct Atomic*);
   void (*fence)(Thread*, uint32_t how);
-  // Of a function that is not inlined.
+  // Calls of a function that is not inlined.
   void (*enter)(Thread*, uintptr_t place);
   void (*leave)(Thread*);
   void (*bulk)(Thread*, uintptr_t place, const BulkCopy*);
 };
 
-// An atomic access: which, of how many bytes, in which order and scope, with what.
+// An atomic access: its operation, bytes, order and scope, and operands.
 struct Atomic {
   uint32_t operation;
   uint32_t bytes;
@@ -82,15 +85,15 @@ struct Atomic {
   uint64_t expected;
 };
 
-// Memory that an access was found to be in.
+// The memory that contains an access.
 struct Range {
   uintptr_t begin;
   uint64_t bytes;
-  // The memory of the process when that was looked up: it changes when memory is freed.
+  // The epoch of the process's memory at that time: it changes when memory is freed.
   uint64_t epoch;
 };
 
-// One word of 16 bytes for each thread of a warp, for what they tell each other.
+// One word of 16 bytes for each thread of a warp, for the exchange of values.
 struct Warp {
   uint64_t words[32][2];
 };
@@ -101,7 +104,8 @@ struct Thread {
   Warp* warp;
   const uint64_t* epoch;
   int64_t stepsLeft;
-  // What was found last, and before that, by loads and by stores: a kernel that combines two memories needs both.
+  // The memories that were found last, and before that, by loads and by stores: a kernel that combines two memories needs
+  // both.
   Range known[2][2];
   uint3 threadIndex;
   uint3 blockIndex;
@@ -109,13 +113,13 @@ struct Thread {
   uint3 gridSize;
   uint32_t lane;
   uint32_t threadsOfWarp;
-  // How the next access is meant, for the race detector; see races.hpp.
+  // The meaning of the next access, for the race detector; see races.hpp.
   uint32_t access;
 };
 
 constexpr uintptr_t StackBytes = 128 << 10;
 
-// The calling thread. The address of the stack says it, so that it costs nothing to ask.
+// Returns the calling thread, from the address of the stack, so that the call costs nothing.
 inline Thread* self() {
   uintptr_t stack;
 #if defined(__x86_64__)
@@ -134,17 +138,17 @@ inline Thread* self() {
   __builtin_unreachable();
 }
 
-// To be called in each turn of a loop that waits.
+// Gives way. A loop that waits calls it in each turn.
 inline void pause() { self()->runtime->pause(self()); }
 
-// Counts as so many branches of the thread's turn.
+// Counts so many branches of the thread's turn.
 inline void step(int64_t steps) {
   Thread* const thread = self();
   thread->stepsLeft -= steps;
   if (thread->stepsLeft <= 0) thread->runtime->yield(thread);
 }
 
-// Whether bytes are in a memory that was found, and is there still. One value, and not a branch for each part of it:
+// Whether bytes are in a memory that was found, and still exists. It is one value, without a branch for each part:
 // branches are counted, which takes longer than all of this.
 inline bool isIn(const Range& known, uint64_t epoch, uintptr_t begin, uint64_t bytes) {
   const uint64_t at = begin - known.begin;
@@ -163,8 +167,8 @@ inline void check(const void* address, uint64_t bytes, uint32_t isStore) {
   thread->runtime->findRange(thread, begin, bytes, isStore);
 }
 
-// Whether `bytes` bytes from `address` on, whose first is memory that a kernel may touch, are one such memory: then none of
-// them need be looked at by itself. Fails the kernel if the first is none.
+// Whether `bytes` bytes from `address` on, whose first is memory that a kernel may touch, are in one such memory: then
+// they need not be checked one by one. Fails the kernel if it may not touch the first.
 inline bool isOneMemory(const void* address, uint64_t bytes, uint32_t isStore) {
   check(address, 1, isStore);
   const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
@@ -177,8 +181,8 @@ inline bool isOneMemory(const void* address, uint64_t bytes, uint32_t isStore) {
 extern "C" __attribute__((visibility("hidden"))) void mscclpp_sim_copy_words(uint64_t* to, const uint64_t* from,
                                                                                uint64_t words);
 
-// Copies so many words as a loop of the kernel would, in a fraction of its time. Returns false, and has done nothing, if the
-// race detector is to see each access, or if an access would fail, which the kernel's own loop then does.
+// Copies so many words as a loop of the kernel would, in a fraction of its time. Returns false without copying if the
+// race detector must see each access, or if an access would fail, which the kernel's own loop then does.
 inline bool copyWords([[maybe_unused]] void* to, [[maybe_unused]] const void* from, [[maybe_unused]] uint64_t words) {
 #if defined(MSCCLPP_SIM_RACES)
   return false;
@@ -186,19 +190,19 @@ inline bool copyWords([[maybe_unused]] void* to, [[maybe_unused]] const void* fr
   if (words == 0) return true;
   if (!isOneMemory(from, words * 8, 0) || !isOneMemory(to, words * 8, 1)) return false;
   mscclpp_sim_copy_words(static_cast<uint64_t*>(to), static_cast<const uint64_t*>(from), words);
-  // About what the loop would have counted.
+  // This is about the number that the loop would have counted.
   step(static_cast<int64_t>(words / 8));
   return true;
 #endif
 }
 
-// Adds numbers, in the order of their sources, in the same way (trace.cpp). `byEight`: all is at multiples of 8.
+// Adds numbers, in the order of their sources, in the same way (trace.cpp). `byEight`: all addresses are multiples of 8.
 extern "C" __attribute__((visibility("hidden"))) void mscclpp_sim_add_floats(uint8_t* to, const uint8_t* const* from,
                                                                                uint32_t count, uint64_t offset,
                                                                                uint64_t floats, bool byEight);
 
-// As copyWords, for sums of the numbers that are `offset` bytes behind each of `count` sources. Also false if not all is at
-// multiples of 4.
+// Adds the numbers at `offset` of each of `count` sources, in the way of copyWords. Also returns false if an address is
+// no multiple of 4.
 inline bool addFloats([[maybe_unused]] uint8_t* to, [[maybe_unused]] const uint8_t* const* from,
                       [[maybe_unused]] uint32_t count, [[maybe_unused]] uint64_t offset, [[maybe_unused]] uint64_t floats) {
 #if defined(MSCCLPP_SIM_RACES)
@@ -244,7 +248,7 @@ inline int __syncthreads_and(int value) {
 #include "mscclpp_sim/races.hpp"
 #include "mscclpp_sim/warp.hpp"
 
-// Standing here rather than above: they need what is above.
+// These are included here because they need the declarations above.
 #include "mscclpp_sim/atomics.hpp"
 #include "mscclpp_sim/intrinsics.hpp"
 

@@ -1,4 +1,4 @@
-// Linked to every kernel, and compiled without the option that calls this: see runtime.hpp.
+// This is linked to every kernel, and compiled without the option that calls it: see runtime.hpp.
 
 #include "mscclpp_sim/runtime.hpp"
 
@@ -16,7 +16,7 @@ namespace {
 uint32_t load(const uint32_t* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 uint64_t load(const uint64_t* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
 
-// One number at a time.
+// Adds one number at a time.
 void addSingly(uint32_t* to, const uint8_t* const* from, uint32_t count, uint64_t offset, uint64_t floats) {
   for (uint64_t i = 0; i < floats; ++i) {
     float sum = 0;
@@ -32,7 +32,7 @@ void addSingly(uint32_t* to, const uint8_t* const* from, uint32_t count, uint64_
   }
 }
 
-// Four at a time, read and written as words of 8 bytes.
+// Adds four at a time, read and written as words of 8 bytes.
 void addByFour(uint64_t* to, const uint8_t* const* from, uint32_t count, uint64_t offset, uint64_t floats) {
   typedef float Numbers __attribute__((vector_size(16)));
   typedef uint64_t Words __attribute__((vector_size(16)));

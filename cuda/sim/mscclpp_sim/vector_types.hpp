@@ -4,7 +4,7 @@
 #ifndef MSCCLPP_SIM_VECTOR_TYPES_HPP_
 #define MSCCLPP_SIM_VECTOR_TYPES_HPP_
 
-// Vectors of two and of four have the alignments given; vectors of one and of three have their element's.
+// Vectors of two and of four have these alignments; vectors of one and of three have their element's.
 #define MSCCLPP_SIM_VECTORS(NAME, ELEMENT, ALIGNMENT2, ALIGNMENT4)                       \
   struct NAME##1 {                                                                        \
     ELEMENT x;                                                                            \
@@ -40,7 +40,7 @@ MSCCLPP_SIM_VECTORS(double, double, 16, 16)
 
 #undef MSCCLPP_SIM_VECTORS
 
-// Extents of a grid or a block; those left out are 1.
+// The extents of a grid or a block; those left out are 1.
 struct dim3 {
   unsigned int x, y, z;
 

@@ -1,5 +1,5 @@
-// What the threads of a warp do together on the simulated platform: votes, shuffles, reductions. A thread leaves its value in
-// the warp's memory, meets the others, and reads theirs; a second meeting keeps the memory until all have read.
+// The functions that the threads of a simulated warp do together: votes, shuffles, reductions. A thread leaves its value
+// in the warp's memory, meets the others, and reads theirs; a second meeting keeps the memory until all have read.
 
 #ifndef MSCCLPP_SIM_WARP_HPP_
 #define MSCCLPP_SIM_WARP_HPP_
@@ -8,7 +8,7 @@
 
 namespace mscclpp_sim {
 
-// Calls `read(came)`, where `came` says which threads of `mask` have left their `value`, found in words of the warp.
+// Calls `read(came)`, where `came` has the threads of `mask` that have left their `value` in words of the warp.
 template <class T, class Read>
 inline auto exchange(unsigned int mask, T value, Read read) {
   static_assert(sizeof(T) <= 16, "a warp exchanges values of up to 16 bytes");
@@ -20,7 +20,7 @@ inline auto exchange(unsigned int mask, T value, Read read) {
   return result;
 }
 
-// What thread `lane` left.
+// Returns the value that thread `lane` left.
 template <class T>
 inline T left(unsigned int lane) {
   T value;
@@ -28,7 +28,7 @@ inline T left(unsigned int lane) {
   return value;
 }
 
-// The `value` of the lane that `from(own lane)` names; its own where that one does not take part.
+// Returns the `value` of the lane that `from(own lane)` names, or its own where that one does not take part.
 template <class T, class From>
 inline T shuffle(unsigned int mask, T value, From from) {
   return exchange(mask, value, [&](uint32_t came) {
@@ -37,7 +37,7 @@ inline T shuffle(unsigned int mask, T value, From from) {
   });
 }
 
-// `operation` over the values of all who take part, in the order of their lanes.
+// Returns `operation` over the values of all threads that take part, in the order of their lanes.
 template <class T, class Operation>
 inline T reduce(unsigned int mask, T value, Operation operation) {
   return exchange(mask, value, [&](uint32_t came) {
@@ -58,7 +58,7 @@ inline void __syncwarp(unsigned int mask = 0xffffffffu) {
   mscclpp_sim::self()->runtime->warpBarrier(mscclpp_sim::self(), mask);
 }
 
-// Threads here never run in lockstep: each is the only one of its warp in its instruction.
+// Threads never run in lockstep here: each is the only one of its warp in its instruction.
 inline unsigned int __activemask() { return 1u << mscclpp_sim::self()->lane; }
 
 inline unsigned int __ballot_sync(unsigned int mask, int predicate) {

@@ -8,7 +8,7 @@
 using emulation::Interleaving;
 using emulation::Random;
 
-// Nobody leaves a round that somebody has not come to, and all leave. One syncer for all runs, so that the number of
+// No block leaves a round before all have come to it, and all leave. One syncer serves all runs, so that the number of
 // blocks changes, and the rounds that are folded wrap around.
 static void interleavedSyncs() {
   DeviceSyncer syncer = {};
@@ -31,7 +31,7 @@ static void interleavedSyncs() {
   }
 }
 
-// One block is the last, in all its threads, and when it is, all have come.
+// One block is the last, in all its threads, and then all have come.
 static void interleavedArrivals() {
   DeviceSyncer syncer = {};
   Random random(2);
@@ -49,7 +49,7 @@ static void interleavedArrivals() {
   }
 }
 
-// No more hold the semaphore than there are turns, nobody waits for ever, and all turns are given back.
+// At most as many threads hold the semaphore as there are turns, none waits for ever, and all turns are given back.
 static void interleavedTurns() {
   Random random(3);
   for (uint64_t run = 0; run < 6000; ++run) {
@@ -107,7 +107,7 @@ static void semaphoreTurns() {
   CHECK(counter == 2000 && failed == 0);
 }
 
-// Waits for what does not come end by their bound or by an abort, for all threads of the block, and say so.
+// Waits whose signal does not come end by their bound or by an abort, for all threads of the block, and report that.
 static void endings() {
   uint32_t status[4] = {};
   unsigned int gaveUp = 0;

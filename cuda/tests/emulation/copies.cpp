@@ -1,4 +1,4 @@
-// Copies: every byte of the range and none beside it, none read beside it either, for any size and any alignments.
+// Copies write every byte of the range and none beside it, and read none beside it, for any size and any alignments.
 
 #include "mscclpp/memory_channel_device.hpp"
 
@@ -8,11 +8,11 @@ using emulation::Limits;
 using emulation::Memory;
 using emulation::Random;
 
-// Source and destination, and what the destination is to become.
+// Source and destination, and the bytes that the destination must have after the copy.
 struct Memories {
   explicit Memories(uint64_t largest) : source(largest + 16, 1), destination(largest + 16, 2), expected(destination) {}
 
-  // Copies `size` bytes by `threads` threads in turns, and looks at what has become of the destination.
+  // Copies `size` bytes by `threads` threads in turns, and checks the destination.
   template <int Alignment, bool CopyRemainder, bool Get>
   void copyAndCheck(uint64_t size, uint64_t toOffset, uint64_t fromOffset, uint32_t threads) {
     MemoryChannelDeviceHandle channel = {};
@@ -35,7 +35,7 @@ struct Memories {
     }
     std::memcpy(expected.at(toOffset), source.at(fromOffset), size);
     CHECK(destination.same(expected, toOffset + size));
-    // So that no two copies move the same bytes.
+    // No two copies move the same bytes.
     for (uint64_t i = 0; i < size; i += 61) *source.at(i) ^= static_cast<uint8_t>(copies + i);
     ++copies;
   }
@@ -62,7 +62,7 @@ static void everySizeAtEveryAlignment() {
   CHECK(memories.destination.same(memories.expected));
 }
 
-// With the promises that leave code out: right where they are kept, whatever the bases are.
+// Copies with the promises that leave code out are right where the promises are kept, whatever the bases are.
 template <int Alignment>
 static void promises() {
   Memories memories(2048);
@@ -122,7 +122,7 @@ static void singleKernels() {
   CHECK(result == 0x1122334455667788 && std::memcmp(peers.at(24), &result, 8) == 0);
 }
 
-// One side of put_round: its memory, its words and what it counts.
+// One side of put_round: its memory, its words and its counters.
 struct Side {
   Memory memory = Memory(2048, 8);
   uint64_t inbound = 0, expected = 0, round = 0;

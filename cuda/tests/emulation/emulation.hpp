@@ -1,9 +1,9 @@
-// The device API on a CPU: the real headers, compiled as for the simulated platform, on a runtime of the tests' own.
-// Compilers include this in front of everything else.
+// The device API on a CPU: the real headers, compiled as for simulated devices, on a runtime of the tests' own. Compilers
+// include this before everything else.
 //
-// The runtime is the table of functions of mscclpp_sim/runtime.hpp, which says what each of them does. The library has
-// its own in Rust (crates/mscclpp-gpu/src/sim/block.rs). With this one the tests say which memory may be touched, and
-// who runs next:
+// The runtime is the table of functions of mscclpp_sim/runtime.hpp, which documents each of them. The library has its
+// own in Rust (crates/mscclpp-gpu/src/sim/block.rs). With this one the tests decide which memory may be touched, and
+// which thread runs next:
 //   - `launch` runs blocks at the same time, each in a thread of the operating system, in which the block's threads
 //     take turns in the order of their number.
 //   - `Interleaving` runs blocks of which a random thread goes on before each access of the device API.
@@ -33,7 +33,7 @@
 #include <type_traits>
 #include <vector>
 
-// ---- what the library's rewriting of a kernel's source is for (crates/mscclpp-gpu/src/sim/rewrite.rs)
+// ---- the names that the library's rewriting of a kernel's source replaces (crates/mscclpp-gpu/src/sim/rewrite.rs)
 
 #define __device__
 #define __global__
@@ -68,7 +68,7 @@ class Random {
   uint64_t state_;
 };
 
-// What the threads in this thread of the operating system may touch by the device API, as long as this lives.
+// The memory that the threads in this thread of the operating system may touch by the device API, as long as this lives.
 class Limits {
  public:
   struct Range {
@@ -140,7 +140,7 @@ struct Thread : mscclpp_sim::Thread {
   static void run();
 };
 
-// The stacks of threads that have ended, for those to come.
+// The stacks of threads that have ended, for reuse.
 class Stacks {
  public:
   static void take(std::vector<Thread*>& threads) {
@@ -195,8 +195,8 @@ class Turns {
   Turns(const Turns&) = delete;
   ~Turns() { Stacks::giveBack(members_); }
 
-  // Each thread has its turn after the one before, until it waits or ends: what the threads of a warp do between two
-  // barriers, they do one after the other.
+  // Each thread has its turn after the one before, until it waits or ends: the threads of a warp do their work between
+  // two barriers one after the other.
   void inOrder() {
     uint32_t idle = 0;
     while (left_ != 0) {
@@ -212,7 +212,7 @@ class Turns {
       if (idle > 2) rest();
     }
   }
-  // Before each access of the device API a random one goes on.
+  // Before each access of the device API a random thread goes on.
   void atRandom(uint64_t seed) {
     Random random(seed);
     atRandom_ = true;
@@ -249,7 +249,7 @@ class Turns {
     Thread& thread = of(caller);
     return static_cast<uint32_t>(thread.turns->meet(thread, State::AtWarpBarrier, mask | 1u << thread.lane));
   }
-  // Called before each access: `known` stays empty.
+  // The headers call it before each access, because `known` stays empty.
   static void findRange(mscclpp_sim::Thread* thread, uintptr_t address, uint64_t bytes, uint32_t isStore) {
     CHECK((address & (bytes - 1)) == 0);
     CHECK(Limits::allow(address, bytes, isStore));
@@ -274,7 +274,7 @@ class Turns {
     thread.suspend();
     return thread.answer;
   }
-  // Lets those of a thread's block or warp go on that wait for those in `mask`, if these are there or have ended.
+  // Releases the threads of a block or warp that wait for those in `mask`, if these have come or have ended.
   void settle(unsigned int number, State barrier, uint32_t mask) {
     const bool ofBlock = barrier == State::AtBlockBarrier;
     const unsigned int block = number / threads_ * threads_;
@@ -318,7 +318,7 @@ class Turns {
   std::vector<mscclpp_sim::Warp> warps_;
 };
 
-// What runs on a stack: one thread after the other.
+// Runs on a stack: one thread after the other.
 inline void Thread::run() {
   Thread& thread = *static_cast<Thread*>(mscclpp_sim::self());
   for (;;) {

@@ -1,4 +1,4 @@
-// What kernels get as arguments: plain bytes, under the names of the host's objects and under the older ones.
+// The arguments of kernels: plain bytes, under the names of the host's objects and under the older ones.
 
 #include "mscclpp/memory_channel_device.hpp"
 #include "mscclpp/port_channel_device.hpp"

@@ -1,5 +1,5 @@
-// Packets: what is sent arrives, byte for byte and not a byte beside it, whatever the size, the alignments and who the
-// threads are; what has not been sent is not taken for it; and waits for it end.
+// Packets: each message arrives, with every byte and no byte beside it, whatever the size, the alignments and the
+// threads; packets that have not been sent are not taken; and waits for them end.
 
 #include "mscclpp/memory_channel_device.hpp"
 
@@ -22,7 +22,7 @@ static uint32_t someThreads(Random& random) {
   return sizeof(Packet) == 128 ? 32 * (1 + random.below(3)) : counts[random.below(6)];
 }
 
-// One message: memory to send from, packets, memory to receive in, and what that is to become.
+// One message: memory to send from, packets, memory to receive in, and the bytes that it must then have.
 template <class Packet>
 struct Message {
   Message() : source(2048, 1), packets(LargestPacketsOf, 2), destination(2048, 3), expected(destination) {
@@ -37,7 +37,7 @@ struct Message {
     });
   }
 
-  // Each thread's answer, or-ed to `came` and and-ed to `all`.
+  // Each thread's answer is or-ed to `came` and and-ed to `all`.
   void unpack(uint64_t bytes, uint64_t offset, uint32_t threads, uint32_t flag, bool& came, bool& all) {
     const Limits limits({packets.at(0), packets.at(packetsOf<Packet>(bytes))},
                         {destination.at(offset), destination.at(offset + bytes)});
@@ -65,7 +65,7 @@ static void everySizeAtEveryAlignment(uint64_t largest) {
       flag = flag == 0xffffffff ? 1 : flag + 1;
       bool came, all;
       if (alignments == 0 && size > 0) {
-        // Nothing has been sent with this flag: who has packets says so, and nothing is written.
+        // Nothing has been sent with this flag: the threads with packets return that, and nothing is written.
         message.unpack(size, to, sizeof(Packet) == 128 ? 32 : 1, flag, came, all);
         CHECK(!came && message.destination.same(message.expected));
       }
@@ -115,8 +115,8 @@ static void manySteps() {
   }
 }
 
-// Each packet of a message in turn is the one that is missing: who has it says so, after few looks and after many. When
-// it has come, the message is there, however late.
+// Each packet of a message in turn is missing: the thread that has it reports so, after few looks and after many. When
+// the packet has come, the message is complete, however late.
 template <class Packet>
 static void onePacketIsMissing() {
   const uint32_t threads = 32;
@@ -181,7 +181,7 @@ static void halfAPacket() {
   CHECK(small.raw_ == 0 && !small.readOnce(0, word) && word == 0);
 }
 
-// What is asked wrongly is refused, said so, and nothing is done.
+// Wrong arguments are refused and reported, and nothing is done.
 static void refusals() {
   Memory memory(4096, 5), before(memory);
   MemoryChannelDeviceHandle channel = {};
@@ -194,7 +194,7 @@ static void refusals() {
     return !answer && said && memory.same(before);
   };
   CHECK(refused(channel.putPackets(8, 1024, 8ul, 0, 1, 1)));
-  // Who has no packet is not asked.
+  // A thread without a packet is not checked.
   CHECK(channel.putPackets(8, 1024, 8ul, 1, 2, 1) && channel.unpackPackets(8, 1024, 8ul, 1, 2, 1));
   CHECK(channel.putPackets(8, 1024, 0, 0, 1, 1) && status[mscclpp::StatusRefused] == 0 && memory.same(before));
   CHECK(refused(channel.unpackPackets<LL8Packet>(4, 1024, 8ul, 0, 1, 1)));
@@ -207,7 +207,7 @@ static void refusals() {
   CHECK(channel.putPackets<LL128Packet>(0, 1024, 8ul, 0, 32, 1) && status[mscclpp::StatusRefused] == 0);
 }
 
-// Waits end by their bound and by an abort, and an abort does not hide what has come.
+// Waits end by their bound and by an abort, and an abort does not hide packets that have come.
 template <class Packet>
 static void endings() {
   Memory memory(4096, 6);

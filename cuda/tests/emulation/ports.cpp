@@ -41,7 +41,7 @@ struct HostFifo {
   FifoDeviceHandle handle;
 };
 
-// One side of a connection and the peer's memory, with what a proxy has to do.
+// One side of a connection and the peer's memory, and the work of a proxy.
 struct World {
   World(uint32_t fifoSize, uint64_t bytes, uint32_t directPutMax, uint32_t bulkPutMax = 0)
       : fifo(fifoSize), source(bytes, 1), arrivals(bytes, 2) {
@@ -56,7 +56,7 @@ struct World {
     channel.directPutMax_ = directPutMax;
   }
 
-  // Takes a trigger if there is one, and if asked to go on, does the next step of what was taken.
+  // Takes a trigger if there is one, and with `step` does the next step of the triggers that were taken.
   void proxy(bool step) {
     ProxyTrigger trigger;
     if (fifo.take(trigger)) {
@@ -113,8 +113,8 @@ static void threadCopies() {
   }
 }
 
-// Every thread's triggers come once and in order, over many laps, and a sync returns behind its trigger. The cache only
-// grows, is never above the tail, and is all that most of those know of who wait.
+// Every thread's triggers come once and in order, over many laps, and a sync returns after its trigger was taken. The
+// cache only grows, is never above the tail, and is the only thing that most waiting threads read.
 static void interleavedPushes() {
   Random random(3);
   uint64_t shared = 0;
@@ -155,7 +155,7 @@ static void interleavedPushes() {
   CHECK(shared > 1000);
 }
 
-// In how many worlds a put went by bulk copies.
+// The number of worlds in which a put went by bulk copies.
 static uint64_t putsByBulk = 0;
 
 // Puts and signals of all kinds by threads in turns. Returns how many pieces were wrong when their signal was taken.
@@ -170,7 +170,7 @@ static uint64_t interleavedPuts(uint64_t seed, bool weakened) {
   bool received = false;
   const auto byteOf = [&](uint64_t piece, uint64_t i) { return static_cast<uint8_t>(seed + piece * 31 + i * 7 + 1); };
   const auto sizeOf = [&](uint64_t piece) { return 1 + (seed >> piece) % (piece % 3 == 0 ? slot : 64); };
-  // A piece in the peer's memory starts as what it must not be.
+  // A piece in the peer's memory starts with the wrong bytes.
   for (uint64_t i = 0; i < pieces * slot; ++i) {
     *world.arrivals.at(i) = static_cast<uint8_t>(~byteOf(i / slot, i % slot));
   }
@@ -225,11 +225,11 @@ static void noSignalComesBeforeItsData() {
     CHECK(interleavedPuts(seed * 0x9e3779b97f4a7c15, false) == 0);
     weakened += interleavedPuts(seed * 0x9e3779b97f4a7c15, true);
   }
-  // The test sees what it is for.
+  // The test finds the errors that it is for.
   CHECK(weakened > 1000 && putsByBulk > 500);
 }
 
-// Who knows that a trigger has been taken knows that it is pending, though the push of it may not have returned yet.
+// A thread that knows that a trigger has been taken knows that it is pending, though its push may not have returned yet.
 static void noSignalOvertakesWhatIsTaken() {
   Random random(5);
   for (uint64_t run = 0; run < 2000; ++run) {
@@ -261,7 +261,7 @@ static void smallPutsGoDirectly() {
   CHECK(channel.putWithSignal(0, 8, 64) && channel.put(8, 0) && channel.flush() && world.fifo.head == 0);
   CHECK(world.lastPushed[1] == 2 && world.lastPushed[2] == 64 && world.lastPushed[3] == 1 && world.tokens[0] == 1);
   CHECK(std::memcmp(world.arrivals.at(0), world.source.at(8), 64) == 0);
-  // Too large, addresses that differ, past the end; each behind a flush.
+  // These puts are too large, have addresses that differ, or pass the end; each comes after a flush.
   uint64_t pushed = 0;
   const uint64_t others[][3] = {{0, 0, 65}, {0, 4, 8}, {4090, 0, 8}, {0, 4090, 8}};
   for (const auto& other : others) {
@@ -269,7 +269,7 @@ static void smallPutsGoDirectly() {
     CHECK(channel.put(0, 8) && world.fifo.head == ++pushed);  // that one is pending
     world.fifo.taken = world.fifo.tail = world.completed = pushed;
   }
-  // Where kernels do not reach the peer's memory, or its token.
+  // Kernels do not reach the peer's memory, or its token.
   channel.directToken_ = nullptr;
   CHECK(channel.signal() && channel.putWithSignal(0, 8) && world.fifo.head == pushed + 2);
   world.completed = pushed + 2;
@@ -278,7 +278,7 @@ static void smallPutsGoDirectly() {
   CHECK(channel.put(0, 8) && world.fifo.head == pushed + 3);
 }
 
-// Every size and alignment of puts by bulk copies, which touch no byte around; and what else takes another way.
+// Puts by bulk copies, of every size and alignment, touch no byte around; all other puts take another way.
 static void largerPutsGoByBulk() {
   const uint64_t most = 40000;
   World world(8, most + 64, 64, most);
@@ -295,7 +295,7 @@ static void largerPutsGoByBulk() {
     }
   }
   CHECK(world.lastPushed[1] == puts && world.lastPushed[2] == moved);
-  // Too large, too small, addresses that differ, and a stage that another thread has.
+  // These puts are too large, too small, have addresses that differ, or find the stage in use by another thread.
   const uint64_t others[][3] = {{0, 0, most + 1}, {0, 0, 1535}, {0, 8, 2048}};
   for (uint64_t i = 0; i < 4; ++i) {
     const bool taken = i == 3 && mscclpp::detail::portStage()->take();
@@ -307,7 +307,7 @@ static void largerPutsGoByBulk() {
   CHECK(channel.put(0, 2048) && world.fifo.head == 4);
 }
 
-// A handle that is made of another's parts does what that does, but lets the proxy put.
+// A handle that is made of another's parts behaves like it, but lets the proxy put.
 static void handlesOfParts() {
   World world(8, 4096, 64);
   const PortChannelDeviceHandle whole = world.channel;
@@ -316,7 +316,7 @@ static void handlesOfParts() {
   ProxyTrigger trigger;
   CHECK(world.fifo.take(trigger) && trigger.fields.dstMemoryId == 3 && trigger.fields.srcMemoryId == 4);
   CHECK(trigger.fields.type == mscclpp::TriggerData && trigger.fields.size == 8 && trigger.fields.semaphoreId == 5);
-  // A semaphore of its own has no port channel.
+  // This semaphore belongs to no port channel.
   mscclpp::Host2DeviceSemaphoreDeviceHandle other = whole.semaphore_;
   other.port = nullptr;
   BasePortChannelDeviceHandle wrong(whole.semaphoreId_, other, whole.fifo_);
@@ -324,7 +324,7 @@ static void handlesOfParts() {
   CHECK(world.status[mscclpp::StatusRefused] == mscclpp::ReasonNoPort && world.status[mscclpp::StatusAbortRequested] == 1);
 }
 
-// The forms with one offset, and with ids on the handle that has memories, say the same as the long ones.
+// The forms with one offset, and with ids on the handle that has memories, do the same as the long ones.
 static void formsOfPuts() {
   World world(8, 4096, 0);
   const BasePortChannelDeviceHandle& base = world.channel;
@@ -355,7 +355,7 @@ static void formsOfPuts() {
   CHECK(!channel.putWithSignalAndFlush(to, from, size, bound) && is(all, 3, 16, 4, 32));
 }
 
-// What does not fit a trigger is not pushed, whatever is pending, and ends all waits.
+// A call whose numbers do not fit a trigger pushes nothing, whatever is pending, and ends all waits.
 static void whatDoesNotFit() {
   const uint64_t large = 1ull << 32;
   const uint64_t ranges[][3] = {{large, 0, 8}, {0, large, 8}, {0, 0, large}, {~0ull, ~0ull, ~0ull}};
@@ -371,7 +371,7 @@ static void whatDoesNotFit() {
   CHECK(base.putWithSignal(511, 0, 511, 0, 8) && !base.put(512, 0, 0, 0, 8) && world.fifo.head == 1);
 }
 
-// Pushes and flushes that nobody serves end by their bound or an abort; what that leaves behind is said.
+// Pushes and flushes that nobody serves end by their bound or an abort, and report what they leave behind.
 static void endings() {
   HostFifo fifo(2);
   for (int i = 0; i < 2; ++i) CHECK(fifo.handle.push(ProxyTrigger{}) == static_cast<uint64_t>(i));
@@ -381,7 +381,7 @@ static void endings() {
   CHECK(fifo.status[mscclpp::StatusRefused] == mscclpp::ReasonFifoPoisoned);
   CHECK(fifo.handle.push(ProxyTrigger{}) == FifoDeviceHandle::Failed && fifo.status[mscclpp::StatusAborted] == 1);
 
-  // While another thread looks at the tail, waits know what the cache says, and end by their bound. A poll looks itself.
+  // While another thread looks at the tail, waits know only the cache, and end by their bound. A poll looks itself.
   HostFifo watched(2);
   ProxyTrigger trigger;
   watched.looking() = 1;
@@ -410,7 +410,7 @@ static void endings() {
   World world(2, 4096, 0);
   CHECK(!world.channel.putWithSignalAndFlush(0, 0, 8, 100) && world.status[mscclpp::StatusTimedOut] == 1);
   CHECK(!world.channel.flush(100) && world.fifo.status[mscclpp::StatusRefused] == 0 && world.fifo.head == 2);
-  // Full: an abort of the semaphore ends the push, too.
+  // The FIFO is full: an abort of the semaphore ends the push, too.
   world.status[mscclpp::StatusAbortRequested] = 1;
   CHECK(!world.channel.signal() && world.status[mscclpp::StatusAborted] == 1);
   CHECK(world.fifo.status[mscclpp::StatusRefused] == mscclpp::ReasonFifoPoisoned);

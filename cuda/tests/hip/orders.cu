@@ -1,4 +1,4 @@
-// One access of the device API to a kernel, for a look at the instructions that become of it: ci/hip.py.
+// Kernels with one access of the device API each, whose instructions ci/hip.py checks.
 
 #include <mscclpp/access_device.hpp>
 #include <mscclpp/group_device.hpp>

@@ -1,5 +1,5 @@
-// What hiprtc puts in front of a kernel, as far as the kernels here use it: so that clang alone, without ROCm, compiles
-// them for AMD GPUs. It is compiled and looked at, and never run.
+// The declarations that hiprtc puts before a kernel, as far as the kernels here use them: so that clang alone, without
+// ROCm, compiles them for AMD GPUs. The result is checked, and never run.
 
 #ifndef MSCCLPP_TESTS_HIP_RUNTIME_HPP_
 #define MSCCLPP_TESTS_HIP_RUNTIME_HPP_

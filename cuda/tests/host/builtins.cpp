@@ -2,7 +2,7 @@
 
 #include <thread>
 
-// Before the headers' assertions are in force.
+// This is included before the headers' assertions are in force.
 #include "check.hpp"
 #include "mscclpp_sim/atomics.hpp"
 #include "mscclpp_sim/intrinsics.hpp"
@@ -76,7 +76,7 @@ void conversions() {
 }
 
 void arithmetic() {
-  // Fused, the difference would be what the product lost.
+  // Fused, the difference would be the rounding error of the product.
   volatile float third = 1.0f / 3, three = 3;
   const float product = __fmul_rn(third, third);
   CHECK(__fsub_rn(__fmul_rn(third, third), product) == 0 && __fmaf_rn(third, third, -product) != 0);
@@ -90,7 +90,7 @@ void arithmetic() {
   float sine, cosine;
   __sincosf(0, &sine, &cosine);
   CHECK(sine == 0 && cosine == 1 && __fdividef(6, 3) == 2);
-  // Of <math.h>, as in CUDA without an include.
+  // These are functions of <math.h>, which CUDA has without an include.
   CHECK(fminf(1, 2) == 1 && sqrt(4.0f) == 2 && abs(-2) == 2 && fabs(-2.0) == 2 && isnan(NAN) && ceilf(0.5f) == 1);
 }
 
@@ -107,7 +107,7 @@ void memory() {
   CHECK(__ldlu(&wide) == 5);
 }
 
-// One thread: what is left behind, and what was there.
+// One thread checks the values that atomics leave and return.
 void atomics() {
   int number = 5;
   unsigned int bits = 12;
@@ -132,7 +132,7 @@ void atomics() {
   CHECK(atomicCAS(&small, static_cast<unsigned short>(7), static_cast<unsigned short>(8)) == 7 && small == 8);
 }
 
-// Many threads: nothing is lost.
+// Many threads together lose no addition.
 void atomicsTogether() {
   static unsigned int sum, cycle, highest;
   static float floating;
@@ -185,7 +185,7 @@ void traps() {
   CHECK(trapOf([] { __trap(); }) != nullptr && trapOf([&] { __assume(three == 4); }) != nullptr);
 }
 
-// As the C library's, assert goes by NDEBUG where it is included.
+// Like the C library's, assert follows NDEBUG where it is included.
 #define NDEBUG
 #include <cassert>
 void assertsNothing() {

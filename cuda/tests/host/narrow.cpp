@@ -6,7 +6,7 @@
 
 typedef __int128 Integer;
 
-// What a format's numbers are, by definition: significand * 2^exponent.
+// The definition of a format's numbers: significand * 2^exponent.
 struct Value {
   Integer significand;
   int exponent;
@@ -19,7 +19,7 @@ struct Of<__half> {
   static constexpr int Fraction = 10, Bias = 15;
   static __half from(unsigned bits) { return __ushort_as_half(static_cast<unsigned short>(bits)); }
   static unsigned bits(__half value) { return __half_as_ushort(value); }
-  // Numbers to calculate with: all of them.
+  // Numbers to calculate with: all numbers of the format.
   static unsigned pick(Random& random) { return random.below(0x10000); }
   static unsigned first() { return 0; }
   static unsigned last() { return 0x7bff; }
@@ -33,11 +33,11 @@ struct Of<__nv_bfloat16> {
   static constexpr int Fraction = 7, Bias = 127;
   static __nv_bfloat16 from(unsigned bits) { return __ushort_as_bfloat16(static_cast<unsigned short>(bits)); }
   static unsigned bits(__nv_bfloat16 value) { return __bfloat16_as_ushort(value); }
-  // Those between 2^-20 and 2^20, as the integers below have 127 bits.
+  // Numbers between 2^-20 and 2^20, as the integers below have 127 bits.
   static unsigned pick(Random& random) {
     return (random.below(2) << 15) | ((127 - 20 + random.below(40)) << 7) | random.below(128);
   }
-  // And results that matter: between 2^-40 and 2^45.
+  // The results that are checked: between 2^-40 and 2^45.
   static unsigned first() { return (127 - 40) << 7; }
   static unsigned last() { return (127 + 45) << 7; }
   template <mscclpp_sim::Rounding R>
@@ -49,7 +49,7 @@ struct Of<__nv_bfloat16> {
 template <class T>
 constexpr unsigned Infinity = 0x7fff >> Of<T>::Fraction << Of<T>::Fraction;
 
-// Of the magnitude `bits`; of infinity, what would come after the largest number.
+// Returns the number of the magnitude `bits`; for infinity, the number that would follow the largest one.
 template <class T>
 Value valueOf(unsigned bits) {
   const int field = static_cast<int>(bits >> Of<T>::Fraction);
@@ -57,7 +57,7 @@ Value valueOf(unsigned bits) {
   if (field == 0) return {fraction, 1 - Of<T>::Bias - Of<T>::Fraction};
   return {fraction + (1 << Of<T>::Fraction), field - Of<T>::Bias - Of<T>::Fraction};
 }
-// Halfway from the magnitude `bits` to the next one.
+// Returns the number halfway from the magnitude `bits` to the next one.
 template <class T>
 Value halfway(unsigned bits) {
   const Value value = valueOf<T>(bits);
@@ -122,8 +122,8 @@ void convertsEveryNumber() {
   }
 }
 
-// The magnitude nearest to a number of which `compare(point)` says whether it is below (-1), at (0) or above (1) the
-// point. None if the number is out of the bounds of this test.
+// Returns the magnitude nearest to a number for which `compare(point)` returns whether it is below (-1), at (0) or above
+// (1) the point. Returns none if the number is out of the bounds of this test.
 template <class T, class Compare>
 bool nearest(Compare compare, unsigned& result) {
   unsigned low = Of<T>::first(), high = Of<T>::last() + 1;
@@ -178,7 +178,7 @@ void calculatesExactly() {
       unsigned expected;
       const auto compare = [&](Value point) { return compareIntegers(size, scaled(point)); };
       if (!nearest<T>(compare, expected)) return;
-      // The sign of an exact zero is another matter.
+      // The sign of an exact zero is not checked here.
       CHECK((Of<T>::bits(result) & 0x7fff) == expected && (size == 0 || (Of<T>::bits(result) >> 15 != 0) == negative));
       ++checked;
     };
@@ -214,7 +214,7 @@ void calculatesExactly() {
   CHECK(checked > 1000000);
 }
 
-// The compiler's own half, where it has one.
+// The half type of the compiler, where it has one.
 #if defined(__aarch64__)
 #define COMPILERS_HALF __fp16
 #elif defined(__FLT16_MANT_DIG__)

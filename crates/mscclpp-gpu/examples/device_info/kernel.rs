@@ -6,7 +6,7 @@ use mscclpp_gpu::{
 
 use crate::Outcome;
 
-/// Adds the variable `step` to each of `n` words. CUDA loads the PTX, the simulated platform compiles the text.
+/// Adds the variable `step` to each of `n` words. CUDA loads the PTX; simulated devices compile the text.
 pub(crate) const SOURCE: KernelSource<'_> = KernelSource::new(
     "add_step.cu",
     r#"

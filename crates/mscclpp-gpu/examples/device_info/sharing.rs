@@ -36,7 +36,7 @@ pub(crate) fn export_to_self(gpu: &Gpu) -> Outcome {
     Ok(())
 }
 
-/// What an importer does: finds the pattern, writes its complement.
+/// Does the work of an importer: finds the pattern, and writes its complement.
 fn check_and_reply(gpu: &Gpu, at: DevicePtr) -> Outcome {
     let (host, stream) = (gpu.allocate_pinned(8)?, gpu.stream()?);
     // SAFETY: the callers keep the mapping until this has waited.
@@ -49,7 +49,7 @@ fn check_and_reply(gpu: &Gpu, at: DevicePtr) -> Outcome {
     if found == PATTERN { Ok(()) } else { Err(format!("found {found:#x} in the imported memory").into()) }
 }
 
-/// Memory of `owner`, imported on `importer` by another process.
+/// Exports memory of `owner`, which another process imports on `importer`.
 pub(crate) fn export_to_process(importer: &Gpu, owner: &Gpu) -> Outcome {
     let buffer = owner.allocate(3 << 20)?;
     buffer.write(4096, &PATTERN.to_ne_bytes())?;
@@ -110,7 +110,7 @@ fn bytes(hex: &str) -> Result<[u8; 64], Box<dyn std::error::Error>> {
     bytes?.try_into().map_err(|_| "a handle has 64 bytes".into())
 }
 
-/// `a` reaches the memory of `b`: copies, value writes, kernels.
+/// Tests that `a` reaches the memory of `b`: copies, value writes, kernels.
 pub(crate) fn peer(a: &Gpu, b: &Gpu) -> Outcome {
     let (there, here) = (b.allocate(4 * 512)?, a.allocate(4 * 512)?);
     let (module, stream) = (load(a, 9)?, a.stream()?);
@@ -125,7 +125,7 @@ pub(crate) fn peer(a: &Gpu, b: &Gpu) -> Outcome {
     stream.synchronize_timeout(SECONDS)?;
     all_words(&there, 9)?;
     all_words(&here, 9)?;
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     unsafe { stream.write_u64(there.ptr(), PATTERN)? };
     stream.synchronize_timeout(SECONDS)?;
     let mut word = [0; 8];

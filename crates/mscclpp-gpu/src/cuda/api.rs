@@ -1,4 +1,4 @@
-//! CUDA's driver, as [`crate::driver`] needs it.
+//! CUDA's driver, by the interface of [`crate::driver`].
 
 use std::{
     ffi::{c_int, c_void},
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// What only CUDA's devices have.
+/// The fields of a device that only CUDA has.
 pub(crate) struct Extra {
     pub(super) placement: Placement,
     pub(super) value_writes: ValueWrites,
@@ -70,7 +70,7 @@ impl Api for Driver {
         Ok(handle)
     }
 
-    /// The device whose context is current in the calling thread, else 0.
+    /// Returns the device whose context is current in the calling thread, else 0.
     fn current_device(&self) -> Result<usize> {
         let mut context = ptr::null_mut::<CUctx_st>();
         // SAFETY: `context` is valid for the write.

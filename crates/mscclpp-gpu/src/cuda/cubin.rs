@@ -1,4 +1,4 @@
-//! What can be told of compiled code before the driver gets it: that it is whole, and which kernels it has.
+//! Checks of compiled code before the driver gets it: that it is whole, and which kernels it has.
 
 use object::{Endianness, Object, ObjectSection, read::elf::ElfFile64};
 
@@ -7,14 +7,14 @@ use crate::{Error, Result};
 /// The first bytes of code for several devices in one.
 const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 
-/// The kernels of a cubin: each has a section `.text.NAME`. Those of a fatbin are not known.
+/// Returns the kernels of a cubin: each has a section `.text.NAME`. Those of a fatbin are not known.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if it is neither, or ends too early.
 pub(super) fn kernels(name: &str, binary: &[u8]) -> Result<Option<Vec<String>>> {
     let refused = |why: &str| Err(Error::invalid(format!("{name} cannot be loaded: {why}")));
     if binary.starts_with(&FATBIN) {
-        // Its head: the magic number, a version, the length of the head, that of the rest.
+        // The head of a fatbin: the magic number, a version, the length of the head, that of the rest.
         let number = |at: usize, len: usize| {
             let bytes = binary.get(at..at + len)?;
             Some(bytes.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte)))

@@ -53,7 +53,7 @@ impl Sharing<Self> for Driver {
         let _entered = device.context.enter()?;
         let access = access_from(device.context.device);
         if Physical::mapped_at(driver, ptr.0)?.is_some() {
-            // The driver refuses what another thread is doing to the same mapping.
+            // The driver refuses a change to a mapping that another thread is changing.
             static CHANGING: Mutex<()> = Mutex::new(());
             let _changing = CHANGING.lock();
             let mut next = ptr;

@@ -1,6 +1,6 @@
 use mscclpp_gpu_sys::cuda::CuResult;
 
-/// What to do, where the driver's words do not say it.
+/// Returns advice for a result whose text from the driver has none.
 pub(super) fn hint(result: CuResult) -> Option<&'static str> {
     Some(match result {
         CuResult::NOT_INITIALIZED => {

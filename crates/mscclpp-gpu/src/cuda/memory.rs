@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl api::Memory<Self> for Driver {
-    /// Memory of `device` that holds at least `bytes` bytes, not yet zeroed.
+    /// Allocates memory of `device` that holds at least `bytes` bytes, not yet zeroed.
     fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
         let driver = device.driver();
         let _entered = device.context.enter()?;
@@ -41,8 +41,8 @@ impl api::Memory<Self> for Driver {
         }
     }
 
-    /// Maps what another process exported. The same legacy handle must not be opened twice: the caller keeps one mapping
-    /// per allocation.
+    /// Maps memory that another process exported. The same legacy handle must not be opened twice: the caller keeps one
+    /// mapping per allocation.
     fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
         let driver = device.driver();
         let _entered = device.context.enter()?;

@@ -2,7 +2,7 @@
 //!
 //! A device is its primary context. It is retained when the device is first opened and, as in the CUDA runtime, kept until
 //! the process ends: PyTorch and other threads may be using it, so it must not be destroyed. A thread that had no context
-//! keeps this one, as with the CUDA runtime. What holds for all drivers is in [`crate::driver`].
+//! keeps this one, as with the CUDA runtime. [`crate::driver`] has the rules that hold for all drivers.
 
 mod api;
 mod cubin;

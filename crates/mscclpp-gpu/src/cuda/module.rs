@@ -24,7 +24,7 @@ use crate::{
 
 const LOG_BYTES: usize = 16 << 10;
 
-/// What a kernel may have without asking for more.
+/// The shared memory that a kernel may have without a request for more.
 const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
 impl Modules<Self> for Driver {
@@ -48,7 +48,7 @@ impl Modules<Self> for Driver {
 
     fn prepare(&self, name: &str, function: *mut CUfunc_st) -> Result<Option<Vec<KernelParameter>>> {
         load_now(self, name, function)?;
-        // Of a fatbin, the names of the kernels are not known before.
+        // For a fatbin, the names of the kernels are not known in advance.
         provide_local(
             self,
             attribute(self, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
@@ -71,7 +71,7 @@ impl Modules<Self> for Driver {
     }
 }
 
-/// A module, and whether each of its kernels has as much static shared memory as it may have, or less.
+/// A module, and whether each of its kernels stays within the static shared memory that it may have.
 type Fitted = (Module<Driver>, bool);
 
 /// Loads every kernel of `source` at once, also under `CUDA_MODULE_LOADING=LAZY`, the driver's default: loading one at its
@@ -102,7 +102,7 @@ unsafe fn load_image(
     let module = Module { loaded: Arc::new(Loaded::new(device, raw)), kernels, variables };
     let (mut most_shared, mut most_local) = (0, 0);
     for name in module.kernels.iter().flatten() {
-        // Found in text, so it may be a word in a comment.
+        // The name was found in text, so it may be a word in a comment.
         if let Some(function) = module.function(name)? {
             load_now(driver, name, function)?;
             let shared =
@@ -127,7 +127,7 @@ fn load_now(driver: &Driver, name: &str, function: CUfunction) -> Result<()> {
     attribute(driver, function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS).map(|_| ())
 }
 
-/// The function is one of a module that lives.
+/// Reads an attribute of a function, which must be one of a module that lives.
 fn attribute(driver: &Driver, function: CUfunction, which: CUfunction_attribute) -> Result<u32> {
     let mut value = 0;
     // SAFETY: `value` is valid for the write; a function of a module that lives.
@@ -136,8 +136,9 @@ fn attribute(driver: &Driver, function: CUfunction, which: CUfunction_attribute)
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-/// Has the current context set aside as much local memory for each thread as a kernel needs that is loaded. The driver would else do
-/// so when it is first launched, and wait for all kernels that run, of which one may be waiting for that launch.
+/// Makes the current context set aside as much local memory for each thread as a loaded kernel needs. Otherwise the
+/// driver would do so at the first launch, and wait for all kernels that run, one of which may be waiting for that
+/// launch.
 fn provide_local(driver: &Driver, bytes: u32) {
     const STACK_SIZE: u32 = 0;
     let (mut now, bytes) = (0, bytes as usize);
@@ -201,7 +202,7 @@ fn is_about_the_code(result: CuResult) -> bool {
     )
 }
 
-/// What the driver says of a function's parameters; nothing before CUDA 12.4. The context is current.
+/// Returns the parameters of a function; nothing before CUDA 12.4. The context must be current.
 fn parameters(driver: &Driver, function: CUfunction) -> Result<Option<Vec<KernelParameter>>> {
     let Some(param_info) = driver.func_get_param_info else { return Ok(None) };
     let mut all = Vec::new();
@@ -210,19 +211,19 @@ fn parameters(driver: &Driver, function: CUfunction) -> Result<Option<Vec<Kernel
         // SAFETY: both are valid for the write; a function of a module that lives.
         match unsafe { param_info(function, all.len(), &raw mut offset, &raw mut size) } {
             CuResult::SUCCESS => all.push(KernelParameter { offset: offset as u64, size: size as u64 }),
-            // Behind the last one.
+            // This is after the last parameter.
             CuResult::INVALID_VALUE => return Ok(Some(all)),
             result => return Err(failure(driver, result, format!("cuFuncGetParamInfo({})", all.len()))),
         }
     }
 }
 
-/// How much dynamic shared memory each function of a module may have, of those that asked for some.
+/// The dynamic shared memory that each function of a module may have, for those that asked for some.
 #[derive(Default)]
 pub(crate) struct SharedBytes(Mutex<HashMap<usize, u32>>);
 
 impl SharedBytes {
-    /// Raises the function's limit if it must be. Never lowers it, for it is that of all who launch the function.
+    /// Raises the function's limit if necessary. Never lowers it, because all users of the function share it.
     fn allow(&self, driver: &Driver, function: CUfunction, bytes: u32) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -246,7 +247,7 @@ impl SharedBytes {
     }
 }
 
-/// The function is one of a module that lives.
+/// Sets an attribute of a function, which must be one of a module that lives.
 fn set_attribute(
     driver: &Driver,
     function: CUfunction,

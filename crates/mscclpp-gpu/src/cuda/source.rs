@@ -1,14 +1,14 @@
-//! From a source to what the driver loads.
+//! The way from a source to the code that the driver loads.
 
 use std::{borrow::Cow, cell::Cell};
 
 use crate::{Error, KernelSource, Result, cache, nvrtc, ptx_of};
 
-/// What `load` makes of the PTX of `source` for a device of that compute capability: its own, else what the cache of
-/// compiled kernels has, for which NVRTC is not needed, else what NVRTC makes of it, which the cache then keeps.
+/// Calls `load` with the PTX of `source` for a device of that compute capability: its own, else that in the cache of
+/// compiled kernels, which needs no NVRTC, else that which NVRTC makes of it, which is then stored in the cache.
 ///
 /// A kernel whose own shared memory leaves no room for that of port channels is compiled again without theirs. Drivers
-/// differ in when they find that out: some refuse to load it, and others load it, and `load` says that it does not fit.
+/// find that out at different times: some refuse to load it, and others load it, and `load` returns that it does not fit.
 pub(super) fn load<T>(
     source: &KernelSource<'_>,
     capability: (u32, u32),
@@ -52,7 +52,7 @@ pub(super) fn load<T>(
 const STAGE: &str = "portStage";
 const WITHOUT_STAGE: &str = "-DMSCCLPP_PORT_STAGE_BYTES=0";
 
-/// What the driver says, in the log of its compiler or as its result.
+/// The driver's text for a kernel with too much shared memory, in the log of its compiler or as its result.
 const TOO_LARGE: &str = "too much shared data";
 const TOO_NEW: &str = "CUDA_ERROR_UNSUPPORTED_PTX_VERSION";
 
@@ -60,7 +60,7 @@ fn says(error: &Error, words: &str) -> bool {
     matches!(error, Error::Compile { log, .. } if log.contains(words))
 }
 
-/// The source's own PTX, or what the cache has that was put there for it.
+/// Returns the source's own PTX, or PTX that was stored in the cache beforehand.
 fn compiled_beforehand<'a>(
     source: &KernelSource<'a>,
     capability: (u32, u32),
@@ -99,7 +99,7 @@ fn compile_and_load<T>(
     };
     let text = |ptx: Vec<u8>| String::from_utf8_lossy(&ptx).into_owned();
     match load(&text(cache::get_or_make(&entry, make)?)) {
-        // It was made where NVRTC and driver are newer, or before this one's NVRTC was replaced by an older one.
+        // The entry was made with a newer NVRTC and driver, or before NVRTC was replaced by an older one.
         Err(error) if !is_new.get() && says(&error, TOO_NEW) => match cache::remake(&entry, make) {
             Ok(ptx) => load(&text(ptx)),
             Err(_) => Err(error),
@@ -114,7 +114,7 @@ fn options(capability: (u32, u32), more: &[&str]) -> Vec<String> {
     all.iter().chain(more).map(|&option| option.to_owned()).collect()
 }
 
-/// NVRTC's version is not in the name: it would have to be there to say which it is.
+/// Returns the name of the entry. NVRTC's version is not part of it, because only a loaded NVRTC knows its version.
 fn entry(source: &KernelSource<'_>, options: &[&str], headers: &[(&str, &str)]) -> cache::Entry {
     let mut parts = vec!["NVRTC", source.cuda()];
     parts.extend(options);
@@ -128,7 +128,7 @@ fn entry(source: &KernelSource<'_>, options: &[&str], headers: &[(&str, &str)]) 
 mod tests {
     use super::*;
 
-    /// Puts `ptx` where that of `source` is looked for, as if NVRTC had made it.
+    /// Stores `ptx` as the entry of `source`, as if NVRTC had made it.
     fn put(source: &KernelSource<'_>, more: &[&str], ptx: &str) {
         let (options, headers) = (options((9, 0), more), cache::headers(source));
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -139,13 +139,13 @@ mod tests {
         Error::Compile { name: "the PTX".to_owned(), log: log.to_owned() }
     }
 
-    /// No NVRTC is needed here, which most machines that run this do not have.
+    /// This test needs no NVRTC, which most machines that run it do not have.
     #[test]
     fn what_leaves_no_room_for_the_stage_is_loaded_without_it() {
         const PTXAS: &str = "cuModuleLoadDataEx failed: CUDA_ERROR_INVALID_PTX (218): a PTX JIT compilation failed\n\
                              ptxas error   : Entry function 'f' uses too much shared data (0x10080 bytes, 0xc000 max)";
         let source = KernelSource::new("stage.cu", "// of the test of what leaves no room");
-        // What comes of it, and how often something was loaded.
+        // Returns the result, and the number of times that something was loaded.
         let attempt = |driver: &dyn Fn(&str) -> Result<bool>| {
             let times = Cell::new(0);
             let loaded = load(&source, (9, 0), |ptx| {
@@ -161,11 +161,11 @@ mod tests {
         put(&source, &[WITHOUT_STAGE], "without");
         assert_eq!(attempt(&only_without(PTXAS)), (Ok("without".to_owned()), 2));
         assert_eq!(attempt(&|ptx| Ok(ptx == "without")), (Ok("without".to_owned()), 2));
-        // What does not fit without the stage either is as it was first.
+        // A kernel that does not fit without the stage either keeps its first error.
         let (failed, times) = attempt(&|_| Err(refused(PTXAS)));
         assert!(failed.unwrap_err().contains("0x10080") && times == 2);
         assert_eq!(attempt(&|_| Ok(false)), (Ok(stage.to_owned()), 2));
-        // Nothing else is tried twice.
+        // No other error is tried twice.
         assert_eq!(attempt(&only_without("another error")).1, 1);
         assert_eq!(attempt(&|_| Ok(true)), (Ok(stage.to_owned()), 1));
         put(&source, &[], "its own memory alone");
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(attempt(&|_| Ok(false)).1, 1);
     }
 
-    /// The PTX that a device gets, or none where there is no NVRTC.
+    /// Returns the PTX that a device gets, or none where there is no NVRTC.
     fn compiled(source: &KernelSource<'_>, capability: (u32, u32)) -> Option<String> {
         match load(source, capability, |ptx| Ok((ptx.to_owned(), true))) {
             Ok(ptx) => Some(ptx),

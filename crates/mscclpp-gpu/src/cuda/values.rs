@@ -22,23 +22,23 @@ type WriteValue = unsafe extern "C" fn(CUstream, CUdeviceptr, u64, u32) -> CuRes
 /// `cuStreamBatchMemOp`
 type BatchMemOp = unsafe extern "C" fn(CUstream, u32, *mut CUstreamBatchMemOpParams, u32) -> CuResult;
 
-/// How a device writes values.
+/// The ways in which a device writes values.
 pub(super) struct ValueWrites {
     /// The driver's value writes, unless the device has none.
     pub(super) write: Option<WriteValue>,
-    /// The same for several at once.
+    /// The driver's write of several values at once.
     batch: Option<BatchMemOp>,
-    /// As many slots as were ever needed at once.
+    /// The slots, as many as were ever needed at once.
     slots: Mutex<Vec<Slot>>,
 }
 
 struct Slot {
     memory: Box<dyn MemoryBackend>,
-    /// Recorded behind the copy.
+    /// The event after the copy.
     copied: Event<Driver>,
 }
 
-/// Value writes with a barrier in front: all earlier writes of the stream are visible before the value is.
+/// Value writes with a barrier before them: all earlier writes of the stream are visible before the value is.
 const WITH_BARRIER: u32 = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
 
 impl Values<Self> for Driver {
@@ -104,7 +104,7 @@ impl ValueWrites {
     /// # Safety
     /// `dst` is valid for 8 bytes until the copy is complete.
     unsafe fn write_by_copy(&self, stream: &Stream<Driver>, dst: DevicePtr, value: u64) -> Result<()> {
-        // Taken out, so that nobody else finds the slot free between the query and the record.
+        // The slot is taken out, so that no other thread finds it free between the query and the record.
         let slot = self.take_free(stream.device)?;
         // SAFETY: 8 aligned bytes of page-locked memory that only this thread uses now. The store is seen by the copy, as
         // submitting orders earlier writes of the host before the work.
@@ -112,7 +112,7 @@ impl ValueWrites {
         // SAFETY: the caller promises `dst`; the slot stays until the event behind the copy is complete.
         let copied = unsafe { stream.copy(dst, slot.memory.ptr(), 8) };
         let recorded = copied.and_then(|()| stream.record_event(&slot.copied));
-        // Put back even after a failure: freeing page-locked memory could wait for the device.
+        // The slot is put back even after a failure: freeing page-locked memory could wait for the device.
         self.slots.lock().push(slot);
         recorded
     }

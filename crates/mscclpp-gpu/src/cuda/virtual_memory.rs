@@ -21,18 +21,18 @@ use crate::{
     },
 };
 
-/// How device memory is made.
+/// The way in which device memory is made.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Placement {
-    /// With `cuMemCreate`, in multiples of `granularity` bytes.
+    /// Memory from `cuMemCreate`, in multiples of `granularity` bytes.
     Virtual { prop: AllocationProp, granularity: u64 },
-    /// With `cuMemAlloc`.
+    /// Plain memory from `cuMemAlloc`.
     Plain,
 }
 
 // SAFETY: the one pointer in `AllocationProp` is of Windows alone and null.
 unsafe impl Send for Placement {}
-// SAFETY: as above.
+// SAFETY: the same as above.
 unsafe impl Sync for Placement {}
 
 impl Placement {
@@ -112,7 +112,7 @@ fn location(device: CUdevice) -> Location {
     Location { kind: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32, id: device }
 }
 
-/// Reading and writing from `device`.
+/// Returns the descriptor for reading and writing from `device`.
 pub(super) fn access_from(device: CUdevice) -> AccessDesc {
     AccessDesc {
         location: location(device),
@@ -120,7 +120,7 @@ pub(super) fn access_from(device: CUdevice) -> AccessDesc {
     }
 }
 
-/// Physical memory; mappings keep it, this value only names it.
+/// Physical memory. Mappings keep it alive; this value only names it.
 pub(super) struct Physical {
     driver: &'static Driver,
     raw: CUmemGenericAllocationHandle,
@@ -148,7 +148,7 @@ impl Physical {
         Ok(Self { driver, raw })
     }
 
-    /// What is mapped at `address`, unless that is not a mapping of physical memory.
+    /// Returns the physical memory at `address`, unless nothing of this kind is mapped there.
     pub(super) fn mapped_at(driver: &'static Driver, address: u64) -> Result<Option<Self>> {
         let mut raw = 0;
         // SAFETY: `raw` is valid for the write; the driver looks the address up and does not access it.
@@ -159,7 +159,7 @@ impl Physical {
         }
     }
 
-    /// In which ways it was made to be shared.
+    /// Returns the kinds of handles that it can be shared by.
     pub(super) fn handle_types(&self) -> Result<u32> {
         let mut prop = AllocationProp::default();
         // SAFETY: `prop` is valid for the write, and any value of its fields is valid.
@@ -217,7 +217,7 @@ pub(super) struct Mapping {
     device: &'static Device,
     address: u64,
     size: u64,
-    /// Or only reserved.
+    /// Whether it is mapped; otherwise the addresses are only reserved.
     is_mapped: bool,
 }
 

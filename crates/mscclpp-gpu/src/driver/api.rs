@@ -1,5 +1,5 @@
-//! What a platform with a GPU driver gives: the driver's types and entry points, and what differs from platform to
-//! platform. All else is written once, in this folder, for any of them.
+//! The interface of a platform with a GPU driver: the driver's types and entry points, and the parts that differ between
+//! platforms. All else is written once, in this folder, for all of them.
 
 use std::{ffi::c_int, sync::Arc};
 
@@ -21,15 +21,15 @@ pub(crate) trait Api:
     mscclpp_gpu_sys::Api<Context: Copy + Eq> + Sync + Memory<Self> + Sharing<Self> + Values<Self> + Modules<Self>
 {
     const PLATFORM: Platform;
-    /// What to say where the driver finds no device.
+    /// The text of the error if the driver finds no device.
     const NO_DEVICE: &'static str;
     const WHY_NO_PEER_ACCESS: &'static str;
 
-    /// What to say where the driver is too old to make a dmabuf.
+    /// The text of the error if the driver is too old to make a dmabuf.
     const NO_DMA_BUF: &'static str;
-    /// What to add where a range is not inside one allocation.
+    /// The text that an error gets if a range is not inside one allocation.
     const ON_SEVERAL_ALLOCATIONS: &'static str;
-    /// What to say of the names that a module has, where they are not known.
+    /// The text in place of the names in a module, where they are not known.
     const NAMES_UNKNOWN: &'static str;
     /// Whether the driver may unload a module while its kernels run.
     const LAUNCHES_KEEP_MODULES: bool;
@@ -47,14 +47,14 @@ pub(crate) trait Api:
     /// For a symbol that a module does not have.
     const NO_SYMBOL: &'static [Self::Code];
 
-    /// What a thread has that has none.
+    /// The context of a thread without one.
     const NO_CONTEXT: Self::Context;
-    /// What only this platform's devices have.
+    /// The fields of a device that only this platform has.
     type Extra: Send + Sync;
 
     fn process() -> &'static Process<Self>;
 
-    /// What to do, where the driver's words do not say it.
+    /// Returns advice for a result whose text from the driver has none.
     fn hint(code: Self::Code) -> Option<&'static str>;
     /// Takes the thread's last failed result away, where the driver keeps one. It was an answer, or is told by an error.
     fn forget(&self) {}
@@ -66,7 +66,7 @@ pub(crate) trait Api:
     fn compute_capability(&self, _device: c_int) -> Result<Option<(u32, u32)>> {
         Ok(None)
     }
-    /// What makes the device the thread's. It is retained until [`Api::release`].
+    /// Returns the context that makes the device the thread's. It is retained until [`Api::release`].
     fn retain(&self, device: c_int) -> Result<Self::Context>;
     fn release(&self, _device: c_int) {}
     /// Finds out what only this platform's devices have, and how their memory can be shared, which goes to `properties`. The
@@ -78,7 +78,7 @@ pub(crate) trait Api:
     /// # Safety
     /// As [`crate::Stream::copy`]; the stream lives.
     unsafe fn copy(&self, transfer: Transfer, stream: *mut Self::Stream) -> (&'static str, Self::Code);
-    /// What is wrong with a stream that is one of `context`, and not of `device`.
+    /// Describes the mistake of a stream that belongs to `context`, and not to `device`.
     fn stream_of_another(context: Self::Context, device: &str) -> String;
 
     fn gpu_direct(device: &Device<Self>) -> Result<GpuDirect>;
@@ -89,7 +89,7 @@ pub(crate) trait Api:
 
 /// How devices of `D` get memory.
 pub(crate) trait Memory<D: Api> {
-    /// Not yet zeroed.
+    /// Allocates memory that is not yet zeroed.
     fn allocate(device: &'static Device<D>, bytes: u64) -> Result<Box<dyn MemoryBackend>>;
     fn import(device: &'static Device<D>, handle: &ExportHandle, size: u64)
     -> Result<Box<dyn MemoryBackend>>;
@@ -124,7 +124,7 @@ pub(crate) trait Values<D: Api> {
 
 /// How kernels of `D` are loaded.
 pub(crate) trait Modules<D: Api> {
-    /// What only this platform's modules have.
+    /// The state of a module that only this platform has.
     type ModuleState: Default + Send + Sync;
 
     fn load_module(device: &'static Device<D>, source: &KernelSource<'_>) -> Result<Arc<dyn ModuleBackend>>;
@@ -154,7 +154,7 @@ pub(crate) trait Modules<D: Api> {
     }
 }
 
-/// What a copy moves.
+/// The direction and the ends of a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Transfer {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "HIP sees it from the addresses"))]
@@ -181,11 +181,11 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// What a process has of a platform.
+/// The state of a platform in a process.
 pub(crate) struct Process<D: Api> {
     /// The devices opened so far. They live as long as the process: others may be using them.
     pub(crate) devices: Mutex<Vec<&'static Device<D>>>,
-    /// Not those of a device: a capture may span devices.
+    /// The captures of all devices, because a capture may span devices.
     pub(crate) captures: Captures,
 }
 

@@ -1,4 +1,4 @@
-//! What the bookkeeping of launches asks of a stream.
+//! The functions of a stream that the bookkeeping of launches needs.
 
 use std::{ffi::c_void, ptr, sync::atomic::Ordering};
 

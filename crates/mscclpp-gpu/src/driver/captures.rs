@@ -1,4 +1,4 @@
-//! What graphs need while they are being captured.
+//! The objects that graphs need, while they are being captured.
 //!
 //! Through an event, a stream may join a capture that another stream has begun. So the needs of a captured launch are
 //! noted under the driver's number of the capture, which is never used twice in a process. Only streams that may be part
@@ -19,7 +19,7 @@ use crate::Owner;
 /// The driver's number of a capture.
 pub(crate) type CaptureId = u64;
 
-/// What one graph needs.
+/// The objects that one graph needs.
 #[derive(Default)]
 pub(crate) struct Needs {
     /// The objects among the arguments of its kernels: the graph and its launches keep them.
@@ -35,7 +35,7 @@ pub(crate) struct Captures {
     freed: Mutex<Vec<Owner>>,
 }
 
-/// What the graph of a capture in progress was given by the launches of one stream.
+/// The owners that the launches of one stream gave to the graph of a capture in progress.
 #[derive(Default)]
 pub(crate) struct Given {
     capture: CaptureId,
@@ -46,7 +46,7 @@ pub(crate) struct Given {
 // SAFETY: the addresses are only compared.
 unsafe impl Send for Given {}
 
-/// What a user object holds.
+/// The content of a user object.
 struct Held {
     owners: Vec<Owner>,
     captures: &'static Captures,
@@ -62,7 +62,7 @@ impl Captures {
         self.needs.lock().get_or_insert_default().insert(id, Needs::default());
     }
 
-    /// What the graph needs, once.
+    /// Takes the objects that the graph needs.
     pub(crate) fn end(&self, id: CaptureId) -> Needs {
         self.needs.lock().as_mut().and_then(|needs| needs.remove(&id)).unwrap_or_default()
     }
@@ -126,7 +126,7 @@ fn address(owner: &Owner) -> *const () {
     (&raw const **owner).cast()
 }
 
-/// By those that are not in it.
+/// Adds the owners that are not in the list yet.
 fn extend(list: &mut Vec<Owner>, owners: &[Owner]) {
     for owner in owners {
         if !list.iter().any(|known| address(known) == address(owner)) {

@@ -9,8 +9,8 @@ use mscclpp_gpu_sys::{
 
 use crate::{Error, Result};
 
-/// What the library makes of `source`, whose name is for messages. `headers` are pairs of the name in `#include` and the
-/// text.
+/// Compiles `source` with the library and returns the result. The source's name is for messages. `headers` are pairs of
+/// the name in `#include` and the text.
 pub(crate) fn compile(
     rtc: &Rtc,
     name: &str,
@@ -44,7 +44,7 @@ pub(crate) fn compile(
     program.bytes(rtc.functions.get_code_size, rtc.functions.get_code)
 }
 
-/// What stands before the NUL.
+/// Returns the text before the NUL.
 pub(crate) fn text(mut bytes: Vec<u8>) -> String {
     bytes.truncate(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
     String::from_utf8_lossy(&bytes).into_owned()
@@ -57,7 +57,7 @@ struct Compilation<'a> {
 }
 
 impl Compilation<'_> {
-    /// What `write` writes, of which `size` tells how much it is.
+    /// Returns the bytes that `write` writes, whose number `size_of` returns.
     fn bytes(
         &self,
         Entry(of_size, size_of): Entry<unsafe extern "C" fn(Program, *mut usize) -> RtcResult>,

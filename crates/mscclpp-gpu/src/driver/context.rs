@@ -57,8 +57,8 @@ impl<D: Api> Context<D> {
         Ok(Bound { context: self, previous, _this_thread: PhantomData })
     }
 
-    /// As [`Context::bind`], and relaxes the thread's capture mode: for calls that a capture in progress, of this thread
-    /// or another, would forbid or be broken by.
+    /// Binds the context as [`Context::bind`] does, and relaxes the thread's capture mode: for calls that a capture in
+    /// progress, of this thread or another, would forbid or be broken by.
     pub(crate) fn enter(&self) -> Result<Relaxed<'_, D>> {
         let bound = self.bind()?;
         Ok(Relaxed { mode: self.relax_capture()?, bound })
@@ -80,7 +80,7 @@ impl<D: Api> Context<D> {
         check(self.driver, result, operation)
     }
 
-    /// As [`Context::run`], in a `drop`: failures are logged.
+    /// Runs a call as [`Context::run`] does, in a `drop`: failures are logged.
     pub(crate) fn take_down(&self, call: impl FnOnce(&'static D) -> (&'static str, D::Code)) {
         if let Err(error) = self.run(call) {
             log_error::<D>(&error);

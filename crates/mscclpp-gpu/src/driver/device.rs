@@ -206,8 +206,8 @@ impl<D: Api> DeviceBackend for &'static Device<D> {
         self.blocking(|stream| (name, unsafe { set(dst.0, value, len as usize, stream) }))
     }
 
-    // Without a sweep. A transport's thread makes its stream while a kernel waits for what that thread does, and the end of memory may wait
-    // for that kernel.
+    // This does no sweep. A transport's thread makes its stream while a kernel waits for that thread's work, and freeing
+    // memory may wait for that kernel.
     fn create_stream(&self) -> Result<Arc<dyn StreamBackend>> {
         Ok(self.own.add(Stream::create(self)?))
     }
@@ -294,7 +294,7 @@ pub(crate) fn no_flush<D: Api>(device: &Device<D>) -> Error {
     Error::invalid(format!("{device} has no flush of GPUDirect writes by the host (Gpu::gpu_direct says so)"))
 }
 
-/// What identifies a device, which need not be open.
+/// Returns the uuid of a device, which need not be open.
 pub(super) fn uuid<D: Api>(driver: &D, device: c_int) -> Result<[u8; 16]> {
     let Entry(name, get_uuid) = driver.functions().device_get_uuid;
     let mut uuid = [0; 16];

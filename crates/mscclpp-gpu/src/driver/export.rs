@@ -81,7 +81,7 @@ pub(crate) fn owner_of<D: Api>(driver: &D, ptr: DevicePtr) -> Result<Option<usiz
     }
 }
 
-/// What the driver says of an address.
+/// Returns an attribute of an address from the driver.
 ///
 /// # Safety
 /// The attribute's type is one of at most 8 bytes.

@@ -87,7 +87,7 @@ fn text<C: Code>(of: TextOf<C>, result: C) -> Option<String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// What users meet first comes with advice.
+    /// Checks that the errors which users meet first come with advice.
     pub(crate) fn comes_with_advice<D: Api>(cases: &[(D::Code, &str)], unknown: D::Code) {
         for (code, word) in cases {
             assert!(D::hint(*code).is_some_and(|hint| hint.contains(word)), "{:?}", code.name());

@@ -44,7 +44,8 @@ impl<S: DriverStream> Own<S> {
     }
 }
 
-/// What a stream of others is found by. Beside it, the driver's number of the stream or capture tells whether it is the same one.
+/// The key by which a stream of others is found. The driver's number of the stream or capture tells whether it is still the
+/// same one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Name {
     /// The handle of a stream.

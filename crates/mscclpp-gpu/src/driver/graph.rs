@@ -19,7 +19,8 @@ pub(crate) struct Graph<D: Api> {
     device: &'static Device<D>,
     /// Locked while it is launched: CUDA does not synchronise the uses of a graph itself, and HIP does not say that it does.
     raw: Mutex<Handle<D::GraphExec>>,
-    /// What its kernels need, which its launches keep, too: nothing, or one owner of all, so that a stream keeps it at once.
+    /// The objects that its kernels need, which its launches keep, too: nothing, or one owner of all, so that a stream
+    /// keeps it at once.
     owners: Vec<Owner>,
     /// The modules of its kernels, where launches need not keep them.
     modules: Vec<Owner>,

@@ -1,4 +1,4 @@
-//! What the launches of a stream keep alive until they are complete.
+//! The objects that the launches of a stream keep alive until they are complete.
 //!
 //! 1. **Owners are added after their launch**, with its number, while the launch's arguments still hold them. So a
 //!    thread that reads the number and then finds the stream idle knows that all launches up to that number are
@@ -29,7 +29,7 @@ struct Ledger {
     /// How many launches there were that keep something.
     launches: u64,
     kept: Vec<Kept>,
-    /// Of what was needed by complete launches.
+    /// The failed objects of complete launches.
     failed: Failed,
 }
 
@@ -67,7 +67,7 @@ impl Ledger {
         done
     }
 
-    /// What no launch behind that number needs, complete or not.
+    /// Removes the objects that no launch after that number needs, complete or not.
     fn remove(&mut self, last: u64) -> Vec<Owner> {
         let (removed, kept) = self.kept.drain(..).partition(|kept| kept.last_launch <= last);
         self.kept = kept;
@@ -75,7 +75,7 @@ impl Ledger {
     }
 }
 
-/// What the launches of one stream keep.
+/// The objects that the launches of one stream keep.
 pub(crate) struct InUse<E> {
     state: Mutex<State<E>>,
 }
@@ -107,12 +107,12 @@ impl<E: EventBackend> InUse<E> {
         drop(done);
     }
 
-    /// What is kept now.
+    /// Returns the objects that are kept now.
     pub(crate) fn owners(&self) -> Vec<Owner> {
         self.state.lock().ledger.kept.iter().map(|kept| kept.owner.clone()).collect()
     }
 
-    /// What has failed of that which is not kept any more, once.
+    /// Takes the objects that have failed and are not kept any more.
     pub(crate) fn take_failed(&self) -> Vec<Owner> {
         self.state.lock().ledger.failed.take()
     }
@@ -153,8 +153,8 @@ impl<E: EventBackend> InUse<E> {
 }
 
 impl<E: EventBackend> State<E> {
-    /// What the event says is not needed any more; records it anew when it was reached. A failure of the driver keeps
-    /// everything: it will come out of the calls that are asked for one.
+    /// Takes the objects that are not needed any more according to the event, and records it anew when it was reached. A
+    /// failure of the driver keeps all objects: the calls that return errors will report it.
     fn look(&mut self, stream: &impl DriverStream<Event = E>) -> Vec<Owner> {
         // In a capture of somebody else, an event would become part of that.
         if !stream.is_capturing().is_ok_and(|capturing| !capturing) {
@@ -177,7 +177,7 @@ impl<E: EventBackend> State<E> {
 }
 
 impl<E: EventBackend> State<E> {
-    /// What is not needed any more if the event is reached, which then marks nothing.
+    /// Takes the objects that are not needed any more if the event is reached, which then marks nothing.
     fn take_reached(&mut self) -> Vec<Owner> {
         let (Some(event), Some(marked)) = (&self.event, self.marked) else { return Vec::new() };
         if !event.query().unwrap_or(false) {
@@ -188,12 +188,12 @@ impl<E: EventBackend> State<E> {
     }
 }
 
-/// What launches of streams need that have been dropped, with an event behind these launches.
+/// The objects that launches of dropped streams need, with an event after these launches.
 pub(crate) struct LeftBehind<E> {
     batches: Mutex<Vec<(E, Vec<Owner>)>>,
-    /// Without an event: kept until the device is waited for.
+    /// The objects without an event, which are kept until the device is waited for.
     unknown: Mutex<Unknown>,
-    /// Of what was needed by complete launches of these streams.
+    /// The failures of complete launches of these streams.
     failed: Mutex<Untold>,
 }
 
@@ -248,7 +248,7 @@ impl<E: EventBackend> LeftBehind<E> {
         failed::leave(&failed, &self.failed);
     }
 
-    /// What has failed of that which dropped streams kept, once.
+    /// Takes the failures of the objects that dropped streams kept.
     pub(crate) fn take_failed(&self) -> Vec<Owner> {
         self.failed.lock().take()
     }

@@ -40,7 +40,7 @@ pub(crate) trait DriverStream: Sized + 'static {
     /// The driver's handle of a graph.
     type Graph: Copy;
 
-    /// What its launches keep.
+    /// Returns the objects that its launches keep.
     fn uses(&self) -> &in_use::InUse<Self::Event>;
     fn device_id(&self) -> usize;
     /// Whether only the thread whose stream it is can use it, which may end at any time.

@@ -28,7 +28,7 @@ use crate::{
 
 pub(crate) struct Module<D: Api> {
     pub(crate) loaded: Arc<Loaded<D>>,
-    /// What it holds, as far as that is known, for messages.
+    /// The names of its kernels and variables, as far as they are known, for messages.
     pub(crate) kernels: Option<Vec<String>>,
     pub(crate) variables: Option<Vec<String>>,
 }

@@ -11,7 +11,7 @@ use crate::{DevicePtr, Result, backend::MemoryBackend};
 /// Sizes are multiples of this, so that small ones can take each other's place.
 const GRANULARITY: u64 = 4096;
 
-/// What is not in use. Lives as long as the process.
+/// The pinned memory that is not in use. It lives as long as the process.
 #[derive(Default)]
 pub(crate) struct PinnedSpares {
     blocks: Mutex<Vec<Block>>,
@@ -21,7 +21,7 @@ pub(crate) struct PinnedSpares {
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) host: *mut u8,
-    /// As the device sees it.
+    /// The address for the device.
     pub(crate) address: u64,
     pub(crate) len: u64,
 }

@@ -189,8 +189,8 @@ impl<D: Api> Stream<D> {
         self.in_use.sweep(self);
     }
 
-    /// It was just given a launch, of a kernel or a graph, which needs `owners`. A graph of it also needs `modules`, whose
-    /// code it runs.
+    /// Keeps `owners` for the launch that the stream was just given, of a kernel or a graph. A graph of it also needs
+    /// `modules`, whose code it runs.
     pub(crate) fn keep(&self, owners: &[Owner], modules: &[Owner]) {
         if !D::process().captures.note(self, &self.given, owners, modules) {
             self.in_use.add(self, owners);

@@ -1,4 +1,4 @@
-//! The HIP runtime, as [`crate::driver`] needs it.
+//! The HIP runtime, by the interface of [`crate::driver`].
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// What only HIP's devices have.
+/// The fields of a device that only HIP has.
 pub(crate) struct Extra {
-    /// What hiprtc compiles for, such as `gfx942:sramecc+:xnack-`.
+    /// The architecture that hiprtc compiles for, such as `gfx942:sramecc+:xnack-`.
     pub(super) architecture: String,
     pub(super) freer: Freer,
 }
@@ -45,7 +45,7 @@ impl Api for Hip {
         &[HipResult::PEER_ACCESS_UNSUPPORTED, HipResult::INVALID_DEVICE];
     const UNKNOWN_ADDRESS: &'static [HipResult] =
         &[HipResult::INVALID_VALUE, HipResult::INVALID_DEVICE_POINTER];
-    /// Releases of ROCm differ in which of these it is.
+    /// The results for a missing symbol, which differ between releases of ROCm.
     const NO_SYMBOL: &'static [HipResult] = &[HipResult::NOT_FOUND, HipResult::INVALID_VALUE];
 
     const NO_CONTEXT: c_int = -1;
@@ -76,7 +76,7 @@ impl Api for Hip {
         let _known = unsafe { (self.get_last_error)() };
     }
 
-    /// HIP takes the number itself.
+    /// Returns the number itself, which HIP takes.
     fn device(&self, id: usize) -> Result<c_int> {
         ordinal(id)
     }
@@ -101,7 +101,7 @@ impl Api for Hip {
             );
         });
         properties.export_kinds = ExportKinds { ipc_handle: true, ..ExportKinds::default() };
-        // What no attribute tells.
+        // These properties are not available as attributes.
         let mut all = Box::<DeviceProperties>::default();
         // SAFETY: `all` is valid for the write, and larger than what is written.
         let result = unsafe { (self.get_device_properties)(&raw mut *all, device) };
@@ -124,7 +124,7 @@ impl Api for Hip {
         format!("one of device {number}, not of {device}")
     }
 
-    /// Of ordering nothing is claimed: HIP has no attribute that tells.
+    /// Returns the properties of GPUDirect. It reports no ordering, because HIP has no attribute for it.
     fn gpu_direct(device: &Device) -> Result<GpuDirect> {
         let which = hip::ATTRIBUTE_DMA_BUF_SUPPORTED;
         // Releases that do not know the attribute are taken to have no dmabuf.

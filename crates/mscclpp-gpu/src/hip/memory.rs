@@ -30,7 +30,7 @@ use crate::{
 };
 
 impl Memory<Self> for Hip {
-    /// Memory of `device` that holds `bytes` bytes, not yet zeroed.
+    /// Allocates memory of `device` that holds `bytes` bytes, not yet zeroed.
     fn allocate(device: &'static Device, bytes: u64) -> Result<Box<dyn MemoryBackend>> {
         let hip = device.driver();
         let _entered = device.context.enter()?;
@@ -47,7 +47,7 @@ impl Memory<Self> for Hip {
             done => done,
         };
         let (result, address) = match make() {
-            // What was dropped may not be free yet.
+            // Dropped memory may not be free yet.
             (HipResult::OUT_OF_MEMORY, _) if device.extra.freer.catch_up() => {
                 hip.forget();
                 make()
@@ -58,8 +58,8 @@ impl Memory<Self> for Hip {
         Ok(Box::new(Allocation { device, address: DevicePtr::from_ptr(address) }))
     }
 
-    /// Maps what another process exported. The same handle must not be opened twice: the caller keeps one mapping per
-    /// allocation.
+    /// Maps memory that another process exported. The same handle must not be opened twice: the caller keeps one mapping
+    /// per allocation.
     fn import(device: &'static Device, handle: &ExportHandle, size: u64) -> Result<Box<dyn MemoryBackend>> {
         let _entered = device.context.enter()?;
         match handle {
@@ -119,11 +119,11 @@ pub(super) struct Freer {
 
 enum Order {
     Free(DevicePtr),
-    /// To be answered when all before it is free.
+    /// A request for an answer when all memory before it is free.
     Answer(mpsc::Sender<()>),
 }
 
-/// How long an allocation waits for dropped memory, which comes free when no kernel runs any more.
+/// The longest time that an allocation waits for dropped memory, which is freed when no kernel runs any more.
 const CATCH_UP: Duration = Duration::from_secs(1);
 
 impl Freer {
@@ -144,7 +144,7 @@ impl Freer {
         }
     }
 
-    /// Waits until all that was dropped is free. Whether it is, and something was dropped at all.
+    /// Waits until all dropped memory is free. Returns whether it is, and whether there was any.
     pub(super) fn catch_up(&self) -> bool {
         let Some(Some(orders)) = self.thread.get() else { return false };
         let (answer, answered) = mpsc::channel();

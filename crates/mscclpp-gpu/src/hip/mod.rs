@@ -7,7 +7,7 @@
 //! 2. **The thread's last failed result.** HIP keeps it for `hipGetLastError`. Other code asks there about its own calls,
 //!    so this library removes the results of its calls (`Api::forget`).
 //!
-//! What holds for all drivers is in [`crate::driver`].
+//! [`crate::driver`] has the rules that hold for all drivers.
 
 mod api;
 mod memory;

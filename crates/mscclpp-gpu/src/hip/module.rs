@@ -1,5 +1,5 @@
-//! Compiles kernels at run time, with hiprtc, and loads them. What hiprtc makes is a code object for one architecture, kept
-//! in the cache.
+//! Compiles kernels at run time, with hiprtc, and loads them. The result of hiprtc is a code object for one architecture,
+//! which is stored in the cache.
 
 use std::{ffi::c_int, ptr, sync::Arc};
 
@@ -40,14 +40,15 @@ impl Modules<Self> for Hip {
     }
 }
 
-/// HIP's version is the major version times this, and the rest.
+/// The factor of the major version in HIP's version number.
 const VERSION_OF_MAJOR: c_int = 10_000_000;
 
-/// Before ROCm 7, hiprtc declares some of the types that the device API declares, and in another way.
+/// Tells the headers about hiprtc before ROCm 7, which declares some of the types that the device API declares, in
+/// another way.
 const HAS_TYPES: &str = "-DMSCCLPP_HIPRTC_HAS_TYPES";
 
-/// The code of `source` for `architecture`, such as `gfx942:sramecc+:xnack-`: what the cache has, for which hiprtc is not
-/// needed, else what hiprtc makes of it.
+/// Returns the code of `source` for `architecture`, such as `gfx942:sramecc+:xnack-`: that in the cache, which needs no
+/// hiprtc, else the result of hiprtc.
 fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<u8>> {
     let mut runtime = 0;
     // SAFETY: `runtime` is valid for the write.
@@ -77,7 +78,7 @@ fn code(hip: &Hip, source: &KernelSource<'_>, architecture: &str) -> Result<Vec<
 /// Loads a code object of the program `name`.
 ///
 /// # Safety
-/// It is whole, as a compiler made it.
+/// The code object is whole, as a compiler made it.
 unsafe fn load(device: &'static Device, name: &str, code: &[u8]) -> Result<Module<Hip>> {
     let hip = device.driver();
     let _entered = device.context.enter()?;

@@ -1,4 +1,4 @@
-//! What compiled kernels and this library share: the structs of `cuda/sim/mscclpp_sim/runtime.hpp`, field by field.
+//! The structs that compiled kernels and this library share: those of `cuda/sim/mscclpp_sim/runtime.hpp`, field by field.
 
 use std::ffi::{c_char, c_void};
 
@@ -7,10 +7,10 @@ use super::races::RacesOfBlock;
 /// Size and alignment of a thread's stack, with its [`Thread`] at the lower end.
 pub(super) const STACK_BYTES: usize = 128 << 10;
 
-/// How many threads make a warp.
+/// The number of threads in a warp.
 pub(super) const WARP: usize = 32;
 
-/// What the library does for kernels.
+/// The functions of the library for kernels.
 #[repr(C)]
 pub(super) struct Runtime {
     pub(super) pause: unsafe extern "C" fn(*mut Thread),
@@ -22,7 +22,7 @@ pub(super) struct Runtime {
     pub(super) races: Option<&'static Races>,
 }
 
-/// What the library does for kernels that are compiled for the race detector.
+/// The functions of the library for kernels that are compiled for the race detector.
 #[repr(C)]
 pub(super) struct Races {
     pub(super) access: unsafe extern "C" fn(*mut Thread, usize, usize, u64, u32),
@@ -54,7 +54,7 @@ pub(super) struct BulkCopy {
     pub(super) barrier: usize,
 }
 
-/// Memory that an access was found to be in.
+/// The memory that contains an access.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct Range {
@@ -63,21 +63,21 @@ pub(super) struct Range {
     pub(super) epoch: u64,
 }
 
-/// What the threads of a warp tell each other, 16 bytes each.
+/// The values that the threads of a warp exchange, 16 bytes each.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Warp {
     pub(super) words: [[u64; 2]; WARP],
 }
 
-/// A thread of a kernel, as the kernel sees it, and behind that what only the library knows.
+/// A thread of a kernel, as the kernel sees it, and after that the fields that only the library uses.
 #[repr(C)]
 pub(super) struct Thread {
     pub(super) runtime: *const Runtime,
     pub(super) warp: *mut Warp,
     pub(super) epoch: *const u64,
     pub(super) steps_left: i64,
-    /// Of loads and of stores, the last one first.
+    /// The last memories of loads and of stores, the latest one first.
     pub(super) known: [[Range; 2]; 2],
     pub(super) thread_index: [u32; 3],
     pub(super) block_index: [u32; 3],
@@ -88,7 +88,7 @@ pub(super) struct Thread {
     pub(super) access: u32,
     /// The thread's `CallContext` in `block/calls.rs`.
     pub(super) context: *const c_void,
-    /// What the race detector knows of the block, if it is on, and the thread's number there.
+    /// The race detector's state of the block, if it is on, and the thread's number there.
     pub(super) races: *mut RacesOfBlock,
     pub(super) number: usize,
 }

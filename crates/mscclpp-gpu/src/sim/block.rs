@@ -30,7 +30,7 @@ use crate::LaunchConfig;
 pub(super) use calls::fail;
 use calls::{CallContext, RUNTIME};
 
-/// Branches in a thread's turn. Enough that copies are hardly slowed down, and about 10 us for a loop that waits.
+/// The branches in a thread's turn: enough that copies are hardly slowed down, and few for a loop that waits.
 const STEPS_PER_TURN: i64 = 4096;
 
 /// One block of a launch.
@@ -40,27 +40,27 @@ pub(super) struct Work<'a> {
     pub(super) arguments: &'a [*mut c_void],
     pub(super) config: LaunchConfig,
     pub(super) index: [u32; 3],
-    /// Memory of the module beside its variables, to be read or written: where it begins, and its size. The byte may be
-    /// behind its end.
+    /// Returns the start and the size of memory of the module beside its variables, to be read or written. The byte may
+    /// be after its end.
     pub(super) module_range: &'a dyn Fn(usize, bool) -> Option<(usize, u64)>,
-    /// For the race detector, if it is on.
+    /// The launch in the race detector, if it is on.
     pub(super) races: Option<&'a Arc<LaunchInOrder>>,
-    /// What a seed decides about the block.
+    /// The random numbers of the block's schedule, if a seed makes one.
     pub(super) schedule: Option<Random>,
     /// This block's `__shared__` variables.
     pub(super) shared_variables: &'a dyn Fn() -> Vec<std::ops::Range<usize>>,
-    /// Whether the launch has failed elsewhere, so that there is nothing to wait for.
+    /// Whether the launch has failed elsewhere, so that the block need not wait any more.
     pub(super) is_over: &'a dyn Fn() -> bool,
 }
 
-/// Why a thread gave up its turn.
+/// The reason why a thread gave up its turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// It has not ended and could go on, but waits for a change.
+    /// The thread could go on, but waits for a change.
     Pause,
-    /// It has had its turn.
+    /// The thread's turn was over.
     GiveWay,
-    /// It waits at a barrier, or came last to one.
+    /// The thread waits at a barrier, or came last to one.
     Barrier,
     /// The kernel failed.
     Failed,
@@ -81,18 +81,18 @@ enum Status {
 
 type Body = Coroutine<(), Turn, (), ThreadStack>;
 
-/// A thread: where it is, and what it learned at a barrier.
+/// The state of a thread: its coroutine, and its answer from a barrier.
 #[derive(Default)]
 struct ThreadState {
     status: Status,
     body: Option<Body>,
-    /// Which of the block's stacks it has.
+    /// The number of its stack in the block.
     stack: usize,
-    /// What it goes on with behind a barrier.
+    /// The result of the barrier that it comes from.
     answer: u64,
-    /// It has no turn before this round.
+    /// The first round in which it has a turn.
     from_round: u64,
-    /// It comes from a barrier, so that its next turn is whole.
+    /// Whether it comes from a barrier, so that its next turn is whole.
     is_behind_barrier: bool,
 }
 
@@ -104,17 +104,17 @@ pub(super) struct Block<'a> {
     free_stacks: Vec<usize>,
     live: usize,
     at_barrier: usize,
-    /// Of the turns.
+    /// The number of the round of turns.
     round: u64,
     failure: Option<String>,
     races: Option<Box<RacesOfBlock>>,
     schedule: Option<Schedule>,
 }
 
-/// Runs the block to its end. With `turns` it runs when these come.
+/// Runs the block to its end. If it has `turns`, it runs in these.
 ///
 /// # Errors
-/// What failed, in words.
+/// The text of the failure.
 ///
 /// # Safety
 /// The arguments are those of the kernel, and what they point to is valid.
@@ -159,7 +159,7 @@ pub(super) unsafe fn run(work: &Work<'_>, mut turns: Option<Turns>) -> Result<()
 /// `block` lives and nobody else uses it.
 unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> Result<(), String> {
     let mut idle = IDLE;
-    // That are left of the block's turn, if it has turns.
+    // The rounds that are left of the block's turn, if it has turns.
     let mut rounds = 0;
     // SAFETY: the caller's promise, for each use of `block` here; no reference outlives its statement.
     unsafe {
@@ -200,7 +200,7 @@ unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> R
                 let waits = !moved && !had_turn;
                 schedule.was(waits);
                 rounds = if waits { 0 } else { rounds - 1 };
-                // What the block leaves as it ends comes in its turn, too.
+                // The last work of the block is also done in its turn.
                 if rounds == 0 && (*block).live > 0 {
                     turns.give(schedule.cost());
                 }
@@ -220,7 +220,7 @@ unsafe fn run_threads(block: *mut Block<'_>, mut turns: Option<&mut Turns>) -> R
 /// Runs one thread until it gives up its turn; `None` when it has ended.
 ///
 /// # Safety
-/// As `run_threads`.
+/// The same as for `run_threads`.
 unsafe fn take_turn(block: *mut Block<'_>, number: usize) -> Result<Option<Turn>, String> {
     // SAFETY: the caller's promise; the reference ends with the call.
     let (mut body, stack) = unsafe { (*block).take_coroutine(block.cast(), number)? };
@@ -231,13 +231,13 @@ unsafe fn take_turn(block: *mut Block<'_>, number: usize) -> Result<Option<Turn>
 }
 
 impl Block<'_> {
-    /// Whether the thread can go on, and is to in this round (invariant 3).
+    /// Whether the thread can go on, and has a turn in this round (invariant 3).
     fn has_turn(&self, number: usize) -> bool {
         let thread = &self.threads[number];
         thread.status == Status::Ready && thread.from_round <= self.round
     }
 
-    /// The thread's coroutine, with all the steps of a turn, and its stack.
+    /// Takes the thread's coroutine, with all the steps of a turn, and its stack.
     fn take_coroutine(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
         let thread = &mut self.threads[number];
         let (body, stack) = match thread.body.take() {
@@ -252,7 +252,7 @@ impl Block<'_> {
         Ok((body, stack))
     }
 
-    /// After a turn.
+    /// Updates the block after a turn of a thread.
     fn after_turn(
         &mut self,
         number: usize,
@@ -261,7 +261,7 @@ impl Block<'_> {
         result: CoroutineResult<Turn, ()>,
     ) -> Option<Turn> {
         if !self.stacks.is_sound(stack) {
-            // What lay below has been overwritten. Nothing of this process can be trusted.
+            // The memory below the stack has been overwritten, so no memory of this process can be trusted.
             eprintln!(
                 "mscclpp: {} needs more than {STACK_BYTES} bytes of stack; the process ends",
                 self.place(number)
@@ -327,7 +327,7 @@ impl Block<'_> {
         Ok((body, stack))
     }
 
-    /// The thread's place in the block.
+    /// Returns the thread's index in the block.
     fn index(&self, number: usize) -> [u32; 3] {
         let ([x, y, _], number) = (self.work.config.block, number as u32);
         [number % x, number / x % y, number / x / y]
@@ -338,5 +338,5 @@ impl Block<'_> {
     }
 }
 
-/// How a block whose threads all wait leaves the core to others.
+/// The pauses of a block whose threads all wait, so that others can use the core.
 const IDLE: Backoff = Backoff::new(0, 128, Duration::from_micros(20));

@@ -14,37 +14,37 @@ use super::{
 };
 use crate::{Error, KernelSource, Result, cache, env};
 
-/// What a block may have of shared memory, static and dynamic: as much as the largest of today's GPUs.
+/// The most shared memory of a block, static and dynamic: as much as the largest of today's GPUs.
 pub(super) const SHARED_BYTES: u32 = 227 << 10;
 
-/// What changes what comes out, but for the source, the headers and the compiler.
+/// The options that change the result, besides the source, the headers and the compiler.
 const OPTIONS: [&str; 9] = [
     "-std=c++17",
     "-O2",
     "-fPIC",
-    // Device code reads memory as whatever type it likes, and its integers wrap.
+    // Device code reads memory as any type, and its integers wrap.
     "-fno-strict-aliasing",
     "-fwrapv",
     "-ffp-contract=off",
     "-fno-exceptions",
-    // Warnings about a kernel are the business of compilers for GPUs.
+    // Warnings about a kernel are for compilers for GPUs.
     "-w",
     // Each load has variables of its own, those of inline functions included.
     GNU_UNIQUE,
 ];
 const GNU_UNIQUE: &str = "-fno-gnu-unique";
-/// Without start files, whose functions would run when the library is loaded.
+/// The options of linking, without start files, whose functions would run when the library is loaded.
 const LINK: [&str; 5] = ["-shared", "-nostartfiles", "-Wl,-Bsymbolic", "-Wl,--as-needed", "-Wl,-z,now"];
-/// What is known of every library: `initialisers` has seen it.
+/// The property of every library in the cache: `initialisers` has checked it.
 const CHECKED: &str = "runs nothing when loaded";
-/// A call at each branch, at which threads take turns (runtime.hpp).
+/// The option that adds a call at each branch, at which threads take turns (runtime.hpp).
 const TRACE: &str = "-fsanitize-coverage=trace-pc";
 
-/// What is added for the race detector: a call at each access (races.cpp), and the lines of the source.
+/// The options for the race detector: a call at each access (races.cpp), and the lines of the source.
 const RACES: [&str; 4] = ["-fsanitize=thread", "-g1", "-gz=none", DEFINED];
-/// Tells the headers so.
+/// The definition that tells the headers of the race detector.
 const DEFINED: &str = "-DMSCCLPP_SIM_RACES";
-/// Tells volatile accesses apart, for each compiler.
+/// The options that distinguish volatile accesses, for each compiler.
 const VOLATILE: [&[&str]; 2] =
     [&["--param=tsan-distinguish-volatile=1"], &["-mllvm", "-tsan-distinguish-volatile=1"]];
 
@@ -55,11 +55,11 @@ struct Compiler {
     is_clang: bool,
 }
 
-/// The compiled library of `source`: what the cache has, made here or elsewhere, for which no compiler is looked for;
-/// else what the compiler makes of it.
+/// Returns the compiled library of `source`: that in the cache, made here or elsewhere, for which no compiler is looked
+/// for; else the result of the compiler.
 ///
-/// The compiler is not in the names of entries, as only it could say which it is. What can keep a library from being
-/// loaded is: the processor, and for what was made here the version of the C library.
+/// The names of entries do not contain the compiler, as only it could name its version. They contain all that can keep a
+/// library from being loaded: the processor, and for libraries that were made here the version of the C library.
 pub(super) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
     let made_from = made_from(source);
     let own = cache::Entry::new(source.name(), "so", &["sim", &c_library(), &made_from]);
@@ -71,7 +71,7 @@ pub(super) fn compile(source: &KernelSource<'_>) -> Result<Vec<u8>> {
     cache::get_or_make(&own, || build(compiler()?, source))
 }
 
-/// Compiles `source` for the simulated platform and puts the result into a cache of compiled kernels. Where it is used,
+/// Compiles `source` for simulated devices and puts the result into a cache of compiled kernels. Where it is used,
 /// `MSCCLPP_CACHE_DIR` names that folder; [`Module::load`](crate::Module::load) then finds the result and needs no C++
 /// compiler. The other machine needs the same kind of processor and a C library at least as new as the one here. Returns
 /// the file's path. Blocks for some seconds while it compiles, unless the result is in this machine's cache.
@@ -86,7 +86,7 @@ fn from_elsewhere(source: &KernelSource<'_>, made_from: &str) -> cache::Entry {
     cache::Entry::new(source.name(), "so", &["sim beforehand", made_from])
 }
 
-/// All that a library depends on, wherever it is made.
+/// Returns a text of all that a library depends on, wherever it is made.
 fn made_from(source: &KernelSource<'_>) -> String {
     let mut parts = vec![std::env::consts::ARCH, CHECKED, TRACE, source.cuda()];
     parts.extend(OPTIONS);
@@ -116,8 +116,8 @@ fn headers<'a>(source: &KernelSource<'a>) -> impl Iterator<Item = (&'a str, &'a 
     library.chain(source.headers()).copied()
 }
 
-/// The C++ compiler that compiles kernels for [`Platform::Sim`](crate::Platform::Sim), and the first line that it
-/// prints about its version. The first call looks for it, by running programs.
+/// Returns the C++ compiler that compiles kernels for [`Platform::Sim`](crate::Platform::Sim), and the first line that
+/// it prints about its version. The first call looks for it, by running programs.
 ///
 /// # Errors
 /// [`Error::NoCompiler`], which lists what was tried.
@@ -152,7 +152,7 @@ fn find_compiler() -> Result<Compiler> {
     Err(Error::NoCompiler { tried: tried.join("; ") })
 }
 
-/// Compiles in a folder of its own, which is gone afterwards.
+/// Compiles in a folder of its own, which is removed afterwards.
 fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     let folder = tempfile::Builder::new()
         .prefix("mscclpp-kernel-")
@@ -192,7 +192,7 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     let options: Vec<_> = options.collect();
     let mut unit: Vec<&OsStr> = ["-c", "unit.cpp", "-o", "unit.o", TRACE].map(OsStr::new).into();
     let mut link = vec!["-I", "include", "include/mscclpp_sim/trace.cpp", "unit.o", "-o", "kernels.so"];
-    // Lines are those of files by the names that their texts have.
+    // The lines in debug information are those of files by the names that their texts have.
     let names = format!("-fdebug-prefix-map={}=.", folder.display().to_string().trim_end_matches('/'));
     if races::is_on() {
         unit.extend(RACES.map(OsStr::new));
@@ -211,12 +211,12 @@ fn build(compiler: &Compiler, source: &KernelSource<'_>) -> Result<Vec<u8>> {
     let link: Vec<&OsStr> = link.iter().map(OsStr::new).collect();
     run(&[&options[..], &link, &LINK.map(OsStr::new)].concat())?;
     let library = read(&folder.join("kernels.so"))?;
-    // Again, for what else was linked: a header of the user's may have taken the place of one of these.
+    // This is checked again for other code that was linked: a header of the user's may have replaced one of these.
     initialisers::refuse(&library).map_err(refused)?;
     Ok(library)
 }
 
-/// How many folders a header's name leads up from where headers are.
+/// Returns how many folders a header's name leads up from the folder of the headers.
 fn folders_above(name: &str) -> Result<usize> {
     let refused = |why: &str| Err(Error::invalid(format!("{name:?} cannot be the name of a header: {why}")));
     let (mut depth, mut above) = (0isize, 0);
@@ -256,7 +256,7 @@ impl Compiler {
     }
 }
 
-/// The text to compile: what the kernels need, the kernels, and their table.
+/// Returns the text to compile: the declarations that the kernels need, the kernels, and their table.
 fn unit(rewritten: &Rewritten) -> String {
     let mut text = rewritten.text.clone();
     text += "\n# 1 \"<table of kernels>\"\n";

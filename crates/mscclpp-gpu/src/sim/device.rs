@@ -25,12 +25,12 @@ use crate::{
 pub(super) struct SimDevice {
     properties: GpuProperties,
     heap: Arc<Heap>,
-    /// Whether it reaches the memory of the others, as GPUs do that NVLink or PCIe connects.
+    /// Whether it reaches the memory of the others, as GPUs connected by NVLink or PCIe do.
     reaches_peers: bool,
-    /// Of all streams whose worker is there, dropped ones that are still busy included.
+    /// The queues of all streams whose worker runs, including dropped ones that are still busy.
     queues: Mutex<Vec<Weak<Queue>>>,
     default_stream: Mutex<Option<Arc<SimStream>>>,
-    /// Of dropped streams.
+    /// The failures of dropped streams.
     failed: Arc<Mutex<Untold>>,
 }
 
@@ -78,7 +78,7 @@ impl SimDevice {
     }
 }
 
-/// From the number alone: device 3 is the same device in every process of the machine.
+/// Makes a uuid of the number alone: device 3 is the same device in every process of the node.
 fn uuid(id: usize) -> [u8; 16] {
     let mut uuid = *b"mscclpp-sim-0000";
     for (byte, shift) in uuid[13..].iter_mut().zip([8, 4, 0]) {
@@ -120,7 +120,7 @@ impl DeviceBackend for SimDevice {
     }
 
     unsafe fn read(&self, src: DevicePtr, bytes: &mut [u8]) -> Result<()> {
-        // SAFETY: as in `write`.
+        // SAFETY: the same as in `write`.
         unsafe { access::read(src, bytes) };
         races::host_reads(src, bytes.len() as u64);
         Ok(())
@@ -128,7 +128,7 @@ impl DeviceBackend for SimDevice {
 
     unsafe fn fill(&self, dst: DevicePtr, len: u64, value: u8) -> Result<()> {
         races::host_writes(true, dst, len)?;
-        // SAFETY: as in `write`.
+        // SAFETY: the same as in `write`.
         unsafe { access::fill(dst, len, value) };
         Ok(())
     }
@@ -189,14 +189,14 @@ impl DeviceBackend for SimDevice {
 
     fn synchronize(&self) -> Result<()> {
         let queues: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
-        // All of them, whatever the first ones say.
+        // All queues are waited for, whatever the first ones return.
         queues.iter().map(|queue| queue.wait()).fold(Ok(()), Result::and)
     }
 
     fn take_failed(&self) -> Vec<Owner> {
         let queues: Vec<Arc<Queue>> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();
         let mut failed: Vec<Owner> = queues.iter().flat_map(|queue| queue.take_failed()).collect();
-        // After the queues: one that has ended meanwhile has left them there.
+        // This comes after the queues: one that has ended meanwhile has left its failures there.
         failed.extend(self.failed.lock().take());
         failed
     }

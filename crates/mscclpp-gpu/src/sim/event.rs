@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::queue::{CaptureToken, Mark, Op, Queue};
 use crate::{Error, Result, backend::EventBackend};
 
-/// The last point of a stream that was recorded in it.
+/// An event, which has the last point of a stream that was recorded in it.
 pub(super) struct SimEvent {
     with_timing: bool,
     last: Mutex<Recorded>,
@@ -16,7 +16,7 @@ enum Recorded {
     #[default]
     Never,
     At(Arc<Mark>),
-    /// In a stream that was capturing: an edge of the graph and nothing that ever happens.
+    /// The event was recorded in a stream that was capturing: an edge of the graph, at which nothing happens.
     Captured(CaptureToken),
 }
 
@@ -33,7 +33,7 @@ impl SimEvent {
 
     /// Marks the end of what `queue` holds now.
     pub(super) fn record(&self, queue: &Queue) -> Result<()> {
-        // Held while submitting, so that of two threads that record, the later one submits later too.
+        // The lock is held while submitting, so that of two threads that record, the later one submits later too.
         let mut last = self.last.lock();
         let mark = Arc::new(Mark::default());
         *last = match queue.submit_outside_capture(Op::Record(Arc::clone(&mark)))? {

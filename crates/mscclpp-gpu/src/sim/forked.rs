@@ -1,10 +1,10 @@
 //! The memory of simulated devices in a forked child. It is shared between processes, so a child that wrote to it would write
-//! to its parent's. The API refuses that; who has an address, such as an array of NumPy, would not be refused. So a child may not
-//! touch that memory at all, and if it does, its end says why.
+//! to its parent's. The API refuses that, but not to code that has an address, such as an array of NumPy. So a child may not
+//! touch that memory at all, and if it does, a message says why the child ends.
 //!
-//! What runs here in a child takes no lock, allocates nothing, and calls the system alone, as a child of a process with threads
-//! must. It runs in children of `fork` alone, which have mappings of their own: children of `vfork` and `posix_spawn`, whose
-//! mappings are their parent's until they start another program, call no such handlers.
+//! The code that runs here in a child takes no lock, allocates nothing, and calls the system alone, as a child of a process
+//! with threads must. It runs in children of `fork` alone, which have mappings of their own: children of `vfork` and
+//! `posix_spawn`, whose mappings are their parent's until they start another program, call no such handlers.
 
 use std::{
     ffi::{c_int, c_void},
@@ -18,7 +18,7 @@ use std::{
 
 use super::ranges;
 
-/// What took the signal before.
+/// The handler of the signal before this one.
 static mut BEFORE: MaybeUninit<libc::sigaction> = MaybeUninit::uninit();
 static IS_SET: AtomicBool = AtomicBool::new(false);
 
@@ -26,7 +26,7 @@ const WHY: &[u8] =
     b"mscclpp: this process is a fork, and has touched memory of its parent's simulated devices; start processes as new \
       programs (Python: multiprocessing.get_context(\"spawn\")), or fork before the first use of a device\n";
 
-/// From now on children may not touch shared memory.
+/// Forbids children that are forked from now on to touch shared memory.
 pub(super) fn keep_out_children() {
     static KEPT_OUT: Once = Once::new();
     KEPT_OUT.call_once(|| {
@@ -56,7 +56,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// Says why, and leaves the rest to who took the signal before: the access is made again, and fails again.
+/// Prints the reason, and leaves the rest to the handler before: the access is made again, and fails again.
 extern "C" fn on_fault(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: the system's, for this call; `BEFORE` was set with this handler, and is read alone.
     unsafe {

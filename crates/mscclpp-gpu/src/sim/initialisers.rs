@@ -1,10 +1,10 @@
 //! Refuses a compiled source that would run code as soon as it is loaded.
 //!
 //! Loading a module is safe, and launching a kernel is not. So no code of the source may run before a launch, as on CUDA,
-//! whose compiler refuses variables that are not initialised by constants. The loader runs what initialisation lists name
-//! (constructors, and what C++ makes of such variables), what unloading lists name, and what chooses between versions of
-//! a function. All of these are looked for in the object of the source, where they have names, and in the library, which is
-//! linked without start files, so that it has none of its own.
+//! whose compiler refuses variables that are not initialised by constants. The loader runs the functions in initialisation
+//! lists (constructors, and initialisers of such variables), those in unloading lists, and those that choose between
+//! versions of a function. All of these are looked for in the object of the source, where they have names, and in the
+//! library, which is linked without start files, so that it has none of its own.
 
 use object::{
     Endianness, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SectionKind,
@@ -13,7 +13,7 @@ use object::{
     read::elf::{ElfFile64, ElfSection64, ElfSymbol64, FileHeader as _},
 };
 
-/// Sections whose content the loader runs, or that name libraries to load; also with a dot and a number behind.
+/// The sections whose content the loader runs, or that name libraries to load; also with a dot and a number at the end.
 const LISTS: [&str; 8] =
     [".init_array", ".preinit_array", ".ctors", ".init", ".fini_array", ".dtors", ".fini", ".deplibs"];
 
@@ -23,7 +23,7 @@ type Symbol<'a, 'b> = ElfSymbol64<'a, 'b, Endianness>;
 /// Refuses an object that runs code when it is loaded or unloaded.
 ///
 /// # Errors
-/// Which function runs, and for which variables, in words.
+/// The text names the function that runs, and the variables for which it runs.
 pub(super) fn refuse(object: &[u8]) -> Result<(), String> {
     let elf = Elf::parse(object).map_err(|error| format!("the compiler's object cannot be read: {error}"))?;
     if let Some(symbol) = elf.symbols().find(chooses) {
@@ -52,15 +52,15 @@ pub(super) fn refuse(object: &[u8]) -> Result<(), String> {
     ))
 }
 
-/// The lists in which compilers put what would begin the thread sanitizer, each with a name as long as it.
+/// The lists in which compilers put the start of the thread sanitizer, each with a new name of the same length.
 const SANITIZERS: [(&[u8], &[u8]); 2] =
     [(b".init_array.00099\0", b".not_called.00099\0"), (b".init_array.0\0", b".not_called.0\0")];
 
-/// Takes the call that would begin the thread sanitizer out of an object that is compiled for the race detector: its list
-/// becomes a section that nobody looks at.
+/// Removes the call that would start the thread sanitizer from an object that is compiled for the race detector: its list
+/// becomes a section that nobody reads.
 ///
 /// # Errors
-/// Why the object cannot be read, in words.
+/// The reason why the object cannot be read, as text.
 pub(super) fn drop_sanitizers(object: &mut [u8]) -> Result<(), String> {
     let names = {
         let elf =
@@ -95,7 +95,7 @@ fn name(symbol: &Symbol<'_, '_>) -> String {
     symbol.name().unwrap_or("a function without a name").to_owned()
 }
 
-/// What is named, or lies at the place that is named by its section.
+/// Returns the symbol that a relocation names, or the symbol at the place that it names by its section.
 fn target<'a, 'b>(elf: &'b Elf<'a>, relocation: &object::Relocation) -> Option<Symbol<'a, 'b>> {
     let RelocationTarget::Symbol(index) = relocation.target() else { return None };
     let symbol = elf.symbol_by_index(index).ok()?;
@@ -103,7 +103,7 @@ fn target<'a, 'b>(elf: &'b Elf<'a>, relocation: &object::Relocation) -> Option<S
         return Some(symbol);
     }
     let section = symbol.section_index()?;
-    // An address relative to the program counter counts from behind the instruction, which has up to 8 bytes more.
+    // An address relative to the program counter counts from the end of the instruction, which has up to 8 bytes more.
     let place = |more: i64| u64::try_from(relocation.addend() + more).ok();
     let exact = |symbol: &Symbol<'_, '_>, place| symbol.address() == place;
     let mut starts = [0, 4, 8, 5, 6].into_iter().filter_map(place);
@@ -113,7 +113,7 @@ fn target<'a, 'b>(elf: &'b Elf<'a>, relocation: &object::Relocation) -> Option<S
     })
 }
 
-/// The functions and variables of a section.
+/// Returns the functions and variables of a section.
 fn in_section<'a, 'b>(elf: &'b Elf<'a>, section: SectionIndex) -> impl Iterator<Item = Symbol<'a, 'b>> {
     let is_one = move |symbol: &Symbol<'_, '_>| {
         symbol.section_index() == Some(section) && symbol.kind() != SymbolKind::Section && symbol.size() > 0
@@ -121,7 +121,7 @@ fn in_section<'a, 'b>(elf: &'b Elf<'a>, section: SectionIndex) -> impl Iterator<
     elf.symbols().filter(is_one)
 }
 
-/// The variables of the source that the function refers to, without constants.
+/// Returns the variables of the source that the function refers to, without constants.
 fn variables(elf: &Elf<'_>, function: &Symbol<'_, '_>) -> Vec<String> {
     let Some(section) = function.section_index().and_then(|index| elf.section_by_index(index).ok()) else {
         return Vec::new();

@@ -19,14 +19,14 @@ use super::{
 };
 use crate::{Error, KernelArgs, LaunchConfig, Owner, Result};
 
-/// How many blocks of one launch the simulated platform runs at once. In a larger grid, further blocks start as earlier ones
-/// end, in the order of their index, as on a GPU that cannot hold them all.
+/// The most blocks of one launch that run at once. In a larger grid, further blocks start as earlier ones end, in the
+/// order of their index, as on a GPU that cannot hold them all.
 pub(super) const MAX_RESIDENT_BLOCKS: u64 = 1024;
 
 /// One launch, arguments included.
 pub(super) struct Launch {
     library: Arc<Library>,
-    /// Which of the library's kernels.
+    /// The number of the kernel in the library.
     kernel: usize,
     config: LaunchConfig,
     args: KernelArgs,
@@ -50,7 +50,7 @@ impl Launch {
         Ok(launch)
     }
 
-    /// What must live until it is complete.
+    /// Returns the objects that must live until the launch is complete.
     pub(super) fn owners(&self) -> &[Owner] {
         self.args.owners()
     }
@@ -59,8 +59,8 @@ impl Launch {
         &self.library.kernels()[self.kernel]
     }
 
-    /// Runs all blocks and returns when they are done: their threads start after, and end before, anything else that
-    /// the calling thread does.
+    /// Runs all blocks and returns when they are done. Their threads start after all earlier work of the calling thread,
+    /// and end before its later work.
     pub(super) fn run(&self, order: &Order) -> Result<()> {
         let races = order.launches(&self.kernel().name, self.config);
         let result = self.run_blocks(races.as_ref());
@@ -79,14 +79,14 @@ impl Launch {
 
     fn run_blocks(&self, races: Option<&Arc<LaunchInOrder>>) -> Result<()> {
         let [x, y, z] = self.config.grid.map(u64::from);
-        // At most 2^31 * 2^16 * 2^16: `check`.
+        // The product is at most 2^31 * 2^16 * 2^16, by `check`.
         let blocks = x * y * z;
         let next = AtomicU64::new(0);
         let failure = OnceLock::new();
         let place = races.map_or((0, 0), |launch| launch.place_in_stream());
         let turns = schedule::seed().map(|_| turns::begin(place, blocks.min(MAX_RESIDENT_BLOCKS)));
         let run_blocks = || {
-            // Only the number matters: what the blocks work on was there before their threads.
+            // Only the number matters: the memory of the blocks was there before their threads.
             while failure.get().is_none()
                 && let index = next.fetch_add(1, Ordering::Relaxed)
                 && index < blocks
@@ -96,7 +96,7 @@ impl Launch {
                 }
             }
         };
-        // Blocks wait for each other: either all threads can be had, or none starts.
+        // Blocks wait for each other: either all threads can be started, or none starts.
         let all_there = OnceLock::new();
         thread::scope(|scope| {
             for n in 1..blocks.min(MAX_RESIDENT_BLOCKS) {

@@ -21,17 +21,17 @@ use crate::{DevicePtr, Error, KernelParameter, Result};
 pub(super) struct Library {
     kernels: Vec<Kernel>,
     variables: Vec<Variable>,
-    /// What is added to the addresses of the file.
+    /// The difference between addresses in memory and in the file.
     base: usize,
-    /// What cannot be written: constants, of which literals have no name.
+    /// The memory that cannot be written: constants, of which literals have no name.
     constants: Vec<Range<usize>>,
-    /// The `__shared__` variables: where each is in a thread's copy.
+    /// The `__shared__` variables, with their places in a thread's copy.
     shared: Vec<Shared>,
-    /// Dropped in front of the library: kernels may touch its variables until then.
+    /// The variables that kernels may touch, dropped before the library.
     _known: Vec<Known>,
     _handle: Handle,
-    /// Open as long as it is loaded: its number is in the name by which the loader knows the library. None if that is for
-    /// ever.
+    /// The file, open as long as the library is loaded: its number is in the name by which the loader knows the library.
+    /// None if the library is never unloaded.
     _copy: Option<File>,
 }
 
@@ -51,27 +51,27 @@ struct Variable {
 #[derive(Clone, Copy)]
 struct Shared {
     offset: usize,
-    /// None for the dynamic part, of which each launch says how large it is.
+    /// The size; none for the dynamic part, whose size is different for each launch.
     size: Option<u64>,
 }
 
 /// The table that `compiler.rs` puts at the end of each source.
 const TABLE: &[u8] = b"mscclpp_sim_table\0";
 
-/// A function of libraries that are compiled for the race detector.
+/// The name of a function of libraries that are compiled for the race detector.
 const TOUCH: &[u8] = b"mscclpp_sim_touch_shared\0";
 
 impl Library {
-    /// Loads a copy of `bytes`, which is what `compiler.rs` made of a source.
+    /// Loads a copy of `bytes`, the result of `compiler.rs` for a source.
     ///
     /// # Safety
-    /// `bytes` is what `compiler::compile` gave: whole, and with nothing that runs when it is loaded or unloaded.
+    /// `bytes` is the result of `compiler::compile`: whole, and with no code that runs when it is loaded or unloaded.
     pub(super) unsafe fn load(name: &str, bytes: &[u8]) -> Result<Self> {
         let failed = |what: &str, e: Box<dyn std::error::Error + Send + Sync>| {
             Error::system(format!("{what} of {name}"), e)
         };
-        // In a file of its own: the loader gives a file that it has loaded already a second time as it is, and each load
-        // is to have its own variables.
+        // The copy is a file of its own: the loader does not load a file a second time, and each load must have its own
+        // variables.
         let copy = memfd_create("mscclpp-kernels", MemfdFlags::CLOEXEC)
             .map_err(|e| failed("memfd_create", e.into()))?;
         let mut copy = File::from(copy);
@@ -100,8 +100,8 @@ impl Library {
             .collect();
         let copy = if races::is_on() {
             races::add_library(base, bytes);
-            // Places in it are named in reports, also when it is no longer used.
-            // SAFETY: as above; it is loaded already.
+            // Reports name places in it, also when it is no longer used.
+            // SAFETY: the same as above; it is loaded already.
             mem::forget(unsafe { Handle::open(Some(&path), RTLD_NOW | RTLD_LOCAL) });
             mem::forget(copy);
             None
@@ -135,9 +135,9 @@ impl Library {
         Some((found.address, found.size))
     }
 
-    /// What has the byte at `address`, beside the variables that all threads have: one of the calling thread's copy of the
-    /// `__shared__` variables, of which the dynamic part has `shared_bytes` (the byte may be behind its end); or, to be
-    /// read, constants.
+    /// Returns the memory with the byte at `address`, besides the variables that all threads share: one of the calling
+    /// thread's `__shared__` variables, of which the dynamic part has `shared_bytes` (the byte may be after its end); or,
+    /// for reads, constants.
     pub(super) fn range(&self, address: usize, is_store: bool, shared_bytes: u32) -> Option<(usize, u64)> {
         if let Some(constants) = self.constants.iter().find(|range| !is_store && range.contains(&address)) {
             return Some((constants.start, constants.len() as u64));
@@ -149,7 +149,7 @@ impl Library {
         Some((begin + offset, size.unwrap_or(u64::from(shared_bytes))))
     }
 
-    /// The calling thread's copy of the `__shared__` variables, if it has one yet.
+    /// Returns the calling thread's copy of the `__shared__` variables, if it has one yet.
     fn thread_locals(&self) -> Option<(usize, u64)> {
         let mut search = Search { segment: self.base, found: None };
         // SAFETY: the callback has the type that is asked for, and gets this search.
@@ -157,7 +157,7 @@ impl Library {
         search.found
     }
 
-    /// Each of the `__shared__` variables in the calling thread's copy, which is made now.
+    /// Returns each of the `__shared__` variables in the calling thread's copy, which this call makes.
     pub(super) fn shared_variables(&self, shared_bytes: u32) -> Vec<Range<usize>> {
         // SAFETY: a function with that name has this type (`races.cpp`). It writes a variable of its own, and so the thread gets
         // its copy of all.
@@ -175,7 +175,7 @@ impl Library {
     }
 }
 
-/// What kernels may touch of the variables, those without a name for others included.
+/// Returns the variables that kernels may touch, also those without a name outside.
 fn known(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Known> {
     let mut sizes = BTreeMap::new();
     for symbol in elf.symbols().filter(|s| s.kind() == SymbolKind::Data && s.is_definition() && s.size() > 0)
@@ -205,8 +205,8 @@ fn shared(elf: &ElfFile64<'_, object::Endianness>) -> Vec<Shared> {
         .collect()
 }
 
-/// Whether a thread-local variable is none of the source: those that say whether others have been made, and the one of
-/// [`TOUCH`].
+/// Whether a thread-local variable was made by the compiler: those that tell whether others have been made, and the one
+/// of [`TOUCH`].
 fn is_made_by_compiler(name: object::Result<&[u8]>) -> bool {
     let is = |name: &[u8]| {
         name.starts_with(b"_ZGV") || name == b"__tls_guard" || name.starts_with(b"mscclpp_sim_touched")
@@ -214,7 +214,7 @@ fn is_made_by_compiler(name: object::Result<&[u8]>) -> bool {
     name.is_ok_and(is)
 }
 
-/// What is added to the addresses of the file.
+/// Returns the difference between addresses in memory and in the file.
 fn base_address(elf: &ElfFile64<'_, object::Endianness>, table: usize) -> Option<usize> {
     let name = TABLE.strip_suffix(b"\0")?;
     let symbol = elf.dynamic_symbols().find(|symbol| symbol.name_bytes().is_ok_and(|n| n == name))?;
@@ -242,7 +242,7 @@ unsafe fn read_table(mut table: *const abi::Kernel) -> Vec<Kernel> {
     kernels
 }
 
-/// Parameters one behind the other, each at its alignment.
+/// Lays parameters out one after the other, each at its alignment.
 fn laid_out(sizes: &[u64], alignments: &[u64]) -> Vec<KernelParameter> {
     let mut end = 0u64;
     let place = |(&size, &alignment): (&u64, &u64)| {
@@ -268,7 +268,7 @@ unsafe extern "C" fn find_thread_locals(
     if info.dlpi_addr as usize != search.segment {
         return 0;
     }
-    // SAFETY: so many headers are there.
+    // SAFETY: the array has so many headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let locals = headers.iter().find(|header| header.p_type == libc::PT_TLS);
     if let Some(locals) = locals.filter(|_| !info.dlpi_tls_data.is_null()) {

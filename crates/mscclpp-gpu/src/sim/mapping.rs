@@ -5,16 +5,16 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use super::{forked, races, ranges::Known};
 use crate::{DevicePtr, Error, Result, backend::MemoryBackend};
 
-/// A readable and writable mapping with a guard behind it, unmapped when dropped.
+/// A readable and writable mapping with a guard after it, unmapped when dropped.
 ///
 /// Kernels may touch its bytes and none of the rest of its last page (`ranges`). The guard is as large as the memory, and
 /// at least [`GUARD`]: no access is possible there, so an offset or an index that is twice too large meets no other
 /// memory.
 pub(super) struct Mapping {
     start: *mut c_void,
-    /// The guard included.
+    /// The size of the reserved addresses, with the guard.
     reserved: usize,
-    /// Kernels may touch it until it goes.
+    /// The entry by which kernels may touch the memory, until it is dropped.
     known: Option<Known>,
 }
 
@@ -23,16 +23,16 @@ const GUARD: usize = 64 << 10;
 
 // SAFETY: it is an address range of the process, the same for every thread; it hands out no reference to what is in it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the same as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The first `bytes` bytes of `fd`, shared with everyone who maps them.
+    /// Maps the first `bytes` bytes of `fd`, shared with all processes that map them.
     pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         Self::of(fd, bytes, Known::shared)
     }
 
-    /// The same of another process's.
+    /// Maps memory of another process in the same way.
     pub(super) fn imported(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
         Self::of(fd, bytes, Known::imported)
     }
@@ -45,15 +45,15 @@ impl Mapping {
         })
     }
 
-    /// `bytes` zeroed bytes of this process alone.
+    /// Maps `bytes` zeroed bytes of this process alone.
     pub(super) fn private(bytes: usize) -> Result<Self> {
-        // SAFETY: as above.
+        // SAFETY: the same as above.
         Self::new(bytes, Known::new, |start, len| unsafe {
             mmap_anonymous(start, len, READ_WRITE, MapFlags::PRIVATE | MapFlags::FIXED)
         })
     }
 
-    /// Reserves addresses, has `map` put memory at the first `len` of them, and makes it known.
+    /// Reserves addresses, lets `map` put memory at the first `len` of them, and makes it known.
     fn new(
         bytes: usize,
         known: fn(usize, u64, u64) -> Known,
@@ -87,7 +87,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First: the address may be given to somebody else as soon as it is unmapped.
+        // This comes first: the address may be given to other code as soon as it is unmapped.
         self.known = None;
         if races::retire(self.start.addr(), self.reserved) {
             return;

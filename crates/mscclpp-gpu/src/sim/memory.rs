@@ -14,10 +14,10 @@ use rustix::fs::{
 use super::mapping::Mapping;
 use crate::{DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result, backend::MemoryBackend};
 
-/// What `fstatfs` says of a memfd of ordinary pages. One of huge pages could fault when there are none left.
+/// The type that `fstatfs` returns for a memfd of ordinary pages. One of huge pages could fault when none are left.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Allocations take multiples of this. Their sizes are what was asked for, to the byte.
+/// The multiple that allocations take of the heap. Their sizes are exactly the requested ones.
 const GRANULARITY: u64 = 4096;
 
 /// The allocations of one device in this process.
@@ -34,7 +34,7 @@ struct Allocations {
 }
 
 impl Allocations {
-    /// The one that holds the byte at `ptr`, and its start.
+    /// Returns the allocation that holds the byte at `ptr`, and its start.
     fn at(&self, ptr: DevicePtr) -> Option<(u64, &Allocation)> {
         let (start, allocation) = self.by_address.range(..=ptr.0).next_back()?;
         (ptr.0 - start < allocation.size).then_some((*start, allocation))
@@ -43,7 +43,7 @@ impl Allocations {
 
 struct Allocation {
     size: u64,
-    /// What it counts as.
+    /// The bytes that it counts as.
     taken: u64,
     fd: OwnedFd,
 }
@@ -84,7 +84,7 @@ impl Heap {
         let fd = memfd_create(&name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(|e| failed("memfd_create", e))?;
         ftruncate(&fd, size).map_err(|e| failed("ftruncate", e))?;
-        // Against growing too, and against further seals: it stays what its importers checked.
+        // The memory can neither grow nor get further seals: it stays as its importers checked it.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| failed("F_ADD_SEALS", e))?;
         let mapping = Mapping::shared(fd.as_fd(), size as usize)?;
@@ -97,7 +97,7 @@ impl Heap {
         self.allocations.lock().at(ptr).is_some()
     }
 
-    /// Finds the allocation that holds the range; none of another device.
+    /// Finds the allocation that holds the range; not one of another device.
     pub(super) fn export(&self, ptr: DevicePtr, len: u64) -> Result<MemoryExport> {
         let refused = |reason: String| Error::NotExportable { address: ptr.0, len, reason };
         let allocations = self.allocations.lock();
@@ -136,7 +136,7 @@ impl MemoryBackend for DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // Before the mapping goes, which may give the address to somebody else.
+        // This comes before the unmapping, after which the address may be given to other code.
         let mut allocations = self.heap.allocations.lock();
         if let Some(allocation) = allocations.by_address.remove(&self.mapping.ptr().0) {
             allocations.bytes -= allocation.taken;
@@ -151,8 +151,8 @@ pub(super) fn pinned(bytes: u64) -> Result<Mapping> {
     Mapping::private(len)
 }
 
-/// Maps what another process says is an allocation of `size` bytes. Neither is believed: memory that its owner
-/// could shrink, or that ends too early, would kill this process when it is touched.
+/// Maps memory that another process describes as an allocation of `size` bytes. The description is checked: memory that
+/// its owner could shrink, or that ends too early, would kill this process when it is touched.
 pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Mapping> {
     let ExportHandle::FileDescriptor(fd) = handle else {
         return Err(Error::invalid(

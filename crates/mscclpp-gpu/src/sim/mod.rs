@@ -49,7 +49,7 @@ use crate::{
 pub use compiler::{sim_compiler, store_for_sim};
 use device::SimDevice;
 
-/// The entry in the table of platforms.
+/// The platform's entry in the table of platforms.
 pub(crate) struct Sim;
 
 impl PlatformBackend for Sim {
@@ -70,7 +70,7 @@ impl PlatformBackend for Sim {
         Ok(devices()?.iter().position(|device| device.properties().uuid == *uuid))
     }
 
-    /// None before any device was opened.
+    /// Returns none if no device has been opened.
     fn owner_of(&self, ptr: DevicePtr) -> Result<Option<usize>> {
         Ok(DEVICES.get().and_then(|devices| devices.iter().position(|device| device.owns(ptr))))
     }
@@ -89,7 +89,7 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The device that has allocated the memory at an address.
+/// Returns the device that has allocated the memory at an address.
 fn owner_of_memory(address: usize) -> Option<usize> {
     DEVICES.get()?.iter().position(|device| device.owns(DevicePtr(address as u64)))
 }

@@ -16,7 +16,7 @@ fn no_such(kind: &'static str, name: &str, available: &[&str]) -> Error {
     Error::NoSuchSymbol { kind, name: name.to_owned(), available }
 }
 
-/// What [`crate::Module`] holds; its kernels keep the library.
+/// The simulated [`crate::Module`]; its kernels keep the library.
 pub(super) struct SimModule(Arc<Library>);
 
 impl SimModule {

@@ -17,7 +17,7 @@ use crate::{
     failed::{self, Failed, Untold},
 };
 
-/// One operation of a stream. Arguments are in it by value.
+/// One operation of a stream, with its arguments by value.
 #[derive(Clone)]
 pub(super) enum Op {
     Copy { dst: DevicePtr, src: DevicePtr, bytes: u64 },
@@ -39,7 +39,7 @@ impl Op {
             }
             Self::Fill { dst, bytes, value } => {
                 order.fills(*dst, *bytes)?;
-                // SAFETY: as above.
+                // SAFETY: the same as above.
                 unsafe { access::fill(*dst, *bytes, *value) };
             }
             Self::WriteU64 { dst, value } => {
@@ -65,7 +65,7 @@ impl Op {
         }
     }
 
-    /// What its launches keep.
+    /// Visits the objects that its launches keep.
     fn each_owner(&self, visit: &mut dyn FnMut(&Owner)) {
         match self {
             Self::Launch(launch) => launch.owners().iter().for_each(visit),
@@ -74,7 +74,7 @@ impl Op {
         }
     }
 
-    /// What is left to do in a stream that has failed: nobody may wait for a mark for ever.
+    /// Ends the operation in a stream that has failed: no thread may wait for a mark for ever.
     fn skip(&self, error: &Error) {
         if let Self::Record(mark) = self {
             mark.reach(Err(error.clone()), Point::default());
@@ -82,7 +82,7 @@ impl Op {
     }
 }
 
-/// One recorded point: when the stream got there, or the error it had by then.
+/// One recorded point: the time when the stream reached it, or the error that the stream had by then.
 #[derive(Default)]
 pub(super) struct Mark {
     reached: Mutex<Option<(Result<Instant>, Point)>>,
@@ -95,8 +95,8 @@ impl Mark {
         self.changed.notify_all();
     }
 
-    /// Blocks until it is reached. It is recorded already, and a stream always gets to the end of its queue unless a
-    /// kernel in it never ends, so this waits exactly as long as that kernel does.
+    /// Blocks until the point is reached. It is recorded already, and a stream always reaches the end of its queue unless
+    /// a kernel in it never ends, so this waits exactly as long as that kernel runs.
     pub(super) fn wait(&self) -> Result<Point> {
         let mut reached = self.reached.lock();
         loop {
@@ -107,7 +107,7 @@ impl Mark {
         }
     }
 
-    /// When it was reached; the host knows that then.
+    /// Returns when it was reached, which the host then knows.
     pub(super) fn get(&self) -> Option<Result<Instant>> {
         let (time, point) = self.reached.lock().clone()?;
         point.is_known_to_host();
@@ -124,22 +124,22 @@ pub(super) struct Queue {
     order: Order,
 }
 
-/// The most operations that wait in a stream, those of its graphs counted one by one. A driver's queue has about as much room: to
-/// submit more waits until the first are complete. So a program that fills the queue of a rank before another rank has begun stands
-/// still here as it does on GPUs.
+/// The most operations that wait in a stream, those of its graphs counted one by one. Submitting more waits until the first
+/// are complete. A driver's queue has about as much room, so a program that fills the queue of one rank before another rank
+/// has begun hangs here as it does on GPUs.
 const MOST_PENDING: usize = 1024;
 
 #[derive(Default)]
 struct State {
-    /// With what the host knew when it submitted them.
+    /// The operations, each with the point of the host when it submitted them.
     pending: VecDeque<(Op, Point)>,
     /// How many operations these are.
     waiting: usize,
-    /// What the worker does now.
+    /// The operation that the worker carries out now.
     running: Option<Op>,
     submitted: u64,
     completed: u64,
-    /// The first error; from then on operations are skipped.
+    /// The first error; after it operations are skipped.
     error: Option<Error>,
     error_was_reported: bool,
     failed: Failed,
@@ -184,7 +184,7 @@ impl State {
 }
 
 impl Queue {
-    /// Of a stream of the device.
+    /// Makes the queue of a stream of the device.
     pub(super) fn new(device: usize) -> Self {
         Self { order: Order::new(device), ..Self::default() }
     }
@@ -202,7 +202,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits `op`, unless the stream is capturing: then it does nothing but name the capture.
+    /// Submits `op`, unless the stream is capturing: then it only returns the name of the capture.
     pub(super) fn submit_outside_capture(&self, op: Op) -> Result<Option<CaptureToken>> {
         let mut state = self.with_room()?;
         if let Some(capture) = &state.capture {
@@ -213,8 +213,8 @@ impl Queue {
         Ok(None)
     }
 
-    /// The state of a stream that has not failed, as soon as there is room for an operation. It waits as long as the operations in
-    /// front do, whose waits have bounds of their own.
+    /// Waits until the queue has room for an operation, and returns the state, unless the stream has failed. It waits as long
+    /// as the operations in front do, whose waits have bounds of their own.
     fn with_room(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         while state.waiting >= MOST_PENDING && state.capture.is_none() {
@@ -235,7 +235,7 @@ impl Queue {
         Ok(is_complete)
     }
 
-    /// What launches keep that are not complete.
+    /// Returns the objects that are kept by launches that are not complete.
     pub(super) fn in_use(&self) -> Vec<Owner> {
         let state = self.state.lock();
         let mut owners = Vec::new();
@@ -254,7 +254,7 @@ impl Queue {
         self.wait()
     }
 
-    /// Blocks until what is submitted now is complete. What a capture holds is not submitted.
+    /// Blocks until the work submitted so far is complete. Captured work is not submitted.
     pub(super) fn wait(&self) -> Result<()> {
         let mut state = self.state.lock();
         let target = state.submitted;
@@ -294,7 +294,7 @@ impl Queue {
             .ok_or_else(|| Error::invalid("the stream is not capturing; begin a capture first"))
     }
 
-    /// Nothing more will be submitted: the worker ends when it has done what there is. Whether it has.
+    /// Closes the queue: the worker ends when it has done all its work. Returns whether it has.
     pub(super) fn close(&self) -> bool {
         let mut state = self.state.lock();
         state.closed = true;
@@ -302,7 +302,7 @@ impl Queue {
         state.completed == state.submitted
     }
 
-    /// The worker's loop. What has failed then and was not told, it leaves to the device.
+    /// The worker's loop. At its end it leaves failures that were not reported to the device.
     pub(super) fn work(&self, failed_of_device: &Mutex<Untold>) {
         let mut state = self.state.lock();
         loop {
@@ -327,7 +327,7 @@ impl Queue {
                     op.run(&self.order)
                 }
             };
-            // With both goes what they kept alive, before anyone can see that it is complete.
+            // The objects that both kept alive are released here, before any thread can see that the work is complete.
             state = self.state.lock();
             op.each_owner(&mut |owner| state.failed.note(owner));
             let running = state.running.take();
@@ -346,7 +346,7 @@ impl Queue {
             );
         }
         let untold = state.failed.take();
-        // With the lock: who asks the queue and then the device finds them.
+        // The lock is held, so that a thread that asks the queue and then the device finds them.
         failed::leave(&untold, failed_of_device);
         drop(state);
         failed::log_untold(&untold);

@@ -1,8 +1,7 @@
-//! The memory that kernels of the simulated platform may touch, to the byte: everything that its devices have allocated,
-//! pinned and imported in this process, and the variables of modules.
+//! The memory that kernels of simulated devices may touch, to the byte: all memory that the devices have allocated, pinned
+//! and imported in this process, and the variables of modules.
 //!
-//! Kernels look a range up once and remember it with the epoch at that time. The epoch changes whenever memory goes
-//! away.
+//! Kernels look a range up once and remember it with the epoch at that time. The epoch changes whenever memory is removed.
 
 use std::{
     collections::BTreeMap,
@@ -17,18 +16,18 @@ use crate::{DevicePtr, Error, Result};
 
 static RANGES: RwLock<BTreeMap<usize, Extent>> = RwLock::new(BTreeMap::new());
 static EPOCH: AtomicU64 = AtomicU64::new(0);
-/// Additions and removals.
+/// The number of additions and removals.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy)]
 struct Extent {
     bytes: u64,
-    /// With the addresses behind, which are nobody else's.
+    /// The size with the addresses after it, which belong to no other memory.
     reserved: u64,
     whose: Whose,
 }
 
-/// Who has it.
+/// The processes that have the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// This process alone.
@@ -45,7 +44,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Adds memory of this process that nothing else has added, and that has `reserved` bytes with its guard.
+    /// Adds memory of this process that no other call has added, and that has `reserved` bytes with its guard.
     pub(super) fn new(begin: usize, bytes: u64, reserved: u64) -> Self {
         Self::add(begin, Extent { bytes, reserved, whose: Whose::Ours })
     }
@@ -80,29 +79,29 @@ impl Drop for Known {
     }
 }
 
-/// The epoch, for kernels to compare.
+/// Returns the epoch, for kernels to compare.
 pub(super) fn epoch() -> &'static AtomicU64 {
     &EPOCH
 }
 
-/// The last memory that begins at `address` or in front of it.
+/// Returns the last memory that begins at `address` or before it.
 fn before(address: usize) -> Option<(usize, Extent)> {
     RANGES.read().range(..=address).next_back().map(|(begin, extent)| (*begin, *extent))
 }
 
-/// The memory that has the byte at `address`: where it begins, and its size.
+/// Returns the start and the size of the memory with the byte at `address`.
 pub(super) fn at(address: usize) -> Option<(usize, u64)> {
     let (begin, extent) = before(address)?;
     ((address - begin) as u64).lt(&extent.bytes).then_some((begin, extent.bytes))
 }
 
-/// What lies at an address.
+/// The place of an address.
 pub(super) enum Whereabouts {
     /// Memory that kernels may touch.
     In(Range<usize>),
-    /// The guard behind memory that begins there and has so many bytes.
+    /// The guard after memory that begins there and has so many bytes.
     Behind(usize, u64),
-    /// Nothing that is known, in all of the range.
+    /// A range without any known memory.
     Between(Range<usize>),
 }
 
@@ -123,13 +122,13 @@ pub(super) fn whereabouts(address: usize) -> Whereabouts {
     Whereabouts::Between(start..end)
 }
 
-/// A number that changes whenever memory comes or goes.
+/// Returns a number that changes whenever memory is added or removed.
 pub(super) fn changes() -> u64 {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// Gives `each` the mappings that other processes have too, guards included; whether there are any. Waits for no other thread: in
-/// a forked child that may have been changing them, and then gives none.
+/// Calls `each` with the mappings that other processes have too, guards included, and returns whether there are any.
+/// Waits for no other thread: in a forked child one may have been changing them, and then it returns false.
 pub(super) fn for_each_shared(each: impl Fn(usize, usize)) -> bool {
     let Some(ranges) = RANGES.try_read() else { return false };
     let shared = ranges.iter().filter(|(_, extent)| extent.whose != Whose::Ours);
@@ -139,12 +138,12 @@ pub(super) fn for_each_shared(each: impl Fn(usize, usize)) -> bool {
     })
 }
 
-/// Whether `address` is in one of them. Waits for no other thread either.
+/// Whether `address` is in a mapping that other processes have too. Waits for no other thread either.
 pub(super) fn is_shared(address: usize) -> bool {
     RANGES.try_read().is_some_and(|ranges| whose(&ranges, address).is_some_and(|whose| whose != Whose::Ours))
 }
 
-/// Whether it is in memory of another process.
+/// Whether `address` is in memory of another process.
 pub(super) fn is_imported(address: usize) -> bool {
     whose(&RANGES.read(), address) == Some(Whose::Theirs)
 }
@@ -154,12 +153,13 @@ fn whose(ranges: &BTreeMap<usize, Extent>, address: usize) -> Option<Whose> {
     (((address - begin) as u64) < extent.reserved).then_some(extent.whose)
 }
 
-/// Whether somebody may read what is there who is not seen: the host by a reference, or another process.
+/// Whether the memory may have readers that are not seen: the host by a reference, or another process.
 pub(super) fn has_unseen_readers(address: usize) -> bool {
     whose(&RANGES.read(), address) != Some(Whose::Shared)
 }
 
-/// For what the host does with `len` bytes at `ptr`, which may also be memory of the host alone.
+/// Refuses an access of the host to `len` bytes at `ptr`, which may also be memory of the host alone, if it is out of
+/// bounds.
 ///
 /// # Errors
 /// [`Error::OutOfBounds`] if they begin in memory of a device, or in its guard, and go past its end.
@@ -172,7 +172,7 @@ pub(super) fn refuse_overrun(what: &'static str, ptr: DevicePtr, len: u64) -> Re
     }
 }
 
-/// What lies in front of and behind `address`, for messages.
+/// Describes the memory before and after `address`, for messages.
 pub(super) fn around(address: usize) -> String {
     let mut text = match before(address) {
         Some((begin, Extent { bytes, reserved, .. })) if ((address - begin) as u64) < reserved => {

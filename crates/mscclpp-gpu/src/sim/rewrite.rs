@@ -1,15 +1,15 @@
-//! Turns preprocessed CUDA C++ into C++: replaces what only a CUDA compiler knows, and lists the kernels.
+//! Turns preprocessed CUDA C++ into C++: replaces the words that only a CUDA compiler knows, and lists the kernels.
 //!
-//! The input is what the C++ compiler's preprocessor made of a kernel's source. So there are no macros left, and
+//! The input is the output of the C++ compiler's preprocessor for a kernel's source. So there are no macros left, and
 //! markers say which line of which file each line is. Text of the system's own headers is left as it is.
 
 use std::fmt::Write;
 
 use crate::tokens::{Kind, Token, tokens};
 
-/// What came out.
+/// The result of rewriting a source.
 pub(super) struct Rewritten {
-    /// C++.
+    /// The C++ text.
     pub(super) text: String,
     /// The kernels, by the names under which they are launched and found from outside of all namespaces.
     pub(super) kernels: Vec<KernelName>,
@@ -22,13 +22,13 @@ pub(super) struct KernelName {
     pub(super) qualified: String,
 }
 
-/// The thread-local memory that all `extern __shared__` arrays of a source are.
+/// The thread-local memory of all `extern __shared__` arrays of a source.
 pub(super) const DYNAMIC_SHARED: &str = "mscclpp_sim_dynamic_shared";
 
 /// Rewrites `source`. Files whose path begins with `headers` are the library's own.
 ///
 /// # Errors
-/// What a CPU cannot do, with file and line.
+/// The text names the feature that a CPU does not have, with file and line.
 pub(super) fn rewrite(source: &str, headers: &str) -> Result<Rewritten, String> {
     let mut rewriter = Rewriter { tokens: tokens(source), headers, ..Rewriter::default() };
     rewriter.run()?;
@@ -44,13 +44,13 @@ struct Rewriter<'a> {
     file: String,
     line: usize,
     is_system: bool,
-    /// What the braces around are.
+    /// The kinds of the braces around the current place.
     scopes: Vec<Scope>,
     /// The words and signs since the statement began.
     statement: Vec<&'a str>,
-    /// The statement declares an `extern __shared__` array.
+    /// Whether the statement declares an `extern __shared__` array.
     dynamic_shared: bool,
-    /// The statement declares something `__shared__`.
+    /// Whether the statement declares something `__shared__`.
     shared: bool,
 }
 
@@ -60,7 +60,7 @@ enum Scope {
     Other,
 }
 
-/// How much of a statement's beginning is kept.
+/// The number of words that are kept of a statement's beginning.
 const STATEMENT: usize = 32;
 
 impl<'a> Rewriter<'a> {
@@ -103,7 +103,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// A marker is `# LINE "FILE" FLAGS`, where flag 3 says that it is a header of the system.
+    /// Reads a directive. A marker is `# LINE "FILE" FLAGS`, where flag 3 means a header of the system.
     fn directive(&mut self, text: &str) {
         let mut words = text.trim_start_matches('#').trim().trim_start_matches("line ").split('"');
         if let (Some(line), Some(file)) = (words.next(), words.next())
@@ -112,7 +112,7 @@ impl<'a> Rewriter<'a> {
             file.clone_into(&mut self.file);
             self.is_system =
                 words.next().is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "3"));
-            // The line of the text behind the marker's own line end.
+            // The line is that of the text after the marker's own line end.
             self.line = line.saturating_sub(1);
         }
         self.text.push_str(text);
@@ -131,7 +131,7 @@ impl<'a> Rewriter<'a> {
                 self.text.push_str("inline __attribute__((always_inline))");
                 Ok(at + 1)
             }
-            // As a word of its own, and not as in `__attribute__((__noinline__))`.
+            // This is the word itself, and not the one in `__attribute__((__noinline__))`.
             "__noinline__" if !matches!(self.statement.last(), Some(&"(" | &",")) => {
                 self.text.push_str("__attribute__((noinline))");
                 Ok(at + 1)
@@ -189,7 +189,7 @@ impl<'a> Rewriter<'a> {
         self.shared = false;
     }
 
-    /// What the brace behind the statement opens.
+    /// Returns the kind of the scope that the brace after the statement opens.
     fn scope(&self) -> Scope {
         let words = &self.statement;
         match words.iter().position(|word| *word == "namespace") {
@@ -229,7 +229,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// The next word in front of parentheses that are not those of an attribute.
+    /// Returns the next word before parentheses that are not those of an attribute.
     fn function_name(&self, mut at: usize) -> Option<&'a str> {
         const ATTRIBUTES: [&str; 6] =
             ["__launch_bounds__", "__maxnreg__", "__cluster_dims__", "__attribute__", "__align__", "alignas"];
@@ -262,7 +262,7 @@ impl<'a> Rewriter<'a> {
         end
     }
 
-    /// Drops what is between the parentheses that follow, but for its ends of line.
+    /// Drops the text between the parentheses that follow, except line ends.
     fn skip_parentheses(&mut self, at: usize) -> usize {
         let end = self.after_parentheses(at);
         for i in at..end {
@@ -272,7 +272,7 @@ impl<'a> Rewriter<'a> {
         end
     }
 
-    /// Where the parentheses that begin at the next sign end.
+    /// Returns the end of the parentheses that begin at the next token.
     fn after_parentheses(&self, mut at: usize) -> usize {
         let mut depth = 0usize;
         while at < self.tokens.len() {
@@ -344,7 +344,7 @@ mod tests {
         assert!(rewrite(ours, "/headers/").is_ok());
         let system = "# 1 \"/usr/include/x.h\" 1 3 4\nint f() __asm__(\"g\");\n__attribute__((__noinline__)) int g();\n";
         assert_eq!(rewritten(system).text, system);
-        // Words in literals are no words.
+        // Words in literals are not replaced.
         rewritten(
             "const char* s = \"asm\"; const char* r = R\"x(asm \" )x\"; char c = '\\'', n = 1'000 ? 'a' : 'b';",
         );

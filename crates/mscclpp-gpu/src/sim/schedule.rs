@@ -1,25 +1,25 @@
-//! Schedules of kernels that a seed makes (`MSCCLPP_SIM_SCHEDULE`).
+//! Schedules of kernels that are made by a seed (`MSCCLPP_SIM_SCHEDULE`).
 //!
 //! In each round the warps of a block come in another order, and some of them not at all; turns end early; blocks pause, and
-//! one block at a time has a round (`turns.rs`). What a block does is decided by the seed, the kernel, the launch and the block
-//! alone, so that a seed gives the same decisions again.
+//! one block at a time has a round (`turns.rs`). The decisions for a block depend on the seed, the kernel, the launch and the
+//! block alone, so that a seed makes the same decisions again.
 //!
 //! # Invariants
-//! 1. The lanes of a warp keep their order in a round, and a turn right behind a barrier is whole: see `block.rs`.
-//! 2. Whatever is decided, each thread has a turn again and again.
+//! 1. The lanes of a warp keep their order in a round, and a turn directly after a barrier is whole: see `block.rs`.
+//! 2. Under all decisions each thread has a turn again and again.
 
 use std::sync::OnceLock;
 
 use super::abi::WARP;
 
-/// The seed, if schedules are to be made. Read once; a malformed value counts as none here, and is an error where devices are
-/// opened.
+/// Returns the seed, if schedules are to be made. Read once; a malformed value counts as none here, and is an error where
+/// devices are opened.
 pub(super) fn seed() -> Option<u64> {
     static SEED: OnceLock<Option<u64>> = OnceLock::new();
     *SEED.get_or_init(|| crate::env::sim_schedule().unwrap_or(None))
 }
 
-/// The message, with the seed that made the schedule, if one did.
+/// Adds the seed that made the schedule to a message, if there is one.
 pub(super) fn with_seed(message: String) -> String {
     match seed() {
         Some(seed) if !message.contains("MSCCLPP_SIM_SCHEDULE=") => {
@@ -29,12 +29,12 @@ pub(super) fn with_seed(message: String) -> String {
     }
 }
 
-/// Numbers that a seed makes (splitmix64).
+/// Random numbers from a seed (splitmix64).
 #[derive(Clone)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// For a block, by its number in its grid, of the launch with this place in a stream.
+    /// Makes the numbers of a block, by its number in its grid, of the launch with this place in a stream.
     pub(super) fn new(seed: u64, kernel: &str, place: (u32, u32), block: u64) -> Self {
         let mut random = Self(seed);
         let place = u64::from(place.0) << 32 | u64::from(place.1);
@@ -44,7 +44,7 @@ impl Random {
         random
     }
 
-    /// Others, for somebody else.
+    /// Makes an independent sequence of numbers.
     pub(super) fn split(&mut self) -> Self {
         Self(self.next())
     }
@@ -56,22 +56,22 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// Less than `end`.
+    /// Returns a number less than `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// Once in so many times.
+    /// Returns true once in so many times on average.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 }
 
-/// Who has a turn, and for how long.
+/// The turns of threads, and their lengths.
 pub(super) struct Schedule {
     random: Random,
     order: Vec<usize>,
-    /// How many rounds it was since anything but waiting was done.
+    /// The number of rounds since a thread did something other than waiting.
     waited: u32,
 }
 
@@ -80,24 +80,25 @@ impl Schedule {
         Self { random, order: Vec::new(), waited: 0 }
     }
 
-    /// How many rounds the block has in its next turn, unless it waits before: each turn takes a change of threads.
+    /// Returns how many rounds the block has in its next turn, unless it waits before: each turn takes a change of
+    /// threads.
     pub(super) fn rounds(&mut self) -> u64 {
         1 << self.random.below(6)
     }
 
-    /// The time that a turn took, while other blocks have theirs: now and then a long one, which is a pause. Who waits looks less
-    /// and less often.
+    /// Returns the time that a turn took, while other blocks have theirs: sometimes a long one, which is a pause. The
+    /// time of a block that waits grows.
     pub(super) fn cost(&mut self) -> u64 {
         let pause = if self.random.once_in(32) { self.random.below(256) } else { 0 };
         ((1 + self.random.below(8)) << self.waited.min(4)) + pause
     }
 
-    /// What a round was: whether all that had a turn waited.
+    /// Notes the result of a round: whether all threads that had a turn waited.
     pub(super) fn was(&mut self, waiting: bool) {
         self.waited = if waiting { self.waited + 1 } else { 0 };
     }
 
-    /// The next round among so many threads: those who have a turn, in their order.
+    /// Returns the threads that have a turn in the next round among so many, in their order.
     pub(super) fn round(&mut self, threads: usize) -> Vec<usize> {
         let warps = threads.div_ceil(WARP);
         self.order.clear();
@@ -107,12 +108,12 @@ impl Schedule {
         }
         let first = self.order[0];
         let random = &mut self.random;
-        // One of them at least.
+        // At least one warp stays.
         self.order.retain(|warp| *warp == first || !random.once_in(4));
         self.order.iter().flat_map(|warp| warp * WARP..threads.min((warp + 1) * WARP)).collect()
     }
 
-    /// The branches of a turn that may end early.
+    /// Returns the branches of a turn, which may end early.
     pub(super) fn steps(&mut self) -> i64 {
         1 << self.random.below(13)
     }

@@ -1,4 +1,4 @@
-//! The stacks of a block's threads: one piece of memory for all of them, kept for later blocks.
+//! The stacks of a block's threads: one mapping for all of them, kept for later blocks.
 
 use std::num::NonZeroUsize;
 
@@ -9,16 +9,16 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use super::abi::{STACK_BYTES, Thread};
 use crate::{Error, Result};
 
-/// What is written behind the [`Thread`] at the lower end of each stack. A thread that needs more stack than there is
-/// has overwritten it.
+/// The value after the [`Thread`] at the lower end of each stack. A thread that needs more stack than there is has
+/// overwritten it.
 const CANARY: u64 = 0x6d73_6363_6c70_7063;
 
-/// How many are kept. Their memory is what threads have touched of it, a few KiB each.
+/// The most stacks that are kept. Each takes the memory that threads have touched of it, a few KiB.
 const KEPT: usize = 64;
 
 static IDLE: Mutex<Vec<Stacks>> = Mutex::new(Vec::new());
 
-/// Stacks for as many threads as a block may have. The system gives them memory when they are first touched.
+/// The stacks for as many threads as a block may have. The system gives them memory when they are first touched.
 pub(super) struct Stacks {
     mapping: usize,
     len: usize,
@@ -27,7 +27,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// Stacks for `count` threads.
+    /// Takes stacks for `count` threads.
     pub(super) fn take(count: usize) -> Result<Self> {
         let mut idle = IDLE.lock();
         if let Some(fitting) = idle.iter().position(|stacks| stacks.count >= count) {
@@ -38,7 +38,7 @@ impl Stacks {
     }
 
     fn map(count: usize) -> Result<Self> {
-        // One more in front, so that they can be aligned and nothing lies right below the first.
+        // There is one more before them, so that they can be aligned and no other memory is directly below the first.
         let len = (count + 1) * STACK_BYTES;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
@@ -55,13 +55,13 @@ impl Stacks {
         Ok(stacks)
     }
 
-    /// Where the [`Thread`] of stack `index` is.
+    /// Returns the address of the [`Thread`] of stack `index`.
     pub(super) fn thread(&self, index: usize) -> *mut Thread {
         debug_assert!(index < self.count);
         (self.first + index * STACK_BYTES) as *mut Thread
     }
 
-    /// Stack `index`, prepared for a thread.
+    /// Prepares stack `index` for a thread.
     ///
     /// # Safety
     /// Nothing else uses it as long as the result lives, nor does that outlive `self`.
@@ -81,7 +81,7 @@ impl Stacks {
         (self.thread(index) as usize + RESERVED - size_of::<u64>()) as *mut u64
     }
 
-    /// For the next block.
+    /// Keeps the stacks for the next block.
     pub(super) fn give_back(self) {
         let mut idle = IDLE.lock();
         if idle.len() < KEPT {
@@ -90,7 +90,7 @@ impl Stacks {
     }
 }
 
-/// What the lower end of a stack is needed for.
+/// The bytes at the lower end of a stack that are reserved for the [`Thread`] and the canary.
 const RESERVED: usize = 512;
 const _: () = assert!(size_of::<Thread>() + size_of::<u64>() <= RESERVED);
 

@@ -119,8 +119,8 @@ impl StreamBackend for SimStream {
 }
 
 impl Drop for SimStream {
-    /// What is queued is still done, as on CUDA, and this does not wait for it: with nothing queued the worker ends at
-    /// once and is joined, else it ends by itself.
+    /// Closes the queue. As on CUDA, queued work is still done, and this does not wait for it: with nothing queued the
+    /// worker ends at once and is joined, else it ends by itself.
     fn drop(&mut self) {
         let idle = self.queue.close();
         if let Some(worker) = self.worker.take().filter(|_| idle)

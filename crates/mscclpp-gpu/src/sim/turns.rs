@@ -1,13 +1,13 @@
-//! Which block has the next turn, if a seed makes the schedule (`MSCCLPP_SIM_SCHEDULE`).
+//! The order of blocks, if a seed makes the schedule (`MSCCLPP_SIM_SCHEDULE`).
 //!
-//! Blocks run on threads of the system, in an order that nobody decides. With a seed one block at a time has a turn, of all
-//! launches that run: the one whose time is least. It does some rounds, and its time moves on by as much as the seed says. So blocks that
-//! begin together meet in the same order each time. Those that begin later than the rest, when the host gets to it, join at
-//! the least time of the others.
+//! Blocks run on threads of the system, in an arbitrary order. With a seed one block at a time has a turn, of all launches
+//! that run: the one whose time is least. It does some rounds, and its time moves on by an amount that the seed decides. So
+//! blocks that begin together meet in the same order each time. Those that begin later than the rest, when the host starts
+//! them, join at the least time of the others.
 //!
 //! # Invariants
-//! 1. A block that is named here asks for its turn soon, or its launch is over. Whoever waits longer than [`LONGEST`] goes on
-//!    out of order.
+//! 1. A block that is listed here asks for its turn soon, or its launch is over. A block that waits longer than [`LONGEST`]
+//!    goes on out of order.
 
 use std::{
     collections::BTreeMap,
@@ -20,16 +20,17 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long launches that begin at the same time are waited for, before the first of them runs.
+/// The time for which launches that begin at the same time are waited for, before the first of them runs.
 const BEGINNING: Duration = Duration::from_millis(10);
 
 /// The longest that a block waits for its turn.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// How often a block that waits looks whether its launch is over.
+/// The interval at which a block that waits checks whether its launch is over.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Its time, and who it is: the device, the launch's place in its stream, its number, and the block's in the launch.
+/// The time of a block, and its identity: the device, the launch's place in its stream, its number, and the block's in
+/// the launch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Key {
     time: u64,
@@ -39,7 +40,7 @@ struct Key {
 }
 
 struct State {
-    /// Each block with what wakes it.
+    /// Each block with the condition that wakes it.
     blocks: BTreeMap<Key, Arc<Condvar>>,
     is_running: bool,
     begins: Option<Instant>,
@@ -70,14 +71,14 @@ impl State {
     }
 }
 
-/// The blocks of a launch.
+/// The turns of the blocks of a launch.
 pub(super) struct OfLaunch {
     first: Key,
-    /// Of those that are there from the beginning, each until it has begun.
+    /// The keys of the blocks that are there from the beginning, each until it has begun.
     waiting: Mutex<Vec<Option<Key>>>,
 }
 
-/// A launch begins, of which so many blocks can run at once.
+/// Begins a launch, of which so many blocks can run at once.
 pub(super) fn begin(place: (u32, u32), blocks: u64) -> OfLaunch {
     static LAUNCHES: AtomicU64 = AtomicU64::new(0);
     let first = Key { time: 0, place, launch: LAUNCHES.fetch_add(1, Ordering::Relaxed), block: 0 };
@@ -87,7 +88,7 @@ pub(super) fn begin(place: (u32, u32), blocks: u64) -> OfLaunch {
 }
 
 impl OfLaunch {
-    /// The turns of one of its blocks.
+    /// Returns the turns of one of its blocks.
     pub(super) fn block(&self, block: u64) -> Turns {
         let waiting = self.waiting.lock().get_mut(block as usize).and_then(Option::take);
         let key = waiting.unwrap_or_else(|| STATE.lock().add(Key { block, ..self.first }));
@@ -109,7 +110,7 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Waits for the block's turn, which lasts until [`Self::give`]. False when the launch is over.
+    /// Waits for the block's turn, which lasts until [`Self::give`]. Returns false when the launch is over.
     pub(super) fn take(&mut self, is_over: &dyn Fn() -> bool) -> bool {
         let start = Instant::now();
         let mut state = STATE.lock();
@@ -130,7 +131,7 @@ impl Turns {
         true
     }
 
-    /// The turn is over, and took so much time.
+    /// Ends the turn, which took so much time.
     pub(super) fn give(&mut self, time: u64) {
         let mut state = STATE.lock();
         if let Some(wakes) = state.blocks.remove(&self.key) {
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Three launches, whose blocks write down when they have a turn.
+    /// Runs three launches, whose blocks record when they have a turn.
     fn turns() -> Vec<(u32, u64)> {
         let seen = Mutex::new(Vec::new());
         let launches: Vec<OfLaunch> = (0..3).map(|device| begin((device, 1), 2)).collect();
@@ -189,7 +190,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(turns(), first);
         }
-        // Who waits in front of those whose launch is over goes on; it waits for no turn itself.
+        // A block that waits before others whose launch is over goes on; it waits for no turn itself.
         let (over, waits) = (begin((0, 1), 2), begin((1, 1), 1));
         let mut turns = over.block(1);
         assert!(!turns.take(&|| true));

@@ -4,7 +4,7 @@ use mscclpp_gpu::{DeviceBuffer, KernelArgs, LaunchConfig};
 
 use crate::{Builtins, Random, download, upload};
 
-/// Random numbers, the first ones paired with each other from those at the edges.
+/// Returns random numbers, preceded by all pairs of the numbers at the edges.
 fn pairs_of_words(edges: &[u64]) -> (Vec<u64>, Vec<u64>) {
     let mut random = Random(11);
     edges
@@ -38,13 +38,13 @@ fn byte_perm(low: u32, high: u32, selector: u32) -> u32 {
     u32::from_le_bytes([0, 4, 8, 12].map(|shift| bytes[(selector >> shift & 7) as usize]))
 }
 
-/// The high word of high:low shifted left, and the low word of it shifted right.
+/// Returns the high word of high:low shifted left, and the low word of it shifted right.
 fn funnel(low: u32, high: u32, left: u32, right: u32) -> (u32, u32) {
     let both = u128::from(high) << 32 | u128::from(low);
     ((both << left >> 32) as u32, (both >> right) as u32)
 }
 
-/// The low 24 bits, with and without their sign.
+/// Returns the low 24 bits, with and without their sign.
 fn low24(a: u32) -> (i32, u32) {
     ((a << 8) as i32 >> 8, a & 0x00ff_ffff)
 }
@@ -116,7 +116,7 @@ fn functions_of_long_words_calculate_as_documented() {
     }
 }
 
-/// Random bits as floats, and those at the edges.
+/// Returns random bits as floats, and the floats at the edges.
 fn some_floats() -> Vec<f32> {
     let mut random = Random(5);
     let edges =
@@ -134,7 +134,7 @@ fn some_floats() -> Vec<f32> {
     let mut floats: Vec<f32> = edges.iter().chain(&large).flat_map(|edge| [*edge, -*edge]).collect();
     floats.push(f32::NAN);
     floats.extend((0..1000).map(|_| f32::from_bits(random.next() as u32)));
-    // Those whose fractions matter.
+    // These floats have fractions that matter.
     floats.extend((0..1000).map(|_| (random.next() as i32) as f32 / 65536.0));
     floats
 }
@@ -174,8 +174,8 @@ fn floats_become_integers_in_each_rounding() {
     }
 }
 
-/// The float or double nearest to an integer; the one that is not above it, the one that is not below it, and the one
-/// that is no farther from 0.
+/// Returns the float or double nearest to an integer, the one that is not above it, the one that is not below it, and the
+/// one that is no farther from 0.
 macro_rules! roundings {
     ($float:ty, $value:expr) => {{
         let value = i128::from($value);
@@ -229,7 +229,7 @@ fn integers_become_floats_in_each_rounding() {
     }
 }
 
-/// Equal, or both NaN. Zeros are equal whatever their signs, which minima and maxima leave open.
+/// Whether both are equal, or both NaN. Zeros are equal whatever their signs, which minima and maxima leave open.
 fn same(a: f32, b: f32) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
@@ -336,7 +336,7 @@ fn atomics_of_many_threads_lose_nothing() {
     assert_eq!(longs[..8], expected);
     // Counting down from 0 goes to 6, 5, ..., 0.
     let (up, down) = (ALL % 7, (7 - ALL % 7) % 7);
-    // Each bit is flipped by 15 threads, as each 32nd of 480 does it.
+    // Each bit is flipped by 15 threads, since every 32nd of 480 does it.
     let toggled = u32::MAX;
     let expected =
         [sum, sum.wrapping_neg(), last - 100, last.wrapping_neg(), up, down, 0xffff_0000, 0xffff, toggled];
@@ -345,7 +345,7 @@ fn atomics_of_many_threads_lose_nothing() {
     let expected = [2 * THREADS, ALL, (0.25 * ALL as f32).to_bits(), 1.5f32.to_bits(), ALL];
     assert_eq!(words[26..31], expected);
 
-    // What each took out, someone had put in; the start's 0 as well, and all but the last.
+    // Each value that was taken out had been put in, also the start's 0; all but the last were taken out.
     let mut chain = download::<u32>(&exchanged);
     chain.push(last_exchanged);
     chain.sort_unstable();

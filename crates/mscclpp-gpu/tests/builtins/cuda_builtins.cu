@@ -1,6 +1,6 @@
-// Tests of what CUDA's device code has without an include: the same source on GPUs and on the simulated ones, whose
-// headers bring it. Each kernel calls its functions once for each of its inputs, thread by thread, and writes down
-// what they return.
+// Tests of the names that CUDA's device code has without an include: the same source on GPUs and on simulated devices,
+// whose headers declare them. Each kernel calls its functions once for each of its inputs, thread by thread, and writes
+// their results.
 
 // Thread t of a grid of one dimension works on the inputs t, t + threads and so on.
 __device__ static unsigned int firstInput() { return blockIdx.x * blockDim.x + threadIdx.x; }
@@ -24,7 +24,7 @@ extern "C" __global__ void vector_layouts(unsigned int* out) {
   out = layoutsOf<int1, int2, int3, int4>(out);
   out = layoutsOf<uint1, uint2, uint3, uint4>(out);
   out = layoutsOf<float1, float2, float3, float4>(out);
-  // Those of four have other names from CUDA 13 on.
+  // Vectors of four have other names from CUDA 13 on.
   out = layoutsOf<long1, long2, long3>(out);
   out = layoutsOf<ulong1, ulong2, ulong3>(out);
   out = layoutsOf<longlong1, longlong2, longlong3>(out);
@@ -190,7 +190,7 @@ extern "C" __global__ void cache_hints(const int4* in, int4* out, unsigned int i
   }
 }
 
-// What all threads change together.
+// The words that all threads change together.
 struct Totals {
   unsigned long long wideAdded, wideHighest, wideLowest, wideBits, wideSwapped;
   long long signedHighest, signedLowest;
@@ -201,7 +201,7 @@ struct Totals {
   unsigned short shortSwapped[2];
 };
 
-// `exchanged` and `tickets` have a place for each thread, for what it found.
+// `exchanged` and `tickets` have a place for each thread, for the value that it found.
 extern "C" __global__ void atomics(Totals* totals, unsigned int* exchanged, unsigned int* tickets) {
   const unsigned int t = firstInput();
   const int number = static_cast<int>(t);
@@ -233,7 +233,7 @@ extern "C" __global__ void atomics(Totals* totals, unsigned int* exchanged, unsi
   while ((found = atomicCAS(totals->shortSwapped, half, static_cast<unsigned short>(half + 1))) != half) half = found;
 }
 
-// Whether time passes, and no clock goes back.
+// Checks that time passes, and that no clock goes back.
 extern "C" __global__ void clocks(unsigned int* failures) {
   const clock_t shortStart = clock();
   const long long start = clock64();

@@ -9,7 +9,7 @@ using namespace mscclpp;
 #define FOR_EACH_PAIR(i) \
   for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < pairs; i += gridDim.x * blockDim.x)
 
-// A pair, by way of the vector of N in which it is repeated, to pairs of To.
+// Converts a pair, through a vector of N in which it is repeated, to pairs of To.
 template <class To, int N, class T>
 __device__ static VectorType<To, 2> converted(VectorType<T, 2> pair) {
   VectorType<T, N> many;
@@ -75,7 +75,7 @@ ENTRIES(e4m3b15, __fp8_e4m3b15)
 ENTRIES(half, __half)
 ENTRIES(bfloat16, __bfloat16)
 
-// What is known when it compiles, and what one thread sees of vectors. `wrong` gets the line of a check that failed.
+// Checks of constants, and of vectors by one thread. `wrong` gets the line of a check that failed.
 #define EXPECT(condition) \
   if (!(condition)) atomicCAS(wrong, 0u, static_cast<unsigned int>(__LINE__))
 static_assert(sizeof(f8_e4m3x16) == 16 && sizeof(bf16x8) == 16 && sizeof(f16x16) == 32 && sizeof(f32x16) == 64, "");
@@ -104,7 +104,7 @@ extern "C" __global__ void vectors(unsigned int* wrong) {
   EXPECT(clip(2.5) == 2.5 && bit_cast<uint16_t>(clip(bit_cast<__bfloat16>(static_cast<uint16_t>(0xff80)))) == 0xff7f);
 }
 
-// Compiled for the switch, which no test has.
+// This is only compiled: no test has a switch.
 extern "C" __global__ void switch_channel(SwitchChannelDeviceHandle channel, float* out) {
   channel.signal();
   if (!channel.wait(10)) return;

@@ -4,15 +4,15 @@ use mscclpp_gpu::{KernelArgs, LaunchConfig, Platform};
 
 use crate::{Builtins, Element, Random, device, download, upload};
 
-/// A format by its bits of exponent and fraction, and what stands at the top of its numbers.
+/// A format by its bits of exponent and fraction, and the special values at the top of its numbers.
 #[derive(Clone, Copy)]
 struct Format {
     name: &'static str,
     exponent: u32,
     fraction: u32,
-    /// The largest number's bits.
+    /// The bits of the largest number.
     largest: u16,
-    /// What comes of too large a number where nothing clips it.
+    /// The bits of the result for a number that is too large, where nothing clips it.
     beyond: u16,
     bias: i32,
 }
@@ -46,7 +46,7 @@ impl Format {
         if bits & self.sign() == 0 { value } else { -value }
     }
 
-    /// The nearest number, of two as near the even one; of too large ones the largest if `clips`.
+    /// Returns the nearest number, of two as near the even one; for numbers that are too large the largest if `clips`.
     fn nearest(self, value: f64, clips: bool) -> u16 {
         let sign = if value.is_sign_negative() { self.sign() } else { 0 };
         let top = if clips { self.largest } else { self.beyond };
@@ -62,7 +62,7 @@ impl Format {
     }
 
     fn check(self, what: &str, found: u16, expected: u16) {
-        // Where there are no NaNs they become the largest, and nothing says with which sign.
+        // In formats without NaNs they become the largest number, whose sign is open.
         let (found, expected) = match (self.name, what.ends_with("NaN")) {
             ("e4m3b15", true) => (found & !self.sign(), expected & !self.sign()),
             _ => (found, expected),
@@ -76,7 +76,7 @@ impl Format {
     }
 }
 
-/// Calls `test` where there are these types. AMD's fp8 has other numbers.
+/// Calls `test` on a platform with these types. AMD's fp8 has other numbers.
 fn with_types(test: impl Fn(&Builtins)) {
     if device::platform() == Platform::Hip {
         println!("not tested: AMD's fp8 has other numbers");
@@ -85,7 +85,7 @@ fn with_types(test: impl Fn(&Builtins)) {
     }
 }
 
-/// Bits as a kernel has them: a byte or two each.
+/// Returns the bits as a kernel stores them: a byte or two each.
 fn packed(format: Format, numbers: &[u16]) -> Vec<u8> {
     let bytes = numbers.iter().flat_map(Element::bytes);
     if format.sign() > 0x80 { bytes.collect() } else { bytes.step_by(2).collect() }
@@ -96,7 +96,7 @@ fn unpacked(format: Format, bytes: Vec<u8>) -> Vec<u16> {
 }
 
 impl Builtins {
-    /// What a kernel writes for `count` numbers: outputs of so many bytes for each of them.
+    /// Returns the bytes that a kernel writes for `count` numbers: one output for each size in `outputs`.
     fn pairs(&self, kernel: &str, inputs: &[Vec<u8>], count: usize, outputs: &[usize]) -> Vec<Vec<u8>> {
         let inputs: Vec<_> = inputs.iter().map(|bytes| upload(&self.gpu, bytes)).collect();
         let outputs: Vec<_> =
@@ -139,7 +139,7 @@ fn floats_and_halves_become_the_nearest_number_or_the_largest() {
                 floats.extend([halfway.next_down(), -halfway, halfway, halfway.next_up()]);
             }
             floats.extend((0..10000).map(|_| f32::from_bits(random.next() as u32)));
-            // As many random ones where the formats have numbers.
+            // There are as many random floats in the range of the formats.
             floats.extend(
                 (0..10000)
                     .map(|_| 2f32.powi((random.next() % 40) as i32 - 24) * f32::from(random.next() as i8)),

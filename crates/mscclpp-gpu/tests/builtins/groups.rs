@@ -4,7 +4,7 @@ use mscclpp_gpu::{KernelArgs, LaunchConfig};
 
 use crate::{Builtins, download, upload};
 
-/// What each thread of tiles of a size finds, where thread t of the block gave `values[t]`.
+/// Returns the results of each thread of tiles of a size, where thread t of the block gave `values[t]`.
 fn expected_in_tiles(size: usize, values: &[u32], rank: usize) -> [u32; 10] {
     let (tile, own) = (rank / size, rank % size);
     let values_of_tile = &values[tile * size..][..size];
@@ -15,7 +15,7 @@ fn expected_in_tiles(size: usize, values: &[u32], rank: usize) -> [u32; 10] {
         (values.len() / size) as u32,
         values_of_tile.iter().sum(),
         values_of_tile[size - 1],
-        // At the ends of the tile, its own.
+        // At the ends of the tile the shuffle returns the thread's own value.
         values_of_tile[own.saturating_sub(1)],
         values_of_tile[(own + 1).min(size - 1)],
         values_of_tile.iter().any(|value| value % 8 == 0).into(),
@@ -30,7 +30,7 @@ fn groups_meet_and_exchange_values() {
     let Some(builtins) = Builtins::with_toolkit("group_builtins.cu", text) else { return };
     for block in [[128, 1, 1], [16, 6, 1], [4, 4, 4], [32, 1, 1]] {
         let threads = block.iter().product::<u32>() as usize;
-        // All of the second eight are even.
+        // All values of the second eight threads are even.
         let values: Vec<u32> =
             (0..threads as u32).map(|t| if t / 8 == 1 { 2 * t + 18 } else { t * t / 3 }).collect();
         let input = upload(&builtins.gpu, &values);

@@ -36,7 +36,7 @@ impl Format {
         if bits >> 15 == 0 { value } else { -value }
     }
 
-    /// The nearest number, of two as near the even one.
+    /// Returns the nearest number, of two as near the even one.
     fn nearest(self, value: f64) -> u16 {
         let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
         let magnitude = value.abs();
@@ -60,7 +60,7 @@ impl Format {
         format!("{}_{name}", self.kernels)
     }
 
-    /// Random numbers: of half any, of bfloat16 those of which doubles hold sums and products exactly.
+    /// Returns random numbers: for half any, for bfloat16 those whose sums and products doubles hold exactly.
     fn number(self, random: &mut Random) -> u16 {
         let bits = random.next();
         match self.fraction {
@@ -70,7 +70,7 @@ impl Format {
     }
 }
 
-/// Calls `test` with each format, where the platform has them.
+/// Calls `test` with each format, on a platform with these types.
 fn with_each_format(test: impl Fn(&Builtins, Format)) {
     let text = include_str!("half_builtins.cu");
     if let Some(builtins) = Builtins::with_toolkit("half_builtins.cu", text) {
@@ -98,7 +98,7 @@ fn every_number_becomes_the_float_that_it_is() {
 fn floats_become_the_nearest_number() {
     with_each_format(|builtins, format| {
         let mut random = Random(16);
-        // Every number, what is halfway to the next one, and the floats beside that; then any.
+        // The floats are every number, the point halfway to the next one, and the floats beside that; then random ones.
         let mut floats = Vec::new();
         for bits in 0..format.infinity() {
             let (this, next) = (format.value(bits), format.value(bits + 1));
@@ -156,7 +156,7 @@ fn pairs_are_two_numbers() {
     with_each_format(|builtins, format| {
         let mut random = Random(2);
         let mut small = || ((random.next() >> 32) as i32 % 64) as f32 / 4.0;
-        // Low and high, in turns.
+        // The numbers change between low and high.
         let (a, b): (Vec<f32>, Vec<f32>) = (0..2000).map(|_| (small(), small())).unzip();
         let inputs = [upload(&builtins.gpu, &a), upload(&builtins.gpu, &b)];
         let pointers = inputs.each_ref().map(DeviceBuffer::ptr);

@@ -7,7 +7,7 @@
 #define FOR_EACH_INPUT(i) \
   for (unsigned int i = blockIdx.x * blockDim.x + threadIdx.x; i < inputs; i += gridDim.x * blockDim.x)
 
-// What the two kinds of numbers call differently.
+// The names that differ between the two kinds of numbers.
 struct Half {
   typedef __half Number;
   typedef __half2 Pair;
@@ -64,7 +64,7 @@ __device__ static void calculate(const unsigned short* as, const unsigned short*
   }
 }
 
-// 10 results for each input: those of the low halves, then those of the high ones.
+// 10 results for each input: the low halves, then the high ones.
 template <class Kind>
 __device__ static void calculatePairs(const float2* as, const float2* bs, float2* out, unsigned int inputs) {
   FOR_EACH_INPUT(i) {

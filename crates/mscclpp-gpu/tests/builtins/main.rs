@@ -1,5 +1,5 @@
-//! What CUDA device code has without an include, half and bfloat16, and cooperative groups, on the platform that is
-//! there. The results of one source, `*_builtins.cu` beside this, are compared with what Rust computes.
+//! Tests of the names that CUDA device code has without an include, half and bfloat16, and cooperative groups, on the
+//! platform of the machine. The results of one source, `*_builtins.cu` in this folder, are compared with those of Rust.
 
 mod cuda;
 mod data_types;
@@ -12,7 +12,7 @@ use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
 };
 
-/// An element of what a kernel reads and writes.
+/// An element type of the memory that a kernel reads and writes.
 trait Element: Copy {
     fn bytes(&self) -> Vec<u8>;
     fn all_from(bytes: &[u8]) -> Vec<Self>;
@@ -59,7 +59,7 @@ impl Builtins {
         Self { gpu, module }
     }
 
-    /// A source that needs headers of a CUDA toolkit. None where a GPU's compiler finds no toolkit.
+    /// Loads a source that needs headers of a CUDA toolkit. None where a GPU's compiler finds no toolkit.
     fn with_toolkit(name: &str, text: &str) -> Option<Self> {
         let gpu = device::gpu();
         match Module::load(&gpu, &KernelSource::new(name, text)) {
@@ -82,12 +82,12 @@ impl Builtins {
         stream.synchronize().unwrap();
     }
 
-    /// What a kernel writes that takes `inputs`, an output with `results` elements for each of the `count` inputs, and
-    /// the count.
+    /// Runs a kernel that takes `inputs`, an output with `results` elements for each of the `count` inputs, and the
+    /// count. Returns the output.
     fn map<T: Element>(&self, kernel: &str, inputs: &[DevicePtr], count: usize, results: usize) -> Vec<T> {
         let output = self.gpu.allocate((count * results * size_of::<T>()) as u64).unwrap();
         let args = inputs.iter().fold(KernelArgs::new(), |args, input| args.with(*input));
-        // Not a divisor of the counts, so that some threads have less to do.
+        // The number of threads does not divide the counts, so that some threads have less to do.
         self.launch(kernel, LaunchConfig::linear(3, 96), &args.with(output.ptr()).with(count as u32));
         download(&output)
     }

@@ -3,7 +3,7 @@
 
 use mscclpp_gpu::{Gpu, Platform};
 
-/// Which platform these tests run on.
+/// Returns the platform of these tests.
 pub(crate) fn platform() -> Platform {
     // Without a GPU platform in the build, a machine with GPUs is no reason to fail.
     if cfg!(any(feature = "cuda", feature = "hip")) {
@@ -13,7 +13,7 @@ pub(crate) fn platform() -> Platform {
     }
 }
 
-/// Device 0, after saying what it is.
+/// Returns device 0, after printing its name.
 pub(crate) fn gpu() -> Gpu {
     let gpu = platform().gpu(0).expect("device 0");
     println!("on {gpu}");

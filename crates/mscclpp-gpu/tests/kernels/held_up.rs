@@ -1,4 +1,4 @@
-//! Streams that a kernel holds up, and what waits for them.
+//! Streams that a kernel holds up, and waits for them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use mscclpp_gpu::{DeviceBuffer, Error, Gpu, KernelArgs, LaunchConfig, Platform, 
 
 use super::{SECONDS, failure, launch, module, words};
 
-/// A kernel that holds `stream` up until the gate is opened.
+/// Launches a kernel that holds `stream` up until the gate is opened.
 fn close_gate(gpu: &Gpu, stream: &Stream) -> Gate {
     let word = gpu.allocate(8).unwrap();
     let args = KernelArgs::new().with(word.ptr()).with(1u64);
@@ -90,7 +90,7 @@ fn an_event_holds_other_streams_up_until_it_is_reached() {
     let gate = close_gate(&gpu, &held);
     held.record(&event).unwrap();
     waiting.wait_event(&event).unwrap();
-    // The mark that was there when it was asked counts, not a later one.
+    // The event counts as it was recorded when it was waited for, not as it is recorded later.
     waiting.record(&event).unwrap();
     // SAFETY: `word` outlives the work.
     unsafe { waiting.write_u64(word.ptr(), 1).unwrap() };
@@ -111,7 +111,7 @@ fn a_dropped_stream_does_its_work_without_holding_the_drop_up() {
     // SAFETY: `word` outlives the work.
     unsafe { stream.write_u64(word.ptr(), 7).unwrap() };
     stream.record(&event).unwrap();
-    // Were it to wait for the work, it would wait for the gate for ever.
+    // If the drop waited for the work, it would wait for the gate for ever.
     drop(stream);
     assert_eq!(words(&word), [0]);
     gate.open();

@@ -1,4 +1,4 @@
-//! Kernels of the simulated platform: launches, and blocks that wait for each other.
+//! Kernels of simulated devices: launches, and blocks that wait for each other.
 
 mod held_up;
 mod sources;
@@ -14,7 +14,7 @@ const SECONDS: Duration = Duration::from_secs(60);
 
 const SOURCE: KernelSource<'_> = KernelSource::new("kernels.cu", include_str!("../kernels.cu"));
 
-/// More blocks than run at once.
+/// The number of blocks of a grid with more blocks than run at once.
 const MANY_BLOCKS: u32 = 3 * 1024 + 1;
 
 fn module(gpu: &Gpu) -> Module {
@@ -32,7 +32,7 @@ fn words(buffer: &DeviceBuffer) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// What the device API does in one instruction of a warp on a GPU relies on it.
+/// The parts of the device API that a GPU's warp does in one instruction rely on this.
 #[test]
 fn threads_go_on_behind_a_barrier_in_their_order_whoever_came_last() {
     let gpu = Platform::Sim.gpu(0).unwrap();
@@ -92,7 +92,7 @@ fn grids_larger_than_the_device_run_in_turns() {
     assert_eq!(counters(&gpu, &module, &stream), [0, u64::from(MANY_BLOCKS)]);
 }
 
-/// What `count_in_symbol` adds.
+/// Sets the number that `count_in_symbol` adds.
 fn set_first(module: &Module, value: u32) {
     module.set_symbol("first", &[value]).unwrap();
 }
@@ -194,7 +194,7 @@ fn threads_that_can_never_meet_fail_the_kernel() {
     let gpu = Platform::Sim.gpu(0).unwrap();
     let stream = gpu.stream().unwrap();
     let kernel = module(&gpu).kernel("never_meet").unwrap();
-    // Two threads of one warp, which wait for each other at different barriers.
+    // Two threads of one warp wait for each other at different barriers.
     launch(&kernel, &stream, LaunchConfig::linear(1, 2), &KernelArgs::new()).unwrap();
     let message = failure(stream.synchronize_timeout(SECONDS), "never_meet");
     assert!(message.contains("1 wait at a barrier of the block"), "{message}");
@@ -223,13 +223,13 @@ fn an_access_outside_of_all_memory_fails_the_kernel_with_its_place() {
     let own = Box::new(0u64);
     let message = failure(touch(DevicePtr::from_ptr(&raw const *own)), "touch");
     assert!(message.contains("which is not memory of a device"), "{message}");
-    // Also if a kernel has used it before.
+    // The error also comes if a kernel has used the memory before.
     let freed = buffer.ptr();
     drop(buffer);
     failure(touch(freed), "touch");
 }
 
-/// What a kernel that failed said.
+/// Returns the message of a kernel that failed.
 fn failure(result: Result<(), Error>, name: &str) -> String {
     match result {
         Err(Error::KernelFailed { kernel, message }) => {
@@ -292,11 +292,11 @@ fn launches_that_can_never_run_are_refused() {
     ] {
         let result = launch(&kernel, &stream, config, &KernelArgs::new());
         assert!(matches!(result, Err(Error::InvalidArgument(_))), "{config:?}: {result:?}");
-        // SAFETY: as in `launch`.
+        // SAFETY: the same as in `launch`.
         let result = unsafe { kernel.launch_cooperative(&stream, config, &KernelArgs::new()) };
         assert!(matches!(result, Err(Error::InvalidArgument(_))), "cooperative {config:?}: {result:?}");
     }
-    // SAFETY: it is not loaded.
+    // SAFETY: the code is not loaded.
     let code = unsafe { Module::load_binary(&gpu, "mine.cubin", b"\x7fELF") };
     assert!(matches!(&code, Err(Error::InvalidArgument(why)) if why.contains("mine.cubin")), "{code:?}");
     let other = Platform::Sim.gpu(1).unwrap().stream().unwrap();
@@ -316,7 +316,7 @@ fn a_block_that_fails_ends_those_that_wait_for_it() {
     let arrived = gpu.allocate(8).unwrap();
     let kernel = module(&gpu).kernel("barrier_without_last_block").unwrap();
     launch(&kernel, &stream, LaunchConfig::linear(8, 1), &KernelArgs::new().with(arrived.ptr())).unwrap();
-    // Sooner than the others would give up.
+    // The kernel fails sooner than the other blocks would give up.
     let message = failure(stream.synchronize_timeout(SECONDS), "barrier_without_last_block");
     assert!(message.starts_with("block [7, 0, 0]") && message.contains("not me"), "{message}");
 }

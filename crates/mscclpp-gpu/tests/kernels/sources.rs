@@ -27,7 +27,7 @@ fn a_source_that_does_not_compile_shows_what_the_compiler_says() {
 fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
     let gpu = Platform::Sim.gpu(0).unwrap();
     let refused = |text: &str, named: &[&str]| {
-        // It would end this process.
+        // This source would end the process.
         let text = format!(
             "#include <stdlib.h>\n__device__ int ends() {{ abort(); }}\n{text}\nextern \"C\" __global__ void f() {{}}\n"
         );
@@ -59,11 +59,11 @@ fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
             &["chosen", "ifunc"],
         );
     }
-    // Also in what the library itself adds.
+    // Code that the library itself adds is checked, too.
     let headers = [("mscclpp_sim/trace.cpp", "#include <stdlib.h>\nstatic int x = (abort(), 1);\n")];
     let source = KernelSource::new("mine.cu", "extern \"C\" __global__ void f() {}").with_headers(&headers);
     assert!(matches!(Module::load(&gpu, &source), Err(Error::Compile { .. })));
-    // Constants are fine, and so is what the compiler computes.
+    // Constants are allowed, and so are values that the compiler computes.
     let fine = "__device__ double x = 3.0 * 2;\n__constant__ int table[2] = {1, 2};\nstruct S { int* p = nullptr; };\n\
                 __device__ S s;\n__device__ int* to = &table[1];\nextern \"C\" __global__ void f() {}\n";
     Module::load(&gpu, &KernelSource::new("mine.cu", fine)).unwrap();
@@ -72,7 +72,7 @@ fn code_that_would_run_when_a_module_is_loaded_is_refused_by_name() {
 #[test]
 fn names_of_headers_and_sources_stay_names() {
     let gpu = Platform::Sim.gpu(0).unwrap();
-    // Beside the folder in which kernels are compiled, and where temporary files are.
+    // The file is next to the folder in which kernels are compiled, where temporary files are.
     let outside = std::env::temp_dir().join(format!("mscclpp-outside-{}.hpp", std::process::id()));
     let outside = outside.to_str().expect("a path of text");
     let text = "extern \"C\" __global__ void f() {}";
@@ -85,7 +85,7 @@ fn names_of_headers_and_sources_stay_names() {
             "{name:?}: {loaded:?}"
         );
     }
-    // One folder up, as from a source beside a folder of headers, and many.
+    // The names lead one folder up, as from a source beside a folder of headers, or several.
     for up in 1..4 {
         let name = format!("{}{file}", "../".repeat(up));
         let text =
@@ -94,7 +94,7 @@ fn names_of_headers_and_sources_stay_names() {
         Module::load(&gpu, &KernelSource::new("mine.cu", &text).with_headers(&headers)).unwrap();
         assert!(!std::path::Path::new(outside).exists(), "{name} was written to {outside}");
     }
-    // A name that a compiler would take for an option, or for a file of options.
+    // A compiler would take these names for an option, or for a file of options.
     for name in ["-fno-such-option", "@options", ""] {
         Module::load(&gpu, &KernelSource::new(name, text)).unwrap_or_else(|error| panic!("{name}: {error}"));
     }

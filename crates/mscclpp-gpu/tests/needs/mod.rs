@@ -1,4 +1,4 @@
-//! Trials that need GPUs: if there are none, they are reported as ignored, with the reason. And each trial ends.
+//! Trials that need GPUs: if there are none, they are reported as ignored, with the reason. Each trial has a time limit.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},
@@ -9,10 +9,10 @@ use std::{
 use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::Platform;
 
-/// Much longer than any of them takes.
+/// The time limit of a trial, much longer than any of them takes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A trial of `test`, which needs `count` CUDA devices. It runs on a thread of its own, which has no context yet.
+/// Makes a trial of `test`, which needs `count` CUDA devices. It runs on a thread of its own, which has no context yet.
 pub(crate) fn cuda_devices(count: usize, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     let platform = Platform::detect_or_sim().expect("a usable platform");
     let there = match platform {

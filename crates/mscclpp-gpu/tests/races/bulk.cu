@@ -6,7 +6,7 @@ using namespace mscclpp;
 
 constexpr int Bytes = 1024, Data = 64;
 
-// All threads prepare what one of them stores.
+// All threads prepare the data that one of them stores.
 extern "C" __global__ void store(uint64_t* memory, uint64_t*, uint64_t* results, int) {
   alignas(128) __shared__ uint64_t stage[Bytes / 8];
   for (int i = threadIdx.x; i < Bytes / 8; i += blockDim.x) stage[i] = i;  // @prepare
@@ -22,7 +22,7 @@ extern "C" __global__ void store(uint64_t* memory, uint64_t*, uint64_t* results,
   stage[threadIdx.x] = 0;  // @again
 }
 
-// One of them loads what all have written, and what all use.
+// One thread loads the data that all have written, and all use it.
 extern "C" __global__ void load(uint64_t* memory, uint64_t*, uint64_t* results, int) {
   alignas(128) __shared__ uint64_t stage[Bytes / 8];
   __shared__ BulkBarrier barrier;

@@ -1,5 +1,5 @@
-//! Under a schedule that a seed makes, wrong kernels have wrong results, too, and right ones have the right ones. A process has
-//! one seed, so these tests start this program again.
+//! Under a schedule that is made by a seed, wrong kernels also have wrong results, and right ones have the right results. A
+//! process has one seed, so these tests start this program again.
 
 use std::{
     env,
@@ -15,14 +15,14 @@ use super::mutants::{EXCHANGE, FLAGS, GRID, MUTANTS, mutated, run};
 /// The first argument of a process that prints the results of the kernel that the second one names.
 const RESULTS_OF: &str = "--results-of";
 
-/// How often a seed may give the right results after all: launches that the host begins late meet in another order.
+/// The most runs in which a seed may give the right results: launches that the host begins late meet in another order.
 const RUNS: usize = 10;
 
 struct Right {
     file: &'static str,
     source: &'static str,
     kernel: &'static str,
-    /// The n-th result of a launch, of which there are so many.
+    /// Returns the n-th result of a launch.
     result: fn(usize) -> u64,
     count: usize,
 }
@@ -64,7 +64,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     right.chain(wrong).chain([Trial::test("a_failing_seed_replays", a_failing_seed_replays)]).collect()
 }
 
-/// Prints what a process with a seed is asked for. None if this is no such process.
+/// Prints the results that a process with a seed was started for. None if this is no such process.
 pub(crate) fn results() -> Option<ExitCode> {
     let mut arguments = env::args().skip(1).skip_while(|argument| argument != RESULTS_OF).skip(1);
     let name = arguments.next()?;
@@ -86,7 +86,7 @@ pub(crate) fn results() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// What such a process says, and the results of both devices.
+/// Returns the output of such a process, and the results of both devices.
 fn start(name: &str, seed: u64) -> (String, Vec<String>) {
     let mut this = Command::new(env::current_exe().expect("this program"));
     this.args([RESULTS_OF, name]).env("MSCCLPP_SIM_SCHEDULE", seed.to_string());
@@ -97,7 +97,7 @@ fn start(name: &str, seed: u64) -> (String, Vec<String>) {
     (printed.clone(), results.collect())
 }
 
-/// What both devices should have.
+/// Returns the right results of both devices.
 fn right(kernel: &str) -> Vec<String> {
     let right = RIGHT.iter().find(|right| right.kernel == kernel).expect("it is there");
     let right: Vec<u64> = (0..right.count).map(right.result).collect();
@@ -116,7 +116,7 @@ fn results_are_wrong(name: &str, seed: u64) -> Result<(), Failed> {
     let kernel = MUTANTS.iter().find(|mutant| mutant.name == name).expect("it is there").kernel;
     for _ in 0..RUNS {
         let (said, results) = start(name, seed);
-        // A report says how to have this again.
+        // A report tells how to repeat the schedule.
         assert!(
             !said.contains("race in") || said.contains(&format!("MSCCLPP_SIM_SCHEDULE={seed}")),
             "{said}"
@@ -128,7 +128,7 @@ fn results_are_wrong(name: &str, seed: u64) -> Result<(), Failed> {
     Err(format!("the results were right {RUNS} times").into())
 }
 
-/// Which numbers are wrong depends on many decisions. If they were not the seed's, no two runs would agree.
+/// The wrong numbers depend on many decisions. If the seed did not make them, no two runs would agree.
 fn a_failing_seed_replays() -> Result<(), Failed> {
     let (name, seed) = WRONG[0];
     let mut all: Vec<Vec<String>> = Vec::new();

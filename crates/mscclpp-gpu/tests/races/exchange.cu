@@ -4,7 +4,7 @@
 
 using namespace mscclpp;
 
-// Of each rank's memory, in words of 8 bytes: the token, the claims, then two places for data.
+// The layout of each rank's memory, in words of 8 bytes: the token, the claims, then two places for data.
 constexpr int Claims = 16, Data = 32, Threads = 64;
 
 extern "C" __global__ void exchange(uint64_t* mine, uint64_t* theirs, uint64_t* results, int first) {

@@ -5,7 +5,7 @@
 
 using namespace mscclpp;
 
-// Of each rank's memory, in words of 8 bytes: a flag, how many launches there were, then two places for data.
+// The layout of each rank's memory, in words of 8 bytes: a flag, the number of launches, then two places for data.
 constexpr int Launches = 16, Data = 32;
 
 __device__ static void set(uint64_t* flag, uint64_t value) {

@@ -4,7 +4,7 @@
 
 using namespace mscclpp;
 
-// Of the memory, in words of 8 bytes: a barrier, a count, a lock, then data.
+// The layout of the memory, in words of 8 bytes: a barrier, a count, a lock, then data.
 constexpr int Count = 16, Lock = 32, Data = 64;
 
 extern "C" __global__ void blocks(uint64_t* memory, uint64_t*, uint64_t* results, int) {

@@ -1,5 +1,5 @@
-//! The race detector of the simulated platform: kernels without races run as ever, and each of their mutants is found, with its
-//! lines. It is switched on here, for all that this program does.
+//! Tests of the race detector of simulated devices: kernels without races run as usual, and each of their mutants is found,
+//! with its lines. The detector is switched on here, for all that this program does.
 
 mod data;
 mod mutants;

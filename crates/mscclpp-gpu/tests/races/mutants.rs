@@ -5,10 +5,10 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform};
 
-/// For all launches of a run: a mutant may poll for long.
+/// The time limit of all launches of a run: a mutant may poll for long.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// How often a mutant may run without being found.
+/// The most runs of a mutant in which it may stay unnoticed.
 const RUNS: usize = 400;
 
 pub(crate) const EXCHANGE: &str = include_str!("exchange.cu");
@@ -21,11 +21,12 @@ pub(crate) struct Mutant {
     pub(crate) name: &'static str,
     source: &'static str,
     pub(crate) kernel: &'static str,
-    /// A text that the source has once, and what stands there in the mutant.
+    /// A text that the source has once, and its replacement in the mutant.
     change: [&'static str; 2],
-    /// Marks of the lines of the two accesses, as in `// @write`. The first is empty for a read of what nobody has written.
+    /// Marks of the lines of the two accesses, as in `// @write`. The first is empty for a read of bytes that nobody has
+    /// written.
     lines: [&'static str; 2],
-    /// Part of the hint.
+    /// A part of the hint.
     hint: &'static str,
 }
 
@@ -42,7 +43,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     Mutant { name: "scratch_is_not_doubled", source: EXCHANGE, kernel: "exchange",
         change: ["round % 2 * Threads", "0"], lines: ["write", "read"], hint: "signal()" },
     Mutant { name: "a_flag_is_stored_relaxed", source: FLAGS, kernel: "flags",
-        change: ["memoryOrderRelease);  // @set", "memoryOrderRelaxed);  // @set"], lines: ["write", "read"], hint: "releases nothing" },
+        change: ["memoryOrderRelease);  // @set", "memoryOrderRelaxed);  // @set"],
+        lines: ["write", "read"], hint: "releases nothing" },
     Mutant { name: "a_flag_is_loaded_relaxed", source: FLAGS, kernel: "flags",
         change: ["memoryOrderAcquire) < value)", "memoryOrderRelaxed) < value)"], lines: ["write", "read"], hint: "acquires nothing" },
     Mutant { name: "a_flag_is_used_again", source: FLAGS, kernel: "flags",
@@ -83,8 +85,8 @@ pub(crate) const MUTANTS: &[Mutant] = &[
         change: ["detail::bulkFenceAll();", "bulkFence();"], lines: ["writeGlobal", "load"], hint: "bulkFence" },
     Mutant { name: "packets_have_one_place", source: PACKETS, kernel: "packets",
         change: ["round % 2 * 64 + threadIdx.x", "threadIdx.x"], lines: ["put", "put"], hint: "overwritten before it was read" },
-    // GPUs of today do these right in practice: a word of 8 bytes is stored at once, lanes go in step, and a fence of the device or block
-    // may do what one of the system does. PTX promises none of it.
+    // Today's GPUs run these correctly in practice: a word of 8 bytes is stored at once, lanes go in step, and a fence of
+    // the device or block may do the work of a system fence. PTX promises none of it.
     Mutant { name: "the_scope_of_a_store_is_the_device", source: FLAGS, kernel: "flags",
         change: ["scopeSystem>(flag, value", "scopeDevice>(flag, value"], lines: ["set", "wait"], hint: "scope" },
     Mutant { name: "the_scope_of_a_load_is_the_device", source: FLAGS, kernel: "flags",
@@ -125,20 +127,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     clean.chain(MUTANTS.iter().map(|mutant| Trial::test(mutant.name, || found(mutant)))).collect()
 }
 
-/// Its source.
+/// Returns the source of the mutant.
 pub(crate) fn mutated(mutant: &Mutant) -> String {
     let [from, to] = mutant.change;
     assert_eq!(mutant.source.matches(from).count(), 1, "{from:?} stands once in the source");
     mutant.source.replace(from, to)
 }
 
-/// The mutant fails, and the text has both lines and the hint.
+/// Checks that the mutant fails, and that the text has both lines and the hint.
 fn found(mutant: &Mutant) -> Result<(), Failed> {
     let text = mutated(mutant);
     let name = format!("{}.cu", mutant.name);
-    // A stream that has failed begins nothing more, so the peer's second launch would wait for ever, or long.
+    // A stream that has failed starts no more launches, so the peer's second launch would wait for ever, or long.
     let launches = if matches!(mutant.kernel, "exchange" | "flags" | "fences" | "packets") { 1 } else { 2 };
-    // A run shows the races of the order in which its threads happened to come.
+    // A run finds the races in the order in which its threads happened to run.
     let source = KernelSource::new(&name, &text);
     let Some(said) = (0..RUNS).find_map(|_| {
         let (said, _) = run(&source, mutant.kernel, launches);
@@ -157,7 +159,7 @@ fn found(mutant: &Mutant) -> Result<(), Failed> {
     let reports = said.split("\nrace in ").collect::<Vec<_>>();
     let fits = |report: &&str| {
         let mut rest = (*report).to_owned();
-        // Each place by itself, also where both are one.
+        // Each place is looked for by itself, also where both are one.
         let has_all = places.iter().all(|place| {
             match rest.find(&format!("{place} ")).or_else(|| rest.find(&format!("{place}\n"))) {
                 Some(at) => {
@@ -175,8 +177,8 @@ fn found(mutant: &Mutant) -> Result<(), Failed> {
     Err(format!("no race of {places:?} with {:?}, but: {said}", mutant.hint).into())
 }
 
-/// Runs a kernel on two devices at once, so many times, each with its memory and that of the other. Returns what was found, and
-/// the results of each device.
+/// Runs a kernel on two devices at once, `launches` times, each with its memory and that of the other. Returns the
+/// reports, and the results of each device.
 pub(crate) fn run(source: &KernelSource<'_>, kernel: &str, launches: usize) -> (Vec<String>, [Vec<u64>; 2]) {
     let gpus: [Gpu; 2] = [0, 1].map(|id| Platform::Sim.gpu(id).unwrap());
     let [memories, results] = [(); 2].map(|()| [0, 1].map(|id: usize| gpus[id].allocate(8192).unwrap()));
@@ -208,7 +210,7 @@ pub(crate) fn run(source: &KernelSource<'_>, kernel: &str, launches: usize) -> (
     (said, results)
 }
 
-/// What a failed kernel says.
+/// Returns the message of a failed kernel.
 pub(crate) fn message(result: Result<(), Error>) -> Option<String> {
     match result {
         Ok(()) => None,

@@ -1,4 +1,4 @@
-//! What the host and streams do beside kernels, accesses past the end of memory, and the list of all that was found.
+//! Races with accesses of the host and of streams, accesses past the end of memory, and the list of all races.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const SOURCE: &str = "extern \"C\" __global__ void fill(int* data, int count, in
 extern \"C\" __global__ void copy(int* data, int first, int from) { data[first] = data[from]; }
 ";
 
-/// Waits for a token, and reads the data that it is about.
+/// A kernel that waits for a token, and reads the data that the token announces.
 const READS: &str = "#include <mscclpp/semaphore_device.hpp>
 extern \"C\" __global__ void read(uint64_t* token, const int* data, int* result) {
   mscclpp::MemoryDevice2DeviceSemaphoreDeviceHandle semaphore = {token, token + 1, nullptr, nullptr, nullptr};
@@ -55,7 +55,7 @@ fn gpu() -> (Gpu, DeviceBuffer, [Stream; 2]) {
     (gpu.clone(), gpu.allocate(1000).unwrap(), streams)
 }
 
-/// Whatever the timing was.
+/// The race is found whatever the timing was.
 fn streams_are_in_no_order_without_an_event() -> Result<(), Failed> {
     let (gpu, memory, [first, second]) = gpu();
     fill(&gpu, "with_event.cu", &first, &memory, 250, 1);
@@ -86,7 +86,7 @@ fn copies_are_ordered_by_their_stream_alone() -> Result<(), Failed> {
     unsafe { first.copy(target.ptr(), memory.ptr(), 1000).unwrap() };
     assert_eq!(message(first.synchronize_timeout(LIMIT)), None);
     fill(&gpu, "copied.cu", &first, &memory, 250, 2);
-    // SAFETY: as above.
+    // SAFETY: the same as above.
     unsafe { second.copy(target.ptr(), memory.ptr(), 1000).unwrap() };
     let said: Vec<_> = [&first, &second]
         .into_iter()
@@ -113,7 +113,7 @@ fn a_graph_is_in_the_order_of_its_stream() -> Result<(), Failed> {
     Ok(())
 }
 
-/// As a proxy of a port channel does it.
+/// A proxy of a port channel does the same.
 fn a_copy_comes_before_its_token() -> Result<(), Failed> {
     for (name, source, is_found) in [
         ("waits.cu", READS.to_owned(), false),
@@ -137,7 +137,7 @@ fn a_copy_comes_before_its_token() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The word may come between any two of its polls.
+/// The word may come between any two polls.
 fn the_host_knows_what_came_before_a_word() -> Result<(), Failed> {
     let (gpu, memory, [stream, _]) = gpu();
     let target = gpu.allocate(1000).unwrap();
@@ -159,14 +159,14 @@ fn the_host_knows_what_came_before_a_word() -> Result<(), Failed> {
 fn the_host_writes_under_a_kernel() -> Result<(), Failed> {
     let (gpu, memory, [stream, _]) = gpu();
     fill(&gpu, "under.cu", &stream, &memory, 250, 1);
-    // Either comes first.
+    // Either access comes first.
     let said = [message(memory.write(0, &[2; 4])), message(stream.synchronize_timeout(LIMIT))];
     let is_named = |said: &String| said.contains("DeviceBuffer::write") && said.contains("under.cu:2");
     assert!(said.iter().flatten().any(is_named), "{said:?}");
     Ok(())
 }
 
-/// The rest of the last page is there for the processor.
+/// The processor can access the rest of the last page.
 fn a_plain_access_past_the_end_is_found() -> Result<(), Failed> {
     let (gpu, memory, [stream, other]) = gpu();
     fill(&gpu, "past.cu", &stream, &memory, 251, 1);
@@ -175,7 +175,7 @@ fn a_plain_access_past_the_end_is_found() -> Result<(), Failed> {
         said.contains("past.cu:2") && said.contains("offset 1000") && said.contains("1000 bytes"),
         "{said}"
     );
-    // Reads, too, and of what is only half behind the end.
+    // Reads are found, too, and accesses that are only half past the end.
     let kernel = Module::load(&gpu, &KernelSource::new("past.cu", SOURCE)).unwrap().kernel("copy").unwrap();
     let args = KernelArgs::new().with(DevicePtr(memory.ptr().0 + 2)).with(0).with(249);
     // SAFETY: the kernel's arguments. It reads beyond the end, which fails it here.
@@ -190,7 +190,7 @@ fn a_plain_access_past_the_end_is_found() -> Result<(), Failed> {
 
 fn freed_memory_leaves_nothing_behind() -> Result<(), Failed> {
     for value in 0..20 {
-        // Likely where the one before was.
+        // The memory is likely at the address of the one before.
         let (gpu, memory, [stream, _]) = gpu();
         fill(&gpu, "freed.cu", &stream, &memory, 250, value);
         assert_eq!(message(stream.synchronize_timeout(LIMIT)), None);
@@ -198,7 +198,7 @@ fn freed_memory_leaves_nothing_behind() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whether it is freed before the kernel begins or while it runs.
+/// The memory is freed before the kernel begins or while it runs.
 fn a_kernel_that_uses_freed_memory_fails() -> Result<(), Failed> {
     const WAITS: &str = "extern \"C\" __global__ void wait(volatile int* flag, volatile int* data) {
   while (*flag == 0) {
@@ -243,7 +243,7 @@ fn each_pair_of_lines_is_listed_once() -> Result<(), Failed> {
 fn ranks_are_named() -> Result<(), Failed> {
     let (gpu, memory, streams) = gpu();
     drop(memory);
-    /// On a thread of its own, which is a rank.
+    /// Runs `body` on a thread of its own, which is a rank.
     fn by_rank<T: Send>(rank: usize, body: impl FnOnce() -> T + Send) -> T {
         let as_rank = || {
             testing::this_thread_is_rank(rank);

@@ -1,5 +1,5 @@
-// Words side by side, and words that share bytes. Block 0 writes data and says so in a word, block 1 comes between, and block 2 looks at
-// the word and reads the data. They come in this order by steps that order nothing else: these are relaxed.
+// Words side by side, and words that share bytes. Block 0 writes data and then a word that says so, block 1 comes between, and
+// block 2 looks at the word and reads the data. Relaxed steps bring them into this order; these order nothing else.
 
 #include <cuda_fp16.h>
 

@@ -1,5 +1,5 @@
-//! An atomic's word is its address and size: words side by side have nothing to do with each other, and accesses of mixed sizes to
-//! the same bytes race.
+//! The word of an atomic access is its address and size: words side by side have nothing to do with each other, and accesses
+//! of mixed sizes to the same bytes race.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 const SOURCE: &str = include_str!("words.cu");
 
-/// What is found in the kernel `blocks` if its three blocks do this.
+/// One run of the kernel `blocks`, and the races that the detector must report.
 struct Case {
     name: &'static str,
     does: [&'static str; 3],

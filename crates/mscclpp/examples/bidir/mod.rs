@@ -1,6 +1,6 @@
-//! What the two examples that move data in both directions have in common: the memory, its contents, the measuring.
+//! The part that the two examples with data in both directions share: the memory, its contents, and the measurement.
 //!
-//! Each side has a buffer of two halves. Its own data is in the half of its rank; the peer's is to arrive in the other.
+//! Each side has a buffer of two halves. Its own data is in the half of its rank; the peer's data arrives in the other.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -10,14 +10,14 @@ use crate::ranks::Rank;
 
 /// How many ranks there are.
 pub(crate) const N_RANKS: usize = 2;
-/// When to give up and abort.
+/// The time after which a rank gives up and aborts.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One side.
+/// One side of the exchange: a rank with its device and memory.
 pub(crate) struct Side {
     pub(crate) gpu: Gpu,
     rank: usize,
-    /// The sizes that are tried, and how many rounds are timed of each.
+    /// The sizes that are tried, and the number of rounds that are timed of each.
     pub(crate) sizes: [(u64, u32); 3],
     pub(crate) stream: Stream,
     start: Event,
@@ -29,10 +29,10 @@ pub(crate) struct Side {
     pub(crate) communicator: Communicator,
 }
 
-/// Both ranks call it.
+/// Returns the sizes and rounds. Both ranks call it.
 ///
-/// Fewer rounds on simulated devices, and where both ranks are on one GPU: it runs the kernels of two processes in turn,
-/// some milliseconds each, and every round waits for several turns.
+/// There are fewer rounds on simulated devices, and where both ranks are on one GPU, which runs the kernels of two
+/// processes in turn, some milliseconds each, so that every round waits for several turns.
 fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u64, u32); 3]> {
     let gpus = bootstrap.all_gather(&gpu.properties().uuid)?;
     let share = if gpus[0] == gpus[1] { 20 } else { 1 };
@@ -43,7 +43,7 @@ fn sizes(bootstrap: &dyn Bootstrap, gpu: &Gpu) -> mscclpp::Result<[(u64, u32); 3
 }
 
 impl Side {
-    /// Joins the job as that rank. Both ranks call it.
+    /// Joins the job as the rank `this`. Both ranks call it.
     pub(crate) fn join(this: &Rank) -> mscclpp::Result<Self> {
         let bootstrap = Arc::new(this.bootstrap(N_RANKS)?);
         let communicator = Communicator::with_context(bootstrap, Context::on(this.platform));
@@ -77,8 +77,8 @@ impl Side {
     }
 
     // ANCHOR: measure
-    /// Runs `rounds` rounds of `launch` as one graph, twice, each time with fresh data, which must have arrived behind
-    /// them; the second time counts. Both sides call it.
+    /// Runs `rounds` rounds of `launch` as one graph, twice, each time with fresh data, and checks that the data has
+    /// arrived; the second run is timed. Both sides call it.
     pub(crate) fn measure(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Side {
             self.buffer.fill((1 - self.rank) as u64 * bytes, bytes, 0xff)?;
             self.failed.fill(0, 4, 0)?;
             self.stream.record(&self.start)?;
-            // SAFETY: what the kernels get is kept by the caller, and `finish` waits for them.
+            // SAFETY: the caller keeps what the kernels use, and `finish` waits for the kernels.
             unsafe { graph.launch(&self.stream)? };
             self.stream.record(&self.end)?;
             self.finish(semaphore)?;
@@ -118,7 +118,8 @@ impl Side {
     // ANCHOR_END: measure
 
     fn finish(&self, semaphore: &Semaphore) -> Result<(), Box<dyn Error>> {
-        // If time runs out, it ends the kernels' waits, so that the device stays usable. If a wait failed, it says why.
+        // When the time is up this ends the kernels' waits, so that the device stays usable. If a wait failed, the error
+        // says why.
         self.stream.synchronize_or_abort(LIMIT, semaphore)?;
         let mut failed = [0; 4];
         self.failed.read(0, &mut failed)?;
@@ -142,7 +143,7 @@ impl Side {
     }
 }
 
-/// The data of a rank in a run: no two of them have any in common (splitmix64).
+/// The data of a rank in a run (splitmix64). The data of different ranks or runs have no word in common.
 fn words(rank: usize, run: u64, bytes: u64) -> Vec<u8> {
     let seed = (rank as u64) << 60 | run << 56 | bytes;
     let word = |i: u64| {

@@ -1,8 +1,8 @@
-//! What the examples say first.
+//! The first lines that the examples print.
 
 use mscclpp::Platform;
 
-/// Says on what this runs: GPUs, or devices simulated on the CPU.
+/// Prints the platform and the devices of the program: GPUs, or devices simulated on the CPU.
 pub(crate) fn print_devices(platform: Platform, ids: &[usize]) -> mscclpp::Result<()> {
     println!("Platform: {platform}, {} device(s)", platform.device_count()?);
     for id in ids {

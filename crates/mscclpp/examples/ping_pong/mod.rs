@@ -1,48 +1,48 @@
-//! What the two ping-pong examples share: the kernels, one side's launch, and the end of it.
+//! The part that the two ping-pong examples share: the kernels, one side's launch, and its end.
 
 use std::{error::Error, time::Duration};
 
 use mscclpp::{BaseMemoryChannelHandle, Event, Kernel, Stream, kernels, prelude::*};
 
-/// Rounds of a launch.
+/// The rounds of a launch.
 pub(crate) const ROUNDS: i32 = 100;
-/// How long the spinning side keeps the other waiting in each round, in clock cycles: some milliseconds.
+/// The clock cycles for which the spinning side keeps the other waiting in each round: some milliseconds.
 const SPIN_CYCLES: i64 = 10_000_000;
-/// A round that took less has not waited for the spinning side.
+/// The least time of a round that has waited for the spinning side.
 const LEAST_MS_PER_ROUND: f32 = 1.0;
-/// Device waits without a bound: they end with a signal, or when the semaphore is aborted.
+/// The bound of device waits that have none: they end with a signal, or when the semaphore is aborted.
 const NO_BOUND: i64 = -1;
-/// When to give up and abort.
+/// The time after which a side gives up and aborts.
 const LIMIT: Duration = Duration::from_secs(60);
 
 // ANCHOR: player
 /// Which of the two kernels a side runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Role {
-    /// Waits, spins, signals.
+    /// The kernel that waits, spins, and then signals.
     Spinning,
-    /// Signals, waits.
+    /// The kernel that signals and then waits.
     Plain,
 }
 
-/// One side: a loaded kernel and what it works on.
+/// One side: a loaded kernel and the objects that it uses.
 pub(crate) struct Player {
     kernel: Kernel,
     spin: Option<i64>,
     stream: Stream,
     start: Event,
     end: Event,
-    /// Device memory: the round in which a wait failed, plus 1.
+    /// The round in which a wait failed, plus 1, in device memory.
     failed: DeviceBuffer,
-    /// Device memory: the channel's handle.
+    /// The channel's handle, in device memory.
     handle: DeviceBuffer,
 }
 // ANCHOR_END: player
 
 impl Player {
     // ANCHOR: load
-    /// Loads the kernel and makes all that the launch needs, so that launching loads nothing: that could deadlock
-    /// against a kernel that waits already.
+    /// Loads the kernel and makes all objects that the launch needs, so that launching loads nothing: loading could
+    /// deadlock with a kernel that already waits.
     pub(crate) fn new(role: Role, gpu: &Gpu) -> mscclpp::Result<Self> {
         let (name, spin) = match role {
             Role::Spinning => ("ping_pong_spin", Some(SPIN_CYCLES)),
@@ -79,7 +79,8 @@ impl Player {
     // ANCHOR: finish
     /// Waits for the kernel and returns the milliseconds of one round.
     pub(crate) fn finish(&self, channel: &BaseMemoryChannel) -> Result<f32, Box<dyn Error>> {
-        // If time runs out, it ends the kernel's waits, so that the device stays usable. If a wait failed, it says why.
+        // When the time is up this ends the kernel's waits, so that the device stays usable. If a wait failed, the error
+        // says why.
         self.stream.synchronize_or_abort(LIMIT, channel)?;
         let mut failed = [0; 4];
         self.failed.read(0, &mut failed)?;
@@ -91,7 +92,7 @@ impl Player {
     // ANCHOR_END: finish
 }
 
-/// Prints the result; an error if the rounds were too short to have waited for the spinning side.
+/// Prints the result. Returns an error if the rounds were too short to have waited for the spinning side.
 pub(crate) fn report(ms_per_round: f32) -> Result<(), Box<dyn Error>> {
     println!("Elapsed {ms_per_round} ms per iteration ({ROUNDS})");
     if ms_per_round < LEAST_MS_PER_ROUND {

@@ -1,5 +1,5 @@
-//! How the examples with a process per rank are started: the program starts itself once for each rank, is given what it
-//! needs to be one of them, or is told by the launcher that started it (mpirun, srun, torchrun, Kubernetes).
+//! The start of the examples with a process per rank. The program starts itself once for each rank, or its arguments say
+//! which rank it is, or the launcher that started it does (mpirun, srun, torchrun, Kubernetes).
 
 mod processes;
 
@@ -18,29 +18,29 @@ use crate::devices::print_devices;
 const DEFAULT_ADDRESS: &str = "lo:127.0.0.1:15505";
 const LAUNCHED: &str = "\
 Started without arguments by mpirun, srun, torchrun or an indexed job of Kubernetes, it is the rank that these say.";
-/// How long the ranks may take to find each other.
+/// The longest time that the ranks may take to find each other.
 const INIT: Duration = Duration::from_secs(30);
 
-/// An example.
+/// An example with a process per rank.
 pub(crate) struct Program {
-    /// What to print when the arguments make no sense.
+    /// The text that is printed when the arguments are wrong.
     pub(crate) usage: &'static str,
-    /// The numbers of the devices that the ranks get, on a machine with so many; at least one.
+    /// Returns the numbers of the devices that the ranks get, on a node with so many devices; at least one.
     pub(crate) devices: fn(usize) -> Vec<usize>,
-    /// What the ranks get behind their device, if the program starts them, given how many they are.
+    /// Returns the further arguments of the ranks that the program starts, given the number of ranks.
     pub(crate) more: fn(usize) -> Vec<String>,
-    /// Is a rank.
+    /// Runs the program as one rank.
     pub(crate) run: fn(&Rank) -> Result<(), Box<dyn Error>>,
 }
 
-/// What a rank was given: `ADDRESS RANK GPU` and what the program wants besides.
+/// The arguments of a rank: `ADDRESS RANK GPU`, and those of the program itself.
 pub(crate) struct Rank {
     pub(crate) address: String,
     pub(crate) rank: usize,
     pub(crate) gpu: usize,
     pub(crate) more: Vec<String>,
     pub(crate) platform: Platform,
-    /// What the launcher says, if the program was not given a rank.
+    /// The rank and addresses that the launcher says, if the program's arguments name no rank.
     launched: Option<Rendezvous>,
 }
 
@@ -115,7 +115,7 @@ impl Program {
         ExitCode::from(BAD_ARGUMENTS)
     }
 
-    /// Is the rank that the launcher says, or starts all ranks if there is no launcher.
+    /// Runs as the rank that the launcher says, or starts all ranks if there is no launcher.
     fn run_launched(&self) -> Result<u8, Box<dyn Error>> {
         mscclpp::log::init()?;
         let launched = match Rendezvous::from_env() {
@@ -148,7 +148,7 @@ impl Program {
         launched: Option<Rendezvous>,
     ) -> Result<(), Box<dyn Error>> {
         let platform = Platform::detect_or_sim()?;
-        // Before the others are waited for.
+        // The device is opened before this rank waits for the others.
         platform.gpu(gpu)?;
         println!("GPU {gpu}: Running on platform {platform}");
         let (address, more) = (address.to_owned(), more.to_vec());

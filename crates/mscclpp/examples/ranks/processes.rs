@@ -8,10 +8,10 @@ use std::{
 
 use mscclpp::errors::BootstrapError;
 
-/// Exit codes.
+/// The exit code of a rank that failed.
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const BAD_ARGUMENTS: u8 = 2;
-/// How long the others may run after a rank has failed; they notice by themselves within five seconds.
+/// The time that the other ranks may run after one has failed; they notice by themselves within five seconds.
 const GRACE: Duration = Duration::from_secs(5);
 
 pub(crate) fn is_about_the_address(error: &mscclpp::Error) -> bool {
@@ -47,7 +47,7 @@ pub(crate) fn wait_for(mut ranks: Vec<Child>) -> Result<u8, Box<dyn Error>> {
 
 pub(crate) fn stop(ranks: &mut Vec<Child>) {
     for mut rank in ranks.drain(..) {
-        // Neither fails for a child that has not been waited for.
+        // Neither call fails for a child that has not been waited for.
         let _ = rank.kill();
         let _ = rank.wait();
     }

@@ -34,7 +34,7 @@ pub(crate) fn main(
     }
 }
 
-/// Those that were chosen, or the first two; with one device, it twice.
+/// Returns the devices that were chosen, or the first two; with one device, that one twice.
 pub(crate) fn numbers(chosen: Option<[usize; 2]>, platform: Platform) -> mscclpp::Result<[usize; 2]> {
     Ok(match chosen {
         Some(ids) => ids,

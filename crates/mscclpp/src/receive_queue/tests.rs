@@ -1,4 +1,4 @@
-//! What is logged of a wait, and what ends it.
+//! Tests of the log lines about a wait, and of the ways in which it ends.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -10,7 +10,7 @@ use mscclpp_test_support::Lines;
 
 use super::*;
 
-/// The `position`-th call.
+/// The call with the number `position`.
 struct Call {
     position: u64,
     done: AtomicBool,
@@ -94,7 +94,7 @@ fn who_waits_for_another_threads_step_says_so_too_and_keeps_its_time() {
 
 #[test]
 fn a_time_out_of_the_bootstraps_own_ends_a_wait_without_one() {
-    /// Cannot connect to its peer.
+    /// A bootstrap that cannot connect to its peer.
     struct Cut(LocalBootstrap);
     impl Bootstrap for Cut {
         fn rank(&self) -> usize {

@@ -14,14 +14,14 @@ use mscclpp_test_support::{Child, child};
 
 use super::{LIMIT, assert_usable, device_of, platform};
 
-/// What a child was started for.
+/// The role that a child was started for.
 pub(crate) struct Role {
     pub(crate) name: String,
     pub(crate) rank: usize,
     pub(crate) n_ranks: usize,
 }
 
-/// In a child: runs its role. In the parent: nothing.
+/// Runs the role of a child; does nothing in the parent.
 pub(crate) fn run_if_child(run: impl FnOnce(&Role)) -> Option<ExitCode> {
     let role = child::role()?;
     let [name, rank, n_ranks] = role.as_slice() else { panic!("no role: {role:?}") };
@@ -33,7 +33,7 @@ pub(crate) fn run_if_child(run: impl FnOnce(&Role)) -> Option<ExitCode> {
 }
 
 impl Role {
-    /// In a child: forms the job. Rank 0 makes the unique id, the parent hands it on.
+    /// Forms the job, in a child. Rank 0 makes the unique id, and the parent passes it on.
     pub(crate) fn bootstrap(&self, timeout: Duration) -> mscclpp::Result<TcpBootstrap> {
         let id = if self.rank == 0 {
             let id = TcpBootstrap::create_unique_id()?;
@@ -48,13 +48,13 @@ impl Role {
         Ok(TcpBootstrap::new(self.rank, self.n_ranks, id, timeout)?)
     }
 
-    /// In a child: a communicator of the job.
+    /// Makes a communicator of the job, in a child.
     pub(crate) fn communicator(&self) -> mscclpp::Result<Communicator> {
         Ok(Communicator::with_context(Arc::new(self.bootstrap(LIMIT)?), Context::on(platform())))
     }
 
-    /// In a child whose role is `killed-MOMENT-VICTIM`: `survive` gets both, and must end with an error, after which the device
-    /// is still usable. Whether it is such a child.
+    /// Runs `survive` in a child whose role is `killed-MOMENT-VICTIM`, and returns whether it is such a child. `survive`
+    /// gets the moment and the victim, and must end with an error, after which the device is still usable.
     pub(crate) fn was_killed<E: Debug + Display>(
         &self,
         survive: impl FnOnce(&Self, &str, usize) -> Result<(), E>,
@@ -70,7 +70,8 @@ impl Role {
     }
 }
 
-/// How soon every rank must have noticed that another was killed: ten times what is promised, for busy machines.
+/// The time in which every rank must have noticed that another was killed: ten times the promised time, for busy
+/// machines.
 const NOTICE: Duration = Duration::from_secs(50);
 
 /// Runs a role with `n` ranks, each of which must succeed.
@@ -81,16 +82,16 @@ pub(crate) fn all_succeed(role: &str, n: usize) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The processes of a job, from the parent's view, by rank.
+/// The processes of a job by rank, as the parent sees them.
 pub(crate) struct Children(Vec<Child>);
 
 impl Children {
-    /// Starts them, and hands on the unique id. Each then waits for its first `go` before it joins the job.
+    /// Starts the ranks, and passes the unique id on. Each then waits for its first `go` before it joins the job.
     pub(crate) fn start(role: &str, n_ranks: usize) -> Self {
         Self::start_as(role, n_ranks, |_| this_program())
     }
 
-    /// As [`Children::start`], each by the command of its rank, which gets more arguments.
+    /// Starts the ranks as [`Children::start`] does, each by the command of its rank, which gets more arguments.
     pub(crate) fn start_as(role: &str, n_ranks: usize, command: impl Fn(usize) -> Command) -> Self {
         let start =
             |rank: usize| Child::start_by(command(rank), &[role, &rank.to_string(), &n_ranks.to_string()]);
@@ -106,14 +107,14 @@ impl Children {
         children
     }
 
-    /// Starts them and lets all join.
+    /// Starts the ranks and lets all join.
     pub(crate) fn form(role: &str, n_ranks: usize) -> Self {
         let mut children = Self::start(role, n_ranks);
         children.go();
         children
     }
 
-    /// Lets all go on.
+    /// Lets all ranks continue.
     pub(crate) fn go(&mut self) {
         self.0.iter_mut().for_each(|child| child.tell("go"));
     }
@@ -122,7 +123,7 @@ impl Children {
         self.0[rank].tell(what);
     }
 
-    /// The next thing that a rank says.
+    /// Returns the next line that a rank prints.
     pub(crate) fn next_line(&self, rank: usize) -> String {
         self.0[rank].next_line()
     }
@@ -131,18 +132,18 @@ impl Children {
         self.0[rank].expect(what);
     }
 
-    /// SIGKILL.
+    /// Kills a rank with SIGKILL.
     pub(crate) fn kill(&mut self, rank: usize) {
         self.0[rank].kill();
     }
 
-    /// Waits until a rank ends, and checks that it says nothing more and succeeds.
+    /// Waits until a rank ends, and checks that it prints nothing more and succeeds.
     pub(crate) fn expect_success(&mut self, rank: usize) {
         self.0[rank].expect_success();
     }
 
-    /// That each survivor says in time which rank was killed `at` that moment, then that its device is usable, and
-    /// ends.
+    /// Checks that each survivor prints in time which rank was killed `at` that moment, then that its device is usable,
+    /// and ends.
     pub(crate) fn expect_named(
         &mut self,
         survivors: &[usize],

@@ -1,4 +1,4 @@
-//! Memory channels and the kernels that use them, as tests hold them.
+//! Memory channels, and the kernels of the tests that use them.
 
 use mscclpp::{gpu::Graph, prelude::*};
 
@@ -9,7 +9,7 @@ use super::{
     semaphore_pair,
 };
 
-/// Memories of an end, registered: for copies, and for the peer's packets.
+/// The registered memories of an end: for copies, and for the peer's packets.
 pub(crate) struct Memories {
     pub(crate) data: DeviceBuffer,
     pub(crate) packets: DeviceBuffer,
@@ -28,7 +28,7 @@ impl Memories {
 /// A kind of packets, by its number in kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Data and flags apart: what packets would be if a word did not carry its flag. On GPUs alone.
+    /// Data and flags are apart, as if a word of a packet did not carry its flag. On GPUs alone.
     Split = 0,
     LL8 = 8,
     LL16 = 16,
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// All that can be used between these ends.
+    /// Returns all kinds that can be used between these ends.
     pub(crate) fn between(ends: &[End]) -> Vec<Self> {
         let refused = ends.iter().find_map(|end| end.packets.check_lines().err());
         match refused {
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of a packet, and of the data in it.
+    /// Returns the bytes of a packet, and of the data in it.
     pub(crate) fn sizes(self) -> (u64, u64) {
         match self {
             Self::LL8 => (8, 4),
@@ -58,7 +58,7 @@ impl Kind {
     }
 }
 
-/// What the caller of a copy says of it: that offsets are multiples of a number, and whether the size is none.
+/// The promises of a copy's caller: the number that offsets are multiples of, and whether the size may be another.
 #[derive(Clone, Copy)]
 pub(crate) struct Promise {
     pub(crate) alignment: i32,
@@ -71,7 +71,7 @@ impl Default for Promise {
     }
 }
 
-/// What `put_round` and `packet_rounds` need to know.
+/// The seeds of the data that both ends write in `put_round` and `packet_rounds`.
 #[derive(Clone, Copy)]
 pub(crate) struct Seeds {
     pub(crate) mine: u64,
@@ -84,7 +84,7 @@ impl Seeds {
     }
 }
 
-/// Rounds of packets.
+/// The arguments of `packet_rounds`.
 #[derive(Clone, Copy)]
 pub(crate) struct PacketRounds {
     pub(crate) kind: Kind,
@@ -105,7 +105,7 @@ pub(crate) struct End {
     results: Results,
 }
 
-/// Where in `results` kernels read and write.
+/// The offset in `results` of the mismatches; the other results follow.
 const MISMATCHES: u64 = 0;
 const FAILED: u64 = 64;
 const ROUND: u64 = 128;
@@ -133,7 +133,7 @@ impl End {
         Ok(end)
     }
 
-    /// Two ends in this process with so much data and packets each.
+    /// Makes two ends in this process with so much data and packets each.
     pub(crate) fn pair(context: &Context, devices: [usize; 2], data: u64, packets: u64) -> [Self; 2] {
         println!("devices {devices:?} of {}", context.platform().expect("a platform"));
         let gpus = devices.map(|id| context.gpu(id).expect("a device"));
@@ -147,7 +147,7 @@ impl End {
         ]
     }
 
-    /// An end for each of these other ranks, with so much data and packets each. All ranks call it at once.
+    /// Makes an end for each of these other ranks, with so much data and packets each. All ranks call it at once.
     pub(crate) fn with_each<'a>(
         comm: &Communicator,
         semaphores: impl Iterator<Item = (usize, &'a Semaphore)> + Clone,
@@ -186,13 +186,13 @@ impl End {
         self.stream.synchronize_timeout(LIMIT).expect("kernels end in time");
     }
 
-    /// Waits for the kernels. The round after the one in which one of them failed, or 0, cleared with it.
+    /// Waits for the kernels. Returns the round after the one in which one of them failed, or 0, and clears it.
     pub(crate) fn failed(&self) -> u64 {
         self.finish();
         self.results.take_word(FAILED)
     }
 
-    /// Waits for the kernels, none of which may have failed, for how much was wrong.
+    /// Waits for the kernels, none of which may have failed, and returns the number of mismatches.
     pub(crate) fn mismatches(&self) -> u64 {
         assert_eq!(self.failed(), 0, "a wait failed in the round before this one");
         self.results.take_word(MISMATCHES)
@@ -213,7 +213,7 @@ impl End {
         self.launch(&self.copy_kernels, kernel, shape, &args);
     }
 
-    /// Writes a word of the peer's memory and says what is read there.
+    /// Writes a word of the peer's memory and returns what is read there.
     pub(crate) fn write_read(&self, index: u64, value: u64) -> u64 {
         let args = Self::args(&self.copies).with(index).with(value).with(self.results.at(RESULT));
         self.launch(&self.copy_kernels, "channel_write_read", LaunchConfig::linear(1, 32), &args);
@@ -221,7 +221,7 @@ impl End {
         self.results.word(RESULT)
     }
 
-    /// Copies each size of a range at all alignments, for how many bytes were wrong.
+    /// Copies each size of a range at all alignments, and returns how many bytes were wrong.
     pub(crate) fn sweep(
         &self,
         sizes: std::ops::Range<u64>,
@@ -247,7 +247,7 @@ impl End {
         self.launch(&self.copy_kernels, "put_round", shape, &args);
     }
 
-    /// Such a round as a graph.
+    /// Captures such a round as a graph.
     pub(crate) fn put_round_graph(&self, words: u64, seeds: Seeds, shape: LaunchConfig) -> Graph {
         self.stream.begin_capture().expect("a capture");
         self.start_put_round(words, seeds, -1, shape);
@@ -283,7 +283,7 @@ impl End {
         self.launch(&self.packet_kernels, "packets_unpack", shape, &args);
     }
 
-    /// Waits for one packet and returns its one or two words, or none.
+    /// Waits for one packet, and returns its one or two words, or nothing if the wait failed.
     pub(crate) fn unpack_one(&self, kind: Kind, index: u64, flag: u32, max_spin: i64) -> Option<[u32; 2]> {
         self.results.take_word(RESULT);
         self.results.take_word(RESULT + 8);

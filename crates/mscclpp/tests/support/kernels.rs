@@ -1,4 +1,4 @@
-//! The kernels of `cuda/kernels` that tests use, and launching those that are about semaphores.
+//! The kernels of `cuda/kernels` that tests use, and launches of those that test semaphores.
 
 use mscclpp::{BaseMemoryChannelHandle, Kernel, Stream, prelude::*};
 
@@ -30,7 +30,7 @@ pub(crate) fn word_of(seed: u64, round: u64, index: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What `wait_once` and `poll_once` say.
+/// The result of `wait_once` and `poll_once`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     NotRun,
@@ -38,7 +38,7 @@ pub(crate) enum Outcome {
     NotSignalled,
 }
 
-/// One side of a test: a stream of a device, kernels, and a buffer for what they say.
+/// One side of a test: a stream of a device, kernels, and a buffer for their results.
 pub(crate) struct Side {
     semaphore: Module,
     data: Module,
@@ -46,13 +46,13 @@ pub(crate) struct Side {
     results: Results,
 }
 
-/// Where in `results` each kernel writes.
+/// The offset in `results` of a wait's result; the other results follow.
 const RESULT: u64 = 0;
 const FAILED: u64 = 64;
 const TAKEN: u64 = 128;
 const MISMATCHES: u64 = 192;
 
-/// What is checked, and how.
+/// The rounds that are checked, and the memory order of their signals.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds {
     pub(crate) words: u64,
@@ -80,7 +80,7 @@ impl Side {
         KernelArgs::new().with::<BaseMemoryChannelHandle>(channel.device_handle())
     }
 
-    /// Clears what kernels have said.
+    /// Clears the results of the kernels.
     pub(crate) fn clear(&mut self) {
         self.results.clear();
     }
@@ -104,7 +104,7 @@ impl Side {
         self.launch(&kernel, LaunchConfig::linear(1, 1), &args);
     }
 
-    /// How the wait or poll ended.
+    /// Returns how the wait or poll ended.
     pub(crate) fn outcome(&self) -> Outcome {
         self.finish();
         match self.results.word(RESULT) {
@@ -143,7 +143,7 @@ impl Side {
         self.launch(&kernel, LaunchConfig::linear(blocks, 96), &args);
     }
 
-    /// Signals taken by unbounded waits, by bounded waits, and by polls.
+    /// Returns how many signals were taken by unbounded waits, by bounded waits, and by polls.
     pub(crate) fn taken(&self) -> [u64; 3] {
         self.finish();
         [0, 8, 16].map(|offset| self.results.word(TAKEN + offset))
@@ -183,7 +183,7 @@ impl Side {
             .with(-1i64)
     }
 
-    /// Words that were wrong, after all rounds went through.
+    /// Waits for all rounds, and returns the number of words that were wrong.
     pub(crate) fn mismatches(&self) -> u64 {
         self.finish();
         assert_eq!(self.results.word(FAILED), 0, "a wait failed in the round before this one");

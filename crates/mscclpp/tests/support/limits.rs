@@ -1,4 +1,4 @@
-//! Processes that may do less than others: lock little memory, or run on one core.
+//! Limits of the process under test: little lockable memory, or one core.
 
 use std::{fs, path::PathBuf};
 
@@ -8,35 +8,35 @@ use rustix::{
     thread::{CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_capabilities},
 };
 
-/// Limits this process, which has one thread yet, to 64 KiB of locked memory, as `ulimit -l 64`.
+/// Limits this process, which has only one thread so far, to 64 KiB of locked memory, like `ulimit -l 64`.
 pub(crate) fn lock_at_most_64_kib() {
     const LIMIT: usize = 64 << 10;
     let limit = Rlimit { current: Some(LIMIT as u64), maximum: Some(LIMIT as u64) };
     setrlimit(Resource::Memlock, limit).expect("a lower limit");
     assert_eq!(getrlimit(Resource::Memlock), limit);
-    // The limit does not count for those who may lock what they want.
+    // The limit does not apply to processes with the capability to lock memory.
     let mut sets = capabilities(None).expect("capabilities");
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     sets.permitted.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, sets).expect("one capability less");
     let mut bytes = vec![0u8; 2 * LIMIT];
-    // SAFETY: memory of this function's.
+    // SAFETY: the memory belongs to this function.
     unsafe { rustix::mm::mlock(bytes.as_mut_ptr().cast(), bytes.len()) }.expect_err("more than the limit");
 }
 
-/// That what needs pinned memory can be had in such a process, or that the error says what to change.
+/// Checks that objects with pinned memory can be made in such a process, or that the error says what to change.
 pub(crate) fn assert_pinned_memory_or_advice(gpu: &Gpu) {
-    // Its FIFO alone has as much as may be locked.
+    // The FIFO of the service alone takes all the memory that may be locked.
     match ProxyService::builder(gpu).fifo_size(4096).build() {
         Ok(service) => service.start_proxy(true).and_then(|()| service.stop_proxy()).expect("a service"),
         Err(error) => assert!(error.to_string().contains("ulimit -l"), "{error}"),
     }
-    // More than there is anywhere, and more than addresses can tell apart. Pages of simulated devices are not locked.
+    // The size exceeds all memory, and all address spaces. Pages of simulated devices are not locked.
     let error = gpu.allocate_pinned(1 << 50).expect_err("1 PiB").to_string();
     assert!(gpu.platform() == Platform::Sim || error.contains("ulimit -l"), "{error}");
 }
 
-/// Binds this process, which has one thread yet, to one core, whose number is returned.
+/// Binds this process, which has only one thread so far, to one core, and returns the core's number.
 pub(crate) fn run_on_one_core() -> usize {
     let allowed = sched_getaffinity(None).expect("the cores of this process");
     let core = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("a core");
@@ -46,7 +46,7 @@ pub(crate) fn run_on_one_core() -> usize {
     core
 }
 
-/// That this process has proxies, none of which has left the core.
+/// Checks that this process has proxies, none of which has left the core.
 pub(crate) fn assert_proxies_are_on(core: usize) {
     let threads =
         fs::read_dir("/proc/self/task").expect("procfs").map(|entry| entry.expect("a thread").path());

@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Functions and types that the tests of this crate share.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -20,30 +20,30 @@ use std::{
 use mscclpp::prelude::*;
 pub(crate) use mscclpp_test_support::LIMIT;
 
-/// GPUs where there are some, else simulated devices.
+/// Returns the platform of the GPUs if there are some, else the simulated one.
 pub(crate) fn platform() -> Platform {
     Platform::detect_or_sim().expect("a usable platform")
 }
 
-/// Tests of one program take turns on the devices: a driver may make the set-up of one wait for a kernel of another,
-/// which waits for something that is still to be set up.
+/// Takes the turn of a test: tests of one program use the devices one after the other, because a driver may make the
+/// set-up of one wait for a kernel of another, which itself waits for something that is still to be set up.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    // A test that panicked has had its turn.
+    // The mutex guards nothing but the turn, so a test that panicked does no harm.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The device of a rank.
+/// Returns the device of a rank.
 pub(crate) fn device_of(rank: usize) -> usize {
     rank % platform().device_count().expect("devices")
 }
 
-/// An endpoint on the device of a rank.
+/// Returns the configuration of an endpoint on the device of a rank.
 pub(crate) fn endpoint_of(rank: usize) -> EndpointConfig {
     EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(device_of(rank)))
 }
 
-/// Runs `n` ranks as threads of this process and returns what they return.
+/// Runs `n` ranks as threads of this process and returns their results.
 pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
     let _turn = turn();
     thread::scope(|scope| {
@@ -63,7 +63,7 @@ pub(crate) fn ranks<T: Send>(n: usize, rank: impl Fn(Communicator) -> T + Sync) 
     })
 }
 
-/// A connection and a semaphore with each other rank, and with oneself.
+/// Makes a connection and a semaphore with each other rank, and with the rank itself.
 pub(crate) fn connect_all(comm: &Communicator) -> mscclpp::Result<Vec<Semaphore>> {
     let n = comm.bootstrap().n_ranks();
     let config = endpoint_of(comm.bootstrap().rank());
@@ -75,7 +75,7 @@ pub(crate) fn connect_all(comm: &Communicator) -> mscclpp::Result<Vec<Semaphore>
     pending.iter().map(Pending::wait).collect()
 }
 
-/// Two semaphores that are each other's peers, over endpoints of one process.
+/// Makes two semaphores that are each other's peers, over endpoints of one process.
 pub(crate) fn semaphore_pair(context: &Context, devices: [usize; 2]) -> mscclpp::Result<[Semaphore; 2]> {
     let endpoint = |id| context.create_endpoint(EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(id)));
     let (a, b) = (endpoint(devices[0])?, endpoint(devices[1])?);
@@ -84,7 +84,7 @@ pub(crate) fn semaphore_pair(context: &Context, devices: [usize; 2]) -> mscclpp:
     Ok([Semaphore::new(&a, &b)?, Semaphore::new(&b, &a)?])
 }
 
-/// Two channels over such a pair.
+/// Makes two channels over such a pair.
 pub(crate) fn channel_pair(
     context: &Context,
     devices: [usize; 2],
@@ -93,7 +93,7 @@ pub(crate) fn channel_pair(
     Ok([BaseMemoryChannel::new(&a)?, BaseMemoryChannel::new(&b)?])
 }
 
-/// Runs a test on one device, and on two, both ways, where there are two.
+/// Runs a test on one device, and on two in both orders if there are two.
 pub(crate) fn on_each_pair(test: impl Fn(&Context, [usize; 2])) {
     let _turn = turn();
     let context = Context::on(platform());
@@ -104,7 +104,7 @@ pub(crate) fn on_each_pair(test: impl Fn(&Context, [usize; 2])) {
     }
 }
 
-/// That a device works: memory is allocated, a semaphore made, and kernels signal and wait.
+/// Checks that a device works: memory is allocated, a semaphore made, and kernels signal and wait.
 pub(crate) fn assert_usable(device: usize) {
     let context = Context::on(platform());
     let [channel, peer] = channel_pair(&context, [device, device]).expect("a pair of channels");

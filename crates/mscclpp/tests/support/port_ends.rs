@@ -1,4 +1,4 @@
-//! Port channels and the kernels that use them, as tests hold them.
+//! Port channels, and the kernels of the tests that use them.
 
 use std::any::Any;
 
@@ -14,7 +14,7 @@ use super::{
     semaphore_pair,
 };
 
-/// What both sides know of the rounds of `port_turns_send` and `port_turns_check`.
+/// The numbers that both sides of `port_turns_send` and `port_turns_check` need.
 #[derive(Debug, Clone, Copy, KernelParam)]
 #[repr(C)]
 pub(crate) struct Turns {
@@ -25,7 +25,7 @@ pub(crate) struct Turns {
     pub(crate) large_words: u64,
 }
 
-/// A call that a kernel makes, by its number there.
+/// A call that a kernel makes, by its number in `port_channel.cu`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call {
     Put,
@@ -38,31 +38,32 @@ pub(crate) enum Call {
 
 /// One end: a service that runs, channels over a connection each, and kernels of its device.
 pub(crate) struct PortEnd {
-    // Before the channels' memories, so that nothing is under way any more when these go.
+    // The service is dropped before the channels' memories, so that nothing is under way when these are dropped.
     pub(crate) service: ProxyService,
     pub(crate) channels: Vec<PortChannel>,
-    /// What is put.
+    /// The bytes that this end puts.
     pub(crate) source: DeviceBuffer,
-    /// Where the peer's puts go.
+    /// The bytes that the peer puts here.
     pub(crate) arrivals: DeviceBuffer,
     gpu: Gpu,
     stream: Stream,
     module: Module,
     results: Results,
-    /// Of the channels.
+    /// The handles of the channels, in device memory.
     handles: DeviceBuffer,
 }
 
-/// Where in `results` kernels write.
+/// The offset in `results` of the mismatches; the other results follow.
 const MISMATCHES: u64 = 0;
 const FAILED: u64 = 64;
 const RESULT: u64 = 128;
-/// Bytes of a handle.
+/// The bytes of a handle.
 const HANDLE: usize = size_of::<PortChannelHandle>();
 
 impl PortEnd {
-    /// Two ends in this process, with so many channels and bytes. Threads put up to `direct_put_max` bytes themselves, and,
-    /// unless that is 0, more by bulk copies, but less of it on simulated devices, whose proxies are to put too.
+    /// Makes two ends in this process, with so many channels and bytes. Threads put up to `direct_put_max` bytes
+    /// themselves, and, unless that is 0, more by bulk copies. On simulated devices the limit of bulk copies is lower, so
+    /// that their proxies put, too.
     pub(crate) fn pair(
         context: &Context,
         devices: [usize; 2],
@@ -129,13 +130,13 @@ impl PortEnd {
         assert_eq!(self.results.word(FAILED), 0, "a call failed in the round before this one");
     }
 
-    /// Waits for the kernels, for how many words were wrong.
+    /// Waits for the kernels, and returns how many words were wrong.
     pub(crate) fn mismatches(&self) -> u64 {
         self.finish();
         self.results.word(MISMATCHES)
     }
 
-    /// Has one thread make a call, over the first channel. Whether it was done.
+    /// Lets one thread make a call, over the first channel, and returns whether it was done.
     pub(crate) fn call(&self, call: Call, offset: u64, bytes: u64, max_spin: i64) -> bool {
         self.start_call(call, offset, bytes, max_spin);
         self.outcome()
@@ -147,7 +148,7 @@ impl PortEnd {
         self.launch("port_call", LaunchConfig::linear(1, 1), &args);
     }
 
-    /// Waits for the calls that were started. Whether the last one was done.
+    /// Waits for the calls that were started, and returns whether the last one was done.
     pub(crate) fn outcome(&self) -> bool {
         self.stream.synchronize_timeout(LIMIT).expect("the call ends in time");
         match self.results.word(RESULT) as u32 {
@@ -177,7 +178,7 @@ impl PortEnd {
         self.launch("port_flush_overwrite", shape, &args);
     }
 
-    /// How many words of the arrivals are not what the peer put before it overwrote its sources.
+    /// Returns how many words of the arrivals are not what the peer put before it overwrote its sources.
     pub(crate) fn overwritten(&self, seed: u64, words_per_round: u64) -> usize {
         let arrived = self.arrived();
         let words = arrived.as_chunks().0.iter().zip(0..);
@@ -187,27 +188,27 @@ impl PortEnd {
         words.filter(is_wrong).count()
     }
 
-    /// What has come.
+    /// Returns the bytes that the peer has put.
     pub(crate) fn arrived(&self) -> Vec<u8> {
         let mut arrived = vec![0; self.arrivals.len() as usize];
         self.arrivals.read(0, &mut arrived).expect("reading");
         arrived
     }
 
-    /// What `start` launches here, as a graph.
+    /// Captures the launches of `start` as a graph.
     pub(crate) fn capture(&self, start: impl FnOnce()) -> Graph {
         self.stream.begin_capture().expect("a capture");
         start();
         self.stream.end_capture().expect("a graph")
     }
 
-    /// Starts what was captured here.
+    /// Launches a graph that was captured here.
     pub(crate) fn replay(&self, graph: &Graph) {
         // SAFETY: the kernels of this end, as in `launch`.
         unsafe { graph.launch(&self.stream).expect("a launch") };
     }
 
-    /// All of it in parts that can be dropped one by one.
+    /// Takes the end apart, into parts that can be dropped one by one.
     pub(crate) fn into_parts(self) -> Vec<Box<dyn Any>> {
         let Self { service, channels, source, arrivals, gpu, stream, module, results, handles } = self;
         vec![

@@ -23,7 +23,7 @@ impl Caller {
         }
     }
 
-    /// Starts a call; the offsets and bytes do not matter to all of them.
+    /// Starts a call. Some calls ignore the offsets and bytes.
     pub(crate) fn start(&self, channel: &PortChannel, call: Call, [dst, src, bytes]: [u64; 3]) {
         self.result.fill(0, 4, 0).expect("a result");
         let args = KernelArgs::new()
@@ -38,7 +38,7 @@ impl Caller {
         unsafe { self.kernel.launch(&self.stream, LaunchConfig::linear(1, 1), &args).expect("a launch") };
     }
 
-    /// Whether the call that was started was done.
+    /// Waits for the call that was started, and returns whether it was done.
     pub(crate) fn outcome(&self) -> bool {
         self.stream.synchronize_timeout(LIMIT).expect("a kernel that ends in time");
         let mut result = [0; 4];
@@ -50,7 +50,7 @@ impl Caller {
         }
     }
 
-    /// Starts a call and waits for it.
+    /// Starts a call, waits for it, and returns whether it was done.
     pub(crate) fn call(&self, channel: &PortChannel, call: Call, range: [u64; 3]) -> bool {
         self.start(channel, call, range);
         self.outcome()
@@ -60,15 +60,15 @@ impl Caller {
 /// A rank's service, with a channel to each other rank.
 pub(crate) struct Ports {
     pub(crate) service: ProxyService,
-    /// None for the rank itself.
+    /// The channel to each rank; none for the rank itself.
     pub(crate) channels: Vec<Option<PortChannel>>,
-    /// Where its kernels put from, and its peers' put to.
+    /// The memory that this rank's kernels put from, and its peers' put to.
     pub(crate) buffer: DeviceBuffer,
     pub(crate) gpu: Gpu,
 }
 
 impl Ports {
-    /// Channels over buffers of `len` bytes; the service is not started yet.
+    /// Opens channels over buffers of `len` bytes; the service is not started yet.
     pub(crate) fn open(comm: &Communicator, len: u64) -> mscclpp::Result<Self> {
         let (rank, n) = (comm.bootstrap().rank(), comm.bootstrap().n_ranks());
         let gpu = comm.context().gpu(device_of(rank))?;

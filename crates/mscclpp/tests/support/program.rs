@@ -1,8 +1,9 @@
-//! Where the examples are.
+//! The paths of the examples.
 
 use std::{env, path::PathBuf};
 
-/// Where cargo puts examples, or beside this program under the name that `cargo xtask dist` gives it.
+/// Returns the path of an example: where cargo puts it, or beside this program under the name that `cargo xtask dist`
+/// gives it.
 pub(crate) fn program(example: &str) -> PathBuf {
     let this = env::current_exe().expect("this program");
     let here = this.parent().expect("a folder");

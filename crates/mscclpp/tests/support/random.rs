@@ -16,7 +16,7 @@ impl Random {
         self.0.bytes(len as usize)
     }
 
-    /// Blocks and threads, of which some have nothing to do. Whole warps, if asked for.
+    /// Returns numbers of blocks and threads, of which some have nothing to do. They are whole warps if asked for.
     pub(crate) fn shape(&mut self, whole_warps: bool) -> LaunchConfig {
         let threads = match whole_warps {
             true => 32 * self.of(1..=32),

@@ -1,11 +1,11 @@
-//! Device memory in which the kernels of a test leave what they found.
+//! Device memory in which the kernels of a test leave their results.
 
 use mscclpp::prelude::*;
 
 pub(crate) struct Results(DeviceBuffer);
 
 impl Results {
-    /// So many bytes, all zero.
+    /// Allocates so many bytes, all zero.
     pub(crate) fn new(gpu: &Gpu, bytes: u64) -> mscclpp::Result<Self> {
         let results = Self(gpu.allocate(bytes)?);
         results.clear();
@@ -22,7 +22,7 @@ impl Results {
         u64::from_ne_bytes(word)
     }
 
-    /// The word, which is 0 afterwards.
+    /// Returns the word, and sets it to 0.
     pub(crate) fn take_word(&self, offset: u64) -> u64 {
         let word = self.word(offset);
         self.0.fill(offset, 8, 0).expect("results");

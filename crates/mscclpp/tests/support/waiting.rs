@@ -12,10 +12,10 @@ use mscclpp::{
 use super::{kernels::LIFETIMES, platform};
 
 const BYTES: u64 = 64 << 10;
-/// What a kernel leaves whose wait ended without a signal.
+/// The result of a kernel whose wait ended without a signal.
 pub(crate) const NOT_SIGNALLED: u64 = 2;
 
-/// A job of one rank.
+/// Makes a job of one rank.
 pub(crate) fn alone() -> Communicator {
     Communicator::with_context(Arc::new(LocalBootstrap::group(1).remove(0)), Context::on(platform()))
 }
@@ -36,11 +36,11 @@ pub(crate) struct Objects {
     pub(crate) pinned: PinnedBuffer,
     /// The handle of `base`, in device memory.
     pub(crate) handle: DeviceBuffer,
-    /// A word for each kernel.
+    /// One word of result for each kernel.
     pub(crate) ended: DeviceBuffer,
 }
 
-/// In the order of their words.
+/// The kernels, in the order of their words.
 pub(crate) const KERNELS: [&str; 8] = [
     "wait_base",
     "wait_memory",
@@ -81,7 +81,7 @@ impl Objects {
             channel: MemoryChannel::from_connection(comm, &connection, &theirs, &memory, None)?,
             port,
             service,
-            // Never started: what kernels push stays there.
+            // The proxy is never started: triggers that kernels push stay in the FIFO.
             proxy: Proxy::new(&gpu, never as fn(_) -> _)?,
             memory,
             pinned: gpu.allocate_pinned(8)?,
@@ -92,8 +92,8 @@ impl Objects {
         })
     }
 
-    /// The arguments of a kernel of [`KERNELS`], as objects. With a beat, it counts there, and a wait that is given up does
-    /// not end it.
+    /// Returns the arguments of a kernel of [`KERNELS`], as objects. With a beat, the kernel counts in it, and a wait
+    /// that is given up does not end the kernel.
     fn args(&self, kernel: usize, beat: Option<&PinnedBuffer>) -> KernelArgs {
         let args = KernelArgs::new();
         let args = match KERNELS[kernel] {
@@ -132,14 +132,14 @@ impl Objects {
         Ok(())
     }
 
-    /// How the wait of a kernel ended that is complete.
+    /// Returns how the wait of a complete kernel ended.
     pub(crate) fn outcome(ended: &DeviceBuffer, kernel: usize) -> u64 {
         let mut word = [0; 8];
         ended.read(8 * kernel as u64, &mut word).expect("a result");
         u64::from_ne_bytes(word)
     }
 
-    /// To be dropped one by one.
+    /// Takes the objects apart, to be dropped one by one.
     pub(crate) fn into_parts(self) -> Vec<Box<dyn Any>> {
         let Self {
             gpu,

@@ -1,4 +1,5 @@
-// Of ROCm's number types what the device API uses, declared as there, for clang alone. Conversions of fp8 are not ROCm's.
+// The part of ROCm's number types that the device API uses, with ROCm's declarations, for clang alone. Its conversions of
+// fp8 are not ROCm's.
 
 #ifndef MSCCLPP_TESTS_HIP_FP16_H_
 #define MSCCLPP_TESTS_HIP_FP16_H_

@@ -3,7 +3,7 @@
 use super::{Block, Status, WARP};
 
 impl Block<'_> {
-    /// The thread waits at the block's barrier, to which it brings `value`.
+    /// Makes the thread wait at the block's barrier, with its `value`.
     pub(super) fn wait_for_block(&mut self, number: usize, value: bool) {
         self.comes_to_barrier(number);
         self.threads[number].status = Status::AtBlockBarrier { value };
@@ -11,7 +11,7 @@ impl Block<'_> {
         self.settle_block();
     }
 
-    /// The thread waits for those of its warp in `mask`.
+    /// Makes the thread wait for the threads of its warp in `mask`.
     pub(super) fn wait_for_warp(&mut self, number: usize, mask: u32) {
         self.comes_to_barrier(number);
         let mask = mask | 1 << (number % WARP);
@@ -26,7 +26,7 @@ impl Block<'_> {
         self.threads[number].is_behind_barrier = true;
     }
 
-    /// The thread has ended: those who wait at a barrier need not wait for it any more.
+    /// Updates the barriers after the end of a thread, for which others need not wait any more.
     pub(super) fn settle_after_end(&mut self, number: usize) {
         self.settle_block();
         let warp = number / WARP;
@@ -58,7 +58,7 @@ impl Block<'_> {
         self.at_barrier = 0;
     }
 
-    /// Lets those threads of a warp go on that wait for those in `mask`, if these are all there.
+    /// Releases the threads of a warp that wait for those in `mask`, if these have all come.
     fn settle_warp(&mut self, warp: usize, mask: u32) {
         let end = self.threads.len().min((warp + 1) * WARP);
         let threads = &mut self.threads[warp * WARP..end];
@@ -82,7 +82,7 @@ impl Block<'_> {
         }
     }
 
-    /// What to say when no thread can go on.
+    /// Returns the message for a block in which no thread can go on.
     pub(super) fn stuck(&self) -> String {
         let count =
             |status: fn(&Status) -> bool| self.threads.iter().filter(|thread| status(&thread.status)).count();

@@ -1,4 +1,4 @@
-//! What kernels call. Each call is one of the coroutine that runs.
+//! The functions that kernels call. Each call comes from the coroutine that runs.
 
 use std::{
     ffi::{CStr, c_char},
@@ -16,7 +16,7 @@ use super::{
     Block, Turn,
 };
 
-/// What a thread's callbacks need, on the stack of its coroutine's first function.
+/// The state that a thread's callbacks need, on the stack of its coroutine's first function.
 pub(super) struct CallContext {
     pub(super) block: *mut Block<'static>,
     pub(super) yielder: *const Yielder<(), Turn>,
@@ -26,7 +26,7 @@ pub(super) struct CallContext {
 pub(super) static RUNTIME: Runtime =
     Runtime { pause, give_way, block_barrier, warp_barrier, find_range, trap, races: Some(&CALLS) };
 
-/// The context of the thread that calls.
+/// Returns the context of the calling thread.
 ///
 /// # Safety
 /// Called by the running coroutine, with its own thread.
@@ -51,7 +51,7 @@ unsafe extern "C" fn give_way(thread: *mut Thread) {
     unsafe { give_up(thread, Turn::GiveWay) };
 }
 
-/// The thread's turn ends, though it could go on.
+/// Ends the thread's turn, though it could go on.
 ///
 /// # Safety
 /// Called by the running coroutine, with its own thread.
@@ -85,7 +85,7 @@ unsafe extern "C" fn warp_barrier(thread: *mut Thread, mask: u32) -> u32 {
     // SAFETY: called by the running coroutine.
     let context = unsafe { context(thread) };
     {
-        // SAFETY: as in `block_barrier`.
+        // SAFETY: the same as in `block_barrier`.
         let block = unsafe { &mut *context.block };
         block.wait_for_warp(context.number, mask);
     }
@@ -142,11 +142,11 @@ pub(in super::super) unsafe fn fail(thread: *mut Thread, problem: String) {
     // SAFETY: the caller's promise.
     let context = unsafe { context(thread) };
     {
-        // SAFETY: as in `block_barrier`.
+        // SAFETY: the same as in `block_barrier`.
         let block = unsafe { &mut *context.block };
         block.failure = Some(format!("{}: {problem}", block.place(context.number)));
     }
-    // Nothing is left to be dropped (invariant 2).
+    // No value is left to be dropped (invariant 2).
     drop(problem);
     loop {
         suspend(context, Turn::Failed);

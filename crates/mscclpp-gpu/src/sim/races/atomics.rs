@@ -17,7 +17,7 @@ pub(super) mod operation {
     pub(in super::super) const NAND: u32 = 8;
 }
 
-/// What a strong access of a word means.
+/// The effects of a strong access to a word.
 pub(super) struct Meaning {
     pub(super) reads: bool,
     pub(super) writes: bool,

@@ -27,7 +27,7 @@ use crate::sim::{
     schedule::Random,
 };
 
-/// What lies at an address.
+/// The memory that an address belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
     /// Memory of a device, pinned memory, or a variable.
@@ -47,7 +47,7 @@ pub(in super::super) struct Block {
     pub(super) threads: Vec<Known>,
     pub(super) launch: Arc<Launch>,
     pub(super) met: Met,
-    /// What each BulkBarrier has got, and who made it ready.
+    /// The clock that each BulkBarrier has received, and the access that made it ready.
     pub(super) barriers: HashMap<usize, (Arc<Clock>, Record)>,
     /// This block's `__shared__` variables.
     shared: Vec<Range<usize>>,
@@ -61,7 +61,7 @@ pub(in super::super) struct Block {
     woulds: Vec<Would>,
     found: HashSet<(u32, u32)>,
     undecided: Vec<Undecided>,
-    /// What each thread holds back, if a seed makes the schedule, and what they all do.
+    /// The stores that each thread holds back, if a seed makes the schedule, and those that the block holds back.
     pub(super) stores: Vec<Stores>,
     stores_of_block: OfBlock,
 }
@@ -74,15 +74,15 @@ struct Undecided {
     later: Record,
     address: usize,
     common: u8,
-    /// What was there before it.
+    /// The value before it.
     value: u64,
 }
 
 /// How many are remembered.
 const WOULDS: usize = 16;
 
-/// What a byte of `__shared__` memory is filled with before a block runs. What is there and was not written can hardly be anything
-/// else, so that what was written in a way that is not seen is told apart.
+/// Returns the value that a byte of `__shared__` memory has before a block runs. Memory that was not written can hardly
+/// have another value, so that a write which the detector did not see is noticed.
 fn poison(at: usize) -> u8 {
     0xb7d5_1f93_ec3a_6785_u64.to_le_bytes()[at % 8]
 }
@@ -90,11 +90,11 @@ fn poison(at: usize) -> u8 {
 const NOWHERE: (usize, usize, Place) = (0, 0, Place::Own);
 
 impl Block {
-    /// Of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this thread; `random` decides
-    /// which stores are held back.
+    /// Makes the state of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this
+    /// thread; `random` decides which stores are held back.
     ///
     /// # Safety
-    /// They are this thread's alone, and nobody uses them yet.
+    /// The variables belong to this thread alone, and nobody uses them yet.
     pub(in super::super) unsafe fn new(
         launch: &Arc<Launch>,
         index: [u32; 3],
@@ -184,7 +184,7 @@ impl Block {
         }
     }
 
-    /// What is at `bytes` bytes.
+    /// Returns the place of `bytes` bytes at an address.
     pub(super) fn place(&self, address: usize, bytes: usize) -> Place {
         let changes = ranges::changes();
         let mut known = self.known.get();
@@ -252,7 +252,7 @@ impl Block {
         self.launch.found(Found { earlier, later, memory, would });
     }
 
-    /// What nearly ordered `earlier` in front of what the thread does.
+    /// Finds the synchronisation that nearly ordered `earlier` before the thread's access.
     fn would(&self, number: usize, earlier: &Record, site: u32) -> Option<Would> {
         if let Some(release) = self.threads[number].would_have_known(earlier) {
             let load = self.woulds.iter().rev().find(|would| would.store.key() == release.by.key());

@@ -67,8 +67,8 @@ pub(super) unsafe extern "C" fn call(thread: *mut Thread, place: usize, call: *c
     }
 }
 
-/// A BulkBarrier is used, which must be ready by then: for a thread, that is by itself or in front of a barrier of the block, and for a
-/// copy also in front of a fence.
+/// Notes the use of a BulkBarrier, which must be ready before: for a thread, by itself or by a thread before a barrier of
+/// the block, and for a copy also before a fence.
 fn uses_barrier(block: &mut Block, number: usize, site: u32, call: &BulkCopy) {
     let Some(&(_, made)) = block.barriers.get(&call.barrier) else { return };
     let known = &block.threads[number];

@@ -1,5 +1,5 @@
-//! What instrumented kernels call for each access, fence and call of a function; see `races.cpp` and `races.hpp` among the
-//! headers of the simulated platform.
+//! The functions that instrumented kernels call for each access, fence and call of a function; see `races.cpp` and `races.hpp`
+//! among the headers for simulated devices.
 
 use super::{
     atomics::{Meaning, operation, perform},
@@ -368,7 +368,7 @@ fn tell_host_of(releases: &[Release]) {
     to_system.for_each(|release| host_learns(&release.clock));
 }
 
-/// What a thread's write to a word releases.
+/// Returns the releases of a thread's write to a word.
 fn released(thread: &mut Known, meaning: &Meaning, record: &Record) -> Vec<Release> {
     if meaning.releases {
         vec![Release { clock: thread.release(), by: *record }]

@@ -1,4 +1,4 @@
-//! What somebody knows to have happened before what it does next: a clock.
+//! A clock: all events that a thread, a stream or the host knows to have happened before its next one.
 //!
 //! A clock that named every thread would be large: a launch has thousands. So it says as much as it can at once. The end
 //! of a launch is one number of its stream, a barrier of a block one number of the block, and only what one thread has
@@ -11,17 +11,17 @@ use super::record::Record;
 /// A point up to which things are known. See the fields for how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Clock {
-    /// What the host did until then.
+    /// The host's time up to which its accesses are known.
     pub(super) host: u64,
     /// Everything that was recorded up to this stamp, whoever did it.
     pub(super) all: u32,
-    /// Of each stream, the operations up to this number.
+    /// The number of the last known operation of each stream.
     streams: Vec<(u32, u32)>,
-    /// What is known only to be complete: see [`Self::learn_complete`]. This has none of its own.
+    /// The events that are known only to be complete: see [`Self::learn_complete`]. This clock has none of its own.
     complete: Option<Arc<Clock>>,
-    /// Of each block, the ordinary accesses of all threads up to this barrier.
+    /// The number of a barrier of each block, up to which the ordinary accesses of all its threads are known.
     blocks: Vec<(u32, u32)>,
-    /// Of each thread, the accesses up to this time of its own.
+    /// The time of each thread, by its own count, up to which its accesses are known.
     threads: Vec<(u64, u64)>,
 }
 
@@ -135,7 +135,7 @@ impl Clock {
         merge(&mut self.threads, &[(key, time)]);
     }
 
-    /// Of several threads, in the order of their keys.
+    /// Adds the times of several threads, in the order of their keys.
     pub(super) fn learn_threads(&mut self, times: &[(u64, u64)]) {
         merge(&mut self.threads, times);
     }

@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 struct Freed {
     /// Beginnings and ends.
     ranges: BTreeMap<usize, usize>,
-    /// Of these, those that are still mapped, with the launches that had begun by then.
+    /// The ranges that are still mapped, with the number of launches that had begun by then.
     kept: Vec<(u64, Range<usize>)>,
     running: BTreeSet<u64>,
     begun: u64,
@@ -60,7 +60,7 @@ impl Running {
         Self(number)
     }
 
-    /// Its last thread has ended.
+    /// Notes that the last thread of the launch has ended.
     pub(super) fn end(&self) {
         let mut freed = FREED.lock();
         freed.running.remove(&self.0);

@@ -27,11 +27,11 @@ pub(in super::super) struct Launch {
     pub(super) sequence: u32,
     first_block: u32,
     running: Running,
-    /// What its stream knew when it began.
+    /// The clock of its stream when it began.
     pub(super) start: Arc<Clock>,
-    /// What its threads knew when they ended.
+    /// The joined clocks of its threads when they ended.
     end: Mutex<Arc<Clock>>,
-    /// What its threads have found, and nobody has put into words yet.
+    /// The races that its threads have found and that have no text yet.
     found: Mutex<Vec<Found>>,
     problems: Mutex<Vec<String>>,
 }
@@ -113,7 +113,7 @@ impl Launch {
         self.found.lock().push(found);
     }
 
-    /// What is wrong with it, if something is: each race that its threads have found until now.
+    /// Returns the text of each race that its threads have found so far, or nothing if there are none.
     pub(in super::super) fn problem(&self) -> Option<String> {
         // Words take stack, of which threads of kernels have little: they are found here.
         let found = std::mem::take(&mut *self.found.lock());
@@ -154,8 +154,8 @@ impl Sweep {
         Self { at: Self::LEAST }
     }
 
-    /// If it has many names, it names no blocks any more whose launch it knows to have ended. What is left may be as many: then the next
-    /// look comes when they are twice as many.
+    /// Removes the names of blocks from a clock with many names, if the clock knows that their launches have ended. If as
+    /// many names are left, the next look comes when there are twice as many.
     pub(super) fn look(&mut self, clock: &mut Arc<Clock>) {
         if clock.len() <= self.at {
             return;

@@ -1,16 +1,16 @@
 //! The race detector for kernels of the simulated platform (`MSCCLPP_SIM_RACES=1`).
 //!
 //! Kernels are compiled with the compiler's own instrumentation (`-fsanitize=thread`), which calls a function for every
-//! access. The detector keeps what every thread knows to have happened before (`clock`, `thread`), and of every byte who
-//! accessed it last (`shadow`, `record`). Two accesses to a byte race if one of them writes, they are not atomic for each other, and
-//! neither is known to the other's thread. What is known follows PTX's memory model and not the CPU: a release and an acquire
-//! of a word (`words`), each with its scope; fences; barriers of blocks and warps; the order of streams and of the host
-//! (`order`); what bulk copies are ordered by (`bulk`). See docs/design/races.md.
+//! access. The detector keeps the events that every thread knows to have happened before (`clock`, `thread`), and the last
+//! accesses to every byte (`shadow`, `record`). Two accesses to a byte race if one of them writes, they are not atomic for each
+//! other, and neither is known to the other's thread. Threads learn of events by PTX's memory model and not by the CPU's: from
+//! a release and an acquire of a word (`words`), each with its scope; fences; barriers of blocks and warps; the order of
+//! streams and of the host (`order`); and the rules that order bulk copies (`bulk`). See docs/design/races.md.
 //!
 //! # Invariants
-//! 1. What cannot be seen counts as order: a report is never made because something was not understood.
-//! 2. No lock of a page is held when a coroutine is suspended, a kernel fails, or a report is put into words.
-//! 3. Without the variable nothing of this runs, but for tests of `Option`s and of [`is_on`].
+//! 1. An event that the detector cannot see counts as order: it never reports a race because it did not understand something.
+//! 2. No lock of a page is held when a coroutine is suspended, a kernel fails, or a report is made.
+//! 3. Without the variable nothing of this runs, except tests of `Option`s and of [`is_on`].
 
 mod atomics;
 mod block;

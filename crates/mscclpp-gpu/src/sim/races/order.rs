@@ -1,8 +1,8 @@
-//! What the host and the streams do, and in which order.
+//! The operations of the host and of streams, and their order.
 //!
-//! All threads of the host count as one: how they wait for each other is not seen, so whatever one of them did before is
-//! known to the next. A stream does its operations in their order, each of them behind what the host knew when it was
-//! submitted. The host learns what a stream has done when it waits for it, or for an event.
+//! All threads of the host count as one: the detector does not see how they wait for each other, so the accesses of one of them
+//! are known to the next. A stream does its operations in their order, each of them after the events that the host knew when it
+//! was submitted. The host learns of the operations of a stream when it waits for it, or for an event.
 
 use std::sync::{
     Arc,
@@ -35,7 +35,7 @@ struct Host {
 static HOST: Mutex<Host> = Mutex::new(Host { clock: None, now: 1, sweep: Sweep::new() });
 
 impl Host {
-    /// What it knows, what it has done until now included.
+    /// Returns all that the host knows, its own accesses until now included.
     fn release(&mut self) -> Arc<Clock> {
         let clock = self.clock.get_or_insert_default();
         Arc::make_mut(clock).host = self.now;
@@ -59,7 +59,7 @@ pub(super) fn host_learns(clock: &Arc<Clock>) {
     HOST.lock().learn(clock);
 }
 
-/// What the host knows now.
+/// Returns the clock of the host.
 pub(super) fn of_host() -> Arc<Clock> {
     HOST.lock().release()
 }
@@ -69,7 +69,7 @@ pub(super) fn of_host() -> Arc<Clock> {
 pub(in super::super) struct Point(Option<Arc<Clock>>);
 
 impl Point {
-    /// What the host knows now.
+    /// Returns the point of the host now.
     pub(in super::super) fn of_host() -> Self {
         Self(super::is_on().then(of_host))
     }
@@ -87,13 +87,13 @@ pub(in super::super) struct Order(Option<Mutex<State>>);
 struct State {
     stream: u32,
     sequence: u32,
-    /// What the operations so far knew, themselves included.
+    /// The clock of the operations so far, themselves included.
     clock: Arc<Clock>,
     sweep: Sweep,
 }
 
 impl Order {
-    /// Of a new stream of the device.
+    /// Makes the order of a new stream of the device.
     pub(in super::super) fn new(device: usize) -> Self {
         static STREAMS: AtomicU32 = AtomicU32::new(1);
         Self(super::is_on().then(|| {
@@ -110,7 +110,7 @@ impl Order {
         }
     }
 
-    /// What comes next in the stream comes behind the point.
+    /// Orders later operations of the stream after the point.
     pub(in super::super) fn join(&self, point: &Point) {
         if let (Some(state), Some(clock)) = (&self.0, &point.0) {
             let mut state = state.lock();
@@ -118,7 +118,7 @@ impl Order {
         }
     }
 
-    /// What has been done in the stream until now.
+    /// Returns the point after the operations of the stream so far.
     pub(in super::super) fn point(&self) -> Point {
         Point(self.0.as_ref().map(|state| Arc::clone(&state.lock().clock)))
     }

@@ -1,5 +1,5 @@
-//! Which rank did something, for reports. A thread of the host says which rank it is; streams are of the rank that submits to them, and
-//! memory of the one that allocated it. A thread that is several ranks is none of them.
+//! The ranks that accesses belong to, for reports. A thread of the host declares its rank; a stream belongs to the rank that
+//! submits to it, and memory to the one that allocated it. A thread that is several ranks belongs to none of them.
 
 use std::{cell::Cell, collections::BTreeMap};
 
@@ -35,7 +35,8 @@ pub(super) fn uses_stream(stream: u32) {
     streams.insert(stream, both(there, rank));
 }
 
-/// The calling thread has allocated the memory that begins there. Its address is given to no other memory later (see [`super::freed`]).
+/// Notes that the calling thread has allocated the memory that begins there. Its address is given to no other memory
+/// later (see [`super::freed`]).
 pub(super) fn has_memory(begin: usize) {
     if let Some(rank) = RANK.get() {
         MEMORIES.lock().insert(begin, rank);

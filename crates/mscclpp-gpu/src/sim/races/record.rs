@@ -3,8 +3,8 @@
 /// Who accessed some bytes, when, from where, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Of a thread: the barriers of its block that it had passed (the high half), and how often it had released since. Of
-    /// the host: the host's clock.
+    /// The time of the access. For a thread: the number of barriers of its block that it had passed (the high half), and
+    /// of its releases since then. For the host: the host's clock.
     pub(super) clock: u64,
     /// The block of a kernel's thread, one number for each block that ever ran; 0 for others.
     pub(super) block: u32,
@@ -14,7 +14,7 @@ pub(super) struct Record {
     pub(super) sequence: u32,
     /// When, very roughly: see [`super::words`].
     pub(super) stamp: u32,
-    /// Where in the code: see [`super::sites`].
+    /// The place in the code: see [`super::sites`].
     pub(super) site: u32,
     /// The thread in its block, and whether its bulk copies did it.
     pub(super) thread: u16,
@@ -34,7 +34,7 @@ pub(super) enum Scope {
     System,
 }
 
-/// What kind of access it is.
+/// The kind of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct How(u8);
 
@@ -49,7 +49,8 @@ impl How {
         Self(u8::from(is_write) * Self::WRITE)
     }
 
-    /// Atomic, at a scope. Its size is any: nobody knows the sizes in which hosts, streams, transports and bulk copies access memory.
+    /// Makes the record of an atomic access at a scope, of any size: the sizes in which hosts, streams, transports and bulk
+    /// copies access memory are not known.
     pub(super) fn strong(is_write: bool, scope: Scope) -> Self {
         Self(Self::plain(is_write).0 | Self::STRONG | (scope as u8) << Self::SCOPE)
     }
@@ -109,7 +110,7 @@ impl How {
 pub(super) const DEVICE_SHIFT: u32 = 20;
 
 impl Record {
-    /// Of a thread's number: what its bulk copies read, and what they write.
+    /// Flags in a thread's number, for the reads and the writes of its bulk copies.
     pub(super) const ASYNC_READ: u16 = 1 << 10;
     pub(super) const ASYNC_WRITE: u16 = 2 << 10;
     const ASYNC: u16 = Self::ASYNC_READ | Self::ASYNC_WRITE;

@@ -12,13 +12,13 @@ use super::{
 };
 use crate::sim::ranges;
 
-/// What was found, in numbers.
+/// A race that was found, without its text.
 pub(super) struct Found {
     /// None if nobody has ever written what was read.
     pub(super) earlier: Option<Record>,
     pub(super) later: Record,
     pub(super) memory: String,
-    /// What nearly ordered the two.
+    /// The synchronisation that nearly ordered the two.
     pub(super) would: Option<Would>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Found {
 #[derive(Clone)]
 pub(super) struct Would {
     pub(super) why: Why,
-    /// What it would have told the later thread; None for all that the thread of the store had done before.
+    /// The clock that the later thread would have learned; None for all earlier accesses of the storing thread.
     pub(super) clock: Option<Arc<Clock>>,
     /// The store to a word behind the earlier access.
     pub(super) store: Record,
@@ -39,7 +39,7 @@ pub(super) struct Would {
 pub(super) enum Why {
     /// The word was stored without release.
     Store,
-    /// It was read without acquire.
+    /// The word was read without acquire.
     Load,
     /// One of the two has a scope without the other.
     Scope,
@@ -51,7 +51,7 @@ pub(super) enum Why {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RaceAccess {
-    /// What it does, such as `write` or `atomic read at device scope`.
+    /// The kind of the access, such as `write` or `atomic read at device scope`.
     pub what: String,
     /// Who does it: kernel, device, block and thread, or the stream, or the host.
     pub who: String,
@@ -69,7 +69,7 @@ pub struct Race {
     pub later: RaceAccess,
     /// Which memory: whose it is, its address and size, and the offset.
     pub memory: String,
-    /// What would have ordered the two.
+    /// The synchronisation that would have ordered the two.
     pub hint: String,
 }
 
@@ -179,7 +179,7 @@ fn who(record: &Record) -> String {
     }
 }
 
-/// What would have ordered the two.
+/// Returns advice about the synchronisation that would have ordered the two.
 fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
     if earlier.how.is_packet() && later.how.is_packet() {
         return "a packet was overwritten before it was read: write to a place again when its reader has said that it has read it, \

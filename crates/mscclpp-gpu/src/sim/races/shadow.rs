@@ -1,4 +1,4 @@
-//! What is remembered of every byte of simulated memory: the last writes, and the reads since.
+//! The accesses that are remembered for every byte of simulated memory: the last writes, and the reads since.
 //!
 //! # Invariants
 //! 1. A read of a cell is not known to precede another access of the same bytes that is at least as strict: that one is
@@ -26,7 +26,7 @@ const SHARDS: usize = 64;
 /// The records of 8 bytes.
 type Cell = Vec<Record>;
 
-/// What is known of a page.
+/// The records of a page.
 pub(super) struct Page {
     cells: Cells,
     /// The words of the page that carry order.

@@ -37,7 +37,7 @@ static NODES: Mutex<Numbers> = Mutex::new(Numbers { first: 1, places: Vec::new()
 /// Places of accesses. Lower numbers are those of [`HostSite`].
 static SITES: Mutex<Numbers> = Mutex::new(Numbers { first: 32, places: Vec::new(), numbers: None });
 
-/// What the host does itself, in place of a line.
+/// An access of the host itself, in place of a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostSite {
     Write = 1,
@@ -67,7 +67,7 @@ impl HostSite {
     }
 }
 
-/// What a block's threads have met, so that each place is looked up once.
+/// The places that a block's threads have met, so that each is looked up once.
 #[derive(Default)]
 pub(super) struct Met {
     nodes: HashMap<Place, u32, BuildHasherDefault<Mix>>,

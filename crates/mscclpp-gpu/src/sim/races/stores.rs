@@ -1,18 +1,18 @@
 //! Stores that are held back, so that wrong kernels get wrong data too (`MSCCLPP_SIM_SCHEDULE`).
 //!
-//! A plain or relaxed store of a thread may come to memory late: until a release or fence nobody outside of its block is
-//! promised to see it. What a thread has stored is its own at first. At a barrier it becomes the block's, whose threads see it from
+//! A plain or relaxed store of a thread may come to memory late: until a release or fence no thread outside of its block is
+//! promised to see it. A store is the thread's own at first. At a barrier it becomes the block's, whose threads see it from
 //! then on; a release or fence of any of them puts it into memory. The seed may put it there at any time before.
 //!
-//! The compiler does plain stores by itself, behind a call here; so at the thread's next call what it has stored is taken back.
-//! Relaxed stores are done here, and so they are simply done later. Threads of the block see what is held, as it is put into
-//! memory before they access the same bytes.
+//! The compiler does plain stores by itself, after a call here; so the thread's next call takes the store back. Relaxed stores
+//! are done here, and so they are simply done later. Threads of the block see the stores that are held, because these are put
+//! into memory before the threads access the same bytes.
 //!
 //! # Invariants
-//! 1. In a kernel without races nobody else looks at the bytes of a plain store meanwhile, nor writes them; but many threads may
-//!    write the same value, and what one of those holds back is asked of [`held_at`].
-//! 2. Nothing of a thread or its block is held when the thread has released, fenced, started or awaited bulk copies, or when the
-//!    block has ended; and not for ever while threads wait.
+//! 1. In a kernel without races no other thread reads or writes the bytes of a plain store meanwhile; but many threads may
+//!    write the same value, and [`held_at`] returns the value that one of those holds back.
+//! 2. No store of a thread or its block is held when the thread has released, fenced, started or awaited bulk copies, or when
+//!    the block has ended; and none is held for ever while threads wait.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -39,7 +39,7 @@ struct Plain {
 pub(super) struct Relaxed {
     pub(super) address: usize,
     pub(super) what: Atomic,
-    /// What its thread did, and released by the fences in front of it.
+    /// The thread's record of the store, and the releases of the fences before it.
     pub(super) record: Record,
     pub(super) releases: Vec<Release>,
 }
@@ -52,11 +52,11 @@ enum Store {
 /// The ranges of plain stores that threads hold back. Held also while they are taken back or put there.
 static HELD: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-/// What one thread holds back.
+/// The stores that one thread holds back.
 pub(super) struct Stores {
     random: Random,
     held: Vec<Store>,
-    /// What was there before a plain store that the thread is about to do, or has done.
+    /// The bytes before a plain store that the thread is about to do, or has done.
     before: Option<Plain>,
 }
 
@@ -105,7 +105,7 @@ impl Stores {
         late
     }
 
-    /// What it holds is the block's from now on; `is_shared` says of an address whether it is memory of the block alone.
+    /// Gives the stores that it holds to the block; `is_shared` returns whether an address is memory of the block alone.
     pub(super) fn give_to(
         &mut self,
         of_block: &mut OfBlock,
@@ -149,7 +149,7 @@ impl Stores {
     }
 }
 
-/// What the threads of a block hold back together.
+/// The stores that the threads of a block hold back together.
 #[derive(Default)]
 pub(super) struct OfBlock {
     held: Vec<Store>,
@@ -199,10 +199,10 @@ impl Store {
 }
 
 impl Plain {
-    /// What is there.
+    /// Reads the bytes in memory.
     ///
     /// # Safety
-    /// The bytes are memory that is there.
+    /// The bytes are in existing memory.
     unsafe fn read(address: usize, bytes: usize) -> Self {
         let mut value = [0; MOST];
         for (at, byte) in value.iter_mut().enumerate().take(bytes) {

@@ -1,4 +1,4 @@
-//! What the threads of a block know, and what they learn: from barriers, words and fences.
+//! The events that the threads of a block know, and learn from barriers, words and fences.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub(super) struct Known {
     /// How many barriers of the block it has passed, and how often it has released since.
     phase: u32,
     time: u32,
-    /// What it knows, itself excepted.
+    /// The events that it knows, except its own.
     pub(super) clock: Arc<Clock>,
-    /// What its bulk copies are ordered behind, in each memory.
+    /// The events before its bulk copies, in each memory.
     proxies: [Arc<Clock>; 2],
-    /// What it knew at its last fence of each scope.
+    /// The events that it knew at its last fence of each scope.
     fences: [Option<Arc<Clock>>; 3],
-    /// What it has read without acquiring it, which a fence behind would make up for.
+    /// The releases that it has read and not acquired: a later fence acquires them.
     pending: Vec<(Location, Release)>,
     pending_all: u32,
     sweep: Sweep,
@@ -66,7 +66,7 @@ impl Known {
         }
     }
 
-    /// What it does now.
+    /// Returns the record of the thread's current access.
     pub(super) fn record(&self, site: u32, how: How) -> Record {
         Record {
             clock: u64::from(self.phase) << 32 | u64::from(self.time),
@@ -106,7 +106,7 @@ impl Known {
             && (earlier.is_async() || !earlier.how.is_write() || self.proxies[space as usize].covers(earlier))
     }
 
-    /// What the thread knows now, itself included. What it does later is not in it.
+    /// Returns the events that the thread knows now, its own included. Its later accesses are not among them.
     pub(super) fn release(&mut self) -> Arc<Clock> {
         let mut clock = Clock::clone(&self.clock);
         let own = self.record(0, How::default());
@@ -120,7 +120,7 @@ impl Known {
         self.sweep.look(&mut self.clock);
     }
 
-    /// It has read, acquiring it or not, what a launch has written that began behind `start`.
+    /// Notes that it has read, acquiring it or not, a write of a launch that began after `start`.
     pub(super) fn learn_complete(&mut self, start: &Clock) {
         if !self.clock.knows_as_complete(start) {
             Arc::make_mut(&mut self.clock).learn_complete(start);
@@ -132,7 +132,7 @@ impl Known {
         Arc::make_mut(&mut self.clock).all = everything_until_now();
     }
 
-    /// It has read a word, and acquires it or not.
+    /// Notes that the thread has read a word, and whether it acquires it.
     pub(super) fn see(&mut self, word: Location, release: &Release, acquires: bool) {
         if acquires {
             self.learn(&release.clock);
@@ -147,12 +147,12 @@ impl Known {
         }
     }
 
-    /// It has read, without acquiring it, what somebody wrote whom the detector does not see.
+    /// Notes that it has read, without acquiring it, a write that the detector does not see.
     pub(super) fn see_unknown(&mut self) {
         self.pending_all = everything_until_now();
     }
 
-    /// It acquires a word: with it comes what it read there before.
+    /// Notes that the thread acquires a word, and with it the releases that it read there before.
     pub(super) fn acquire_earlier(&mut self, word: Location) {
         let (of_word, rest) = std::mem::take(&mut self.pending).into_iter().partition(|(at, _)| *at == word);
         self.pending = rest;
@@ -177,7 +177,7 @@ impl Known {
         self.fences[..=scope as usize].iter_mut().for_each(|fence| *fence = Some(Arc::clone(&known)));
     }
 
-    /// What a store at `scope` releases that does not release by itself, because of fences in front of it.
+    /// Returns the releases of a store at `scope` that does not release by itself, because of the fences before it.
     pub(super) fn released_by_fences(&self, by: &Record) -> Vec<Release> {
         const SCOPES: [Scope; 3] = [Scope::Block, Scope::Device, Scope::System];
         let fences =

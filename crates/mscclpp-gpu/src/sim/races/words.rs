@@ -22,10 +22,10 @@ use super::{
     record::{Record, Scope},
 };
 
-/// What a store released.
+/// The release of a store.
 #[derive(Clone)]
 pub(super) struct Release {
-    /// What its thread knew.
+    /// The events that its thread knew.
     pub(super) clock: Arc<Clock>,
     /// The store, with the scope at which it releases.
     pub(super) by: Record,
@@ -93,7 +93,7 @@ impl Words {
             .map(|(at, word)| (*at, word))
     }
 
-    /// What hosts, streams and transports have released to words that share bytes with this one.
+    /// The releases by hosts, streams and transports to words that share bytes with this one.
     fn released_in_any_size(&self, location: Location) -> impl Iterator<Item = &Release> {
         let others = self.that_overlap(location).filter(move |(at, _)| *at != location);
         others.flat_map(|(_, word)| &word.releases).filter(|release| release.by.block == 0)
@@ -150,9 +150,9 @@ fn near(range: &Range<usize>) -> Range<Location> {
 
 /// A word that was released to, or acquired.
 pub(super) struct Word {
-    /// By the stores since the last one that began anew: each addition to a word passes on what was there.
+    /// The releases of the stores since the last one that began anew: each addition to a word passes the earlier ones on.
     pub(super) releases: Vec<Release>,
-    /// What the last access found or left there, if it was an atomic one.
+    /// The value that the last access found or left there, if it was an atomic one.
     pub(super) value: Option<u64>,
     /// A packet that nobody had read, and the one that took its place.
     pub(super) lost: Option<(Record, Record)>,

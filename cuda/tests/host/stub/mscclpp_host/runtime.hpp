@@ -1,4 +1,4 @@
-// As much of the runtime as the other headers need, for programs whose only thread is their own.
+// The part of the runtime that the other headers need, for programs with a single thread.
 
 #ifndef MSCCLPP_SIM_RUNTIME_HPP_
 #define MSCCLPP_SIM_RUNTIME_HPP_
@@ -14,7 +14,7 @@ inline void step(unsigned int) {}
 inline void pause() {}
 inline void check(const void*, unsigned long, unsigned int) {}
 
-// Set while a test expects a trap: what it says is kept then, and the program goes on.
+// Set while a test expects a trap: its message is kept then, and the program goes on.
 inline const char** expectedTrap = nullptr;
 struct Trapped {};
 

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0
-STEPS=(readme first_program format clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
+STEPS=(readme first_program format comments clippy docs api kernels headers races hip verbs layers python rdma loom fuzz simulation)
 LONG=(site deny package oldest features semver wheels torch races_all sanitizers soak long_fuzz long_simulation collectives)
 
 # Runs the commands that the README promises, before anything is installed: they need only Rust and a linker. In CI the checkout
@@ -28,6 +28,9 @@ step_readme() {
 step_first_program() { bash ci/first-program.sh; }
 
 step_format() { cargo fmt --all --check; }
+
+# Comments that name their subject, quote no figures, and have short lines.
+step_comments() { python3 ci/comments.py; }
 
 step_clippy() {
     cargo clippy --workspace --all-targets -- -D warnings

@@ -30,7 +30,7 @@ const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
 thread_local! {
-    /// By device.
+    /// The per-thread streams of a thread, by device.
     static PER_THREAD_STREAMS: RefCell<HashMap<c_int, Stream>> = RefCell::default();
 }
 

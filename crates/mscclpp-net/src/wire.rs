@@ -98,8 +98,8 @@ macro_rules! wire_numbers {
 }
 wire_numbers!(u8, u16, u32, u64);
 
-/// A rank, a count or a length, in four bytes. Writing a larger number panics: what the library counts has limits far below, and a
-/// number of a program is checked where it comes in.
+/// A rank, a count or a length, in four bytes. Writing a larger number panics: the limits of what the library counts are far
+/// below, and a number of a program is checked where it comes in.
 impl Wire for usize {
     fn put(&self, out: &mut Vec<u8>) {
         let Ok(number) = u32::try_from(*self) else {

@@ -114,7 +114,7 @@ impl PyBootstrap {
     ) -> PyResult<()> {
         let Message { data, size, peer, tag } = Message::parse("send", args, kwargs)?;
         let data = data.ok_or_else(|| PyTypeError::new_err("send() misses the argument 'data'"))?;
-        let bytes = raw::read("send", &data, size)?;
+        let bytes = raw::locate("send", &data, size, false)?.read();
         let bootstrap = self.bootstrap()?;
         waiting::wait(py, move || bootstrap.send(&bytes, peer, tag))
     }
@@ -132,15 +132,13 @@ impl PyBootstrap {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let Message { data, size, peer, tag } = Message::parse("recv", args, kwargs)?;
-        if let Some(data) = &data {
-            // Before anything is taken.
-            raw::locate("recv", data, size, true)?;
-        }
+        // Before anything is taken.
+        let place = data.map(|data| raw::locate("recv", &data, size, true)).transpose()?;
         let bootstrap = self.bootstrap()?;
         let received =
             waiting::repeat(py, Some(self.rank), timeout, |left| bootstrap.recv_timeout(peer, tag, left))?;
-        match data {
-            Some(data) => raw::write("recv", &data, size, &received).map(|()| None),
+        match place {
+            Some(place) => place.write("recv", &received).map(|()| None),
             None => Ok(Some(PyBytes::new(py, &received))),
         }
     }
@@ -165,9 +163,8 @@ impl PyBootstrap {
                 self.n_ranks
             )));
         };
-        raw::locate("all_gather", allData, Some(total), true)?;
-        let all = raw::read("all_gather", allData, Some(total))?;
-        let mine = all[self.rank * size..][..size].to_vec();
+        let all = raw::locate("all_gather", allData, Some(total), true)?;
+        let mine = all.read()[self.rank * size..][..size].to_vec();
         let bootstrap = self.bootstrap()?;
         let gathered =
             waiting::repeat(py, Some(self.rank), timeout, |left| bootstrap.all_gather_timeout(&mine, left))?;
@@ -178,7 +175,7 @@ impl PyBootstrap {
                 self.rank
             )));
         }
-        raw::write("all_gather", allData, Some(total), &gathered.concat())
+        all.write("all_gather", &gathered.concat())
     }
 
     /// Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must be this

@@ -5,8 +5,8 @@
 //!
 //! It needs no interpreter lock (`gil_used = false`). What threads share is `Sync`: values of the library, behind a mutex
 //! where they are not so by themselves; the few classes whose attributes can be set are borrowed by one call at a time, and
-//! a second one raises. No mutex is held while Python code runs. Bytes that a program changes while a call copies them are
-//! the program's affair, as with every library that takes buffers.
+//! a second one raises. No mutex is held while Python code runs. A buffer's view is held while a call uses it, so it stays where
+//! it is; bytes that a program changes while a call copies them are the program's affair, as with every library that takes buffers.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 mod abort;

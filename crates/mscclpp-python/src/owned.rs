@@ -12,7 +12,7 @@ use std::{
 
 use mscclpp::gpu::fork::Origin;
 use parking_lot::Mutex;
-use pyo3::prelude::*;
+use pyo3::{ffi, prelude::*};
 
 use crate::{error, waiting};
 
@@ -119,6 +119,11 @@ impl<T: Send + 'static> Drop for Value<T> {
         }
         // SAFETY: taken once, here, and `self` is not used any more.
         let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        // SAFETY: it looks at what belongs to this thread, and may be called at any time.
+        if unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+            // A thread that runs no Python code does not begin to: the interpreter may be about to go.
+            return drop(value);
+        }
         let mut value = Some(value);
         // Without an interpreter, there are no threads to let run.
         let _ = Python::try_attach(|py| {

@@ -3,6 +3,7 @@
 use std::{
     process,
     sync::{Arc, Weak},
+    time::Duration,
 };
 
 use mscclpp::{
@@ -109,7 +110,7 @@ impl PyProxy {
         let handler = Handler { function: handler.clone().unbind(), raised: Arc::clone(&raised) };
         let proxy = py.detach(|| Proxy::builder(&gpu).fifo_size(fifo_size.0).build(handler)).or_raise()?;
         let proxy = Arc::new(proxy);
-        remember(&proxy);
+        remember(&proxy)?;
         Ok(Self { inner: Owned::that_may_wait("Proxy", proxy), raised })
     }
 
@@ -187,29 +188,29 @@ pub(crate) use stoppable;
 
 stoppable!(PyProxy, start, stop);
 
-/// The proxies of this process: their threads run Python code, which they must not do while the interpreter goes.
-/// Each with the process that made it: the thread of a parent's proxy is not in its child.
-static KNOWN: Mutex<Vec<(u32, Weak<Proxy<Handler>>)>> = Mutex::new(Vec::new());
+/// How long the end of the interpreter waits for a handler.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-fn remember(proxy: &Arc<Proxy<Handler>>) {
+/// The proxies of this process, until the interpreter ends: their threads run Python code, which they must not do while it
+/// goes. Each with the process that made it: the thread of a parent's proxy is not in its child.
+static KNOWN: Mutex<Option<Vec<(u32, Weak<Proxy<Handler>>)>>> = Mutex::new(Some(Vec::new()));
+
+fn remember(proxy: &Arc<Proxy<Handler>>) -> PyResult<()> {
     let mut known = KNOWN.lock();
+    let known = known.as_mut().ok_or_else(|| error::misuse("a Proxy while the interpreter exits"))?;
     known.retain(|(_, known)| known.strong_count() > 0);
     known.push((process::id(), Arc::downgrade(proxy)));
+    Ok(())
 }
 
-/// Ends them: for `atexit`.
+/// Ends them: for `atexit`. A proxy that was aborted does not start any more, and no other is made.
 #[pyfunction(name = "_end_proxies")]
 pub(crate) fn end_all(py: Python<'_>) -> PyResult<()> {
-    let known = std::mem::take(&mut *KNOWN.lock());
+    let known = KNOWN.lock().take().unwrap_or_default();
     let ours = known.iter().filter(|(process, _)| *process == process::id());
-    for proxy in ours.filter_map(|(_, known)| known.upgrade()).filter(|proxy| proxy.is_running()) {
-        proxy.abort("the interpreter exits");
-        let stopped = waiting::wait(py, move || {
-            // What it failed with is the abort.
-            let _ = proxy.stop();
-            Ok::<_, mscclpp::Error>(())
-        });
-        stopped.map_err(|error: PyErr| error::misuse(format!("ending a proxy at exit: {error}")))?;
-    }
-    Ok(())
+    let ours: Vec<_> = ours.filter_map(|(_, known)| known.upgrade()).collect();
+    ours.iter().for_each(|proxy| proxy.abort("the interpreter exits"));
+    // What they fail with is the abort.
+    let stop = move || ours.iter().for_each(|proxy| drop(proxy.stop()));
+    waiting::wait_at_most(py, PATIENCE, stop)
 }

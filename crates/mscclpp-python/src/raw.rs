@@ -9,41 +9,50 @@ use pyo3::{
 
 use crate::error;
 
-/// Bytes to send: those of `bytes`-like objects, or of memory at an address.
-pub(crate) fn read(what: &str, data: &Bound<'_, PyAny>, size: Option<usize>) -> PyResult<Vec<u8>> {
-    let (address, size) = locate(what, data, size, false)?;
-    let mut bytes = vec![0; size];
-    // SAFETY: an object's buffer that is `size` bytes long, or memory for which the program says so, which is what an
-    // address in this API means. Nothing else has the vector.
-    unsafe { ptr::copy_nonoverlapping(address, bytes.as_mut_ptr(), size) };
-    Ok(bytes)
+/// Memory of a program. The buffer of an object can neither move nor be resized while this lives: other threads of the
+/// program run meanwhile, also with an interpreter lock.
+pub(crate) struct Memory {
+    at: *const u8,
+    size: usize,
+    _view: Option<PyUntypedBuffer>,
 }
 
-/// Puts what was received where the program wants it; the size must be the same.
-pub(crate) fn write(what: &str, data: &Bound<'_, PyAny>, size: Option<usize>, bytes: &[u8]) -> PyResult<()> {
-    let (address, size) = locate(what, data, size, true)?;
-    if bytes.len() != size {
-        return Err(error::misuse(format!(
-            "{what}: {} bytes came where {size} were to be received; they are lost",
-            bytes.len()
-        )));
+impl Memory {
+    /// What it holds.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size];
+        // SAFETY: `size` bytes of a buffer whose view is held, or memory for which the program says so, which is what an
+        // address in this API means. Nothing else has the vector.
+        unsafe { ptr::copy_nonoverlapping(self.at, bytes.as_mut_ptr(), self.size) };
+        bytes
     }
-    // SAFETY: a writable buffer of that size, or memory for which the program says so, which is what an address in this
-    // API means. Nothing else has `bytes`.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address.cast_mut(), size) };
-    Ok(())
+
+    /// Puts what was received there; the size must be the same.
+    pub(crate) fn write(&self, what: &str, bytes: &[u8]) -> PyResult<()> {
+        if bytes.len() != self.size {
+            return Err(error::misuse(format!(
+                "{what}: {} bytes came where {} were to be received; they are lost",
+                bytes.len(),
+                self.size
+            )));
+        }
+        // SAFETY: `size` bytes of a writable buffer whose view is held, or memory for which the program says so, which is
+        // what an address in this API means. Nothing else has `bytes`.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.cast_mut(), self.size) };
+        Ok(())
+    }
 }
 
 /// What is wrong with other data.
 const NO_BYTES: &str = "the data must be an address (int), or an object with a buffer such as bytes; it is";
 
-/// Where the bytes of `data` are, and how many. Valid as long as `data` is kept and not resized.
+/// Where the bytes of `data` are, and how many.
 pub(crate) fn locate(
     what: &str,
     data: &Bound<'_, PyAny>,
     size: Option<usize>,
     writable: bool,
-) -> PyResult<(*const u8, usize)> {
+) -> PyResult<Memory> {
     if let Ok(address) = data.extract::<usize>() {
         let Some(size) = size else {
             return Err(PyTypeError::new_err(format!("{what}: the data is an address, so a size is needed")));
@@ -51,7 +60,7 @@ pub(crate) fn locate(
         if address == 0 && size > 0 {
             return Err(error::misuse(format!("{what}: the address of {size} bytes is 0")));
         }
-        return Ok((ptr::with_exposed_provenance(address), size));
+        return Ok(Memory { at: ptr::with_exposed_provenance(address), size, _view: None });
     }
     let Ok(buffer) = PyUntypedBuffer::get(data) else {
         return Err(error::unexpected(&format!("{what}: {NO_BYTES}"), data));
@@ -65,7 +74,10 @@ pub(crate) fn locate(
         Some(size) if size > len => {
             Err(error::misuse(format!("{what}: the data has {len} bytes, fewer than the size of {size}")))
         }
-        size => Ok((buffer.buf_ptr().cast_const().cast(), size.unwrap_or(len))),
+        size => {
+            let (at, size) = (buffer.buf_ptr().cast_const().cast(), size.unwrap_or(len));
+            Ok(Memory { at, size, _view: Some(buffer) })
+        }
     }
 }
 
@@ -83,7 +95,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         match object.extract::<Vec<u8>>() {
             Ok(bytes) => Ok(Self(bytes)),
-            Err(_) => read("the argument", &object, None).map(Self),
+            Err(_) => Ok(Self(locate("the argument", &object, None, false)?.read())),
         }
     }
 }

@@ -52,6 +52,19 @@ where
     elsewhere(py, work, || given_up.check())?.or_raise()
 }
 
+/// Does `work`, and gives up after `limit`. The work then goes on, on a thread of its own.
+pub(crate) fn wait_at_most(
+    py: Python<'_>,
+    limit: Duration,
+    work: impl FnOnce() + Send + 'static,
+) -> PyResult<()> {
+    let begun = Instant::now();
+    elsewhere(py, work, || match begun.elapsed() < limit {
+        true => Ok(()),
+        false => Err(error::timeout(format!("waiting at the interpreter's exit timed out after {limit:?}"))),
+    })
+}
+
 /// Drops `value`, which may wait, as [`wait`] does. What Ctrl-C raises, a destructor cannot; it is raised as soon as the
 /// program goes on.
 pub(crate) fn let_go<T: Send + 'static>(py: Python<'_>, value: T) {

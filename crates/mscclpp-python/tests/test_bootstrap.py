@@ -1,5 +1,6 @@
 """Ranks that find each other and exchange bytes."""
 
+import contextlib
 import ctypes
 import os
 import pickle
@@ -175,3 +176,29 @@ def aborted(rank, n, address):
 
 def test_an_abort_ends_the_calls_of_all():
     assert ranks.run(2, aborted) == [True, True]
+
+
+def resized(rank, n, address):
+    bootstrap = TcpBootstrap.create(rank, n)
+    bootstrap.initialize(address)
+    if rank == 1:
+        bootstrap.recv(0, 1)
+        bootstrap.send(b"in time", 0, 2)
+        return
+    place = bytearray(7)
+
+    def resize():
+        with contextlib.suppress(BufferError):
+            while True:
+                place.__init__(7)
+        bootstrap.send(b"refused", 1, 1)
+
+    thread = threading.Thread(target=resize, daemon=True)
+    thread.start()
+    bootstrap.recv(place, 1, 2, timeout_sec=60)
+    thread.join()
+    assert place == b"in time"
+
+
+def test_a_buffer_cannot_be_resized_while_a_call_uses_it():
+    ranks.run(2, resized)

@@ -1,7 +1,9 @@
 """`Collectives`, on arrays of NumPy on simulated devices and of CuPy on GPUs."""
 
 import contextlib
+import gc
 import os
+import threading
 import time
 import weakref
 
@@ -274,6 +276,63 @@ def memory_of_calls(rank, n, address):
 @pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="simulated devices copy arrays")
 def test_memory_stays_as_long_as_calls_work_on_it():
     ranks.run(2, memory_of_calls)
+
+
+def groups_of_threads(rank, n, address):
+    library, comm = arrays(), joined(rank, n, address)
+    x, y, z = (library.full(8, rank + 1.0, "float32") for _ in range(3))
+    if rank == 0:
+        gathering, go = threading.Event(), threading.Event()
+
+        def gives_up():
+            with contextlib.suppress(KeyError), comm.group():
+                comm.all_reduce(x)
+                gathering.set()
+                go.wait(60)
+                raise KeyError
+
+        thread = threading.Thread(target=gives_up)
+        thread.start()
+        gathering.wait(60)
+    # In no group of this thread, and then in one of its own.
+    comm.all_reduce(y)
+    with comm.group():
+        comm.all_reduce(z)
+    if rank == 0:
+        go.set()
+        thread.join()
+    comm.synchronize()
+    assert y.tolist() == z.tolist() == [3] * 8 and x.tolist() == [rank + 1] * 8
+
+
+def test_a_group_belongs_to_its_thread():
+    ranks.run(2, groups_of_threads)
+
+
+def drops_a_registration(rank, n, address):
+    library, comm = arrays(), joined(rank, n, address)
+    buffer = mscclpp.GpuBuffer((n, 1 << 18), dtype="float32")
+    registration, seen = comm.register(buffer), weakref.ref(buffer)
+    if rank == 0:
+        # The other one goes on writing into it.
+        del registration
+    gathered = buffer
+    del buffer
+    comm.all_gather(library.full(1 << 18, rank + 1.0, "float32"), gathered)
+    comm.synchronize()
+    assert (gathered == library.asarray([[1.0], [2.0]])).all()
+    del gathered
+    gc.collect()
+    assert seen() is not None
+    comm._group.barrier()
+    comm.close()
+    registration = comm = None
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_registration_that_is_dropped_keeps_its_array():
+    ranks.run(2, drops_a_registration)
 
 
 def loses_a_rank(rank, n, address):

@@ -175,8 +175,8 @@ for i in range(50):
 
 def test_a_handler_that_blocks_for_ever_does_not_keep_the_process():
     python("""
-from mscclpp import _log
-_log._PATIENCE_SEC = 0.5
+from mscclpp import _threads
+_threads._PATIENCE = 0.5
 class Stuck(logging.Handler):
     def handle(self, record):  # without the handler's lock, which logging itself takes at exit
         threading.Event().wait()

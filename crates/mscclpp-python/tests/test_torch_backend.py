@@ -288,6 +288,56 @@ def test_an_interrupted_wait_can_be_repeated():
     ranks.run(2, interrupted, free_port(), timeout=IMPORTS)
 
 
+def errors_in_coalescing(rank, n, _address, port):
+    """After an error inside, the next call is made: whoever raised it, and whether or not torch asks the group to gather."""
+    from torch.distributed.distributed_c10d import _coalescing_manager
+
+    dist = join("mscclpp", rank, n, port)
+    for device in (torch.device("cpu"), None):
+        for fails in (
+            lambda: dist.all_gather([torch.empty(4)] * (n + 1), torch.ones(4)),
+            lambda: {}["no such key"],
+        ):
+            with pytest.raises((ValueError, KeyError)), _coalescing_manager(device=device):
+                dist.all_reduce(torch.ones(4))
+                fails()
+            dist.all_reduce(x := torch.ones(4))
+            dist.broadcast(y := own(rank), 1)
+            assert (x == n).all() and (y == 2).all()
+    # A block of one thread does not gather calls of another.
+    with _coalescing_manager(device=torch.device("cpu")):
+        dist.broadcast(x := own(rank), 0)
+        thread = threading.Thread(target=dist.broadcast, args=(y := own(rank), 1))
+        thread.start()
+        thread.join()
+        assert (y == 2).all() and (x == rank + 1).all()
+    assert (x == 1).all()
+    dist.destroy_process_group()
+
+
+def test_an_error_in_a_coalescing_ends_it():
+    ranks.run(2, errors_in_coalescing, free_port(), timeout=IMPORTS)
+
+
+def uneven_inputs(rank, n, _address, port):
+    """As PyTorch's test_ddp_grad_div_uneven_inputs."""
+    dist = join("mscclpp", rank, n, port)
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5, bias=False))
+    (weights,) = net.parameters()
+    for by_first_size in (False, True):
+        with net.join(divide_by_initial_world_size=by_first_size):
+            for i in range(3 if rank == 0 else 5):
+                net(torch.full((1, 5), 50.0)).sum().backward()
+                active = n if i < 3 or not by_first_size else n - 1
+                assert (weights.grad == 50 * active / n).all(), (i, weights.grad)
+                net.zero_grad()
+    dist.destroy_process_group()
+
+
+def test_gradients_of_ranks_with_more_inputs():
+    ranks.run(2, uneven_inputs, free_port(), timeout=IMPORTS)
+
+
 def losses(rank, n, _address, backend, port):
     dist = join(backend, rank, n, port)
     torch.manual_seed(7)

@@ -64,6 +64,12 @@ class _Array(NamedTuple):
     shape: tuple[int, ...]
 
 
+class _OfThread(threading.local):
+    """What a thread has gathered in a `group()`: the calls by stream, and their arrays."""
+
+    gathered: dict[int, tuple[list[Request], list[Any]]] | None = None
+
+
 class Collectives:
     """Collectives of the ranks of a job, each with a GPU: `all_reduce`, `all_gather` and so on.
 
@@ -120,8 +126,9 @@ class Collectives:
     def _take(self, made: _mscclpp._Collectives) -> None:
         self._made = made
         self.rank, self.size, self.device, self.is_simulated = made.rank, made.size, made.device, made.is_simulated
-        #: The calls of a group by stream, and their arrays.
-        self._gathered: dict[int, tuple[list[Request], list[Any]]] | None = None
+        self._of_thread = _OfThread()
+        #: The arrays that are registered, also if the program has dropped them: peers write into them.
+        self._registered: dict[_mscclpp._Registered, Any] = {}
 
     @classmethod
     def from_env(cls, device: int | None = None, **options: Any) -> Self:
@@ -237,19 +244,18 @@ class Collectives:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Make all calls in the block at its end, together. If it raises, none is made.
+        """Make all calls of this thread in the block at its end, together. If it raises, none is made.
 
         None may take what another one gives. Small all_reduces of one type and operation go in one launch. Calls of several
         streams go into the first of these, which comes behind the others and before what follows in them.
         """
-        if self._gathered is not None:
+        if self._of_thread.gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "a group() inside a group()")
-        self._gathered = {}
+        gathered = self._of_thread.gathered = {}
         try:
             yield
-            gathered = self._gathered
         finally:
-            self._gathered = None
+            self._of_thread.gathered = None
         # All in the first of the streams: messages of one may wait for those of another. What is captured goes by itself.
         captures: dict[int | None, list[int]] = {}
         for stream in gathered:
@@ -303,11 +309,14 @@ class Collectives:
         """Let the other ranks write straight into `x` in large calls that move and do not reduce.
 
         All ranks call it, each with an array of its own in device memory. `symmetric` promises that all ranks take what
-        comes at the same offset of what they registered together; then the copy engines do the largest.
+        comes at the same offset of what they registered together; then the copy engines do the largest. The array stays
+        registered, and is kept, until the ranks close what this returns, or the collectives are gone.
         """
         array = self._look("x", x)
         size = _arrays.locate(x, "argument 'x'")[1]
-        return Registration(self._made, self._made.register(array.address, size, symmetric), x)
+        registered = self._made.register(array.address, size, symmetric)
+        self._registered[registered] = x
+        return Registration(self, registered)
 
     def _call(self, kind: str, given: _Array, taken: _Array, count: int, *rest: Any) -> Any:
         return self._ask(kind, given.address, taken.address, count, given.dtype, *rest)
@@ -335,16 +344,17 @@ class Collectives:
         elif type(stream) is not int or stream < 0:
             stream = _handle(stream)
         request = (kind, given, taken, count, dtype, op, root)
-        if self._gathered is None and not self.is_simulated:
+        if self._of_thread.gathered is None and not self.is_simulated:
             self._made.enqueue([request], stream)
         else:
             self._put(request, stream, (x, out))
         return out
 
     def _put(self, request: Request, stream: int, arrays: Any) -> None:
-        if self._gathered is None:
+        gathered = self._of_thread.gathered
+        if gathered is None:
             return self._enqueue([request], stream, arrays)
-        requests, all_arrays = self._gathered.setdefault(stream, ([], []))
+        requests, all_arrays = gathered.setdefault(stream, ([], []))
         requests.append(request)
         # What the program drops now must not be another array's memory at the end of the group.
         all_arrays.append(arrays)
@@ -369,7 +379,7 @@ class Collectives:
 
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
         """A call that has a kernel of its own: see `_fused.py`."""
-        if self._gathered is not None:
+        if self._of_thread.gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows inside a group()")
         if self.is_simulated:
             self._keep(kept, lambda: self._made.all_reduce_rows(kernel, args, rows, outputs, stream))
@@ -470,15 +480,18 @@ class Collectives:
 
 
 class Registration:
-    """What `Collectives.register` has registered, until it is closed, by all ranks together."""
+    """What `Collectives.register` has registered, until it is closed, by all ranks together.
 
-    def __init__(self, made: Any, registered: Any, kept: Any) -> None:
-        self._made, self._registered, self._kept = made, registered, kept
+    Dropping it changes nothing: peers cannot know when this rank does, and write into the array until then.
+    """
+
+    def __init__(self, collectives: Collectives, registered: _mscclpp._Registered) -> None:
+        self._collectives, self._registered = collectives, registered
 
     def close(self) -> None:
         """Take it back. All ranks call it; it blocks until they do."""
-        self._made.deregister(self._registered)
-        self._kept = None
+        self._collectives._made.deregister(self._registered)
+        del self._collectives._registered[self._registered]
 
     def __enter__(self) -> Self:
         return self

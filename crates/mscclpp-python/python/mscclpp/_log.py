@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import traceback
 
-from . import _mscclpp
-
-#: How long the program's end waits for handlers that still have lines to write.
-_PATIENCE_SEC = 5.0
+from . import _mscclpp, _threads
 
 _starting = threading.Lock()
-_thread: threading.Thread | None = None
+_is_started = False
 
 
 def log_to_python(level: int | str = "INFO") -> None:
@@ -23,11 +19,11 @@ def log_to_python(level: int | str = "INFO") -> None:
 
     One thread calls the loggers, and nothing waits for it: if handlers are so slow that 4096 lines wait, further lines are
     lost, and a warning of `mscclpp.log` says how many. At the end of the program, lines that wait are still written, for up
-    to 5 seconds. In a forked child there is no such thread: lines go nowhere, and this call raises.
+    to 10 seconds. In a forked child there is no such thread: lines go nowhere, and this call raises.
     """
     import logging
 
-    global _thread
+    global _is_started
     number = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else level
     if number is None:
         raise ValueError(
@@ -35,10 +31,8 @@ def log_to_python(level: int | str = "INFO") -> None:
         )
     _mscclpp._log_to_queue(number)
     with _starting:
-        if _thread is None:
-            _thread = threading.Thread(target=_deliver, name="mscclpp-log", daemon=True)
-            _thread.start()
-            atexit.register(_end, _thread)
+        if not _is_started:
+            _is_started = _threads.start("mscclpp-log", _deliver, _end)
 
 
 def _deliver() -> None:
@@ -53,8 +47,9 @@ def _deliver() -> None:
             traceback.print_exc()
 
 
-def _end(thread: threading.Thread) -> None:
-    # What they say when they end is logged, too.
-    _mscclpp._end_proxies()
-    _mscclpp._end_log_queue()
-    thread.join(_PATIENCE_SEC)
+def _end() -> None:
+    try:
+        # What they say when they end is logged, too.
+        _mscclpp._end_proxies()
+    finally:
+        _mscclpp._end_log_queue()

@@ -53,8 +53,8 @@ class Call:
         self.finish: Callable[[], None] | None = None
         #: Whether `requests` or `finish` copy.
         self.copies = False
-        #: What `requests` has copied to.
-        self.copy: torch.Tensor | None = None
+        #: What `requests` has copied to, which stays until the call is complete.
+        self.copy: Any = None
 
 
 def operation(op: Any, dtype: torch.dtype) -> Op:
@@ -89,7 +89,6 @@ def reduced(tensor: torch.Tensor) -> tuple[str, int]:
     if tensor.dtype == torch.bool:
         return "uint8", tensor.numel()
     if tensor.is_complex():
-        _expect_no_view(tensor)
         real = {torch.complex64: "float32", torch.complex128: "float64", torch.complex32: "float16"}[tensor.dtype]
         return real, 2 * tensor.numel()
     name = _REDUCED.get(tensor.dtype)
@@ -110,45 +109,49 @@ def moved(tensor: torch.Tensor) -> tuple[str, int]:
     name = _REDUCED.get(tensor.dtype)
     if name:
         return name, tensor.numel()
-    _expect_no_view(tensor)
     return "uint8", tensor.numel() * tensor.element_size()
 
 
-def _expect_no_view(tensor: torch.Tensor) -> None:
-    """That the numbers in memory are those of the tensor."""
-    if tensor.is_conj():
-        raise ValueError("the tensor is a conjugated view of complex numbers; give its .resolve_conj()")
-
-
-def dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose numbers lie in one piece of memory, in whatever order: else an error."""
-    if tensor.is_sparse:
-        raise ValueError(f"{name}: the backend mscclpp takes no sparse tensors")
-    if not tensor.is_contiguous() and not _is_in_one_piece(tensor):
-        raise ValueError(
-            f"{name}: the tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} does not lie in one piece; "
-            "give its .contiguous()"
-        )
-    return tensor
-
-
-def _is_in_one_piece(tensor: torch.Tensor) -> bool:
-    expected = 1
-    for stride, n in sorted((stride, n) for stride, n in zip(tensor.stride(), tensor.shape, strict=True) if n != 1):
-        if stride != expected:
-            return bool(tensor.numel() == 0)
-        expected *= n
-    return True
-
-
 def contiguous(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose parts are those of its memory: else an error."""
-    if not tensor.is_contiguous():
+    """A tensor that the backend takes, as NCCL's does: contiguous in one of the memory formats that torch suggests."""
+    if tensor.is_sparse:
+        raise ValueError(f"{name}: Tensors must be dense, and this one is sparse")
+    if not tensor.is_contiguous() and not _is_channels_last(tensor):
         raise ValueError(
-            f"{name}: the tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not contiguous; "
-            "give its .contiguous()"
+            f"{name}: Tensors must be contiguous, and this one has the shape {tuple(tensor.shape)} and the strides "
+            f"{tensor.stride()}; give its .contiguous()"
         )
     return tensor
+
+
+def _is_channels_last(tensor: torch.Tensor) -> bool:
+    order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return order is not None and tensor.is_contiguous(memory_format=order)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its memory has its numbers in their order, with their signs."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def plain(call: Call, given: torch.Tensor, taken: torch.Tensor, requests: Callable[[Any, Any], list[Request]]) -> Call:
+    """`call`, whose requests are those for plain tensors: copies, where these are none."""
+    if is_plain(given) and (taken is given or is_plain(taken)):
+        call.requests = lambda: requests(given, taken)
+        return call
+
+    def of_copies() -> list[Request]:
+        source = given if is_plain(given) else given.resolve_conj().resolve_neg().contiguous()
+        target = source if taken is given else taken
+        if not is_plain(target):
+            target = torch.empty(taken.shape, dtype=taken.dtype, device=taken.device)
+        call.copy = [source, target]
+        if target is not taken:
+            call.finish = lambda: taken.copy_(target)
+        return requests(source, target)
+
+    call.requests, call.copies = of_copies, True
+    return call
 
 
 def as_list(tensors: Any) -> list[torch.Tensor]:
@@ -180,51 +183,53 @@ def _one(name: str, things: list[Any]) -> list[Any]:
 def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:
     """An "all_reduce", "reduce" or "reduce_scatter". Of the last, `given` has `parts` times what `taken` has."""
     scatters = kind == "reduce_scatter"
-    check = contiguous if scatters else dense
-    check(kind, given)
+    contiguous(kind, given)
     if given is not taken:
-        check(kind, taken)
-        expect_alike(kind, given, taken, given.numel(), taken.numel() * (parts if scatters else 1))
+        contiguous(kind, taken)
+        expect_alike(kind, given, taken, of_taken=parts if scatters else 1)
     named = operation(op, given.dtype)
     check_reduction(named, given)
     dtype, count = reduced(taken)
 
-    def requests() -> list[Request]:
+    def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
         return [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, named, root)] if count else []
 
-    return Call(kind, [given, taken], [taken], requests)
+    return plain(Call(kind, [given, taken], [taken], list), given, taken, requests)
 
 
 def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root: int = 0) -> Call:
-    """What moves as it is: "broadcast", "all_gather", "all_to_all", "gather", "scatter", "send", "recv".
+    """What moves as it is: "broadcast", "all_gather", "gather", "scatter", "send", "recv".
 
     Who has no part in `given` or `taken`, as it is not the root, gives the same tensor for both.
     """
     times = {"all_gather": (parts, 1), "gather": (parts, 1), "scatter": (1, parts)}.get(kind, (1, 1))
-    check = dense if kind in ("broadcast", "send", "recv") else contiguous
-    check(kind, given), check(kind, taken)
+    # Messages may be of any layout: the numbers travel in their order.
+    if given.is_sparse or kind not in ("send", "recv"):
+        contiguous(kind, given), contiguous(kind, taken)
     if given is not taken:
-        expect_alike(kind, given, taken, given.numel() * times[0], taken.numel() * times[1])
+        expect_alike(kind, given, taken, *times)
     dtype, count = moved(taken if kind == "scatter" else given)
-    if kind == "all_to_all":
-        rows = len(given) if given.dim() else 1
-        if rows % parts != 0:
-            raise ValueError(f"{kind}: the first dimension, {rows}, does not divide into {parts} parts")
-        count //= parts
 
-    def requests() -> list[Request]:
+    def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
         return [(kind, given.data_ptr(), taken.data_ptr(), count, dtype, "sum", root)] if count else []
 
-    return Call(kind, [given, taken], [taken], requests)
+    return plain(Call(kind, [given, taken], [taken], list), given, taken, requests)
 
 
-def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, n_given: int, n_taken: int) -> None:
-    """That tensors are of the same type and device, and that what they have of numbers is the same."""
+def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: int = 1, of_taken: int = 1) -> None:
+    """That tensors are of the same type and device, and have as many numbers, of which a rank has so many times as many."""
     expect_same_type(kind, given, taken)
-    if n_given != n_taken:
-        raise ValueError(
-            f"{kind}: an output of shape {tuple(taken.shape)} does not fit an input of shape {tuple(given.shape)}"
-        )
+    if given.numel() * of_given == taken.numel() * of_taken:
+        return
+    needed, left = divmod(given.numel() * of_given, of_taken)
+    first, *rest = given.shape or (1,)
+    first, left_of_first = divmod(first * of_given, of_taken)
+    needs = f"it needs the shape {(first, *rest)}, or another of {needed} numbers"
+    if left_of_first:
+        needs = f"it needs {needed} numbers" if not left else f"which does not divide into {of_taken} parts"
+    raise ValueError(
+        f"{kind}: an output of shape {tuple(taken.shape)} does not fit an input of shape {tuple(given.shape)}; {needs}"
+    )
 
 
 def expect_same_type(kind: str, given: torch.Tensor, taken: torch.Tensor) -> None:

@@ -8,7 +8,19 @@ from typing import Any
 import torch
 
 from ._collectives import Request
-from ._torch_calls import Call, contiguous, dense, expect_alike, expect_same_type, moved, moving, reducing
+from ._torch_calls import (
+    Call,
+    check_reduction,
+    contiguous,
+    expect_alike,
+    expect_same_type,
+    is_plain,
+    moved,
+    moving,
+    operation,
+    plain,
+    reducing,
+)
 
 
 def into_list(
@@ -18,8 +30,7 @@ def into_list(
     if kind == "gather" and rank != root:
         return moving(kind, given, given, size, root)
     _expect_list(kind, taken, given, size)
-    # Of a tensor in another order of dimensions, such as `channels_last`, a copy is sent.
-    dense(kind, given)
+    contiguous(kind, given)
     counts = [moved(tensor)[1] for tensor in taken]
     if counts[rank] != moved(given)[1]:
         raise ValueError(f"{kind}: this rank gives {given.numel()} numbers, and takes {taken[rank].numel()} of its own")
@@ -35,13 +46,14 @@ def into_list(
             room = given.new_empty(sum(tensor.numel() for tensor in taken))
             call.finish = lambda: _spread(room, taken)
         sent = given
-        if not given.is_contiguous():
-            sent = call.copy = given.contiguous()
+        if not is_plain(given):
+            sent = given.resolve_conj().resolve_neg().contiguous()
+        call.copy = [sent, room]
         name, count = (kind, counts[0]) if is_even else ("all_gather_v", counts)
         return [(name, sent.data_ptr(), room.data_ptr(), count, dtype, "sum", root)] if any(counts) else []
 
     call = Call(kind, [given, *taken], [list(taken)], requests)
-    call.copies = in_one_piece is None or not given.is_contiguous()
+    call.copies = in_one_piece is None or not is_plain(given)
     return call
 
 
@@ -55,23 +67,25 @@ def of_list(
     if any(tensor.numel() != taken.numel() for tensor in given):
         raise ValueError(f"{kind}: not all tensors of the list have as many numbers as the output, {taken.numel()}")
 
-    def of(tensor: torch.Tensor) -> Call:
-        if kind == "scatter":
-            return moving(kind, tensor, taken, size, root)
-        return reducing(kind, tensor, taken, op, size)
-
+    contiguous(kind, taken)
+    if kind == "reduce_scatter":
+        check_reduction(operation(op, taken.dtype), taken)
     in_one_piece = _whole(given)
-    if in_one_piece is not None:
-        call = of(in_one_piece)
-        call.tensors = [*given, taken]
-        return call
 
     def requests() -> list[Request]:
-        call.copy = torch.cat([tensor.reshape(-1) for tensor in given])
-        return of(call.copy).requests()
+        whole = in_one_piece
+        if whole is None:
+            whole = torch.cat([tensor.reshape(-1) for tensor in given])
+        if kind == "scatter":
+            of_whole = moving(kind, whole, taken, size, root)
+        else:
+            of_whole = reducing(kind, whole, taken, op, size)
+        requests = of_whole.requests()
+        call.copy, call.finish = [whole, of_whole], of_whole.finish
+        return requests
 
     call = Call(kind, [*given, taken], [taken], requests)
-    call.copies = True
+    call.copies = in_one_piece is None or not is_plain(taken)
     return call
 
 
@@ -83,17 +97,20 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
     for given_one, taken_one in zip(given, taken, strict=True):
         contiguous("all_to_all", given_one), contiguous("all_to_all", taken_one)
         expect_same_type("all_to_all", given_one, taken_one)
-    expect_alike("all_to_all", given[rank], taken[rank], given[rank].numel(), taken[rank].numel())
+    expect_alike("all_to_all", given[rank], taken[rank])
 
     def requests() -> list[Request]:
-        taken[rank].copy_(given[rank].view(taken[rank].shape))
-        messages: list[Request] = []
-        for kind, tensors in (("send", given), ("recv", taken)):
-            for peer, tensor in enumerate(tensors):
-                dtype, count = moved(tensor)
-                if peer != rank and count:
-                    messages.append((kind, tensor.data_ptr(), tensor.data_ptr(), count, dtype, "sum", peer))
-        return messages
+        taken[rank].copy_(given[rank].reshape(taken[rank].shape))
+        messages = [
+            moving(kind, tensor, tensor, size, peer)
+            for kind, tensors in (("send", given), ("recv", taken))
+            for peer, tensor in enumerate(tensors)
+            if peer != rank
+        ]
+        asked = [request for message in messages for request in message.requests()]
+        call.copy = messages
+        call.finish = lambda: [message.finish() for message in messages if message.finish is not None]
+        return asked
 
     call = Call("all_to_all", [*given, *taken], [list(taken)], requests)
     call.copies = True
@@ -103,18 +120,21 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
 def with_splits(
     given: torch.Tensor, taken: torch.Tensor, given_rows: Sequence[int], taken_rows: Sequence[int], size: int
 ) -> Call:
-    """An all-to-all of parts of a tensor, of so many rows each; without their numbers, of equal parts."""
+    """An all-to-all of parts of a tensor, of so many rows each; without their numbers, of equal parts.
+
+    It is one call, whichever ranks are told the numbers.
+    """
     contiguous("all_to_all", given)
     contiguous("all_to_all", taken)
     expect_same_type("all_to_all", given, taken)
     dtype, _ = moved(given)
     counts = [_counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")]
 
-    def requests() -> list[Request]:
+    def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
         # A rank that neither gives nor takes anything makes the call all the same, as the others do.
         return [("all_to_all_v", given.data_ptr(), taken.data_ptr(), (counts[0], counts[1]), dtype, "sum", 0)]
 
-    return Call("all_to_all", [given, taken], [taken], requests)
+    return plain(Call("all_to_all", [given, taken], [taken], list), given, taken, requests)
 
 
 def _counts(tensor: torch.Tensor, rows: Sequence[int], size: int, name: str) -> list[int]:
@@ -141,7 +161,7 @@ def _whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     first = tensors[0]
     at, storage = first.data_ptr(), first.untyped_storage().data_ptr()
     for tensor in tensors:
-        if not tensor.is_contiguous() or tensor.data_ptr() != at or tensor.untyped_storage().data_ptr() != storage:
+        if not is_plain(tensor) or tensor.data_ptr() != at or tensor.untyped_storage().data_ptr() != storage:
             return None
         at += tensor.numel() * tensor.element_size()
     return first.detach().as_strided((sum(tensor.numel() for tensor in tensors),), (1,))

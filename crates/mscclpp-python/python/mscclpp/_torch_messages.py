@@ -9,10 +9,10 @@ after a moment in any case.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,10 +20,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import _threads
+
 #: After how long messages that nobody waits for are made, in seconds.
 _PUT_OFF_FOR = 0.02
-#: How often the thread that does so looks whether the group is still there.
-_LOOK_EVERY = 10.0
+#: How long the thread that makes them waits for others.
+_IDLE_FOR = 10.0
 
 
 class PutOff:
@@ -47,20 +49,26 @@ class PutOff:
 class Messages:
     """The messages of a group that were put off."""
 
-    def __init__(self, make: Callable[[list[PutOff]], None]) -> None:
+    def __init__(self, make: Callable[[list[PutOff]], None], give_up: Callable[[str], None]) -> None:
         #: Makes calls of messages, and notes in each what became of it.
         self._make = make
+        #: Ends the waits of that, for good.
+        self._give_up = give_up
         self._waiting: list[PutOff] = []
         self._changed = threading.Condition(threading.RLock())
-        self._watch: threading.Thread | None = None
+        #: Whether a thread makes what nobody waits for.
+        self._is_watched = False
+        self._is_ending = False
 
     def put_off(self, kind: str, tensor: torch.Tensor, peer: int) -> Message:
         """Adds a message."""
         message = PutOff(kind, tensor, peer)
         with self._changed:
             self._waiting.append(message)
-            if not message.is_captured:
-                self._start_watch()
+            if not self._is_watched and not message.is_captured:
+                self._is_watched = _threads.start("mscclpp-torch-messages", self._watch, self._end)
+            elif len(self._waiting) == 1:
+                self._changed.notify()
         return Message(self, message)
 
     def make(self) -> None:
@@ -84,19 +92,30 @@ class Messages:
                 message.error = RuntimeError(reason)
             self._waiting = []
 
-    def _start_watch(self) -> None:
-        if self._watch is None:
-            arguments = (weakref.ref(self), self._changed)
-            self._watch = threading.Thread(target=_watch, args=arguments, name="mscclpp-torch-messages", daemon=True)
-            self._watch.start()
-        elif len(self._waiting) == 1:
-            self._changed.notify()
+    def _watch(self) -> None:
+        """Makes what has waited for long, until there has been nothing for a while."""
+        be_relaxed_about_captures()
+        with self._changed:
+            while not self._is_ending and (self._waiting or self._changed.wait(_IDLE_FOR)):
+                self._changed.wait(self._make_old())
+            self._is_watched = False
+
+    def _end(self) -> None:
+        """Ends the thread, as the program does. What nobody waits for is not made any more."""
+        self._is_ending = True
+        # The thread has the lock while it makes a communicator with others, who may never come.
+        if not self._changed.acquire(timeout=0.5):
+            self._give_up("the program ended")
+            self._changed.acquire()
+        self._changed.notify()
+        self._changed.release()
+        self.drop("the program ended")
 
     def _make_old(self) -> float:
         """Makes what has waited for long. Returns when to look again, in seconds."""
         waiting = [message for message in self._waiting if not message.is_captured]
         if not waiting:
-            return _LOOK_EVERY
+            return _IDLE_FOR
         # From the last one, since those of a long list are given one after the other; but some may always come.
         due = min(waiting[-1].since + _PUT_OFF_FOR, waiting[0].since + 10 * _PUT_OFF_FOR)
         left = due - time.monotonic()
@@ -108,24 +127,9 @@ class Messages:
                 # Otherwise this thread would make a context on the first device.
                 torch.cuda.set_device(device)
             # What went wrong is raised by those who wait.
-            try:
+            with contextlib.suppress(Exception):
                 self.make()
-            except Exception:
-                return _LOOK_EVERY
         return _PUT_OFF_FOR
-
-
-def _watch(of: weakref.ref[Messages], changed: threading.Condition) -> None:
-    """Until the group is gone, which this does not keep."""
-    be_relaxed_about_captures()
-    while True:
-        with changed:
-            messages = of()
-            if messages is None:
-                return
-            seconds = messages._make_old()
-            del messages
-            changed.wait(seconds)
 
 
 class Message(dist.Work):  # type: ignore[misc]

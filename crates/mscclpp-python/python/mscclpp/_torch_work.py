@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import _threads
 from ._collectives import Collectives
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures
@@ -24,6 +25,8 @@ _WATCH_EVERY = 0.2
 #: How long it waits for calls.
 _IDLE_FOR = 10.0
 _NO_TIME = timedelta(0)
+#: How many numbers the tensors of a work have at most that is kept for torch.
+_FEW = 16
 #: The handle of the current stream of a device, which costs a tenth of what a stream costs. Not all versions have it.
 _current_handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
@@ -42,7 +45,8 @@ class Work(dist.Work):  # type: ignore[misc]
     _future: Any = None
     _error: Exception | None = None
     _is_done = False
-    #: The tensors of the program, until a stream that waits has taken over. Without `wait()`, the allocator is told.
+    #: The tensors of the program, until it has waited, and a stream that waits has taken over. Without `wait()`, the
+    #: allocator is told.
     _kept: Sequence[torch.Tensor]
 
     def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
@@ -62,6 +66,7 @@ class Work(dist.Work):  # type: ignore[misc]
             raise self._error
         if self._event is None:
             self._complete()
+            self._kept = ()
             return True
         self._lane.check()
         current = self._lane.current_stream()
@@ -126,6 +131,10 @@ class Work(dist.Work):  # type: ignore[misc]
     def __del__(self) -> None:
         if self._kept and self._event is not None:
             self._tell_allocator(self._stream)
+        if self._names == "all_reduce" and len(self._results) == 1 and self._results[0].numel() <= _FEW:
+            # DDP's reducer may still have the part of it that is in C++, and wait for a count of ranks by that: without
+            # this one it never completes, and has no future.
+            self._lane.let_go.append(self)
 
     def _tell_allocator(self, stream: Any) -> None:
         for tensor in self._kept:
@@ -172,9 +181,13 @@ class Lane:
         #: Those on a GPU: the event, when it must be there, names, and after how long.
         self._followed: collections.deque[tuple[torch.cuda.Event, float, str, float]] = collections.deque()
         self._changed = threading.Condition()
-        self._watch: threading.Thread | None = None
+        #: Whether a thread looks at these.
+        self._is_watched = False
+        self._is_ending = False
         self._is_closed = False
         self._current: tuple[int | None, Any] = (None, None)
+        #: The last works of few numbers that the program has let go of.
+        self.let_go: collections.deque[Work] = collections.deque(maxlen=256)
         if collectives.is_simulated:
             self.device, self.stream = torch.device("cpu"), None
         else:
@@ -281,7 +294,7 @@ class Lane:
                     if call.finish is not None and self.error is None:
                         with torch.no_grad():
                             call.finish()
-                work._is_done, work._kept = True, ()
+                work._is_done = True
             self.check()
 
     def check(self) -> None:
@@ -342,6 +355,7 @@ class Lane:
         finally:
             with self._changed:
                 self._is_gone = True
+            self.let_go.clear()
             self.collectives.close()
         if not self._is_told:
             # Nobody else will say it.
@@ -353,25 +367,30 @@ class Lane:
         assert work._event is not None
         # The thread looks at those that follow by itself, so it is told of the first alone.
         self._followed.append((work._event, time.monotonic() + work._timeout, work._names, work._timeout))
-        if self._watch is not None and len(self._followed) > 1:
+        if self._is_watched and len(self._followed) > 1:
             return
         with self._changed:
-            if self._watch is None:
-                self._watch = threading.Thread(target=self._watch_calls, name="mscclpp-torch-watch", daemon=True)
-                self._watch.start()
-            else:
+            if self._is_watched:
                 self._changed.notify()
+            else:
+                self._is_watched = _threads.start("mscclpp-torch-watch", self._watch_calls, self._end)
+
+    def _end(self) -> None:
+        """Ends the thread, as the program does."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
 
     def _watch_calls(self) -> None:
         be_relaxed_about_captures()
         torch.cuda.set_device(self.device)
         while True:
             with self._changed:
-                if not self._followed and not self._is_closed:
+                if not self._followed and not self._is_closed and not self._is_ending:
                     self._changed.wait(_IDLE_FOR)
-                if not self._followed:
+                if not self._followed or self._is_ending:
                     # The next call starts another. So a group that is not destroyed can be freed.
-                    self._watch = None
+                    self._is_watched = False
                     return
             # Calls are in one order, also in several streams: when one is complete, those before it are.
             n = len(self._followed)
@@ -385,7 +404,9 @@ class Lane:
                 _, _, names, seconds = self._followed[0]
                 self.give_up(names, seconds)
                 return
-            time.sleep(_WATCH_EVERY)
+            with self._changed:
+                if not self._is_ending:
+                    self._changed.wait(_WATCH_EVERY)
 
 
 class OfGloo(dist.Work):  # type: ignore[misc]

@@ -6,8 +6,9 @@ CUDA tensors go through this library's collectives, CPU tensors and objects thro
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +34,13 @@ if not (_CALLS_AT_ONCE.isdecimal() and 1 <= int(_CALLS_AT_ONCE) <= 32):
     raise ValueError(f"MSCCLPP_TORCH_CALLS_AT_ONCE is {_CALLS_AT_ONCE!r}; give a number from 1 to 32")
 
 
+class _Coalescing(threading.local):
+    """What a thread has called since `_start_coalescing`: None without it."""
+
+    calls: list[Call] | None = None
+    by_gloo: list[Any] = []
+
+
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Ranks of a job. `torch.distributed.init_process_group("mscclpp")` and `new_group` make it.
 
@@ -48,9 +56,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
         self._lanes: dict[str, Lane] = {}
-        self._coalesced: list[Call] | None = None
-        self._coalesced_by_gloo: list[Any] = []
-        self._messages = Messages(self._make_messages)
+        self._coalescing = _Coalescing()
+        self._messages = Messages(self._make_messages, self._give_up)
         self._n_splits = 0
         #: Why there is no communicator any more.
         self._ended = ""
@@ -78,6 +85,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
         tensors = calls.as_list(tensors)
+        if not tensors:
+            return OfGloo([])
         if self._is_gloos(tensors[0]):
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
@@ -204,8 +213,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(input):
             names = ("all_to_all_single", "alltoall_base")
             return self._gloo(names, output, input, taken, given, *asked.some(opts))
-        if not taken and not given:
-            return self._run([self._moving("all_to_all", input, output)], opts)
         return self._run([lists.with_splits(input, output, given, taken, self._size)], opts)
 
     _allgather_base = all_gather_single
@@ -280,13 +287,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """Nothing: groups are made by their ranks alone."""
 
     def _start_coalescing(self, device: Any) -> None:
-        self._coalesced, self._coalesced_by_gloo = [], []
+        self._coalescing.calls, self._coalescing.by_gloo = [], []
 
     def _end_coalescing(self, device: Any) -> Any:
-        gathered, self._coalesced = self._coalesced or [], None
-        by_gloo, self._coalesced_by_gloo = self._coalesced_by_gloo, []
+        gathered, by_gloo = self._coalescing.calls or [], self._coalescing.by_gloo
+        self._drop_coalesced()
         made = [self._run(gathered, None)] if gathered else []
         return made[0] if made and not by_gloo else OfGloo([*by_gloo, *made])
+
+    def _drop_coalesced(self) -> None:
+        self._coalescing.calls, self._coalescing.by_gloo = None, []
 
     start_coalescing = _start_coalescing
     end_coalescing = _end_coalescing
@@ -324,16 +334,21 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
-        reason = self._ended = f"{self._described}: the program aborted the group"
+        reason = f"{self._described}: the program aborted the group"
+        # Another thread may be making a communicator, for messages that it does not let go of until then.
+        self._give_up(reason)
         for lane in list(self._lanes.values()):
             lane.abort(reason)
-        # Another thread may be making a communicator, for messages that it does not let go of until then.
-        if self._forming is not None:
-            self._forming.abort(reason)
         if hasattr(self._of_cpu, "abort"):
             self._of_cpu.abort()
         self._messages.drop(reason)
         self._lanes.clear()
+
+    def _give_up(self, reason: str) -> None:
+        """Ends the making of a communicator, and makes none any more."""
+        self._ended = reason
+        if self._forming is not None:
+            self._forming.abort(reason)
 
     def shutdown(self) -> None:
         """Let go of the communicators, when their calls are complete."""
@@ -352,25 +367,17 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # Steps of the above.
 
     def _reducing(self, kind: str, given: Any, taken: Any, opts: Any, root: int = 0) -> Call:
-        return self._made(calls.reducing, kind, given, taken, asked.op(opts), self._size, root)
+        return calls.reducing(kind, given, taken, asked.op(opts), self._size, root)
 
     def _moving(self, kind: str, given: Any, taken: Any, root: int = 0) -> Call:
-        return self._made(calls.moving, kind, given, taken, self._size, root)
-
-    def _made(self, make: Callable[..., Call], *args: Any) -> Call:
-        try:
-            return make(*args)
-        except Exception:
-            # Torch does not end the coalescing then. Later calls would never be made.
-            self._coalesced = None
-            raise
+        return calls.moving(kind, given, taken, self._size, root)
 
     def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if self._is_gloos(tensor):
             return self._gloo(kind, [tensor], peer, tag)
-        if self._coalesced is not None:
+        if self._coalescing.calls is not None:
             return self._run([self._moving(kind, tensor, tensor, peer)], None)
-        calls.dense(kind, tensor)
+        self._moving(kind, tensor, tensor, peer)  # checks it
         return self._messages.put_off(kind, tensor, peer)
 
     def _make_messages(self, messages: list[PutOff]) -> None:
@@ -400,8 +407,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         names = (names,) if isinstance(names, str) else names
         call = next(getattr(self._of_cpu, name) for name in names if hasattr(self._of_cpu, name))
         work = call(*args[:-1]) if args and args[-1] is None else call(*args)
-        if self._coalesced is not None:
-            self._coalesced_by_gloo.append(work)
+        if self._coalescing.calls is not None:
+            self._coalescing.by_gloo.append(work)
         return work
 
     def _each_by_gloo(self, names: tuple[str, ...], outputs: Any, inputs: Any, opts: Any) -> Any:
@@ -411,8 +418,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _run(self, made: list[Call], opts: Any) -> Any:
         """Makes calls, or puts them to those that `_end_coalescing` makes."""
         self._messages.make()
-        if self._coalesced is not None:
-            self._coalesced += made
+        if self._coalescing.calls is not None:
+            self._coalescing.calls += made
             return None
         device = made[0].tensors[0].device
         if len(made) > 1 and any(call.tensors[0].device != device for call in made):
@@ -471,7 +478,29 @@ def _create(opts: Any, _backend_options: Any) -> ProcessGroup:
     return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, device, opts.group_id)
 
 
+def _end_coalescing_by_errors() -> None:
+    """Torch's `_coalescing_manager` gathers on when an error ends its block: later calls would never be made, silently.
+
+    Programs may have imported it before this module. So what it calls is wrapped, in the closure that `contextmanager` made.
+    """
+    (cell,) = c10d._coalescing_manager.__closure__
+    manage = cell.cell_contents
+
+    def managed(group: Any = None, *args: Any, **named: Any) -> Any:
+        try:
+            yield from manage(group, *args, **named)
+        except BaseException:
+            group = group or c10d._get_default_group()
+            if isinstance(group, ProcessGroup):
+                c10d._world.pg_coalesce_state.pop(group, None)
+                group._drop_coalesced()
+            raise
+
+    cell.cell_contents = managed
+
+
 if not hasattr(dist.Backend, "MSCCLPP"):
+    _end_coalescing_by_errors()
     dist.Backend.register_backend("mscclpp", _create, extended_api=True, devices=["cpu", "cuda"])
 
 __all__ = ["ProcessGroup", "Work"]

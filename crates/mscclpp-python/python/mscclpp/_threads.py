@@ -1,0 +1,80 @@
+"""Threads of this package that run Python code. All of them have ended before the interpreter begins to.
+
+A thread that comes back from a call of another library while the interpreter ends is unwound by CPython before 3.14, and
+PyTorch ends the process when that happens. Why none of these threads can be inside the interpreter or such a library then:
+
+1. All are started here, with a function that tells them to end. `os._exit` and signals end a process without the
+   interpreter's end; whatever else ends it calls `_end_all` by `atexit`, when the program's own threads have been joined.
+2. `_end_all` and `start` hold a lock: a thread is known to the first, or never starts.
+3. What such a thread calls of other libraries waits for nobody, and where it waits in this package, `end` ends the wait. So
+   `_end_all` joins it soon. Its patience is for a system that stands still, and for handlers of a program's log.
+4. Threads of the extension module do not attach to the interpreter. Those of a `Proxy`, which call a program's handler, are
+   ended by `_end_proxies`, in the same way.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+#: How long the program's end waits for all of them, in seconds.
+_PATIENCE = 10.0
+
+_lock = threading.Lock()
+#: What tells a thread to end, or nothing if it has returned.
+_ends: dict[threading.Thread, Callable[[], None] | None] = {}
+_is_ending = False
+
+
+def start(name: str, run: Callable[[], None], end: Callable[[], None]) -> bool:
+    """Start a thread that returns soon after `end()`. While the program ends none is started: then it is False."""
+
+    def run_and_forget() -> None:
+        try:
+            run()
+        finally:
+            _ends[thread] = None
+
+    thread = threading.Thread(target=run_and_forget, name=name, daemon=True)
+    with _lock:
+        if _is_ending:
+            return False
+        for other in [other for other in _ends if not other.is_alive()]:
+            del _ends[other]
+        if not _ends:
+            # Behind the handlers that were there, such as that of `logging`, and so called in front of them.
+            atexit.unregister(_end_all)
+            atexit.register(_end_all)
+        thread.start()
+        _ends.setdefault(thread, end)
+    return True
+
+
+def _end_all() -> None:
+    global _is_ending
+    with _lock:
+        _is_ending = True
+    deadline = time.monotonic() + _PATIENCE
+    # The latest first: what they log is still written by one that was there before.
+    for thread, end in reversed(_ends.items()):
+        try:
+            if end is not None:
+                end()
+        except Exception:
+            # The others end all the same.
+            traceback.print_exc()
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _forget() -> None:
+    """In a forked child, which has none of the threads, and may have a lock of theirs that nobody lets go of."""
+    global _lock
+    _lock = threading.Lock()
+    _ends.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use clap::Args;
 use half::f16;
 use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
-use mscclpp_collectives::{Choice, Collectives, DeviceSlice, F8E4m3, Kind, ReduceOp, Request, Rows};
+use mscclpp_collectives::{Collectives, DeviceSlice, F8E4m3, Kind, ReduceOp, Request, Rows, Selection};
 
 use crate::{
     Result,
@@ -168,12 +168,13 @@ impl<'a> Bench<'a> {
             Variant::Fused => (&self.expected.normalised, "fused"),
             Variant::FusedFp8 => (&self.expected.quantised, "fused-fp8"),
         };
-        let Choice { way, blocks, threads, .. } = self.choice(variant)?.ok_or("a call of no rows")?;
+        let Selection { protocol, blocks, threads, .. } =
+            self.selection(variant)?.ok_or("a call of no rows")?;
         let bytes = 2 * (self.rows * self.hidden) as u64;
         let replays = measuring.rounds(pair, bytes).div_ceil(self.options.calls);
         let subject = Subject {
             workload: "all-reduce-rmsnorm",
-            variant: format!("{name} {} rows, {way:?} {blocks}x{threads}", self.rows).to_lowercase(),
+            variant: format!("{name} {} rows, {protocol} {blocks}x{threads}", self.rows),
             bytes,
             rounds: replays * self.options.calls,
             parts: 1,
@@ -244,12 +245,14 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn choice(&self, variant: Variant) -> Result<Option<Choice>> {
+    fn selection(&self, variant: Variant) -> Result<Option<Selection>> {
         Ok(match variant {
             Variant::AllReduce | Variant::TwoLaunches => {
-                self.collectives.choice(&self.request(self.sums.ptr()))?
+                self.collectives.selection(&self.request(self.sums.ptr()))?
             }
-            Variant::Fused | Variant::FusedFp8 => self.collectives.rows_choice(&self.fused_rows(variant)?)?,
+            Variant::Fused | Variant::FusedFp8 => {
+                self.collectives.rows_selection(&self.fused_rows(variant)?)?
+            }
         })
     }
 }

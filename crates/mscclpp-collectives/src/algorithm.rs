@@ -5,11 +5,11 @@ use std::fmt;
 use mscclpp::{Kernel, KernelArgs};
 
 use crate::{
-    Choice, DataType, Kind, Question, Request, Way,
+    DataType, Kind, Protocol, Query, Request, Selection,
     calls::{Inner, Mapped},
 };
 
-/// A way of the program's to do collectives, in place of the library's: with a kernel of its own, made with the header
+/// Does collectives in place of the library, with a kernel of its own, made with the header
 /// `mscclpp/collective_own_device.hpp`. It is given to [`CollectivesBuilder::algorithm`](crate::CollectivesBuilder::algorithm),
 /// and from then on does the calls that it has a plan for, eager and captured, in one order with all others.
 ///
@@ -63,7 +63,7 @@ use crate::{
 /// // SAFETY: the kernel does an all_reduce as its header asks for; all ranks know the kind and the size.
 /// unsafe impl Algorithm for OneStep {
 ///     fn plan(&self, asked: &Asked<'_>) -> Option<Launch> {
-///         let words = asked.question.bytes.div_ceil(8) * asked.question.ranks as u64;
+///         let words = asked.query.bytes.div_ceil(8) * asked.query.ranks as u64;
 ///         let is_mine = matches!(asked.kind, Kind::AllReduce(_)) && words <= asked.scratch_bytes / 8;
 ///         is_mine.then(|| Launch { kernel: self.0.clone(), args: KernelArgs::new(), blocks: 2, threads: 64 })
 ///     }
@@ -107,7 +107,7 @@ pub struct Asked<'a> {
     /// Of what numbers.
     pub data_type: DataType,
     /// Its size, and between what devices.
-    pub question: Question,
+    pub query: Query,
     /// `own.scratchBytes()` in the kernel: how much there is on each rank for one call.
     pub scratch_bytes: u64,
 }
@@ -131,17 +131,18 @@ impl Inner {
         &self,
         mapped: &Mapped,
         request: &Request<'_>,
-        question: &Question,
-    ) -> Option<(Launch, Choice)> {
+        query: &Query,
+    ) -> Option<(Launch, Selection)> {
         let asked = Asked {
             kind: request.kind,
             data_type: request.data_type,
-            question: *question,
+            query: *query,
             scratch_bytes: mapped.layout.parts.piece_bytes,
         };
         let launch = self.algorithms.iter().find_map(|algorithm| algorithm.plan(&asked))?;
         let Launch { blocks, threads, .. } = launch;
-        let choice = Choice { way: Way::Pieces, two_steps: false, blocks, threads }.mended(question);
-        Some((launch, choice))
+        let selection =
+            Selection { protocol: Protocol::Simple, two_steps: false, blocks, threads }.mended(query);
+        Some((launch, selection))
     }
 }

@@ -3,7 +3,7 @@
 use mscclpp::{DeviceBuffer, LaunchConfig, Stream};
 
 use crate::{
-    Kind, Request, Result, Way,
+    Kind, Protocol, Request, Result,
     calls::{Inner, Mapped, Reach},
     handle::{CollectiveGroup, PARTS, Part, Segment},
     kernels::Words,
@@ -63,16 +63,16 @@ impl Inner {
         plan.segments.fill(Segment::NONE);
         plan.most_bytes = Some(bytes);
         plan.whole = plan.whole.map(|whole| Whole { bytes, ..whole });
-        let mut question = self.question(mapped, &plan, false);
-        question.possible.lines = false;
-        let choice = self.choose(&question);
-        if choice.way != Way::Packets || choice.two_steps {
+        let mut query = self.query(mapped, &plan, false);
+        query.possible.ll128 = false;
+        let selection = self.choose(&query);
+        if selection.protocol != Protocol::Ll16 || selection.two_steps {
             return Ok(false);
         }
-        let call = self.call(mapped, &plan, choice, [0; 2]);
+        let call = self.call(mapped, &plan, selection, [0; 2]);
         let group = CollectiveGroup { call, parts, count: asked.len() as u64 };
         let args = self.keeping(buffers).with(mapped.handle).with(group);
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+        let config = LaunchConfig::linear(selection.blocks, selection.threads);
         let kernel = mapped.kernels.of_group(Words::of(plan.op, plan.data_type));
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(stream, config, &args)? };

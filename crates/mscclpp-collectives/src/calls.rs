@@ -13,7 +13,7 @@ use mscclpp::{
 use parking_lot::Mutex;
 
 use crate::{
-    Algorithm, DataType, Kind, ReduceOp, Request, Result, Selector, Way,
+    Algorithm, DataType, Kind, Protocol, ReduceOp, Request, Result, Selector,
     crowd::Counted,
     engines::Places,
     group::Group,
@@ -26,7 +26,7 @@ use crate::{
     ports::Ports,
     register::Registrations,
     scratch::{LANES, Layout},
-    select::{Choice, Devices, Possible, Question, Shape, threads_with_room},
+    select::{Devices, Possible, Query, Selection, Shape, threads_with_room},
     signature::signature,
 };
 
@@ -86,10 +86,10 @@ pub(crate) struct Mapped {
     /// See `CollectiveHandle`.
     pub(crate) mismatch: PinnedBuffer<AtomicU32>,
     pub(crate) channels: Vec<MemoryChannel>,
-    /// Whether lines of 128 bytes arrive whole between all ranks.
-    pub(crate) lines: bool,
+    /// Whether packets of 128 bytes arrive whole between all ranks.
+    pub(crate) ll128: bool,
     pub(crate) devices: Devices,
-    /// See [`Question`], as for the next one.
+    /// The same as [`Query::max_blocks`].
     pub(crate) max_blocks: u32,
     pub(crate) max_threads: u32,
 }
@@ -248,39 +248,39 @@ impl Inner {
             Reach::Nodes(_) => unreachable!("nodes have steps of their own"),
         };
         let engines = self.engines(plan);
-        let question = self.question(mapped, plan, engines.is_some());
+        let query = self.query(mapped, plan, engines.is_some());
         let signature = request.map_or([0; 2], signature);
-        let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(mapped, it, &question));
-        if let Some((launch, choice)) = own {
-            let call = self.call(mapped, plan, choice, signature);
+        let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(mapped, it, &query));
+        if let Some((launch, selection)) = own {
+            let call = self.call(mapped, plan, selection, signature);
             let args = self.keep(launch.args, buffers).with(mapped.handle).with(call);
-            let config = LaunchConfig::linear(choice.blocks, choice.threads);
+            let config = LaunchConfig::linear(selection.blocks, selection.threads);
             // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
             unsafe { launch.kernel.launch(stream, config, &args)? };
             return Ok(());
         }
-        let choice = self.choose(&question);
-        if choice.way == Way::Engines
+        let selection = self.choose(&query);
+        if selection.protocol == Protocol::CopyEngine
             && let Some(places) = engines
         {
             // SAFETY: the caller's promise.
             return unsafe { self.by_engines(mapped, signature, plan, &places, stream, buffers) };
         }
-        let stepped = if choice.two_steps { plan.in_two_steps(ranks) } else { None };
+        let stepped = if selection.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
-        let call = self.call(mapped, plan, choice, signature);
+        let call = self.call(mapped, plan, selection, signature);
         let args = self.keeping(buffers).with(mapped.handle);
-        let args = if matches!(choice.way, Way::Direct | Way::Bulk) {
+        let args = if matches!(selection.protocol, Protocol::Direct | Protocol::Bulk) {
             let (direct, owner) = self.registrations.direct(call, self.group.rank);
             args.with_owner(owner).with(direct)
         } else {
             args.with(call)
         };
-        let mut config = LaunchConfig::linear(choice.blocks, choice.threads);
-        if choice.way == Way::Bulk {
+        let mut config = LaunchConfig::linear(selection.blocks, selection.threads);
+        if selection.protocol == Protocol::Bulk {
             config.shared_bytes = BULK_SHARED_BYTES;
         }
-        let kernel = mapped.kernels.of(choice, Words::of(plan.op, plan.data_type))?;
+        let kernel = mapped.kernels.of(selection, Words::of(plan.op, plan.data_type))?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(stream, config, &args)? };
         Ok(())
@@ -290,14 +290,14 @@ impl Inner {
         &self,
         mapped: &Mapped,
         plan: &Plan,
-        choice: Choice,
+        selection: Selection,
         signature: [u64; 2],
     ) -> CollectiveCall {
         let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
-        let Choice { way, two_steps, blocks, .. } = choice;
+        let Selection { protocol, two_steps, blocks, .. } = selection;
         let ranks = self.group.ranks.len();
         // `PieceRole` of the headers: one block puts, and another one takes, unless that would overwrite what is sent.
-        let by_two_blocks = way == Way::Pieces && ranks > 2 && blocks >= 2;
+        let by_two_blocks = protocol == Protocol::Simple && ranks > 2 && blocks >= 2;
         let lanes = if by_two_blocks { blocks / 2 } else { blocks };
         let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(self.group.rank, ranks);
         CollectiveCall {
@@ -315,12 +315,17 @@ impl Inner {
         }
     }
 
-    pub(crate) fn choose(&self, question: &Question) -> Choice {
-        if question.ranks == 1 {
+    pub(crate) fn choose(&self, query: &Query) -> Selection {
+        if query.ranks == 1 {
             // Nothing travels; the kernel of packets has no limit then.
-            return Choice { way: Way::Packets, two_steps: false, blocks: self.slots, threads: 256 };
+            return Selection {
+                protocol: Protocol::Ll16,
+                two_steps: false,
+                blocks: self.slots,
+                threads: 256,
+            };
         }
-        self.selector.choose(question).mended(question)
+        self.selector.choose(query).mended(query)
     }
 
     /// Where the copies of a call go by engines, if they can.
@@ -329,24 +334,24 @@ impl Inner {
     }
 
     /// `engines`: whether the call can go by engines.
-    pub(crate) fn question(&self, mapped: &Mapped, plan: &Plan, engines: bool) -> Question {
+    pub(crate) fn query(&self, mapped: &Mapped, plan: &Plan, engines: bool) -> Query {
         let ranks = self.group.ranks.len();
         let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
-        let fits = |way| most.is_some_and(|most| mapped.layout.fits(way, most, false));
+        let fits = |protocol| most.is_some_and(|most| mapped.layout.fits(protocol, most, false));
         // Between two ranks, two steps gain nothing.
         let part = plan.part(ranks).filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
         let own = plan.segments[self.group.rank];
         let direct = plan.op.is_none() && self.registrations.are_some();
         let possible = Possible {
-            packets: fits(Way::Packets),
-            lines: mapped.lines && fits(Way::Lines),
-            packets_in_two_steps: false,
-            lines_in_two_steps: mapped.lines
-                && part.is_some_and(|part| mapped.layout.fits(Way::Lines, part, true)),
-            pieces_in_two_steps: part.is_some(),
+            ll16: fits(Protocol::Ll16),
+            ll128: mapped.ll128 && fits(Protocol::Ll128),
+            ll16_in_two_steps: false,
+            ll128_in_two_steps: mapped.ll128
+                && part.is_some_and(|part| mapped.layout.fits(Protocol::Ll128, part, true)),
+            simple_in_two_steps: part.is_some(),
             direct,
             bulk: direct && mapped.devices.have_bulk_copies(),
-            engines,
+            copy_engine: engines,
             in_place: engines && own.send == own.recv,
         };
         let shape = match (plan.whole, plan.one_way) {
@@ -354,7 +359,7 @@ impl Inner {
             (None, true) => Shape::Rooted,
             (None, false) => Shape::Exchange,
         };
-        Question {
+        Query {
             shape,
             reduces: plan.op.is_some(),
             bytes: most.unwrap_or(u64::MAX),

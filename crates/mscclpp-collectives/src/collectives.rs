@@ -21,7 +21,7 @@ use crate::{
     messages::Messages,
     model,
     plan::Planned,
-    select::{Choice, Devices},
+    select::{Devices, Selection},
     signature::described,
 };
 
@@ -275,19 +275,19 @@ impl Collectives {
         Ok(())
     }
 
-    /// How a collective would be done: which way, and with how many blocks, each of which takes a multiprocessor.
+    /// How a collective would be done: which protocol, and with how many blocks, each of which takes a multiprocessor.
     /// None if no kernel is needed, for messages between two ranks, for what an [`Algorithm`](crate::Algorithm) of the
     /// program does, and where all goes [by ports](CollectivesBuilder::by_ports).
     ///
     /// # Errors
     /// As [`Collectives::enqueue`], for requests that can never be right.
-    pub fn choice(&self, request: &Request<'_>) -> Result<Option<Choice>> {
+    pub fn selection(&self, request: &Request<'_>) -> Result<Option<Selection>> {
         let inner = &*self.inner;
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
-                let question = inner.question(mapped, &plan, inner.engines(&plan).is_some());
-                match inner.own_launch(mapped, request, &question) {
-                    None => Some(inner.choose(&question)),
+                let query = inner.query(mapped, &plan, inner.engines(&plan).is_some());
+                match inner.own_launch(mapped, request, &query) {
+                    None => Some(inner.choose(&query)),
                     Some(_) => None,
                 }
             }
@@ -295,20 +295,20 @@ impl Collectives {
         })
     }
 
-    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which ways are chosen where nothing
+    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which protocols are chosen where nothing
     /// was measured: see [`Tuned`](crate::Tuned). None on simulated devices, for messages between two ranks, and where nothing travels.
     ///
     /// # Errors
-    /// As [`Collectives::choice`].
+    /// As [`Collectives::selection`].
     pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
         let (inner, ranks) = (&*self.inner, self.n_ranks());
         Ok(match (inner.planned(request)?, &inner.reach) {
             (Planned::Exchange(plan), Reach::Memory(mapped))
                 if ranks > 1 && mapped.devices != Devices::Sim =>
             {
-                let question = inner.question(mapped, &plan, inner.engines(&plan).is_some());
-                let choice = inner.choose(&question);
-                let microseconds = model::time(&question, choice.way, choice.two_steps);
+                let query = inner.query(mapped, &plan, inner.engines(&plan).is_some());
+                let selection = inner.choose(&query);
+                let microseconds = model::time(&query, selection.protocol, selection.two_steps);
                 Duration::try_from_secs_f64(microseconds * 1e-6).ok()
             }
             _ => None,

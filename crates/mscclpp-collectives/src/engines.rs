@@ -87,14 +87,14 @@ impl Inner {
         let (kind, none, data_type) = (Kind::Barrier, DevicePtr::NULL, DataType::U8);
         let barrier = self.planned(&Request { kind, send: none, recv: none, count: 0, data_type })?;
         let Planned::Exchange(plan) = barrier else { return Ok(()) };
-        let mut question = self.question(mapped, &plan, false);
+        let mut query = self.query(mapped, &plan, false);
         // Its words are not registered.
-        (question.possible.direct, question.possible.bulk) = (false, false);
-        let choice = self.choose(&question);
-        let call = self.call(mapped, &plan, choice, signature);
+        (query.possible.direct, query.possible.bulk) = (false, false);
+        let selection = self.choose(&query);
+        let call = self.call(mapped, &plan, selection, signature);
         let args = self.keeping(buffers).with_owner(places.owner.clone()).with(mapped.handle).with(call);
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
-        let kernel = mapped.kernels.of(choice, Words::Move)?;
+        let config = LaunchConfig::linear(selection.blocks, selection.threads);
+        let kernel = mapped.kernels.of(selection, Words::Move)?;
         // SAFETY: these are its parameters; what it moves is memory of this communicator's.
         unsafe { kernel.launch(stream, config, &args)? };
         Ok(())

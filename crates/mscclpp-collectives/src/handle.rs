@@ -195,16 +195,16 @@ pub(crate) struct CollectiveRows {
     pub(crate) vectors: u32,
     pub(crate) result_bytes: u32,
     pub(crate) two_steps: u32,
-    /// [`RowsWay`].
-    pub(crate) way: u32,
+    /// [`RowsProtocol`].
+    pub(crate) protocol: u32,
 }
 
-/// `CollectiveRowsWay`.
+/// `CollectiveRowsProtocol`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum RowsWay {
-    Pieces,
-    Packets,
-    Lines,
+pub(crate) enum RowsProtocol {
+    Simple,
+    Ll16,
+    Ll128,
 }
 
 /// `CollectiveMessage`.

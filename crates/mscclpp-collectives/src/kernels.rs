@@ -6,8 +6,8 @@ use mscclpp::{Gpu, Kernel, Module, Platform};
 use parking_lot::Mutex;
 
 use crate::{
-    DataType, Error, ReduceOp, Result, Way,
-    select::{Choice, has_bulk_copies},
+    DataType, Error, Protocol, ReduceOp, Result,
+    select::{Selection, has_bulk_copies},
 };
 
 /// The kernels of one of the sources.
@@ -25,7 +25,7 @@ pub(crate) struct Kernels {
     pub(crate) messages: Kernel,
 }
 
-/// What is done, and by which way.
+/// The kernels, by what they do and by which protocol.
 #[derive(Clone, Copy)]
 enum Form {
     ExchangePackets,
@@ -122,24 +122,24 @@ impl Kernels {
         Ok(())
     }
 
-    pub(crate) fn of(&self, choice: Choice, words: Words) -> Result<&Kernel> {
-        let form = match (choice.way, choice.two_steps) {
-            (Way::Packets, _) => Form::ExchangePackets,
-            (Way::Lines, false) => Form::ExchangeLines,
-            (Way::Lines, true) => Form::AllReduceLines,
-            (Way::Pieces, false) => Form::ExchangePieces,
-            (Way::Pieces, true) => Form::AllReducePieces,
-            (Way::Direct, _) => return Ok(&self.direct),
-            (Way::Bulk, _) => {
+    pub(crate) fn of(&self, selection: Selection, words: Words) -> Result<&Kernel> {
+        let form = match (selection.protocol, selection.two_steps) {
+            (Protocol::Ll16, _) => Form::ExchangePackets,
+            (Protocol::Ll128, false) => Form::ExchangeLines,
+            (Protocol::Ll128, true) => Form::AllReduceLines,
+            (Protocol::Simple, false) => Form::ExchangePieces,
+            (Protocol::Simple, true) => Form::AllReducePieces,
+            (Protocol::Direct, _) => return Ok(&self.direct),
+            (Protocol::Bulk, _) => {
                 let none = || Error::InvalidArgument("this device has no bulk copies".to_owned());
                 return self.bulk.as_ref().ok_or_else(none);
             }
-            (Way::Engines, _) => {
+            (Protocol::CopyEngine, _) => {
                 return Err(Error::InvalidArgument("the copy engines need no kernel".to_owned()));
             }
         };
         let kernel = self.forms[form as usize][words as usize].as_ref();
-        kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {choice:?}")))
+        kernel.ok_or_else(|| Error::InvalidArgument(format!("nothing is moved in two steps: {selection:?}")))
     }
 }
 

@@ -27,7 +27,7 @@
 //! # What it does not do yet
 //! Where the devices of a node do not reach each other's memory, everything there goes through
 //! [port channels](CollectivesBuilder::by_ports), slowly. [Between nodes](CollectivesBuilder::between_nodes) there are up to 64
-//! ranks, and some calls are for one node alone. It has been measured between two GPUs alone; [`Tuned`] says on what its choices
+//! ranks, and some calls are for one node alone. It has been measured between two GPUs alone; [`Tuned`] says on what its selections
 //! rest.
 
 mod algorithm;
@@ -74,7 +74,7 @@ pub use pending::Pending;
 pub use register::Registered;
 pub use request::{Kind, ReduceOp, Request};
 pub use rows::Rows;
-pub use select::{Choice, Devices, Link, Possible, Question, Selector, Shape, Way};
+pub use select::{Devices, Interconnect, Possible, Protocol, Query, Selection, Selector, Shape};
 pub use setup::CollectivesBuilder;
 pub use tuned::Tuned;
 pub use typed::Transfer;

@@ -143,7 +143,7 @@ impl Collectives {
     /// do, from the same offset.
     ///
     /// So a rank knows without asking where the others take what it sends, and the largest calls go by the copy engines of the
-    /// devices ([`Way::Engines`](crate::Way::Engines)), which reach more of the link than kernels do and leave the multiprocessors to
+    /// devices ([`Protocol::CopyEngine`](crate::Protocol::CopyEngine)), which reach more of the link than kernels do and leave the multiprocessors to
     /// others. If ranks do not keep to it, what they send lies in the wrong place of this memory, or they wait for ever. If a rank
     /// aborts, its time is up, or it has lost another, it still writes what its calls send: into this memory of ranks that have not
     /// come to these calls, too. So nobody uses what it has there after another rank has given up, which it may not know yet.
@@ -529,8 +529,8 @@ mod tests {
 
     #[cfg(feature = "cuda-ipc")]
     impl crate::Selector for Directly {
-        fn choose(&self, _: &crate::Question) -> crate::Choice {
-            crate::Choice { way: crate::Way::Direct, two_steps: false, blocks: 2, threads: 64 }
+        fn choose(&self, _: &crate::Query) -> crate::Selection {
+            crate::Selection { protocol: crate::Protocol::Direct, two_steps: false, blocks: 2, threads: 64 }
         }
     }
 

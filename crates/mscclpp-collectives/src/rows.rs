@@ -8,7 +8,7 @@ use crate::{
     Collectives, DataType, DeviceSlice, Element, Error, Result,
     handle::{OUTPUTS, Output, VECTORS},
     register::overlap,
-    select::Choice,
+    select::Selection,
 };
 
 /// The bytes of a vector: what a thread has of a row at once.
@@ -289,13 +289,13 @@ impl Collectives {
         self.check_callable(stream)?;
         self.expect_here(&rows.buffers)?;
         let mapped = inner.mapped()?;
-        let Some(choice) = inner.choose_rows(rows)? else { return Ok(()) };
+        let Some(selection) = inner.choose_rows(rows)? else { return Ok(()) };
         let args = args
             .with_owner(inner.owner.clone())
             .keeping_each(&rows.buffers)
             .with(mapped.handle)
-            .with(inner.rows_call(rows, choice));
-        let config = LaunchConfig::linear(choice.blocks, choice.threads);
+            .with(inner.rows_call(rows, selection));
+        let config = LaunchConfig::linear(selection.blocks, selection.threads);
         let mut order = inner.order.lock();
         order.before(stream)?;
         // SAFETY: the caller answers for the kernel, its other parameters and their memory.
@@ -307,7 +307,7 @@ impl Collectives {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for rows that do not fit into the scratch.
-    pub fn rows_choice(&self, rows: &Rows) -> Result<Option<Choice>> {
+    pub fn rows_selection(&self, rows: &Rows) -> Result<Option<Selection>> {
         self.inner.choose_rows(rows)
     }
 }

@@ -1,7 +1,7 @@
 //! How a communicator's scratch memory is divided: alike on all ranks, so that an offset means the same everywhere.
 
 use crate::{
-    Error, Result, Way,
+    Error, Protocol, Result,
     handle::{LINE, Parts, RING},
 };
 
@@ -90,14 +90,14 @@ impl Layout {
     }
 
     /// Whether messages of `most` bytes to each rank fit, in one step or two.
-    pub(crate) fn fits(&self, way: Way, most: u64, two_steps: bool) -> bool {
+    pub(crate) fn fits(&self, protocol: Protocol, most: u64, two_steps: bool) -> bool {
         let slots = self.slots_of(two_steps);
-        match way {
-            Way::Packets => {
+        match protocol {
+            Protocol::Ll16 => {
                 !two_steps && most.div_ceil(8).saturating_mul(16 * slots) <= self.parts.packet_bytes
             }
-            Way::Lines => most.div_ceil(120).saturating_mul(LINE * slots) <= self.parts.line_bytes,
-            Way::Pieces | Way::Direct | Way::Bulk | Way::Engines => true,
+            Protocol::Ll128 => most.div_ceil(120).saturating_mul(LINE * slots) <= self.parts.line_bytes,
+            Protocol::Simple | Protocol::Direct | Protocol::Bulk | Protocol::CopyEngine => true,
         }
     }
 
@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn the_usual_scratch_has_room_for_what_the_table_chooses() {
         let layout = Layout::new(2, 256, crate::setup::SCRATCH).unwrap();
-        assert!(layout.fits(Way::Packets, 128 << 10, false));
-        assert!(layout.fits(Way::Lines, 16 << 20, false));
+        assert!(layout.fits(Protocol::Ll16, 128 << 10, false));
+        assert!(layout.fits(Protocol::Ll128, 16 << 20, false));
         assert_eq!(layout.piece(Some(1 << 30), 256, false), 32 << 10);
         let layout = Layout::new(8, 128, crate::setup::SCRATCH).unwrap();
-        assert!(layout.fits(Way::Lines, (4 << 20) / 8, true));
+        assert!(layout.fits(Protocol::Ll128, (4 << 20) / 8, true));
     }
 
     #[test]

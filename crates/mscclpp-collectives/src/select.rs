@@ -1,31 +1,44 @@
-//! Which way a collective goes, and with how many blocks and threads.
+//! Which protocol a collective uses, and how many blocks and threads.
 //!
-//! All ranks must choose alike, so a selector sees only what all of them know: see [`Question`].
+//! All ranks must choose alike, so a selector sees only what all of them know: see [`Query`].
 
 use std::fmt;
 
 use mscclpp::Platform;
 
-/// How messages travel. `collective_device.hpp` describes each.
+/// How the data of a collective travels. `collective_device.hpp` describes each protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Way {
-    /// Packets of 8 bytes and two flags (LL16): for small messages.
-    Packets,
-    /// Lines of 120 bytes and a flag (LL128): valid by themselves as packets are, with less overhead.
-    Lines,
-    /// Plain stores, and a signal behind each piece: for large messages.
-    Pieces,
+pub enum Protocol {
+    /// Packets of 8 bytes and two flags each: for small messages.
+    Ll16,
+    /// Packets of 120 bytes and a flag each, with less overhead than those of [`Protocol::Ll16`].
+    Ll128,
+    /// Plain stores, and a signal behind each chunk: for large messages.
+    Simple,
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
-    /// is reduced: for large messages. What is not registered goes by pieces, with a little more to wait for.
+    /// is reduced: for large messages. What is not registered goes by [`Protocol::Simple`], with a little more to wait for.
     Direct,
-    /// As [`Way::Direct`], by bulk copies: a few blocks nearly fill the link. It needs compute capability 9.0 on all ranks, and a
+    /// Bulk copies in place of the stores of [`Protocol::Direct`]: a few blocks nearly fill the link. It needs compute capability 9.0 on all ranks, and a
     /// multiprocessor of its own for each block. [`Tuned`](crate::Tuned) takes it where calls have few blocks.
     Bulk,
     /// The copy engines, into the receive memory itself, where that is
     /// [symmetric](crate::Collectives::register_symmetric): for the largest messages. It takes no multiprocessors, but for
     /// two short barriers.
-    Engines,
+    CopyEngine,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ll16 => "ll16",
+            Self::Ll128 => "ll128",
+            Self::Simple => "simple",
+            Self::Direct => "direct",
+            Self::Bulk => "bulk",
+            Self::CopyEngine => "copy-engine",
+        })
+    }
 }
 
 /// The shape of a collective: what ranks do with what the others send.
@@ -43,10 +56,10 @@ pub enum Shape {
     Rooted,
 }
 
-/// What a selector is asked. All ranks ask the same.
+/// The description of a call that a selector is given. All ranks give the same.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Question {
+pub struct Query {
     /// The shape.
     pub shape: Shape,
     /// Whether numbers are reduced.
@@ -55,7 +68,7 @@ pub struct Question {
     pub bytes: u64,
     /// How many ranks there are.
     pub ranks: usize,
-    /// Which ways are possible for this many bytes.
+    /// Which protocols are possible for this many bytes.
     pub possible: Possible,
     /// The most blocks that a call may have.
     pub max_blocks: u32,
@@ -65,28 +78,28 @@ pub struct Question {
     pub devices: Devices,
 }
 
-/// Which ways are possible.
+/// Which protocols are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Possible {
-    /// By packets: the message fits.
-    pub packets: bool,
-    /// By lines: they arrive whole between all ranks, and the message fits.
-    pub lines: bool,
-    /// As an `all_reduce` of rows in two steps, by packets.
-    pub packets_in_two_steps: bool,
-    /// As an `all_reduce` in two steps, by lines. Never between two ranks, to whom it gains nothing.
-    pub lines_in_two_steps: bool,
-    /// As an `all_reduce` in two steps, by pieces.
-    pub pieces_in_two_steps: bool,
-    /// Directly: nothing is reduced, and the ranks have registered memory. Whether that of a call is, a rank knows of itself
-    /// alone, so it is not said here.
+    /// [`Protocol::Ll16`]: the message fits.
+    pub ll16: bool,
+    /// [`Protocol::Ll128`]: its packets arrive whole between all ranks, and the message fits.
+    pub ll128: bool,
+    /// [`Protocol::Ll16`] for an `all_reduce` of rows in two steps.
+    pub ll16_in_two_steps: bool,
+    /// [`Protocol::Ll128`] for an `all_reduce` in two steps. Never between two ranks, which gain nothing by it.
+    pub ll128_in_two_steps: bool,
+    /// [`Protocol::Simple`] for an `all_reduce` in two steps.
+    pub simple_in_two_steps: bool,
+    /// [`Protocol::Direct`]: nothing is reduced, and the ranks have registered memory. Whether the memory of this call is
+    /// registered is not said here, since a rank knows that of itself alone.
     pub direct: bool,
-    /// By bulk copies: as directly, and all devices have them.
+    /// [`Protocol::Bulk`]: `direct` is possible, and all devices have bulk copies.
     pub bulk: bool,
-    /// By the copy engines: the call is an `all_gather` or an `all_to_all` into memory that is registered as symmetric.
-    pub engines: bool,
-    /// Where engines are possible: that each rank's own part is in its place already, which is not copied then.
+    /// [`Protocol::CopyEngine`]: the call is an `all_gather` or an `all_to_all` into memory that is registered as symmetric.
+    pub copy_engine: bool,
+    /// Whether each rank's own part is in its place already, so that copy engines need not copy it.
     pub in_place: bool,
 }
 
@@ -94,14 +107,14 @@ pub struct Possible {
 impl Possible {
     /// All that an `all_reduce` may do.
     pub(crate) const ALL_BUT_ROWS: Self = Self {
-        packets: true,
-        lines: true,
-        packets_in_two_steps: false,
-        lines_in_two_steps: true,
-        pieces_in_two_steps: true,
+        ll16: true,
+        ll128: true,
+        ll16_in_two_steps: false,
+        ll128_in_two_steps: true,
+        simple_in_two_steps: true,
         direct: false,
         bulk: false,
-        engines: false,
+        copy_engine: false,
         in_place: false,
     };
 }
@@ -116,8 +129,8 @@ pub enum Devices {
     Gpus {
         /// The lowest compute capability among them, major and minor; none for AMD GPUs.
         capability: Option<(u32, u32)>,
-        /// What joins them: the least link between two.
-        link: Link,
+        /// The slowest interconnect between two of them.
+        interconnect: Interconnect,
     },
 }
 
@@ -139,7 +152,7 @@ pub(crate) fn has_bulk_copies(platform: Platform, capability: Option<(u32, u32)>
 /// What joins GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Link {
+pub enum Interconnect {
     /// NVLink; also of ranks that share a GPU.
     NvLink,
     /// PCIe, and everything of which nothing is known.
@@ -148,9 +161,9 @@ pub enum Link {
 
 /// How a collective is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Choice {
-    /// The way of its messages.
-    pub way: Way,
+pub struct Selection {
+    /// How its data travels.
+    pub protocol: Protocol,
     /// Of an `all_reduce`: whether each rank reduces a part and gives it to all, instead of all that all send.
     pub two_steps: bool,
     /// How many blocks.
@@ -159,29 +172,29 @@ pub struct Choice {
     pub threads: u32,
 }
 
-/// Chooses how collectives are done. It must give the same answer to the same question on all ranks.
+/// Chooses how collectives are done. It must give the same answer to the same query on all ranks.
 ///
-/// What a choice cannot be is mended: blocks and threads are brought into their ranges, and if there is no room for so many
-/// threads, blocks become half as large, or fewer; a way that is not possible
-/// becomes [`Way::Pieces`], in one step if two are not possible.
+/// A selection that is not possible is changed: blocks and threads are brought into their ranges, and if there is no room for so many
+/// threads, blocks become half as large, or fewer; a protocol that is not possible
+/// becomes [`Protocol::Simple`], in one step if two are not possible.
 ///
 /// ```
-/// use mscclpp_collectives::{Choice, Question, Selector, Tuned, Way};
+/// use mscclpp_collectives::{Query, Selection, Selector, Tuned};
 ///
 /// /// Leaves multiprocessors to others.
 /// #[derive(Debug)]
 /// struct AFewBlocks;
 ///
 /// impl Selector for AFewBlocks {
-///     fn choose(&self, question: &Question) -> Choice {
-///         let tuned = Tuned.choose(question);
-///         Choice { blocks: tuned.blocks.min(8), ..tuned }
+///     fn choose(&self, query: &Query) -> Selection {
+///         let tuned = Tuned.choose(query);
+///         Selection { blocks: tuned.blocks.min(8), ..tuned }
 ///     }
 /// }
 /// ```
 pub trait Selector: Send + Sync + fmt::Debug {
     /// How this is to be done.
-    fn choose(&self, question: &Question) -> Choice;
+    fn choose(&self, query: &Query) -> Selection;
 }
 
 /// Blocks are not made smaller than this for want of room, if they can be fewer.
@@ -202,7 +215,7 @@ pub(crate) fn threads_with_room(max_threads: u32, blocks: u32, most: u32) -> u32
     most.min(1 << (max_threads / blocks).max(32).ilog2())
 }
 
-impl Choice {
+impl Selection {
     /// How many threads a block has if there are `blocks`: fewer blocks have more, so that as many threads work together.
     #[must_use]
     pub fn threads_in(&self, blocks: u32) -> u32 {
@@ -215,40 +228,40 @@ impl Choice {
     }
 
     /// What can be done of it.
-    pub(crate) fn mended(mut self, question: &Question) -> Self {
-        let possible = question.possible;
-        if self.two_steps && !possible.pieces_in_two_steps {
+    pub(crate) fn mended(mut self, query: &Query) -> Self {
+        let possible = query.possible;
+        if self.two_steps && !possible.simple_in_two_steps {
             self.two_steps = false;
         }
-        let can = match (self.way, self.two_steps) {
-            (Way::Packets, false) => possible.packets,
-            (Way::Packets, true) => possible.packets_in_two_steps,
-            (Way::Lines, false) => possible.lines,
-            (Way::Lines, true) => possible.lines_in_two_steps,
-            (Way::Pieces, _) => true,
-            (Way::Direct, two_steps) => possible.direct && !two_steps,
-            (Way::Bulk, two_steps) => possible.bulk && !two_steps,
-            (Way::Engines, two_steps) => possible.engines && !two_steps,
+        let can = match (self.protocol, self.two_steps) {
+            (Protocol::Ll16, false) => possible.ll16,
+            (Protocol::Ll16, true) => possible.ll16_in_two_steps,
+            (Protocol::Ll128, false) => possible.ll128,
+            (Protocol::Ll128, true) => possible.ll128_in_two_steps,
+            (Protocol::Simple, _) => true,
+            (Protocol::Direct, two_steps) => possible.direct && !two_steps,
+            (Protocol::Bulk, two_steps) => possible.bulk && !two_steps,
+            (Protocol::CopyEngine, two_steps) => possible.copy_engine && !two_steps,
         };
         if !can {
-            let direct = self.way == Way::Bulk && possible.direct && !self.two_steps;
-            self.way = if direct { Way::Direct } else { Way::Pieces };
+            let direct = self.protocol == Protocol::Bulk && possible.direct && !self.two_steps;
+            self.protocol = if direct { Protocol::Direct } else { Protocol::Simple };
         }
-        let blocks = self.blocks.clamp(1, question.max_blocks);
+        let blocks = self.blocks.clamp(1, query.max_blocks);
         self.threads = self.threads_in(blocks);
         self.blocks = blocks;
-        let most_threads = 1 << question.max_threads.clamp(32, 1024).ilog2();
+        let most_threads = 1 << query.max_threads.clamp(32, 1024).ilog2();
         self.threads = self.threads.next_multiple_of(32).clamp(32, most_threads);
-        if self.way == Way::Bulk {
+        if self.protocol == Protocol::Bulk {
             self.threads = self.threads.max(BULK_THREADS);
-            self.blocks = self.blocks.min(blocks_with_room(question.max_threads, 1024)).max(1);
+            self.blocks = self.blocks.min(blocks_with_room(query.max_threads, 1024)).max(1);
         }
-        let room = |threads| blocks_with_room(question.max_threads, threads);
+        let room = |threads| blocks_with_room(query.max_threads, threads);
         if self.blocks > room(self.threads) {
             // As many blocks of half the threads do better than fewer blocks, where they fill the room; but not if a block has rows.
             let half = self.threads.next_power_of_two() / 2;
-            let fills = !matches!(question.shape, Shape::Rows(_))
-                && u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(question.max_threads) * 3;
+            let fills = !matches!(query.shape, Shape::Rows(_))
+                && u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(query.max_threads) * 3;
             if half >= LEAST_THREADS && self.blocks <= room(half) && fills {
                 self.threads = half;
             }
@@ -264,8 +277,8 @@ pub(crate) mod tests {
 
     const ALL: Possible = Possible::ALL_BUT_ROWS;
 
-    pub(crate) fn question(bytes: u64, ranks: usize, possible: Possible) -> Question {
-        Question {
+    pub(crate) fn query(bytes: u64, ranks: usize, possible: Possible) -> Query {
+        Query {
             shape: Shape::AllReduce,
             reduces: true,
             bytes,
@@ -273,35 +286,43 @@ pub(crate) mod tests {
             possible,
             max_blocks: 64,
             max_threads: 64 * 1024,
-            devices: Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink },
+            devices: Devices::Gpus { capability: Some((9, 0)), interconnect: Interconnect::NvLink },
         }
     }
 
     #[test]
     fn what_cannot_be_is_mended() {
         let none = Possible {
-            packets: false,
-            lines: false,
-            packets_in_two_steps: false,
-            lines_in_two_steps: false,
-            pieces_in_two_steps: false,
+            ll16: false,
+            ll128: false,
+            ll16_in_two_steps: false,
+            ll128_in_two_steps: false,
+            simple_in_two_steps: false,
             direct: false,
             bulk: false,
-            engines: false,
+            copy_engine: false,
             in_place: false,
         };
-        for way in [Way::Packets, Way::Lines, Way::Pieces, Way::Direct, Way::Engines] {
-            let asked = Choice { way, two_steps: true, blocks: 0, threads: 5000 };
-            let mended = asked.mended(&question(1 << 20, 4, none));
-            assert_eq!(mended, Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 1024 });
+        for protocol in
+            [Protocol::Ll16, Protocol::Ll128, Protocol::Simple, Protocol::Direct, Protocol::CopyEngine]
+        {
+            let asked = Selection { protocol, two_steps: true, blocks: 0, threads: 5000 };
+            let mended = asked.mended(&query(1 << 20, 4, none));
+            assert_eq!(
+                mended,
+                Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 1024 }
+            );
         }
-        let asked = Choice { way: Way::Lines, two_steps: true, blocks: 1000, threads: 33 };
-        let mended = asked.mended(&question(1 << 20, 4, ALL));
-        assert_eq!(mended, Choice { way: Way::Lines, two_steps: true, blocks: 64, threads: 1024 });
+        let asked = Selection { protocol: Protocol::Ll128, two_steps: true, blocks: 1000, threads: 33 };
+        let mended = asked.mended(&query(1 << 20, 4, ALL));
+        assert_eq!(
+            mended,
+            Selection { protocol: Protocol::Ll128, two_steps: true, blocks: 64, threads: 1024 }
+        );
         let within = |max_threads, blocks, threads| {
-            let asked = Choice { way: Way::Pieces, two_steps: false, blocks, threads };
-            let question = Question { max_blocks: 256, max_threads, ..question(1 << 20, 2, ALL) };
-            let mended = asked.mended(&question);
+            let asked = Selection { protocol: Protocol::Simple, two_steps: false, blocks, threads };
+            let query = Query { max_blocks: 256, max_threads, ..query(1 << 20, 2, ALL) };
+            let mended = asked.mended(&query);
             (mended.blocks, mended.threads)
         };
         assert_eq!(within(132 * 512, 256, 512), (256, 256));
@@ -312,12 +333,13 @@ pub(crate) mod tests {
         assert_eq!(within(132 * 512, 132, 608), (132, 512));
         assert_eq!(within(132 * 512, 80, 608), (66, 608));
         assert_eq!(within(132 * 512, 8, 1024), (8, 1024));
-        assert_eq!(Tuned.choose(&question(1 << 20, 2, none)).way, Way::Pieces);
+        assert_eq!(Tuned.choose(&query(1 << 20, 2, none)).protocol, Protocol::Simple);
     }
 
     #[test]
     fn fewer_blocks_have_more_threads() {
-        let of = |blocks, threads| Choice { way: Way::Pieces, two_steps: false, blocks, threads };
+        let of =
+            |blocks, threads| Selection { protocol: Protocol::Simple, two_steps: false, blocks, threads };
         assert_eq!(of(256, 256).threads_in(256), 256);
         assert_eq!(of(256, 256).threads_in(300), 256);
         assert_eq!(of(256, 256).threads_in(100), 1024);

@@ -24,7 +24,7 @@ use crate::{
     ports::Ports,
     register::Registrations,
     scratch::Layout,
-    select::{Devices, LEAST_THREADS, Link},
+    select::{Devices, Interconnect, LEAST_THREADS},
 };
 
 /// How much device memory a communicator takes, if nothing else is said.
@@ -409,11 +409,11 @@ impl Mapped {
             max_blocks = max_blocks.min(u32::try_from(resident).unwrap_or(u32::MAX));
             (Devices::Sim, u32::MAX)
         } else {
-            // Lines arrive whole over NVLink, and over nothing else.
-            let link = if lines { Link::NvLink } else { Link::Other };
+            // Packets of 128 bytes arrive whole over NVLink, and over nothing else.
+            let interconnect = if lines { Interconnect::NvLink } else { Interconnect::Other };
             let (capability, multiprocessors) = group.least_device(gpu)?;
             let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / calls_at_once;
-            (Devices::Gpus { capability, link }, threads.max(LEAST_THREADS))
+            (Devices::Gpus { capability, interconnect }, threads.max(LEAST_THREADS))
         };
         Ok(Self {
             layout,
@@ -422,7 +422,7 @@ impl Mapped {
             memory,
             mismatch,
             channels,
-            lines,
+            ll128: lines,
             devices,
             max_blocks,
             max_threads,

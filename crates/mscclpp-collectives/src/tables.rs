@@ -1,21 +1,21 @@
-//! What was measured: which way, with how many blocks and threads, was fastest up to a size. `mscclpp-bench tune` prints such
+//! What was measured: which protocol, with how many blocks and threads, was fastest up to a size. `mscclpp-bench tune` prints such
 //! tables. What no table is for is predicted: see [`model`](crate::model).
 
-use crate::select::{Choice, Devices, Link, Shape, Way};
+use crate::select::{Devices, Interconnect, Protocol, Selection, Shape};
 
 /// What is done up to so many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) up_to: u64,
-    pub(crate) choice: Choice,
+    pub(crate) selection: Selection,
 }
 
-const fn one_step(up_to: u64, way: Way, blocks: u32, threads: u32) -> Row {
-    Row { up_to, choice: Choice { way, two_steps: false, blocks, threads } }
+const fn one_step(up_to: u64, protocol: Protocol, blocks: u32, threads: u32) -> Row {
+    Row { up_to, selection: Selection { protocol, two_steps: false, blocks, threads } }
 }
 
-const fn two_steps(up_to: u64, way: Way, blocks: u32, threads: u32) -> Row {
-    Row { up_to, choice: Choice { way, two_steps: true, blocks, threads } }
+const fn two_steps(up_to: u64, protocol: Protocol, blocks: u32, threads: u32) -> Row {
+    Row { up_to, selection: Selection { protocol, two_steps: true, blocks, threads } }
 }
 
 /// For one kind of devices, one link and one number of ranks.
@@ -35,64 +35,64 @@ const MIB: u64 = 1 << 20;
 /// blocks have 256.
 const TWO_OF_9_0_OVER_NVLINK: Table = Table {
     all_reduce: &[
-        one_step(2 * KIB, Way::Packets, 1, 256),
-        one_step(8 * KIB, Way::Packets, 4, 256),
-        one_step(16 * KIB, Way::Packets, 8, 256),
-        one_step(32 * KIB, Way::Packets, 16, 256),
-        one_step(64 * KIB, Way::Packets, 64, 128),
-        one_step(128 * KIB, Way::Lines, 64, 256),
-        one_step(256 * KIB, Way::Lines, 128, 256),
-        one_step(16 * MIB, Way::Lines, 256, 512),
-        one_step(u64::MAX, Way::Pieces, 256, 256),
+        one_step(2 * KIB, Protocol::Ll16, 1, 256),
+        one_step(8 * KIB, Protocol::Ll16, 4, 256),
+        one_step(16 * KIB, Protocol::Ll16, 8, 256),
+        one_step(32 * KIB, Protocol::Ll16, 16, 256),
+        one_step(64 * KIB, Protocol::Ll16, 64, 128),
+        one_step(128 * KIB, Protocol::Ll128, 64, 256),
+        one_step(256 * KIB, Protocol::Ll128, 128, 256),
+        one_step(16 * MIB, Protocol::Ll128, 256, 512),
+        one_step(u64::MAX, Protocol::Simple, 256, 256),
     ],
     reduce_scatter: EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK,
     exchange: EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK,
 };
 
 const EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK: &[Row] = &[
-    one_step(2 * KIB, Way::Packets, 1, 256),
-    one_step(8 * KIB, Way::Packets, 8, 256),
-    one_step(32 * KIB, Way::Packets, 16, 256),
-    one_step(64 * KIB, Way::Packets, 32, 256),
-    one_step(128 * KIB, Way::Lines, 64, 256),
-    one_step(256 * KIB, Way::Lines, 128, 256),
-    one_step(8 * MIB, Way::Lines, 256, 512),
-    one_step(u64::MAX, Way::Pieces, 256, 256),
+    one_step(2 * KIB, Protocol::Ll16, 1, 256),
+    one_step(8 * KIB, Protocol::Ll16, 8, 256),
+    one_step(32 * KIB, Protocol::Ll16, 16, 256),
+    one_step(64 * KIB, Protocol::Ll16, 32, 256),
+    one_step(128 * KIB, Protocol::Ll128, 64, 256),
+    one_step(256 * KIB, Protocol::Ll128, 128, 256),
+    one_step(8 * MIB, Protocol::Ll128, 256, 512),
+    one_step(u64::MAX, Protocol::Simple, 256, 256),
 ];
 
 /// Four H100, 2026-11-26, with the scratch and the room on the device that calls have if nothing else is asked for.
 const FOUR_OF_9_0_OVER_NVLINK: Table = Table {
     all_reduce: &[
-        one_step(2 * KIB, Way::Packets, 1, 128),
-        one_step(8 * KIB, Way::Packets, 4, 128),
-        one_step(32 * KIB, Way::Packets, 16, 128),
-        one_step(64 * KIB, Way::Packets, 16, 512),
-        one_step(128 * KIB, Way::Lines, 64, 256),
-        one_step(384 * KIB, Way::Lines, 128, 256),
-        two_steps(2 * MIB, Way::Lines, 128, 256),
-        two_steps(8 * MIB, Way::Lines, 256, 256),
-        two_steps(u64::MAX, Way::Pieces, 256, 256),
+        one_step(2 * KIB, Protocol::Ll16, 1, 128),
+        one_step(8 * KIB, Protocol::Ll16, 4, 128),
+        one_step(32 * KIB, Protocol::Ll16, 16, 128),
+        one_step(64 * KIB, Protocol::Ll16, 16, 512),
+        one_step(128 * KIB, Protocol::Ll128, 64, 256),
+        one_step(384 * KIB, Protocol::Ll128, 128, 256),
+        two_steps(2 * MIB, Protocol::Ll128, 128, 256),
+        two_steps(8 * MIB, Protocol::Ll128, 256, 256),
+        two_steps(u64::MAX, Protocol::Simple, 256, 256),
     ],
     reduce_scatter: EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK,
     exchange: EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK,
 };
 
 const EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &[
-    one_step(2 * KIB, Way::Packets, 1, 256),
-    one_step(8 * KIB, Way::Packets, 4, 128),
-    one_step(32 * KIB, Way::Packets, 16, 128),
-    one_step(128 * KIB, Way::Packets, 32, 256),
-    one_step(512 * KIB, Way::Lines, 128, 256),
-    one_step(2 * MIB, Way::Lines, 256, 256),
-    one_step(5 * MIB, Way::Lines, 128, 256),
-    one_step(u64::MAX, Way::Pieces, 128, 512),
+    one_step(2 * KIB, Protocol::Ll16, 1, 256),
+    one_step(8 * KIB, Protocol::Ll16, 4, 128),
+    one_step(32 * KIB, Protocol::Ll16, 16, 128),
+    one_step(128 * KIB, Protocol::Ll16, 32, 256),
+    one_step(512 * KIB, Protocol::Ll128, 128, 256),
+    one_step(2 * MIB, Protocol::Ll128, 256, 256),
+    one_step(5 * MIB, Protocol::Ll128, 128, 256),
+    one_step(u64::MAX, Protocol::Simple, 128, 512),
 ];
 
-/// Simulated threads take turns on few cores; what they do together, as for lines, takes them longest.
+/// Simulated threads take turns on few cores; what they do together, as for LL128, takes them longest.
 const SIMULATED: &[Row] = &[
-    one_step(KIB, Way::Packets, 1, 32),
-    one_step(8 * KIB, Way::Packets, 2, 64),
-    one_step(u64::MAX, Way::Pieces, 2, 64),
+    one_step(KIB, Protocol::Ll16, 1, 32),
+    one_step(8 * KIB, Protocol::Ll16, 2, 64),
+    one_step(u64::MAX, Protocol::Simple, 2, 64),
 ];
 
 /// For any number of simulated ranks. It is a rule, and was not measured.
@@ -102,8 +102,12 @@ pub(crate) const OF_HOST: Table =
 /// What was measured for these, if anything was.
 pub(crate) fn measured(devices: Devices, ranks: usize) -> Option<&'static Table> {
     match (devices, ranks) {
-        (Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink }, 2) => Some(&TWO_OF_9_0_OVER_NVLINK),
-        (Devices::Gpus { capability: Some((9, 0)), link: Link::NvLink }, 4) => Some(&FOUR_OF_9_0_OVER_NVLINK),
+        (Devices::Gpus { capability: Some((9, 0)), interconnect: Interconnect::NvLink }, 2) => {
+            Some(&TWO_OF_9_0_OVER_NVLINK)
+        }
+        (Devices::Gpus { capability: Some((9, 0)), interconnect: Interconnect::NvLink }, 4) => {
+            Some(&FOUR_OF_9_0_OVER_NVLINK)
+        }
         _ => None,
     }
 }
@@ -130,17 +134,17 @@ mod tests {
             for rows in [table.all_reduce, table.reduce_scatter, table.exchange] {
                 assert!(rows.is_sorted_by(|a, b| a.up_to < b.up_to));
                 assert_eq!(rows[rows.len() - 1].up_to, u64::MAX);
-                let is_right = |it: &Choice| {
+                let is_right = |it: &Selection| {
                     it.blocks > 0 && (32..=1024).contains(&it.threads) && it.threads.is_multiple_of(32)
                 };
-                assert!(rows.iter().all(|row| is_right(&row.choice)));
+                assert!(rows.iter().all(|row| is_right(&row.selection)));
             }
             for shape in [Shape::AllReduce, Shape::Exchange, Shape::Rooted] {
-                assert_eq!(table.row(shape, false, 0).choice.way, Way::Packets);
-                assert_eq!(table.row(shape, true, u64::MAX).choice.way, Way::Pieces);
+                assert_eq!(table.row(shape, false, 0).selection.protocol, Protocol::Ll16);
+                assert_eq!(table.row(shape, true, u64::MAX).selection.protocol, Protocol::Simple);
             }
         }
         let row = TWO_OF_9_0_OVER_NVLINK.row(Shape::AllReduce, true, 2 * KIB + 1);
-        assert_eq!(row, one_step(8 * KIB, Way::Packets, 4, 256));
+        assert_eq!(row, one_step(8 * KIB, Protocol::Ll16, 4, 256));
     }
 }

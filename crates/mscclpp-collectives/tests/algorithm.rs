@@ -83,8 +83,7 @@ struct Mine {
 unsafe impl Algorithm for Mine {
     fn plan(&self, asked: &Asked<'_>) -> Option<Launch> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let fits =
-            asked.question.bytes.next_multiple_of(8) * asked.question.ranks as u64 <= asked.scratch_bytes;
+        let fits = asked.query.bytes.next_multiple_of(8) * asked.query.ranks as u64 <= asked.scratch_bytes;
         let args = KernelArgs::new().with(&self.launches);
         // More blocks than there may be, which is mended.
         match asked.kind {
@@ -168,8 +167,8 @@ fn an_algorithm_does_what_it_has_a_plan_for() {
             count: 10,
             data_type,
         };
-        assert_eq!(collectives.choice(&request(DataType::F16)).unwrap(), None);
-        assert!(collectives.choice(&request(DataType::F64)).unwrap().is_some());
+        assert_eq!(collectives.selection(&request(DataType::F16)).unwrap(), None);
+        assert!(collectives.selection(&request(DataType::F64)).unwrap().is_some());
         assert!(asked.load(Ordering::Relaxed) > 12);
         // Groups have it, too.
         let group = collectives.split(Some(0), 0).expect("a group").expect("all are in it");

@@ -1,4 +1,4 @@
-//! Averages have NCCL's meaning, by every way, in every kind that reduces, on one node and on several.
+//! Averages have NCCL's meaning, by every protocol, in every kind that reduces, on one node and on several.
 
 #[path = "support/by_nodes.rs"]
 mod by_nodes;
@@ -8,24 +8,24 @@ use std::fmt::Debug;
 
 use half::{bf16, f16};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, Element, NodesModel, ReduceOp, Way};
+use mscclpp_collectives::{Collectives, Element, NodesModel, Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
 /// Not a multiple of what a word holds, nor of what a rank gets in two steps.
 const LEN: usize = 333;
 
-const WAYS: [(Way, bool); 5] = [
-    (Way::Packets, false),
-    (Way::Lines, false),
-    (Way::Pieces, false),
-    (Way::Lines, true),
-    (Way::Pieces, true),
+const PROTOCOLS: [(Protocol, bool); 5] = [
+    (Protocol::Ll16, false),
+    (Protocol::Ll128, false),
+    (Protocol::Simple, false),
+    (Protocol::Ll128, true),
+    (Protocol::Simple, true),
 ];
 
 /// Ranks that are connected, and what they do averages by.
 enum Connected {
-    ByWays(Collectives, Told),
+    ByProtocols(Collectives, Told),
     Otherwise(Collectives),
 }
 
@@ -105,16 +105,16 @@ narrow!(f16, bf16);
 impl Connected {
     fn collectives(&self) -> &Collectives {
         match self {
-            Self::ByWays(collectives, _) | Self::Otherwise(collectives) => collectives,
+            Self::ByProtocols(collectives, _) | Self::Otherwise(collectives) => collectives,
         }
     }
 
-    /// Averages of a type, of every kind, by every way. `nodes` says how many ranks each node has.
+    /// Averages of a type, of every kind, by every protocol. `nodes` says how many ranks each node has.
     fn check<T: Average>(&self, gpu: &Gpu, nodes: &[usize], seed: u64) {
-        let Self::ByWays(_, told) = self else { return self.check_kinds::<T>(gpu, nodes, seed, "") };
-        for (way, two_steps) in WAYS {
-            told.tell(Choice { way, two_steps, blocks: 2, threads: 64 });
-            self.check_kinds::<T>(gpu, nodes, seed, &format!("{way:?}, two steps: {two_steps}"));
+        let Self::ByProtocols(_, told) = self else { return self.check_kinds::<T>(gpu, nodes, seed, "") };
+        for (protocol, two_steps) in PROTOCOLS {
+            told.tell(Selection { protocol, two_steps, blocks: 2, threads: 64 });
+            self.check_kinds::<T>(gpu, nodes, seed, &format!("{protocol:?}, two steps: {two_steps}"));
         }
     }
 
@@ -162,9 +162,10 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
     let seed = Random::new().word();
     for n in 1..=5 {
         ranks(n, |comm, gpu| {
-            let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
+            let told =
+                Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
             let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
-            check(&Connected::ByWays(collectives, told), gpu, &[n], seed);
+            check(&Connected::ByProtocols(collectives, told), gpu, &[n], seed);
         });
     }
     for n in 2..=3 {

@@ -8,7 +8,9 @@ use std::{
 };
 
 use mscclpp::{ErrorKind, prelude::*};
-use mscclpp_collectives::{Choice, Collectives, DataType, DeviceSlice, Error, Kind, ReduceOp, Request, Way};
+use mscclpp_collectives::{
+    Collectives, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request, Selection,
+};
 use mscclpp_test_support::LIMIT;
 use support::{Told, abort_ends_waits, builder, ranks, zeros};
 
@@ -136,12 +138,12 @@ fn calls_that_do_not_match_are_named() {
     });
 }
 
-/// A rank that waits for others ends when it is told to, whichever way it waits.
+/// A rank that waits for others ends when it is told to, whatever the protocol.
 #[test]
 fn an_abort_ends_waits() {
     ranks(2, |comm, gpu| {
-        for (way, blocks) in [(Way::Packets, 1), (Way::Lines, 2), (Way::Pieces, 3)] {
-            let told = Told::new(Choice { way, two_steps: false, blocks, threads: 64 });
+        for (protocol, blocks) in [(Protocol::Ll16, 1), (Protocol::Ll128, 2), (Protocol::Simple, 3)] {
+            let told = Told::new(Selection { protocol, two_steps: false, blocks, threads: 64 });
             let collectives = builder(comm, gpu).selector(told).connect().expect("collectives");
             abort_ends_waits(comm, gpu, &collectives);
         }

@@ -54,7 +54,7 @@ fn facts() -> Vec<Fact> {
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
         "places" places, "piece" piece, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
-        "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "way" way);
+        "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "protocol" protocol);
     offsets!(PortCall, "CollectivePortCall": "messages" messages, "channels" channels, "scratch" scratch, "inbox" inbox,
         "outbox" outbox, "piece" piece, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale, "epochs" epochs);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);

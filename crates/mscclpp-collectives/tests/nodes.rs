@@ -229,10 +229,10 @@ fn what_needs_one_node_is_refused() {
             data_type: DataType::F32,
         };
         refused(
-            collectives.choice(&request(Kind::Broadcast { root: 2 })).expect_err("it cannot be"),
+            collectives.selection(&request(Kind::Broadcast { root: 2 })).expect_err("it cannot be"),
             "from 2 of 2 ranks",
         );
-        assert_eq!(collectives.choice(&request(Kind::AllGather)).unwrap(), None);
+        assert_eq!(collectives.selection(&request(Kind::AllGather)).unwrap(), None);
         comm.bootstrap().barrier().unwrap();
     });
 }

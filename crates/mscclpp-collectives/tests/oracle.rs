@@ -1,4 +1,4 @@
-//! Every collective, over types, operations, counts, offsets, roots, ways and registered memory, gives bit for bit what a
+//! Every collective, over types, operations, counts, offsets, roots, protocols and registered memory, gives bit for bit what a
 //! reduction on the host gives, and touches nothing else.
 //!
 //! Every two values of every two parameters come about in each run, the rest is random. `the_full_product` has all
@@ -7,7 +7,7 @@
 mod support;
 
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, DataType, Kind, ReduceOp, Request, Way};
+use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
 use mscclpp_test_support::Random;
 use support::{Told, builder, pairs, platform, ranks, reference};
 
@@ -28,7 +28,7 @@ struct Case {
     offsets: [u64; 2],
     in_place: bool,
     registered: Who,
-    choice: Choice,
+    selection: Selection,
     seed: u64,
 }
 
@@ -64,18 +64,18 @@ impl Which {
 
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(0.0)];
-/// Ways, whether in two steps, and on which ranks memory is registered.
-const WAYS: [(Way, bool, Who); 10] = [
-    (Way::Packets, false, Who::Nobody),
-    (Way::Lines, false, Who::All),
-    (Way::Pieces, false, Who::Some),
-    (Way::Lines, true, Who::Nobody),
-    (Way::Pieces, true, Who::All),
-    (Way::Direct, false, Who::All),
-    (Way::Direct, false, Who::Some),
-    (Way::Bulk, false, Who::All),
-    (Way::Bulk, false, Who::Some),
-    (Way::Direct, false, Who::Nobody),
+/// Protocols, whether in two steps, and on which ranks memory is registered.
+const PROTOCOLS: [(Protocol, bool, Who); 10] = [
+    (Protocol::Ll16, false, Who::Nobody),
+    (Protocol::Ll128, false, Who::All),
+    (Protocol::Simple, false, Who::Some),
+    (Protocol::Ll128, true, Who::Nobody),
+    (Protocol::Simple, true, Who::All),
+    (Protocol::Direct, false, Who::All),
+    (Protocol::Direct, false, Who::Some),
+    (Protocol::Bulk, false, Who::All),
+    (Protocol::Bulk, false, Who::Some),
+    (Protocol::Direct, false, Who::Nobody),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,7 +95,8 @@ impl Who {
 /// How many numbers: none, one, few, many, and the most.
 const COUNTS: usize = 5;
 /// How many values the parameters of a case have: see [`Case::new`].
-const PARAMETERS: [usize; 8] = [KINDS.len(), DataType::ALL.len(), OPS.len(), WAYS.len(), COUNTS, 2, 2, 2];
+const PARAMETERS: [usize; 8] =
+    [KINDS.len(), DataType::ALL.len(), OPS.len(), PROTOCOLS.len(), COUNTS, 2, 2, 2];
 
 impl Case {
     /// Of the n-th value of each parameter; the rest is random.
@@ -105,7 +106,7 @@ impl Case {
             ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(random.of(1..=5) as f64),
             op => op,
         };
-        let (way, two_steps, registered) = WAYS[n[3]];
+        let (protocol, two_steps, registered) = PROTOCOLS[n[3]];
         let count = match n[4] {
             few @ 0..=1 => few as u64,
             2 => random.of(2..=300),
@@ -123,8 +124,8 @@ impl Case {
             offsets: [offset(n[5], random), offset(n[6], random)],
             in_place: n[7] == 1,
             registered,
-            choice: Choice {
-                way,
+            selection: Selection {
+                protocol,
                 two_steps,
                 blocks: random.of(1..=3) as u32,
                 threads: 32 * random.of(1..=3) as u32,
@@ -209,7 +210,8 @@ fn check_over(ports: Option<Transport>, n_ranks: usize, cases: usize, most: u64)
 
 fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
     ranks(n_ranks, |comm, gpu| {
-        let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
+        let told =
+            Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
         let mut builder = builder(comm, gpu).selector(told.clone());
         if let Some(transport) = ports {
             // Small pieces and parts.
@@ -227,7 +229,7 @@ fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
         for (n, parameters) in cases.iter().enumerate() {
             let case = Case::new(parameters, n_ranks, most, &mut random);
             let [send, recv] = if case.registered.has(rank) { &shared } else { &plain };
-            told.tell(case.choice);
+            told.tell(case.selection);
             let size = case.data_type.size();
             let all: Vec<_> = (0..n_ranks).map(|rank| case.data(rank, n_ranks)).collect();
             let factors: Vec<_> = (0..n_ranks).map(|rank| case.factor(rank)).collect();

@@ -5,7 +5,7 @@ mod support;
 
 use std::{thread, time::Duration};
 
-use mscclpp_collectives::{Choice, ReduceOp, Way};
+use mscclpp_collectives::{Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
@@ -17,7 +17,7 @@ fn pieces_go_by_any_number_of_blocks() {
 fn pieces_of(n: usize) {
     let seed = Random::new().word();
     ranks(n, |comm, gpu| {
-        let pieces = Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 };
+        let pieces = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 };
         let told = Told::new(pieces);
         let builder = builder(comm, gpu).max_blocks(7).scratch(n as u64 * (768 << 10)).selector(told.clone());
         let collectives = builder.connect().expect("collectives");
@@ -33,7 +33,7 @@ fn pieces_of(n: usize) {
                 "seed {seed}, round {round}, rank {rank}: {part} x {n}, {blocks} blocks, {two_steps} {in_place}"
             );
             let late = random.of(0..=n as u64) as usize;
-            told.tell(Choice { two_steps, blocks, threads, ..pieces });
+            told.tell(Selection { two_steps, blocks, threads, ..pieces });
 
             let number =
                 |from: usize, i: usize| (i as u32).wrapping_mul(0x9e37_79b9) ^ (round << 8 | from as u32);

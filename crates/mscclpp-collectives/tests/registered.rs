@@ -5,12 +5,12 @@ mod support;
 use std::{thread, time::Duration};
 
 use mscclpp::{ErrorKind, Gpu};
-use mscclpp_collectives::{Choice, Collectives, DeviceSlice, Kind, Request, Way};
+use mscclpp_collectives::{Collectives, DeviceSlice, Kind, Protocol, Request, Selection};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
-const DIRECT: Choice = Choice { way: Way::Direct, two_steps: false, blocks: 2, threads: 64 };
-const BULK: Choice = Choice { way: Way::Bulk, threads: 128, ..DIRECT };
+const DIRECT: Selection = Selection { protocol: Protocol::Direct, two_steps: false, blocks: 2, threads: 64 };
+const BULK: Selection = Selection { protocol: Protocol::Bulk, threads: 128, ..DIRECT };
 
 /// A word of rank `from` for rank `to`.
 fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
@@ -48,8 +48,8 @@ fn ranks_with_and_without_registered_memory_meet() {
             let recv = memory.slice(offset..offset + 4 * PART).unwrap();
             let send = slice(gpu, &sent(rank, 4, PART, round));
             let counted = [1 + random.of(0..=2) as u32, 1, 3];
-            let way = if round % 3 == 0 { DIRECT } else { BULK };
-            told.tell(Choice { blocks: counted[0], ..way });
+            let protocol = if round % 3 == 0 { DIRECT } else { BULK };
+            told.tell(Selection { blocks: counted[0], ..protocol });
             if round % 2 == 0 {
                 collectives.all_to_all(&send, &recv, &stream).unwrap();
             } else {
@@ -138,8 +138,8 @@ fn registrations_are_dropped_in_any_order() {
     ranks(3, |comm, gpu| {
         let collectives = builder(comm, gpu).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
-        let way = || way_of(&collectives);
-        assert_eq!(way(), Way::Pieces);
+        let protocol = || protocol_of(&collectives);
+        assert_eq!(protocol(), Protocol::Simple);
         let recv = zeros::<u32>(gpu, 3 * 4000);
         let mut registered = Some(collectives.register(recv.buffer()).expect("a registration"));
         let check = |round: u32| {
@@ -154,23 +154,23 @@ fn registrations_are_dropped_in_any_order() {
             registered = None;
         }
         check(2);
-        assert_eq!(way(), Way::Direct);
+        assert_eq!(protocol(), Protocol::Direct);
         let other = zeros::<u8>(gpu, 100);
         let second = collectives.register(other.buffer()).expect("a registration");
         collectives.deregister(second).expect("it is registered");
-        assert_eq!(way(), Way::Direct);
+        assert_eq!(protocol(), Protocol::Direct);
         check(3);
         drop(registered);
         // What all have dropped goes with the next call.
         let second = collectives.register(other.buffer()).expect("a registration");
         collectives.deregister(second).expect("it is registered");
-        assert_eq!(way(), Way::Pieces);
+        assert_eq!(protocol(), Protocol::Simple);
         check(4);
     });
 }
 
 /// Of a message that is too large for packets and lines.
-fn way_of(collectives: &Collectives) -> Way {
+fn protocol_of(collectives: &Collectives) -> Protocol {
     let request = Request {
         kind: Kind::AllGather,
         send: mscclpp::DevicePtr(16),
@@ -178,7 +178,7 @@ fn way_of(collectives: &Collectives) -> Way {
         count: 1 << 28,
         data_type: mscclpp_collectives::DataType::U8,
     };
-    collectives.choice(&request).expect("a choice").expect("a kernel").way
+    collectives.selection(&request).expect("a selection").expect("a kernel").protocol
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn what_cannot_be_registered_is_refused_on_all_ranks() {
             refused(if rank == 0 { gpu } else { &other }, ["rank 1 could not", "memory of"][rank]);
         }
         // All of it left no trace.
-        assert_eq!(way_of(&collectives), Way::Pieces);
+        assert_eq!(protocol_of(&collectives), Protocol::Simple);
         let _registered = collectives.register(numbers.buffer()).expect("a registration");
         collectives.broadcast(&numbers, 1, &stream).unwrap();
         collectives.synchronize(&stream).unwrap();

@@ -5,11 +5,11 @@ mod support;
 use std::time::Duration;
 
 use mscclpp::gpu::Graph;
-use mscclpp_collectives::{Choice, ReduceOp, Way};
+use mscclpp_collectives::{Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
-/// Graphs are replayed in any order with eager calls of other sizes and ways, with fresh data each time.
+/// Graphs are replayed in any order with eager calls of other sizes and protocols, with fresh data each time.
 #[test]
 fn replays_and_eager_calls_take_turns() {
     take_turns(150);
@@ -25,21 +25,27 @@ fn a_hundred_thousand_replays() {
 fn take_turns(rounds: u64) {
     let seed = Random::new().word();
     ranks(2, |comm, gpu| {
-        let told = Told::new(Choice { way: Way::Packets, two_steps: false, blocks: 1, threads: 32 });
+        let told =
+            Told::new(Selection { protocol: Protocol::Ll16, two_steps: false, blocks: 1, threads: 32 });
         let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let mut random = Random::with_seed(seed);
         let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
         // An all_reduce goes by pieces instead of directly, a broadcast does not.
-        let choices =
-            [(Way::Packets, 3), (Way::Lines, 1), (Way::Pieces, 2), (Way::Bulk, 3), (Way::Direct, 2)];
+        let selections = [
+            (Protocol::Ll16, 3),
+            (Protocol::Ll128, 1),
+            (Protocol::Simple, 2),
+            (Protocol::Bulk, 3),
+            (Protocol::Direct, 2),
+        ];
         let buffers: Vec<_> = (0..5).map(|i| zeros::<f32>(gpu, 300 << i)).collect();
         let _registered = collectives.register(buffers[4].buffer()).expect("a registration");
-        let graphs: Vec<Graph> = choices
+        let graphs: Vec<Graph> = selections
             .iter()
             .zip(&buffers)
-            .map(|((way, blocks), buffer)| {
-                told.tell(Choice { way: *way, two_steps: false, blocks: *blocks, threads: 64 });
+            .map(|((protocol, blocks), buffer)| {
+                told.tell(Selection { protocol: *protocol, two_steps: false, blocks: *blocks, threads: 64 });
                 stream.begin_capture().unwrap();
                 for _ in 0..3 {
                     collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
@@ -61,8 +67,8 @@ fn take_turns(rounds: u64) {
                 unsafe { graphs[which].launch(&stream).unwrap() };
                 4.0
             } else {
-                let (way, blocks) = choices[random.of(0..=4) as usize];
-                told.tell(Choice { way, two_steps: false, blocks, threads: 32 });
+                let (protocol, blocks) = selections[random.of(0..=4) as usize];
+                told.tell(Selection { protocol, two_steps: false, blocks, threads: 32 });
                 collectives.all_reduce(buffer, buffer, ReduceOp::Sum, &stream).unwrap();
                 1.0
             };

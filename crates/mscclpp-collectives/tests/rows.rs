@@ -1,5 +1,5 @@
 //! `all_reduce_rows` with the kernels of the example: residual and RMSNorm give bit for bit what the host computes in
-//! the same order, by all ways, and touch nothing else.
+//! the same order, by all protocols, and touch nothing else.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use half::{bf16, f16};
 use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
-use mscclpp_collectives::{Choice, DeviceSlice, Element, F8E4m3, Rows, Way};
+use mscclpp_collectives::{DeviceSlice, Element, F8E4m3, Protocol, Rows, Selection};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks};
 
@@ -62,16 +62,16 @@ struct Case {
     /// Whether the residual stays on its rank, and whether the new one takes the place of the old.
     own_residual: bool,
     in_place: bool,
-    choice: Choice,
+    selection: Selection,
     /// Whether numbers may have any bits, also those of NaN.
     any_bits: bool,
     seed: u64,
 }
 
 impl Case {
-    /// The n-th of many: ways and forms take turns, so that all pairs come about; the rest is random.
+    /// The n-th of many: protocols and forms take turns, so that all pairs come about; the rest is random.
     fn new(n: usize, random: &mut Random) -> Self {
-        let way = [Way::Packets, Way::Lines, Way::Pieces][n % 3];
+        let protocol = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple][n % 3];
         let two_steps = n / 3 % 2 == 1;
         let unit = random.of(1..=400) as f32 / 1000.0;
         Self {
@@ -81,8 +81,8 @@ impl Case {
             form: [Form::SameType, Form::Fp8 { unit }, Form::Fp8OfRows][n / 6 % 3],
             own_residual: random.of(0..=1) == 1,
             in_place: random.of(0..=1) == 1,
-            choice: Choice {
-                way,
+            selection: Selection {
+                protocol,
                 two_steps,
                 blocks: random.of(1..=3) as u32,
                 threads: 32 * random.of(1..=3) as u32,
@@ -227,7 +227,8 @@ fn kernels_on(gpu: &Gpu) -> Module {
 fn check<T: Number>(n_ranks: usize, cases: usize) {
     let seed = Random::new().word();
     ranks(n_ranks, |comm, gpu| {
-        let told = Told::new(Choice { way: Way::Pieces, two_steps: false, blocks: 1, threads: 32 });
+        let told =
+            Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
         // First: to load kernels waits for those that run, also for those of ranks on the same device.
         let module = kernels_on(gpu);
         let kernel =
@@ -241,7 +242,7 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
         let mut random = Random::with_seed(seed);
         for n in 0..cases {
             let case = Case::new(n, &mut random);
-            told.tell(case.choice);
+            told.tell(case.selection);
             let count = case.rows * case.columns;
             let given: Vec<Vec<T>> = (0..n_ranks).map(|r| case.numbers(r as u64, count)).collect();
             let (old, weight): (Vec<T>, Vec<T>) = (case.numbers(100, count), case.numbers(101, case.columns));
@@ -280,13 +281,13 @@ fn check<T: Number>(n_ranks: usize, cases: usize) {
                 Form::Fp8 { unit } => (&kernels[1], args.with(unit)),
                 Form::Fp8OfRows => (&kernels[2], args),
             };
-            let choice = collectives.rows_choice(&rows).expect("a choice");
+            let selection = collectives.rows_selection(&rows).expect("a selection");
             // SAFETY: these are the kernel's other parameters, whose memory lives until the stream is waited for.
             unsafe { collectives.all_reduce_rows(&rows, kernel, args, &stream).expect("a call") };
             collectives.synchronize(&stream).expect("a complete call");
 
-            let shared_out = choice.is_some_and(|choice| choice.two_steps);
-            assert!(!shared_out || case.choice.two_steps && case.rows >= n_ranks);
+            let shared_out = selection.is_some_and(|selection| selection.two_steps);
+            assert!(!shared_out || case.selection.two_steps && case.rows >= n_ranks);
             let stays = |row: usize| case.own_residual && shared_out && row % n_ranks != rank;
             let residual_of = |i: usize| match stays(i / case.columns) {
                 true => Some(if case.in_place { old[i] } else { T::ZERO }),

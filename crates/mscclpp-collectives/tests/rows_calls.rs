@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use half::f16;
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
-use mscclpp_collectives::{Choice, Collectives, DataType, Error, ReduceOp, Rows, Way};
+use mscclpp_collectives::{Collectives, DataType, Error, Protocol, ReduceOp, Rows, Selection};
 use mscclpp_test_support::{LIMIT, Random};
 use support::{Told, builder, ranks, slice, zeros};
 
@@ -25,25 +25,25 @@ fn call(collectives: &Collectives, kernel: &Kernel, rows: &Rows, stream: &Stream
     unsafe { collectives.all_reduce_rows(rows, kernel, KernelArgs::new(), stream) }
 }
 
-const WAYS: [(Way, bool); 6] = [
-    (Way::Packets, false),
-    (Way::Lines, false),
-    (Way::Pieces, false),
-    (Way::Packets, true),
-    (Way::Lines, true),
-    (Way::Pieces, true),
+const PROTOCOLS: [(Protocol, bool); 6] = [
+    (Protocol::Ll16, false),
+    (Protocol::Ll128, false),
+    (Protocol::Simple, false),
+    (Protocol::Ll16, true),
+    (Protocol::Ll128, true),
+    (Protocol::Simple, true),
 ];
 
-fn told(way: Way, two_steps: bool, blocks: u32) -> Choice {
-    Choice { way, two_steps, blocks, threads: 32 }
+fn told(protocol: Protocol, two_steps: bool, blocks: u32) -> Selection {
+    Selection { protocol, two_steps, blocks, threads: 32 }
 }
 
-/// Many calls of all ways in a row, of which none is waited for, and an `all_reduce` of the same numbers.
+/// Many calls of all protocols in a row, of which none is waited for, and an `all_reduce` of the same numbers.
 #[test]
 fn sums_are_those_of_all_reduce() {
     let seed = Random::new().word();
     ranks(3, |comm, gpu| {
-        let tell = Told::new(told(Way::Packets, false, 1));
+        let tell = Told::new(told(Protocol::Ll16, false, 1));
         let kernel = kernel(gpu, "sum_f16");
         let collectives = builder(comm, gpu).selector(tell.clone()).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
@@ -54,8 +54,8 @@ fn sums_are_those_of_all_reduce() {
         let numbers = slice(gpu, &numbers);
         let results: Vec<_> = (0..24).map(|_| zeros::<f16>(gpu, numbers.len())).collect();
         for (i, result) in results.iter().enumerate() {
-            let (way, two_steps) = WAYS[i % 6];
-            tell.tell(told(way, two_steps, 1 + i as u32 % 3));
+            let (protocol, two_steps) = PROTOCOLS[i % 6];
+            tell.tell(told(protocol, two_steps, 1 + i as u32 % 3));
             let rows = match i % 12 < 6 {
                 true => Rows::new(&numbers, COLUMNS).unwrap().output(result).unwrap(),
                 false => {
@@ -63,7 +63,10 @@ fn sums_are_those_of_all_reduce() {
                     rows.output_at(result.ptr(), DataType::F16, false).unwrap()
                 }
             };
-            assert_eq!(collectives.rows_choice(&rows).unwrap(), Some(told(way, two_steps, 1 + i as u32 % 3)));
+            assert_eq!(
+                collectives.rows_selection(&rows).unwrap(),
+                Some(told(protocol, two_steps, 1 + i as u32 % 3))
+            );
             call(&collectives, &kernel, &rows, &stream).unwrap();
         }
         let sum = zeros::<f16>(gpu, numbers.len());
@@ -80,15 +83,15 @@ fn sums_are_those_of_all_reduce() {
 #[test]
 fn rows_of_f32() {
     ranks(2, |comm, gpu| {
-        let tell = Told::new(told(Way::Packets, false, 1));
+        let tell = Told::new(told(Protocol::Ll16, false, 1));
         let kernel = kernel(gpu, "sum_f32");
         let collectives = builder(comm, gpu).selector(tell.clone()).connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
         let rank = collectives.rank();
         let numbers: Vec<f32> = (0..5 * 12).map(|i| (i * (1 + rank)) as f32 / 8.0).collect();
         let numbers = slice(gpu, &numbers);
-        for (way, two_steps) in WAYS {
-            tell.tell(told(way, two_steps, 2));
+        for (protocol, two_steps) in PROTOCOLS {
+            tell.tell(told(protocol, two_steps, 2));
             let (sums, halves) = (zeros::<f32>(gpu, 60), zeros::<f16>(gpu, 60));
             let rows = Rows::new(&numbers, 12).unwrap().output(&sums).unwrap().output(&halves).unwrap();
             call(&collectives, &kernel, &rows, &stream).unwrap();
@@ -109,7 +112,7 @@ fn replays_take_turns_with_other_calls() {
     const ROUNDS: u64 = 80;
     let seed = Random::new().word();
     ranks(2, |comm, gpu| {
-        let tell = Told::new(told(Way::Packets, false, 1));
+        let tell = Told::new(told(Protocol::Ll16, false, 1));
         let kernel = kernel(gpu, "sum_f16");
         let collectives = builder(comm, gpu).selector(tell.clone()).connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
@@ -117,10 +120,10 @@ fn replays_take_turns_with_other_calls() {
         let (numbers, result) = (zeros::<f16>(gpu, 9 * COLUMNS), zeros::<f16>(gpu, 9 * COLUMNS));
         let word = zeros::<u32>(gpu, 1);
         let rows = Rows::new(&numbers, COLUMNS).unwrap().output(&result).unwrap();
-        let graphs: Vec<Graph> = WAYS
+        let graphs: Vec<Graph> = PROTOCOLS
             .iter()
-            .map(|(way, two_steps)| {
-                tell.tell(told(*way, *two_steps, 2));
+            .map(|(protocol, two_steps)| {
+                tell.tell(told(*protocol, *two_steps, 2));
                 stream.begin_capture().unwrap();
                 for _ in 0..2 {
                     call(&collectives, &kernel, &rows, &stream).unwrap();
@@ -149,9 +152,9 @@ fn replays_take_turns_with_other_calls() {
 
 #[test]
 fn a_rank_that_does_not_call_is_not_waited_for_after_an_abort() {
-    for (way, two_steps) in WAYS {
+    for (protocol, two_steps) in PROTOCOLS {
         ranks(2, |comm, gpu| {
-            let tell = Told::new(told(way, two_steps, 2));
+            let tell = Told::new(told(protocol, two_steps, 2));
             let collectives = builder(comm, gpu).selector(tell).connect().expect("collectives");
             let stream = gpu.stream().expect("a stream");
             if collectives.rank() == 0 {
@@ -232,18 +235,18 @@ fn what_cannot_be_is_refused() {
         let stream = gpu.stream().expect("a stream");
         // No rows are no call.
         let none = Rows::new(&f16s(0), COLUMNS).unwrap();
-        assert_eq!(collectives.rows_choice(&none).unwrap(), None);
+        assert_eq!(collectives.rows_selection(&none).unwrap(), None);
         call(&collectives, &kernel(gpu, "sum_f16"), &none, &stream).unwrap();
         collectives.synchronize(&stream).unwrap();
     });
     // Rows that are longer than what a ring holds.
     ranks(2, |comm, gpu| {
-        let tell = Told::new(told(Way::Pieces, true, 1));
+        let tell = Told::new(told(Protocol::Simple, true, 1));
         let builder = builder(comm, gpu).max_blocks(1).scratch(1 << 20);
         let collectives = builder.selector(tell).connect().expect("collectives");
         let numbers = zeros::<f16>(gpu, 4 * 32768);
         let rows = Rows::new(&numbers, 32768).unwrap().output(&zeros::<f16>(gpu, 4 * 32768)).unwrap();
-        let error = collectives.rows_choice(&rows).unwrap_err().to_string();
+        let error = collectives.rows_selection(&rows).unwrap_err().to_string();
         assert!(
             error.contains("rows of 65536 bytes, with results of 65536, do not fit into 1048576 bytes"),
             "{error}"

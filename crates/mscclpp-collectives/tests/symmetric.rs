@@ -4,11 +4,12 @@ mod support;
 
 use std::{thread, time::Duration};
 
-use mscclpp_collectives::{Choice, DeviceSlice, Kind, Question, Request, Selector, Way};
+use mscclpp_collectives::{DeviceSlice, Kind, Protocol, Query, Request, Selection, Selector};
 use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
-const ENGINES: Choice = Choice { way: Way::Engines, two_steps: false, blocks: 2, threads: 64 };
+const ENGINES: Selection =
+    Selection { protocol: Protocol::CopyEngine, two_steps: false, blocks: 2, threads: 64 };
 
 /// A word of rank `from` for rank `to`.
 fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
@@ -78,28 +79,28 @@ fn what_the_engines_bring_is_right() {
 
 /// Only what the promise is about.
 #[test]
-fn other_calls_go_other_ways() {
+fn other_calls_use_other_protocols() {
     ranks(2, |comm, gpu| {
         let collectives = builder(comm, gpu).selector(Told::new(ENGINES)).connect().expect("collectives");
         let memory = zeros::<u8>(gpu, 4096 * (1 + collectives.rank()));
         let _registered = collectives.register_symmetric(memory.buffer()).expect("a registration");
         let base = memory.ptr();
-        let way = |kind, send: u64, recv: u64, count| {
+        let protocol = |kind, send: u64, recv: u64, count| {
             let (send, recv) = (base.add(send), base.add(recv));
             let data_type = mscclpp_collectives::DataType::U8;
             let request = Request { kind, send, recv, count, data_type };
-            collectives.choice(&request).unwrap().unwrap().way
+            collectives.selection(&request).unwrap().unwrap().protocol
         };
         let own = 1000 * collectives.rank() as u64;
-        assert_eq!(way(Kind::AllGather, 3000, 0, 1000), Way::Engines);
-        assert_eq!(way(Kind::AllGather, own, 0, 1000), Way::Engines);
-        assert_eq!(way(Kind::AllToAll, 2000, 0, 1000), Way::Engines);
+        assert_eq!(protocol(Kind::AllGather, 3000, 0, 1000), Protocol::CopyEngine);
+        assert_eq!(protocol(Kind::AllGather, own, 0, 1000), Protocol::CopyEngine);
+        assert_eq!(protocol(Kind::AllToAll, 2000, 0, 1000), Protocol::CopyEngine);
         // Beyond the shortest, overlapping, and in place.
-        assert_eq!(way(Kind::AllGather, 0, 2097, 1000), Way::Pieces);
-        assert_eq!(way(Kind::AllGather, 500, 0, 1000), Way::Pieces);
-        assert_eq!(way(Kind::AllToAll, 0, 0, 1000), Way::Pieces);
-        assert_eq!(way(Kind::AllToAll, 1000, 0, 1000), Way::Pieces);
-        assert_eq!(way(Kind::Broadcast { root: 0 }, 0, 2000, 1000), Way::Pieces);
+        assert_eq!(protocol(Kind::AllGather, 0, 2097, 1000), Protocol::Simple);
+        assert_eq!(protocol(Kind::AllGather, 500, 0, 1000), Protocol::Simple);
+        assert_eq!(protocol(Kind::AllToAll, 0, 0, 1000), Protocol::Simple);
+        assert_eq!(protocol(Kind::AllToAll, 1000, 0, 1000), Protocol::Simple);
+        assert_eq!(protocol(Kind::Broadcast { root: 0 }, 0, 2000, 1000), Protocol::Simple);
     });
 }
 
@@ -142,27 +143,28 @@ fn all_ranks_register_alike() {
 
 /// Engines where they are possible, and else what other memory that is registered makes possible.
 #[derive(Debug)]
-struct Registered(Way);
+struct Registered(Protocol);
 
 impl Selector for Registered {
-    fn choose(&self, question: &Question) -> Choice {
-        if question.possible.engines { ENGINES } else { Choice { way: self.0, ..ENGINES } }
+    fn choose(&self, query: &Query) -> Selection {
+        if query.possible.copy_engine { ENGINES } else { Selection { protocol: self.0, ..ENGINES } }
     }
 }
 
 /// The barriers in front of the copies and behind them.
 #[test]
-fn barriers_of_the_engines_go_by_any_way() {
-    for way in [Way::Direct, Way::Bulk, Way::Packets, Way::Lines] {
+fn barriers_of_the_copy_engines_use_any_protocol() {
+    for protocol in [Protocol::Direct, Protocol::Bulk, Protocol::Ll16, Protocol::Ll128] {
         ranks(2, |comm, gpu| {
-            let collectives = builder(comm, gpu).selector(Registered(way)).connect().expect("collectives");
+            let collectives =
+                builder(comm, gpu).selector(Registered(protocol)).connect().expect("collectives");
             let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
             let numbers = zeros::<u64>(gpu, 4000);
             let _registered = collectives.register_symmetric(numbers.buffer()).expect("a registration");
             collectives.all_gather(&slice(gpu, &[5 + rank as u64; 2000]), &numbers, &stream).unwrap();
             collectives.barrier(&stream).unwrap();
             collectives.synchronize(&stream).unwrap();
-            assert_eq!(numbers.read().unwrap(), [[5; 2000], [6; 2000]].concat(), "{way:?}");
+            assert_eq!(numbers.read().unwrap(), [[5; 2000], [6; 2000]].concat(), "{protocol:?}");
         });
     }
 }

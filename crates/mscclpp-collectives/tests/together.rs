@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use mscclpp::{DeviceBuffer, gpu::Graph};
-use mscclpp_collectives::{Choice, DataType, Kind, Question, ReduceOp, Request, Selector, Tuned};
+use mscclpp_collectives::{DataType, Kind, Query, ReduceOp, Request, Selection, Selector, Tuned};
 use mscclpp_test_support::Random;
 use support::{builder, platform, ranks, reference};
 
@@ -162,9 +162,9 @@ fn of_three_ranks() {
 struct Counted(Arc<AtomicUsize>);
 
 impl Selector for Counted {
-    fn choose(&self, question: &Question) -> Choice {
+    fn choose(&self, query: &Query) -> Selection {
         self.0.fetch_add(1, Relaxed);
-        Tuned.choose(question)
+        Tuned.choose(query)
     }
 }
 

@@ -12,7 +12,7 @@ use mscclpp::{
     Bootstrap, Communicator, Context, ContextExt, Gpu, LocalBootstrap, Platform, TcpBootstrap,
     bootstrap::Forming,
 };
-use mscclpp_collectives::{Choice, Collectives, Question, Selector, Tuned};
+use mscclpp_collectives::{Collectives, Query, Selection, Selector, Tuned};
 
 use crate::{
     abi::{Code, Config, Handle, Place, UniqueId},
@@ -25,7 +25,7 @@ use crate::{
     hello::{self, Hello},
     id::{self, Spare},
     report,
-    statistics::{Statistics, ways},
+    statistics::{Statistics, protocols},
 };
 
 /// How often a rank that forms looks whether it was aborted, or has met the others.
@@ -240,9 +240,9 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
 struct AtLeast(u32);
 
 impl Selector for AtLeast {
-    fn choose(&self, question: &Question) -> Choice {
-        let choice = Tuned.choose(question);
-        Choice { blocks: choice.blocks.max(self.0), ..choice }
+    fn choose(&self, query: &Query) -> Selection {
+        let selection = Tuned.choose(query);
+        Selection { blocks: selection.blocks.max(self.0), ..selection }
     }
 }
 
@@ -255,7 +255,7 @@ fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> Str
         comm.name(),
         comm.gpu,
         links.join(", "),
-        ways(&ours.collectives)
+        protocols(&ours.collectives)
     )
 }
 

@@ -135,30 +135,30 @@ fn name(requests: &[Request<'_>]) -> Option<&'static str> {
     })
 }
 
-/// Which way an `all_reduce` goes, by size.
-pub(crate) fn ways(collectives: &Collectives) -> String {
-    let mut ways: Vec<(String, u32)> = Vec::new();
+/// The protocols of an `all_reduce`, by size.
+pub(crate) fn protocols(collectives: &Collectives) -> String {
+    let mut protocols: Vec<(String, u32)> = Vec::new();
     for bits in 10..=30 {
         let kind = Kind::AllReduce(ReduceOp::Sum);
         // Any address that is not in use here: nothing is called.
         let memory = DevicePtr(1 << 32);
         let request =
             Request { kind, send: memory, recv: memory, count: 1 << (bits - 2), data_type: DataType::F32 };
-        let Ok(Some(choice)) = collectives.choice(&request) else { continue };
-        let steps = if choice.two_steps { " in two steps" } else { "" };
-        let way = format!("{:?}{steps}", choice.way).to_lowercase();
-        match ways.last_mut() {
-            Some((last, until)) if *last == way => *until = bits,
-            _ => ways.push((way, bits)),
+        let Ok(Some(selection)) = collectives.selection(&request) else { continue };
+        let steps = if selection.two_steps { " in two steps" } else { "" };
+        let protocol = format!("{}{steps}", selection.protocol);
+        match protocols.last_mut() {
+            Some((last, until)) if *last == protocol => *until = bits,
+            _ => protocols.push((protocol, bits)),
         }
     }
-    match (ways.is_empty(), collectives.n_ranks()) {
+    match (protocols.is_empty(), collectives.n_ranks()) {
         (true, 1) => return "a copy".to_owned(),
         (true, _) => return "port channels, which are slow".to_owned(),
         (false, _) => {}
     }
-    let ways = ways.iter().map(|(way, bits)| format!("{way} up to {}", size(*bits)));
-    ways.collect::<Vec<_>>().join(", ")
+    let protocols = protocols.iter().map(|(protocol, bits)| format!("{protocol} up to {}", size(*bits)));
+    protocols.collect::<Vec<_>>().join(", ")
 }
 
 fn size(bits: u32) -> String {

@@ -109,7 +109,7 @@ fn lines() -> Result<(), Failed> {
         "NCCL_ALGO",
         "NCCL_NVLS_ENABLE",
         "of rank 1 of 2: on host device 1",
-        "all_reduce by packets up to",
+        "all_reduce by ll16 up to",
         "of rank 0 of 2 was destroyed; 1 AllReduce of 400 bytes (",
     ] {
         assert!(text.contains(said), "{said:?} is not there");

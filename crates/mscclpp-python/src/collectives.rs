@@ -12,11 +12,11 @@ use crate::{
     error::{self, OrRaise},
     kernel::PyKernel,
     owned::{Owned, closable},
+    protocols::{Overridden, Override},
     retired::{self, RetireOnDrop},
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
     simulated::{self, Copies},
     waiting,
-    ways::{AsWished, Wish},
 };
 
 /// Collectives of all ranks of a communicator.
@@ -84,7 +84,7 @@ impl PyCollectives {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
         let builder = Collectives::builder(&communicator, &gpu);
-        let mut builder = builder.check_calls(check_calls).overlap(overlap).selector(AsWished);
+        let mut builder = builder.check_calls(check_calls).overlap(overlap).selector(Overridden);
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks);
         }
@@ -132,24 +132,24 @@ impl PyCollectives {
     /// operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
     /// of a simulated device was complete before.
     ///
-    /// All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
-    /// of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
+    /// All ranks may ask for a `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"), for a number
+    /// of blocks, and of threads in each; 0 is the usual one. What is not possible is done by another protocol.
     ///
     /// The calls also come behind what the streams `others` have, and what these get later comes behind the calls.
-    #[pyo3(signature = (requests, stream: "int", way = None, blocks = 0, threads = 0, others: "list[int]" = Vec::new()))]
+    #[pyo3(signature = (requests, stream: "int", protocol = None, blocks = 0, threads = 0, others: "list[int]" = Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn enqueue(
         &self,
         py: Python<'_>,
         requests: Vec<Asked>,
         stream: usize,
-        way: Option<&str>,
+        protocol: Option<&str>,
         blocks: u32,
         threads: u32,
         others: Vec<usize>,
     ) -> PyResult<bool> {
         let made = self.inner.get()?;
-        let wish = way.map(|way| Wish::new(way, blocks, threads)).transpose()?;
+        let overriding = protocol.map(|protocol| Override::new(protocol, blocks, threads)).transpose()?;
         let enqueue = || {
             let gpu = made.collectives.gpu();
             let stream = stream_of(gpu, stream)?;
@@ -168,22 +168,23 @@ impl PyCollectives {
                 Ok(false)
             })
         };
-        py.detach(|| Wish::during(wish, enqueue)).map_err(raised)
+        py.detach(|| Override::during(overriding, enqueue)).map_err(raised)
     }
 
-    /// How `enqueue` would do it: the way, whether in two steps, and how many blocks and threads. None where no kernel is needed.
-    #[pyo3(signature = (request, way = None, blocks = 0, threads = 0))]
-    fn choice(
+    /// How `enqueue` would do it: the protocol, whether in two steps, and how many blocks and threads. None where no kernel is needed.
+    #[pyo3(signature = (request, protocol = None, blocks = 0, threads = 0))]
+    fn selection(
         &self,
         request: Asked,
-        way: Option<&str>,
+        protocol: Option<&str>,
         blocks: u32,
         threads: u32,
     ) -> PyResult<Option<(String, bool, u32, u32)>> {
         let made = self.inner.get()?;
-        let wish = way.map(|way| Wish::new(way, blocks, threads)).transpose()?;
-        let choice = Wish::during(wish, || made.collectives.choice(&request.request())).map_err(raised)?;
-        Ok(choice.map(|it| (format!("{:?}", it.way).to_lowercase(), it.two_steps, it.blocks, it.threads)))
+        let overriding = protocol.map(|protocol| Override::new(protocol, blocks, threads)).transpose()?;
+        let selection = Override::during(overriding, || made.collectives.selection(&request.request()))
+            .map_err(raised)?;
+        Ok(selection.map(|it| (it.protocol.to_string(), it.two_steps, it.blocks, it.threads)))
     }
 
     /// Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`

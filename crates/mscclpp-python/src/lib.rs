@@ -34,6 +34,7 @@ mod memory;
 mod memory_channel;
 mod owned;
 mod port_channel;
+mod protocols;
 mod proxy;
 mod races;
 mod raw;
@@ -46,7 +47,6 @@ mod transport;
 mod uint;
 mod unique_id;
 mod waiting;
-mod ways;
 
 use pyo3::{prelude::*, types::PyDict};
 

@@ -176,7 +176,7 @@ def test_the_sequence_of_an_engine(name):
     ranks.run(2, plays, name, ranks.free_address(), timeout=580)
 
 
-def goes_its_way(rank, n, address):
+def uses_its_protocol(rank, n, address):
     from mscclpp._algorithms import _collectives_of
 
     group = ranks.group(rank, n, address)
@@ -185,17 +185,17 @@ def goes_its_way(rank, n, address):
     request = ("all_reduce", buffer.data.ptr, buffer.data.ptr, 1 << 12, "float32", "sum", 0)
     large = request[:3] + (1 << 16,) + request[4:]
     collection = AlgorithmCollectionBuilder().build_default_algorithms()
-    ways = {each.name: made.choice(request, each._way, 2, 64) for each in collection.get_by_collective("allreduce")}
-    assert ways == {
-        "default_allreduce_packet": ("lines", True, 2, 64),
-        "default_allreduce_allpair_packet": ("packets", False, 2, 64),
-        "default_allreduce_fullmesh": ("lines", False, 2, 64),
-        "default_allreduce_rsag_zero_copy": ("pieces", True, 2, 64),
+    protocols = {each.name: made.selection(request, each._protocol, 2, 64) for each in collection.get_by_collective("allreduce")}
+    assert protocols == {
+        "default_allreduce_packet": ("ll128", True, 2, 64),
+        "default_allreduce_allpair_packet": ("ll16", False, 2, 64),
+        "default_allreduce_fullmesh": ("ll128", False, 2, 64),
+        "default_allreduce_rsag_zero_copy": ("simple", True, 2, 64),
     }
-    assert made.choice(large, "two_steps", 0, 0)[:2] == ("pieces", True)
-    assert made.choice(request, "two_steps", 1000, 1024)[2] == 4, "more than there may be"
-    # Without a wish, what was wished for another call is forgotten.
-    assert made.choice(request) == made.choice(request, "any", 0, 0)
+    assert made.selection(large, "two_steps", 0, 0)[:2] == ("simple", True)
+    assert made.selection(request, "two_steps", 1000, 1024)[2] == 4, "more than there may be"
+    # Without a override, what was wished for another call is forgotten.
+    assert made.selection(request) == made.selection(request, "any", 0, 0)
     mine = numpy.full(1000, 1 + rank, "int32")
     done = collection["default_allreduce_fullmesh"].execute(
         group, None, mine.ctypes.data, mine.ctypes.data, 4000, 4000, DataType.int32, ReduceOp.MIN
@@ -206,8 +206,8 @@ def goes_its_way(rank, n, address):
 
 
 @sim_only
-def test_each_name_goes_its_way():
-    ranks.run(3, goes_its_way, timeout=500)
+def test_each_name_uses_its_protocol():
+    ranks.run(3, uses_its_protocol, timeout=500)
 
 
 def refuses(rank, n, address):

@@ -68,7 +68,7 @@ def test_each_device_has_memory_of_its_own():
             assert arrays.cuda.runtime.getDevice() == device
             buffer, raw = GpuBuffer(8), RawGpuBuffer(64)
             assert buffer.device.id == buffer.data.mem.device_id == raw.device_id() == device
-            # CuPy's own choice holds here, too.
+            # CuPy's own selection holds here, too.
             arrays.cuda.Device(0).use()
             assert RawGpuBuffer(64).device_id() == 0
             fill(buffer, range(8))

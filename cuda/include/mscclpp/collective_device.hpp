@@ -3,11 +3,11 @@
 // epilogue: see collective_rows_device.hpp. To do a collective otherwise, see collective_own_device.hpp.
 //
 // Ranks push. Each has scratch memory into which its peers write, so the peers need not know any memory of the user. A
-// message travels in one of three ways:
+// message travels in one of three protocols:
 //
 //   LL16    packets of 8 bytes and two flags, for small messages: they are valid by themselves
-//   LL128   lines of 120 bytes and a flag, where the link keeps lines whole
-//   pieces  plain stores of 16 bytes and a signal for each piece, for large messages
+//   LL128   packets of 120 bytes and a flag, where the link keeps them whole
+//   Simple  plain stores of 16 bytes and a signal for each chunk, for large messages
 //
 // Memory that the ranks have registered together is written by the peers directly, if nothing is reduced: D1 to D6 in
 // collective_direct_device.hpp.
@@ -32,7 +32,7 @@
 // not see what is stored later, and the end of a kernel waits for its loads.
 //
 // Bits. Each element of a result is made of the ranks' elements in the order of the ranks, by reduce_device.hpp,
-// whatever way they came. So they do not depend on the size of the call, its blocks, or the way.
+// whatever protocol brought them. So they do not depend on the size of the call, its blocks, or the protocol.
 //
 // Giving up. A wait for a peer ends when the host aborts the semaphore with it, as it does when the peer is lost.
 // Then the block says so in a word of the communicator (CollectiveWords). All later calls are refused by the host, and

@@ -1,5 +1,5 @@
 // A call of `allReduceRows` for a block of its kernel: the rows of each rank, and how they and the results travel.
-// collective_rows_device.hpp describes the purpose, and how the ways differ.
+// collective_rows_device.hpp describes the purpose, and how the protocols differ.
 
 #ifndef MSCCLPP_COLLECTIVE_ROWS_BLOCK_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_ROWS_BLOCK_DEVICE_HPP_
@@ -16,8 +16,8 @@ enum CollectiveRowsLimits : uint32_t {
   CollectiveMaxVectors = 4,
 };
 
-// The ways in which rows travel.
-enum CollectiveRowsWay : uint32_t { RowsByPieces = 0, RowsByPackets = 1, RowsByLines = 2 };
+// The protocols in which rows travel.
+enum CollectiveRowsProtocol : uint32_t { RowsBySimple = 0, RowsByLl16 = 1, RowsByLl128 = 2 };
 
 // The memory for an epilogue's results.
 struct CollectiveOutput {
@@ -45,7 +45,7 @@ struct CollectiveRows {
   // The bytes of a row that a rank sends in the second step, a multiple of 16.
   uint32_t resultBytes;
   uint32_t twoSteps;
-  uint32_t way;
+  uint32_t protocol;
 };
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
@@ -109,8 +109,8 @@ struct RowsBlock {
       : call(call), b(b), packets(b.epoch) {}
 
   MSCCLPP_DEVICE_INLINE bool twoSteps() const { return !Short && call.twoSteps; }
-  MSCCLPP_DEVICE_INLINE bool byPieces() const { return !Short && call.way == RowsByPieces; }
-  MSCCLPP_DEVICE_INLINE bool byLines() const { return Short || call.way == RowsByLines; }
+  MSCCLPP_DEVICE_INLINE bool byPieces() const { return !Short && call.protocol == RowsBySimple; }
+  MSCCLPP_DEVICE_INLINE bool byLines() const { return Short || call.protocol == RowsByLl128; }
   MSCCLPP_DEVICE_INLINE Pieces pieces() const { return Pieces(b); }
 
   // ---- rows: the j-th of this block is row block + j * blocks of a rank's own

@@ -22,7 +22,7 @@
 //   finish    once, when all sums of the row are there. `row.each` goes through the thread's vectors again; `row.sum`
 //             and `row.max` reduce over the row; `row.store` and `row.storeOfRow` give a result to an output.
 //
-// The epilogue is the same for all of the ways below, which the host chooses. It must give the same bits on every rank
+// The epilogue is the same for all of the protocols below, which the host chooses. It must give the same bits on every rank
 // that is given the same.
 //
 //   One step    every rank sends all rows to every other. Each does all the work, on all rows.
@@ -291,7 +291,7 @@ template <class N, class Epilogue>
 MSCCLPP_DEVICE_INLINE void allReduceRows(const CollectiveHandle& comm, const CollectiveRows& call,
                                          const Epilogue& epilogue) {
   // One vector of each thread is kept in registers, more in local memory.
-  if (call.way == RowsByLines && !call.twoSteps && call.vectors <= threadsOfBlock()) {
+  if (call.protocol == RowsByLl128 && !call.twoSteps && call.vectors <= threadsOfBlock()) {
     detail::reduceShortRows<N>(comm, call, epilogue);
   } else if (call.vectors <= threadsOfBlock()) {
     detail::reduceRows<N, 1>(comm, call, epilogue);

@@ -19,7 +19,9 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Devices, Question, Selector, Tuned, Way};
+use mscclpp_collectives::{
+    Collectives, CollectivesBuilder, Devices, Protocol, Query, Selection, Selector, Tuned,
+};
 
 pub(crate) use self::{
     calls::Calls,
@@ -47,10 +49,10 @@ use calls::{ours, us_of_a_call};
 pub(crate) struct Options {
     #[command(flatten)]
     messages: Messages,
-    /// The protocol of the messages, one row each [default: the library's choice].
+    /// The protocol of the messages, one row each [default: the library's selection].
     #[arg(long, value_enum, value_delimiter = ',')]
-    ways: Vec<AskedWay>,
-    /// The blocks of a call, one row each [default: the library's choice].
+    protocols: Vec<AskedProtocol>,
+    /// The blocks of a call, one row each [default: the library's selection].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Vec<u32>,
     /// The threads of a block, one row each [default: the library's choice].
@@ -107,30 +109,30 @@ pub(crate) struct Options {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AskedWay {
+enum AskedProtocol {
     /// LL16 packets.
-    Packets,
+    Ll16,
     /// Packets of 128 bytes (LL128).
-    Lines,
+    Ll128,
     /// Plain stores in chunks, each followed by a signal.
-    Pieces,
+    Simple,
     /// Plain stores into registered memory.
     Direct,
     /// Bulk copies into registered memory.
     Bulk,
     /// Copy engines, into symmetric memory.
-    Engines,
+    CopyEngine,
 }
 
-impl AskedWay {
-    fn way(self) -> Way {
+impl AskedProtocol {
+    fn protocol(self) -> Protocol {
         match self {
-            Self::Packets => Way::Packets,
-            Self::Lines => Way::Lines,
-            Self::Pieces => Way::Pieces,
-            Self::Direct => Way::Direct,
-            Self::Bulk => Way::Bulk,
-            Self::Engines => Way::Engines,
+            Self::Ll16 => Protocol::Ll16,
+            Self::Ll128 => Protocol::Ll128,
+            Self::Simple => Protocol::Simple,
+            Self::Direct => Protocol::Direct,
+            Self::Bulk => Protocol::Bulk,
+            Self::CopyEngine => Protocol::CopyEngine,
         }
     }
 }
@@ -151,15 +153,15 @@ pub(crate) fn all_to_all(options: &Options, joining: &Joining) -> Result<Option<
     run(What::AllToAll, options, joining)
 }
 
-/// The choices of the user; the library chooses the rest.
+/// The selections of the user; the library chooses the rest.
 #[derive(Debug, Clone, Copy, Default)]
 struct Asked {
-    way: Option<AskedWay>,
+    protocol: Option<AskedProtocol>,
     blocks: Option<u32>,
     threads: Option<u32>,
 }
 
-/// Chooses as the user asked, and notes whether the library's choices were predictions.
+/// Chooses as the user asked, and notes whether the library's selections were predictions.
 #[derive(Debug, Clone)]
 struct Chooser {
     asked: Asked,
@@ -167,15 +169,15 @@ struct Chooser {
 }
 
 impl Selector for Chooser {
-    fn choose(&self, question: &Question) -> Choice {
-        if question.devices != Devices::Sim && !Tuned::is_measured(question) {
+    fn choose(&self, query: &Query) -> Selection {
+        if query.devices != Devices::Sim && !Tuned::is_measured(query) {
             self.predicted.store(true, Ordering::Relaxed);
         }
-        let (tuned, asked) = (Tuned.choose(question), self.asked);
-        let way = asked.way.map_or(tuned.way, AskedWay::way);
+        let (tuned, asked) = (Tuned.choose(query), self.asked);
+        let protocol = asked.protocol.map_or(tuned.protocol, AskedProtocol::protocol);
         let blocks = asked.blocks.unwrap_or(tuned.blocks);
         let threads = asked.threads.unwrap_or_else(|| tuned.threads_in(blocks));
-        Choice { way, blocks, threads, ..tuned }
+        Selection { protocol, blocks, threads, ..tuned }
     }
 }
 
@@ -284,10 +286,10 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     pair.report(transport, rows, notes)
 }
 
-/// A choice in the words of the table: `lines 64x256`, or `lines, two steps, 64x256`.
-fn variant(choice: Choice) -> String {
-    let steps = if choice.two_steps { ", two steps," } else { "" };
-    format!("{:?}{steps} {}x{}", choice.way, choice.blocks, choice.threads).to_lowercase()
+/// A selection in the words of the table: `ll128 64x256`, or `ll128, two steps, 64x256`.
+fn variant(selection: Selection) -> String {
+    let steps = if selection.two_steps { ", two steps," } else { "" };
+    format!("{}{steps} {}x{}", selection.protocol, selection.blocks, selection.threads)
 }
 
 /// All combinations of the options.
@@ -296,9 +298,9 @@ fn asked(options: &Options) -> Vec<Asked> {
         if of.is_empty() { vec![None] } else { of.iter().copied().map(Some).collect() }
     }
     let mut all = Vec::new();
-    for way in each(&options.ways) {
+    for protocol in each(&options.protocols) {
         for blocks in each(&options.blocks) {
-            all.extend(each(&options.threads).into_iter().map(|threads| Asked { way, blocks, threads }));
+            all.extend(each(&options.threads).into_iter().map(|threads| Asked { protocol, blocks, threads }));
         }
     }
     all
@@ -341,7 +343,7 @@ impl Bench<'_> {
             let replays = most.div_ceil(options.calls);
             Calls { of_a_graph: options.calls, replays, are_eager: options.eager }
         };
-        let choice = self.collectives.choice(&task.request(memory.ptr()))?;
+        let selection = self.collectives.selection(&task.request(memory.ptr()))?;
         let mut sides = vec![ours(self.collectives, &task, memory, calls, stopwatch.stream())?];
         // NCCL has no all_to_all in place.
         let nccl = self.nccl.filter(|_| (what, place) != (What::AllToAll, Place::In));
@@ -357,11 +359,11 @@ impl Bench<'_> {
             turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, self.watch))?;
 
         let on_nodes = || if nodes > 1 { format!("{nodes} nodes") } else { "copy".to_owned() };
-        let variant = choice.map_or_else(on_nodes, variant);
+        let variant = selection.map_or_else(on_nodes, variant);
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
         let is_known = pair.is_of_two_gpus()
             && nodes == 1
-            && self.asked.way.is_none()
+            && self.asked.protocol.is_none()
             && !(options.registered || options.symmetric)
             && (numbers, place) == (Numbers::F16, Place::Out);
         let known = if is_known { what.known(bytes) } else { (None, None) };
@@ -372,7 +374,7 @@ impl Bench<'_> {
             Row::new(what.name(), &variant, (bytes, SizeOf::Bytes), calls.rounds(), measuring.repeats());
         Ok(Row {
             bandwidth,
-            blocks: choice.map(|choice| choice.blocks),
+            blocks: selection.map(|selection| selection.blocks),
             nccl: self.nccl.map(|_| Nccl { plain: of_nccl(1), windows: of_nccl(2) }),
             ..row.with(times, known)
         })

@@ -67,7 +67,7 @@ pub(super) fn simulate(asked: &Asked, sizes: Sizes) -> Result<Report> {
                 Pattern::Whole => "whole",
                 Pattern::Doubling => "doubling",
                 Pattern::Shares => "shares",
-                _ => "another way",
+                _ => "another pattern",
             };
             let variant = format!("{nodes} x {}, {pattern}, {} messages", model.ranks, predicted.messages);
             let row = Row::new("all-reduce", &variant, (bytes, SizeOf::Bytes), 1, 1);

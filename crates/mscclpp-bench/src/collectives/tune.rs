@@ -11,13 +11,13 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use mscclpp::prelude::*;
-use mscclpp_collectives::{Choice, Collectives, CollectivesBuilder, Question, Selector, Tuned, Way};
+use mscclpp_collectives::{Collectives, CollectivesBuilder, Protocol, Query, Selection, Selector, Tuned};
 
 use self::{
     candidates::Candidates,
     table::{Best, best, rust},
 };
-use super::{AskedWay, Calls, Numbers, Place, Side, Task, What, ours, turns, variant};
+use super::{AskedProtocol, Calls, Numbers, Place, Side, Task, What, ours, turns, variant};
 use crate::{
     Result,
     measuring::Messages,
@@ -47,7 +47,7 @@ pub(crate) struct Options {
     kinds: Vec<Tried>,
     /// The protocols that are tried [default: all that fit a size].
     #[arg(long, value_enum, value_delimiter = ',')]
-    ways: Vec<AskedWay>,
+    protocols: Vec<AskedProtocol>,
     /// The numbers of blocks that are tried [default: up to 256, 4 on simulated devices].
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: Vec<u32>,
@@ -139,7 +139,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
         let times: Vec<_> =
             tried.iter().zip(&of_all).map(|(it, row)| (*it, row.times.map(|it| it.median))).collect();
         let best = best(&times);
-        table.extend(best.map(|best| Best { what, bytes: between, choice: tried[best] }));
+        table.extend(best.map(|best| Best { what, bytes: between, selection: tried[best] }));
         // Rows with a wrong result are shown too.
         let shown = of_all
             .into_iter()
@@ -150,7 +150,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     drop(progress);
     let notes = vec![
         format!(
-            "{measured} combinations of way, steps, blocks and threads for {done} of {} combinations of kind and size",
+            "{measured} combinations of protocol, steps, blocks and threads for {done} of {} combinations of kind and size",
             cells().count()
         ),
         "the fastest, or what takes fewer blocks and is slower by 2 % at most; in turns, graphs of calls out of place".to_owned(),
@@ -171,25 +171,25 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
 
 impl Options {
     fn candidates(&self, on_sim: bool) -> Candidates {
-        let (ways, blocks, threads): (_, &[u32], &[u32]) = match (on_sim, self.quick) {
-            (true, _) => ([Way::Packets, Way::Pieces].to_vec(), &[1, 2, 4], &[32, 64]),
-            (false, true) => (WAYS.to_vec(), &[1, 4, 8, 16, 32, 64, 128, 256], &[128, 256, 512]),
+        let (protocols, blocks, threads): (_, &[u32], &[u32]) = match (on_sim, self.quick) {
+            (true, _) => ([Protocol::Ll16, Protocol::Simple].to_vec(), &[1, 2, 4], &[32, 64]),
+            (false, true) => (PROTOCOLS.to_vec(), &[1, 4, 8, 16, 32, 64, 128, 256], &[128, 256, 512]),
             (false, false) => {
-                (WAYS.to_vec(), &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256], &[128, 256, 512, 1024])
+                (PROTOCOLS.to_vec(), &[1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256], &[128, 256, 512, 1024])
             }
         };
         let or =
             |given: &[u32], default: &[u32]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
-        let asked: Vec<_> = self.ways.iter().map(|way| way.way()).collect();
+        let asked: Vec<_> = self.protocols.iter().map(|protocol| protocol.protocol()).collect();
         Candidates {
-            ways: if asked.is_empty() { ways } else { asked },
+            protocols: if asked.is_empty() { protocols } else { asked },
             blocks: or(&self.blocks, blocks),
             threads: or(&self.threads, threads),
         }
     }
 }
 
-const WAYS: [Way; 3] = [Way::Packets, Way::Lines, Way::Pieces];
+const PROTOCOLS: [Protocol; 3] = [Protocol::Ll16, Protocol::Ll128, Protocol::Simple];
 
 impl Tried {
     fn what(self) -> What {
@@ -204,18 +204,18 @@ impl Tried {
 
 /// A selector that chooses the current candidate. All ranks try the same candidates in the same order.
 #[derive(Debug, Clone, Default)]
-struct Trial(Arc<Mutex<Option<Choice>>>);
+struct Trial(Arc<Mutex<Option<Selection>>>);
 
 impl Trial {
-    fn set(&self, choice: Choice) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(choice);
+    fn set(&self, selection: Selection) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(selection);
     }
 }
 
 impl Selector for Trial {
-    fn choose(&self, question: &Question) -> Choice {
+    fn choose(&self, query: &Query) -> Selection {
         let asked = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.unwrap_or_else(|| Tuned.choose(question))
+        asked.unwrap_or_else(|| Tuned.choose(query))
     }
 }
 
@@ -234,9 +234,9 @@ impl Tuner<'_> {
         &self,
         what: What,
         bytes: u64,
-        candidates: &[Choice],
+        candidates: &[Selection],
         progress: &mut Progress,
-    ) -> Result<(Vec<Choice>, Vec<Row>)> {
+    ) -> Result<(Vec<Selection>, Vec<Row>)> {
         let Self { options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let task = Task::random(what, numbers, Place::Out, bytes, &pair.ranks)?;
@@ -251,8 +251,8 @@ impl Tuner<'_> {
         let (mut tried, mut sides) = (Vec::new(), Vec::new());
         for candidate in candidates {
             self.trial.set(*candidate);
-            let choice = self.collectives.choice(&task.request(memory.ptr()))?;
-            if choice == Some(*candidate) {
+            let selection = self.collectives.selection(&task.request(memory.ptr()))?;
+            if selection == Some(*candidate) {
                 let side = ours(self.collectives, &task, memory, calls, stopwatch.stream())?;
                 sides.push(Side { name: variant(*candidate), ..side });
                 tried.push(*candidate);
@@ -260,7 +260,7 @@ impl Tuner<'_> {
         }
         let measured =
             turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, &self.watch))?;
-        let row = |(candidate, times): (&Choice, Option<Times>)| {
+        let row = |(candidate, times): (&Selection, Option<Times>)| {
             let row = Row::new(
                 what.name(),
                 &variant(*candidate),

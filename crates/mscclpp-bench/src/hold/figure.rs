@@ -6,7 +6,7 @@ use crate::report::{Row, SizeOf, Times};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     workload: String,
-    /// The row's variant; none if the library chose it, because another choice does not make another row.
+    /// The row's variant; none if the library chose it, because another selection does not make another row.
     variant: Option<String>,
     size: u64,
     size_of: SizeOf,
@@ -104,8 +104,8 @@ mod tests {
     #[test]
     fn a_row_is_found_again_whatever_the_library_chose() {
         let chosen = |variant: &str| Row { blocks: Some(8), ..row("all-reduce", variant, 1.0) };
-        let before = [chosen("packets 8x512"), chosen("lines 8x512")];
-        let after = [chosen("lines 16x512"), chosen("lines 8x512")];
+        let before = [chosen("ll16 8x512"), chosen("ll128 8x512")];
+        let after = [chosen("ll128 16x512"), chosen("ll128 8x512")];
         let of = |rows: &[Row]| keys(rows).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         assert_eq!(of(&before), of(&after));
         assert_ne!(of(&before)[0], of(&before)[1]);

@@ -10,36 +10,37 @@ use super::{column, notes, program::program, report, variants};
 pub(crate) fn collectives() -> Result<(), Failed> {
     const SIZES: &[&str] =
         &["-b", "4", "-e", "20000", "-f", "50", "--calls", "3", "--iters", "6", "--repeats", "2"];
-    const SHAPES: &[&str] = &["--ways", "packets,lines,pieces", "--blocks", "1,3", "--threads", "64"];
+    const SHAPES: &[&str] = &["--protocols", "ll16,ll128,simple", "--blocks", "1,3", "--threads", "64"];
     for (workload, bus) in
         [("all-reduce", 1.0), ("all-gather", 0.5), ("reduce-scatter", 0.5), ("all-to-all", 0.5)]
     {
         let report = report(workload, &[&[workload], SIZES, SHAPES].concat())?;
-        assert_eq!(variants(&report)[..8], [["packets 1x64"; 4], ["packets 3x64"; 4]].concat());
-        assert_eq!(variants(&report)[20..], ["pieces 3x64"; 4]);
+        assert_eq!(variants(&report)[..8], [["ll16 1x64"; 4], ["ll16 3x64"; 4]].concat());
+        assert_eq!(variants(&report)[20..], ["simple 3x64"; 4]);
         assert_eq!(column(&report, "size")[..4], [4, 200, 10_000, 20_000]);
         let bandwidth = &report["rows"][3]["bandwidth"];
         let [algorithm, on_the_bus] =
             ["algorithm", "bus"].map(|which| bandwidth[which].as_f64().unwrap_or(0.0));
         assert!((on_the_bus / algorithm - bus).abs() < 1e-9, "{bandwidth}");
     }
-    let registered: &[&str] = &["--registered", "--ways", "direct,bulk", "--blocks", "2", "--threads", "64"];
-    for (workload, ways) in
-        [("all-gather", ["direct 2x64", "bulk 2x64"]), ("all-reduce", ["pieces 2x64", "pieces 2x64"])]
+    let registered: &[&str] =
+        &["--registered", "--protocols", "direct,bulk", "--blocks", "2", "--threads", "64"];
+    for (workload, protocols) in
+        [("all-gather", ["direct 2x64", "bulk 2x64"]), ("all-reduce", ["simple 2x64", "simple 2x64"])]
     {
         let report = report(&format!("{workload}-registered"), &[&[workload], SIZES, registered].concat())?;
-        assert_eq!(variants(&report), [[ways[0]; 4], [ways[1]; 4]].concat());
+        assert_eq!(variants(&report), [[protocols[0]; 4], [protocols[1]; 4]].concat());
     }
     // There are three ranks, each a process. More than two reduce large messages in two steps.
     let sizes = ["--ranks", "3", "-b", "12", "-e", "6000000", "-f", "500000", "--calls", "2", "--iters", "2"];
-    let shape = ["--ways", "pieces", "--blocks", "2", "--threads", "64"];
+    let shape = ["--protocols", "simple", "--blocks", "2", "--threads", "64"];
     let three = [&sizes[..], &shape].concat();
-    for (workload, ways) in [
-        ("all-reduce", ["pieces 2x64", "pieces, two steps, 2x64"]),
-        ("all-to-all", ["pieces 2x64", "pieces 2x64"]),
+    for (workload, protocols) in [
+        ("all-reduce", ["simple 2x64", "simple, two steps, 2x64"]),
+        ("all-to-all", ["simple 2x64", "simple 2x64"]),
     ] {
         let report = report(&format!("{workload}-of-three"), &[&[workload], &three[..]].concat())?;
-        assert_eq!(variants(&report), ways);
+        assert_eq!(variants(&report), protocols);
         assert_eq!(report["machine"]["devices"].as_array().map(Vec::len), Some(3), "{report}");
     }
     Ok(())
@@ -49,7 +50,7 @@ pub(crate) fn collectives() -> Result<(), Failed> {
 /// not begun yet.
 pub(crate) fn many_launches() -> Result<(), Failed> {
     let one = ["-b", "1K", "-e", "1K", "--iters", "1500", "--warmup", "0", "--repeats", "1"];
-    let engines = ["--symmetric", "--place", "in", "--ways", "engines", "--calls", "20"];
+    let engines = ["--symmetric", "--place", "in", "--protocols", "copy-engine", "--calls", "20"];
     for (name, how) in [("graphs", &engines[..]), ("eager", &["--eager"])] {
         let report = report(&format!("many-launches-{name}"), &[&["all-gather"], &one[..], how].concat())?;
         assert_eq!(column(&report, "rounds"), [1500]);
@@ -85,28 +86,28 @@ pub(crate) fn tune() -> Result<(), Failed> {
     {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert_eq!(text.matches("(u64::MAX, Way::").count(), 3, "{text}");
-    let ways: &[&str] = &[
+    assert_eq!(text.matches("(u64::MAX, Protocol::").count(), 3, "{text}");
+    let protocols: &[&str] = &[
         "--all",
         "--kinds",
         "all-to-all",
-        "--ways",
-        "packets,pieces",
+        "--protocols",
+        "ll16,simple",
         "--blocks",
         "1",
         "--threads",
         "32,64",
     ];
-    let all = report("tune-all", &[small, ways].concat())?;
+    let all = report("tune-all", &[small, protocols].concat())?;
     assert_eq!(column(&all, "size"), [256, 256, 4096, 4096]);
     assert_eq!(column(&all, "blocks"), [1; 4]);
-    assert_eq!(variants(&all), ["packets 1x32", "packets 1x64", "packets 1x32", "packets 1x64"]);
+    assert_eq!(variants(&all), ["ll16 1x32", "ll16 1x64", "ll16 1x32", "ll16 1x64"]);
     let three =
-        ["tune", "--ranks", "3", "--all", "--kinds", "all-reduce", "--ways", "pieces", "--blocks", "1"];
+        ["tune", "--ranks", "3", "--all", "--kinds", "all-reduce", "--protocols", "simple", "--blocks", "1"];
     let once =
         ["--threads", "32", "-b", "192K", "-e", "192K", "--calls", "1", "--iters", "1", "--repeats", "1"];
     let of_three = report("tune-of-three", &[&three[..], &once].concat())?;
-    assert_eq!(variants(&of_three), ["pieces 1x32", "pieces, two steps, 1x32"]);
+    assert_eq!(variants(&of_three), ["simple 1x32", "simple, two steps, 1x32"]);
     // The quick run has as many sizes as a run without options; on GPUs it has larger messages, too.
     let quick = report("tune-quick", &["tune", "--quick", "--iters", "1", "--calls", "1"])?;
     assert!(column(&quick, "size").len() >= 9, "{quick}");
@@ -123,6 +124,6 @@ pub(crate) fn all_reduce_rmsnorm() -> Result<(), Failed> {
     {
         assert!(variant.starts_with(&format!("{name} ")), "{variants:?}");
     }
-    assert!(variants[6].contains("3 rows, lines 3x"), "{variants:?}");
+    assert!(variants[6].contains("3 rows, ll128 3x"), "{variants:?}");
     Ok(())
 }

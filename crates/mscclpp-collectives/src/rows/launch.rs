@@ -2,10 +2,10 @@
 
 use super::{Rows, VECTOR};
 use crate::{
-    Error, Result, Way,
+    Error, Protocol, Result,
     calls::{Inner, Mapped, Reach},
-    handle::{CollectiveCall, CollectiveRows, MAX_RANKS, RowsWay, Segment, VECTORS},
-    select::{Choice, Possible, Question, Shape, blocks_with_room},
+    handle::{CollectiveCall, CollectiveRows, MAX_RANKS, RowsProtocol, Segment, VECTORS},
+    select::{Possible, Query, Selection, Shape, blocks_with_room},
     signature::rows_signature,
 };
 
@@ -21,7 +21,7 @@ impl Inner {
         }
     }
 
-    pub(super) fn choose_rows(&self, rows: &Rows) -> Result<Option<Choice>> {
+    pub(super) fn choose_rows(&self, rows: &Rows) -> Result<Option<Selection>> {
         let mapped = self.mapped()?;
         let ranks = self.group.ranks.len();
         if rows.rows == 0 {
@@ -35,36 +35,36 @@ impl Inner {
         let vectors = bytes / VECTOR;
         // Every rank sums up some row: see E2 of the header.
         let two_steps = ranks > 1 && rows.rows >= ranks as u64;
-        let question = Question {
+        let query = Query {
             shape: Shape::Rows(rows.rows),
             reduces: true,
             bytes: bytes.saturating_mul(rows.rows),
             ranks,
             possible: Possible {
-                packets: mapped.layout.fits_rows(vectors, rows.rows, 0, false),
-                lines: mapped.lines && mapped.layout.fits_rows(vectors, rows.rows, 0, true),
-                packets_in_two_steps: two_steps
-                    && mapped.layout.fits_rows(vectors, part, result_bytes, false),
-                lines_in_two_steps: two_steps
-                    && mapped.lines
+                ll16: mapped.layout.fits_rows(vectors, rows.rows, 0, false),
+                ll128: mapped.ll128 && mapped.layout.fits_rows(vectors, rows.rows, 0, true),
+                ll16_in_two_steps: two_steps && mapped.layout.fits_rows(vectors, part, result_bytes, false),
+                ll128_in_two_steps: two_steps
+                    && mapped.ll128
                     && mapped.layout.fits_rows(vectors, part, result_bytes, true),
-                pieces_in_two_steps: two_steps,
+                simple_in_two_steps: two_steps,
                 direct: false,
                 bulk: false,
-                engines: false,
+                copy_engine: false,
                 in_place: false,
             },
             max_blocks: mapped.max_blocks,
             max_threads: mapped.max_threads,
             devices: mapped.devices,
         };
-        let mut choice = self.selector.choose(&question).mended(&question);
+        let mut selection = self.selector.choose(&query).mended(&query);
         let threads = vectors.div_ceil(VECTORS).next_multiple_of(32);
-        choice.threads = choice.threads.max(threads as u32);
-        choice.blocks = choice.blocks.min(blocks_with_room(mapped.max_threads, choice.threads).max(1));
-        if choice.way == Way::Pieces {
-            let piece = piece(bytes, result_bytes, choice);
-            let most = mapped.layout.blocks_of_pieces(piece, choice.two_steps);
+        selection.threads = selection.threads.max(threads as u32);
+        selection.blocks =
+            selection.blocks.min(blocks_with_room(mapped.max_threads, selection.threads).max(1));
+        if selection.protocol == Protocol::Simple {
+            let piece = piece(bytes, result_bytes, selection);
+            let most = mapped.layout.blocks_of_pieces(piece, selection.two_steps);
             if most == 0 {
                 return Err(Error::InvalidArgument(format!(
                     "rows of {bytes} bytes, with results of {result_bytes}, do not fit into {} bytes of scratch; give \
@@ -72,19 +72,19 @@ impl Inner {
                     self.budget
                 )));
             }
-            choice.blocks = choice.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
+            selection.blocks = selection.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
         }
-        Ok(Some(choice))
+        Ok(Some(selection))
     }
 
-    pub(super) fn rows_call(&self, rows: &Rows, choice: Choice) -> CollectiveRows {
+    pub(super) fn rows_call(&self, rows: &Rows, selection: Selection) -> CollectiveRows {
         let (outputs, result_bytes) = rows.outputs();
         let ranks = self.group.ranks.len() as u64;
         CollectiveRows {
             call: CollectiveCall {
                 segments: [Segment::NONE; MAX_RANKS],
                 most_bytes: 0,
-                piece: piece(rows.row_bytes(), result_bytes.into(), choice),
+                piece: piece(rows.row_bytes(), result_bytes.into(), selection),
                 data_type: rows.data_type as u32,
                 op: 0,
                 scale: 0,
@@ -96,21 +96,21 @@ impl Inner {
             },
             send: rows.send,
             rows: rows.rows,
-            most: if choice.two_steps { rows.rows.div_ceil(ranks) } else { rows.rows },
+            most: if selection.two_steps { rows.rows.div_ceil(ranks) } else { rows.rows },
             outputs,
             vectors: (rows.row_bytes() / VECTOR) as u32,
             result_bytes,
-            two_steps: choice.two_steps.into(),
-            way: match choice.way {
-                Way::Packets => RowsWay::Packets,
-                Way::Lines => RowsWay::Lines,
-                _ => RowsWay::Pieces,
+            two_steps: selection.two_steps.into(),
+            protocol: match selection.protocol {
+                Protocol::Ll16 => RowsProtocol::Ll16,
+                Protocol::Ll128 => RowsProtocol::Ll128,
+                _ => RowsProtocol::Simple,
             } as u32,
         }
     }
 }
 
 /// What a piece holds: a row, or what ranks send of its results.
-fn piece(row: u64, results: u64, choice: Choice) -> u64 {
-    if choice.two_steps { row.max(results) } else { row }
+fn piece(row: u64, results: u64, selection: Selection) -> u64 {
+    if selection.two_steps { row.max(results) } else { row }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
-    Choice, Collectives, CollectivesBuilder, DeviceSlice, Element, Question, ReduceOp, Selector,
+    Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector,
 };
 
 /// GPUs where there are some, else simulated devices.
@@ -73,20 +73,20 @@ pub(crate) fn builder(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
 
 /// Does what it was told last.
 #[derive(Debug, Clone)]
-pub(crate) struct Told(Arc<Mutex<Choice>>);
+pub(crate) struct Told(Arc<Mutex<Selection>>);
 
 impl Told {
-    pub(crate) fn new(choice: Choice) -> Self {
-        Self(Arc::new(Mutex::new(choice)))
+    pub(crate) fn new(selection: Selection) -> Self {
+        Self(Arc::new(Mutex::new(selection)))
     }
 
-    pub(crate) fn tell(&self, choice: Choice) {
-        *self.0.lock().expect("no panic") = choice;
+    pub(crate) fn tell(&self, selection: Selection) {
+        *self.0.lock().expect("no panic") = selection;
     }
 }
 
 impl Selector for Told {
-    fn choose(&self, _: &Question) -> Choice {
+    fn choose(&self, _: &Query) -> Selection {
         *self.0.lock().expect("no panic")
     }
 }

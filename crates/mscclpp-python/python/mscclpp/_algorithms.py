@@ -20,14 +20,14 @@ from ._mscclpp import Communicator
 #: The most that a message can have, in bytes.
 _MOST = 2**64 - 1
 
-#: The algorithms there are: which collective each does, and which of the ways of `_Collectives.enqueue` it goes.
+#: The algorithms there are: which collective each does, and which of the protocols of `_Collectives.enqueue` it uses.
 _DEFAULT = {
-    "default_allreduce_packet": ("allreduce", "two_steps_of_lines"),
-    "default_allreduce_allpair_packet": ("allreduce", "packets"),
-    "default_allreduce_fullmesh": ("allreduce", "lines"),
+    "default_allreduce_packet": ("allreduce", "two_steps_ll128"),
+    "default_allreduce_allpair_packet": ("allreduce", "ll16"),
+    "default_allreduce_fullmesh": ("allreduce", "ll128"),
     "default_allreduce_rsag_zero_copy": ("allreduce", "two_steps"),
-    "default_allgather_fullmesh": ("allgather", "lines"),
-    "default_allgather_fullmesh2": ("allgather", "pieces"),
+    "default_allgather_fullmesh": ("allgather", "ll128"),
+    "default_allgather_fullmesh2": ("allgather", "simple"),
 }
 
 
@@ -76,12 +76,12 @@ class Algorithm:
     def _named(cls, name: str) -> Self:
         algorithm = cls.__new__(cls)
         algorithm.name = name
-        algorithm.collective, algorithm._way = _DEFAULT[name]
+        algorithm.collective, algorithm._protocol = _DEFAULT[name]
         algorithm.tags, algorithm.constraint = {}, cls.Constraint()
         algorithm._range = (0, _MOST)
         return algorithm
 
-    _way: str
+    _protocol: str
     _range: tuple[int, int]
 
     @classmethod
@@ -157,7 +157,7 @@ class Algorithm:
         blocks, threads = _number("nblocks", nblocks), _number("nthreads_per_block", nthreads_per_block)
         request = (kind, input_buffer, output_buffer, input_size // size, name, operation, 0)
         handle = stream if type(stream) is int else _handle(stream)
-        made.enqueue([request], handle, self._way, blocks, threads)
+        made.enqueue([request], handle, self._protocol, blocks, threads)
         return 0
 
 

@@ -1822,9 +1822,9 @@ class _Collectives:
         """
         Raises what became of complete calls, if their waits failed. Does not block.
         """
-    def choice(self, /, request: Incomplete, way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
+    def selection(self, /, request: Incomplete, protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
         """
-        How `enqueue` would do it: the way, whether in two steps, and how many blocks and threads. None where no kernel is needed.
+        How `enqueue` would do it: the protocol, whether in two steps, and how many blocks and threads. None where no kernel is needed.
         """
     def close(self, /) -> None:
         """
@@ -1840,14 +1840,14 @@ class _Collectives:
         """
         The number of its device.
         """
-    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", way: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
+    def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
         """
         Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
         operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
         of a simulated device was complete before.
 
-        All ranks may wish for a `way` ("packets", "lines", "pieces", "two_steps", "two_steps_of_lines" or "any"), for a number
-        of blocks, and of threads in each; 0 is the usual one. What is not possible is done in another way.
+        All ranks may ask for a `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"), for a number
+        of blocks, and of threads in each; 0 is the usual one. What is not possible is done by another protocol.
 
         The calls also come behind what the streams `others` have, and what these get later comes behind the calls.
         """

@@ -1,13 +1,13 @@
 //! The candidates that are tried for a size.
 
-use mscclpp_collectives::{Choice, Way};
+use mscclpp_collectives::{Protocol, Selection};
 
 use crate::collectives::What;
 
 /// The values that may be combined.
 #[derive(Debug, Clone)]
 pub(super) struct Candidates {
-    pub(super) ways: Vec<Way>,
+    pub(super) protocols: Vec<Protocol>,
     pub(super) blocks: Vec<u32>,
     pub(super) threads: Vec<u32>,
 }
@@ -24,22 +24,26 @@ const OF_A_THREAD: u64 = 2;
 impl Candidates {
     /// The combinations that make sense for a collective with messages of `bytes` bytes between two ranks; others are certainly
     /// slow. There is always one, unless the values to combine are empty.
-    pub(super) fn of(&self, what: What, bytes: u64, ranks: u64) -> Vec<Choice> {
+    pub(super) fn of(&self, what: What, bytes: u64, ranks: u64) -> Vec<Selection> {
         let one_step = self.in_one_step(bytes);
         if what != What::AllReduce || ranks == 2 {
             return one_step;
         }
         // In two steps, each rank reduces one part and gives it to all.
-        let two_steps = self.in_one_step(bytes / ranks).into_iter().filter(|it| it.way != Way::Packets);
-        let two_steps = two_steps.map(|it| Choice { two_steps: true, ..it });
+        let two_steps = self.in_one_step(bytes / ranks).into_iter().filter(|it| it.protocol != Protocol::Ll16);
+        let two_steps = two_steps.map(|it| Selection { two_steps: true, ..it });
         one_step.into_iter().filter(|_| bytes <= ONE_STEP).chain(two_steps).collect()
     }
 
-    fn in_one_step(&self, bytes: u64) -> Vec<Choice> {
+    fn in_one_step(&self, bytes: u64) -> Vec<Selection> {
         let least = self.threads.iter().min().copied().unwrap_or(0);
         let (fewest, most) = (self.blocks.iter().min(), self.blocks.iter().max());
         let mut all = Vec::new();
-        for way in self.ways.iter().filter(|way| self.ways.len() == 1 || range(**way).contains(&bytes)) {
+        for protocol in self
+            .protocols
+            .iter()
+            .filter(|protocol| self.protocols.len() == 1 || range(**protocol).contains(&bytes))
+        {
             for blocks in &self.blocks {
                 let share = bytes / u64::from(*blocks);
                 let is_last = (share < *OF_A_BLOCK.start() && Some(blocks) == fewest)
@@ -49,8 +53,9 @@ impl Candidates {
                 }
                 let useful = |threads: &u32| *threads == least || u64::from(*threads) * OF_A_THREAD <= share;
                 let threads = self.threads.iter().copied().filter(useful);
-                let choice = |threads| Choice { way: *way, two_steps: false, blocks: *blocks, threads };
-                all.extend(threads.map(choice));
+                let selection =
+                    |threads| Selection { protocol: *protocol, two_steps: false, blocks: *blocks, threads };
+                all.extend(threads.map(selection));
             }
         }
         all
@@ -58,11 +63,11 @@ impl Candidates {
 }
 
 /// The message sizes for which a protocol is worth a trial, if there are several protocols.
-fn range(way: Way) -> std::ops::RangeInclusive<u64> {
-    match way {
-        Way::Packets => 0..=MIB,
-        Way::Lines => 8 * KIB..=64 * MIB,
-        Way::Pieces => 64 * KIB..=u64::MAX,
+fn range(protocol: Protocol) -> std::ops::RangeInclusive<u64> {
+    match protocol {
+        Protocol::Ll16 => 0..=MIB,
+        Protocol::Ll128 => 8 * KIB..=64 * MIB,
+        Protocol::Simple => 64 * KIB..=u64::MAX,
         // A protocol that this program does not know is tried for all sizes.
         _ => 0..=u64::MAX,
     }
@@ -74,7 +79,7 @@ mod tests {
 
     fn candidates() -> Candidates {
         Candidates {
-            ways: vec![Way::Packets, Way::Lines, Way::Pieces],
+            protocols: vec![Protocol::Ll16, Protocol::Ll128, Protocol::Simple],
             blocks: vec![2, 4, 8, 16, 32, 64, 128],
             threads: vec![256, 512, 1024],
         }
@@ -99,18 +104,22 @@ mod tests {
         assert_eq!(blocks(MIB), (Some(2), Some(128)));
         assert_eq!(blocks(64 * MIB), (Some(16), Some(128)));
         assert_eq!(blocks(1 << 40), (Some(128), Some(128)));
-        let ways =
-            |bytes| candidates().of(What::AllReduce, bytes, 2).iter().map(|it| it.way).collect::<Vec<_>>();
-        assert!(ways(KIB).iter().all(|way| *way == Way::Packets));
-        assert!(ways(1 << 30).iter().all(|way| *way == Way::Pieces));
-        assert!(ways(256 * KIB).contains(&Way::Lines) && ways(256 * KIB).contains(&Way::Pieces));
+        let protocols = |bytes| {
+            candidates().of(What::AllReduce, bytes, 2).iter().map(|it| it.protocol).collect::<Vec<_>>()
+        };
+        assert!(protocols(KIB).iter().all(|protocol| *protocol == Protocol::Ll16));
+        assert!(protocols(1 << 30).iter().all(|protocol| *protocol == Protocol::Simple));
+        assert!(
+            protocols(256 * KIB).contains(&Protocol::Ll128)
+                && protocols(256 * KIB).contains(&Protocol::Simple)
+        );
     }
 
     #[test]
-    fn a_single_way_is_tried_for_everything() {
-        let only = Candidates { ways: vec![Way::Pieces], ..candidates() };
+    fn a_single_protocol_is_tried_for_everything() {
+        let only = Candidates { protocols: vec![Protocol::Simple], ..candidates() };
         let all = only.of(What::AllGather, KIB, 2);
-        assert!(!all.is_empty() && all.iter().all(|it| it.way == Way::Pieces));
+        assert!(!all.is_empty() && all.iter().all(|it| it.protocol == Protocol::Simple));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use mscclpp_collectives::Choice;
+use mscclpp_collectives::Selection;
 
 use crate::collectives::What;
 
@@ -11,19 +11,19 @@ use crate::collectives::What;
 pub(super) struct Best {
     pub(super) what: What,
     pub(super) bytes: u64,
-    pub(super) choice: Choice,
+    pub(super) selection: Selection,
 }
 
 /// The factor by which times must differ: of two closer ones, the choice that leaves more of the device to others is better.
 const ENOUGH: f64 = 1.02;
 
 /// The index of the best candidate among those with a time.
-pub(super) fn best(measured: &[(Choice, Option<f64>)]) -> Option<usize> {
+pub(super) fn best(measured: &[(Selection, Option<f64>)]) -> Option<usize> {
     let times = measured.iter().filter_map(|(_, us)| *us);
     let fastest = times.min_by(f64::total_cmp)?;
-    let near = |(_, us): &(Choice, Option<f64>)| us.is_some_and(|us| us <= fastest * ENOUGH);
+    let near = |(_, us): &(Selection, Option<f64>)| us.is_some_and(|us| us <= fastest * ENOUGH);
     let all = measured.iter().enumerate().filter(|(_, it)| near(it));
-    all.min_by_key(|(_, (choice, _))| (choice.blocks, choice.threads)).map(|(n, _)| n)
+    all.min_by_key(|(_, (selection, _))| (selection.blocks, selection.threads)).map(|(n, _)| n)
 }
 
 /// A table for `tables.rs` of the collectives' crate. A size also stands for those around it: sizes were `factor` apart.
@@ -44,13 +44,13 @@ pub(super) fn rust(all: &[Best], factor: u64, comment: &str) -> String {
         let _ = writeln!(text, "    {field}: &[");
         for (n, best) in of_this.iter().enumerate() {
             let next = of_this.get(n + 1);
-            if next.is_some_and(|next| next.choice == best.choice) {
+            if next.is_some_and(|next| next.selection == best.selection) {
                 continue;
             }
             let up_to = next.map_or_else(|| "u64::MAX".to_owned(), |_| bytes(best.bytes * factor.isqrt()));
-            let Choice { way, two_steps, blocks, threads } = best.choice;
+            let Selection { protocol, two_steps, blocks, threads } = best.selection;
             let steps = if two_steps { "two_steps" } else { "one_step" };
-            let _ = writeln!(text, "        {steps}({up_to}, Way::{way:?}, {blocks}, {threads}),");
+            let _ = writeln!(text, "        {steps}({up_to}, Protocol::{protocol:?}, {blocks}, {threads}),");
         }
         text.push_str("    ],\n");
     }
@@ -68,19 +68,19 @@ fn bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mscclpp_collectives::Way;
+    use mscclpp_collectives::Protocol;
 
     use super::*;
 
-    fn choice(way: Way, blocks: u32, threads: u32) -> Choice {
-        Choice { way, two_steps: false, blocks, threads }
+    fn selection(protocol: Protocol, blocks: u32, threads: u32) -> Selection {
+        Selection { protocol, two_steps: false, blocks, threads }
     }
 
     #[test]
     fn the_best_is_fast_and_takes_little() {
         let of = |times: &[(u32, Option<f64>)]| {
             let all: Vec<_> =
-                times.iter().map(|(blocks, us)| (choice(Way::Lines, *blocks, 256), *us)).collect();
+                times.iter().map(|(blocks, us)| (selection(Protocol::Ll128, *blocks, 256), *us)).collect();
             best(&all)
         };
         assert_eq!(of(&[(128, Some(10.0)), (16, Some(10.1)), (4, Some(11.0))]), Some(1));
@@ -91,29 +91,30 @@ mod tests {
 
     #[test]
     fn a_table_is_what_the_library_has() {
-        let row = |what, bytes, way, blocks| Best { what, bytes, choice: choice(way, blocks, 256) };
+        let row =
+            |what, bytes, protocol, blocks| Best { what, bytes, selection: selection(protocol, blocks, 256) };
         let all = [
-            row(What::AllReduce, 1 << 10, Way::Packets, 2),
-            row(What::AllReduce, 4 << 10, Way::Packets, 2),
-            row(What::AllReduce, 1 << 20, Way::Lines, 128),
+            row(What::AllReduce, 1 << 10, Protocol::Ll16, 2),
+            row(What::AllReduce, 4 << 10, Protocol::Ll16, 2),
+            row(What::AllReduce, 1 << 20, Protocol::Ll128, 128),
             Best {
-                choice: Choice { two_steps: true, ..choice(Way::Pieces, 128, 256) },
-                ..row(What::AllReduce, 4 << 20, Way::Pieces, 128)
+                selection: Selection { two_steps: true, ..selection(Protocol::Simple, 128, 256) },
+                ..row(What::AllReduce, 4 << 20, Protocol::Simple, 128)
             },
-            row(What::AllGather, 96, Way::Packets, 2),
-            row(What::AllGather, 384, Way::Lines, 2),
-            row(What::AllToAll, 96, Way::Pieces, 2),
+            row(What::AllGather, 96, Protocol::Ll16, 2),
+            row(What::AllGather, 384, Protocol::Ll128, 2),
+            row(What::AllToAll, 96, Protocol::Simple, 2),
         ];
         let expected = "/// Two of them.
 const MEASURED: Table = Table {
     all_reduce: &[
-        one_step(8 * KIB, Way::Packets, 2, 256),
-        one_step(2 * MIB, Way::Lines, 128, 256),
-        two_steps(u64::MAX, Way::Pieces, 128, 256),
+        one_step(8 * KIB, Protocol::Ll16, 2, 256),
+        one_step(2 * MIB, Protocol::Ll128, 128, 256),
+        two_steps(u64::MAX, Protocol::Simple, 128, 256),
     ],
     exchange: &[
-        one_step(192, Way::Packets, 2, 256),
-        one_step(u64::MAX, Way::Lines, 2, 256),
+        one_step(192, Protocol::Ll16, 2, 256),
+        one_step(u64::MAX, Protocol::Ll128, 2, 256),
     ],
 };
 ";

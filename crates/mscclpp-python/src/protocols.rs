@@ -1,0 +1,95 @@
+//! How a call is to be done where a program says it, as the algorithms of `mscclpp.ext` do.
+
+use std::cell::Cell;
+
+use mscclpp_collectives::{Possible, Protocol, Query, Selection, Selector, Tuned};
+use pyo3::prelude::*;
+
+use crate::error;
+
+thread_local! {
+    /// The override for the calls that this thread puts into a stream right now.
+    static OVERRIDE: Cell<Option<Override>> = const { Cell::new(None) };
+}
+
+/// A protocol, and whether an `all_reduce` is done in two steps.
+type Step = (Protocol, bool);
+
+/// How calls are to be done instead of as [`Tuned`] selects. All ranks give the same.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Override {
+    /// The protocols in the order of preference: the first that is possible is used, or if none is, the selected one.
+    protocols: &'static [Step],
+    /// The number of blocks; 0 is the selected one.
+    blocks: u32,
+    threads: u32,
+}
+
+impl Override {
+    pub(crate) fn new(protocol: &str, blocks: u32, threads: u32) -> PyResult<Self> {
+        let protocols: &[Step] = match protocol {
+            "any" => &[],
+            "ll16" => &[(Protocol::Ll16, false)],
+            "ll128" => &[(Protocol::Ll128, false)],
+            "simple" => &[(Protocol::Simple, false)],
+            "two_steps" => &[(Protocol::Simple, true), (Protocol::Simple, false)],
+            "two_steps_ll128" => &[(Protocol::Ll128, true), (Protocol::Ll16, false)],
+            _ => return Err(error::misuse(format!("there is no protocol {protocol:?} to do a collective"))),
+        };
+        Ok(Self { protocols, blocks, threads })
+    }
+
+    /// Does `work`, whose calls are done as it says.
+    pub(crate) fn during<T>(overriding: Option<Self>, work: impl FnOnce() -> T) -> T {
+        /// Takes the override back, also if `work` panics.
+        struct Done;
+        impl Drop for Done {
+            fn drop(&mut self) {
+                OVERRIDE.set(None);
+            }
+        }
+        OVERRIDE.set(overriding);
+        let _done = Done;
+        work()
+    }
+
+    fn choose(self, query: &Query) -> Selection {
+        let mut selection = Tuned.choose(query);
+        let possible = &query.possible;
+        if let Some((protocol, two_steps)) = self.protocols.iter().find(|step| is_possible(**step, possible))
+        {
+            (selection.protocol, selection.two_steps) = (*protocol, *two_steps);
+        }
+        if self.blocks > 0 {
+            selection.threads = selection.threads_in(self.blocks);
+            selection.blocks = self.blocks;
+        }
+        if self.threads > 0 {
+            selection.threads = self.threads;
+        }
+        selection
+    }
+}
+
+fn is_possible(step: Step, possible: &Possible) -> bool {
+    match step {
+        (Protocol::Ll16, false) => possible.ll16,
+        (Protocol::Ll128, false) => possible.ll128,
+        (Protocol::Ll128, true) => possible.ll128_in_two_steps,
+        (_, true) => possible.simple_in_two_steps,
+        (_, false) => true,
+    }
+}
+
+/// Selects as the thread's [`Override`] says, and without one as [`Tuned`].
+#[derive(Debug)]
+pub(crate) struct Overridden;
+
+impl Selector for Overridden {
+    fn choose(&self, query: &Query) -> Selection {
+        match OVERRIDE.get() {
+            Some(overriding) => overriding.choose(query),
+            None => Tuned.choose(query),
+        }
+    }
+}

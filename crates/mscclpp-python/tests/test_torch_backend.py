@@ -208,7 +208,6 @@ def ways_to_call(rank, n, _address, port):
         (lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), premul), "no PREMUL_SUM of bool"),
         (lambda: dist.all_to_all_single(torch.tensor(0.0), torch.tensor(0.0)), "first dimension, 1, does not"),
         (lambda: group.allreduce_coalesced([x, torch.empty(1, device="meta")]), "tensors of cpu, meta"),
-        (lambda: group.broadcast(torch.ones(2, dtype=torch.complex64).conj(), 0), "resolve_conj"),
     ]:
         with pytest.raises(ValueError, match=text):
             call()
@@ -317,6 +316,104 @@ def errors_in_coalescing(rank, n, _address, port):
 
 def test_an_error_in_a_coalescing_ends_it():
     ranks.run(2, errors_in_coalescing, free_port(), timeout=IMPORTS)
+
+
+def refusals(rank, n, _address, port):
+    """What one rank alone refuses fails on all, whoever that is, and the next call is made."""
+    dist = join("mscclpp", rank, n, port)
+    alone = n - 1
+    me, x, many = rank == alone, own(rank, 6), torch.empty(6 * n)
+    turned = own(rank, 6).reshape(2, 3).t()
+    wrong, parts = torch.empty(5), [torch.empty(6) for _ in range(n)]
+    short = [torch.empty(6) for _ in range(n - 1)]
+    sums = dist.ReduceOp.SUM
+    for call, text in [
+        (lambda: dist.all_reduce(turned if me else x), "Tensors must be contiguous"),
+        (lambda: dist.broadcast(turned if me else x, 0), "Tensors must be contiguous"),
+        (lambda: dist.broadcast(turned if me else x, alone), "Tensors must be contiguous"),
+        (lambda: dist.reduce(turned if me else x, 0), "Tensors must be contiguous"),
+        (lambda: dist.all_gather_into_tensor(wrong if me else many, x), f"needs the shape .{6 * n},"),
+        (lambda: dist.all_gather_into_tensor(many, wrong if me else x), f"needs the shape .{5 * n},"),
+        (lambda: dist.reduce_scatter_tensor(wrong if me else x, many), "needs the shape .6,"),
+        (lambda: dist.reduce_scatter(turned if me else x, [x] * n), "Tensors must be contiguous"),
+        (lambda: dist.all_gather(short if me else parts, x), f"the list is of {n - 1} tensors"),
+        (lambda: dist.gather(x, short if me else None, alone), f"the list is of {n - 1} tensors"),
+        (lambda: dist.gather(turned if me else x, parts if rank == 0 else None, 0), "Tensors must be contiguous"),
+        (lambda: dist.scatter(x, short if me else None, alone), f"the list is of {n - 1} tensors"),
+        (lambda: dist.scatter(turned if me else x, parts if rank == 0 else None, 0), "Tensors must be contiguous"),
+        (lambda: dist.all_to_all(parts, short if me else parts), f"{n - 1} tensors in the input list"),
+        (lambda: dist.all_to_all_single(many, many.clone(), None, [1] * n if me else None), "parts"),
+        (lambda: dist.all_gather_into_tensor(many.int() if me else many, x), "the output is of torch.int32"),
+        (lambda: dist.all_reduce(x, dist.ReduceOp.BAND if me else sums), "has no reduction"),
+    ]:
+        begun = time.monotonic()
+        with pytest.raises((ValueError, TypeError), match=text) as raised:
+            call()
+        assert me or f"rank {alone} refuses the call" in str(raised.value)
+        assert time.monotonic() - begun < 60
+        dist.all_reduce(y := own(rank))
+        assert (y == n * (n + 1) // 2).all()
+    dist.destroy_process_group()
+
+
+def test_what_one_rank_refuses_fails_on_all():
+    ranks.run(2, refusals, free_port(), timeout=IMPORTS)
+    ranks.run(N, refusals, free_port(), timeout=IMPORTS)
+
+
+def layouts(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    # Of messages and lists any layout is taken, and negative or conjugated views have their signs.
+    y = torch.arange(6.0).reshape(2, 3).t() + 10 * rank
+    dist.send(y, 1) if rank == 0 else dist.recv(y, 0)
+    assert (y == torch.arange(6.0).reshape(2, 3).t()).all()
+    out = torch.zeros(3, 4)
+    dist.all_gather(list(out.chunk(2, dim=1)), torch.full((3, 2), rank + 1.0))
+    assert out.tolist() == [[1, 1, 2, 2]] * 3
+    dist.reduce_scatter(part := torch.empty(3, 2), [y, y])
+    assert (part == 2 * y).all()
+    negative = torch._neg_view(own(rank))
+    gathered = [torch.empty(100) for _ in range(n)]
+    dist.all_gather(gathered, negative)
+    assert all((it == -r - 1).all() for r, it in enumerate(gathered))
+    dist.all_reduce(negative)
+    assert (negative == -3).all()
+    conjugated = torch.full((4,), complex(rank, rank + 1)).conj()
+    dist.group.WORLD.broadcast(conjugated, 1).wait()
+    assert (conjugated == complex(1, -2)).all()
+    # The order of dimensions in memory may differ.
+    images = torch.arange(24.0).view(1, 2, 3, 4)
+    turned = images.contiguous(memory_format=torch.channels_last) if rank else images.clone()
+    dist.all_reduce(turned)
+    assert (turned == 2 * images).all()
+    # Whether or not the numbers of rows are given, it is one call.
+    x, taken = torch.arange(4.0) + 10 * rank, torch.empty(4)
+    dist.all_to_all_single(taken, x, *([[2, 2], [2, 2]] if rank else []))
+    assert taken.tolist() == [2 * rank, 2 * rank + 1, 10 + 2 * rank, 11 + 2 * rank]
+    assert dist.group.WORLD.allreduce_coalesced([]).wait()
+    dist.destroy_process_group()
+
+
+def test_layouts_of_tensors_and_lists():
+    ranks.run(2, layouts, free_port(), timeout=IMPORTS)
+
+
+def waits_with_a_time(rank, n, _address, port):
+    dist = join("mscclpp", rank, n, port)
+    dist.all_reduce(own(rank))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        work, begun = dist.all_reduce(own(rank), async_op=True), time.monotonic()
+        with pytest.raises(RuntimeError, match="all_reduce took longer than 0.5 s"):
+            work.wait(timedelta(seconds=0.5))
+        assert time.monotonic() - begun < 60
+        store.set("waited", "yes")
+    else:
+        store.wait(["waited"])
+
+
+def test_a_wait_with_a_time_ends_then():
+    ranks.run(2, waits_with_a_time, free_port(), timeout=IMPORTS)
 
 
 def uneven_inputs(rank, n, _address, port):

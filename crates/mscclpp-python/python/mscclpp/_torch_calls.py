@@ -50,7 +50,7 @@ class Call:
         #: Makes the requests, on the stream of the call: what this copies is copied there.
         self.requests = requests
         #: Copies results from where the call has put them, on the stream of the call.
-        self.finish: Callable[[], None] | None = None
+        self.finish: Callable[[], Any] | None = None
         #: Whether `requests` or `finish` copy.
         self.copies = False
         #: What `requests` has copied to, which stays until the call is complete.

@@ -9,15 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from . import _threads
 from ._collectives import Collectives
+from ._errors import Error
+from ._mscclpp import ErrorCode
 from ._torch_calls import Call
 from ._torch_messages import PutOff, be_relaxed_about_captures
+from ._torch_refusals import Refusals
 
 _LOG = logging.getLogger("mscclpp.torch")
 #: How often it looks whether calls take too long, in seconds.
@@ -65,7 +68,7 @@ class Work(dist.Work):  # type: ignore[misc]
         if self._error is not None:
             raise self._error
         if self._event is None:
-            self._complete()
+            self._complete(timeout.total_seconds())
             self._kept = ()
             return True
         self._lane.check()
@@ -141,9 +144,9 @@ class Work(dist.Work):  # type: ignore[misc]
             if tensor.is_cuda:
                 tensor.record_stream(stream)
 
-    def _complete(self) -> None:
+    def _complete(self, seconds: float = 0.0) -> None:
         if not self._is_done:
-            self._lane.complete()
+            self._lane.complete(self._names, seconds or self._timeout)
         if self._error is not None:
             raise self._error
 
@@ -165,8 +168,12 @@ class Lane:
 
     A call comes behind what the program has put into the current stream."""
 
-    def __init__(self, collectives: Collectives, timeout: float, described: str) -> None:
+    def __init__(
+        self, collectives: Collectives, timeout: float, described: str, refusals: Refusals | None = None
+    ) -> None:
         self.collectives = collectives
+        #: Of calls on simulated devices that all ranks of the group make.
+        self.refusals = refusals
         #: What time-outs and errors call it.
         self.described = described
         self.timeout = timeout
@@ -176,7 +183,7 @@ class Lane:
         #: Whether the communicator was let go of.
         self._is_gone = False
         #: Those on a simulated device that nobody has waited for, with what their calls do then.
-        self._simulated: list[tuple[Work, Sequence[Call]]] = []
+        self._simulated: list[tuple[Work, Sequence[Call], torch.Tensor | None]] = []
         self._completing = threading.RLock()
         #: Those on a GPU: the event, when it must be there, names, and after how long.
         self._followed: collections.deque[tuple[torch.cuda.Event, float, str, float]] = collections.deque()
@@ -267,35 +274,81 @@ class Lane:
     def _run_simulated(self, calls: Sequence[Call], work: Work) -> None:
         if _copy(calls):
             # What it copies may be results.
-            self.complete()
-        with torch.no_grad():
-            requests = [request for call in calls for request in call.requests()]
-        if requests:
-            self.collectives.enqueue(requests, 0)
-        self._simulated.append((work, calls))
+            self.complete(work._names, work._timeout)
+        number = words = None
+        if self.refusals is not None and any(call.name not in ("send", "recv") for call in calls):
+            number = self.refusals.next()
+        try:
+            with torch.no_grad():
+                requests = [request for call in calls for request in call.requests()]
+            asked = requests
+            if number is not None and self.refusals is not None:
+                exchange, words = self.refusals.exchange()
+                asked = [*requests, exchange]
+            if asked:
+                self.collectives.enqueue(asked, 0)
+        except (ValueError, Error) as error:
+            if number is None or isinstance(error, Error) and error.code != ErrorCode.InvalidUsage:
+                raise
+            self.refuse(error, number)
+        self._simulated.append((work, calls, words))
+        if number is not None and self.refusals is not None:
+            self.refusals.called(number, requests)
 
-    def complete(self) -> None:
-        """Waits until all calls on a simulated device are complete."""
+    def refuse(self, error: Exception, number: int | None = None) -> NoReturn:
+        """Raises what is wrong with the next call, or with that of a number, here and on the other ranks."""
+        self.check()
+        if self.refusals is not None:
+            number = number or self.refusals.next()
+            # The memory stays until all of it is complete.
+            requests, _room = self.refusals.refused(number, self._patience("a call that was refused", self.timeout))
+            exchange, _words = self.refusals.exchange(str(error))
+            self.collectives.enqueue([*requests, exchange], 0)
+            self.collectives.synchronize(0)
+        raise error
+
+    def complete(self, names: str, seconds: float) -> None:
+        """Waits until all calls on a simulated device are complete. If they are not in time, they are aborted."""
         with self._completing:
             waiting, self._simulated = self._simulated, []
             if not waiting:
                 return
             try:
+                check = self._patience(names, seconds)
+                pause = 0.00002
+                while self.error is None and not self.collectives._made.enqueue([], 0):
+                    check()
+                    time.sleep(pause)
+                    pause = min(1.5 * pause, 0.002)
                 self.collectives.synchronize(0)
             except Exception as error:
-                self.error = error
+                self.error = self.error or error
             except BaseException:
                 # Ctrl-C: they go on, and somebody else may wait for them.
                 self._simulated[:0] = waiting
                 raise
-            for work, calls in waiting:
+            for work, calls, words in waiting:
                 work._error = self.error
+                if self.error is None and words is not None and self.refusals is not None:
+                    work._error = self.refusals.outcome(words)
                 for call in calls:
-                    if call.finish is not None and self.error is None:
+                    if call.finish is not None and work._error is None:
                         with torch.no_grad():
                             call.finish()
                 work._is_done = True
             self.check()
+
+    def _patience(self, names: str, seconds: float) -> Callable[[], None]:
+        """What raises when the time of calls is up, which are aborted then, or if a rank is lost."""
+        deadline = time.monotonic() + seconds
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                self.give_up(names, seconds)
+            self.check()
+            self.collectives.check()
+
+        return check
 
     def check(self) -> None:
         """Raises what became of earlier calls, if they failed."""
@@ -346,7 +399,7 @@ class Lane:
             self._changed.notify()
         try:
             if self.stream is None:
-                self.complete()
+                self.complete("calls", self.timeout)
             elif self.error is None:
                 # Some are in streams of the program.
                 for event, *_ in list(self._followed):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from ._collectives import Collectives
 from ._mscclpp import Communicator, TcpBootstrap
 from ._torch_calls import Call
 from ._torch_messages import Messages, PutOff
+from ._torch_refusals import Refusals
 from ._torch_work import Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
@@ -80,7 +81,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("allreduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("allreduce", [tensor], asked.coalesced([tensor], opts))
-        return self._run([self._reducing("all_reduce", tensor, tensor, opts)], opts)
+        return self._run(lambda: [self._reducing("all_reduce", tensor, tensor, opts)], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         """Reduce tensors of all ranks, in place."""
@@ -91,7 +92,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo(
                 "allreduce_coalesced" if len(tensors) > 1 else "allreduce", tensors, asked.coalesced(tensors, opts)
             )
-        return self._run([self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts)
+        return self._run(lambda: [self._reducing("all_reduce", tensor, tensor, opts) for tensor in tensors], opts)
 
     def broadcast(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensor of one."""
@@ -99,7 +100,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("broadcast", tensors)
         if self._is_gloos(tensor):
             return self._gloo("broadcast", [tensor], opts)
-        return self._run([self._moving("broadcast", tensor, tensor, asked.root(opts))], opts)
+        return self._run(lambda: [self._moving("broadcast", tensor, tensor, asked.root(opts))], opts)
 
     def reduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, on one of them."""
@@ -107,7 +108,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         tensor = calls.single("reduce", tensors)
         if self._is_gloos(tensor):
             return self._gloo("reduce", [tensor], opts)
-        return self._run([self._reducing("reduce", tensor, tensor, opts, asked.root(opts))], opts)
+        return self._run(lambda: [self._reducing("reduce", tensor, tensor, opts, asked.root(opts))], opts)
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give all ranks the tensors of all, which may be of different sizes."""
@@ -115,7 +116,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         taken, given = calls.single_list("allgather", output_tensors), calls.single("allgather", input_tensors)
         if self._is_gloos(given):
             return self._gloo("allgather", [taken], [given], *asked.some(opts))
-        return self._run([lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
+        return self._run(lambda: [lists.into_list("all_gather", given, taken, self._rank, self._size)], opts)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         """`allgather` of several tensors."""
@@ -123,7 +124,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("allgather_coalesced", output_lists, input_list, *asked.some(opts))
         # Each list of the outputs is what one rank gives.
         pairs = zip(input_list, zip(*output_lists, strict=True), strict=True)
-        return self._run([lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs], opts)
+        return self._run(lambda: [lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs], opts)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give all ranks the tensors of all, behind each other in one."""
@@ -133,7 +134,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`all_gather_single` of several tensors."""
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("all_gather_single", "_allgather_base"), outputs, inputs, opts)
-        return self._run([self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts)
+        return self._run(lambda: [self._moving("all_gather", i, o) for o, i in zip(outputs, inputs, strict=True)], opts)
 
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any
@@ -149,8 +150,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if any(part.numel() != taken.numel() for part in given):
             # Where the result is not taken, the memory of what is given stands in for it.
             ends = [(root, part, taken if root == self._rank else part) for root, part in enumerate(given)]
-            return self._run([self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts)
-        return self._run([lists.of_list("reduce_scatter", given, taken, self._rank, self._size, asked.op(opts))], opts)
+            return self._run(
+                lambda: [self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts
+            )
+        return self._run(
+            lambda: [lists.of_list("reduce_scatter", given, taken, self._rank, self._size, asked.op(opts))], opts
+        )
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Reduce a tensor of all ranks, of which each gets its part."""
@@ -161,7 +166,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(inputs[0]):
             return self._each_by_gloo(("reduce_scatter_single", "_reduce_scatter_base"), outputs, inputs, opts)
         pairs = zip(outputs, inputs, strict=True)
-        return self._run([self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
+        return self._run(lambda: [self._reducing("reduce_scatter", i, o, opts) for o, i in pairs], opts)
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give one rank the tensors of all."""
@@ -171,14 +176,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("gather", output_tensors, [given], *asked.some(opts))
         root = asked.root(opts)
         taken = calls.single_list("gather", output_tensors) if self._rank == root else []
-        return self._run([lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
+        return self._run(lambda: [lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
 
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         """Give one rank the tensors of all, behind each other in one."""
         if self._is_gloos(input):
             return self._gloo(("gather_single", "gather_into_tensor"), output, input, *asked.some(opts))
         root = asked.root(opts)
-        return self._run([self._moving("gather", input, output if self._rank == root else input, root)], opts)
+        return self._run(lambda: [self._moving("gather", input, output if self._rank == root else input, root)], opts)
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Give each rank its tensor of the list of one."""
@@ -188,7 +193,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._gloo("scatter", [taken], input_tensors, *asked.some(opts))
         root = asked.root(opts)
         given = calls.single_list("scatter", input_tensors) if self._rank == root else []
-        return self._run([lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts)
+        return self._run(lambda: [lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts)
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, **named: Any) -> Any:
         """Give each rank its tensor of the list, and get one from each."""
@@ -196,7 +201,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         taken, given = list(output_tensors), list(input_tensors)
         if self._is_gloos(taken[0]):
             return self._gloo("alltoall", taken, given, *asked.some(opts))
-        return self._run([lists.between(given, taken, self._rank, self._size)], opts)
+        return self._run(lambda: [lists.between(given, taken, self._rank, self._size)], opts)
 
     def all_to_all_single(
         self,
@@ -213,7 +218,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(input):
             names = ("all_to_all_single", "alltoall_base")
             return self._gloo(names, output, input, taken, given, *asked.some(opts))
-        return self._run([lists.with_splits(input, output, given, taken, self._size)], opts)
+        return self._run(lambda: [lists.with_splits(input, output, given, taken, self._size)], opts)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -292,7 +297,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _end_coalescing(self, device: Any) -> Any:
         gathered, by_gloo = self._coalescing.calls or [], self._coalescing.by_gloo
         self._drop_coalesced()
-        made = [self._run(gathered, None)] if gathered else []
+        made = [self._run(lambda: gathered, None)] if gathered else []
         return made[0] if made and not by_gloo else OfGloo([*by_gloo, *made])
 
     def _drop_coalesced(self) -> None:
@@ -375,9 +380,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _message(self, kind: str, tensor: torch.Tensor, peer: int, tag: int) -> Any:
         if self._is_gloos(tensor):
             return self._gloo(kind, [tensor], peer, tag)
+        message = self._moving(kind, tensor, tensor, peer)
         if self._coalescing.calls is not None:
-            return self._run([self._moving(kind, tensor, tensor, peer)], None)
-        self._moving(kind, tensor, tensor, peer)  # checks it
+            return self._run(lambda: [message], None)
         return self._messages.put_off(kind, tensor, peer)
 
     def _make_messages(self, messages: list[PutOff]) -> None:
@@ -415,16 +420,23 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         works = [self._gloo(names, output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
         return works[0] if len(works) == 1 else OfGloo(works)
 
-    def _run(self, made: list[Call], opts: Any) -> Any:
+    def _run(self, make: Callable[[], list[Call]], opts: Any) -> Any:
         """Makes calls, or puts them to those that `_end_coalescing` makes."""
         self._messages.make()
-        if self._coalescing.calls is not None:
-            self._coalescing.calls += made
-            return None
-        device = made[0].tensors[0].device
-        if len(made) > 1 and any(call.tensors[0].device != device for call in made):
-            devices = ", ".join(sorted({str(call.tensors[0].device) for call in made}))
-            raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
+        try:
+            made = make()
+            if self._coalescing.calls is not None:
+                self._coalescing.calls += made
+                return None
+            device = made[0].tensors[0].device
+            if len(made) > 1 and any(call.tensors[0].device != device for call in made):
+                devices = ", ".join(sorted({str(call.tensors[0].device) for call in made}))
+                raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
+        except Exception as error:
+            if _ON_SIMULATED:
+                # The whole of a coalescing is refused, which the error ends.
+                self._lane(torch.device("cpu")).refuse(error)
+            raise
         # Torch says whether the program waits at once; older versions do not.
         return self._lane(device).run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
 
@@ -468,7 +480,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             )
         finally:
             self._forming = None
-        return Lane(collectives, seconds, self._described)
+        is_told = _ON_SIMULATED and key == "all"
+        refusals = Refusals(dist.PrefixStore("mscclpp/calls", self._store), rank, len(ranks)) if is_told else None
+        return Lane(collectives, seconds, self._described, refusals)
 
 
 def _create(opts: Any, _backend_options: Any) -> ProcessGroup:

@@ -30,7 +30,8 @@ impl Candidates {
             return one_step;
         }
         // In two steps, each rank reduces one part and gives it to all.
-        let two_steps = self.in_one_step(bytes / ranks).into_iter().filter(|it| it.protocol != Protocol::Ll16);
+        let two_steps =
+            self.in_one_step(bytes / ranks).into_iter().filter(|it| it.protocol != Protocol::Ll16);
         let two_steps = two_steps.map(|it| Selection { two_steps: true, ..it });
         one_step.into_iter().filter(|_| bytes <= ONE_STEP).chain(two_steps).collect()
     }

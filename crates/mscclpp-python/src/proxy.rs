@@ -193,7 +193,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The proxies of this process, until the interpreter ends: their threads run Python code, which they must not do while it
 /// goes. Each with the process that made it: the thread of a parent's proxy is not in its child.
-static KNOWN: Mutex<Option<Vec<(u32, Weak<Proxy<Handler>>)>>> = Mutex::new(Some(Vec::new()));
+static KNOWN: Mutex<Option<Vec<Known>>> = Mutex::new(Some(Vec::new()));
+
+type Known = (u32, Weak<Proxy<Handler>>);
 
 fn remember(proxy: &Arc<Proxy<Handler>>) -> PyResult<()> {
     let mut known = KNOWN.lock();

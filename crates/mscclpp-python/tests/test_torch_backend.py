@@ -203,7 +203,7 @@ def ways_to_call(rank, n, _address, port):
     square = torch.arange(6.0).reshape(2, 3)
     premul = dist._make_nccl_premul_sum(0.5)
     for call, text in [
-        (lambda: dist.all_to_all([torch.empty(3, 2) for _ in range(n)], [square.t()] * n), "not contiguous"),
+        (lambda: dist.all_to_all([torch.empty(3, 2) for _ in range(n)], [square.t()] * n), "must be contiguous"),
         (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int64), premul), "cannot be multiplied by 0.5"),
         (lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool), premul), "no PREMUL_SUM of bool"),
         (lambda: dist.all_to_all_single(torch.tensor(0.0), torch.tensor(0.0)), "first dimension, 1, does not"),

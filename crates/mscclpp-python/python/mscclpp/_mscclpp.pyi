@@ -1955,7 +1955,7 @@ def _end_log_queue() -> None:
 
 def _end_proxies() -> None:
     """
-    Ends them: for `atexit`.
+    Ends them: for `atexit`. A proxy that was aborted does not start any more, and no other is made.
     """
 
 def _log_meeting(text: str) -> None:

@@ -46,7 +46,7 @@ class Refusals:
         """Says what this rank has called."""
         self._say(number, {"called": [(kind, *rest) for kind, _, _, *rest in requests]})
 
-    def refused(self, number: int, check: Callable[[], None]) -> tuple[list[Request], torch.Tensor]:
+    def refused(self, number: int, check: Callable[[], Any]) -> tuple[list[Request], torch.Tensor]:
         """Says that this rank refuses a call. Returns what it calls instead, which others have called, and its memory."""
         self._say(number, {})
         said = self._heard(number, check)
@@ -70,7 +70,7 @@ class Refusals:
     def _say(self, number: int, what: dict[str, Any]) -> None:
         self._store.set(f"{number}/{self._rank}", json.dumps(what))
 
-    def _heard(self, number: int, check: Callable[[], None]) -> list[dict[str, Any]]:
+    def _heard(self, number: int, check: Callable[[], Any]) -> list[dict[str, Any]]:
         """What all ranks have said. `check` is called again and again until they have, and raises to end that."""
         keys = [f"{number}/{rank}" for rank in range(self._size)]
         while not self._store.check(keys):

@@ -300,8 +300,14 @@ class Lane:
         self.check()
         if self.refusals is not None:
             number = number or self.refusals.next()
-            # The memory stays until all of it is complete.
-            requests, _room = self.refusals.refused(number, self._patience("a call that was refused", self.timeout))
+            # Memory stays until all of it is complete.
+            patience = self._patience("a call that was refused", self.timeout)
+
+            def check() -> None:
+                patience()
+                self.collectives.check()
+
+            requests, _room = self.refusals.refused(number, check)
             exchange, _words = self.refusals.exchange(str(error))
             self.collectives.enqueue([*requests, exchange], 0)
             self.collectives.synchronize(0)
@@ -316,10 +322,12 @@ class Lane:
             try:
                 check = self._patience(names, seconds)
                 pause = 0.00002
-                while self.error is None and not self.collectives._made.enqueue([], 0):
-                    check()
-                    time.sleep(pause)
-                    pause = min(1.5 * pause, 0.002)
+                # If they cannot be used any more, the waits of these calls end, or were over before that.
+                with contextlib.suppress(Error):
+                    while not self.collectives._made.enqueue([], 0):
+                        check()
+                        time.sleep(pause)
+                        pause = min(1.5 * pause, 0.002)
                 self.collectives.synchronize(0)
             except Exception as error:
                 self.error = self.error or error
@@ -339,14 +347,13 @@ class Lane:
             self.check()
 
     def _patience(self, names: str, seconds: float) -> Callable[[], None]:
-        """What raises when the time of calls is up, which are aborted then, or if a rank is lost."""
+        """What aborts calls when their time is up, and raises."""
         deadline = time.monotonic() + seconds
 
         def check() -> None:
             if time.monotonic() > deadline:
                 self.give_up(names, seconds)
             self.check()
-            self.collectives.check()
 
         return check
 

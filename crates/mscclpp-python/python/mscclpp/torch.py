@@ -513,8 +513,22 @@ def _end_coalescing_by_errors() -> None:
     cell.cell_contents = managed
 
 
+def _split_from_no_group_of_python() -> None:
+    """With a `device_id`, torch's `new_group` would split the group of all, which in its options can only be one of C++."""
+    source_of = getattr(c10d, "_get_split_source", None)
+    if source_of is None:
+        return
+
+    def source(*args: Any, **named: Any) -> Any:
+        found = source_of(*args, **named)
+        return None if isinstance(found, ProcessGroup) else found
+
+    c10d._get_split_source = source
+
+
 if not hasattr(dist.Backend, "MSCCLPP"):
     _end_coalescing_by_errors()
+    _split_from_no_group_of_python()
     dist.Backend.register_backend("mscclpp", _create, extended_api=True, devices=["cpu", "cuda"])
 
 __all__ = ["ProcessGroup", "Work"]

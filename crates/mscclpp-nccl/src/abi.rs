@@ -7,7 +7,7 @@ use std::{
 
 use crate::failure::Failure;
 
-/// `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and what else is a pointer to something unknown.
+/// A pointer to a type that C code does not see: `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and others.
 pub type Handle = *mut c_void;
 
 /// `NCCL_VERSION_CODE`.
@@ -38,7 +38,7 @@ impl Code {
     /// `ncclInProgress`
     pub const IN_PROGRESS: Self = Self(7);
 
-    /// What `ncclGetErrorString` says.
+    /// The text of `ncclGetErrorString`.
     pub(crate) fn text(self) -> &'static CStr {
         match self {
             Self::SUCCESS => c"no error",
@@ -71,7 +71,7 @@ impl From<()> for Code {
 #[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
 
-/// `ncclConfig_t`. Older headers have the first of these fields alone; `size` says how many.
+/// `ncclConfig_t`. Structs of older headers end earlier; `size` is the number of bytes that the caller's struct has.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 #[allow(missing_docs, reason = "NCCL's documentation has them")]
@@ -126,7 +126,7 @@ pub struct Team {
     pub stride: c_int,
 }
 
-/// Where the caller wants a result. It is not null.
+/// The address, never null, at which the caller wants a result.
 pub(crate) struct Place<T>(NonNull<T>);
 
 impl<T> Clone for Place<T> {
@@ -138,28 +138,30 @@ impl<T> Clone for Place<T> {
 impl<T> Copy for Place<T> {}
 
 impl<T> Place<T> {
+    /// The place at `pointer`, which the caller passed as the argument called `name`.
+    ///
     /// # Safety
     /// `pointer` is null, or valid for writes of a `T` as long as the place is used.
     ///
     /// # Errors
-    /// If it is null; `name` is the argument's.
+    /// [`Code::INVALID_ARGUMENT`] if `pointer` is null.
     pub(crate) unsafe fn at(pointer: *mut T, name: &str) -> Result<Self, Failure> {
         NonNull::new(pointer).map(Self).ok_or_else(|| Failure::argument(format!("`{name}` is NULL")))
     }
 
     pub(crate) fn set(self, value: T) {
-        // SAFETY: who made the place promised that it is valid for writes.
+        // SAFETY: the caller of `at` promised that the address is valid for writes.
         unsafe { self.0.as_ptr().write(value) }
     }
 }
 
-/// The `count` values that C code gives at `pointer`.
+/// Copies the `count` values at `pointer`, which C code passed as the argument called `name`.
 ///
 /// # Safety
 /// `pointer` is null, or valid for reads of `count` values.
 ///
 /// # Errors
-/// If it is null, unless there are none, or `count` is negative; `name` is the argument's.
+/// [`Code::INVALID_ARGUMENT`] if `count` is negative, or `pointer` is null and `count` is not 0.
 pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str) -> Result<Vec<T>, Failure> {
     let count =
         usize::try_from(count).map_err(|_| Failure::argument(format!("{count} elements of `{name}`")))?;
@@ -169,6 +171,6 @@ pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str)
     if pointer.is_null() {
         return Err(Failure::argument(format!("`{name}` is NULL")));
     }
-    // SAFETY: it is not null, and the caller promised the values.
+    // SAFETY: `pointer` is not null, and the caller promised that `count` values are there.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }

@@ -1,4 +1,4 @@
-//! The collectives: from C arguments to requests, and from these into streams.
+//! The collectives: C arguments become requests, and requests are put into streams.
 
 use std::{
     ffi::{c_int, c_void},
@@ -16,7 +16,7 @@ use crate::{
     fallback, group, streams,
 };
 
-/// What NCCL's functions do; each has the arguments that it alone has.
+/// The function that was called, with those of its arguments that not every function has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     AllReduce { op: c_int },
@@ -31,7 +31,7 @@ pub(crate) enum What {
     Recv { peer: c_int },
 }
 
-/// A call as C code makes it.
+/// The arguments that C code passed; those that a function does not have are null.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arguments {
     pub(crate) send: *const c_void,
@@ -47,15 +47,15 @@ pub(crate) struct Call {
     pub(crate) comm: Arc<Comm>,
     pub(crate) what: What,
     pub(crate) arguments: Arguments,
-    /// What becomes of it; none if NCCL gets it.
+    /// The request to this library's collectives, or `None` if the call goes to NCCL.
     pub(crate) request: Option<Request<'static>>,
 }
 
-/// A call of one of NCCL's functions.
+/// Makes a call of one of NCCL's functions: checks it, and puts it into its stream at once or at the end of the thread's group.
 ///
 /// # Safety
-/// What NCCL asks for: addresses are memory that the communicator's device reaches, of the size that follows from the call, which
-/// lives until the call is complete, or as long as the graph that captured it. The stream is one of that device.
+/// NCCL's own conditions hold: the addresses are memory that the communicator's device reaches, of the size that follows from the
+/// call. The memory lives until the call is complete, or as long as a graph that captured it. The stream is one of that device.
 pub(crate) unsafe fn make(what: What, arguments: Arguments) -> Result<Code, Failure> {
     group::call(group::noted(checked(what, arguments))?)
 }
@@ -99,9 +99,9 @@ fn request(comm: &Comm, what: What, arguments: &Arguments) -> Result<Request<'st
     })
 }
 
-/// The type of a number of `ncclDataType_t`.
+/// The type that a number of `ncclDataType_t` stands for.
 pub(crate) fn data_type(number: c_int) -> Result<DataType, Failure> {
-    /// `ncclNumTypes`. This library's collectives have two more, which NCCL has not.
+    /// `ncclNumTypes`. The collectives have two more types, which NCCL does not have.
     const TYPES: usize = 12;
     let known = usize::try_from(number).ok().filter(|number| *number < TYPES);
     known
@@ -109,14 +109,14 @@ pub(crate) fn data_type(number: c_int) -> Result<DataType, Failure> {
         .ok_or_else(|| Failure::argument(format!("`datatype` is {number}, which is no ncclDataType_t")))
 }
 
-/// The operation of a number of `ncclRedOp_t` that NCCL has by itself.
+/// The built-in operation that a number of `ncclRedOp_t` stands for, if it is one.
 pub(crate) fn operation(number: c_int) -> Option<ReduceOp> {
     let operations = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg];
     usize::try_from(number).ok().and_then(|number| operations.get(number).copied())
 }
 
-/// Puts calls into their streams: those of each communicator together, communicators in the order of their first calls; and those
-/// that NCCL gets. Waits for no other rank.
+/// Puts calls into their streams: the calls of each communicator together, communicators in the order of their first calls, and
+/// last those that go to NCCL. Waits for no other rank.
 pub(crate) fn submit(calls: Vec<Call>) -> Result<(), Failure> {
     let (handed, mut calls): (Vec<Call>, _) = calls.into_iter().partition(|call| call.request.is_none());
     let mut answer = Ok(());
@@ -124,7 +124,7 @@ pub(crate) fn submit(calls: Vec<Call>) -> Result<(), Failure> {
         let comm = Arc::clone(&first.comm);
         let (own, others) = calls.into_iter().partition(|call| Arc::ptr_eq(&call.comm, &comm));
         calls = others;
-        // All of them, whatever the first one says: another rank may wait for a later one.
+        // The other communicators' calls are made even if these fail: other ranks may wait for them.
         answer = answer.and(submit_of(&own));
     }
     answer.and(submit_of(&handed))
@@ -135,7 +135,7 @@ pub(crate) fn submit_one(call: &Call) -> Result<(), Failure> {
     submit_of(slice::from_ref(call))
 }
 
-/// Calls of one communicator, or such that NCCL gets.
+/// Puts calls into their streams that are all of one communicator, or all go to NCCL.
 fn submit_of(calls: &[Call]) -> Result<(), Failure> {
     let [Call { comm, .. }, ..] = calls else { return Ok(()) };
     let submitted = match comm.backend()? {
@@ -151,7 +151,7 @@ fn submit_of(calls: &[Call]) -> Result<(), Failure> {
 }
 
 fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> {
-    // SAFETY: who called promised streams of the communicator's device.
+    // SAFETY: the caller of `make` promised streams of the communicator's device.
     let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
     if let [Call { request: Some(request), arguments, .. }] = calls {
         return enqueue(comm, ours, slice::from_ref(request), &open(arguments.stream)?);
@@ -164,14 +164,15 @@ fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> 
     }
     let streams = handles.into_iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
     let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
-    // Calls of several streams go into the first of these, which is joined with the others.
+    // If there are several streams, all calls go into the first: it waits for the others before the calls, and the others wait
+    // for it after them.
     let Some((stream, others)) = streams.split_first() else { return Ok(()) };
     stream.join(&others.iter().collect::<Vec<_>>(), || enqueue(comm, ours, &requests, stream))
 }
 
 fn enqueue(comm: &Comm, ours: &Ours, requests: &[Request<'_>], stream: &Stream) -> Result<(), Failure> {
     let timed = ours.statistics.begin(&comm.gpu, stream, requests);
-    // SAFETY: who called promised what is asked for, of each call.
+    // SAFETY: the caller of `make` promised for each call what `enqueue` asks for.
     unsafe { ours.collectives.enqueue(requests, stream)? };
     ours.statistics.end(stream, timed);
     Ok(())

@@ -1,4 +1,4 @@
-//! Communicators, and the handles that C code has of them.
+//! Communicators, and the handles by which C code names them.
 
 use std::{
     collections::HashMap,
@@ -24,52 +24,52 @@ use crate::{
     statistics::Statistics,
 };
 
-/// A communicator of one rank.
+/// One rank's communicator, which is formed in the background after it is made.
 pub(crate) struct Comm {
-    /// Its rank and how many there are: of a split, not known at once.
+    /// The rank and the number of ranks. A split does not know them before its ranks have exchanged their colors.
     position: OnceLock<(usize, usize)>,
     pub(crate) gpu: Gpu,
     pub(crate) settings: Settings,
     pub(crate) operators: Operators,
     pub(crate) registrations: Registrations,
-    /// What became of forming it.
+    /// The result of forming the communicator; empty while it is being formed.
     outcome: OnceLock<Result<Backend, Failure>>,
     changed: (Mutex<()>, Condvar),
-    /// Of the job, from when its ranks have met.
+    /// The job's bootstrap, from when the ranks have met until the communicator is formed.
     bootstrap: Mutex<Option<Arc<dyn Bootstrap>>>,
     aborted: AtomicBool,
-    /// Why its calls are over.
+    /// Why the communicator takes no more calls, as a participle for messages ("destroyed").
     ended: OnceLock<&'static str>,
-    /// How many splits of it go on.
+    /// How many splits and shrinkings of this communicator are under way.
     pub(crate) splitting: AtomicUsize,
-    /// How many splits, and how many shrinkings, were begun: for the tags of their messages.
+    /// How many splits, and how many shrinkings, were begun: the tags of their messages contain these numbers.
     pub(crate) splits: AtomicU32,
     pub(crate) shrinkings: AtomicU32,
-    /// What failed last of what was done in the background.
+    /// The first failure since the communicator was formed, which `ncclCommGetAsyncError` reports.
     failed: Mutex<Option<Failure>>,
 }
 
-/// What carries out the calls of a communicator.
+/// The implementation that carries out the calls of a communicator.
 pub(crate) enum Backend {
     /// The collectives of this repository.
     Ours(Box<Ours>),
-    /// NCCL's.
+    /// NCCL itself, to which the communicator was handed over.
     Handed(Handed),
 }
 
-/// What a communicator has whose ranks are all covered.
+/// The parts of a communicator whose calls this library carries out.
 pub(crate) struct Ours {
     pub(crate) comm: Communicator,
     pub(crate) collectives: Collectives,
-    /// The ids under which ranks can be found if the job has failed.
+    /// The ids of all ranks under which they can be found if the job has failed.
     pub(crate) spares: Vec<Option<UniqueId>>,
-    /// This rank's.
+    /// This rank's own such id, which is valid until this is dropped.
     pub(crate) _spare: Option<Spare>,
     pub(crate) statistics: Statistics,
 }
 
 impl Comm {
-    /// One that is to be formed. Who forms it gives it its [position](Comm::set_position).
+    /// A communicator that is still to be formed. The thread that forms it sets its [position](Comm::set_position).
     pub(crate) fn new(gpu: Gpu, settings: Settings) -> Arc<Self> {
         Arc::new(Self {
             position: OnceLock::new(),
@@ -89,21 +89,20 @@ impl Comm {
         })
     }
 
-    /// It is that of `rank` among so many.
+    /// Sets the rank and the number of ranks. Called once, by the thread that forms the communicator.
     pub(crate) fn set_position(&self, rank: usize, ranks: usize) {
-        // Called once, by who forms it.
         let _ = self.position.set((rank, ranks));
     }
 
-    /// Its rank, and how many ranks there are.
+    /// The rank of this communicator, and the number of ranks.
     ///
     /// # Errors
-    /// While a split is being formed.
+    /// [`Code::INVALID_USAGE`] while a split does not know its position yet.
     pub(crate) fn position(&self) -> Result<(usize, usize), Failure> {
         self.position.get().copied().ok_or_else(|| self.unformed())
     }
 
-    /// Its name in messages.
+    /// The communicator's name in messages.
     pub(crate) fn name(&self) -> String {
         let name = self.settings.name.as_ref().map_or_else(String::new, |name| format!(" {name:?}"));
         let position = self
@@ -120,38 +119,39 @@ impl Comm {
         ))
     }
 
-    /// Its job, once its ranks have met. If it was aborted before, so is the job.
+    /// Notes the bootstrap of the ranks, which have met. If the communicator was aborted before, aborts the bootstrap.
     pub(crate) fn met(&self, bootstrap: &Arc<dyn Bootstrap>) {
         *self.bootstrap.lock() = Some(Arc::clone(bootstrap));
-        // Pairs with the store in `abort`: one of the two sees what the other did.
+        // Pairs with the store in `abort`: either this load sees that store, or `abort` sees the bootstrap.
         if self.aborted.load(Ordering::SeqCst) {
             bootstrap.abort(ABORTED);
         }
     }
 
-    /// What became of forming it. Called once.
+    /// Stores the result of forming the communicator, and wakes the threads that wait for it. Called once.
     pub(crate) fn set_outcome(&self, outcome: Result<Backend, Failure>) {
-        // From here on only what was made has the job. If nothing was, this says goodbye, before the program hears of it and may end.
+        // The backend alone keeps the bootstrap from here on. If forming failed, this drop is the last one, and says goodbye to
+        // the other ranks before the program sees the failure and may end.
         let job = self.bootstrap.lock().take();
         drop(job);
         {
             let _lock = self.changed.0.lock();
-            // Only who forms it sets it.
+            // Nobody else sets the outcome: one thread forms the communicator.
             let _ = self.outcome.set(outcome);
             self.changed.1.notify_all();
         }
-        // Pairs with the store in `abort`, which has found nothing made yet.
+        // Pairs with the store in `abort`, which may have found no outcome yet.
         if self.was_aborted() {
             self.abort();
         }
     }
 
-    /// What it is made of; nothing while it is being formed.
+    /// The result of forming the communicator, or `None` while it is being formed.
     pub(crate) fn outcome(&self) -> Option<&Result<Backend, Failure>> {
         self.outcome.get()
     }
 
-    /// Waits until it is formed, until `deadline` at most: then it is aborted.
+    /// Waits until the communicator is formed. If that takes longer than `deadline`, aborts it.
     pub(crate) fn wait_formed(&self, deadline: Instant) -> Result<&Backend, Failure> {
         let mut lock = self.changed.0.lock();
         while self.outcome.get().is_none() {
@@ -166,10 +166,10 @@ impl Comm {
         self.backend()
     }
 
-    /// What carries out its calls.
+    /// The implementation that carries out the communicator's calls.
     ///
     /// # Errors
-    /// While it is being formed, if that failed, and when its calls are over.
+    /// If the communicator is still being formed, could not be formed, or takes no more calls.
     pub(crate) fn backend(&self) -> Result<&Backend, Failure> {
         match self.ended.get() {
             Some(why) => Err(Failure::usage(format!("{} was {why}", self.name()))),
@@ -177,10 +177,10 @@ impl Comm {
         }
     }
 
-    /// What it is made of, for new communicators of its ranks: also when its calls are over.
+    /// The implementation for splitting and shrinking the communicator, which work also when it takes no more calls.
     ///
     /// # Errors
-    /// While it is being formed, and if that failed.
+    /// If the communicator is still being formed, or could not be formed.
     pub(crate) fn formed(&self) -> Result<&Backend, Failure> {
         match self.outcome.get() {
             Some(Ok(backend)) => Ok(backend),
@@ -189,13 +189,13 @@ impl Comm {
         }
     }
 
-    /// From now on its calls are refused: it was this.
+    /// Refuses the communicator's calls from now on, with a message that it was `why`.
     pub(crate) fn end(&self, why: &'static str) {
-        // The first reason counts.
+        // A communicator that has ended already keeps its first reason.
         let _ = self.ended.set(why);
     }
 
-    /// What `ncclCommGetAsyncError` says.
+    /// The state that `ncclCommGetAsyncError` reports.
     pub(crate) fn state(&self) -> Code {
         let code = match self.outcome.get() {
             None => return Code::IN_PROGRESS,
@@ -213,7 +213,7 @@ impl Comm {
 
     fn check(&self, ours: &Ours) -> Code {
         if self.ended.get().is_some() {
-            // What was called goes on. Whether others have left already is nothing to tell any more.
+            // Calls that were made go on, and are still reported. That other ranks have left is no error any more.
             return if ours.collectives.is_idle().unwrap_or(true) {
                 Code::SUCCESS
             } else {
@@ -221,7 +221,8 @@ impl Comm {
             };
         }
         let lost = match ours.comm.bootstrap().failure() {
-            // Programs end by it, each rank in its own time: it is an error for who was waiting, or calls again.
+            // A rank that aborts is no failure here: programs end by aborting, each rank in its own time. Calls that wait, or are
+            // made later, do fail.
             None | Some(BootstrapError::Aborted { .. }) => None,
             Some(lost) => Some(Failure::from(lost)),
         };
@@ -235,13 +236,13 @@ impl Comm {
         code
     }
 
-    /// Something that was done in the background failed.
+    /// Records a failure of something that was done in the background.
     pub(crate) fn fail(&self, failure: &Failure) {
         failure::remember(failure);
         self.failed.lock().get_or_insert_with(|| failure.clone());
     }
 
-    /// Why it failed, if it has.
+    /// The failure of the communicator, if it has failed.
     pub(crate) fn failure(&self) -> Option<Failure> {
         match self.outcome.get() {
             Some(Err(failure)) => Some(failure.clone()),
@@ -249,7 +250,8 @@ impl Comm {
         }
     }
 
-    /// Gives up, here and on all ranks: the waits of kernels end, and so does forming it. Blocks for about a second at most.
+    /// Aborts the communicator on all ranks: its kernels stop waiting, and if it is being formed, that ends. Blocks for about a
+    /// second at most.
     pub(crate) fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
         match self.outcome.get() {
@@ -257,13 +259,13 @@ impl Comm {
                 ours.collectives.abort(ABORTED);
                 ours.comm.abort(ABORTED);
             }
-            // NCCL aborts it itself.
+            // `Handed::abort` has NCCL abort its own.
             Some(Ok(Backend::Handed(_)) | Err(_)) => {}
             None => self.end_job(ABORTED),
         }
     }
 
-    /// Forming it has failed: the other ranks are told why. Blocks for about a second at most.
+    /// Sends the other ranks the reason why forming the communicator failed here. Blocks for about a second at most.
     pub(crate) fn give_up(&self, why: &str) {
         self.end_job(why);
         let job = self.bootstrap.lock().take();
@@ -281,9 +283,9 @@ impl Comm {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    /// How long it may take to form.
+    /// The time by which a communicator that is begun now must be formed.
     pub(crate) fn deadline(timeout: Duration) -> Instant {
-        // The threads that form it keep the time, and know more about what is missing.
+        // The threads that form communicators watch the time-out too, and their messages say what is missing. So they go first.
         Instant::now() + timeout + Duration::from_secs(10)
     }
 }
@@ -293,7 +295,7 @@ const ABORTED: &str = "ncclCommAbort was called";
 /// The communicators of this process, by handle.
 static COMMS: LazyLock<RwLock<HashMap<usize, Arc<Comm>>>> = LazyLock::new(RwLock::default);
 
-/// The handle of a communicator, from now on.
+/// Adds a communicator to the table, and returns its handle.
 pub(crate) fn add(comm: &Arc<Comm>) -> Handle {
     let handle = Arc::as_ptr(comm).cast_mut().cast();
     COMMS.write().insert(handle as usize, Arc::clone(comm));
@@ -308,15 +310,16 @@ pub(crate) fn of(handle: Handle) -> Result<Arc<Comm>, Failure> {
     COMMS.read().get(&(handle as usize)).cloned().ok_or_else(|| unknown(handle))
 }
 
-/// The communicator of a handle, which is none any more.
+/// Removes a handle from the table, and returns its communicator.
 ///
 /// # Errors
-/// As [`of`].
+/// The same as of [`of`].
 pub(crate) fn remove(handle: Handle) -> Result<Arc<Comm>, Failure> {
     COMMS.write().remove(&(handle as usize)).ok_or_else(|| unknown(handle))
 }
 
-/// All of them, which are none any more: for the end of the process. None if another thread has the table for long.
+/// Removes all handles from the table and returns their communicators, when the process ends. Returns none if another thread
+/// holds the table's lock for longer than 100 milliseconds.
 pub(crate) fn remove_all() -> Vec<Arc<Comm>> {
     let comms = COMMS.try_write_for(Duration::from_millis(100));
     comms.map(|mut comms| comms.drain().map(|(_, comm)| comm).collect()).unwrap_or_default()
@@ -329,7 +332,7 @@ fn unknown(handle: Handle) -> Failure {
     })
 }
 
-/// A number of ranks or devices for C code.
+/// Converts a number of ranks or devices to a C `int`; one that does not fit becomes the largest.
 pub(crate) fn as_int(number: usize) -> std::ffi::c_int {
     std::ffi::c_int::try_from(number).unwrap_or(std::ffi::c_int::MAX)
 }

@@ -1,4 +1,4 @@
-//! `ncclConfig_t`: how a communicator is to be, in structs of old and new headers.
+//! `ncclConfig_t`: a communicator's settings, in structs of old and new headers.
 
 use std::{
     ffi::{CStr, c_int},
@@ -12,41 +12,41 @@ use crate::{
     failure::Failure,
 };
 
-/// As for NCCL, more than so many are as many.
+/// The most blocks that a call may have. Larger values in a configuration count as this one, as in NCCL.
 const MOST_CTAS: u32 = 64;
 
-/// How a communicator is to be.
+/// The settings of a communicator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Whether calls that other ranks have part in wait for them.
+    /// Whether calls in which other ranks take part block until those ranks have called.
     pub(crate) blocking: bool,
-    /// The fewest and the most blocks of a call.
+    /// The fewest and the most blocks that a call may have.
     pub(crate) min_blocks: Option<u32>,
     pub(crate) max_blocks: Option<u32>,
-    /// Its name in messages.
+    /// The communicator's name in messages.
     pub(crate) name: Option<String>,
 }
 
 impl Settings {
-    /// Those of the environment, for who gives no configuration.
+    /// The settings from the environment, for communicators that are made without a configuration.
     pub(crate) fn of(env: &Env) -> Self {
         Self { blocking: env.blocking, min_blocks: env.min_ctas, max_blocks: env.max_ctas, name: None }
     }
 }
 
-/// Reads a configuration; what it leaves open is as in `usual`.
+/// Reads a configuration. Fields that are not set take their values from `usual`.
 ///
 /// # Safety
 /// `config` is null, or points to as many bytes as its first field says.
 ///
 /// # Errors
-/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) for one that was not initialised, or with values that are not
-/// allowed.
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if the struct was not initialised, or a field has a value
+/// that is not allowed.
 pub(crate) unsafe fn read(config: *const Config, usual: &Settings, env: &Env) -> Result<Settings, Failure> {
     if config.is_null() {
         return Ok(usual.clone());
     }
-    // SAFETY: the size is the first field, which the caller promises.
+    // SAFETY: the caller promises that the struct has at least its first field, which is the size.
     let size = unsafe { (&raw const (*config).size).read_unaligned() };
     let least = offset_of!(Config, blocking) + size_of::<c_int>();
     if !(least..=1 << 16).contains(&size) {
@@ -55,7 +55,8 @@ pub(crate) unsafe fn read(config: *const Config, usual: &Settings, env: &Env) ->
         )));
     }
     let mut given = UNSET;
-    // SAFETY: the caller promises `size` bytes, and no more than there is room for are copied, of plain fields.
+    // SAFETY: the caller promises `size` bytes; at most the size of `given` is copied, and any bytes are valid values of its
+    // fields.
     unsafe {
         ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut given).cast(), size.min(size_of::<Config>()));
     }
@@ -65,7 +66,7 @@ pub(crate) unsafe fn read(config: *const Config, usual: &Settings, env: &Env) ->
             given.magic
         )));
     }
-    // SAFETY: the caller promises a configuration, whose name is a text.
+    // SAFETY: in an initialised configuration the name is NULL or a C string.
     let name = unsafe { text(given.comm_name) };
     settings(&given, name, usual, env)
 }
@@ -91,7 +92,7 @@ const UNSET: Config = Config {
 };
 
 /// # Safety
-/// `pointer` is null or a text.
+/// `pointer` is null or points to a C string.
 unsafe fn text(pointer: *const std::ffi::c_char) -> Option<String> {
     // SAFETY: the caller's promise.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
@@ -123,7 +124,7 @@ fn settings(given: &Config, name: Option<String>, usual: &Settings, env: &Env) -
     }
     Ok(Settings {
         blocking: blocking.unwrap_or(usual.blocking),
-        // The environment goes before the program, as for NCCL.
+        // The environment takes precedence over the program, as in NCCL.
         min_blocks: env.min_ctas.or(least).or(usual.min_blocks),
         max_blocks: env.max_ctas.or(most).or(usual.max_blocks),
         name: name.or_else(|| usual.name.clone()),
@@ -144,7 +145,7 @@ mod tests {
 
     fn given(config: &Config) -> Result<Settings, Failure> {
         let env = Env::of_process().unwrap();
-        // SAFETY: a configuration of this size.
+        // SAFETY: the pointer is to a configuration of at least the size that it states.
         unsafe { read(config, &usual(), env) }
     }
 
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_struct_of_an_older_header_ends_earlier() {
-        // That of 2.17 ends with netName; behind it is memory of others.
+        // The struct of NCCL 2.17 ends with netName; the bytes behind it are not the struct's, and must not be read.
         let size = offset_of!(Config, split_share);
         let old = Config {
             size,

@@ -1,10 +1,11 @@
 //! How communicators end.
 //!
-//! A rank that leaves ends the waits of others for it, and `ncclCommDestroy` waits for nobody. So a thread of its own keeps what is
-//! destroyed until all ranks have destroyed theirs. A process that ends waits a moment for these threads, and then leaves all its
-//! jobs: a process that is gone without a word is lost, which is an error for the others.
+//! `ncclCommDestroy` waits for no other rank, but when a rank leaves a job, kernels of other ranks that still wait for it give
+//! up. So a thread in the background keeps a destroyed communicator alive until all ranks have destroyed theirs. A process that
+//! ends waits a few seconds for these threads, and then leaves all its jobs: if it ended without leaving, the other ranks would
+//! count it as lost, which is an error.
 //!
-//! To end no communicator is no error, as in NCCL: a split without a color gives none, and programs end what they were given.
+//! Ending a NULL communicator is no error, as in NCCL: a split without a color gives NULL, and programs end what they were given.
 
 use std::{
     sync::{
@@ -27,20 +28,22 @@ use crate::{
     report,
 };
 
-/// How long a rank that is destroyed waits for the other ranks, once its own calls are complete.
+/// How long a destroyed communicator waits for the other ranks to destroy theirs, once its own calls are complete.
 const LINGER: Duration = Duration::from_secs(60);
-/// How long a process that ends waits for other ranks to destroy what it has destroyed.
+/// How long a process that ends waits for other ranks to destroy the communicators that it has destroyed.
 const AT_EXIT: Duration = Duration::from_secs(5);
-/// How long its goodbyes may take, which need nobody else: milliseconds, on a machine that is not busy.
+/// How long a process that ends may take to leave its jobs. Leaving waits for no other rank, and takes milliseconds on a node
+/// that is not busy.
 const GOODBYE: Duration = Duration::from_secs(10);
 /// How long a line about a communicator waits for the times of its last calls.
 const TIMES: Duration = Duration::from_secs(1);
-/// How often who waits for other ranks looks whether the process ends.
+/// How often a thread that waits for other ranks checks whether the process ends.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long kernels of a communicator that was aborted may take to end. They take milliseconds, unless other work is in front.
+/// How long kernels of an aborted communicator may take to end. They take milliseconds, unless their stream has other work before
+/// them.
 const KERNELS: Duration = Duration::from_secs(5);
 
-/// `ncclCommFinalize`: no more calls; waits for those that were made, if the communicator blocks.
+/// `ncclCommFinalize`: refuses further calls. If the communicator is a blocking one, waits until its calls are complete.
 pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
     if handle.is_null() {
         return Ok(Code::SUCCESS);
@@ -65,7 +68,8 @@ pub(crate) fn finalize(handle: Handle) -> Result<Code, Failure> {
     }
 }
 
-/// Whether the calls become complete, in time if there is a limit, and before the process ends. They end early if a rank is lost.
+/// Waits until all calls are complete, and returns whether they are; stops waiting after `limit`, or when the process ends. Calls
+/// also end when a rank is lost.
 fn wait_idle(collectives: &Collectives, limit: Option<Duration>) -> Result<bool, Failure> {
     let deadline = limit.map(|limit| Instant::now() + limit);
     let mut pause = Duration::from_micros(20);
@@ -114,7 +118,7 @@ fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
     match comm.outcome() {
         Some(Ok(Backend::Handed(handed))) => handed.abort(),
         Some(Ok(Backend::Ours(ours))) => {
-            // What failed in their streams is of no interest any more.
+            // Failures of aborted calls are of no interest.
             let ended = wait_idle(&ours.collectives, Some(KERNELS)).unwrap_or(true);
             in_background(Arc::clone(comm), |_| ());
             if ended {
@@ -127,7 +131,8 @@ fn abort_now(comm: &Arc<Comm>) -> Result<Code, Failure> {
     }
 }
 
-/// `ncclCommRevoke`: ends the calls under way, of this rank alone. The communicator can then be split, shrunk and destroyed.
+/// `ncclCommRevoke`: aborts the calls of this rank that are under way, and refuses further ones. The communicator can then be
+/// split, shrunk and destroyed.
 pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Failure> {
     if handle.is_null() {
         return Ok(Code::SUCCESS);
@@ -148,14 +153,15 @@ pub(crate) fn revoke(handle: Handle, flags: std::ffi::c_int) -> Result<Code, Fai
     }
 }
 
-/// Leaves the job when all ranks do, so that no kernel of theirs loses this rank. Who is not there in time, or was lost, is not
-/// waited for. Its own calls are waited for however long other work in front of them takes: to leave would give them up.
+/// Waits until the calls of this rank are complete, then until all ranks leave the job, so that no kernel of theirs loses this
+/// rank. The wait for its own calls has no limit but the end of the process: to leave would abort them, and other work of their
+/// streams may come before them. The wait for other ranks ends after [`LINGER`], or when one is lost.
 fn leave_together(ours: &Ours) {
     if !matches!(wait_idle(&ours.collectives, None), Ok(true)) {
         return;
     }
     let deadline = Instant::now() + LINGER;
-    // After a time-out the next call goes on with the same barrier.
+    // A barrier that timed out is continued by the next call.
     while let Err(BootstrapError::Timeout { .. }) = ours.comm.bootstrap().barrier_timeout(LOOK) {
         if Instant::now() >= deadline || EXITS.load(Ordering::Relaxed) {
             return;
@@ -163,12 +169,12 @@ fn leave_together(ours: &Ours) {
     }
 }
 
-/// How many threads have something to end.
+/// How many threads are ending communicators.
 static ENDING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
-/// The process ends: nobody waits for other ranks any more.
+/// Whether the process is ending: then no thread waits for other ranks any more.
 static EXITS: AtomicBool = AtomicBool::new(false);
 
-/// Drops a communicator on a thread of its own, after `first`.
+/// Starts a thread that runs `first` and then drops the communicator.
 fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
     *ENDING.0.lock() += 1;
     let end = move || {
@@ -187,7 +193,7 @@ fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
     };
     let thread = thread::Builder::new().name("mscclpp-nccl-end".to_owned()).spawn(end);
     if let Err(error) = thread {
-        // The closure is gone, and with it the communicator, at once.
+        // The closure was dropped, and the communicator with it, at once.
         *ENDING.0.lock() -= 1;
         report::warn(&format!(
             "a communicator was ended without waiting for other ranks: starting a thread: {error}"
@@ -195,7 +201,7 @@ fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
     }
 }
 
-/// Sees to it that the process leaves its jobs when it ends.
+/// Registers, at its first call, the function that leaves all jobs when the process ends.
 pub(crate) fn leave_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -206,12 +212,12 @@ pub(crate) fn leave_at_exit() {
     });
 }
 
-/// Other threads go on while functions of `atexit` run.
+/// Leaves all jobs of the process. Other threads continue to run meanwhile.
 extern "C" fn at_exit() {
     if !failure::is_used_here() {
         return;
     }
-    // A panic must not leave it, and has nobody to be told to.
+    // A panic must not unwind into C, and there is no caller left to report it to.
     let _ = failure::guarded("the end of the process", || {
         wait_ended(AT_EXIT);
         EXITS.store(true, Ordering::Relaxed);
@@ -226,7 +232,7 @@ extern "C" fn at_exit() {
 
 fn wait_ended(limit: Duration) {
     let deadline = Instant::now() + limit;
-    // A thread that exits in the middle of a call may have it.
+    // The thread that calls `exit` may hold the lock, if it does so in the middle of a call.
     let Some(mut ending) = ENDING.0.try_lock_until(deadline) else { return };
     while *ending > 0 && !ENDING.1.wait_until(&mut ending, deadline).timed_out() {}
 }

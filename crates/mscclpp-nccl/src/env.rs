@@ -10,12 +10,12 @@ use crate::{
     report::{self, Level},
 };
 
-/// What the environment says. A variable that is not set, or empty, is not there.
+/// The values of the environment variables. A variable that is empty counts as not set.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Env {
-    /// `MSCCLPP_NCCL_DEBUG`, else `NCCL_DEBUG`: which lines are written.
+    /// `MSCCLPP_NCCL_DEBUG`, or if that is not set `NCCL_DEBUG`: which lines are written.
     pub(crate) level: Level,
-    /// `MSCCLPP_NCCL_FALLBACK`: the NCCL that gets what is not covered.
+    /// `MSCCLPP_NCCL_FALLBACK`: the path of an NCCL that gets the communicators that are not covered.
     pub(crate) fallback: Option<PathBuf>,
     /// `MSCCLPP_NCCL_SAME_GPU`: whether two ranks may be on one GPU.
     pub(crate) same_gpu: bool,
@@ -23,28 +23,28 @@ pub(crate) struct Env {
     pub(crate) timeout: Duration,
     /// `MSCCLPP_NCCL_CHECK_CALLS`: whether ranks compare their calls.
     pub(crate) check_calls: bool,
-    /// `MSCCLPP_NCCL_CALLS_AT_ONCE`: for how many communicators' calls a device has room.
+    /// `MSCCLPP_NCCL_CALLS_AT_ONCE`: how many communicators' calls have room on a device at the same time.
     pub(crate) calls_at_once: u32,
     /// `MSCCLPP_NCCL_SCRATCH`: how many MiB of device memory a communicator takes.
     pub(crate) scratch: Option<u32>,
     /// `NCCL_COMM_ID`: where rank 0 listens, in place of a unique id.
     pub(crate) address: Option<String>,
-    /// `NCCL_COMM_BLOCKING`: whether calls block whose configuration says nothing.
+    /// `NCCL_COMM_BLOCKING`: whether calls block if the communicator's configuration does not say.
     pub(crate) blocking: bool,
-    /// `NCCL_SOCKET_IFNAME`: which network interfaces.
+    /// `NCCL_SOCKET_IFNAME`: the network interfaces that may be used.
     pub(crate) interface: Option<Pattern>,
-    /// `NCCL_SOCKET_FAMILY`: which version of IP.
+    /// `NCCL_SOCKET_FAMILY`: the version of IP.
     pub(crate) family: Option<Family>,
-    /// `NCCL_HOSTID`: processes with the same are on one node.
+    /// `NCCL_HOSTID`: the name of this node. Processes with the same name count as processes of one node.
     pub(crate) host_id: Option<String>,
-    /// `NCCL_MIN_CTAS` and `NCCL_MAX_CTAS`: how many blocks a call has.
+    /// `NCCL_MIN_CTAS` and `NCCL_MAX_CTAS`: the fewest and the most blocks that a call may have.
     pub(crate) min_ctas: Option<u32>,
     pub(crate) max_ctas: Option<u32>,
     /// `NCCL_P2P_DISABLE`: whether devices must not reach each other's memory.
     pub(crate) p2p_disabled: bool,
 }
 
-/// Those of NCCL's variables that mean something here.
+/// The variables of NCCL that have an effect on this library.
 const OF_NCCL: [&str; 9] = [
     "NCCL_DEBUG",
     "NCCL_COMM_ID",
@@ -58,7 +58,7 @@ const OF_NCCL: [&str; 9] = [
 ];
 
 impl Env {
-    /// The process's, read when it is first asked for, as NCCL does.
+    /// The environment of this process, read at the first call, as NCCL does.
     ///
     /// # Errors
     /// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE) for a malformed value.
@@ -68,7 +68,7 @@ impl Env {
         env.as_ref().map_err(Clone::clone)
     }
 
-    /// The names of NCCL's variables that are set and have no meaning here.
+    /// The names of NCCL's variables that are set and have no effect on this library.
     pub(crate) fn ignored() -> Vec<String> {
         let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
         let mut ignored: Vec<String> =

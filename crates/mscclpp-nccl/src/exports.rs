@@ -1,7 +1,6 @@
-//! The functions of NCCL 2.28.9, each under its name and, for profilers that put themselves in front, as `pnccl...`.
+//! The functions of NCCL 2.28.9, each as `ncclXxx`, and as `pncclXxx` for profilers that replace `ncclXxx` and then call it.
 //!
-//! What a function does is in the module that its body names. `ncclXxx` does not go through `pncclXxx` nor the other way round, as a
-//! program may replace either.
+//! Each body calls the module that implements the function. Neither name calls the other, as a program may replace either.
 
 #![allow(non_snake_case, reason = "the names are NCCL's")]
 #![allow(clippy::missing_safety_doc, reason = "NCCL's documentation says what callers promise")]
@@ -19,7 +18,7 @@ use crate::{
     teams::{self, not_covered},
 };
 
-/// A function that answers a code: what its body gives, or what failed in it.
+/// Defines an exported function that returns a code: the one that its body gives, or the one of its failure.
 macro_rules! function {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
         $(#[$doc])*
@@ -27,7 +26,7 @@ macro_rules! function {
         #[allow(non_snake_case, clippy::missing_safety_doc, reason = "a function of a C interface")]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::abi::Code {
             $crate::failure::answered(stringify!($name), || {
-                // SAFETY: what the C interface asks of its callers is what the functions in the body ask for.
+                // SAFETY: callers of the C interface promise what the functions in the body ask for.
                 #[allow(unused_unsafe, reason = "many functions take numbers alone")]
                 unsafe { $body.map_err($crate::failure::Failure::from) }
             })
@@ -36,12 +35,12 @@ macro_rules! function {
 }
 pub(crate) use function;
 
-/// Functions under both names.
+/// Defines functions that return a code, under both names.
 macro_rules! nccl {
     ($($(#[$doc:meta])* fn $name:ident/$other:ident $arguments:tt $body:block)*) => {
         $(
             nccl!(@one $(#[$doc])* $name $arguments $body);
-            nccl!(@one #[doc = concat!("As [`", stringify!($name), "`].")] $other $arguments $body);
+            nccl!(@one #[doc = concat!("The same as [`", stringify!($name), "`].")] $other $arguments $body);
         )*
     };
     (@one $(#[$doc:meta])* $name:ident ($($argument:ident: $type:ty),* $(,)?) $body:block) => {
@@ -49,12 +48,12 @@ macro_rules! nccl {
     };
 }
 
-/// Functions that answer something else than a code.
+/// Defines functions with other results, or that never fail, under both names.
 macro_rules! plain {
     ($($(#[$doc:meta])* fn $name:ident/$other:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {
         $(
             plain!(@one $(#[$doc])* $name ($($argument: $type),*) $result $body);
-            plain!(@one #[doc = concat!("As [`", stringify!($name), "`].")] $other ($($argument: $type),*) $result $body);
+            plain!(@one #[doc = concat!("The same as [`", stringify!($name), "`].")] $other ($($argument: $type),*) $result $body);
         )*
     };
     (@one $(#[$doc:meta])* $name:ident ($($argument:ident: $type:ty),*) $result:ty $body:block) => {
@@ -65,25 +64,25 @@ macro_rules! plain {
 }
 
 nccl! {
-    /// A new unique id, for all ranks of a communicator.
+    /// Makes a unique id, with which the ranks of a communicator find each other.
     fn ncclGetUniqueId/pncclGetUniqueId(uniqueId: *mut UniqueId) {
         let place = Place::at(uniqueId, "uniqueId")?;
         id::create(Env::of_process()?).map(|id| place.set(id))
     }
 
-    /// A communicator of this rank on the thread's device.
+    /// Makes this rank's communicator, on the thread's device.
     fn ncclCommInitRank/pncclCommInitRank(comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int) {
         group::noted(forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, std::ptr::null()))
     }
 
-    /// The same with a configuration.
+    /// Makes this rank's communicator, with a configuration.
     fn ncclCommInitRankConfig/pncclCommInitRankConfig(
         comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int, config: *mut Config,
     ) {
         group::noted(forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, config))
     }
 
-    /// The same with several ids, of which the first is enough.
+    /// Makes this rank's communicator from several ids, of which the first alone is used.
     fn ncclCommInitRankScalable/pncclCommInitRankScalable(
         newcomm: *mut Handle, nranks: c_int, myrank: c_int, nId: c_int, commIds: *mut UniqueId, config: *mut Config,
     ) {
@@ -93,7 +92,7 @@ nccl! {
         group::noted(forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, id, myrank, config))
     }
 
-    /// Communicators of all ranks in this process, one for each device.
+    /// Makes the communicators of all ranks in this process, one on each device.
     fn ncclCommInitAll/pncclCommInitAll(comm: *mut Handle, ndev: c_int, devlist: *const c_int) {
         let n = usize::try_from(ndev).ok().filter(|n| *n > 0);
         let n = n.ok_or_else(|| Failure::argument(format!("`ndev` is {ndev}")))?;
@@ -102,34 +101,34 @@ nccl! {
         forming::init_all(&places, devices.as_deref())
     }
 
-    /// No more calls: waits for those that were made.
+    /// Refuses further calls, and waits for those that were made.
     fn ncclCommFinalize/pncclCommFinalize(comm: Handle) {
         ending::finalize(comm)
     }
 
-    /// The end of a communicator.
+    /// Destroys a communicator.
     fn ncclCommDestroy/pncclCommDestroy(comm: Handle) {
         ending::destroy(comm)
     }
 
-    /// Its end at once, for all its ranks.
+    /// Ends a communicator at once, on all its ranks.
     fn ncclCommAbort/pncclCommAbort(comm: Handle) {
         ending::abort(comm)
     }
 
-    /// Ends what is under way.
+    /// Aborts this rank's calls that are under way.
     fn ncclCommRevoke/pncclCommRevoke(comm: Handle, revokeFlags: c_int) {
         ending::revoke(comm, revokeFlags)
     }
 
-    /// A communicator for each color.
+    /// Makes a communicator of the ranks that pass the same color.
     fn ncclCommSplit/pncclCommSplit(
         comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config,
     ) {
         group::noted(split::split(comm, color, key, Place::at(newcomm, "newcomm")?, config))
     }
 
-    /// A communicator without some of the ranks.
+    /// Makes a communicator without some of the ranks.
     fn ncclCommShrink/pncclCommShrink(
         comm: Handle, excludeRanksList: *mut c_int, excludeRanksCount: c_int, newcomm: *mut Handle,
         config: *mut Config, shrinkFlags: c_int,
@@ -138,63 +137,64 @@ nccl! {
         group::noted(split::shrink(comm, &excluded, Place::at(newcomm, "newcomm")?, config, shrinkFlags))
     }
 
-    /// Whether it is ready, goes on, or has failed.
+    /// Reports whether a communicator is ready, still at work in the background, or failed.
     fn ncclCommGetAsyncError/pncclCommGetAsyncError(comm: Handle, asyncError: *mut Code) {
         let place = Place::at(asyncError, "asyncError")?;
         comm::of(comm).map(|comm| place.set(comm.state()))
     }
 
-    /// How many ranks there are.
+    /// The number of ranks of a communicator.
     fn ncclCommCount/pncclCommCount(comm: Handle, count: *mut c_int) {
         let place = Place::at(count, "count")?;
         comm::of(comm)?.position().map(|(_, ranks)| place.set(comm::as_int(ranks)))
     }
 
-    /// The number of its device in this process.
+    /// The number of a communicator's device in this process.
     fn ncclCommCuDevice/pncclCommCuDevice(comm: Handle, device: *mut c_int) {
         let place = Place::at(device, "device")?;
         comm::of(comm).map(|comm| place.set(comm::as_int(comm.gpu.id())))
     }
 
-    /// The number of this rank.
+    /// The number of this rank in a communicator.
     fn ncclCommUserRank/pncclCommUserRank(comm: Handle, rank: *mut c_int) {
         let place = Place::at(rank, "rank")?;
         comm::of(comm)?.position().map(|(rank, _)| place.set(comm::as_int(rank)))
     }
 
-    /// Memory of the thread's device, all zero.
+    /// Allocates memory of the thread's device, which is all zero.
     fn ncclMemAlloc/pncclMemAlloc(ptr: *mut *mut c_void, size: usize) {
         memory::allocate(Place::at(ptr, "ptr")?, size)
     }
 
-    /// Frees it.
+    /// Frees memory of [`ncclMemAlloc`].
     fn ncclMemFree/pncclMemFree(ptr: *mut c_void) {
         memory::free(ptr)
     }
 
-    /// Accepted, and changes nothing: it is each rank's own, and ranks must choose alike.
+    /// Registers memory, which has no effect on calls: each rank registers on its own, and all ranks must choose the same
+    /// algorithm.
     fn ncclCommRegister/pncclCommRegister(comm: Handle, buff: *mut c_void, _size: usize, handle: *mut Handle) {
         memory::register(comm, buff, Place::at(handle, "handle")?)
     }
 
-    /// Takes it back.
+    /// Ends a registration of [`ncclCommRegister`].
     fn ncclCommDeregister/pncclCommDeregister(comm: Handle, handle: Handle) {
         memory::deregister(comm, handle)
     }
 
-    /// Memory into which peers write.
+    /// Registers memory of all ranks, which calls can then read and write directly.
     fn ncclCommWindowRegister/pncclCommWindowRegister(
         comm: Handle, buff: *mut c_void, size: usize, win: *mut Handle, winFlags: c_int,
     ) {
         group::noted(memory::register_window(comm, (buff, size), Place::at(win, "win")?, winFlags))
     }
 
-    /// Takes it back.
+    /// Ends a registration of [`ncclCommWindowRegister`].
     fn ncclCommWindowDeregister/pncclCommWindowDeregister(comm: Handle, win: Handle) {
         memory::deregister_window(comm, win)
     }
 
-    /// An operation that multiplies this rank's numbers by a factor, and sums up.
+    /// Makes an operation that multiplies this rank's numbers by a factor, and sums up.
     fn ncclRedOpCreatePreMulSum/pncclRedOpCreatePreMulSum(
         op: *mut c_int, scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle,
     ) {
@@ -206,7 +206,7 @@ nccl! {
         .map(|op| place.set(op))
     }
 
-    /// Its end.
+    /// Destroys an operation of [`ncclRedOpCreatePreMulSum`].
     fn ncclRedOpDestroy/pncclRedOpDestroy(op: c_int, comm: Handle) {
         let comm = comm::of(comm)?;
         match comm.formed()? {
@@ -215,102 +215,102 @@ nccl! {
         }
     }
 
-    /// The numbers of all ranks, reduced, on each.
+    /// Reduces the numbers of all ranks; each rank gets the result.
     fn ncclAllReduce/pncclAllReduce(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) {
         calls::make(What::AllReduce { op }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// The numbers of all ranks, reduced, on one.
+    /// Reduces the numbers of all ranks; one rank gets the result.
     fn ncclReduce/pncclReduce(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, op: c_int, root: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Reduce { op, root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// A part of the numbers of all ranks, reduced, on each.
+    /// Reduces the numbers of all ranks; each rank gets an equal part of the result.
     fn ncclReduceScatter/pncclReduceScatter(sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) {
         calls::make(What::ReduceScatter { op }, Arguments { send: sendbuff, recv: recvbuff, count: recvcount, data_type: datatype, comm, stream })
     }
 
-    /// The numbers of all ranks, behind each other, on each.
+    /// Gives each rank the numbers of all ranks, in the order of the ranks.
     fn ncclAllGather/pncclAllGather(sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: c_int, comm: Handle, stream: Handle) {
         calls::make(What::AllGather, Arguments { send: sendbuff, recv: recvbuff, count: sendcount, data_type: datatype, comm, stream })
     }
 
-    /// A part of each rank's numbers for each rank.
+    /// Gives each rank its part of the numbers of every rank.
     fn ncclAlltoAll/pncclAlltoAll(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle) {
         calls::make(What::AlltoAll, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// The numbers of one rank, on each.
+    /// Gives each rank the numbers of one rank.
     fn ncclBroadcast/pncclBroadcast(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Broadcast { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// The same, in place.
+    /// Gives each rank the numbers of one rank, in place.
     fn ncclBcast/pncclBcast(buff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Broadcast { root }, Arguments { send: buff, recv: buff, count, data_type: datatype, comm, stream })
     }
 
-    /// The numbers of all ranks, behind each other, on one.
+    /// Gives one rank the numbers of all ranks, in the order of the ranks.
     fn ncclGather/pncclGather(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Gather { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// A part of one rank's numbers, on each.
+    /// Gives each rank its part of the numbers of one rank.
     fn ncclScatter/pncclScatter(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Scatter { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// Numbers for another rank.
+    /// Sends numbers to a rank.
     fn ncclSend/pncclSend(sendbuff: *const c_void, count: usize, datatype: c_int, peer: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Send { peer }, Arguments { send: sendbuff, recv: std::ptr::null_mut(), count, data_type: datatype, comm, stream })
     }
 
-    /// Numbers of another rank.
+    /// Receives numbers from a rank.
     fn ncclRecv/pncclRecv(recvbuff: *mut c_void, count: usize, datatype: c_int, peer: c_int, comm: Handle, stream: Handle) {
         calls::make(What::Recv { peer }, Arguments { send: std::ptr::null(), recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
-    /// What the thread calls from here on is done at the end of the group.
+    /// Begins a group: calls that the thread makes from here on are carried out at the group's end.
     fn ncclGroupStart/pncclGroupStart() {
         group::start();
         Ok::<_, Failure>(())
     }
 
-    /// Does it, together.
+    /// Ends the group, and carries out its calls together.
     fn ncclGroupEnd/pncclGroupEnd() {
         group::end()
     }
 
-    /// Ends the group without its calls, and says how long they would take.
+    /// Ends the group without carrying out its calls, and predicts how long they would take.
     fn ncclGroupSimulateEnd/pncclGroupSimulateEnd(simInfo: *mut SimInfo) {
         simulation::end(simInfo)
     }
 
-    /// Not covered.
+    /// Refuses the call, which is not covered.
     fn ncclDevCommCreate/pncclDevCommCreate(_comm: Handle, _requirements: *const c_void, _devComm: *mut c_void) {
         not_covered("communicators for kernels of NCCL's device API")
     }
 
-    /// Not covered.
+    /// Refuses the call, which is not covered.
     fn ncclDevCommDestroy/pncclDevCommDestroy(_comm: Handle, _devComm: *const c_void) {
         not_covered("communicators for kernels of NCCL's device API")
     }
 
-    /// Not covered.
+    /// Refuses the call, which is not covered.
     fn ncclLsaBarrierCreateRequirement/pncclLsaBarrierCreateRequirement(
         _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
     ) {
         not_covered("barriers for kernels of NCCL's device API")
     }
 
-    /// Not covered.
+    /// Refuses the call, which is not covered.
     fn ncclGinBarrierCreateRequirement/pncclGinBarrierCreateRequirement(
         _comm: Handle, _team: Team, _nBarriers: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
     ) {
         not_covered("barriers for kernels of NCCL's device API")
     }
 
-    /// Not covered.
+    /// Refuses the call, which is not covered.
     fn ncclLLA2ACreateRequirement/pncclLLA2ACreateRequirement(
         _nBlocks: c_int, _nSlots: c_int, _outHandle: *mut c_void, _outReq: *mut c_void,
     ) {
@@ -319,19 +319,19 @@ nccl! {
 }
 
 plain! {
-    /// The version of NCCL whose interface this is. Programs ask for it before they fork.
+    /// The version of NCCL whose interface this is. It works also in forked children, as programs may ask for it at any time.
     fn ncclGetVersion/pncclGetVersion(version: *mut c_int) -> Code {
-        // SAFETY: NULL, or a place for a number, as NCCL asks for.
+        // SAFETY: the caller passes NULL or the address of a number, as NCCL asks for.
         answered_anywhere("ncclGetVersion", || unsafe { Place::at(version, "version") }.map(|place| place.set(VERSION)))
     }
 
-    /// What a code means.
+    /// The meaning of a code, as a text.
     fn ncclGetErrorString/pncclGetErrorString(result: Code) -> *const c_char {
         result.text().as_ptr()
     }
 
-    /// A sentence about what failed: of the communicator; or if it is NULL or has not failed, in the thread's last call; or if that did
-    /// not fail, last in this process. Valid until the thread calls again.
+    /// Describes a failure: that of the communicator; or, if it is NULL or has not failed, that of the thread's last call; or,
+    /// if that did not fail, the last one in this process. The text is valid until the thread calls this function again.
     fn ncclGetLastError/pncclGetLastError(comm: Handle) -> *const c_char {
         let of_comm = if failure::is_foreign() { None } else { comm::of(comm).ok() };
         match of_comm.and_then(|comm| comm.failure()) {
@@ -340,35 +340,35 @@ plain! {
         }
     }
 
-    /// The variables of the log are read once, so it does nothing. NCCL has it for tests of its own.
+    /// Does nothing: the variables of the log are read once. NCCL has this function for tests of its own.
     fn ncclResetDebugInit/pncclResetDebugInit() -> () {}
 
-    /// All ranks.
+    /// The team of all ranks.
     fn ncclTeamWorld/pncclTeamWorld(comm: Handle) -> Team {
         teams::world(comm)
     }
 
-    /// The ranks whose devices reach each other's memory: all.
+    /// The team of the ranks whose devices reach each other's memory, which are all ranks.
     fn ncclTeamLsa/pncclTeamLsa(comm: Handle) -> Team {
         teams::world(comm)
     }
 
-    /// This rank: no node has another of its number.
+    /// The team of the ranks that have this rank's number on their nodes. All ranks are on one node, so it is this rank alone.
     fn ncclTeamRail/pncclTeamRail(comm: Handle) -> Team {
         teams::rail(comm)
     }
 
-    /// The number among all ranks of a team's rank.
+    /// Converts a rank's number in a team to its number among all ranks.
     fn ncclTeamRankToWorld/pncclTeamRankToWorld(comm: Handle, team: Team, rank: c_int) -> c_int {
         teams::to_world(comm, team, rank)
     }
 
-    /// The number among the ranks that reach each other's memory of a team's rank.
+    /// Converts a rank's number in a team to its number among the ranks whose devices reach each other's memory.
     fn ncclTeamRankToLsa/pncclTeamRankToLsa(comm: Handle, team: Team, rank: c_int) -> c_int {
         teams::to_world(comm, team, rank)
     }
 
-    /// Not covered: no slots.
+    /// Refuses the call, which is not covered, and returns 0.
     fn ncclLLA2ACalcSlots/pncclLLA2ACalcSlots(_maxElts: c_int, _maxEltSize: c_int) -> c_int {
         let refused = answered("ncclLLA2ACalcSlots", || not_covered("messages of kernels of NCCL's device API"));
         debug_assert_eq!(refused, Code::INVALID_USAGE);
@@ -376,6 +376,6 @@ plain! {
     }
 }
 
-/// NCCL exports it too, under this name alone.
+/// Does nothing. NCCL exports this function too, and has no `pnccl` name for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclResetDebugInitInternal() {}

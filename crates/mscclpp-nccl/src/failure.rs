@@ -1,4 +1,4 @@
-//! What went wrong, as NCCL's interface says it: a code, and a sentence in `ncclGetLastError`.
+//! Failures in the form of NCCL's interface: a code, and a text for `ncclGetLastError`.
 
 use std::{
     cell::RefCell,
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::{abi::Code, report};
 
-/// A call that failed.
+/// The failure of a call.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Failure {
@@ -30,12 +30,12 @@ impl Failure {
         Self { code, text: text.into() }
     }
 
-    /// An argument that is wrong in every situation.
+    /// The failure of a call with an argument that is wrong in every situation.
     pub(crate) fn argument(text: impl Into<String>) -> Self {
         Self::new(Code::INVALID_ARGUMENT, text)
     }
 
-    /// A call that is wrong as things are, or that this library does not cover.
+    /// The failure of a call that is wrong in this situation, or that this library does not cover.
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self::new(Code::INVALID_USAGE, text)
     }
@@ -90,27 +90,28 @@ impl From<BootstrapError> for Failure {
     }
 }
 
-/// The last failure of this process, for threads that did not see it themselves.
+/// The text of the last failure in this process, for threads whose own last call did not fail.
 static LAST: Mutex<String> = Mutex::new(String::new());
 
 thread_local! {
-    /// Why this thread's last call failed, if it did.
+    /// The text of the failure of this thread's last call, if it failed.
     static OWN: RefCell<Option<String>> = const { RefCell::new(None) };
-    /// What this thread was last given by `ncclGetLastError`, for which it has a pointer.
+    /// The text to which the last `ncclGetLastError` of this thread gave a pointer.
     static GIVEN: RefCell<CString> = RefCell::default();
 }
 
-/// Keeps what `ncclGetLastError` is to say.
+/// Keeps a failure as the last one of this process, for `ncclGetLastError`.
 pub(crate) fn remember(failure: &Failure) {
     LAST.lock().clone_from(&failure.text);
 }
 
-/// Why this thread's last call failed, or if it did not, what failed last in this process. Valid until this thread asks again.
+/// The text of the failure of this thread's last call, or if that did not fail, of the last failure in this process. Valid until
+/// this thread calls this function or [`give`] again.
 pub(crate) fn last() -> *const c_char {
     give(OWN.with_borrow(Clone::clone).unwrap_or_else(|| LAST.lock().clone()))
 }
 
-/// A text for C code, valid until this thread asks for another.
+/// Converts a text to a C string, which is valid until this thread calls this function again.
 pub(crate) fn give(text: String) -> *const c_char {
     let mut bytes = text.into_bytes();
     bytes.retain(|byte| *byte != 0);
@@ -120,20 +121,20 @@ pub(crate) fn give(text: String) -> *const c_char {
     })
 }
 
-/// What a function of the interface answers: runs its body, keeps and logs what failed. A panic ends here.
+/// Runs the body of a function of the interface, and returns its code. Keeps and logs a failure, and turns a panic into one.
 ///
-/// In a child forked after the first communicator was made nothing can be used: it has none of the threads behind them, and locks
-/// may be held there for ever.
+/// In a child that was forked after the library was first used, every such function is refused: the child has none of the threads
+/// that communicators need, and locks may be held in it for ever.
 pub(crate) fn answered<T: Into<Code>>(name: &str, body: impl FnOnce() -> Result<T, Failure>) -> Code {
     if let Some(Err(error)) = USED_IN.get().map(|process| process.check()) {
-        // No lock is taken: what was said last stays said.
+        // The failure is not kept, as that takes a lock.
         report::always(&format!("{name}: {error}"));
         return Code::INVALID_USAGE;
     }
     answered_anywhere(name, body)
 }
 
-/// As [`answered`], for what needs nothing of the process.
+/// Runs the body of a function as [`answered`] does, but also in a forked child: for functions that need no communicator.
 pub(crate) fn answered_anywhere<T: Into<Code>>(
     name: &str,
     body: impl FnOnce() -> Result<T, Failure>,
@@ -152,20 +153,20 @@ pub(crate) fn answered_anywhere<T: Into<Code>>(
     failure.code
 }
 
-/// The process that has communicators or memory of this library.
+/// The process that made communicators or memory with this library.
 static USED_IN: OnceLock<Origin> = OnceLock::new();
 
-/// From now on, forked children of this process are told that they cannot use the library.
+/// Notes that this process uses the library: in children that it forks from now on, calls are refused.
 pub(crate) fn used_here() {
     USED_IN.get_or_init(Origin::here);
 }
 
-/// Whether this is that process, and not a child of it.
+/// Whether this process uses the library. This is false in children that it forks.
 pub(crate) fn is_used_here() -> bool {
     USED_IN.get().is_some_and(|process| process.is_here())
 }
 
-/// Whether this is a child of that process.
+/// Whether this process was forked by one that used the library.
 pub(crate) fn is_foreign() -> bool {
     USED_IN.get().is_some_and(|process| !process.is_here())
 }
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     fn said() -> String {
-        // SAFETY: it is valid until this thread asks again.
+        // SAFETY: the text is valid until this thread calls `last` again.
         unsafe { CStr::from_ptr(last()) }.to_string_lossy().into_owned()
     }
 
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     fn texts_for_c_end_where_they_end() {
-        // SAFETY: as in `said`.
+        // SAFETY: the text is valid until this thread calls `give` again.
         assert_eq!(unsafe { CStr::from_ptr(give("a\0b".to_owned())) }, c"ab");
     }
 }

@@ -1,7 +1,7 @@
-//! Real NCCL, for communicators whose ranks this library does not cover: `MSCCLPP_NCCL_FALLBACK`.
+//! NCCL itself, loaded from the path in `MSCCLPP_NCCL_FALLBACK`, for communicators whose ranks this library does not cover.
 //!
-//! A whole communicator is handed over, when it is formed, by all its ranks: they agree by the greetings. Its calls then go to NCCL as
-//! they come.
+//! A communicator is handed over as a whole when it is formed. The ranks decide so from the greetings that they exchange, so all
+//! ranks decide the same. Its calls then go to NCCL unchanged.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -22,17 +22,19 @@ use crate::{
     forming, group, report,
 };
 
-/// Declares the functions of NCCL that are called, and looks them up.
+/// Declares the functions of NCCL that this library calls, and how they are looked up.
 macro_rules! entry_points {
     ($($field:ident = $name:literal: fn($($type:ty),*) -> $result:ty;)*) => {
-        /// The functions of NCCL. Its library stays loaded until the process ends.
+        /// NCCL's functions. Its library stays loaded until the process ends.
         struct Nccl {
             $($field: unsafe extern "C" fn($($type),*) -> $result,)*
         }
 
         impl Nccl {
+            /// Looks the functions up in a library.
+            ///
             /// # Safety
-            /// The library has these functions, with the types that NCCL's header gives them.
+            /// The library's functions of these names have the types that NCCL's header gives them.
             unsafe fn of(library: &Library) -> Result<Self, libloading::Error> {
                 // SAFETY: the caller's promise.
                 Ok(unsafe { Self { $($field: *library.get($name)?,)* } })
@@ -70,7 +72,7 @@ entry_points! {
     group_end = b"ncclGroupEnd": fn() -> Code;
 }
 
-/// A communicator that NCCL has.
+/// A communicator that was handed over to NCCL.
 pub(crate) struct Handed {
     nccl: &'static Nccl,
     comm: Handle,
@@ -78,10 +80,11 @@ pub(crate) struct Handed {
 
 // SAFETY: NCCL's communicators may be used from any thread.
 unsafe impl Send for Handed {}
-// SAFETY: NCCL documents that calls of several threads for one communicator are the program's to order, as they are for this library.
+// SAFETY: NCCL documents that the program must order calls of several threads for one communicator. Programs that use this
+// library have the same duty.
 unsafe impl Sync for Handed {}
 
-/// NCCL, loaded when it is first needed.
+/// NCCL's functions, whose library is loaded when it is first needed.
 fn nccl() -> Result<&'static Nccl, Failure> {
     static NCCL: OnceLock<Result<Nccl, Failure>> = OnceLock::new();
     NCCL.get_or_init(load).as_ref().map_err(Clone::clone)
@@ -98,13 +101,13 @@ fn load() -> Result<Nccl, Failure> {
         );
         Failure::new(Code::SYSTEM_ERROR, text)
     };
-    // What NCCL calls of itself must be its own functions, also where this library was loaded first (LD_PRELOAD).
+    // With RTLD_DEEPBIND NCCL's calls to its own functions reach them, also where this library was loaded first (LD_PRELOAD).
     let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_DEEPBIND;
-    // SAFETY: the user says that this is NCCL, whose initialisers may run in any process.
+    // SAFETY: the user says that the library is NCCL, whose initialisers may run in any process.
     let library = unsafe { Library::open(Some(path), flags) }.map_err(refused)?;
-    // SAFETY: as above.
+    // SAFETY: the user says that the library is NCCL.
     let nccl = unsafe { Nccl::of(&library) }.map_err(refused)?;
-    // Its threads may outlive every communicator.
+    // It must stay loaded, as NCCL's threads may outlive every communicator.
     std::mem::forget(library);
     Ok(nccl)
 }
@@ -114,21 +117,21 @@ impl Nccl {
         if code == Code::SUCCESS || code == Code::IN_PROGRESS {
             return Ok(code);
         }
-        // SAFETY: it takes a communicator, or NULL for none.
+        // SAFETY: the function takes a communicator, or NULL for none.
         let said = unsafe { (self.last_error)(comm) };
-        // SAFETY: it gives a text, or NULL.
+        // SAFETY: the function returns a C string, or NULL.
         let said = (!said.is_null()).then(|| unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned());
         Err(Failure::new(code, format!("NCCL's {what}: {}", said.unwrap_or_default())))
     }
 }
 
-/// Hands a communicator over that is being formed. Blocks until all its ranks have done so.
+/// Hands a communicator that is being formed over to NCCL. Blocks until all its ranks have called this.
 pub(crate) fn hand_over(comm: &Comm, bootstrap: &dyn Bootstrap, why: &str) -> Result<Handed, Failure> {
     let nccl = nccl()?;
     let (rank, ranks) = comm.position()?;
     let mut id = UniqueId([0; 128]);
     if rank == 0 {
-        // SAFETY: it writes the id.
+        // SAFETY: the function writes an id to a place for one.
         nccl.check("ncclGetUniqueId", ptr::null_mut(), unsafe { (nccl.unique_id)(&raw mut id) })?;
     }
     let mut bytes = id.0.to_vec();
@@ -142,32 +145,34 @@ pub(crate) fn hand_over(comm: &Comm, bootstrap: &dyn Bootstrap, why: &str) -> Re
     comm.gpu.make_current()?;
     let (mut handle, mut version) = (ptr::null_mut(), 0);
     let [n, r] = [ranks, rank].map(|number| c_int::try_from(number).unwrap_or(-1));
-    // SAFETY: it writes a handle; the device is this thread's.
+    // SAFETY: the function writes a handle to a place for one; the communicator's device is this thread's.
     nccl.check("ncclCommInitRank", ptr::null_mut(), unsafe { (nccl.init_rank)(&raw mut handle, n, id, r) })?;
-    // SAFETY: it writes a number.
+    // SAFETY: the function writes a number to a place for one.
     nccl.check("ncclGetVersion", ptr::null_mut(), unsafe { (nccl.version)(&raw mut version) })?;
     report::once(&format!("{} goes to NCCL {version} (MSCCLPP_NCCL_FALLBACK): {why}", comm.name()));
     Ok(Handed { nccl, comm: handle })
 }
 
-/// Puts calls into their streams, as one group of NCCL's: a thread may have several ranks, and NCCL connects them with each other at
-/// the end of the group in which they first need it.
+/// Puts calls into their streams as one group of NCCL. One thread may have several ranks, and NCCL connects ranks at the end of
+/// the group in which they first communicate: in separate groups, the first would wait for the second for ever.
 pub(crate) fn submit(calls: &[Call]) -> Result<(), Failure> {
     let nccl = nccl()?;
-    // SAFETY: it takes nothing.
+    // SAFETY: the function has no arguments.
     nccl.check("ncclGroupStart", ptr::null_mut(), unsafe { (nccl.group_start)() })?;
     let made = calls.iter().try_for_each(|call| {
         let Backend::Handed(Handed { comm, .. }) = *call.comm.backend()? else { return Ok(()) };
-        // SAFETY: who called promised what NCCL asks for.
+        // SAFETY: the caller of `calls::make` promised what NCCL asks for.
         nccl.check("call", comm, unsafe { call_of(nccl, comm, call.what, &call.arguments) }).map(drop)
     });
-    // SAFETY: it takes nothing.
+    // SAFETY: the function has no arguments.
     let ended = nccl.check("ncclGroupEnd", ptr::null_mut(), unsafe { (nccl.group_end)() });
     made.and(ended.map(drop))
 }
 
+/// Calls the function of NCCL that `what` names.
+///
 /// # Safety
-/// As NCCL's functions.
+/// The arguments are what that function asks for.
 unsafe fn call_of(nccl: &Nccl, comm: Handle, what: What, arguments: &Arguments) -> Code {
     let Arguments { send, recv, count, data_type, stream, .. } = *arguments;
     // SAFETY: the caller's promise.
@@ -189,7 +194,7 @@ unsafe fn call_of(nccl: &Nccl, comm: Handle, what: What, arguments: &Arguments) 
     }
 }
 
-/// `ncclCommSplit` of a communicator that NCCL has.
+/// `ncclCommSplit` of a communicator that was handed over to NCCL.
 pub(crate) fn split(
     parent: &Arc<Comm>,
     color: c_int,
@@ -210,11 +215,12 @@ pub(crate) fn split(
     })?;
     if color < 0 {
         place.set(ptr::null_mut());
-        // Only then may the next call of the parent be made: NCCL leaves that order to its callers.
+        // The split must be complete before the next call for the parent: NCCL asks its callers to order the calls of a
+        // communicator.
         let deadline = Comm::deadline(Env::of_process()?.timeout);
         return group::together(parent, move || match child.wait_formed(deadline) {
             Err(failure) if failure.code != Code::INVALID_USAGE => Err(failure),
-            // It has no color.
+            // The expected failure: the rank has no color, so there is no communicator.
             _ => Ok(()),
         });
     }
@@ -228,7 +234,7 @@ impl Handed {
 
     fn split(&self, color: c_int, key: c_int) -> Result<Option<Self>, Failure> {
         let mut comm = ptr::null_mut();
-        // SAFETY: the communicator is NCCL's; it writes a handle.
+        // SAFETY: the communicator is NCCL's; the function writes a handle to a place for one.
         let code = unsafe { (self.nccl.split)(self.comm, color, key, &raw mut comm, ptr::null_mut()) };
         self.check("ncclCommSplit", code)?;
         Ok((!comm.is_null()).then_some(Self { nccl: self.nccl, comm }))
@@ -236,9 +242,9 @@ impl Handed {
 
     fn position(&self) -> Result<(usize, usize), Failure> {
         let (mut rank, mut ranks) = (0, 0);
-        // SAFETY: the communicator is NCCL's; it writes a number.
+        // SAFETY: the communicator is NCCL's; the function writes a number to a place for one.
         self.check("ncclCommUserRank", unsafe { (self.nccl.user_rank)(self.comm, &raw mut rank) })?;
-        // SAFETY: as above.
+        // SAFETY: the same.
         self.check("ncclCommCount", unsafe { (self.nccl.count)(self.comm, &raw mut ranks) })?;
         let [rank, ranks] = [rank, ranks].map(usize::try_from);
         rank.and_then(|rank| Ok((rank, ranks?)))
@@ -248,33 +254,33 @@ impl Handed {
     /// `ncclCommGetAsyncError`.
     pub(crate) fn state(&self) -> Code {
         let mut state = Code::SUCCESS;
-        // SAFETY: the communicator is NCCL's; it writes a code.
+        // SAFETY: the communicator is NCCL's; the function writes a code to a place for one.
         let code = unsafe { (self.nccl.async_error)(self.comm, &raw mut state) };
         if code == Code::SUCCESS { state } else { code }
     }
 
     /// `ncclCommFinalize`.
     pub(crate) fn finalize(&self) -> Result<Code, Failure> {
-        // SAFETY: the communicator is NCCL's, and has no calls any more.
+        // SAFETY: the communicator is NCCL's.
         self.check("ncclCommFinalize", unsafe { (self.nccl.finalize)(self.comm) })
     }
 
-    /// `ncclCommDestroy`. It is not used any more.
+    /// `ncclCommDestroy`. The caller has removed the communicator's handle, so it is not used any more.
     pub(crate) fn destroy(&self) -> Result<Code, Failure> {
-        // SAFETY: as above.
+        // SAFETY: the communicator is NCCL's, and is used for the last time.
         self.nccl.check("ncclCommDestroy", ptr::null_mut(), unsafe { (self.nccl.destroy)(self.comm) })
     }
 
-    /// `ncclCommAbort`. It is not used any more.
+    /// `ncclCommAbort`. The caller has removed the communicator's handle, so it is not used any more.
     pub(crate) fn abort(&self) -> Result<Code, Failure> {
-        // SAFETY: as above.
+        // SAFETY: the communicator is NCCL's, and is used for the last time.
         self.nccl.check("ncclCommAbort", ptr::null_mut(), unsafe { (self.nccl.abort)(self.comm) })
     }
 
     /// `ncclRedOpCreatePreMulSum`.
     ///
     /// # Safety
-    /// `scalar` is what it asks for.
+    /// `scalar` is what that function asks for.
     pub(crate) unsafe fn create_operator(
         &self,
         scalar: *mut c_void,
@@ -282,7 +288,7 @@ impl Handed {
         residence: c_int,
     ) -> Result<c_int, Failure> {
         let mut op = 0;
-        // SAFETY: the caller's promise; it writes a number.
+        // SAFETY: the caller's promise; the function writes a number to a place for one.
         let code =
             unsafe { (self.nccl.create_operator)(&raw mut op, scalar, data_type, residence, self.comm) };
         self.check("ncclRedOpCreatePreMulSum", code).map(|_| op)

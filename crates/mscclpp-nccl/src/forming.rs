@@ -1,5 +1,5 @@
-//! How a communicator comes to be: its ranks meet, tell each other what they are, and set up collectives. A thread of its own does
-//! it, so that one thread of the program can make many ranks.
+//! How a communicator is formed: its ranks meet, exchange greetings, and set up collectives. This happens on a thread in the
+//! background, so that one thread of the program can make many ranks.
 
 use std::{
     ffi::c_int,
@@ -28,22 +28,22 @@ use crate::{
     statistics::{Statistics, protocols},
 };
 
-/// How often a rank that forms looks whether it was aborted, or has met the others.
+/// How often a rank that waits for the others checks whether they have met, and whether it was aborted.
 const POLL: Duration = Duration::from_micros(500);
 
-/// What [`mscclpp_collectives::CollectivesBuilder::calls_at_once`] takes.
+/// The largest number that [`mscclpp_collectives::CollectivesBuilder::calls_at_once`] takes.
 const MOST_CALLS_AT_ONCE: u32 = 32;
 
-/// A job that ranks are joining, or have joined.
+/// A job whose ranks are still meeting, or have met.
 pub(crate) enum Job {
     Forming(Box<Forming>),
     Met(Arc<dyn Bootstrap>),
 }
 
-/// `ncclCommInitRank` and its kin, for a rank on the calling thread's device.
+/// `ncclCommInitRank`, with or without a configuration: makes a communicator on the calling thread's device.
 ///
 /// # Safety
-/// As [`config::read`].
+/// `config` is what [`config::read`] asks for.
 pub(crate) unsafe fn init_rank(
     place: Place<Handle>,
     ranks: c_int,
@@ -66,11 +66,11 @@ pub(crate) unsafe fn init_rank(
     group::created(place, comm)
 }
 
-/// Begins to join the job of an id.
+/// Begins to join the job that an id names.
 pub(crate) fn join(rank: usize, ranks: usize, id: &UniqueId, env: &Env) -> Result<Job, Failure> {
     let place = id::meeting_place(id)?;
     if ranks == 1 {
-        // There is nobody to meet, also if another process made the id.
+        // There is no other rank to meet, even if another process made the id.
         id::forget(id);
         let alone = LocalBootstrap::group(1).pop();
         return alone.map(|alone| Job::Met(Arc::new(alone))).ok_or_else(|| Failure::argument("no ranks"));
@@ -79,7 +79,7 @@ pub(crate) fn join(rank: usize, ranks: usize, id: &UniqueId, env: &Env) -> Resul
     Ok(Job::Forming(Box::new(builder.start(place)?)))
 }
 
-/// `ncclCommInitAll`: all ranks in this process, one on each of these devices.
+/// `ncclCommInitAll`: makes the communicators of all ranks in this process, one on each of `devices`.
 pub(crate) fn init_all(places: &[Place<Handle>], devices: Option<&[c_int]>) -> Result<Code, Failure> {
     let env = begin()?;
     let platform = Platform::detect()?;
@@ -106,7 +106,7 @@ pub(crate) fn init_all(places: &[Place<Handle>], devices: Option<&[c_int]>) -> R
     answer.and(ended)
 }
 
-/// What every way to a communicator begins with.
+/// Prepares the process before a communicator or memory is made: its end, its log and its environment.
 pub(crate) fn begin() -> Result<&'static Env, Failure> {
     failure::used_here();
     ending::leave_at_exit();
@@ -126,10 +126,10 @@ fn start(
     Ok(comm)
 }
 
-/// What becomes of forming a communicator: the inner failure is one that all ranks come to by themselves.
+/// The result of forming a communicator. All ranks find an inner failure by themselves; of an outer one they must be notified.
 pub(crate) type Outcome = Result<Result<Backend, Failure>, Failure>;
 
-/// Runs what makes a communicator, on a thread of its own. `kept` is dropped when it is known what has become of it.
+/// Starts a thread that runs `make` and stores its result as the communicator's outcome. `kept` is dropped after that.
 pub(crate) fn in_background<K: Send + 'static>(
     comm: &Arc<Comm>,
     kept: K,
@@ -139,7 +139,7 @@ pub(crate) fn in_background<K: Send + 'static>(
     let thread = thread::Builder::new().name("mscclpp-nccl".to_owned()).spawn(move || {
         let outcome = guarded("forming a communicator", || make(&comm, &kept));
         if let Err(failure) = &outcome {
-            // The others must not wait for this rank.
+            // The other ranks must not wait for this one.
             comm.give_up(&failure.text);
         }
         let outcome = outcome.and_then(|outcome| outcome);
@@ -157,7 +157,7 @@ fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
     let bootstrap: Arc<dyn Bootstrap> = match job {
         Job::Met(bootstrap) => bootstrap,
         Job::Forming(forming) => {
-            // It is over when its time-out is.
+            // The loop ends at the latest with the time-out of the job.
             while !forming.poll() {
                 if comm.was_aborted() {
                     forming.abort("ncclCommAbort was called");
@@ -172,7 +172,7 @@ fn meet(comm: &Comm, job: Job) -> Result<Arc<dyn Bootstrap>, Failure> {
     Ok(bootstrap)
 }
 
-/// From a job to collectives, or to NCCL's.
+/// Forms the communicator of a job: with the collectives of this repository, or, if these do not cover its ranks, with NCCL.
 pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let begun = Instant::now();
     let (rank, ranks) = comm.position()?;
@@ -205,7 +205,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     let devices: Vec<[u8; 16]> = all.iter().map(|hello| hello.uuid).collect();
     let communicator = Communicator::with_context(bootstrap, Context::on(comm.gpu.platform()));
     let mut builder = Collectives::builder(&communicator, &comm.gpu)
-        // What they overlap with in trainings are matrix multiplications, and so it is with NCCL's kernels.
+        // Programs that use NCCL run its calls beside other kernels, such as matrix multiplications.
         .overlap(true)
         .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
         .check_calls(env.check_calls);
@@ -235,7 +235,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
     Ok(Ok(Backend::Ours(Box::new(ours))))
 }
 
-/// As the measured tables say, with so many blocks at least.
+/// A selector that chooses as [`Tuned`] does, but never fewer blocks than this.
 #[derive(Debug)]
 struct AtLeast(u32);
 
@@ -246,7 +246,7 @@ impl Selector for AtLeast {
     }
 }
 
-/// The line about a communicator.
+/// The line that reports a new communicator.
 fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> String {
     let mebibytes = ours.collectives.device_bytes() >> 20;
     let links: Vec<String> = devices.iter().enumerate().map(|(rank, uuid)| link(comm, rank, uuid)).collect();
@@ -259,7 +259,7 @@ fn formed(comm: &Comm, ours: &Ours, devices: &[[u8; 16]], took: Duration) -> Str
     )
 }
 
-/// How a rank's device is reached.
+/// Describes how a rank's device is reached.
 fn link(comm: &Comm, rank: usize, uuid: &[u8; 16]) -> String {
     let how = match comm.gpu.peer_access_by_uuid(uuid) {
         _ if *uuid == comm.gpu.properties().uuid => "this device",
@@ -271,7 +271,8 @@ fn link(comm: &Comm, rank: usize, uuid: &[u8; 16]) -> String {
     format!("rank {rank} by {how}")
 }
 
-/// Waits for what was created, unless that goes on by itself: what a creating call answers.
+/// Finishes a function that creates a communicator, and returns its code: blocks until the communicator is formed, unless its
+/// settings say that calls do not block. If forming failed, removes the handle.
 pub(crate) fn created(place: Place<Handle>, comm: &Arc<Comm>, handle: Handle) -> Result<Code, Failure> {
     if !comm.settings.blocking {
         return Ok(Code::IN_PROGRESS);
@@ -281,7 +282,7 @@ pub(crate) fn created(place: Place<Handle>, comm: &Arc<Comm>, handle: Handle) ->
         Ok(_) => Ok(Code::SUCCESS),
         Err(failure) => {
             place.set(std::ptr::null_mut());
-            // Nobody else can have removed it but who destroyed it.
+            // It fails if the program has destroyed the communicator already.
             let _ = comm::remove(handle);
             Err(failure)
         }

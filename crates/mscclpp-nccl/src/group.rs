@@ -1,4 +1,4 @@
-//! `ncclGroupStart` and `ncclGroupEnd`: what a thread calls in between is done at the end, together.
+//! `ncclGroupStart` and `ncclGroupEnd`: calls that a thread makes in between are carried out together, at the end.
 
 use std::{
     cell::RefCell,
@@ -14,14 +14,15 @@ use crate::{
     forming,
 };
 
-/// The group of a thread.
+/// The state of a thread's group.
 #[derive(Default)]
 struct Group {
-    /// How many starts have no end yet.
+    /// How many calls of `ncclGroupStart` have had no `ncclGroupEnd` yet.
     depth: usize,
     calls: Vec<Call>,
     created: Vec<Created>,
-    /// What ranks do together, a thread for each communicator: this thread may have several ranks.
+    /// Calls that block until other ranks make them too. Those of each communicator run on another thread, as this thread may
+    /// have several of the ranks.
     together: Vec<(Arc<Comm>, Together)>,
     /// The first call that failed.
     failed: Option<Failure>,
@@ -29,7 +30,7 @@ struct Group {
 
 type Together = JoinHandle<Result<(), Failure>>;
 
-/// A communicator for which the end of the group waits.
+/// A communicator that was created in a group, whose end waits until it is formed.
 struct Created {
     place: Place<Handle>,
     comm: Arc<Comm>,
@@ -48,9 +49,9 @@ pub(crate) fn start() {
 /// `ncclGroupEnd`.
 ///
 /// # Errors
-/// The first failure of the group. If a call has failed when it was made, none of the group's calls is put into a stream, and
-/// communicators that still wait for other ranks in it, to be formed or to register memory, are given up.
-/// [`Code::INVALID_USAGE`] if this thread has started none.
+/// The first failure of the group. If a call failed when it was made, none of the group's calls is put into a stream, and
+/// communicators of the group that still wait for other ranks, to be formed or to register memory, are aborted.
+/// [`Code::INVALID_USAGE`] if this thread has no group.
 pub(crate) fn end() -> Result<Code, Failure> {
     let Some(group) = leave()? else { return Ok(Code::SUCCESS) };
     let give_up = group.failed.is_some();
@@ -62,10 +63,10 @@ pub(crate) fn end() -> Result<Code, Failure> {
     first(first(created, done.map(Code::from)), calls::submit(group.calls).map(Code::from))
 }
 
-/// `ncclGroupSimulateEnd`: ends the group, and gives back the calls that were not made; none where the group goes on outside.
+/// `ncclGroupSimulateEnd`: ends the group without its calls, and returns them. A group inside another returns none.
 ///
 /// # Errors
-/// As [`end`].
+/// The same as of [`end`].
 pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
     let Some(group) = leave()? else { return Ok(Vec::new()) };
     let give_up = group.failed.is_some();
@@ -77,18 +78,18 @@ pub(crate) fn end_without_calls() -> Result<Vec<Call>, Failure> {
     created.and(done.map(|()| group.calls))
 }
 
-/// Waits for what was created. If a rank of them may be missing, they are given up.
+/// Waits until the created communicators are formed, or aborts them if `give_up`: then some of their ranks may never come.
 fn wait_for(created: Vec<Created>, give_up: bool) -> Result<Code, Failure> {
     if give_up {
         created.iter().for_each(|created| created.comm.abort());
     }
-    // All of them, whatever the first one says.
+    // Each one is waited for, even if an earlier one failed.
     let answers =
         created.into_iter().map(|Created { place, comm, handle }| forming::created(place, &comm, handle));
     answers.fold(Ok(Code::SUCCESS), first)
 }
 
-/// The same for what ranks do together.
+/// Waits until the calls of [`together`] have returned, or aborts their communicators if `give_up`.
 fn finish(together: Vec<(Arc<Comm>, Together)>, give_up: bool) -> Result<(), Failure> {
     if give_up {
         together.iter().filter(|(_, thread)| !thread.is_finished()).for_each(|(comm, _)| comm.abort());
@@ -96,9 +97,9 @@ fn finish(together: Vec<(Arc<Comm>, Together)>, give_up: bool) -> Result<(), Fai
     join(together.into_iter().map(|(_, thread)| thread))
 }
 
-/// What all of them answer.
+/// Waits for threads to end, and returns the first failure among them.
 fn join(together: impl IntoIterator<Item = Together>) -> Result<(), Failure> {
-    // All of them, whatever the first one says.
+    // Each one is waited for, even if an earlier one failed.
     let answers = together.into_iter().map(|thread| {
         thread
             .join()
@@ -107,7 +108,8 @@ fn join(together: impl IntoIterator<Item = Together>) -> Result<(), Failure> {
     answers.fold(Ok(()), Result::and)
 }
 
-/// Does what waits for other ranks of a communicator that do the same: at once, or until the end of the group.
+/// Runs `what`, which blocks until other ranks of the communicator do the same: at once, or in a group on a thread for which the
+/// group's end waits.
 pub(crate) fn together(
     comm: &Arc<Comm>,
     what: impl FnOnce() -> Result<(), Failure> + Send + 'static,
@@ -115,7 +117,8 @@ pub(crate) fn together(
     if !in_group(|group| group.depth > 0) {
         return what().map(Code::from);
     }
-    // One after the other, in the order in which they were called: threads would come in another one on each rank.
+    // Calls for one communicator run one after the other, in the order in which they were made: if threads ran them at the same
+    // time, each rank might have another order.
     let before = in_group(|group| {
         let at = group.together.iter().position(|(of, _)| Arc::ptr_eq(of, comm));
         at.map(|at| group.together.swap_remove(at).1)
@@ -132,7 +135,7 @@ pub(crate) fn together(
     Ok(Code::SUCCESS)
 }
 
-/// The group, if this is its last end.
+/// Ends a group, and returns it if it is not inside another one.
 fn leave() -> Result<Option<Group>, Failure> {
     GROUP.with_borrow_mut(|group| {
         group.depth = group
@@ -143,7 +146,7 @@ fn leave() -> Result<Option<Group>, Failure> {
     })
 }
 
-/// Failures go first, then what goes on.
+/// Joins two results: a failure comes before `ncclInProgress`, which comes before success.
 fn first(one: Result<Code, Failure>, other: Result<Code, Failure>) -> Result<Code, Failure> {
     match (one?, other?) {
         (Code::SUCCESS, other) => Ok(other),
@@ -151,7 +154,7 @@ fn first(one: Result<Code, Failure>, other: Result<Code, Failure>) -> Result<Cod
     }
 }
 
-/// A call of a communicator: made at once, or at the end of the group.
+/// Submits a call of a communicator: at once, or at the end of the group.
 pub(crate) fn call(call: Call) -> Result<Code, Failure> {
     if in_group(|group| group.depth > 0) {
         in_group(|group| group.calls.push(call));
@@ -160,7 +163,7 @@ pub(crate) fn call(call: Call) -> Result<Code, Failure> {
     calls::submit_one(&call).map(Code::from)
 }
 
-/// If a call failed when it was made, the group fails with it.
+/// Notes a call that failed when it was made, so that the end of the group fails with it. Returns `made`.
 pub(crate) fn noted<T>(made: Result<T, Failure>) -> Result<T, Failure> {
     if let Err(failure) = &made {
         in_group(|group| {
@@ -172,7 +175,8 @@ pub(crate) fn noted<T>(made: Result<T, Failure>) -> Result<T, Failure> {
     made
 }
 
-/// A communicator that is being formed: its handle goes to its place. Waits for it at once, or at the end of the group.
+/// Writes the handle of a communicator that is being formed to its place. Waits for the communicator at once, or at the end of
+/// the group.
 pub(crate) fn created(place: Place<Handle>, comm: Arc<Comm>) -> Result<Code, Failure> {
     let handle = comm::add(&comm);
     place.set(handle);
@@ -222,7 +226,7 @@ mod tests {
             };
             together(&one, what).unwrap();
         }
-        // That of another communicator waits for none of them.
+        // A call for another communicator waits for none of these.
         together(&other, move || ready.send(()).map_err(|_| Failure::usage("nobody listens"))).unwrap();
         is_ready.recv().unwrap();
         assert_eq!(end(), Ok(Code::SUCCESS));

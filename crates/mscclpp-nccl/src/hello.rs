@@ -1,25 +1,25 @@
-//! What ranks tell each other when they have met, and what follows from it.
+//! The greetings that ranks exchange when they have met, and what ranks conclude from them.
 
 use mscclpp::Gpu;
 use mscclpp_collectives::MAX_RANKS;
 
 use crate::{abi::UniqueId, failure::Failure};
 
-/// What a rank says of itself.
+/// The greeting by which a rank introduces itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// The device's.
+    /// The identity of the rank's device.
     pub(crate) uuid: [u8; 16],
-    /// Whether its devices must not reach those of others.
+    /// Whether the rank's device must not reach the memory of others.
     pub(crate) p2p_disabled: bool,
-    /// Whether it may share its device.
+    /// Whether the rank may share its device with another rank.
     pub(crate) same_gpu: bool,
-    /// Whether it has an NCCL to hand over to.
+    /// Whether the rank has an NCCL to which it can hand the communicator over.
     pub(crate) fallback: bool,
-    /// The fewest and the most blocks of a call.
+    /// The fewest and the most blocks that a call may have.
     pub(crate) min_blocks: Option<u32>,
     pub(crate) max_blocks: Option<u32>,
-    /// An id under which the others find this rank should the job fail.
+    /// The id under which the other ranks find this one if the job fails.
     pub(crate) spare: Option<UniqueId>,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for UniqueId {
     }
 }
 
-/// How it begins; the last byte is the version.
+/// The first bytes of a greeting, of which the last is its version.
 const MARK: [u8; 4] = *b"MSN\x01";
 const SIZE: usize = 4 + 1 + 16 + 4 + 4 + 128;
 
@@ -53,8 +53,10 @@ impl Hello {
         bytes
     }
 
+    /// Reads the greeting of a rank.
+    ///
     /// # Errors
-    /// For bytes that [`Hello::to_bytes`] of this version did not make.
+    /// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE) for bytes that [`Hello::to_bytes`] of this version did not make.
     pub(crate) fn parse(rank: usize, bytes: &[u8]) -> Result<Self, Failure> {
         let wrong = || {
             Failure::usage(format!(
@@ -84,7 +86,7 @@ impl Hello {
     }
 }
 
-/// Why the collectives of this library cannot have these ranks, if so. All ranks come to the same answer.
+/// The reason why this library does not cover these ranks, or `None` if it does. All ranks get the same answer.
 pub(crate) fn uncovered(all: &[Hello], on_this_host: usize) -> Option<String> {
     if let Some(rank) = all.iter().position(|hello| hello.p2p_disabled) {
         return Some(format!("rank {rank} has NCCL_P2P_DISABLE=1, and data goes by peer memory alone"));
@@ -98,10 +100,10 @@ pub(crate) fn uncovered(all: &[Hello], on_this_host: usize) -> Option<String> {
     None
 }
 
-/// That no two ranks are on one device, unless both say that they may be.
+/// Checks that no two ranks are on one device, unless both allow it.
 ///
 /// # Errors
-/// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE), as of NCCL.
+/// [`Code::INVALID_USAGE`](crate::abi::Code::INVALID_USAGE), which NCCL returns too, if two ranks are.
 pub(crate) fn check_devices(all: &[Hello], rank: usize, gpu: &Gpu) -> Result<(), Failure> {
     for (b, second) in all.iter().enumerate() {
         for (a, first) in all[..b].iter().enumerate() {
@@ -117,14 +119,14 @@ pub(crate) fn check_devices(all: &[Hello], rank: usize, gpu: &Gpu) -> Result<(),
     Ok(())
 }
 
-/// How many ranks share a device, at most. Their calls need room on it at the same time.
+/// The largest number of ranks that share one device. The calls of them all need room on it at the same time.
 pub(crate) fn sharing(all: &[Hello]) -> u32 {
     let of = |uuid: &[u8; 16]| all.iter().filter(|other| other.uuid == *uuid).count();
     let most = all.iter().map(|hello| of(&hello.uuid)).max();
     most.and_then(|most| u32::try_from(most).ok()).unwrap_or(1)
 }
 
-/// The fewest and the most blocks that are right for all.
+/// The fewest and the most blocks that a call may have on all ranks. If these contradict each other, the most counts.
 pub(crate) fn blocks(all: &[Hello]) -> (Option<u32>, Option<u32>) {
     let most = all.iter().filter_map(|hello| hello.max_blocks).min();
     let least = all.iter().filter_map(|hello| hello.min_blocks).max();

@@ -1,4 +1,4 @@
-//! Unique ids: 128 bytes that travel by any means, from one process to all ranks.
+//! Unique ids: 128 bytes that the program sends from one process to all ranks.
 
 use mscclpp::{
     TcpBootstrap,
@@ -7,10 +7,10 @@ use mscclpp::{
 
 use crate::{abi::UniqueId, env::Env, failure::Failure, interface::Pattern};
 
-/// How an id begins that has the address of `NCCL_COMM_ID` in place of a key: text up to the first zero.
+/// The first bytes of an id that has the address of `NCCL_COMM_ID` in place of a key. The address follows, up to the first zero.
 const ADDRESS: &[u8; 8] = b"MSNCaddr";
 
-/// Makes an id. Rank 0 is a rank of this process, unless `NCCL_COMM_ID` says where it listens.
+/// Makes an id: one with the address in `NCCL_COMM_ID`, or, without that variable, one whose rank 0 must be in this process.
 pub(crate) fn create(env: &Env) -> Result<UniqueId, Failure> {
     if let Some(address) = &env.address {
         return of_address(address);
@@ -18,7 +18,7 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId, Failure> {
     own(env)
 }
 
-/// Makes an id of this process's own, whatever `NCCL_COMM_ID` says.
+/// Makes an id whose rank 0 must be in this process, and ignores `NCCL_COMM_ID`.
 pub(crate) fn own(env: &Env) -> Result<UniqueId, Failure> {
     Ok(UniqueId(fresh(env)?.to_bytes()))
 }
@@ -32,15 +32,15 @@ fn fresh(env: &Env) -> Result<mscclpp::UniqueId, Failure> {
     Ok(TcpBootstrap::create_unique_id_in(&settings)?)
 }
 
-/// Gives an id up that nobody will use.
+/// Gives up an id that will not be used: this process stops listening for its ranks.
 pub(crate) fn forget(id: &UniqueId) {
-    // One that is of another process, or was used, is nothing to give up.
+    // For an id that another process made, or that was used, this does nothing.
     if let Ok(id) = mscclpp::UniqueId::from_bytes(&id.0) {
         TcpBootstrap::forget_unique_id(&id);
     }
 }
 
-/// An id under which the other ranks of a communicator find this one should their job fail. It is given up when this is dropped.
+/// An id under which the other ranks of a communicator find this one if their job fails. Dropping it gives the id up.
 pub(crate) struct Spare(mscclpp::UniqueId);
 
 impl Spare {
@@ -55,7 +55,7 @@ impl Spare {
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        // It is gone already if this rank was found by it.
+        // This does nothing if the id was used.
         TcpBootstrap::forget_unique_id(&self.0);
     }
 }
@@ -72,7 +72,7 @@ fn of_address(address: &str) -> Result<UniqueId, Failure> {
     Ok(UniqueId(bytes))
 }
 
-/// Where the ranks with this id meet.
+/// The address or key at which the ranks with this id meet.
 ///
 /// # Errors
 /// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) for bytes that are no id of this library.
@@ -94,7 +94,7 @@ pub(crate) fn meeting_place(id: &UniqueId) -> Result<MeetingPlace, Failure> {
     }
 }
 
-/// What the environment says of the network, for who joins.
+/// Applies the environment's settings of the network to a rank that joins a job.
 pub(crate) fn settings(builder: TcpBootstrapBuilder, env: &Env) -> Result<TcpBootstrapBuilder, Failure> {
     let own = BootstrapEnv::read()?;
     let mut builder = builder.timeout(env.timeout);
@@ -110,7 +110,7 @@ pub(crate) fn settings(builder: TcpBootstrapBuilder, env: &Env) -> Result<TcpBoo
     Ok(builder)
 }
 
-/// What `NCCL_HOSTID` calls this rank's host, if `MSCCLPP_HOSTID` does not.
+/// The node's name in `NCCL_HOSTID`, or `None` if `MSCCLPP_HOSTID` is set, which takes precedence.
 pub(crate) fn host(env: &Env) -> Result<Option<&str>, Failure> {
     let own = BootstrapEnv::read()?.host_id;
     Ok(env.host_id.as_deref().filter(|_| own.is_none()))

@@ -4,8 +4,8 @@ use mscclpp_net::interface::{Interface, list};
 
 use crate::failure::Failure;
 
-/// Names of interfaces with commas between, or beginnings of names: `eth,ib0`. With `=` in front names are whole; with `^`
-/// all others are meant.
+/// A list of names, with commas between: `eth,ib0`. It selects interfaces whose names begin with one of these; after a leading
+/// `=`, interfaces with exactly these names; after a leading `^`, all other interfaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
     names: Vec<String>,
@@ -29,10 +29,10 @@ impl Pattern {
         named != self.others
     }
 
-    /// The first interface of this machine that is meant, in the order in which they are named.
+    /// The interface of this node that the pattern selects: of several, the one whose name comes first in the pattern.
     ///
     /// # Errors
-    /// [`Code::SYSTEM_ERROR`](crate::abi::Code::SYSTEM_ERROR) if there is none.
+    /// [`Code::SYSTEM_ERROR`](crate::abi::Code::SYSTEM_ERROR) if the pattern selects no interface.
     pub(crate) fn interface(&self) -> Result<String, Failure> {
         let interfaces = list().map_err(|error| {
             Failure::new(crate::abi::Code::SYSTEM_ERROR, format!("listing the network interfaces: {error}"))
@@ -55,7 +55,7 @@ impl Pattern {
         let usable = || interfaces.iter().filter(|interface| self.matches(&interface.name));
         let place = |interface: &&Interface| {
             let named = self.names.iter().position(|name| interface.name.starts_with(name.as_str()));
-            // Among all others, loopback comes last.
+            // Among interfaces that are equal otherwise, loopback comes last.
             (named.filter(|_| !self.others).unwrap_or(0), interface.ip.is_loopback())
         };
         usable().min_by_key(place).map(|interface| interface.name.clone())

@@ -1,23 +1,25 @@
-//! `libnccl.so.2`: NCCL's C interface over the collectives of [`mscclpp_collectives`], so that programs that use NCCL run unchanged.
+//! `libnccl.so.2`: NCCL's C interface over the collectives of [`mscclpp_collectives`]. Programs that use NCCL run on it
+//! unchanged.
 //!
-//! It has no algorithms of its own. What a function does, and where the interface asks for more than the layers below give, is in
-//! these modules:
+//! The library has no algorithms of its own: these modules translate NCCL's calls into requests to the layers below, and add
+//! what NCCL's interface has beyond them:
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
 //! | `exports` | the table of all functions |
 //! | `abi`, `config`, `id` | NCCL's types: codes, structs, unique ids |
-//! | `forming`, `hello`, `split` | how communicators come to be |
-//! | `comm`, `ending` | what they are, and how they end |
+//! | `forming`, `hello`, `split` | how communicators are formed |
+//! | `comm`, `ending` | communicators and their handles, and how they end |
 //! | `group`, `calls`, `operators`, `streams` | collectives, and groups of them |
 //! | `memory`, `teams`, `simulation` | the rest of the interface |
-//! | `fallback` | NCCL itself, for what is not covered |
+//! | `fallback` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
 //! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
 //!
 //! The book's page "In place of NCCL" (`docs/src/nccl.md`) says how to load it, what runs, and what is not covered.
 //!
-//! The features `cuda-ipc`, `ethernet` and `cuda-12040`, which are on by default, `cuda-13000` and `hip` are those of [`mscclpp`].
+//! The features are those of [`mscclpp`]: `cuda-ipc`, `ethernet` and `cuda-12040`, which are on by default, `cuda-13000` and
+//! `hip`.
 
 pub mod abi;
 mod calls;

@@ -1,4 +1,4 @@
-//! Memory of the interface's own, and what programs register.
+//! Memory that programs allocate with `ncclMemAlloc`, and memory that they register.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,10 +21,10 @@ use crate::{
     forming, group, report,
 };
 
-/// What `ncclMemAlloc` gave, by address.
+/// The buffers that `ncclMemAlloc` allocated, by address.
 static MEMORY: Mutex<BTreeMap<usize, DeviceBuffer>> = Mutex::new(BTreeMap::new());
 
-/// `ncclMemAlloc`: memory of the thread's device, all zero. No bytes are NULL.
+/// `ncclMemAlloc`: allocates memory of the thread's device, which is all zero. For 0 bytes the address is NULL.
 pub(crate) fn allocate(place: Place<*mut c_void>, bytes: usize) -> Result<(), Failure> {
     forming::begin()?;
     if bytes == 0 {
@@ -38,8 +38,8 @@ pub(crate) fn allocate(place: Place<*mut c_void>, bytes: usize) -> Result<(), Fa
     Ok(())
 }
 
-/// `ncclMemFree`. The program may not use the memory any more, as with `cudaFree`. Memory in a window stays until the last rank
-/// has let go of the window: see [`register_window`].
+/// `ncclMemFree`. The program may not use the memory any more, as with `cudaFree`. Memory in a window is freed only when the last
+/// rank has released the window: see [`register_window`].
 pub(crate) fn free(pointer: *mut c_void) -> Result<(), Failure> {
     if pointer.is_null() {
         return Ok(());
@@ -49,7 +49,7 @@ pub(crate) fn free(pointer: *mut c_void) -> Result<(), Failure> {
         .ok_or_else(|| Failure::argument(format!("`ptr` is {pointer:p}, which ncclMemAlloc did not give")))
 }
 
-/// The memory of `ncclMemAlloc` in which an address is, and where in it.
+/// The buffer of `ncclMemAlloc` that contains an address, and the address's offset in it.
 fn made_here(address: usize) -> Option<(DeviceBuffer, u64)> {
     let memory = MEMORY.lock();
     let (base, buffer) = memory.range(..=address).next_back()?;
@@ -57,12 +57,13 @@ fn made_here(address: usize) -> Option<(DeviceBuffer, u64)> {
     (offset < buffer.len()).then(|| (buffer.clone(), offset))
 }
 
-/// What is registered with a communicator, by handle.
+/// The registrations of a communicator, by handle.
 #[derive(Default)]
 pub(crate) struct Registrations {
-    /// By `ncclCommRegister`. It changes nothing, as it is each rank's own, and ranks must choose alike.
+    /// The handles of `ncclCommRegister`, which has no effect on calls: each rank registers on its own, and all ranks must
+    /// choose the same algorithm.
     buffers: Mutex<Vec<usize>>,
-    /// By `ncclCommWindowRegister`, which all ranks call; without a registration where the memory cannot be shared.
+    /// The windows of `ncclCommWindowRegister`, which all ranks call; `None` for one whose memory cannot be shared.
     windows: Mutex<HashMap<usize, Option<Registered>>>,
 }
 
@@ -84,24 +85,24 @@ pub(crate) fn deregister(comm: Handle, handle: Handle) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `ncclCommWindowRegister`. Blocks until all ranks call it; in a group, its end does.
+/// `ncclCommWindowRegister`. Blocks until all ranks call it; in a group, the group's end blocks instead.
 ///
-/// Peers map the memory of a window, and may write into it until they have let go of it: when all ranks have taken their windows
-/// back (`ncclCommWindowDeregister` is each rank's own, and says nothing to the others) and have then made another window
-/// together; when they have destroyed their communicators; or when they have died. Memory of `ncclMemAlloc` belongs to the window,
-/// too, until then, so the program may free it as soon as its own rank is done with it. Of memory that the program made itself,
-/// such as that of `cudaMalloc`, it sees to that.
+/// Peers map the memory of a window, and may write into it until they have released it. They have done so when all ranks have
+/// deregistered their windows (`ncclCommWindowDeregister` acts on its own rank alone, and does not notify the others) and have
+/// then registered another window together; when they have destroyed their communicators; or when they have died. The window
+/// keeps memory of `ncclMemAlloc` alive until then, so the program may free it as soon as its own rank does not use it any
+/// more. Memory that the program allocated otherwise, such as with `cudaMalloc`, the program itself must keep until then.
 ///
 /// # Safety
-/// The bytes are memory of `ncclMemAlloc`; or they are memory of the communicator's device until all ranks have let go of it, and
-/// calls and graphs that were made meanwhile are gone.
+/// The bytes are memory of `ncclMemAlloc`; or they stay memory of the communicator's device until all ranks have released the
+/// window, and calls and graphs that were made meanwhile are gone.
 pub(crate) unsafe fn register_window(
     comm: Handle,
     (buffer, bytes): (*const c_void, usize),
     place: Place<Handle>,
     flags: c_int,
 ) -> Result<Code, Failure> {
-    /// `NCCL_WIN_COLL_SYMMETRIC`, the only flag there is.
+    /// `NCCL_WIN_COLL_SYMMETRIC`, NCCL's only flag for windows.
     const SYMMETRIC: c_int = 1;
     let comm = registering(comm, buffer)?;
     if flags & !SYMMETRIC != 0 {
@@ -119,7 +120,7 @@ pub(crate) unsafe fn register_window(
             Some((buffer, offset)) => {
                 ours.collectives.register_part(buffer, *offset..offset.saturating_add(bytes), symmetric)
             }
-            // SAFETY: the caller's promise: it is no memory of `ncclMemAlloc`.
+            // SAFETY: the caller's promise for memory that is not of `ncclMemAlloc`.
             None => unsafe { ours.collectives.register_memory(memory, bytes, symmetric) },
         };
         match registered {
@@ -135,7 +136,7 @@ pub(crate) unsafe fn register_window(
                     comm.registrations.windows.lock().remove(&handle);
                     return Err(failure);
                 }
-                // It is so on all ranks.
+                // This failure occurs on all ranks alike, so they go on without a registration.
                 report::info(&format!(
                     "{}: a window of {bytes} bytes changes nothing, as its memory cannot be shared: {}",
                     comm.name(),
@@ -147,14 +148,15 @@ pub(crate) unsafe fn register_window(
     })
 }
 
-/// `ncclCommWindowDeregister`. Calls of this rank do not use the memory any more. Those of others may: see [`register_window`].
+/// `ncclCommWindowDeregister`. Later calls of this rank do not use the window. Calls of other ranks may still use it: see
+/// [`register_window`].
 pub(crate) fn deregister_window(comm: Handle, window: Handle) -> Result<(), Failure> {
     let comm = comm::of(comm)?;
     let gone = comm.registrations.windows.lock().remove(&window.addr());
     gone.map(drop).ok_or_else(|| unknown(&comm, window))
 }
 
-/// The communicator with which memory is registered.
+/// The communicator of a handle, checked for registering `buffer` with it.
 fn registering(comm: Handle, buffer: *const c_void) -> Result<Arc<Comm>, Failure> {
     let comm = comm::of(comm)?;
     if let Backend::Handed(_) = comm.backend()? {

@@ -17,7 +17,7 @@ use crate::{
 
 /// `ncclNumOps`: the first number of an operation that a program made.
 const FIRST: c_int = 5;
-/// `ncclScalarDevice`, `ncclScalarHostImmediate`.
+/// `ncclScalarDevice` and `ncclScalarHostImmediate`: where a factor is.
 const ON_DEVICE: c_int = 0;
 const ON_HOST: c_int = 1;
 
@@ -35,8 +35,8 @@ impl Operators {
     /// `ncclRedOpCreatePreMulSum`: the number of a new operation.
     ///
     /// # Safety
-    /// `scalar` is null, or points to a number of the type, on the host or the device as `residence` says: there as long as calls
-    /// use the operation.
+    /// `scalar` is null, or points to a number of the type, in host or device memory as `residence` says. A number in device
+    /// memory stays there as long as calls use the operation.
     pub(crate) unsafe fn create(
         &self,
         scalar: *const c_void,
@@ -48,9 +48,9 @@ impl Operators {
             return Err(Failure::argument("`scalar` is NULL"));
         }
         let op = match residence {
-            // Each call reads it as it runs.
+            // Each call reads the factor when it runs.
             ON_DEVICE => ReduceOp::PreMulSumAt(DevicePtr(scalar.expose_provenance() as u64)),
-            // SAFETY: it is not null, and the caller promised the number.
+            // SAFETY: `scalar` is not null, and the caller promised that it points to a number.
             ON_HOST => ReduceOp::PreMulSum(unsafe { read(scalar, data_type) }),
             _ => return Err(Failure::argument(format!("`residence` is {residence}; 0 and 1 are known"))),
         };
@@ -71,7 +71,7 @@ impl Operators {
         gone.map(drop).ok_or_else(|| unknown(number))
     }
 
-    /// The operation of a number, for numbers of this type.
+    /// The operation with a number, for a call on data of `data_type`.
     pub(crate) fn of(&self, number: c_int, data_type: DataType) -> Result<ReduceOp, Failure> {
         if let Some(operation) = operation(number) {
             return Ok(operation);
@@ -88,7 +88,7 @@ impl Operators {
     }
 }
 
-/// Where an operation of a program is in the list.
+/// The index in the list of an operation that the program made.
 fn place(number: c_int) -> Option<usize> {
     number.checked_sub(FIRST).and_then(|at| usize::try_from(at).ok())
 }
@@ -97,6 +97,8 @@ fn unknown(number: c_int) -> Failure {
     Failure::argument(format!("`op` is {number}, which is no operation of this communicator"))
 }
 
+/// Reads a factor.
+///
 /// # Safety
 /// `scalar` points to a number of the type.
 unsafe fn read(scalar: *const c_void, data_type: DataType) -> f64 {
@@ -124,13 +126,13 @@ unsafe fn read(scalar: *const c_void, data_type: DataType) -> f64 {
         DataType::F32 => number!(f32).into(),
         DataType::F64 => number!(f64),
         DataType::F8E4m3 => of_e4m3(number!(u8)),
-        // Its bits are the upper half of those of an f16.
+        // An E5M2 has the bits of the upper half of an f16.
         DataType::F8E5m2 => f16::from_bits(u16::from(number!(u8)) << 8).into(),
         _ => f64::NAN,
     }
 }
 
-/// 4 bits of exponent with a bias of 7, 3 of fraction.
+/// The value of an E4M3: 4 bits of exponent with a bias of 7, and 3 bits of fraction.
 fn of_e4m3(bits: u8) -> f64 {
     let (exponent, fraction) = (i32::from(bits >> 3 & 0xf), f64::from(bits & 7) / 8.0);
     let magnitude = match (exponent, bits & 7) {
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     fn made<T>(operators: &Operators, number: &T, data_type: c_int) -> Result<c_int, Failure> {
-        // SAFETY: a number of the type that a test says.
+        // SAFETY: tests pass a number of the type that `data_type` names.
         unsafe { operators.create(ptr::from_ref(number).cast(), data_type, ON_HOST) }
     }
 
@@ -195,10 +197,10 @@ mod tests {
     fn a_factor_in_device_memory_is_read_by_the_calls() {
         let operators = Operators::default();
         let scalar = ptr::without_provenance(4096);
-        // SAFETY: it is not read here.
+        // SAFETY: the address is not read, as no call is made.
         let op = unsafe { operators.create(scalar, 7, ON_DEVICE) }.unwrap();
         assert_eq!(operators.of(op, DataType::F32), Ok(ReduceOp::PreMulSumAt(DevicePtr(4096))));
-        // SAFETY: as above.
+        // SAFETY: the address is not read, as 2 is refused.
         let refused = unsafe { operators.create(scalar, 7, 2) };
         assert!(refused.unwrap_err().text.contains("`residence` is 2"));
     }

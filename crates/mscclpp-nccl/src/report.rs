@@ -1,4 +1,4 @@
-//! Lines for the user, on standard error, as `MSCCLPP_NCCL_DEBUG` or `NCCL_DEBUG` asks for.
+//! Lines for the user on standard error, of which `MSCCLPP_NCCL_DEBUG` or `NCCL_DEBUG` sets the level.
 
 use std::{ffi::OsString, process, sync::OnceLock};
 
@@ -7,15 +7,15 @@ use crate::env::Env;
 /// Which lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// None.
+    /// No lines.
     Nothing,
-    /// What fails.
+    /// Failures.
     Warn,
-    /// Each communicator, and at its end what was called.
+    /// Failures, a line for each communicator, and one at its end with statistics of its calls.
     Info,
 }
 
-/// The level of the environment. NCCL's other levels are the next one here; a value that is none counts as none, as for NCCL.
+/// The level that the environment sets. NCCL's other levels map to the nearest of these. Other values mean no lines, as in NCCL.
 pub(crate) fn level(lookup: impl Fn(&'static str) -> Option<OsString>) -> Level {
     let set = |name| lookup(name).filter(|value| !value.is_empty());
     let Some(value) = set("MSCCLPP_NCCL_DEBUG").or_else(|| set("NCCL_DEBUG")) else { return Level::Nothing };
@@ -31,43 +31,43 @@ fn of_process() -> Level {
     *LEVEL.get_or_init(|| level(std::env::var_os))
 }
 
-/// Whether lines about communicators are written.
+/// Whether lines of [`info`] are written.
 pub(crate) fn is_info() -> bool {
     of_process() >= Level::Info
 }
 
-/// A line about something that failed.
+/// Writes a line about something that failed.
 pub(crate) fn warn(text: &str) {
     if of_process() >= Level::Warn {
         always(text);
     }
 }
 
-/// A line about what goes on.
+/// Writes a line of information.
 pub(crate) fn info(text: &str) {
     if is_info() {
         always(text);
     }
 }
 
-/// A line that is written whatever the level is, and not again.
+/// Writes a line at every level, at the first call only.
 pub(crate) fn once(text: &str) {
     static WRITTEN: OnceLock<()> = OnceLock::new();
     WRITTEN.get_or_init(|| always(text));
 }
 
-/// A line that is written whatever the level is. Takes no lock, which a forked child might find locked for ever.
+/// Writes a line at every level. Takes no lock, as in a forked child a lock may be held for ever.
 pub(crate) fn always(text: &str) {
     let line = format!("mscclpp-nccl [{}] {text}\n", process::id());
-    // SAFETY: the bytes live until it returns. If nobody reads standard error, there is nobody else to tell.
+    // SAFETY: the bytes live until `write` returns. Its failure is ignored: there is no other place to report to.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Says once which of NCCL's variables mean nothing here, and starts the log of the layers below.
+/// Starts the log of the layers below, and reports which of NCCL's variables are ignored. Later calls do nothing.
 pub(crate) fn begin() {
     static BEGUN: OnceLock<()> = OnceLock::new();
     BEGUN.get_or_init(|| {
-        // Without it, or with a malformed variable, lines about waits go to standard error.
+        // If the log cannot be started, the layers below write to standard error.
         if let Err(error) = mscclpp::log::init() {
             warn(&format!("no log of the layers below: {error}"));
         }

@@ -1,7 +1,7 @@
-//! Streams and graphs of simulated devices, for C code: what the CUDA runtime has for GPUs. NCCL has none of these functions.
+//! Streams and graphs of simulated devices, for C code, in place of the CUDA runtime's. NCCL has none of these functions.
 //!
-//! On simulated devices a `cudaStream_t` is what [`mscclppSimStreamCreate`] gave, or NULL for the device's default stream.
-//! The device memory that `ncclMemAlloc` gives is memory of the process, which C code reads and writes as any other.
+//! On simulated devices a `cudaStream_t` is a handle from [`mscclppSimStreamCreate`], or NULL for the device's default stream.
+//! The device memory that `ncclMemAlloc` gives is memory of the process, which C code reads and writes like any other.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::{
 static STREAMS: LazyLock<Mutex<HashMap<usize, Stream>>> = LazyLock::new(Mutex::default);
 static GRAPHS: LazyLock<Mutex<HashMap<usize, Graph>>> = LazyLock::new(Mutex::default);
 
-/// CUDA's special handles are not larger: 1 and 2 are default streams too.
+/// The largest of the handles that mean the default stream: NULL, and CUDA's special handles 1 and 2.
 const LAST_DEFAULT: usize = 2;
 
 fn new_handle() -> Handle {
@@ -33,7 +33,7 @@ fn new_handle() -> Handle {
     ptr::without_provenance_mut(NEXT.fetch_add(0x10, Ordering::Relaxed))
 }
 
-/// The stream of a handle.
+/// The stream that a handle names.
 pub(crate) fn stream_of(gpu: &Gpu, handle: Handle) -> Result<Stream, Failure> {
     if handle.addr() <= LAST_DEFAULT {
         return Ok(gpu.default_stream()?);
@@ -62,7 +62,7 @@ fn number(device: c_int) -> Result<usize, Failure> {
 }
 
 function! {
-    /// Makes a simulated device the calling thread's, as `cudaSetDevice` does with a GPU: communicators and memory that the thread
+    /// Sets the calling thread's simulated device, as `cudaSetDevice` does with a GPU: communicators and memory that the thread
     /// makes are on it.
     fn mscclppSimSetDevice(device: c_int) {
         Platform::Sim.gpu(number(device)?)?.make_current()
@@ -70,7 +70,7 @@ function! {
 }
 
 function! {
-    /// Makes a stream of the thread's simulated device.
+    /// Makes a stream on the thread's simulated device.
     fn mscclppSimStreamCreate(stream: *mut Handle) {
         let place = Place::at(stream, "stream")?;
         let made = Platform::Sim.current_gpu()?.stream()?;
@@ -82,7 +82,7 @@ function! {
 }
 
 function! {
-    /// Destroys a stream. Its work goes on.
+    /// Destroys a stream. The work that was put into it is still carried out.
     fn mscclppSimStreamDestroy(stream: Handle) {
         let gone = STREAMS.lock().remove(&stream.addr());
         gone.map(drop).ok_or_else(|| Failure::argument(format!("`stream` is {stream:p}, which is none")))
@@ -90,29 +90,29 @@ function! {
 }
 
 function! {
-    /// Waits until the work of a stream is complete: of NULL, that of the thread's device in its default stream. A failure of
-    /// that work, such as a wait that was aborted, is the result.
+    /// Waits until the work of a stream is complete. NULL is the default stream of the thread's device. Returns the failure of
+    /// that work, if it failed, such as a wait that was aborted.
     fn mscclppSimStreamSynchronize(stream: Handle) {
         on_current(stream)?.synchronize()
     }
 }
 
 function! {
-    /// Whether the work of a stream is complete: `ncclSuccess`, or `ncclInProgress`.
+    /// Returns `ncclSuccess` if the work of a stream is complete, else `ncclInProgress`.
     fn mscclppSimStreamQuery(stream: Handle) {
         Ok::<_, Failure>(if on_current(stream)?.query()? { Code::SUCCESS } else { Code::IN_PROGRESS })
     }
 }
 
 function! {
-    /// From now on, work of the stream is captured.
+    /// Begins to capture the work that is put into a stream.
     fn mscclppSimStreamBeginCapture(stream: Handle) {
         on_current(stream)?.begin_capture()
     }
 }
 
 function! {
-    /// Ends the capture. The graph lives until [`mscclppSimGraphDestroy`].
+    /// Ends the capture, and makes a graph of it, which lives until [`mscclppSimGraphDestroy`].
     fn mscclppSimStreamEndCapture(stream: Handle, graph: *mut Handle) {
         let place = Place::at(graph, "graph")?;
         let made = on_current(stream)?.end_capture()?;
@@ -124,7 +124,7 @@ function! {
 }
 
 function! {
-    /// Puts a graph into a stream. What was captured is alive until it is complete.
+    /// Puts a graph into a stream. Memory and communicators that the captured calls use must live until the graph is complete.
     fn mscclppSimGraphLaunch(graph: Handle, stream: Handle) {
         graph_of(graph)?.launch(&on_current(stream)?)
     }

@@ -1,4 +1,4 @@
-//! `ncclGroupSimulateEnd`.
+//! `ncclGroupSimulateEnd`, which predicts how long the calls of a group take.
 
 use std::{
     mem::{offset_of, size_of},
@@ -14,15 +14,15 @@ use crate::{
     group,
 };
 
-/// Ends a group without its calls, and says how many microseconds they would take: those of one communicator one after the other, and
-/// of several at the same time. It is a prediction; what nothing is predicted of, as on simulated devices, stays undefined, as NCCL's
-/// initialiser has it.
+/// Ends a group without carrying out its calls, and writes the predicted time in microseconds that they would take. Calls of
+/// one communicator count one after the other, calls of several at the same time. Where there is no prediction, as on simulated
+/// devices, the field keeps the value of NCCL's initialiser, which means undefined.
 ///
 /// # Safety
 /// `info` is null, or points to as many bytes as its first field says.
 pub(crate) unsafe fn end(info: *mut SimInfo) -> Result<Code, Failure> {
     if !info.is_null() {
-        // SAFETY: the caller's promise; the struct of every version begins with size and mark.
+        // SAFETY: the caller's promise; the structs of all versions begin with these two fields.
         let (size, magic) = unsafe {
             ((&raw const (*info).size).read_unaligned(), (&raw const (*info).magic).read_unaligned())
         };
@@ -34,13 +34,13 @@ pub(crate) unsafe fn end(info: *mut SimInfo) -> Result<Code, Failure> {
     }
     let calls = group::end_without_calls()?;
     if let (Some(time), false) = (time(&calls), info.is_null()) {
-        // SAFETY: the struct has the field, as was just seen.
+        // SAFETY: the struct has the field, as its size was checked above.
         unsafe { (&raw mut (*info).estimated_time).write_unaligned(time.as_secs_f32() * 1e6) };
     }
     Ok(Code::SUCCESS)
 }
 
-/// The longest of the communicators' times.
+/// The longest of the communicators' predicted times, or `None` if a call has no prediction.
 fn time(calls: &[Call]) -> Option<Duration> {
     let mut of_comms: Vec<(&Arc<Comm>, Duration)> = Vec::new();
     for call in calls {

@@ -1,7 +1,7 @@
-//! Communicators of some of another one's ranks: `ncclCommSplit` and `ncclCommShrink`.
+//! `ncclCommSplit` and `ncclCommShrink`: communicators of some of another communicator's ranks.
 //!
-//! Each becomes a job of its own, with an id that its first rank makes. So it outlives the one that it came from, and an abort
-//! of one says nothing to the other.
+//! Each becomes a job of its own, with an id that its first rank makes. So it can outlive its parent, and an abort of one does
+//! not affect the other.
 
 use std::{
     ffi::c_int,
@@ -21,7 +21,7 @@ use crate::{
     group, id,
 };
 
-/// The tags of the messages: these, and the number of the split or the shrinking.
+/// The upper bits of the tags of messages; the lower ones, `NUMBERS`, are the number of the split or the shrinking.
 const SPLITS: u32 = 0x6e00_0000;
 const SHRINKINGS: u32 = 0x6f00_0000;
 const NUMBERS: u32 = 0x00ff_ffff;
@@ -32,7 +32,7 @@ const NO_COLOR: c_int = -1;
 /// `ncclCommSplit`.
 ///
 /// # Safety
-/// As [`config::read`].
+/// `config` is what [`config::read`] asks for.
 pub(crate) unsafe fn split(
     parent: Handle,
     color: c_int,
@@ -57,7 +57,7 @@ pub(crate) unsafe fn split(
     let splitting = Splitting::of(&parent);
     if color == NO_COLOR {
         place.set(ptr::null_mut());
-        // Its position stays empty, and nobody gets its handle.
+        // This rank only sends its color. The child's position stays unset, and the program gets no handle of it.
         forming::in_background(&child, splitting, move |_, splitting| {
             let told =
                 ours(&splitting.0).and_then(|ours| gather(ours, tag, color, key, env.timeout).map(drop));
@@ -79,7 +79,7 @@ pub(crate) unsafe fn split(
     group::created(place, child)
 }
 
-/// A split of a communicator that goes on.
+/// Counts a split or a shrinking of a communicator as under way, until it is dropped.
 struct Splitting(Arc<Comm>);
 
 impl Splitting {
@@ -88,7 +88,7 @@ impl Splitting {
         Self(Arc::clone(parent))
     }
 
-    /// The parent says it too: a rank without a color has nothing else to ask.
+    /// Records a failure with the parent too: a rank without a color has no other communicator that reports it.
     fn failed(&self, failure: Failure) -> Failure {
         if failure.code != Code::INVALID_USAGE {
             self.0.fail(&failure);
@@ -110,7 +110,7 @@ fn ours(comm: &Comm) -> Result<&Ours, Failure> {
     }
 }
 
-/// Color and key of all ranks.
+/// Exchanges colors and keys, and returns those of all ranks.
 fn gather(
     ours: &Ours,
     tag: u32,
@@ -141,7 +141,7 @@ fn unexpected(peer: usize, bytes: usize) -> Failure {
     ))
 }
 
-/// Forms the communicator of these ranks of `parent`, of which this is one.
+/// Forms the communicator of the ranks `members` of `parent`, of which this rank is one.
 fn of_members(parent: &Comm, child: &Comm, members: &[usize], tag: u32, env: &'static Env) -> Outcome {
     let bootstrap = ours(parent)?.comm.bootstrap();
     let own = bootstrap.rank();
@@ -169,7 +169,7 @@ fn position(members: &[usize], own: usize) -> Result<usize, Failure> {
 /// `ncclCommShrink`.
 ///
 /// # Safety
-/// As [`config::read`].
+/// `config` is what [`config::read`] asks for.
 pub(crate) unsafe fn shrink(
     parent: Handle,
     excluded: &[c_int],
@@ -205,7 +205,8 @@ pub(crate) unsafe fn shrink(
     let position = position(&members, rank)?;
     let child = Comm::new(parent.gpu.clone(), settings);
     if abort {
-        // The job may have failed. So the ranks that are left meet where the first of them has been listening all the time.
+        // The parent's job may have failed, so no messages go through it: the remaining ranks meet under the spare id of the
+        // first of them, which has been listening since the parent was formed.
         ours.collectives.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         let id = ours.spares.get(members[0]).copied().flatten();
         let id = id.ok_or_else(|| Failure::usage("a communicator of one rank cannot be shrunk"))?;

@@ -1,4 +1,4 @@
-//! What was called on a communicator, with which sizes, and how long it took: for the line at its end, if that is written.
+//! Statistics of a communicator's calls: their numbers, sizes and times, for the line that is written at its end.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use crate::report;
 
-/// So many calls are timed at once; those beyond are counted alone.
+/// The most calls that are timed at the same time. Calls beyond these are counted, but not timed.
 const TIMED: usize = 1024;
 
-/// What was called on a communicator. Nothing is kept unless lines about communicators are written.
+/// The statistics of a communicator's calls. Nothing is kept unless lines of information are written.
 pub(crate) struct Statistics(Option<Mutex<Kept>>);
 
 #[derive(Default)]
@@ -27,12 +27,12 @@ struct Kept {
 #[derive(Default)]
 struct Row {
     calls: u64,
-    /// How many of them are in the time.
+    /// How many of the calls were timed; `milliseconds` is the sum of their times.
     timed: u64,
     milliseconds: f64,
 }
 
-/// A call that was begun.
+/// A call whose time is being measured, with events before and after it.
 pub(crate) struct Timed {
     key: (&'static str, u64),
     begin: Event,
@@ -44,14 +44,15 @@ impl Statistics {
         Self(report::is_info().then(Mutex::default))
     }
 
-    /// A call is put into a stream. Calls of a group count as one, of all their bytes.
+    /// Counts a call before it is put into a stream, and begins to time it. Calls of a group count as one, with the sum of
+    /// their bytes.
     pub(crate) fn begin(&self, gpu: &Gpu, stream: &Stream, requests: &[Request<'_>]) -> Option<Timed> {
         let mut kept = self.0.as_ref()?.lock();
         let bytes = requests.iter().map(|request| request.count.saturating_mul(request.data_type.size()));
         let key = (name(requests)?, bytes.fold(0, u64::saturating_add));
         kept.take_complete();
         kept.rows.entry(key).or_default().calls += 1;
-        // Events that are captured have no time.
+        // Events that are captured in a graph have no time.
         if kept.under_way.len() >= TIMED || stream.is_capturing().unwrap_or(true) {
             return None;
         }
@@ -60,7 +61,7 @@ impl Statistics {
         Some(Timed { key, begin, end })
     }
 
-    /// It was put there.
+    /// Records the end of a timed call, after it was put into its stream.
     pub(crate) fn end(&self, stream: &Stream, timed: Option<Timed>) {
         if let (Some(kept), Some(timed)) = (&self.0, timed)
             && stream.record(&timed.end).is_ok()
@@ -69,7 +70,7 @@ impl Statistics {
         }
     }
 
-    /// All of them, in words. Waits until what was timed is complete, for so long at most.
+    /// Describes the calls in words. Waits until the timed ones are complete, but no longer than `limit`.
     pub(crate) fn of(&self, limit: Duration) -> String {
         let Some(kept) = &self.0 else { return String::new() };
         let deadline = Instant::now() + limit;
@@ -87,7 +88,7 @@ impl Statistics {
 
 impl Kept {
     fn take_complete(&mut self) {
-        // A failed one has no time, and its failure is told elsewhere.
+        // A call that failed has no time; its failure is reported elsewhere.
         while self.under_way.front().is_some_and(|timed| timed.end.query().unwrap_or(true)) {
             let Some(timed) = self.under_way.pop_front() else { return };
             if let (Ok(took), Some(row)) = (timed.end.elapsed_ms(&timed.begin), self.rows.get_mut(&timed.key))
@@ -140,7 +141,7 @@ pub(crate) fn protocols(collectives: &Collectives) -> String {
     let mut protocols: Vec<(String, u32)> = Vec::new();
     for bits in 10..=30 {
         let kind = Kind::AllReduce(ReduceOp::Sum);
-        // Any address that is not in use here: nothing is called.
+        // The address is arbitrary, as nothing is called.
         let memory = DevicePtr(1 << 32);
         let request =
             Request { kind, send: memory, recv: memory, count: 1 << (bits - 2), data_type: DataType::F32 };

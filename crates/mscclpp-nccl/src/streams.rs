@@ -1,14 +1,14 @@
-//! Streams, as C code names them.
+//! The streams that C code names by handles.
 
 use mscclpp::{Gpu, Platform, Stream};
 
 use crate::{abi::Handle, failure::Failure, sim};
 
-/// The stream of a handle: a `cudaStream_t` on GPUs, where NULL is the default stream; on simulated devices one of
+/// The stream that a handle names: on GPUs a `cudaStream_t`, where NULL is the default stream; on simulated devices a handle of
 /// [`sim`].
 ///
 /// # Safety
-/// It is a live stream of `gpu`, and stays so until what is put into it is complete.
+/// The handle names a live stream of `gpu`, which is not destroyed before the work in it is complete.
 pub(crate) unsafe fn of(gpu: &Gpu, handle: Handle) -> Result<Stream, Failure> {
     match gpu.platform() {
         Platform::Sim => sim::stream_of(gpu, handle),

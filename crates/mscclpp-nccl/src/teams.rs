@@ -1,4 +1,4 @@
-//! Teams, and what is not covered.
+//! Teams of ranks, and the failure of functions that are not covered.
 
 use std::ffi::c_int;
 
@@ -8,20 +8,21 @@ use crate::{
     failure::Failure,
 };
 
-/// A team that nobody is in, for a communicator of which nothing is known.
+/// The empty team, for a communicator that is unknown or not formed yet.
 const NONE: Team = Team { n_ranks: 0, rank: -1, stride: 0 };
 
-/// `ncclTeamWorld`: all ranks. So is `ncclTeamLsa`, the ranks whose devices reach each other's memory.
+/// `ncclTeamWorld`: the team of all ranks. It is also that of `ncclTeamLsa`, the ranks whose devices reach each other's memory.
 pub(crate) fn world(handle: Handle) -> Team {
     position(handle).map_or(NONE, |(rank, ranks)| Team { n_ranks: ranks, rank, stride: 1 })
 }
 
-/// `ncclTeamRail`: the ranks that have this one's number on their nodes, of which there is one.
+/// `ncclTeamRail`: the team of the ranks that have this one's number on their nodes. As there is one node, it is this rank alone.
 pub(crate) fn rail(handle: Handle) -> Team {
     position(handle).map_or(NONE, |(_, ranks)| Team { n_ranks: 1, rank: 0, stride: ranks })
 }
 
-/// `ncclTeamRankToWorld`, and `ncclTeamRankToLsa`: the number in the communicator of a team's rank; -1 if there is none.
+/// `ncclTeamRankToWorld` and `ncclTeamRankToLsa`: converts a rank's number in a team to its number in the communicator, or -1 if
+/// there is no such rank.
 pub(crate) fn to_world(handle: Handle, team: Team, rank: c_int) -> c_int {
     let Some((own, ranks)) = position(handle) else { return -1 };
     let away = rank.checked_sub(team.rank).and_then(|away| away.checked_mul(team.stride));
@@ -34,7 +35,7 @@ fn position(handle: Handle) -> Option<(c_int, c_int)> {
     Some((c_int::try_from(rank).ok()?, c_int::try_from(ranks).ok()?))
 }
 
-/// What a function answers that this library does not have.
+/// The failure of a function that this library does not cover.
 pub(crate) fn not_covered(what: &str) -> Result<(), Failure> {
     Err(Failure::usage(format!("not covered: {what}; use NCCL for it (docs/src/nccl.md)")))
 }

@@ -1,5 +1,5 @@
-//! Every collective, by ranks that are threads of one process, as nccl-tests checks them: in place and not, with each root, for
-//! sizes around every limit.
+//! Every collective among ranks that are threads of one process. As in nccl-tests, each runs in place and not in place, with
+//! every root, and for sizes around every limit.
 
 mod support;
 
@@ -13,7 +13,7 @@ const I64: c_int = 4;
 const SUM: c_int = 0;
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 70_000];
 
-/// A number that tells rank and place.
+/// A number that is unique for each rank and index.
 fn number(rank: usize, i: usize) -> i64 {
     (rank as i64 + 1) * 1_000_000 + i as i64
 }
@@ -26,7 +26,7 @@ fn sum(range: std::ops::Range<usize>) -> Vec<i64> {
     range.map(|i| (0..N).map(|rank| number(rank, i)).sum()).collect()
 }
 
-/// All of a count, each in place and not.
+/// Runs `check` for each count, both in place and not.
 fn each(check: impl Fn(&Rank, usize, bool) + Sync) {
     ranks(N, |rank| {
         for count in COUNTS {
@@ -45,7 +45,8 @@ fn all_reduce() {
         let other = Numbers::new(&vec![0; count]);
         let recv = if in_place { &send } else { &other };
         let nccl = nccl();
-        // SAFETY: memory of this size, until the stream is synchronised; so in all tests here.
+        // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised: in all tests of this
+        // file.
         nccl.ok(unsafe {
             (nccl.ncclAllReduce)(send.ptr(), recv.ptr(), count, I64, SUM, rank.comm, rank.stream.0)
         });
@@ -61,10 +62,10 @@ fn reduce() {
             let send = Numbers::new(&of(rank.rank, 0..count));
             let other = Numbers::new(&vec![0; count]);
             let recv = if in_place { &send } else { &other };
-            // Only the root has a place for it.
+            // Only the root has memory for the result.
             let to = if rank.rank == root { recv.ptr() } else { ptr::null_mut() };
             let nccl = nccl();
-            // SAFETY: as above.
+            // SAFETY: the memory lives until the stream is synchronised.
             nccl.ok(unsafe {
                 (nccl.ncclReduce)(send.ptr(), to, count, I64, SUM, root as c_int, rank.comm, rank.stream.0)
             });
@@ -83,7 +84,7 @@ fn reduce_scatter() {
         let other = Numbers::new(&vec![0; count]);
         let to = if in_place { send.at(rank.rank * count) } else { other.ptr() };
         let nccl = nccl();
-        // SAFETY: as above.
+        // SAFETY: the memory lives until the stream is synchronised.
         nccl.ok(unsafe {
             (nccl.ncclReduceScatter)(send.ptr(), to, count, I64, SUM, rank.comm, rank.stream.0)
         });
@@ -103,7 +104,7 @@ fn all_gather() {
         let recv = Numbers::new(&place);
         let from = if in_place { recv.at(rank.rank * count) } else { own.ptr() };
         let nccl = nccl();
-        // SAFETY: as above.
+        // SAFETY: the memory lives until the stream is synchronised.
         nccl.ok(unsafe { (nccl.ncclAllGather)(from, recv.ptr(), count, I64, rank.comm, rank.stream.0) });
         rank.stream.synchronize();
         assert_eq!(recv.read(), (0..N).flat_map(|r| of(r, 0..count)).collect::<Vec<_>>());
@@ -117,7 +118,7 @@ fn all_to_all() {
         let other = Numbers::new(&vec![0; N * count]);
         let recv = if in_place { &send } else { &other };
         let nccl = nccl();
-        // SAFETY: as above.
+        // SAFETY: the memory lives until the stream is synchronised.
         nccl.ok(unsafe { (nccl.ncclAlltoAll)(send.ptr(), recv.ptr(), count, I64, rank.comm, rank.stream.0) });
         rank.stream.synchronize();
         let own = rank.rank * count..(rank.rank + 1) * count;
@@ -134,7 +135,7 @@ fn broadcast_and_bcast() {
             let recv = if in_place { &send } else { &other };
             let nccl = nccl();
             let r = root as c_int;
-            // SAFETY: as above.
+            // SAFETY: the memory lives until the stream is synchronised.
             nccl.ok(unsafe {
                 if in_place {
                     (nccl.ncclBcast)(recv.ptr(), count, I64, r, rank.comm, rank.stream.0)
@@ -159,17 +160,17 @@ fn gather_and_scatter() {
             let all = Numbers::new(&place);
             let from = if in_place && is_root { all.at(root * count) } else { own.ptr() };
             let to = if is_root { all.ptr() } else { ptr::null_mut() };
-            // SAFETY: as above.
+            // SAFETY: the memory lives until the stream is synchronised.
             nccl.ok(unsafe { (nccl.ncclGather)(from, to, count, I64, r, rank.comm, rank.stream.0) });
             rank.stream.synchronize();
             if is_root {
                 assert_eq!(all.read(), (0..N).flat_map(|r| of(r, 0..count)).collect::<Vec<_>>());
             }
-            // And back again.
+            // Scatter sends the numbers back.
             let back = Numbers::new(&vec![0; count]);
             let from = if is_root { all.ptr() } else { ptr::null_mut() };
             let to = if in_place && is_root { all.at(root * count) } else { back.ptr() };
-            // SAFETY: as above.
+            // SAFETY: the memory lives until the stream is synchronised.
             nccl.ok(unsafe { (nccl.ncclScatter)(from, to, count, I64, r, rank.comm, rank.stream.0) });
             rank.stream.synchronize();
             let got = if in_place && is_root {
@@ -182,11 +183,11 @@ fn gather_and_scatter() {
     });
 }
 
-/// What a reduction gives for the numbers 1, 2 and 3 of three ranks.
+/// All-reduces one number, given by its bytes, and returns the bytes of the result.
 fn reduced(rank: &Rank, data_type: c_int, op: c_int, bytes: &[u8]) -> Vec<u8> {
     let numbers = Numbers::new(bytes);
     let nccl = nccl();
-    // SAFETY: as above; one number of the type.
+    // SAFETY: the memory has one number of the type, and lives until the stream is synchronised.
     nccl.ok(unsafe {
         (nccl.pncclAllReduce)(numbers.ptr(), numbers.ptr(), 1, data_type, op, rank.comm, rank.stream.0)
     });
@@ -194,7 +195,7 @@ fn reduced(rank: &Rank, data_type: c_int, op: c_int, bytes: &[u8]) -> Vec<u8> {
     numbers.read()
 }
 
-/// `ncclDataType_t`, and the numbers 0 to 6 in each type; those of f16, bf16 and f8 by their bits.
+/// The values of `ncclDataType_t`, with the bytes of the numbers 0 to 6 in each type.
 fn types() -> Vec<(c_int, [Vec<u8>; 7])> {
     let whole = |bytes: usize| std::array::from_fn(|n| (n as u64).to_le_bytes()[..bytes].to_vec());
     let bits = |bits: [u16; 7], bytes: usize| bits.map(|bits| bits.to_le_bytes()[..bytes].to_vec());
@@ -239,7 +240,7 @@ fn averages_of_integers_wrap_and_cut_towards_zero() {
             average(signed, [most, 3, 0], (least + 2) / 3, bytes);
             average(signed, [least, -1, 0], most / 3, bytes);
             average(signed, [-1, -2, -2], -1, bytes);
-            // -1 has the bits of the largest, and 5 more come to 4.
+            // As an unsigned number -1 is the largest; adding 5 wraps around to 4.
             average(unsigned, [-1, 5, 0], 1, bytes);
         }
         rank.destroy();
@@ -251,17 +252,18 @@ fn sums_of_numbers_that_are_multiplied_first() {
     ranks(N, |rank| {
         let nccl = nccl();
         for (data_type, numbers) in types() {
-            // 1 times 1, 1 times 2, 1 times 3.
+            // The ranks multiply 1 by 1, 2 and 3.
             let mut on_host = numbers[rank.rank + 1].clone();
             let on_device = Numbers::new(&on_host);
             for (factor, residence) in [(on_device.ptr(), 0), (on_host.as_mut_ptr().cast(), 1)] {
                 let mut op = 0;
-                // SAFETY: it writes a number; the factor is one of the type, as long as the operation is used.
+                // SAFETY: the function writes a number to a place for one; the factor has the type, and lives as long as the
+                // operation is used.
                 nccl.ok(unsafe {
                     (nccl.ncclRedOpCreatePreMulSum)(&raw mut op, factor, data_type, residence, rank.comm)
                 });
                 assert_eq!(reduced(&rank, data_type, op, &numbers[1]), numbers[6], "type {data_type}");
-                // SAFETY: a number.
+                // SAFETY: the function takes a number and the handle of a live communicator.
                 nccl.ok(unsafe { (nccl.ncclRedOpDestroy)(op, rank.comm) });
             }
         }
@@ -276,11 +278,11 @@ fn the_default_streams_are_streams() {
         for default in [0usize, 1, 2] {
             let stream: Handle = ptr::without_provenance_mut(default);
             let numbers = Numbers::new(&[1.0f32; 64]);
-            // SAFETY: as above.
+            // SAFETY: the memory lives until the stream is synchronised.
             nccl.ok(unsafe {
                 (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, SUM, rank.comm, stream)
             });
-            // SAFETY: a stream.
+            // SAFETY: the handle is that of a live stream.
             nccl.ok(unsafe { (nccl.mscclppSimStreamSynchronize)(stream) });
             assert_eq!(numbers.read(), [2.0; 64]);
         }
@@ -294,7 +296,7 @@ fn captured_calls_are_replayed() {
         let nccl = nccl();
         let numbers = Numbers::new(&[0.0f32; 5000]);
         let mut graph = ptr::null_mut();
-        // SAFETY: a stream, and a place for a handle.
+        // SAFETY: the handle is that of a live stream; the function writes a handle to a place for one.
         unsafe {
             nccl.ok((nccl.mscclppSimStreamBeginCapture)(rank.stream.0));
             rank.all_reduce(&numbers);
@@ -303,14 +305,14 @@ fn captured_calls_are_replayed() {
         }
         for round in 1..=5 {
             numbers.write(&[round as f32; 5000]);
-            // SAFETY: the memory lives.
+            // SAFETY: the captured memory lives until the stream is synchronised.
             nccl.ok(unsafe { (nccl.mscclppSimGraphLaunch)(graph, rank.stream.0) });
-            // A call in between, of another stream.
+            // This makes a call outside of the graph, between its launches.
             rank.assert_works();
             rank.stream.synchronize();
             assert_eq!(numbers.read(), [4.0 * round as f32; 5000], "round {round}");
         }
-        // SAFETY: a graph.
+        // SAFETY: the handle is that of a live graph.
         nccl.ok(unsafe { (nccl.mscclppSimGraphDestroy)(graph) });
         rank.destroy();
     });
@@ -323,7 +325,7 @@ fn wrong_arguments_are_named() {
         let p = numbers.ptr();
         let (comm, stream) = (rank.comm, rank.stream.0);
         let bad = INVALID_ARGUMENT;
-        // SAFETY: memory of this size, and what is refused.
+        // SAFETY: the memory has the sizes that the calls name, and wrong arguments are refused.
         unsafe {
             nccl.fails((nccl.ncclAllReduce)(p, p, 8, 12, SUM, comm, stream), bad, "`datatype` is 12");
             nccl.fails((nccl.ncclAllReduce)(p, p, 8, -1, SUM, comm, stream), bad, "`datatype` is -1");

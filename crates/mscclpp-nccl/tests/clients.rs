@@ -1,4 +1,5 @@
-//! Programs that use NCCL, unchanged, on this library. What needs GPUs, or a package of Python, is ignored where there are none.
+//! Unchanged programs that use NCCL, run on this library. Trials that need GPUs or a Python package are ignored where these are
+//! missing.
 
 mod support;
 
@@ -19,7 +20,7 @@ use mscclpp::Platform;
 use mscclpp_test_support::{LIMIT, child};
 use support::nccl::path;
 
-/// To import torch, and to run all its trials.
+/// How long a script that imports torch may take.
 const TORCH: Duration = Duration::from_secs(550);
 
 fn main() -> ExitCode {
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
         two(
             "cudarc",
             || {
-                // cudarc looks for `libnccl.so`.
+                // The folder has the library under the name `libnccl.so`, which cudarc loads.
                 let mut command = child::as_child(&["cudarc"]);
                 let folder = path().parent().map(Path::to_owned).ok_or("no folder")?;
                 succeeds(command.env("LD_LIBRARY_PATH", folder), LIMIT).map(drop)
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
                 for round in 0..2 {
                     println!("round {round}, NCCL:");
                     succeeds(script("by_torch.py").args(["2", "--times"]), TORCH)?;
-                    // Without its lines, for which each call is timed.
+                    // MSCCLPP_NCCL_DEBUG is not set here: statistics would time each call.
                     println!("round {round}, this library:");
                     let mut command = script("by_torch.py");
                     succeeds(command.args(["2", "--times"]).env("LD_PRELOAD", path()), TORCH)?;
@@ -80,14 +81,14 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Whether Python is there, and has a module.
+/// Whether Python is installed and has a module.
 fn python_has(module: &str) -> bool {
     let found = Command::new("python3").args(["-c", &format!("import {module}")]).output();
     found.is_ok_and(|output| output.status.success())
 }
 
 fn script(name: &str) -> Command {
-    // Where it was compiled, or in another copy of the repository.
+    // The script is where this test was compiled, or in the working directory of another copy of the repository.
     let folders = [env!("CARGO_MANIFEST_DIR"), "crates/mscclpp-nccl", "."];
     let scripts = folders.map(|folder| Path::new(folder).join("tests/clients").join(name));
     let script = scripts.iter().find(|script| script.exists()).unwrap_or(&scripts[0]);
@@ -96,12 +97,12 @@ fn script(name: &str) -> Command {
     command
 }
 
-/// With this library in front of NCCL.
+/// Makes a command load this library before NCCL.
 fn preloaded(command: &mut Command) -> &mut Command {
     command.env("LD_PRELOAD", path()).env("MSCCLPP_NCCL_DEBUG", "INFO")
 }
 
-/// What it writes.
+/// Runs a command, which must succeed within `limit`, and returns what it wrote to standard output and standard error.
 fn succeeds(command: &mut Command, limit: Duration) -> Result<String, Failed> {
     let output = child::output_within(limit, command);
     let [stdout, stderr] =
@@ -114,7 +115,7 @@ fn succeeds(command: &mut Command, limit: Duration) -> Result<String, Failed> {
     }
 }
 
-/// Two ranks get the same bits from both, as they add the same two numbers.
+/// Trains with NCCL and with this library, and compares the losses bit by bit: with two ranks both add the same two numbers.
 fn torch() -> Result<(), Failed> {
     let file =
         |name: &str| env::temp_dir().join(format!("mscclpp-losses-{}-{name}.json", std::process::id()));
@@ -131,7 +132,7 @@ fn torch() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In a child: cudarc's safe communicators, of threads and of one thread.
+/// Uses cudarc's safe communicators, by several threads and by one. This runs in a child process.
 fn by_cudarc() {
     let ranks = 2;
     let id = Id::new().expect("an id");
@@ -156,7 +157,7 @@ fn by_cudarc() {
                 comm.recv(&mut recv, peer).expect("recv");
                 group_end().expect("the group's end");
                 assert_eq!(stream.clone_dtoh(&recv).expect("a copy"), vec![2.0 - rank as f32; 5000]);
-                // A drop aborts, and the other rank may not have come so far.
+                // Dropping a communicator aborts it, so this waits until the other rank has completed the calls above.
                 comm.all_reduce_in_place(&mut recv, &ReduceOp::Max).expect("all_reduce_in_place");
                 stream.synchronize().expect("the stream's end");
             });

@@ -1,4 +1,5 @@
-//! What the library exports, beside what NCCL 2.28.9 does (`nm -D --defined-only` of PyPI's `nvidia-nccl-cu13==2.28.9`).
+//! The symbols that the library exports, compared with those of NCCL 2.28.9 (`nm -D --defined-only` of PyPI's
+//! `nvidia-nccl-cu13==2.28.9`).
 
 mod support;
 
@@ -39,7 +40,7 @@ fn nothing_else_is_exported_but_what_simulated_devices_need() {
         names.into_iter().partition(|name| name.starts_with("mscclppSim"));
     assert_eq!(others, of_nccl());
     assert_eq!(of_host.len(), 9, "{of_host:?}");
-    // As in NCCL's library.
+    // The symbols of NCCL's library have no versions either.
     let versions = sections.gnu_verdef(endian, data).expect("sections");
     assert!(versions.is_none(), "symbols have versions");
 }

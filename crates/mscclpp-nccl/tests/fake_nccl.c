@@ -1,5 +1,5 @@
-/* A library with the functions of NCCL that are called, for the test of what is handed over to NCCL: its calls do something that
-   tells who did it. No GPU is needed. */
+/* A library that stands in for NCCL in the tests of MSCCLPP_NCCL_FALLBACK. It has the functions that mscclpp-nccl calls; its
+   collectives write numbers by which the tests recognise which one was called. No GPU is needed. */
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -52,8 +52,8 @@ static int depth, before;
 int ncclGroupStart(void) { if (depth++ == 0) before = 0; return 0; }
 int ncclGroupEnd(void) { --depth; return 0; }
 
-/* Each call writes a number of its own, as a float, and 100 for each call before it in its group. It refuses others' types, and calls
-   outside of a group or while a communicator is split. */
+/* Writes a call's number, as a float, plus 100 for each call before it in its group. Refuses types other than float, and calls
+   outside of a group or while a communicator is being split. */
 static int says(void* to, int type, float number) {
   if (type != 7) return 4;
   if (depth == 0 || splitting) return 3;

@@ -1,4 +1,4 @@
-//! What is not covered goes to NCCL: here, to a library that stands in for it (`fake_nccl.c`).
+//! Communicators that are not covered go to NCCL: here, to a library that stands in for it (`fake_nccl.c`).
 
 mod support;
 
@@ -56,7 +56,7 @@ fn fake_path() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libfake_nccl.so")
 }
 
-/// Compiles the library, if there is a C compiler.
+/// Compiles the library, and returns whether there is a C compiler that can.
 fn has_fake() -> bool {
     let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nccl.c");
     let built = Command::new("cc")
@@ -106,12 +106,12 @@ fn run(name: &str, rank: usize) {
         other => {
             nccl.set_device(rank);
             let mut comm = ptr::null_mut();
-            // SAFETY: a place for a handle.
+            // SAFETY: the function writes a handle to a place for one.
             let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) };
             if other == "all_ranks_need_an_nccl" {
                 nccl.fails(refused, INVALID_USAGE, "rank 1 has none");
             } else {
-                // Rank 0 says so first; what the other one hears is that rank 0 gave up.
+                // Rank 0 fails first; rank 1 gets the message that rank 0 gave up.
                 assert_ne!(refused, SUCCESS);
                 assert!(nccl.last_error(comm).contains("/nowhere/libnccl.so.2"), "{}", nccl.last_error(comm));
             }
@@ -127,7 +127,7 @@ fn every_call_goes_to_nccl(rank: &Rank) {
         nccl.ok(code);
         assert_eq!(to.read()[0], number);
     };
-    // SAFETY: memory of this size, which the fake writes at once.
+    // SAFETY: the memory has the size that the calls name; the fake writes it before it returns.
     unsafe {
         says((nccl.ncclAllReduce)(p, q, 4, F32, 0, comm, stream), 1.0);
         says((nccl.ncclReduce)(p, q, 4, F32, 0, 1, comm, stream), 3.0);
@@ -159,7 +159,7 @@ fn every_call_goes_to_nccl(rank: &Rank) {
         nccl.ok((nccl.ncclCommSplit)(comm, rank.rank as c_int, 0, &raw mut split, ptr::null_mut()));
         nccl.ok((nccl.ncclCommCount)(split, &raw mut count));
         assert_eq!(count, 1);
-        // Calls of all communicators are one group: a thread may have several ranks, which NCCL connects at its end.
+        // Calls for several communicators go to NCCL in one group: if a thread has several ranks, NCCL connects them at its end.
         nccl.ok((nccl.ncclGroupStart)());
         nccl.ok((nccl.ncclAllReduce)(p, p, 4, F32, 0, comm, stream));
         nccl.ok((nccl.ncclAllReduce)(p, q, 4, F32, 0, split, stream));

@@ -1,4 +1,4 @@
-//! Groups: one thread that has several ranks, sends and receives in any order, failures.
+//! Groups: one thread with several ranks, sends and receives in any order, and failures.
 
 mod support;
 
@@ -32,10 +32,10 @@ impl All {
         Self { comms, streams: [s0, s1, s2], numbers: [n0, n1, n2] }
     }
 
-    /// Calls of all ranks in one group, twice.
+    /// Makes two calls of each rank in one group, and checks their results.
     fn assert_works(&self) {
         let nccl = nccl();
-        // SAFETY: memory of the devices, until the streams are synchronised.
+        // SAFETY: the memory is that of the ranks' devices, and lives until the streams are synchronised.
         unsafe {
             nccl.ok((nccl.ncclGroupStart)());
             for _ in 0..2 {
@@ -53,9 +53,9 @@ impl All {
     }
 
     fn destroy(self) {
-        // One after the other, by one thread: none of them waits for the others.
+        // One thread destroys them one after the other, so none of them may wait for the others.
         for comm in self.comms {
-            // SAFETY: a communicator.
+            // SAFETY: the handle is that of a live communicator.
             nccl().ok(unsafe { (nccl().ncclCommDestroy)(comm) });
         }
     }
@@ -65,7 +65,7 @@ impl All {
 fn one_thread_makes_all_ranks_in_a_group() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     let mut comms = [ptr::null_mut(); N];
-    // SAFETY: places for handles, until the group ends.
+    // SAFETY: the functions write handles to places that live until the group ends.
     unsafe {
         nccl.ok((nccl.ncclGroupStart)());
         for (rank, comm) in comms.iter_mut().enumerate() {
@@ -79,13 +79,13 @@ fn one_thread_makes_all_ranks_in_a_group() {
     all.destroy();
 }
 
-/// Windows are made by all ranks together: here by one thread, at the end of its group.
+/// All ranks register a window together: here one thread does so for all, and its group's end waits for them.
 #[test]
 fn one_thread_registers_the_windows_of_all_ranks() {
     const PART: usize = 40_000;
     let nccl = nccl();
     let mut comms = [ptr::null_mut(); N];
-    // SAFETY: places for handles.
+    // SAFETY: the function writes handles to places for them.
     unsafe { nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), N as c_int, ptr::null())) };
     let all = All::with(comms);
     let numbers: Vec<Numbers<f32>> = (0..N)
@@ -96,7 +96,8 @@ fn one_thread_registers_the_windows_of_all_ranks() {
         .collect();
     for flags in [0, 1] {
         let mut windows = [ptr::null_mut(); N];
-        // SAFETY: memory of the ranks' devices, until the streams are synchronised; places for handles.
+        // SAFETY: the memory is that of the ranks' devices, and lives until the streams are synchronised; handles are written to
+        // places for them.
         unsafe {
             nccl.ok((nccl.ncclGroupStart)());
             for ((comm, numbers), window) in comms.iter().zip(&numbers).zip(&mut windows) {
@@ -132,7 +133,7 @@ fn one_thread_registers_the_windows_of_all_ranks() {
 fn a_group_in_which_a_rank_is_missing_ends_at_once() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     let mut comms = [ptr::null_mut(); 2];
-    // SAFETY: places for handles, until the group ends.
+    // SAFETY: the functions write handles to places that live until the group ends.
     unsafe {
         nccl.ok((nccl.ncclGroupStart)());
         nccl.set_device(0);
@@ -144,12 +145,12 @@ fn a_group_in_which_a_rank_is_missing_ends_at_once() {
     assert!(comms.iter().all(|comm| comm.is_null()));
 }
 
-/// The other rank of its thread never comes.
+/// The second rank, which the same thread has, fails to register its window.
 #[test]
 fn a_group_in_which_a_window_is_missing_ends_at_once() {
     let nccl = nccl();
     let (mut comms, mut windows) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
-    // SAFETY: places for handles, and memory of the first rank's device.
+    // SAFETY: the functions write handles to places for them; the memory is that of the first rank's device.
     unsafe {
         nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, ptr::null()));
         nccl.set_device(0);
@@ -169,13 +170,13 @@ fn a_group_in_which_a_window_is_missing_ends_at_once() {
 fn init_all_makes_all_ranks() {
     let nccl = nccl();
     let mut comms = [ptr::null_mut(); N];
-    // SAFETY: places for handles.
+    // SAFETY: the function writes handles to places for them.
     nccl.ok(unsafe { (nccl.ncclCommInitAll)(comms.as_mut_ptr(), N as c_int, ptr::null()) });
     let all = All::with(comms);
     all.assert_works();
     for (rank, comm) in all.comms.iter().enumerate() {
         let (mut device, mut user_rank, mut count) = (-1, -1, -1);
-        // SAFETY: places for numbers.
+        // SAFETY: the functions write numbers to places for them.
         unsafe {
             nccl.ok((nccl.ncclCommCuDevice)(*comm, &raw mut device));
             nccl.ok((nccl.ncclCommUserRank)(*comm, &raw mut user_rank));
@@ -190,17 +191,17 @@ fn init_all_makes_all_ranks() {
 fn init_all_takes_the_devices_that_are_named() {
     let nccl = nccl();
     let mut comms = [ptr::null_mut(); 2];
-    // SAFETY: places for handles, and two numbers.
+    // SAFETY: the function reads two numbers, and writes two handles to places for them.
     nccl.ok(unsafe { (nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, [5, 3].as_ptr()) });
     let mut device = -1;
-    // SAFETY: a place for a number.
+    // SAFETY: the function writes a number to a place for one.
     nccl.ok(unsafe { (nccl.ncclCommCuDevice)(comms[1], &raw mut device) });
     assert_eq!(device, 3);
     for comm in comms {
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         nccl.ok(unsafe { (nccl.ncclCommDestroy)(comm) });
     }
-    // SAFETY: as above.
+    // SAFETY: the function reads two numbers, and writes two handles to places for them.
     let refused = unsafe { (nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, [4, 4].as_ptr()) };
     nccl.fails(refused, INVALID_USAGE, "ranks 0 and 1 are on the same device");
     assert!(comms.iter().all(|comm| comm.is_null()));
@@ -213,7 +214,7 @@ fn a_communicator_that_does_not_block_is_polled() {
     let mut config = Config::NOT_BLOCKING;
     for (rank, comm) in comms.iter_mut().enumerate() {
         nccl.set_device(rank);
-        // SAFETY: a place for a handle, and a configuration.
+        // SAFETY: the function reads a configuration, and writes a handle to a place for one.
         let code =
             unsafe { (nccl.ncclCommInitRankConfig)(comm, N as c_int, id, rank as c_int, &raw mut config) };
         assert_eq!(code, IN_PROGRESS);
@@ -221,7 +222,7 @@ fn a_communicator_that_does_not_block_is_polled() {
         if rank == 0 {
             assert_eq!(nccl.state(*comm), IN_PROGRESS, "the others are not there yet");
             let numbers = Numbers::new(&[0f32]);
-            // SAFETY: memory of this size.
+            // SAFETY: the memory has the size that the call names.
             let early = unsafe { (nccl.ncclBcast)(numbers.ptr(), 1, F32, 0, *comm, ptr::null_mut()) };
             nccl.fails(early, INVALID_USAGE, "still being formed");
         }
@@ -233,7 +234,7 @@ fn a_communicator_that_does_not_block_is_polled() {
     let all = All::with(comms);
     all.assert_works();
     for comm in all.comms {
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         assert_eq!(unsafe { (nccl.ncclCommFinalize)(comm) }, IN_PROGRESS);
         mscclpp_test_support::until("its end", || nccl.state(comm) == SUCCESS);
     }
@@ -245,13 +246,14 @@ fn sends_and_receives_are_given_in_any_order() {
     ranks(N, |rank| {
         let nccl = nccl();
         let own: Vec<f32> = (0..N).map(|peer| (10 * rank.rank + peer) as f32).collect();
-        // Two messages for each rank, this one too, the second of which is long.
+        // Each rank sends a short and a long message to each rank, itself included.
         let short = Numbers::new(&own);
         let long = Numbers::new(&own.iter().flat_map(|number| vec![*number; 40_000]).collect::<Vec<_>>());
         let (got, got_long) = (Numbers::new(&[0f32; N]), Numbers::new(&[0f32; N * 40_000]));
         let (comm, stream) = (rank.comm, rank.stream.0);
         let recv = |peer: usize| {
-            // SAFETY: memory of this size, until the stream is synchronised; so in all tests here.
+            // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised: in all tests of
+            // this file.
             unsafe {
                 nccl.ok((nccl.ncclRecv)(got.at(peer), 1, F32, peer as c_int, comm, stream));
                 nccl.ok((nccl.ncclRecv)(
@@ -265,7 +267,7 @@ fn sends_and_receives_are_given_in_any_order() {
             }
         };
         let send = |peer: usize| {
-            // SAFETY: as above.
+            // SAFETY: the memory lives until the stream is synchronised.
             unsafe {
                 nccl.ok((nccl.ncclSend)(short.at(peer), 1, F32, peer as c_int, comm, stream));
                 nccl.ok((nccl.ncclSend)(long.at(peer * 40_000), 40_000, F32, peer as c_int, comm, stream));
@@ -273,7 +275,7 @@ fn sends_and_receives_are_given_in_any_order() {
         };
         for order in 0..3 {
             got.write(&[0.0; N]);
-            // SAFETY: they take nothing.
+            // SAFETY: the functions have no arguments.
             nccl.ok(unsafe { (nccl.ncclGroupStart)() });
             match order {
                 0 => (0..N).for_each(|peer| (send(peer), recv(peer)).0),
@@ -286,7 +288,7 @@ fn sends_and_receives_are_given_in_any_order() {
                     send((rank.rank + N - i) % N);
                 }),
             }
-            // SAFETY: as above.
+            // SAFETY: the function has no arguments.
             nccl.ok(unsafe { (nccl.ncclGroupEnd)() });
             rank.stream.synchronize();
             let expected: Vec<f32> = (0..N).map(|peer| (10 * peer + rank.rank) as f32).collect();
@@ -310,7 +312,7 @@ fn a_group_has_calls_of_several_streams_and_communicators() {
             (rank.comm, other.stream.0),
             (other.comm, rank.stream.0),
         ];
-        // SAFETY: as above.
+        // SAFETY: the memory lives until the stream is synchronised.
         unsafe {
             nccl.ok((nccl.ncclGroupStart)());
             nccl.ok((nccl.ncclGroupStart)());
@@ -320,7 +322,7 @@ fn a_group_has_calls_of_several_streams_and_communicators() {
             nccl.ok((nccl.ncclGroupEnd)());
             nccl.ok((nccl.ncclGroupEnd)());
         }
-        // Each stream alone comes after all calls of the communicators that have one in it.
+        // A stream is complete only after all calls of each communicator that has a call in it.
         rank.stream.synchronize();
         other.stream.synchronize();
         for (i, numbers) in numbers.iter().enumerate() {
@@ -336,7 +338,7 @@ fn a_group_with_a_wrong_call_does_nothing() {
     ranks(1, |rank| {
         let nccl = nccl();
         let (from, to) = (Numbers::new(&[5f32]), Numbers::new(&[0f32]));
-        // SAFETY: as above.
+        // SAFETY: the memory lives until the stream is synchronised.
         unsafe {
             nccl.ok((nccl.ncclGroupStart)());
             nccl.ok((nccl.ncclAllReduce)(from.ptr(), to.ptr(), 1, F32, 0, rank.comm, rank.stream.0));
@@ -346,7 +348,7 @@ fn a_group_with_a_wrong_call_does_nothing() {
         }
         rank.stream.synchronize();
         assert_eq!(to.read(), [0.0]);
-        // SAFETY: it takes nothing.
+        // SAFETY: the function has no arguments.
         nccl.fails(unsafe { (nccl.ncclGroupEnd)() }, INVALID_USAGE, "has not started");
         rank.assert_works();
         rank.destroy();
@@ -360,14 +362,14 @@ fn a_simulated_group_does_nothing() {
         let (from, to) = (Numbers::new(&[5f32]), Numbers::new(&[0f32]));
         let mut info =
             SimInfo { size: size_of::<SimInfo>(), magic: 0x7468_5283, version: 22_809, estimated_time: -1.0 };
-        // SAFETY: as above.
+        // SAFETY: the memory lives until the stream is synchronised.
         unsafe {
             nccl.ok((nccl.ncclGroupStart)());
             nccl.ok((nccl.ncclAllReduce)(from.ptr(), to.ptr(), 1, F32, 0, rank.comm, rank.stream.0));
             nccl.ok((nccl.ncclGroupSimulateEnd)(&raw mut info));
             rank.stream.synchronize();
             assert_eq!(to.read(), [0.0]);
-            // Nothing is predicted of simulated devices.
+            // For simulated devices there is no prediction.
             assert_eq!(info.estimated_time, -1.0);
             nccl.ok((nccl.ncclGroupStart)());
             info.magic = 0;

@@ -1,4 +1,4 @@
-//! How communicators begin, split, shrink and end, by ranks that are threads of one process.
+//! How communicators are formed, split, shrunk and ended, among ranks that are threads of one process.
 
 mod support;
 
@@ -22,17 +22,17 @@ use support::nccl::{
 
 const F32: c_int = 7;
 
-/// A split of a communicator, which the rank then has beside it.
+/// Splits a rank's communicator, and returns the new one, or `None` for a rank without a color.
 fn split(rank: &Rank, color: c_int, key: c_int) -> Option<Rank> {
     let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
-    // SAFETY: a communicator, and a place for a handle.
+    // SAFETY: the handle is that of a live communicator; the function writes a handle to a place for one.
     nccl.ok(unsafe { (nccl.ncclCommSplit)(rank.comm, color, key, &raw mut comm, ptr::null_mut()) });
     (!comm.is_null()).then(|| of(comm))
 }
 
 fn of(comm: Handle) -> Rank {
     let (nccl, mut rank, mut ranks) = (nccl(), -1, -1);
-    // SAFETY: a communicator, and places for numbers.
+    // SAFETY: the handle is that of a live communicator; the functions write numbers to places for them.
     unsafe {
         nccl.ok((nccl.ncclCommUserRank)(comm, &raw mut rank));
         nccl.ok((nccl.ncclCommCount)(comm, &raw mut ranks));
@@ -43,7 +43,7 @@ fn of(comm: Handle) -> Rank {
 #[test]
 fn splits_have_the_order_of_their_keys_and_outlive_their_parent() {
     ranks(4, |rank| {
-        // Two halves, the second the other way round; and one rank alone.
+        // The ranks split into two halves, the second in reverse order. In the next split rank 3 alone has a color.
         let half =
             split(&rank, (rank.rank / 2) as c_int, if rank.rank < 2 { 0 } else { -(rank.rank as c_int) });
         let half = half.expect("each rank has a color");
@@ -66,7 +66,8 @@ fn splits_have_the_order_of_their_keys_and_outlive_their_parent() {
 fn a_split_that_does_not_block_is_polled_at_its_parent() {
     ranks(2, |rank| {
         let (nccl, mut comm, mut config) = (nccl(), ptr::null_mut(), Config::NOT_BLOCKING);
-        // SAFETY: a communicator, a place for a handle, and a configuration.
+        // SAFETY: the handle is that of a live communicator; the function reads a configuration, and writes a handle to a place
+        // for one.
         let code = unsafe { (nccl.ncclCommSplit)(rank.comm, 0, 0, &raw mut comm, &raw mut config) };
         assert_eq!(code, IN_PROGRESS);
         until("the parent", || nccl.state(rank.comm) != IN_PROGRESS);
@@ -82,7 +83,7 @@ fn a_split_that_does_not_block_is_polled_at_its_parent() {
 fn one_thread_splits_all_its_ranks_in_a_group() {
     let nccl = nccl();
     let (mut comms, mut children) = ([ptr::null_mut(); 2], [ptr::null_mut(); 2]);
-    // SAFETY: places for handles, until the group ends.
+    // SAFETY: the functions write handles to places that live until the group ends.
     unsafe {
         nccl.ok((nccl.ncclCommInitAll)(comms.as_mut_ptr(), 2, ptr::null()));
         nccl.ok((nccl.ncclGroupStart)());
@@ -99,7 +100,7 @@ fn one_thread_splits_all_its_ranks_in_a_group() {
 fn shrink(rank: &Rank, excluded: &mut [c_int], flags: c_int) -> Rank {
     let (nccl, mut comm) = (nccl(), ptr::null_mut());
     let n = excluded.len() as c_int;
-    // SAFETY: a communicator, numbers, and a place for a handle.
+    // SAFETY: the handle is that of a live communicator; the function reads `n` numbers, and writes a handle to a place for one.
     nccl.ok(unsafe {
         (nccl.ncclCommShrink)(rank.comm, excluded.as_mut_ptr(), n, &raw mut comm, ptr::null_mut(), flags)
     });
@@ -115,7 +116,7 @@ fn a_shrunk_communicator_has_the_ranks_that_are_left() {
             shrunk.assert_works();
             shrunk.destroy();
         }
-        // The parent goes on, also with the one that was excluded.
+        // The parent still works on all ranks, the excluded one too.
         rank.assert_works();
         rank.destroy();
     });
@@ -129,20 +130,20 @@ fn ranks_that_lost_one_go_on_without_it() {
         rank.assert_works();
         done.wait();
         if rank.rank == 0 {
-            // SAFETY: a communicator.
+            // SAFETY: the handle is that of a live communicator.
             nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
             return;
         }
-        // They wait for the one that is gone.
+        // The call waits for rank 0, which is gone.
         let numbers = Numbers::new(&[1f32; 64]);
-        // SAFETY: memory of this size, until the stream is synchronised.
+        // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised.
         unsafe { (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, rank.comm, rank.stream.0) };
         until("the loss", || nccl.state(rank.comm) == REMOTE_ERROR);
         let shrunk = shrink(&rank, &mut [0], 1);
         assert_eq!((shrunk.rank, shrunk.ranks), (rank.rank - 1, 2));
         shrunk.assert_works();
         shrunk.destroy();
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
     });
 }
@@ -156,18 +157,18 @@ fn an_abort_ends_the_kernels_of_the_others() {
         rank.assert_works();
         if rank.rank == 2 {
             waiting.wait();
-            // SAFETY: a communicator.
+            // SAFETY: the handle is that of a live communicator.
             nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
             return;
         }
         rank.all_reduce(&numbers);
         waiting.wait();
         let begun = Instant::now();
-        // Their kernels wait for rank 2; it returns when they have ended.
-        // SAFETY: a stream.
+        // The kernels of ranks 0 and 1 wait for rank 2, which aborts; then they end, and this returns.
+        // SAFETY: the handle is that of a live stream.
         let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
         assert_ne!(code, SUCCESS);
-        // 5 s are promised; machines may be busy.
+        // 5 seconds are promised; the limit is longer, as the node may be busy.
         assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
         until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
         assert!(
@@ -175,10 +176,10 @@ fn an_abort_ends_the_kernels_of_the_others() {
             "{}",
             nccl.last_error(rank.comm)
         );
-        // SAFETY: memory of this size.
+        // SAFETY: the memory has the size that the call names.
         let refused = unsafe { (nccl.ncclBcast)(numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0) };
         assert_eq!(refused, REMOTE_ERROR);
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
     });
 }
@@ -191,7 +192,7 @@ fn an_abort_is_no_error_for_who_waits_for_nothing() {
         rank.assert_works();
         done.wait();
         if rank.rank == 0 {
-            // SAFETY: a communicator.
+            // SAFETY: the handle is that of a live communicator.
             nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
             aborted.wait();
             looked.wait();
@@ -199,15 +200,15 @@ fn an_abort_is_no_error_for_who_waits_for_nothing() {
         }
         aborted.wait();
         assert_eq!(nccl.state(rank.comm), SUCCESS);
-        // But from the next call on, which the news reaches first or which waits in vain.
+        // The next call is an error: it is refused if the abort is known here by then, else it waits in vain.
         let numbers = Numbers::new(&[1f32; 64]);
-        // SAFETY: memory of this size, until the stream is synchronised.
+        // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised.
         unsafe { (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 64, F32, 0, rank.comm, rank.stream.0) };
         until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
-        // SAFETY: a stream.
+        // SAFETY: the handle is that of a live stream.
         unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
         looked.wait();
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
     });
 }
@@ -217,12 +218,13 @@ fn an_abort_ends_forming() {
     let (nccl, id) = (nccl(), nccl().unique_id());
     nccl.set_device(0);
     let (mut comm, mut config) = (ptr::null_mut(), Config::NOT_BLOCKING);
-    // SAFETY: a place for a handle, and a configuration. The other rank never comes.
+    // The other rank never comes.
+    // SAFETY: the function reads a configuration, and writes a handle to a place for one.
     let code = unsafe { (nccl.ncclCommInitRankConfig)(&raw mut comm, 2, id, 0, &raw mut config) };
     assert_eq!(code, IN_PROGRESS);
-    // SAFETY: a communicator.
+    // SAFETY: the handle is that of a live communicator.
     nccl.ok(unsafe { (nccl.ncclCommAbort)(comm) });
-    // SAFETY: what is none any more.
+    // SAFETY: the handle is no longer valid, which the function checks.
     nccl.fails(unsafe { (nccl.ncclCommAbort)(comm) }, INVALID_ARGUMENT, "it was destroyed");
 }
 
@@ -231,7 +233,7 @@ fn a_finalized_communicator_takes_no_calls() {
     ranks(2, |rank| {
         let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 64]));
         rank.all_reduce(&numbers);
-        // SAFETY: a communicator, and memory of this size.
+        // SAFETY: the handle is that of a live communicator, and the memory has the size that the call names.
         unsafe {
             nccl.ok((nccl.ncclCommFinalize)(rank.comm));
             assert_eq!(numbers.read(), [2.0; 64], "it has waited for the call");
@@ -250,7 +252,7 @@ fn a_revoked_communicator_is_shrunk() {
         if rank.rank == 0 {
             rank.all_reduce(&numbers);
         }
-        // SAFETY: a communicator, and memory of this size.
+        // SAFETY: the handle is that of a live communicator, and the memory has the size that the call names.
         unsafe {
             nccl.fails((nccl.ncclCommRevoke)(rank.comm, 1), INVALID_ARGUMENT, "`revokeFlags` is 1");
             nccl.ok((nccl.ncclCommRevoke)(rank.comm, 0));
@@ -273,7 +275,7 @@ fn two_ranks_on_one_device_are_an_error_that_says_so() {
             scope.spawn(move || {
                 let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
                 nccl.set_device(4);
-                // SAFETY: a place for a handle.
+                // SAFETY: the function writes a handle to a place for one.
                 let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, 2, id, rank) };
                 nccl.fails(refused, INVALID_USAGE, "MSCCLPP_NCCL_SAME_GPU=1");
                 assert!(comm.is_null());
@@ -286,7 +288,7 @@ fn two_ranks_on_one_device_are_an_error_that_says_so() {
 fn wrong_ids_and_ranks_are_named() {
     let (nccl, id, mut comm) = (nccl(), nccl().unique_id(), ptr::null_mut());
     let mut config = Config { magic: 7, ..Config::INITIAL };
-    // SAFETY: a place for a handle, and what is refused.
+    // SAFETY: the functions write a handle to a place for one, and refuse the wrong arguments.
     unsafe {
         let mut init = |n, id, rank| (nccl.ncclCommInitRank)(&raw mut comm, n, id, rank);
         nccl.fails(init(2, UniqueId([0; 128]), 0), INVALID_ARGUMENT, "ncclGetUniqueId");
@@ -299,9 +301,9 @@ fn wrong_ids_and_ranks_are_named() {
         let none = (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 0, ptr::null_mut(), ptr::null_mut());
         nccl.fails(none, INVALID_ARGUMENT, "`nId` is 0");
     }
-    // The id is still good.
+    // The id can still be used, as no rank has joined with it.
     let mut ids = [id, id];
-    // SAFETY: a place for a handle, and two ids.
+    // SAFETY: the function reads two ids, and writes a handle to a place for one.
     nccl.ok(unsafe {
         (nccl.ncclCommInitRankScalable)(&raw mut comm, 1, 0, 2, ids.as_mut_ptr(), ptr::null_mut())
     });
@@ -313,7 +315,7 @@ fn what_is_registered_is_taken_back_once() {
     ranks(2, |rank| {
         let (nccl, numbers) = (nccl(), Numbers::new(&[1f32; 1024]));
         let (mut handle, mut window) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: memory of this size, and places for handles.
+        // SAFETY: the memory has the size that the calls name, and handles are written to places for them.
         unsafe {
             nccl.ok((nccl.ncclCommRegister)(rank.comm, numbers.ptr(), 4096, &raw mut handle));
             nccl.ok((nccl.ncclCommWindowRegister)(rank.comm, numbers.ptr(), 4096, &raw mut window, 1));
@@ -333,30 +335,30 @@ fn what_is_registered_is_taken_back_once() {
     });
 }
 
-/// Rank 0 takes its window back, frees the memory and destroys its communicator, while rank 1 still has all of it mapped.
+/// Rank 0 deregisters its window, frees the memory and destroys its communicator, while rank 1 still has all of it mapped.
 #[test]
 fn memory_of_a_window_stays_until_the_last_peer_has_let_go() {
     const WORD: u64 = 0x5eed_0fa1_1e55;
     let address = AtomicUsize::new(0);
-    // Memory of the process, as long as it is there.
+    // The kernel reads the memory here: if it is not mapped any more, that fails instead of ending the process.
     let is_there = || {
         let (mut word, memory) = ([0; 8], File::open("/proc/self/mem").expect("this process's memory"));
         let read = memory.read_exact_at(&mut word, address.load(Ordering::SeqCst) as u64 + 4096);
         read.is_ok() && u64::from_le_bytes(word) == WORD
     };
-    // Looked at when both have gone on: one that panics would leave the other waiting.
+    // The results are checked after both ranks have ended: a rank that panics earlier would leave the other one waiting.
     let was_there = [(); 2].map(|()| AtomicBool::new(false));
     let steps = Barrier::new(2);
     ranks(2, |rank| {
         let (nccl, numbers, mut window) = (nccl(), Numbers::new(&[WORD; 8192]), ptr::null_mut());
-        // The second half.
+        // The window is the second half of the memory.
         let part = numbers.at(4096);
-        // SAFETY: memory of this size, and a place for a handle.
+        // SAFETY: the memory has the size that the call names; the function writes a handle to a place for one.
         nccl.ok(unsafe { (nccl.ncclCommWindowRegister)(rank.comm, part, 32 << 10, &raw mut window, 1) });
         rank.assert_works();
         if rank.rank == 0 {
             address.store(numbers.ptr().addr(), Ordering::SeqCst);
-            // SAFETY: it is this rank's window.
+            // SAFETY: the handle is that of this rank's window.
             nccl.ok(unsafe { (nccl.ncclCommWindowDeregister)(rank.comm, window) });
             drop(numbers);
             was_there[0].store(is_there(), Ordering::SeqCst);
@@ -366,10 +368,10 @@ fn memory_of_a_window_stays_until_the_last_peer_has_let_go() {
             return;
         }
         steps.wait();
-        // To destroy a communicator goes on in the background, which has every chance to free too much.
+        // A thread in the background is still destroying rank 0's communicator: this gives it time to free memory wrongly.
         std::thread::sleep(Duration::from_millis(100));
         was_there[1].store(is_there(), Ordering::SeqCst);
-        // SAFETY: as above.
+        // SAFETY: the handle is that of this rank's window.
         nccl.ok(unsafe { (nccl.ncclCommWindowDeregister)(rank.comm, window) });
         drop(numbers);
         rank.destroy();
@@ -381,11 +383,11 @@ fn memory_of_a_window_stays_until_the_last_peer_has_let_go() {
     assert_eq!(there, [true; 2], "while rank 0 has its communicator, and while rank 1 has its window");
 }
 
-/// What programs were given no communicator for, they end all the same.
+/// Programs end the NULL communicator that a split without a color gave them.
 #[test]
 fn to_end_no_communicator_is_no_error() {
     let (nccl, none) = (nccl(), ptr::null_mut());
-    // SAFETY: none is looked at.
+    // SAFETY: the functions do nothing with NULL.
     unsafe {
         nccl.ok((nccl.ncclCommFinalize)(none));
         nccl.ok((nccl.ncclCommRevoke)(none, 0));

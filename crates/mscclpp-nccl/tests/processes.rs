@@ -1,4 +1,4 @@
-//! Ranks that are processes: how they come, go and die.
+//! Ranks that are processes: how they join, leave and die.
 
 mod support;
 
@@ -71,7 +71,7 @@ fn run(role: &str, rank: usize) {
             if rank.rank == 0 {
                 rank.stream.synchronize();
                 rank.destroy();
-                // The other one's kernel may still be running.
+                // The other rank's kernel may still be running.
                 std::process::exit(0);
             }
             rank.stream.synchronize();
@@ -86,9 +86,9 @@ fn run(role: &str, rank: usize) {
                 assert_eq!(nccl.state(rank.comm), SUCCESS);
                 let numbers = Numbers::new(&[1f32; 64]);
                 let (p, comm, stream) = (numbers.ptr(), rank.comm, rank.stream.0);
-                // SAFETY: memory of that size, until the stream is synchronised.
+                // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised.
                 unsafe {
-                    // It is refused, or waits in vain.
+                    // The call is refused, or waits in vain.
                     let called = (nccl.ncclAllReduce)(p, p, 64, F32, 0, comm, stream);
                     assert!(called == REMOTE_ERROR || (nccl.mscclppSimStreamSynchronize)(stream) != SUCCESS);
                 }
@@ -107,12 +107,13 @@ fn run(role: &str, rank: usize) {
 /// The calls of vLLM's wrapper `pynccl`, in the order in which a worker makes them.
 fn what_vllm_calls(rank: usize) {
     let (nccl, mut version) = (nccl(), 0);
-    // SAFETY: memory of the device, until the stream is synchronised; places for numbers and handles.
+    // SAFETY: the memory is that of the device, and lives until the stream is synchronised; numbers and handles are written to
+    // places for them.
     unsafe {
         nccl.ok((nccl.ncclGetVersion)(&raw mut version));
         let rank = join(rank);
         let (comm, stream, peer) = (rank.comm, rank.stream.0, 1 - rank.rank as c_int);
-        // A first call, to warm up.
+        // vLLM makes a first call to warm up.
         let one = Numbers::new(&[1f32]);
         rank.all_reduce(&one);
         rank.stream.synchronize();
@@ -128,7 +129,7 @@ fn what_vllm_calls(rank: usize) {
         nccl.ok((nccl.ncclGroupEnd)());
         rank.stream.synchronize();
         assert_eq!(recv.read()[..8], [2.0 * peer as f32; 8]);
-        // Not in a group: one sends, the other receives.
+        // Outside of a group one rank sends, and the other receives.
         if rank.rank == 0 {
             nccl.ok((nccl.ncclSend)(recv.ptr(), 16, F32, 1, comm, stream));
         } else {
@@ -153,13 +154,13 @@ fn an_abort_reaches_other_processes(rank: usize) {
     } else {
         rank.all_reduce(&numbers);
         say("waiting");
-        // Its kernel waits for rank 0, which aborts instead.
-        // SAFETY: a stream.
+        // The kernel waits for rank 0, which aborts instead of calling.
+        // SAFETY: the handle is that of a live stream.
         let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
         assert_ne!(code, SUCCESS);
         until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
     }
-    // SAFETY: a communicator.
+    // SAFETY: the handle is that of a live communicator.
     nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
 }
 
@@ -184,15 +185,15 @@ fn is_killed(rank: usize) {
         return;
     }
     let begun = Instant::now();
-    // SAFETY: a stream.
+    // SAFETY: the handle is that of a live stream.
     let code = unsafe { (nccl.mscclppSimStreamSynchronize)(rank.stream.0) };
     assert_ne!(code, SUCCESS);
     until("the error", || nccl.state(rank.comm) == REMOTE_ERROR);
-    // 5 s are promised; machines may be busy.
+    // 5 seconds are promised; the limit is longer, as the node may be busy.
     assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
     let said = nccl.last_error(rank.comm);
     assert!(said.contains("rank 0"), "{said}");
-    // SAFETY: a communicator.
+    // SAFETY: the handle is that of a live communicator.
     nccl.ok(unsafe { (nccl.ncclCommAbort)(rank.comm) });
 }
 
@@ -201,20 +202,20 @@ fn calls_that_do_not_match_are_named(rank: usize) {
     rank.assert_works();
     let numbers = Numbers::new(&[1f32; 64]);
     let count = 32 * (1 + rank.rank);
-    // SAFETY: memory of that size, until the stream is synchronised.
+    // SAFETY: the memory has the size that the call names, and lives until the stream is synchronised.
     unsafe {
         nccl.ok((nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), count, F32, 0, rank.comm, rank.stream.0));
-        // On which of the two ranks it fails is not said.
+        // The call fails on at least one of the two ranks; which one is not defined.
         let _ = (nccl.mscclppSimStreamSynchronize)(rank.stream.0);
     }
     until("the error", || nccl.state(rank.comm) != SUCCESS);
     let said = nccl.last_error(rank.comm);
     assert!(said.contains("of 32 F32") && said.contains("of 64 F32"), "{said}");
-    // SAFETY: a communicator.
+    // SAFETY: the handle is that of a live communicator.
     nccl.ok(unsafe { (nccl.ncclCommDestroy)(rank.comm) });
 }
 
-/// Descriptors, threads and shared mappings of this process.
+/// The numbers of open descriptors, threads and shared mappings of this process.
 fn held() -> [usize; 3] {
     let entries = |path| fs::read_dir(path).expect("procfs").count();
     let maps = fs::read_to_string("/proc/self/maps").expect("procfs");
@@ -231,9 +232,10 @@ fn many_communicators_leave_nothing_behind(rank: usize) {
     let nccl = nccl();
     let round = || {
         let mut comms = [ptr::null_mut(); 3];
-        // SAFETY: places for handles; communicators.
+        // SAFETY: the functions write handles to places for them, and get handles of live communicators.
         unsafe {
-            // By ids, with splits and a parent that goes first; and one that is aborted while it forms.
+            // Each round makes communicators from an id, splits them, destroys the parents before the splits, and aborts another
+            // communicator while it is being formed.
             let id = nccl.unique_id();
             nccl.ok((nccl.ncclGroupStart)());
             for (r, comm) in comms[..2].iter_mut().enumerate() {
@@ -271,7 +273,7 @@ fn many_communicators_leave_nothing_behind(rank: usize) {
     let before = settled();
     (0..ROUNDS).for_each(|_| round());
     let mut after = settled();
-    // What was destroyed last may take a while on a busy machine.
+    // Communicators end in the background, which takes longer on a busy node.
     mscclpp_test_support::within(LIMIT, || {
         after = settled();
         after.iter().zip(before).all(|(after, before)| *after < before + ROUNDS / 2)
@@ -289,14 +291,14 @@ fn a_forked_child_is_told(rank: usize) {
     rank.assert_works();
     let numbers = Numbers::new(&[1f32]);
     let said = in_fork(LIMIT, || {
-        // SAFETY: it is refused.
+        // SAFETY: the function refuses the call.
         let call = unsafe {
             (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), 1, F32, 0, rank.comm, rank.stream.0)
         };
-        // SAFETY: as above.
+        // SAFETY: the function refuses the call.
         let destroy = unsafe { (nccl.ncclCommDestroy)(rank.comm) };
         let mut version = 0;
-        // SAFETY: a place for a number.
+        // SAFETY: the function writes a number to a place for one.
         unsafe { (nccl.ncclGetVersion)(&raw mut version) };
         format!("{call} {destroy} {version}")
     });

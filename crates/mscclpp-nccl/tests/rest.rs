@@ -1,4 +1,4 @@
-//! The functions that are not about calls and communicators, and those that are not covered.
+//! The version, error texts, memory, teams, and the functions that are not covered.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Team, nccl, ranks};
 #[test]
 fn the_version_is_that_of_the_interface() {
     let (nccl, mut version) = (nccl(), 0);
-    // SAFETY: a place for a number.
+    // SAFETY: the function writes a number to a place for one.
     unsafe {
         nccl.ok((nccl.ncclGetVersion)(&raw mut version));
         nccl.fails((nccl.ncclGetVersion)(ptr::null_mut()), INVALID_ARGUMENT, "`version` is NULL");
@@ -23,7 +23,7 @@ fn the_version_is_that_of_the_interface() {
 #[test]
 fn every_code_has_a_text() {
     let nccl = nccl();
-    // SAFETY: texts that are never gone.
+    // SAFETY: the function returns texts that live as long as the library.
     let text =
         |code: c_int| unsafe { CStr::from_ptr((nccl.ncclGetErrorString)(code)) }.to_str().expect("UTF-8");
     let texts: std::collections::BTreeSet<_> = (0..=7).map(text).collect();
@@ -35,7 +35,7 @@ fn every_code_has_a_text() {
 fn memory_is_zero_and_is_freed_once() {
     let (nccl, mut memory) = (nccl(), ptr::null_mut());
     nccl.set_device(0);
-    // SAFETY: a place for an address; memory of this size, until it is freed.
+    // SAFETY: an address is written to a place for one; the memory has this size until it is freed.
     unsafe {
         nccl.ok((nccl.ncclMemAlloc)(&raw mut memory, 4096));
         assert!(std::slice::from_raw_parts(memory.cast::<u8>(), 4096).iter().all(|byte| *byte == 0));
@@ -51,7 +51,7 @@ fn memory_is_zero_and_is_freed_once() {
 fn teams_are_all_ranks_and_this_one() {
     ranks(2, |rank| {
         let (nccl, r) = (nccl(), rank.rank as c_int);
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         unsafe {
             let all = (nccl.ncclTeamWorld)(rank.comm);
             assert_eq!(all, Team(2, r, 1));
@@ -71,7 +71,7 @@ fn teams_are_all_ranks_and_this_one() {
 fn what_is_not_covered_says_so() {
     let nccl = nccl();
     let (null, team) = (ptr::null_mut(), Team(1, 0, 1));
-    // SAFETY: they look at nothing.
+    // SAFETY: the functions do not read their arguments.
     unsafe {
         let refused = |code| nccl.fails(code, INVALID_USAGE, "not covered");
         refused((nccl.ncclDevCommCreate)(null, null, null));

@@ -1,4 +1,4 @@
-//! What the environment's variables do, each in processes of its own.
+//! The effects of the environment variables, each tested in processes of its own.
 
 mod support;
 
@@ -48,7 +48,7 @@ fn run(role: &str, rank: usize) {
             let (id, nccl) = (id(rank), nccl());
             nccl.set_device(0);
             let mut comm = ptr::null_mut();
-            // SAFETY: a place for a handle.
+            // SAFETY: the function writes a handle to a place for one.
             nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) });
             let rank = Rank { rank, ranks: N, comm, stream: Stream::new() };
             rank.assert_works();
@@ -69,7 +69,7 @@ fn run(role: &str, rank: usize) {
         }
         "a_malformed_variable_is_named" => {
             let (nccl, mut id) = (nccl(), UniqueId([0; 128]));
-            // SAFETY: a place for an id.
+            // SAFETY: the function writes an id to a place for one.
             let refused = unsafe { (nccl.ncclGetUniqueId)(&raw mut id) };
             nccl.fails(refused, INVALID_USAGE, "MSCCLPP_NCCL_TIMEOUT=\"soon\"");
             if rank == 0 {

@@ -1,10 +1,10 @@
-"""A client that loads libnccl.so.2 and calls it through ctypes, as vLLM's wrapper `pynccl` does: the same functions, with the same
-types, in the same order. One process for each rank.
+"""A client that loads libnccl.so.2 and calls it through ctypes, as vLLM's wrapper `pynccl` does: the same functions, with the
+same types, in the same order. Each rank is a process.
 
     by_ctypes.py LIBRARY RANKS
 
-With MSCCLPP_PLATFORM=sim it runs on simulated devices, with `hip` on AMD GPUs, else on NVIDIA's. It starts itself as the other
-ranks.
+With MSCCLPP_PLATFORM=sim it runs on simulated devices, with `hip` on AMD GPUs, else on NVIDIA GPUs. The script runs itself as
+the other ranks.
 """
 
 import ctypes
@@ -42,7 +42,7 @@ FUNCTIONS = {
     "ncclGroupEnd": (Result, []),
     "ncclCommWindowRegister": (Result, [Comm, Buffer, Count, ctypes.POINTER(Window), Int]),
     "ncclCommWindowDeregister": (Result, [Comm, Window]),
-    # What the wrapper does not call, and this client needs.
+    # The wrapper does not call these functions, but this client does.
     "ncclCommInitAll": (Result, [ctypes.POINTER(Comm), Int, Out]),
     "ncclCommAbort": (Result, [Comm]),
     "ncclCommGetAsyncError": (Result, [Comm, ctypes.POINTER(Result)]),
@@ -52,7 +52,7 @@ FUNCTIONS = {
 
 
 class Library:
-    """The functions; each raises what `ncclGetLastError` says if it does not succeed."""
+    """The library's functions; each raises an error with the text of `ncclGetLastError` if it does not succeed."""
 
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
@@ -111,7 +111,7 @@ class Simulated:
 
 
 class Gpus:
-    """GPUs, by the CUDA driver."""
+    """NVIDIA GPUs, through the CUDA driver."""
 
     def __init__(self, _library, rank):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -152,7 +152,7 @@ class Gpus:
         self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
 
     def read(self, address, size):
-        # Memory of the library's is read by its own device alone.
+        # Memory that the library allocated can be read only by its own device.
         self.call("cuCtxSetCurrent", self.context)
         data = ctypes.create_string_buffer(size)
         self.call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
@@ -160,7 +160,7 @@ class Gpus:
 
 
 class Hip:
-    """AMD GPUs, by the HIP runtime."""
+    """AMD GPUs, through the HIP runtime."""
 
     def __init__(self, _library, rank):
         self.hip = ctypes.CDLL("libamdhip64.so.7")
@@ -225,7 +225,7 @@ def platform():
 
 
 def of_one_thread(path, ranks):
-    """All ranks, made and called by this thread, whose device stays what it was."""
+    """Makes and calls all ranks from this thread, and checks that its device stays the same."""
     library, comms = Library(path), (Comm * ranks)()
     library.ncclCommInitAll(comms, ranks, None)
     parts = []
@@ -256,7 +256,7 @@ def communicator(library, rank, ranks, exchange):
 
 
 def an_abort_ends_the_kernels_of_others(library, devices, rank, ranks, exchange):
-    """Rank 0 aborts, while the kernels of all others wait for it."""
+    """Checks that kernels that wait for rank 0 end when it aborts."""
     comm, stream = communicator(library, rank, ranks, exchange), devices.stream()
     numbers = Numbers(library, devices, [1.0] * 256)
     if rank > 0:
@@ -268,7 +268,7 @@ def an_abort_ends_the_kernels_of_others(library, devices, rank, ranks, exchange)
         try:
             devices.synchronize(stream)
         except RuntimeError:
-            # Simulated devices say here that a wait failed; GPUs do not know.
+            # Simulated devices report here that a wait failed; GPUs do not.
             pass
         state = ctypes.c_int(0)
         while state.value == 0 and time.monotonic() - begun < 30:
@@ -314,7 +314,7 @@ def run(path, rank, ranks, exchange):
     library.ncclBroadcast(send.address, send.address, 256, F32, ranks - 1, comm, stream)
     expect(send, [float(ranks)] * 256)
 
-    # Two calls in a graph, and calls of another stream and of the default one between its replays.
+    # Two calls are captured in a graph; between its replays calls run in another stream and in the default one.
     captured, other = numbers([1.0] * 256), devices.stream()
 
     def twice():
@@ -334,7 +334,7 @@ def run(path, rank, ranks, exchange):
     library.ncclCommWindowRegister(comm, send.address, 1024, ctypes.byref(window), 1)
     library.ncclCommWindowDeregister(comm, window)
 
-    # A ring, in one group.
+    # Each rank sends to the next one and receives from the one before, in one group.
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     mine, theirs = numbers([float(rank)] * 5000), numbers([-1.0] * 5000)
     library.ncclGroupStart()
@@ -343,7 +343,7 @@ def run(path, rank, ranks, exchange):
     library.ncclGroupEnd()
     expect(theirs, [float(before)] * 5000)
 
-    # As vLLM scatters and gathers parts of different sizes: a group of broadcasts and of reductions.
+    # vLLM scatters and gathers parts of different sizes so: by a group of broadcasts, and by one of reductions.
     sizes = [100 + 10 * r for r in range(ranks)]
     starts = [sum(sizes[:r]) for r in range(ranks)]
     part, parts = numbers([float(rank)] * sizes[rank]), numbers([0.0] * sum(sizes))
@@ -377,7 +377,7 @@ def main():
     try:
 
         def exchange(said):
-            """What rank 0 says to all: that it aborts, when they wait."""
+            """Passes a text of rank 0 to all other ranks. If it is "abort", first waits until these have started kernels."""
             if said == "abort":
                 assert all(other.stdout.readline() == "waiting\n" for other in others)
             for other in others:

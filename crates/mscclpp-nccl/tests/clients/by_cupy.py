@@ -1,8 +1,8 @@
-"""CuPy's `cupy.cuda.nccl`: communicators of threads, and of one thread for all GPUs.
+"""Uses CuPy's `cupy.cuda.nccl`: one thread for each communicator, and one thread for those of all GPUs.
 
     by_cupy.py RANKS
 
-Which NCCL it runs on is up to the environment: LD_PRELOAD=.../libnccl.so puts this project's in front.
+The environment decides which NCCL is used: LD_PRELOAD=.../libnccl.so puts this project's library in front.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallel,
-CUDA graphs, torch.compile. One process for each GPU.
+"""Uses torch.distributed with the backend `nccl`, or this project's own: every collective, DDP, FSDP2, tensor parallelism,
+CUDA graphs and torch.compile. Each GPU has a process.
 
     by_torch.py RANKS [--results FILE] [--times] [--backend mscclpp]
 
-Which NCCL it runs on is up to the environment: LD_PRELOAD=.../libnccl.so puts this project's in front. `--results` writes the losses of
-the trainings as JSON, to be compared with those under another NCCL. `--times` prints times in place of trials. It starts itself as
-the ranks.
+The environment decides which NCCL is used: LD_PRELOAD=.../libnccl.so puts this project's library in front. `--results` writes
+the losses of the trainings as JSON, to be compared with those under another NCCL. `--times` measures times in place of the
+checks. The script runs itself as the ranks.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 
 
 def collectives(dist, torch, rank, ranks):
-    """All of torch.distributed's, with their base and coalesced forms."""
+    """Checks all collectives of torch.distributed, with their base and coalesced forms."""
     total = ranks * (ranks + 1) // 2
 
     def own(dtype=torch.float32, count=1000):
@@ -121,7 +121,7 @@ def collectives(dist, torch, rank, ranks):
 
 
 def subgroups(dist, torch, rank, ranks):
-    """Groups of some ranks, which share the devices with the whole job's."""
+    """Checks groups of some ranks, whose calls share the devices with those of the group of all ranks."""
     alone = [dist.new_group([r]) for r in range(ranks)]
     everyone = dist.new_group(list(range(ranks)))
     numbers = torch.ones(1000, device="cuda")
@@ -136,7 +136,7 @@ def subgroups(dist, torch, rank, ranks):
 
 
 def graphs(dist, torch, rank, ranks):
-    """All-reduces in a CUDA graph, among kernels of torch."""
+    """Checks all-reduces in a CUDA graph, among kernels of torch."""
     numbers = torch.ones(8192, device="cuda")
     dist.all_reduce(numbers)
     torch.cuda.synchronize()
@@ -160,7 +160,7 @@ def model(torch):
 
 
 def train(torch, trained, rank):
-    """The losses of some steps, on data of this rank's own."""
+    """Trains a model for some steps on data of this rank's own, and returns the losses."""
     torch.manual_seed(100 + rank)
     data = torch.randn(20, 32, 256, device="cuda")
     optimizer, losses = torch.optim.AdamW(trained.parameters(), lr=1e-3), []
@@ -175,13 +175,13 @@ def train(torch, trained, rank):
 
 
 def ddp(dist, torch, rank, ranks):
-    """Data parallel."""
+    """Trains with DistributedDataParallel, and returns the losses."""
     trained = torch.nn.parallel.DistributedDataParallel(model(torch), device_ids=[rank])
     return train(torch, trained, rank)
 
 
 def fsdp2(dist, torch, rank, ranks):
-    """Fully sharded."""
+    """Trains with FSDP2's fully_shard, and returns the losses."""
     from torch.distributed.fsdp import fully_shard
 
     trained = model(torch)
@@ -191,7 +191,7 @@ def fsdp2(dist, torch, rank, ranks):
 
 
 def tensor_parallel(dist, torch, rank, ranks):
-    """A model that DTensor shards gives what the whole one gives."""
+    """Checks that a model that DTensor shards gives the same result as the whole model."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -204,7 +204,7 @@ def tensor_parallel(dist, torch, rank, ranks):
 
 
 def compiled(dist, torch, rank, ranks):
-    """Functional collectives that torch.compile puts between its own kernels."""
+    """Checks functional collectives that torch.compile puts between its own kernels."""
     from torch.distributed import _functional_collectives as functional
 
     def step(numbers):
@@ -220,8 +220,8 @@ TRIALS = [collectives, subgroups, graphs, ddp, fsdp2, tensor_parallel, compiled]
 
 
 def times(dist, torch, rank, ranks):
-    """A tensor-parallel decode step (a graph of 16 all-reduces of 8192 bfloat16 for one token) and a DDP step, in microseconds: the
-    least of ten means, and the middle one."""
+    """Times a tensor-parallel decode step (a graph of 16 all-reduces of 8192 bfloat16 for one token) and a DDP step, in
+    microseconds: the least of ten means, and the middle one."""
 
     def measure(name, step, repeat):
         for _ in range(3):

@@ -1,4 +1,4 @@
-//! Jobs whose ranks are processes: this test program again.
+//! Jobs whose ranks are processes: children that run this test program again.
 
 use std::{ffi::c_int, process::Command, ptr};
 
@@ -11,17 +11,17 @@ use mscclpp_test_support::{
 
 use super::nccl::{Rank, UniqueId, nccl};
 
-/// How many ranks there are.
+/// The number of ranks of a job.
 pub(crate) const N: usize = 2;
 
-/// In a child: its role and its rank.
+/// The role and the rank of this process, or `None` if it is not a child.
 pub(crate) fn role() -> Option<(String, usize)> {
     let role = child::role()?;
     let [name, rank] = role.as_slice() else { panic!("no role: {role:?}") };
     Some((name.clone(), rank.parse().expect("a number")))
 }
 
-/// The processes of a job. Rank 0's unique id goes to the others.
+/// Starts the processes of a job, and passes rank 0's unique id to the others.
 pub(crate) fn start(role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
     let port = reserve_port();
     let command = |rank: usize| {
@@ -38,13 +38,13 @@ pub(crate) fn start(role: &str, variables: &[(&str, &str)]) -> Vec<Child> {
     children
 }
 
-/// That all ranks succeed.
+/// Runs a job, all ranks of which must succeed.
 pub(crate) fn all_succeed(role: &str, variables: &[(&str, &str)]) -> Result<(), Failed> {
     start(role, variables).iter_mut().for_each(Child::expect_success);
     Ok(())
 }
 
-/// In a child: the job's unique id.
+/// The job's unique id, for a child.
 pub(crate) fn id(rank: usize) -> UniqueId {
     if rank == 0 {
         let id = nccl().unique_id();
@@ -55,16 +55,16 @@ pub(crate) fn id(rank: usize) -> UniqueId {
     }
 }
 
-/// In a child: a communicator of all ranks.
+/// Makes the communicator of all ranks, in a child.
 pub(crate) fn join(rank: usize) -> Rank {
     Rank::join(rank, N, id(rank))
 }
 
-/// In a child: a communicator that cannot be made.
+/// Checks that a communicator cannot be made, in a child.
 pub(crate) fn refused(id: UniqueId, rank: usize, code: c_int, said: &str) {
     let (nccl, mut comm) = (nccl(), ptr::without_provenance_mut(1));
     nccl.set_device(rank);
-    // SAFETY: a place for a handle.
+    // SAFETY: the function writes a handle to a place for one.
     let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) };
     nccl.fails(refused, code, said);
     assert!(comm.is_null());

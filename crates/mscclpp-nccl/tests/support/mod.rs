@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The code that the test programs share.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 

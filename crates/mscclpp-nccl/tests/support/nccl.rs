@@ -1,4 +1,4 @@
-//! The library as programs see it: loaded by its file, functions looked up by their names.
+//! The library as programs use it: loaded from its file, with functions looked up by their names.
 
 #![allow(non_snake_case, reason = "the names are NCCL's")]
 
@@ -26,7 +26,7 @@ pub(crate) const UNDEFINED: c_int = c_int::MIN;
 #[repr(C)]
 pub(crate) struct UniqueId(pub(crate) [u8; 128]);
 
-/// `ncclConfig_t` of 2.28.
+/// `ncclConfig_t` of NCCL 2.28.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Config {
@@ -84,10 +84,10 @@ macro_rules! functions {
 
         impl Nccl {
             fn load(path: &Path) -> Self {
-                // SAFETY: the library of this package, which does nothing when it is loaded.
+                // SAFETY: the file is this package's library, which does nothing when it is loaded.
                 let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
                     .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-                // SAFETY: these are the types of NCCL's header and of `host.rs`.
+                // SAFETY: these are the types of NCCL's header and of `sim.rs`.
                 unsafe {
                     Self {
                         $($name: *library.get(concat!(stringify!($name), "\0").as_bytes()).expect(stringify!($name)),)*
@@ -164,7 +164,7 @@ functions! {
     mscclppSimGraphDestroy: fn(Handle) -> c_int;
 }
 
-/// The library that this package has built: beside the test program.
+/// The path of this package's library, which is beside the test program.
 pub(crate) fn path() -> PathBuf {
     let program = env::current_exe().expect("the path of this program");
     let folder = program.parent().expect("a folder");
@@ -178,38 +178,41 @@ pub(crate) fn path() -> PathBuf {
 /// The library, on simulated devices.
 pub(crate) fn nccl() -> &'static Nccl {
     static NCCL: LazyLock<Nccl> = LazyLock::new(|| {
-        // SAFETY: the library, which reads it, is loaded later, and nothing else in these tests asks the C library for variables.
+        // SAFETY: the library, which reads the variable, is loaded later, and nothing else in these tests reads variables
+        // through the C library.
         unsafe { env::set_var("MSCCLPP_PLATFORM", "sim") };
         Nccl::load(&path())
     });
     &NCCL
 }
 
-// SAFETY: functions, and a library that stays loaded.
+// SAFETY: the fields are functions, which any thread may call, and a library that stays loaded.
 unsafe impl Sync for Nccl {}
-// SAFETY: as above.
+// SAFETY: the fields are functions, which any thread may call, and a library that stays loaded.
 unsafe impl Send for Nccl {}
 
 impl Nccl {
     pub(crate) fn has(&self, name: &str) -> bool {
-        // SAFETY: it is not called.
+        // SAFETY: the symbol is neither called nor read.
         unsafe { self.library.get::<*const c_void>(name.as_bytes()) }.is_ok()
     }
 
-    /// What `ncclGetLastError` says.
+    /// The text of `ncclGetLastError`.
     pub(crate) fn last_error(&self, comm: Handle) -> String {
-        // SAFETY: a communicator or NULL; the text is valid until this thread asks again.
+        // SAFETY: the function takes a communicator or NULL; the text is valid until this thread calls it again.
         unsafe { CStr::from_ptr((self.ncclGetLastError)(comm)) }.to_string_lossy().into_owned()
     }
 
+    /// Checks that a call succeeded.
+    ///
     /// # Panics
-    /// If a call did not succeed: with what it said.
+    /// If it did not, with the text of its failure.
     #[track_caller]
     pub(crate) fn ok(&self, code: c_int) {
         assert_eq!(code, SUCCESS, "{}", self.last_error(ptr::null_mut()));
     }
 
-    /// That a call failed like this.
+    /// Checks that a call failed with this code, and a text that contains `said`.
     #[track_caller]
     pub(crate) fn fails(&self, code: c_int, expected: c_int, said: &str) {
         let text = self.last_error(ptr::null_mut());
@@ -219,19 +222,19 @@ impl Nccl {
 
     pub(crate) fn unique_id(&self) -> UniqueId {
         let mut id = UniqueId([0; 128]);
-        // SAFETY: it writes the id.
+        // SAFETY: the function writes an id to a place for one.
         self.ok(unsafe { (self.ncclGetUniqueId)(&raw mut id) });
         id
     }
 
     pub(crate) fn set_device(&self, device: usize) {
-        // SAFETY: a number.
+        // SAFETY: the function takes a number.
         self.ok(unsafe { (self.mscclppSimSetDevice)(device as c_int) });
     }
 
     pub(crate) fn state(&self, comm: Handle) -> c_int {
         let mut state = -1;
-        // SAFETY: it writes a code.
+        // SAFETY: the function writes a code to a place for one.
         self.ok(unsafe { (self.ncclCommGetAsyncError)(comm, &raw mut state) });
         state
     }
@@ -243,19 +246,19 @@ pub(crate) struct Numbers<T> {
     len: usize,
 }
 
-// SAFETY: memory of the process, which the test orders its uses of.
+// SAFETY: the numbers are in memory of the process, and the tests order their uses of it.
 unsafe impl<T> Send for Numbers<T> {}
-// SAFETY: as above.
+// SAFETY: the numbers are in memory of the process, and the tests order their uses of it.
 unsafe impl<T> Sync for Numbers<T> {}
 
 impl<T: Copy> Numbers<T> {
     pub(crate) fn new(numbers: &[T]) -> Self {
         let mut address = ptr::null_mut();
         let nccl = nccl();
-        // SAFETY: it writes an address.
+        // SAFETY: the function writes an address to a place for one.
         nccl.ok(unsafe { (nccl.ncclMemAlloc)(&raw mut address, size_of_val(numbers).max(1)) });
         let address = address.cast::<T>();
-        // SAFETY: memory of this size, which nothing uses yet.
+        // SAFETY: the memory has this size, and nothing else uses it yet.
         unsafe { ptr::copy_nonoverlapping(numbers.as_ptr(), address, numbers.len()) };
         Self { address, len: numbers.len() }
     }
@@ -269,15 +272,15 @@ impl<T: Copy> Numbers<T> {
         self.address.cast()
     }
 
-    /// The numbers, when the stream has come so far.
+    /// The numbers in the memory. Calls that write them must be complete.
     pub(crate) fn read(&self) -> Vec<T> {
-        // SAFETY: memory of this size, which nothing writes any more.
+        // SAFETY: the memory has this size, and nothing writes it any more.
         (0..self.len).map(|i| unsafe { self.address.add(i).read_volatile() }).collect()
     }
 
     pub(crate) fn write(&self, numbers: &[T]) {
         assert_eq!(numbers.len(), self.len);
-        // SAFETY: memory of this size, which nothing uses now.
+        // SAFETY: the memory has this size, and nothing else uses it now.
         numbers
             .iter()
             .enumerate()
@@ -288,7 +291,7 @@ impl<T: Copy> Numbers<T> {
 impl<T> Drop for Numbers<T> {
     fn drop(&mut self) {
         let nccl = nccl();
-        // SAFETY: `ncclMemAlloc` gave it.
+        // SAFETY: `ncclMemAlloc` allocated the memory.
         nccl.ok(unsafe { (nccl.ncclMemFree)(self.address.cast()) });
     }
 }
@@ -300,26 +303,26 @@ impl Stream {
     pub(crate) fn new() -> Self {
         let mut stream = ptr::null_mut();
         let nccl = nccl();
-        // SAFETY: it writes a handle.
+        // SAFETY: the function writes a handle to a place for one.
         nccl.ok(unsafe { (nccl.mscclppSimStreamCreate)(&raw mut stream) });
         Self(stream)
     }
 
     pub(crate) fn synchronize(&self) {
         let nccl = nccl();
-        // SAFETY: a stream.
+        // SAFETY: the handle is that of a live stream.
         nccl.ok(unsafe { (nccl.mscclppSimStreamSynchronize)(self.0) });
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: a stream.
+        // SAFETY: the handle is that of a live stream.
         unsafe { (nccl().mscclppSimStreamDestroy)(self.0) };
     }
 }
 
-/// A communicator of a rank, and what its thread has.
+/// A rank's communicator, with its stream.
 pub(crate) struct Rank {
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
@@ -328,25 +331,25 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
-    /// Joins; the thread's device is the one with the rank's number.
+    /// Makes a rank's communicator on the device that has the rank's number.
     pub(crate) fn join(rank: usize, ranks: usize, id: UniqueId) -> Self {
         let nccl = nccl();
         nccl.set_device(rank);
         let mut comm = ptr::null_mut();
-        // SAFETY: it writes a handle.
+        // SAFETY: the function writes a handle to a place for one.
         nccl.ok(unsafe { (nccl.ncclCommInitRank)(&raw mut comm, ranks as c_int, id, rank as c_int) });
         Self { rank, ranks, comm, stream: Stream::new() }
     }
 
     pub(crate) fn all_reduce(&self, numbers: &Numbers<f32>) {
         let nccl = nccl();
-        // SAFETY: memory of the device, that lives until the stream is synchronised.
+        // SAFETY: the memory is that of the device, and lives until the stream is synchronised.
         nccl.ok(unsafe {
             (nccl.ncclAllReduce)(numbers.ptr(), numbers.ptr(), numbers.len, 7, 0, self.comm, self.stream.0)
         });
     }
 
-    /// That the communicator sums up.
+    /// Checks that an all-reduce of the communicator gives the sum.
     pub(crate) fn assert_works(&self) {
         let numbers = Numbers::new(&[1.0f32 + self.rank as f32; 100]);
         self.all_reduce(&numbers);
@@ -357,7 +360,7 @@ impl Rank {
 
     pub(crate) fn destroy(self) {
         let nccl = nccl();
-        // SAFETY: a communicator.
+        // SAFETY: the handle is that of a live communicator.
         nccl.ok(unsafe { (nccl.ncclCommDestroy)(self.comm) });
     }
 }

@@ -40,7 +40,7 @@ fn devices_without_peer_access_do_not_connect() -> Result<(), Failed> {
     match here.connect(&first, &sent(&second)).map(|_| ()) {
         Err(error @ Error::Unreachable { .. }) => {
             let words = error.to_string();
-            assert!(words.contains("host device 0") && words.contains("MSCCLPP_SIM_PEER_ACCESS"), "{words}");
+            assert!(words.contains("sim device 0") && words.contains("MSCCLPP_SIM_PEER_ACCESS"), "{words}");
             assert!(words.ends_with("connect these devices over Ethernet or IB"), "{words}");
         }
         other => return Err(format!("{other:?}").into()),

@@ -161,8 +161,8 @@ fn a_platform_that_cannot_be_used_is_never_replaced() -> Result<(), Failed> {
 
 fn a_device_has_the_same_uuid_everywhere() -> Result<(), Failed> {
     expect("last", &[("MSCCLPP_SIM_DEVICES", "1")], "sim mscclpp-sim-0000")?;
-    expect("last", &[("MSCCLPP_SIM_DEVICES", "32")], "host mscclpp-sim-01f")?;
-    expect("last", &[("MSCCLPP_SIM_DEVICES", "1024")], "host mscclpp-sim-3ff")
+    expect("last", &[("MSCCLPP_SIM_DEVICES", "32")], "sim mscclpp-sim-001f")?;
+    expect("last", &[("MSCCLPP_SIM_DEVICES", "1024")], "sim mscclpp-sim-03ff")
 }
 
 fn devices_reach_each_other_unless_told_otherwise() -> Result<(), Failed> {

@@ -108,7 +108,7 @@ fn lines() -> Result<(), Failed> {
         "ignored: ",
         "NCCL_ALGO",
         "NCCL_NVLS_ENABLE",
-        "of rank 1 of 2: on host device 1",
+        "of rank 1 of 2: on sim device 1",
         "all_reduce by ll16 up to",
         "of rank 0 of 2 was destroyed; 1 AllReduce of 400 bytes (",
     ] {

@@ -18,7 +18,7 @@ impl ProxyService {
     /// Blocks as [`ProxyService::stats`] does.
     ///
     /// ```text
-    /// proxy service of host device 0 (host): 7 triggers carried out, 1 in the FIFO, error: none
+    /// proxy service of sim device 0 (sim): 7 triggers carried out, 1 in the FIFO, error: none
     ///   to rank 1 over CudaIpc: pushed up to 7, carried out up to 6, complete up to 4
     ///     a flush at position 5 has been pending for 1.2s
     ///     triggers wait for the proxy

@@ -185,7 +185,9 @@ def uses_its_protocol(rank, n, address):
     request = ("all_reduce", buffer.data.ptr, buffer.data.ptr, 1 << 12, "float32", "sum", 0)
     large = request[:3] + (1 << 16,) + request[4:]
     collection = AlgorithmCollectionBuilder().build_default_algorithms()
-    protocols = {each.name: made.selection(request, each._protocol, 2, 64) for each in collection.get_by_collective("allreduce")}
+    protocols = {
+        each.name: made.selection(request, each._protocol, 2, 64) for each in collection.get_by_collective("allreduce")
+    }
     assert protocols == {
         "default_allreduce_packet": ("ll128", True, 2, 64),
         "default_allreduce_allpair_packet": ("ll16", False, 2, 64),

@@ -11,7 +11,7 @@ import pytest
 from mscclpp.utils import Kernel, KernelBuilder, get_device_arch, pack, torch_dtype_to_mscclpp_dtype
 
 from conftest import KERNELS
-from device import ON_GPU, sim_only, let_go
+from device import ON_GPU, let_go, sim_only
 
 
 @pytest.fixture

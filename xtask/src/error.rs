@@ -87,17 +87,17 @@ pub(crate) enum Error {
 
     /// A virtual machine ended before its command did.
     #[error(
-        "the virtual machine of host {host} ended before its command did; its kernel says in {}:\n{end}",
+        "the virtual machine of node {node} ended before its command did; its kernel says in {}:\n{end}",
         log.display()
     )]
-    MachineDied { host: u32, log: PathBuf, end: String },
+    MachineDied { node: u32, log: PathBuf, end: String },
 
     /// A virtual machine was ended at its time limit.
     #[error(
-        "host {host} in the virtual machine: {what} (--timeout SECONDS sets another limit); its kernel says in {}:\n{end}",
+        "node {node} in the virtual machine: {what} (--timeout SECONDS sets another limit); its kernel says in {}:\n{end}",
         log.display()
     )]
-    MachineTimeout { host: u32, what: String, log: PathBuf, end: String },
+    MachineTimeout { node: u32, what: String, log: PathBuf, end: String },
 
     /// A line of cargo's JSON messages was not JSON.
     #[error("cannot understand cargo's messages")]

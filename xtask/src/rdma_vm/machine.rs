@@ -53,7 +53,7 @@ pub(super) struct Setup<'a> {
     pub(super) image: &'a Image,
     /// The archive with everything: the image's files and those of this run.
     pub(super) files: &'a Path,
-    pub(super) hosts: u32,
+    pub(super) nodes: u32,
     pub(super) memory_mib: u32,
     /// The time limit of the run. Without it, a machine that prints nothing for [`MOST_SILENCE`] is ended.
     pub(super) limit: Option<Duration>,
@@ -68,7 +68,7 @@ pub(super) struct Setup<'a> {
 
 /// A running machine. Dropping it ends it.
 pub(super) struct Machine {
-    host: u32,
+    node: u32,
     qemu: Child,
     status: PathBuf,
     log: PathBuf,
@@ -86,10 +86,10 @@ enum Status {
 }
 
 impl Machine {
-    /// Starts the machine `host`.
-    fn start(setup: &Setup<'_>, host: u32) -> Result<Self, Error> {
-        let status = setup.scratch.join(format!("status-{host}"));
-        let log = setup.logs.join(format!("kernel-{host}.log"));
+    /// Starts the machine `node`.
+    fn start(setup: &Setup<'_>, node: u32) -> Result<Self, Error> {
+        let status = setup.scratch.join(format!("status-{node}"));
+        let log = setup.logs.join(format!("kernel-{node}.log"));
         // qemu appends to the file of a previous run if there is one.
         std::fs::write(&log, "").context("write", &log)?;
         let mut qemu = Command::new("qemu-system-x86_64");
@@ -102,15 +102,15 @@ impl Machine {
         qemu.args(["-accel", accelerator]).args(["-cpu", if accelerator == "kvm" { "host" } else { "max" }]);
         qemu.args(["-m", &setup.memory_mib.to_string()]);
         qemu.arg("-kernel").arg(&setup.image.kernel).arg("-initrd").arg(setup.files);
-        qemu.args(["-append", &kernel_arguments(setup, host)]);
-        qemu.args(["-chardev", &format!("file,id=log,path=log-{host}"), "-serial", "chardev:log"]);
+        qemu.args(["-append", &kernel_arguments(setup, node)]);
+        qemu.args(["-chardev", &format!("file,id=log,path=log-{node}"), "-serial", "chardev:log"]);
         qemu.args(["-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output"]);
-        qemu.args(["-chardev", &format!("file,id=status,path=status-{host}"), "-serial", "chardev:status"]);
+        qemu.args(["-chardev", &format!("file,id=status,path=status-{node}"), "-serial", "chardev:status"]);
         qemu.args(["-device", "virtio-rng-pci"]);
-        if setup.hosts > 1 {
-            qemu.args(network_arguments(host));
+        if setup.nodes > 1 {
+            qemu.args(network_arguments(node));
         }
-        let link = setup.scratch.join(format!("log-{host}"));
+        let link = setup.scratch.join(format!("log-{node}"));
         std::os::unix::fs::symlink(&log, &link).context("make the link", &link)?;
         qemu.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut qemu = qemu.spawn().map_err(|source| match source.kind() {
@@ -121,13 +121,13 @@ impl Machine {
             _ => Error::Start { program: "qemu-system-x86_64".to_owned(), source },
         })?;
         let output = qemu.stdout.take().expect("asked for above");
-        let prefix = if setup.hosts > 1 { format!("[host {host}] ") } else { String::new() };
+        let prefix = if setup.nodes > 1 { format!("[node {node}] ") } else { String::new() };
         let heard = Arc::new(Mutex::new(Instant::now()));
         let output = std::thread::spawn({
             let heard = Arc::clone(&heard);
             move || copy_lines(BufReader::new(output), &prefix, &heard)
         });
-        Ok(Self { host, qemu, status, log, output: Some(output), heard })
+        Ok(Self { node, qemu, status, log, output: Some(output), heard })
     }
 
     /// The progress of the machine; an error if it ended without reporting an exit code.
@@ -136,7 +136,7 @@ impl Machine {
         let status = status(&std::fs::read_to_string(&self.status).unwrap_or_default());
         match (has_ended, status) {
             (Some(_), Status::Booting | Status::Running) => {
-                Err(Error::MachineDied { host: self.host, log: self.log.clone(), end: self.log_end() })
+                Err(Error::MachineDied { node: self.node, log: self.log.clone(), end: self.log_end() })
             }
             (_, status) => Ok(status),
         }
@@ -148,7 +148,7 @@ impl Machine {
             (_, Some(limit)) => format!("its command did not end within {limit:?}"),
             (_, None) => format!("its command has printed nothing for {MOST_SILENCE:?}"),
         };
-        Error::MachineTimeout { host: self.host, what, log: self.log.clone(), end: self.log_end() }
+        Error::MachineTimeout { node: self.node, what, log: self.log.clone(), end: self.log_end() }
     }
 
     fn log_end(&self) -> String {
@@ -176,13 +176,13 @@ pub(super) fn run(setup: &Setup<'_>) -> Result<u8, Error> {
     };
     eprintln!(
         "rdma-vm: {} virtual machine{}, {accelerator}",
-        setup.hosts,
-        if setup.hosts == 1 { "" } else { "s" }
+        setup.nodes,
+        if setup.nodes == 1 { "" } else { "s" }
     );
     let mut machines = Vec::new();
-    for host in 0..setup.hosts {
-        machines.push(Machine::start(setup, host)?);
-        if host + 1 < setup.hosts {
+    for node in 0..setup.nodes {
+        machines.push(Machine::start(setup, node)?);
+        if node + 1 < setup.nodes {
             // The other machine connects to these sockets.
             let sockets = [0, 1].map(|link| setup.scratch.join(socket(link)));
             while !sockets.iter().all(|socket| socket.exists()) {
@@ -242,8 +242,8 @@ impl Patience {
         if since(self.told.max(heard)) >= SILENCE {
             self.told = now;
             let what = if *status == Status::Booting { "comes up" } else { "runs its command" };
-            let (host, seconds, silent) = (machine.host, since(self.began).as_secs(), since(heard).as_secs());
-            eprintln!("rdma-vm: host {host} {what}, for {seconds} s; nothing was printed for {silent} s");
+            let (node, seconds, silent) = (machine.node, since(self.began).as_secs(), since(heard).as_secs());
+            eprintln!("rdma-vm: node {node} {what}, for {seconds} s; nothing was printed for {silent} s");
         }
         std::thread::sleep(Duration::from_millis(20));
         Ok(())
@@ -259,14 +259,14 @@ fn is_over(limit: Option<Duration>, for_long: Duration, silent: Duration) -> boo
 const A_DAY: u64 = 86400;
 
 /// The kernel's command line. The kernel passes unknown words in capitals to the first process, as environment.
-fn kernel_arguments(setup: &Setup<'_>, host: u32) -> String {
-    let hosts = setup.hosts;
+fn kernel_arguments(setup: &Setup<'_>, node: u32) -> String {
+    let nodes = setup.nodes;
     // The kernel distrusts an emulated processor's time counter, and without that counter, reading the time is slow.
     // Mitigations are off, because no untrusted code runs there. The limit is longer than the run's own, which is to be
     // reported.
     let limit = setup.limit.map_or(A_DAY, |limit| limit.as_secs() + 10);
     format!(
-        "console=ttyS0 quiet loglevel=5 panic=-1 edd=off tsc=reliable mitigations=off rdinit=/init MSCCLPP_VM_NODE={host} MSCCLPP_VM_NODES={hosts} \
+        "console=ttyS0 quiet loglevel=5 panic=-1 edd=off tsc=reliable mitigations=off rdinit=/init MSCCLPP_VM_NODE={node} MSCCLPP_VM_NODES={nodes} \
          MSCCLPP_VM_LIMIT={limit}"
     )
 }
@@ -278,8 +278,8 @@ fn socket(link: u32) -> String {
 
 /// The arguments for two network adapters, joined with those of the other machine. A stream loses no packets, and slows a fast
 /// sender down.
-fn network_arguments(host: u32) -> Vec<String> {
-    let server = if host == 0 { "on" } else { "off" };
+fn network_arguments(node: u32) -> Vec<String> {
+    let server = if node == 0 { "on" } else { "off" };
     let adapter = |link| {
         let socket = socket(link);
         [
@@ -288,7 +288,7 @@ fn network_arguments(host: u32) -> Vec<String> {
             "-device".to_owned(),
             format!(
                 "virtio-net-pci,netdev=link{link},host_mtu=4200,speed=10000,duplex=full,mac=52:54:00:77:{link:02}:{:02}",
-                host + 1
+                node + 1
             ),
         ]
     };
@@ -358,8 +358,8 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_have_their_own_addresses_and_share_the_sockets() {
-        let [first, second] = [0, 1].map(|host| network_arguments(host).join(" "));
+    fn the_nodes_have_their_own_addresses_and_share_the_sockets() {
+        let [first, second] = [0, 1].map(|node| network_arguments(node).join(" "));
         assert!(first.contains("server=on,addr.type=unix,addr.path=link-1"), "{first}");
         assert!(second.contains("server=off,addr.type=unix,addr.path=link-1"), "{second}");
         assert!(first.contains("mac=52:54:00:77:01:01") && second.contains("mac=52:54:00:77:01:02"));

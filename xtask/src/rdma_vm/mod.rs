@@ -28,7 +28,7 @@ mod pinning;
 pub(crate) struct Options {
     /// The number of machines: one, whose two devices reach each other; or two, joined by two network links.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
-    hosts: u32,
+    nodes: u32,
 
     /// The seconds, boot included, after which the machines are ended [default: when one has printed nothing for 20 minutes].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86400))]
@@ -87,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Error> {
     let setup = Setup {
         image: &image,
         files: &files,
-        hosts: options.hosts,
+        nodes: options.nodes,
         memory_mib: options.memory,
         limit: options.timeout.map(Duration::from_secs),
         accelerator: options.accelerator,

@@ -78,7 +78,7 @@ impl Drop for Scratch {
 
 /// Runs a program. The programs wait for nothing, so they need no time limit.
 fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
-    let scratch = Scratch(env::temp_dir().join(format!("mscclpp-host-{program}-{}", std::process::id())));
+    let scratch = Scratch(env::temp_dir().join(format!("mscclpp-sim-{program}-{}", std::process::id())));
     fs::create_dir_all(&scratch.0)?;
     let source = package().join("tests/host").join(program).with_extension("cpp");
     let binary = scratch.0.join(program);

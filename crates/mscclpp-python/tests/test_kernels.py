@@ -254,7 +254,7 @@ def test_what_does_not_compile_says_where(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere.cu"):
         KernelBuilder("nowhere.cu", "missing", KERNELS)
     for code in (b".version 8.4", b"\x7fELFbinary"):
-        with pytest.raises(RuntimeError, match="the code of x.*neither|PTX of x|'cubin'.*host"):
+        with pytest.raises(RuntimeError, match="the code of x.*neither|PTX of x|'cubin'.*sim"):
             Kernel(code, "x")
     beside_this_file = KernelBuilder(os.path.join("kernels", "plain.cu"), "packed", macro_dict={"EXTRA": 1})
     assert beside_this_file.get_compiled_kernel()
@@ -303,7 +303,7 @@ def test_a_wait_for_a_kernel_has_a_bound(compiled):
 def device_memory():
     """The addresses of this process's device memory."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
-        return {line.split()[0] for line in maps if "memfd:mscclpp-host-" in line}
+        return {line.split()[0] for line in maps if "memfd:mscclpp-sim-" in line}
 
 
 @sim_only

@@ -1,5 +1,5 @@
 //! The headers that replace CUDA's where a C++ compiler makes simulated kernels: each compiles alone and without a
-//! warning, and the programs in `tests/host` find the right results.
+//! warning, and the programs in `tests/sim` find the right results.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// The programs in `tests/host`.
+/// The programs in `tests/sim`.
 const PROGRAMS: [&str; 2] = ["builtins", "narrow"];
 
 const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
@@ -50,7 +50,7 @@ fn compile(compiler: &OsStr, standard: &str, source: &Path, arguments: &[&OsStr]
 fn headers() -> Vec<PathBuf> {
     let of = |folder: PathBuf| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut headers: Vec<PathBuf> = of(package().join("sim"))
-        .chain(of(package().join("host/mscclpp_sim")))
+        .chain(of(package().join("sim/mscclpp_sim")))
         .filter(|path| path.extension().is_some_and(|extension| extension == "h" || extension == "hpp"))
         .collect();
     headers.sort();
@@ -80,10 +80,10 @@ impl Drop for Scratch {
 fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
     let scratch = Scratch(env::temp_dir().join(format!("mscclpp-sim-{program}-{}", std::process::id())));
     fs::create_dir_all(&scratch.0)?;
-    let source = package().join("tests/host").join(program).with_extension("cpp");
+    let source = package().join("tests/sim").join(program).with_extension("cpp");
     let binary = scratch.0.join(program);
     // A runtime for one thread comes in front of the real one.
-    let stub = package().join("tests/host/stub");
+    let stub = package().join("tests/sim/stub");
     let arguments = ["-o".as_ref(), binary.as_os_str(), "-I".as_ref(), stub.as_os_str()];
     for standard in STANDARDS {
         compile(compiler, standard, &source, &arguments)?;

@@ -1822,10 +1822,6 @@ class _Collectives:
         """
         Raises what became of complete calls, if their waits failed. Does not block.
         """
-    def selection(self, /, request: Incomplete, protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
-        """
-        How `enqueue` would do it: the protocol, whether in two steps, and how many blocks and threads. None where no kernel is needed.
-        """
     def close(self, /) -> None:
         """
         Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
@@ -1864,6 +1860,10 @@ class _Collectives:
     def register(self, /, address: SupportsIndex, size: SupportsIndex, symmetric: bool) -> _Registered:
         """
         Registers memory on all ranks together, which all call it.
+        """
+    def selection(self, /, request: Incomplete, protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
+        """
+        How `enqueue` would do it: the protocol, whether in two steps, and how many blocks and threads. None where no kernel is needed.
         """
     @property
     def size(self, /) -> int:

@@ -1,4 +1,5 @@
-//! Gives the package a number of its own sources, `MSCCLPP_COLLECTIVES_SOURCES`: they lay out the scratch and choose how a call is done.
+//! Makes a number of the package's own sources, `MSCCLPP_COLLECTIVES_SOURCES`: they lay out the scratch and choose how a call is
+//! done. `cuda/build.rs` does the same for kernels. Each script is packaged with its crate, so they share no code.
 
 use std::{
     fs,

@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     pub(crate) aborted: OnceLock<String>,
     /// How many splits there were. Held while ranks say in which part they are.
     pub(crate) splits: Mutex<u64>,
-    /// What the program calls this rank's node, if it does.
+    /// The name that the program gives to this rank's node, if it gives one.
     pub(crate) node: Option<String>,
     pub(crate) registrations: Registrations,
     /// It is one of those on its device.

@@ -4,7 +4,7 @@
 
 using namespace mscclpp;
 
-// FORM_WAY_WORDS: the exchange, or the all_reduce in two steps, by packets, lines or pieces, whose words are moved,
+// FORM_PROTOCOL_WORDS: the exchange, or the all_reduce in two steps, by LL16, LL128 or Simple, whose words are moved,
 // reduced as the call says, or reduced as the name says.
 #define REDUCING_KERNELS(NAME, FORM)                                                                 \
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_any, detail::FORM<detail::ReduceAnyWords>)                        \
@@ -15,15 +15,15 @@ using namespace mscclpp;
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_move, detail::FORM<detail::MoveWords>) \
   REDUCING_KERNELS(NAME, FORM)
 
-EXCHANGE_KERNELS(exchange_packets, exchangePackets)
-EXCHANGE_KERNELS(exchange_lines, exchangeLines)
-EXCHANGE_KERNELS(exchange_pieces, exchangePieces)
-REDUCING_KERNELS(all_reduce_lines, allReduceLines)
-REDUCING_KERNELS(all_reduce_pieces, allReducePieces)
+EXCHANGE_KERNELS(exchange_ll16, exchangeLl16)
+EXCHANGE_KERNELS(exchange_ll128, exchangeLl128)
+EXCHANGE_KERNELS(exchange_simple, exchangeSimple)
+REDUCING_KERNELS(all_reduce_ll128, allReduceLl128)
+REDUCING_KERNELS(all_reduce_simple, allReduceSimple)
 
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, false)
 
-// Several small all_reduces, by packets.
+// Several small all_reduces, by LL16.
 MSCCLPP_GROUP_KERNEL(all_reduce_group_any, detail::allReduceGroup<detail::ReduceAnyWords>)
 MSCCLPP_GROUP_KERNEL(all_reduce_group_f16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>>)
 MSCCLPP_GROUP_KERNEL(all_reduce_group_bf16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>>)

@@ -12,13 +12,13 @@ using namespace mscclpp;
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_bf16_sum, detail::FORM<detail::ReduceWords<ReduceBf16, ReduceSum>, true>) \
   MSCCLPP_COLLECTIVE_KERNEL(NAME##_f32_sum, detail::FORM<detail::ReduceWords<ReduceF32, ReduceSum>, true>)
 
-KERNELS(exchange_packets, exchangePackets)
-KERNELS(exchange_lines, exchangeLines)
-KERNELS(exchange_pieces, exchangePieces)
+KERNELS(exchange_ll16, exchangeLl16)
+KERNELS(exchange_ll128, exchangeLl128)
+KERNELS(exchange_simple, exchangeSimple)
 
 MSCCLPP_DIRECT_KERNEL(exchange_direct_move, true)
 
-// Several small all_reduces, by packets.
+// Several small all_reduces, by LL16.
 MSCCLPP_GROUP_KERNEL(all_reduce_group_any, detail::allReduceGroup<detail::ReduceAnyWords, true>)
 MSCCLPP_GROUP_KERNEL(all_reduce_group_f16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceF16, ReduceSum>, true>)
 MSCCLPP_GROUP_KERNEL(all_reduce_group_bf16_sum, detail::allReduceGroup<detail::ReduceWords<ReduceBf16, ReduceSum>, true>)

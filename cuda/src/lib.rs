@@ -48,12 +48,9 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
     ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),
     ("mscclpp/collective_nodes_device.hpp", include_str!("../include/mscclpp/collective_nodes_device.hpp")),
+    ("mscclpp/collective_ll128_device.hpp", include_str!("../include/mscclpp/collective_ll128_device.hpp")),
+    ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
-    (
-        "mscclpp/collective_packets_device.hpp",
-        include_str!("../include/mscclpp/collective_packets_device.hpp"),
-    ),
-    ("mscclpp/collective_pieces_device.hpp", include_str!("../include/mscclpp/collective_pieces_device.hpp")),
     ("mscclpp/collective_ports_device.hpp", include_str!("../include/mscclpp/collective_ports_device.hpp")),
     (
         "mscclpp/collective_rows_block_device.hpp",
@@ -61,6 +58,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ),
     ("mscclpp/collective_rows_device.hpp", include_str!("../include/mscclpp/collective_rows_device.hpp")),
     ("mscclpp/collective_sends_device.hpp", include_str!("../include/mscclpp/collective_sends_device.hpp")),
+    ("mscclpp/collective_simple_device.hpp", include_str!("../include/mscclpp/collective_simple_device.hpp")),
     ("mscclpp/concurrency_device.hpp", include_str!("../include/mscclpp/concurrency_device.hpp")),
     ("mscclpp/copy_device.hpp", include_str!("../include/mscclpp/copy_device.hpp")),
     ("mscclpp/core.hpp", include_str!("../include/mscclpp/core.hpp")),

@@ -1,4 +1,4 @@
-//! What follows an `all_reduce` in a transformer, in the same launch: the residual is added, and the sum normalised
+//! An `all_reduce` of a transformer with what follows it in the same launch: the residual is added, and the sum normalised
 //! (RMSNorm), once to f16 and once to fp8 with a scale for each row. The book's page "Collectives" leads through it.
 
 use std::{error::Error, sync::Arc, thread};

@@ -6,7 +6,7 @@ use mscclpp::{Kernel, KernelArgs};
 
 use crate::{
     DataType, Kind, Protocol, Query, Request, Selection,
-    calls::{Inner, Mapped},
+    calls::{CollectivesState, Mapped},
 };
 
 /// Does collectives in place of the library, with a kernel of its own, made with the header
@@ -97,27 +97,27 @@ pub unsafe trait Algorithm: Send + Sync + fmt::Debug {
     fn plan(&self, asked: &Asked<'_>) -> Option<Launch>;
 }
 
-/// What an [`Algorithm`] is asked. All ranks ask the same, but for counts that only pairs of ranks know and the factor of
+/// The call that an [`Algorithm`] plans. All ranks have the same, but for counts that only pairs of ranks know and the factor of
 /// [`ReduceOp::PreMulSum`](crate::ReduceOp::PreMulSum).
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Asked<'a> {
     /// Which collective. In a barrier, each rank gives each a word.
     pub kind: Kind<'a>,
-    /// Of what numbers.
+    /// The type of the numbers.
     pub data_type: DataType,
-    /// Its size, and between what devices.
+    /// The size of the call, and the devices that it is between.
     pub query: Query,
     /// `own.scratchBytes()` in the kernel: how much there is on each rank for one call.
     pub scratch_bytes: u64,
 }
 
-/// What is launched for a call.
+/// The launch for a call.
 #[derive(Debug)]
 pub struct Launch {
     /// A kernel of this rank's device.
     pub kernel: Kernel,
-    /// Its own parameters. The library's two come behind them.
+    /// The kernel's own parameters. The library's two come behind them.
     pub args: KernelArgs,
     /// How many blocks, alike on all ranks. They are made fewer, also alike, if the device has no room for as many.
     pub blocks: u32,
@@ -125,8 +125,8 @@ pub struct Launch {
     pub threads: u32,
 }
 
-impl Inner {
-    /// What the program's algorithms would do, and with how many blocks and threads: there may not be room for as many.
+impl CollectivesState {
+    /// Returns what the program's algorithms would do, and with how many blocks and threads: there may not be room for as many.
     pub(crate) fn own_launch(
         &self,
         mapped: &Mapped,
@@ -137,7 +137,7 @@ impl Inner {
             kind: request.kind,
             data_type: request.data_type,
             query: *query,
-            scratch_bytes: mapped.layout.parts.piece_bytes,
+            scratch_bytes: mapped.layout.parts.chunk_bytes,
         };
         let launch = self.algorithms.iter().find_map(|algorithm| algorithm.plan(&asked))?;
         let Launch { blocks, threads, .. } = launch;

@@ -4,23 +4,24 @@ use mscclpp::{DeviceBuffer, LaunchConfig, Stream};
 
 use crate::{
     Kind, Protocol, Request, Result,
-    calls::{Inner, Mapped, Reach},
+    calls::{CollectivesState, Engine, Mapped},
     handle::{CollectiveGroup, PARTS, Part, Segment},
-    kernels::Words,
+    kernels::WordOperation,
     plan::{Plan, Whole},
 };
 
-/// What a rank sends together is no more, to all others. Up to there packets take no longer than several calls by lines.
+/// The most bytes that a rank sends to all others for all_reduces that go together. Up to there LL16 takes no longer than
+/// several calls by LL128.
 const MOST_TOGETHER: u64 = 256 << 10;
 
 /// A request for an exchange, and its plan.
 pub(crate) type RequestAndPlan<'a, 'b> = (&'a Request<'b>, Box<Plan>);
 
-impl Inner {
+impl CollectivesState {
     /// How many of these exchanges, from the first on, go in one launch: those that every rank can see are small
     /// `all_reduce`s of one type and operation. It depends on nothing else, since all ranks must do alike.
     pub(crate) fn together(&self, asked: &[RequestAndPlan<'_, '_>]) -> usize {
-        let Reach::Memory(_) = &self.reach else { return 1 };
+        let Engine::Memory(_) = &self.engine else { return 1 };
         if self.group.ranks.len() == 1 || self.check_calls || !self.algorithms.is_empty() {
             return 1;
         }
@@ -73,7 +74,7 @@ impl Inner {
         let group = CollectiveGroup { call, parts, count: asked.len() as u64 };
         let args = self.keeping(buffers).with(mapped.handle).with(group);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        let kernel = mapped.kernels.of_group(Words::of(plan.op, plan.data_type));
+        let kernel = mapped.kernels.of_group(WordOperation::of(plan.op, plan.data_type));
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(stream, config, &args)? };
         Ok(true)

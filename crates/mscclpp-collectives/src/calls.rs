@@ -14,11 +14,11 @@ use parking_lot::Mutex;
 
 use crate::{
     Algorithm, DataType, Kind, Protocol, ReduceOp, Request, Result, Selector,
-    crowd::Counted,
-    engines::Places,
+    communicators::Counted,
+    copy_engines::Places,
     group::Group,
     handle::{CollectiveCall, CollectiveHandle, CollectiveSends, Segment, WORDS_BEFORE},
-    kernels::{Kernels, Words},
+    kernels::{Kernels, WordOperation},
     messages::Batch,
     nodes::Nodes,
     order::Order,
@@ -30,26 +30,26 @@ use crate::{
     signature::signature,
 };
 
-/// Of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
+/// The shared memory of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
 const BULK_SHARED_BYTES: u32 = 2 * 98_432;
 
-/// What a rank's collectives are made of.
-pub(crate) struct Inner {
+/// The state of a rank's collectives.
+pub(crate) struct CollectivesState {
     pub(crate) comm: Communicator,
     pub(crate) gpu: Gpu,
     pub(crate) group: Group,
     /// The most blocks of a call.
-    pub(crate) slots: u32,
-    /// What was asked for, which groups of these ranks ask for, too.
-    pub(crate) max_blocks: Option<u32>,
+    pub(crate) max_blocks: u32,
+    /// The most blocks that the program asked for, if it did: groups of these ranks ask for it, too.
+    pub(crate) requested_max_blocks: Option<u32>,
     pub(crate) calls_at_once: u32,
     pub(crate) overlap: bool,
-    pub(crate) budget: u64,
+    pub(crate) scratch_bytes: u64,
     /// See [`Counters`].
     pub(crate) counters: Counters,
     pub(crate) check_calls: bool,
     pub(crate) owner: Owner,
-    pub(crate) reach: Reach,
+    pub(crate) engine: Engine,
     pub(crate) selector: Arc<dyn Selector>,
     pub(crate) algorithms: Vec<Arc<dyn Algorithm>>,
     pub(crate) timeout: Option<Duration>,
@@ -60,15 +60,15 @@ pub(crate) struct Inner {
     /// The name that the program gives to this rank's node, if it gives one.
     pub(crate) node: Option<String>,
     pub(crate) registrations: Registrations,
-    /// It is one of those on its device.
+    /// This communicator, counted among those on its device.
     #[expect(dead_code, reason = "it counts while it lives")]
     pub(crate) counted: Counted,
     /// Held while a call is put into its stream, so that calls have one order.
     pub(crate) order: Mutex<Order>,
 }
 
-/// How ranks reach each other.
-pub(crate) enum Reach {
+/// An engine carries out calls: by which means depends on how ranks reach each other.
+pub(crate) enum Engine {
     /// Kernels write into each other's scratch.
     Memory(Box<Mapped>),
     Ports(Box<Ports>),
@@ -76,7 +76,7 @@ pub(crate) enum Reach {
     Nodes(Box<Nodes>),
 }
 
-/// What a rank has that reaches the others' memory.
+/// The engine of a rank whose kernels reach the memory of the others.
 pub(crate) struct Mapped {
     pub(crate) layout: Layout,
     pub(crate) kernels: Arc<Kernels>,
@@ -103,8 +103,8 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn new(gpu: &Gpu, ranks: usize, slots: u32) -> Result<Self> {
-        let messages = 8 * (WORDS_BEFORE + u64::from(slots));
+    pub(crate) fn new(gpu: &Gpu, ranks: usize, max_blocks: u32) -> Result<Self> {
+        let messages = 8 * (WORDS_BEFORE + u64::from(max_blocks));
         let ranks = ranks as u64;
         let barrier = messages + 8 * ranks * 2 * u64::from(LANES);
         // Fresh memory is zero.
@@ -126,9 +126,9 @@ impl Counters {
     }
 }
 
-impl Inner {
+impl CollectivesState {
     pub(crate) fn planned(&self, request: &Request<'_>) -> Result<Planned> {
-        if let Reach::Nodes(nodes) = &self.reach {
+        if let Engine::Nodes(nodes) = &self.engine {
             // Their calls are planned elsewhere; whether they can be is the same.
             return nodes.check(self, request).map(|()| Planned::Nothing);
         }
@@ -148,7 +148,7 @@ impl Inner {
         plan(&all_gather, rank, ranks)
     }
 
-    /// What launches keep.
+    /// Returns empty arguments that keep what a launch needs, and `buffers`.
     pub(crate) fn keeping(&self, buffers: &[&DeviceBuffer]) -> KernelArgs {
         self.keep(KernelArgs::new(), buffers)
     }
@@ -159,21 +159,21 @@ impl Inner {
 
     /// The semaphores through which it waits for others.
     pub(crate) fn semaphores(&self) -> Box<dyn Iterator<Item = &Semaphore> + '_> {
-        match &self.reach {
-            Reach::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
-            Reach::Ports(ports) => Box::new(ports.semaphores()),
-            Reach::Nodes(nodes) => Box::new(nodes.semaphores()),
+        match &self.engine {
+            Engine::Memory(mapped) => Box::new(mapped.channels.iter().map(MemoryChannel::semaphore)),
+            Engine::Ports(ports) => Box::new(ports.semaphores()),
+            Engine::Nodes(nodes) => Box::new(nodes.semaphores()),
         }
     }
 
-    /// That the waits of complete calls got what they waited for.
+    /// Checks that the waits of complete calls got what they waited for.
     pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
-        match &self.reach {
-            Reach::Memory(mapped) => {
+        match &self.engine {
+            Engine::Memory(mapped) => {
                 mapped.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
             }
-            Reach::Ports(ports) => ports.check_waits(),
-            Reach::Nodes(nodes) => nodes.check_waits(),
+            Engine::Ports(ports) => ports.check_waits(),
+            Engine::Nodes(nodes) => nodes.check_waits(),
         }
     }
 
@@ -187,13 +187,13 @@ impl Inner {
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
-        let mapped = match &self.reach {
-            Reach::Memory(mapped) => mapped,
-            Reach::Ports(ports) => {
+        let mapped = match &self.engine {
+            Engine::Memory(mapped) => mapped,
+            Engine::Ports(ports) => {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.move_messages(self, messages, None, stream, buffers) };
             }
-            Reach::Nodes(_) => unreachable!("nodes have messages of their own"),
+            Engine::Nodes(_) => unreachable!("nodes have messages of their own"),
         };
         let layout = &mapped.layout;
         let call = CollectiveSends {
@@ -201,7 +201,7 @@ impl Inner {
             counts: self.counters.messages(),
             signals: layout.message_signals,
             places: layout.messages,
-            piece: layout.message_piece,
+            chunk: layout.message_chunk,
             lanes: LANES,
             reserved: 0,
         };
@@ -214,7 +214,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Of a block that moves messages, at most.
+    /// The most threads of a block that moves messages.
     pub(crate) fn threads(&self) -> u32 {
         if self.gpu.platform() == Platform::Sim { 32 } else { 512 }
     }
@@ -239,15 +239,15 @@ impl Inner {
             }
             return Ok(());
         }
-        let mapped = match &self.reach {
-            Reach::Memory(mapped) => mapped,
-            Reach::Ports(ports) => {
+        let mapped = match &self.engine {
+            Engine::Memory(mapped) => mapped,
+            Engine::Ports(ports) => {
                 // SAFETY: the caller's promise.
                 return unsafe { ports.exchange(self, plan, stream, buffers) };
             }
-            Reach::Nodes(_) => unreachable!("nodes have steps of their own"),
+            Engine::Nodes(_) => unreachable!("nodes have steps of their own"),
         };
-        let engines = self.engines(plan);
+        let engines = self.copy_engines(plan);
         let query = self.query(mapped, plan, engines.is_some());
         let signature = request.map_or([0; 2], signature);
         let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(mapped, it, &query));
@@ -264,7 +264,7 @@ impl Inner {
             && let Some(places) = engines
         {
             // SAFETY: the caller's promise.
-            return unsafe { self.by_engines(mapped, signature, plan, &places, stream, buffers) };
+            return unsafe { self.by_copy_engines(mapped, signature, plan, &places, stream, buffers) };
         }
         let stepped = if selection.two_steps { plan.in_two_steps(ranks) } else { None };
         let plan = stepped.as_ref().unwrap_or(plan);
@@ -280,7 +280,7 @@ impl Inner {
         if selection.protocol == Protocol::Bulk {
             config.shared_bytes = BULK_SHARED_BYTES;
         }
-        let kernel = mapped.kernels.of(selection, Words::of(plan.op, plan.data_type))?;
+        let kernel = mapped.kernels.of(selection, WordOperation::of(plan.op, plan.data_type))?;
         // SAFETY: these are its parameters; the caller answers for the memory.
         unsafe { kernel.launch(stream, config, &args)? };
         Ok(())
@@ -296,14 +296,14 @@ impl Inner {
         let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
         let Selection { protocol, two_steps, blocks, .. } = selection;
         let ranks = self.group.ranks.len();
-        // `PieceRole` of the headers: one block puts, and another one takes, unless that would overwrite what is sent.
+        // `ChunkRole` of the headers: one block puts, and another one takes, unless that would overwrite what is sent.
         let by_two_blocks = protocol == Protocol::Simple && ranks > 2 && blocks >= 2;
         let lanes = if by_two_blocks { blocks / 2 } else { blocks };
         let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(self.group.rank, ranks);
         CollectiveCall {
             segments: plan.segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            piece: mapped.layout.piece(plan.most_bytes, lanes, two_steps),
+            chunk: mapped.layout.chunk(plan.most_bytes, lanes, two_steps),
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
             scale,
@@ -321,7 +321,7 @@ impl Inner {
             return Selection {
                 protocol: Protocol::Ll16,
                 two_steps: false,
-                blocks: self.slots,
+                blocks: self.max_blocks,
                 threads: 256,
             };
         }
@@ -329,8 +329,8 @@ impl Inner {
     }
 
     /// Where the copies of a call go by engines, if they can.
-    pub(crate) fn engines(&self, plan: &Plan) -> Option<Places> {
-        self.registrations.engines(plan, self.group.rank, self.group.ranks.len())
+    pub(crate) fn copy_engines(&self, plan: &Plan) -> Option<Places> {
+        self.registrations.copy_engines(plan, self.group.rank, self.group.ranks.len())
     }
 
     /// `engines`: whether the call can go by engines.

@@ -15,7 +15,7 @@ use mscclpp::{
 use crate::{
     CollectivesBuilder, Error, Request, Result,
     all_reduces::RequestAndPlan,
-    calls::{Inner, Reach},
+    calls::{CollectivesState, Engine},
     group::Purpose,
     handle::{LINE, Message, NO_PLACE, OVERLAP},
     messages::Messages,
@@ -29,11 +29,12 @@ use crate::{
 /// or on [several nodes](CollectivesBuilder::between_nodes). Clones are the same.
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
-/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or
-/// a few with ranks on several nodes, and returns: it does not wait for other ranks, but where the driver's queue of launches
-/// is full. Results are there when the stream has come so far. Calls of different streams are done in the order in which they are made, which this sees to; graphs in which calls were captured, and
-/// what else runs beside them, the program orders itself. Calls may be captured in graphs, and replayed any number of
-/// times, as long as all ranks replay the same.
+/// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or a few
+/// with ranks on several nodes, and returns: it does not wait for other ranks, but where the driver's queue of
+/// launches is full. Results are there when the stream has come so far. Calls of different streams are done in the
+/// order in which they are made, which this sees to; graphs in which calls were captured, and what else runs beside
+/// them, the program orders itself. Calls may be captured in graphs, and replayed any number of times, as long as all
+/// ranks replay the same.
 ///
 /// No memory need be registered; [`Collectives::register`] makes large calls faster. What a call is given lives until it is
 /// complete.
@@ -76,7 +77,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Collectives {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<CollectivesState>,
 }
 
 impl Collectives {
@@ -94,7 +95,7 @@ impl Collectives {
         CollectivesBuilder::new(comm, gpu)
     }
 
-    pub(crate) fn of(inner: Inner) -> Self {
+    pub(crate) fn of(inner: CollectivesState) -> Self {
         Self { inner: Arc::new(inner) }
     }
 
@@ -119,10 +120,10 @@ impl Collectives {
     /// How much device memory it takes on this device, in bytes.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let scratch = match &self.inner.reach {
-            Reach::Memory(mapped) => mapped.memory.len(),
-            Reach::Ports(ports) => ports.device_bytes(),
-            Reach::Nodes(nodes) => nodes.device_bytes(),
+        let scratch = match &self.inner.engine {
+            Engine::Memory(mapped) => mapped.memory.len(),
+            Engine::Ports(ports) => ports.device_bytes(),
+            Engine::Nodes(nodes) => nodes.device_bytes(),
         };
         scratch + self.inner.counters.buffer.len()
     }
@@ -153,18 +154,18 @@ impl Collectives {
             .ranks(members.iter().map(|r| inner.group.ranks[*r]))
             .calls_at_once(inner.calls_at_once)
             .overlap(inner.overlap)
-            .scratch(inner.budget)
+            .scratch(inner.scratch_bytes)
             .tag(set_up)
             .check_calls(inner.check_calls)
             .shared_selector(inner.selector.clone())
             .shared_algorithms(inner.algorithms.clone());
-        if let Some(blocks) = inner.max_blocks {
+        if let Some(blocks) = inner.requested_max_blocks {
             builder = builder.max_blocks(blocks);
         }
-        match &inner.reach {
-            Reach::Memory(_) => {}
-            Reach::Ports(ports) => builder = builder.by_ports(ports.transport()),
-            Reach::Nodes(nodes) => {
+        match &inner.engine {
+            Engine::Memory(_) => {}
+            Engine::Ports(ports) => builder = builder.by_ports(ports.transport()),
+            Engine::Nodes(nodes) => {
                 builder = builder.between_nodes(nodes.transport()).connections(nodes.connections());
                 builder = builder.nodes_model(nodes.model());
             }
@@ -198,10 +199,10 @@ impl Collectives {
         unsafe { self.submit(requests, stream, &[]) }
     }
 
-    /// As [`Self::enqueue`], and keeps `buffers` until the calls are complete.
+    /// Does the same as [`Self::enqueue`], and keeps `buffers` until the calls are complete.
     ///
     /// # Safety
-    /// As there; memory in `buffers` lives long enough.
+    /// The same as of [`Self::enqueue`], but that memory in `buffers` lives long enough.
     pub(crate) unsafe fn submit(
         &self,
         requests: &[Request<'_>],
@@ -210,7 +211,7 @@ impl Collectives {
     ) -> Result<()> {
         let inner = &*self.inner;
         self.check_callable(stream)?;
-        if let Reach::Nodes(nodes) = &inner.reach {
+        if let Engine::Nodes(nodes) = &inner.engine {
             // SAFETY: the caller's promise.
             return unsafe { nodes.submit(inner, requests, stream, buffers) };
         }
@@ -253,7 +254,7 @@ impl Collectives {
         while !rest.is_empty() {
             let (next, others) = rest.split_at(inner.together(rest));
             rest = others;
-            if let (Reach::Memory(mapped), 2..) = (&inner.reach, next.len())
+            if let (Engine::Memory(mapped), 2..) = (&inner.engine, next.len())
                 // SAFETY: the caller's promise.
                 && unsafe { inner.all_reduce_together(mapped, next, stream, buffers)? }
             {
@@ -283,9 +284,9 @@ impl Collectives {
     /// As [`Collectives::enqueue`], for requests that can never be right.
     pub fn selection(&self, request: &Request<'_>) -> Result<Option<Selection>> {
         let inner = &*self.inner;
-        Ok(match (inner.planned(request)?, &inner.reach) {
-            (Planned::Exchange(plan), Reach::Memory(mapped)) if self.n_ranks() > 1 => {
-                let query = inner.query(mapped, &plan, inner.engines(&plan).is_some());
+        Ok(match (inner.planned(request)?, &inner.engine) {
+            (Planned::Exchange(plan), Engine::Memory(mapped)) if self.n_ranks() > 1 => {
+                let query = inner.query(mapped, &plan, inner.copy_engines(&plan).is_some());
                 match inner.own_launch(mapped, request, &query) {
                     None => Some(inner.choose(&query)),
                     Some(_) => None,
@@ -295,18 +296,19 @@ impl Collectives {
         })
     }
 
-    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which protocols are chosen where nothing
-    /// was measured: see [`Tuned`](crate::Tuned). None on simulated devices, for messages between two ranks, and where nothing travels.
+    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which protocols are
+    /// chosen where nothing was measured: see [`Tuned`](crate::Tuned). None on simulated devices, for messages between
+    /// two ranks, and where nothing travels.
     ///
     /// # Errors
     /// As [`Collectives::selection`].
     pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
         let (inner, ranks) = (&*self.inner, self.n_ranks());
-        Ok(match (inner.planned(request)?, &inner.reach) {
-            (Planned::Exchange(plan), Reach::Memory(mapped))
+        Ok(match (inner.planned(request)?, &inner.engine) {
+            (Planned::Exchange(plan), Engine::Memory(mapped))
                 if ranks > 1 && mapped.devices != Devices::Sim =>
             {
-                let query = inner.query(mapped, &plan, inner.engines(&plan).is_some());
+                let query = inner.query(mapped, &plan, inner.copy_engines(&plan).is_some());
                 let selection = inner.choose(&query);
                 let microseconds = model::time(&query, selection.protocol, selection.two_steps);
                 Duration::try_from_secs_f64(microseconds * 1e-6).ok()
@@ -343,16 +345,16 @@ impl Collectives {
         self.inner.order.lock().is_complete()
     }
 
-    /// That the waits of complete calls got what they waited for. A rank that is done may have left.
+    /// Checks that the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
         self.check_mismatch()?;
         self.inner.check_waits().map_err(|error| self.failed(error))
     }
 
-    /// That no rank made another call, and no two calls ran at the same time.
+    /// Checks that no rank made another call, and no two calls ran at the same time.
     fn check_mismatch(&self) -> Result<()> {
         let inner = &*self.inner;
-        let Reach::Memory(mapped) = &inner.reach else { return Ok(()) };
+        let Engine::Memory(mapped) = &inner.engine else { return Ok(()) };
         // Pairs with the kernel's release, in front of which it has seen the other's words.
         let found = mapped.mismatch.word(0)?.load(Ordering::Acquire);
         if found == OVERLAP {
@@ -390,7 +392,7 @@ impl Collectives {
         self.inner.semaphores().for_each(|semaphore| semaphore.abort(reason));
     }
 
-    /// That a call can be put into `stream`.
+    /// Checks that a call can be put into `stream`.
     pub(crate) fn check_callable(&self, stream: &Stream) -> Result<()> {
         self.check_usable()?;
         let gpu = &self.inner.gpu;
@@ -403,7 +405,8 @@ impl Collectives {
         Ok(())
     }
 
-    /// That no rank is lost, and nobody has aborted them. A rank that has left may have sent all that is still to come.
+    /// Checks that no rank is lost, and that nobody has aborted these collectives. A rank that has left may have sent
+    /// all that is still to come.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.check_mismatch()?;
         for semaphore in self.inner.semaphores() {
@@ -414,7 +417,7 @@ impl Collectives {
                 }
                 Some(failure) => {
                     // The ranks of this node may wait for the call that is refused here.
-                    if let Reach::Nodes(nodes) = &self.inner.reach {
+                    if let Engine::Nodes(nodes) = &self.inner.engine {
                         nodes.tell_failure();
                     }
                     return Err(self.failed(failure));
@@ -477,8 +480,9 @@ mod tests {
         let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
         let gpu = comm.context().gpu(0).unwrap();
         let asked = |collectives: &Collectives| {
-            let Inner { max_blocks, calls_at_once, overlap, budget, .. } = *collectives.inner;
-            (max_blocks, calls_at_once, overlap, budget)
+            let CollectivesState { requested_max_blocks, calls_at_once, overlap, scratch_bytes, .. } =
+                *collectives.inner;
+            (requested_max_blocks, calls_at_once, overlap, scratch_bytes)
         };
         let usual = Collectives::new(&comm, &gpu).unwrap();
         let builder = Collectives::builder(&comm, &gpu).max_blocks(3).calls_at_once(5).scratch(1 << 20);

@@ -1,4 +1,4 @@
-//! What collectives work on: types of numbers, and pieces of device memory that hold them.
+//! Types of numbers, and the slices of device memory that hold them.
 
 use std::{marker::PhantomData, ops::Range};
 
@@ -61,7 +61,7 @@ impl DataType {
         Self::U16,
     ];
 
-    /// Of one number, in bytes.
+    /// The size of one number, in bytes.
     ///
     /// ```
     /// assert_eq!(mscclpp_collectives::DataType::Bf16.size(), 2);

@@ -1,9 +1,9 @@
 use mscclpp::{ErrorKind, Report};
 
-/// What this crate's calls return.
+/// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with collectives.
+/// An error of collectives.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
         rank: usize,
         /// The other.
         other: usize,
-        /// What differs.
+        /// The setting that differs.
         what: &'static str,
         /// Here.
         ours: String,
@@ -32,7 +32,7 @@ pub enum Error {
         rank: usize,
         /// The rank whose message it is.
         other: usize,
-        /// What came, and what was expected.
+        /// The message that came, and the one that was expected.
         problem: String,
     },
     /// Ranks made different calls. Found with
@@ -80,7 +80,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a caller can do about it.
+    /// The kind of the error, which says what a caller can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {

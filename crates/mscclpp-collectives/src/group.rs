@@ -29,11 +29,12 @@ pub(crate) struct Group {
     pub(crate) ranks: Vec<usize>,
     pub(crate) rank: usize,
     pub(crate) tag: u32,
-    /// What no other group has whose first rank is the same.
+    /// A number that no other group with the same first rank has.
     number: u64,
 }
 
-/// What ranks that have met tell each other later. Each purpose has tags of its own, so that two threads may follow two of them.
+/// The purpose of messages between ranks that have met. Each purpose has tags of its own, so that two threads may
+/// follow two of them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     /// Who is in which part.
@@ -154,7 +155,7 @@ impl Group {
         u32::try_from(word).map_err(too_large)
     }
 
-    /// That all ranks give the same.
+    /// Checks that all ranks give the same values.
     pub(crate) fn agree(&self, values: &[(&'static str, u64)]) -> Result<()> {
         let ours: Vec<u64> = values.iter().map(|(_, value)| *value).collect();
         let all = self.all_gather_list(&ours, Some(values.len()))?;
@@ -176,7 +177,7 @@ impl Group {
         })
     }
 
-    /// What this rank has, if all ranks have it; else why this one has not, or that another has not. Nobody returns
+    /// Returns `own` if all ranks have theirs; else this rank's error, or that another rank has one. Nobody returns
     /// before all have called.
     pub(crate) fn all_have<T>(&self, what: &str, own: Result<T>) -> Result<T> {
         let all = self.all_say(own.is_ok());
@@ -229,7 +230,7 @@ mod tests {
         LocalBootstrap::group(n).into_iter().map(comm).collect()
     }
 
-    /// What each of these ranks has of what it does with its group.
+    /// Returns the result of `what` on each rank with its group.
     fn together<T: Send>(comms: &[Communicator], what: impl Fn(Group) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let what = &what;

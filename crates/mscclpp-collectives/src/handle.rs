@@ -1,4 +1,4 @@
-//! What kernels get: the structs of `collective_call_device.hpp` and `collective_sends_device.hpp`.
+//! The parameters of kernels: the structs of `collective_call_device.hpp` and `collective_sends_device.hpp`.
 
 use mscclpp::{DevicePtr, gpu::KernelParam};
 
@@ -8,9 +8,9 @@ pub const MAX_RANKS: usize = 16;
 /// `AcrossTransfers`: the most ranks of collectives whose ranks are on several nodes.
 #[allow(unreachable_pub, reason = "a test compiles this file as its own")]
 pub const MAX_RANKS_OF_NODES: usize = 64;
-/// `AcrossPieces`.
+/// `AcrossChunks`.
 pub(crate) const ACROSS_RING: u64 = 8;
-/// `CollectivePieces`.
+/// `CollectiveChunks`.
 pub(crate) const RING: u64 = 4;
 /// `CollectiveLine`.
 pub(crate) const LINE: u64 = 128;
@@ -39,14 +39,14 @@ pub(crate) struct CollectiveHandle {
     pub(crate) epochs: DevicePtr,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
-    pub(crate) slots: u32,
+    pub(crate) max_blocks: u32,
     pub(crate) among_nodes: u32,
     pub(crate) mismatch: DevicePtr,
     pub(crate) parts: Parts,
 }
 
 impl CollectiveHandle {
-    /// Without any peer's memory.
+    /// A handle without any peer's memory.
     pub(crate) fn of(rank: usize, ranks: usize) -> Self {
         Self {
             scratch: [DevicePtr::NULL; MAX_RANKS],
@@ -55,7 +55,7 @@ impl CollectiveHandle {
             // No more than `MAX_RANKS`.
             rank: rank as u32,
             ranks: ranks as u32,
-            slots: 0,
+            max_blocks: 0,
             among_nodes: 0,
             mismatch: DevicePtr::NULL,
             parts: Parts::default(),
@@ -70,12 +70,12 @@ pub(crate) struct Parts {
     pub(crate) begun: u64,
     pub(crate) checks: u64,
     pub(crate) signals: u64,
-    pub(crate) packets: u64,
-    pub(crate) packet_bytes: u64,
-    pub(crate) lines: u64,
-    pub(crate) line_bytes: u64,
-    pub(crate) pieces: u64,
-    pub(crate) piece_bytes: u64,
+    pub(crate) ll16: u64,
+    pub(crate) ll16_bytes: u64,
+    pub(crate) ll128: u64,
+    pub(crate) ll128_bytes: u64,
+    pub(crate) chunks: u64,
+    pub(crate) chunk_bytes: u64,
 }
 
 /// `CollectiveSegment`.
@@ -99,7 +99,7 @@ impl Segment {
 pub(crate) struct CollectiveCall {
     pub(crate) segments: [Segment; MAX_RANKS],
     pub(crate) most_bytes: u64,
-    pub(crate) piece: u64,
+    pub(crate) chunk: u64,
     pub(crate) data_type: u32,
     pub(crate) op: u32,
     pub(crate) scale: u64,
@@ -115,7 +115,7 @@ pub(crate) struct CollectiveCall {
 #[repr(C)]
 pub(crate) struct CollectiveDirectCall {
     pub(crate) call: CollectiveCall,
-    pub(crate) places: [Place; MAX_RANKS],
+    pub(crate) places: [CollectivePlace; MAX_RANKS],
     pub(crate) registered: DevicePtr,
     pub(crate) registrations: u64,
 }
@@ -123,12 +123,12 @@ pub(crate) struct CollectiveDirectCall {
 /// `CollectivePlace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct CollectivePlace {
     pub(crate) registration: u64,
     pub(crate) offset: u64,
 }
 
-impl Place {
+impl CollectivePlace {
     pub(crate) const NONE: Self = Self { registration: 0, offset: 0 };
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Without any peer's memory.
+    /// A registration without any peer's memory.
     pub(crate) const NONE: Self = Self { at: [DevicePtr::NULL; MAX_RANKS], bytes: [0; MAX_RANKS] };
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct CollectiveSends {
     pub(crate) counts: DevicePtr,
     pub(crate) signals: u64,
     pub(crate) places: u64,
-    pub(crate) piece: u64,
+    pub(crate) chunk: u64,
     pub(crate) lanes: u32,
     pub(crate) reserved: u32,
 }
@@ -241,7 +241,7 @@ pub(crate) struct PortCall {
     pub(crate) scratch: DevicePtr,
     pub(crate) inbox: u64,
     pub(crate) outbox: u64,
-    pub(crate) piece: u64,
+    pub(crate) chunk: u64,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) data_type: u32,
@@ -261,7 +261,7 @@ pub(crate) struct Transfer {
     pub(crate) channel: u32,
     pub(crate) ring: u32,
     pub(crate) their_ring: u32,
-    pub(crate) piece: u32,
+    pub(crate) chunk: u32,
 }
 
 impl Transfer {
@@ -273,7 +273,7 @@ impl Transfer {
         channel: u32::MAX,
         ring: 0,
         their_ring: 0,
-        piece: 16,
+        chunk: 16,
     };
 }
 

@@ -12,13 +12,13 @@ use crate::{
 
 /// The kernels of one of the sources.
 pub(crate) struct Kernels {
-    /// By [`Form`] and [`Words`]. Two ranks have none in two steps.
+    /// The kernels by [`Form`] and [`WordOperation`]. Two ranks have none in two steps.
     forms: [[Option<Kernel>; 5]; 5],
-    /// For registered memory.
+    /// The kernel of [`Protocol::Direct`].
     direct: Kernel,
-    /// The same by bulk copies, where the device has them.
+    /// The kernel of [`Protocol::Bulk`], where the device has bulk copies.
     bulk: Option<Kernel>,
-    /// Of several small all_reduces, by [`Words`] behind the first.
+    /// The kernels of several small all_reduces, by [`WordOperation`] from the second on.
     groups: [Kernel; 4],
     /// With more than two ranks those of two, for a part of them that is set up while these are used.
     _of_two: Option<Arc<Kernels>>,
@@ -28,16 +28,16 @@ pub(crate) struct Kernels {
 /// The kernels, by what they do and by which protocol.
 #[derive(Clone, Copy)]
 enum Form {
-    ExchangePackets,
-    ExchangeLines,
-    ExchangePieces,
-    AllReduceLines,
-    AllReducePieces,
+    ExchangeLl16,
+    ExchangeLl128,
+    ExchangeSimple,
+    AllReduceLl128,
+    AllReduceSimple,
 }
 
-/// What becomes of what comes.
+/// The operation on each word that comes: it is moved, or reduced by any operation or by a certain one.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Words {
+pub(crate) enum WordOperation {
     Move,
     Any,
     F16Sum,
@@ -46,15 +46,15 @@ pub(crate) enum Words {
 }
 
 const FORMS: [&str; 5] =
-    ["exchange_packets", "exchange_lines", "exchange_pieces", "all_reduce_lines", "all_reduce_pieces"];
+    ["exchange_ll16", "exchange_ll128", "exchange_simple", "all_reduce_ll128", "all_reduce_simple"];
 const WORDS: [&str; 5] = ["move", "any", "f16_sum", "bf16_sum", "f32_sum"];
 
 /// Those that are loaded, by device, whether they are for two ranks, and whether they overlap with other kernels.
 ///
 /// Loading waits for kernels that run on the device. A communicator that is set up while calls of another one wait for
-/// their peers must not do that, so all of a device share what the first of them loaded. The first with `overlap` loads again, since that is
-/// set in a module's functions, which is why this is not [`Module::load_once`]. So does the first of more than two ranks if there were only some
-/// of two.
+/// their peers must not do that, so all of a device share what the first of them loaded. The first with `overlap`
+/// loads again, since that is set in a module's functions, which is why this is not [`Module::load_once`]. So does the
+/// first of more than two ranks if there were only some of two.
 type Loaded = Vec<((Platform, usize, bool, bool), Arc<Mutex<Weak<Kernels>>>)>;
 static LOADED: Mutex<Loaded> = Mutex::new(Vec::new());
 
@@ -122,13 +122,13 @@ impl Kernels {
         Ok(())
     }
 
-    pub(crate) fn of(&self, selection: Selection, words: Words) -> Result<&Kernel> {
+    pub(crate) fn of(&self, selection: Selection, words: WordOperation) -> Result<&Kernel> {
         let form = match (selection.protocol, selection.two_steps) {
-            (Protocol::Ll16, _) => Form::ExchangePackets,
-            (Protocol::Ll128, false) => Form::ExchangeLines,
-            (Protocol::Ll128, true) => Form::AllReduceLines,
-            (Protocol::Simple, false) => Form::ExchangePieces,
-            (Protocol::Simple, true) => Form::AllReducePieces,
+            (Protocol::Ll16, _) => Form::ExchangeLl16,
+            (Protocol::Ll128, false) => Form::ExchangeLl128,
+            (Protocol::Ll128, true) => Form::AllReduceLl128,
+            (Protocol::Simple, false) => Form::ExchangeSimple,
+            (Protocol::Simple, true) => Form::AllReduceSimple,
             (Protocol::Direct, _) => return Ok(&self.direct),
             (Protocol::Bulk, _) => {
                 let none = || Error::InvalidArgument("this device has no bulk copies".to_owned());
@@ -144,13 +144,13 @@ impl Kernels {
 }
 
 impl Kernels {
-    /// Of a group of all_reduces.
-    pub(crate) fn of_group(&self, words: Words) -> &Kernel {
+    /// The kernel of a group of all_reduces.
+    pub(crate) fn of_group(&self, words: WordOperation) -> &Kernel {
         &self.groups[(words as usize).max(1) - 1]
     }
 }
 
-impl Words {
+impl WordOperation {
     pub(crate) fn of(op: Option<ReduceOp>, data_type: DataType) -> Self {
         match (op, data_type) {
             (None, _) => Self::Move,

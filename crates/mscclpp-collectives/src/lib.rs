@@ -19,24 +19,24 @@
 //! kernels of its own ([`Algorithm`]). The kernels are in the headers `mscclpp/collective_device.hpp` and those that it includes.
 //!
 //! # Features
-//! `half` (default): `half::f16` and `half::bf16` as numbers. `cuda-ipc`, `ethernet`, `cuda-12040`, `cuda-13000` and `hip` are those of
-//! [`mscclpp`], of which `cuda-ipc`, `ethernet` and `cuda-12040` are on by default, too.
-//! `cudarc`: calls with `CudaSlice` and `CudaStream` of the crate cudarc
-//! (`Collectives::on_cudarc`), which is compiled and has not been run.
+//! `half` (default): `half::f16` and `half::bf16` as numbers. `cuda-ipc`, `ethernet`, `cuda-12040`, `cuda-13000` and
+//! `hip` are those of [`mscclpp`], of which `cuda-ipc`, `ethernet` and `cuda-12040` are on by default, too. `cudarc`:
+//! calls with `CudaSlice` and `CudaStream` of the crate cudarc (`Collectives::on_cudarc`), which is compiled and has
+//! not been run.
 //!
 //! # What it does not do yet
 //! Where the devices of a node do not reach each other's memory, everything there goes through
-//! [port channels](CollectivesBuilder::by_ports), slowly. [Between nodes](CollectivesBuilder::between_nodes) there are up to 64
-//! ranks, and some calls are for one node alone. It has been measured between two GPUs alone; [`Tuned`] says on what its selections
-//! rest.
+//! [port channels](CollectivesBuilder::by_ports), slowly. [Between nodes](CollectivesBuilder::between_nodes) there are up to
+//! 64 ranks, and some calls are for one node alone. It has been measured between two GPUs alone; [`Tuned`] says on
+//! what its selections rest.
 
 mod algorithm;
 mod all_reduces;
 mod calls;
 mod collectives;
-mod crowd;
+mod communicators;
+mod copy_engines;
 mod data;
-mod engines;
 mod error;
 mod group;
 mod handle;

@@ -6,24 +6,25 @@
 //! | protocol | start | bytes on the link for one of the message |
 //! | --- | --- | --- |
 //! | LL16 | a hop | 2 |
-//! | LL128 | a hop, and 0.2 us for each other rank | 128 / 120 |
-//! | Simple | a hop and 8 us: the first are under way before any can be taken | 1 |
+//! | LL128 | a hop, and `LL128` for each other rank | 128 / 120 |
+//! | Simple | a hop and `SIMPLE`: the first chunks are under way before any can be taken | 1 |
 //!
 //! An `all_reduce` in one step sends the message to all others; in two, it sends a part to each and then one part to all,
 //! with two starts.
 //!
-//! A hop takes 1.25 us, and links give 0.78 of their nominal bandwidth: so it was measured between two H200. What LL128
-//! and Simple need more is such that between these two, and between four H100, the fastest changes about where it does in the
-//! measured tables. Nominal bandwidths are the vendor's. All else that follows is a prediction, which nobody has measured.
+//! The time of a hop and the part of the nominal bandwidth that links give were measured. What LL128 and Simple need more is
+//! such that the fastest protocol changes about where it does in the measured tables. Nominal bandwidths are the vendor's. All
+//! else that follows is a prediction, which nobody has measured.
 
 use crate::select::{Devices, Interconnect, Protocol, Query, Selection, Shape};
 
+/// The times of a hop, of each other rank for LL128, and of the start of Simple, in microseconds.
 const HOP: f64 = 1.25;
 const LL128: f64 = 0.2;
 const SIMPLE: f64 = 8.0;
 const OF_NOMINAL: f64 = 0.78;
 /// The threads of a block, and in GB/s, what a block adds to the bandwidth where all that comes is combined: 256 of 256
-/// threads fill the link of an H200. Between more than two ranks there is less scratch for blocks, so they are larger.
+/// threads fill the link. Between more than two ranks there is less scratch for blocks, so they are larger.
 const OF_TWO: (u32, f64) = (256, 1.37);
 const OF_MORE: (u32, f64) = (512, 2.75);
 /// A block has at least so many bytes to send, if it is not the first.
@@ -53,7 +54,7 @@ pub(crate) fn choose(query: &Query) -> Selection {
     Selection { protocol: possible.large(protocol, query.bytes), two_steps, blocks, threads }
 }
 
-/// In microseconds.
+/// The predicted time of a call, in microseconds.
 pub(crate) fn time(query: &Query, protocol: Protocol, two_steps: bool) -> f64 {
     let (start, on_the_link) = match protocol {
         Protocol::Ll16 => (HOP, 2.0),
@@ -72,7 +73,7 @@ fn sent(query: &Query, two_steps: bool) -> u64 {
     to_each.saturating_mul(ranks - 1)
 }
 
-/// Of a device's link to all others together, one way, in GB/s.
+/// The bandwidth of a device to all others together, in one direction, in GB/s.
 fn bandwidth(devices: Devices) -> f64 {
     let nominal = match devices {
         Devices::Gpus { capability: Some((7, _)), interconnect: Interconnect::NvLink } => 150.0,

@@ -13,8 +13,8 @@ use crate::Result;
 /// The last call, and the last calls of captures.
 #[derive(Default)]
 pub(crate) struct Order {
-    /// The event behind the last call that was not captured, and the stream of that call. A stream of others may be gone: it is only
-    /// compared.
+    /// The event behind the last call that was not captured, and the stream of that call. A stream of others may be
+    /// gone: it is only compared.
     last: Option<(Event, Stream)>,
     /// The captures that are under way, and some that have ended.
     captured: Vec<Captured>,

@@ -35,7 +35,7 @@ pub(crate) struct Whole {
     pub(crate) bytes: u64,
 }
 
-/// What a request comes to.
+/// The plan of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Planned<const N: usize = MAX_RANKS> {
     /// Nothing is moved.
@@ -50,7 +50,7 @@ pub(crate) enum Planned<const N: usize = MAX_RANKS> {
     },
 }
 
-/// What `rank` of `ranks` does for a request.
+/// Plans what `rank` of `ranks` does for a request.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for ranks that do not exist, counts that are not as many as the ranks, and sizes beyond
@@ -219,7 +219,7 @@ impl Plan {
             .any(|(p, it)| is_put(p) && sends().any(|sent| overlap((it.recv, it.recv_bytes), sent)))
     }
 
-    /// As an `all_reduce` in two steps: each rank reduces a part and gives it to all. Parts are multiples of 16
+    /// The plan of the `all_reduce` in two steps: each rank reduces a part and gives it to all. Parts are multiples of 16
     /// bytes, but for the last, and none is empty for messages of at least [`TWO_STEPS_MIN`] bytes.
     pub(crate) fn in_two_steps(&self, ranks: usize) -> Option<Self> {
         let Whole { send, recv, bytes } = self.whole?;
@@ -299,7 +299,7 @@ mod tests {
         );
     }
 
-    /// What rank a sends to rank b is what b expects of a, for every kind.
+    /// Rank a sends to rank b what b expects of a, for every kind.
     #[test]
     fn what_is_sent_is_what_is_expected() {
         let (ranks, counts) = (5, [3, 0, 7, 1, 2]);

@@ -12,7 +12,7 @@ use mscclpp::{
 
 use crate::{
     Error, ReduceOp, Result,
-    calls::Inner,
+    calls::CollectivesState,
     group::Group,
     handle::{CollectiveCall, CollectiveHandle, MAX_RANKS, Message, PortCall, RING, Segment},
     messages::{Batch, Messages},
@@ -20,23 +20,23 @@ use crate::{
 };
 
 /// The most that a place holds, and the most that is reduced at once, of each rank.
-const PIECE_MAX: u64 = 1 << 20;
+const CHUNK_MAX: u64 = 1 << 20;
 const PART_MAX: u64 = 64 << 20;
 
-/// What such a rank has.
+/// The engine of a rank whose device does not reach the memory of the others.
 pub(crate) struct Ports {
     service: Arc<ProxyService>,
     transport: Transport,
-    /// For pieces and for credits, of each peer.
+    /// For chunks and for credits, of each peer.
     channels: Vec<[PortChannel; 2]>,
     memory: DeviceBuffer,
     handles: DeviceBuffer,
     move_by_ports: Kernel,
     reduce_segments: Kernel,
-    /// Without messages.
+    /// The call without its messages.
     call: PortCall,
-    /// Where the numbers of all ranks come to that are reduced, and how much of each: a multiple of a ring, so that who sends need
-    /// not know of it.
+    /// Where the numbers of all ranks come to that are reduced, and how much of each: a multiple of a ring, so that
+    /// who sends need not know of it.
     parts: DevicePtr,
     part: u64,
 }
@@ -72,20 +72,20 @@ impl KernelObject for Served {
 }
 
 impl Ports {
-    /// Sets them up in `budget` bytes, with the other ranks.
+    /// Sets them up in `scratch_bytes` bytes, with the other ranks.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the budget is too small; those of connecting, and of the service.
+    /// [`Error::InvalidArgument`] if there are too few; those of connecting, and of the service.
     pub(crate) fn connect(
         comm: &Communicator,
         gpu: &Gpu,
         group: &Group,
         (transport, tag): (Transport, u32),
-        budget: u64,
+        scratch_bytes: u64,
     ) -> Result<Self> {
         let ranks = group.ranks.len() as u64;
-        let (piece, part) = pieces_and_parts(ranks, budget)?;
-        let rings = (ranks - 1) * RING * piece;
+        let (chunk, part) = chunks_and_parts(ranks, scratch_bytes)?;
+        let rings = (ranks - 1) * RING * chunk;
         let module = Module::load_once(gpu, &mscclpp_kernels::COLLECTIVES_BY_PORTS)?;
         let memory = gpu.allocate(2 * rings + ranks * part)?;
         let handles = gpu.allocate(2 * ranks * HANDLE)?;
@@ -115,7 +115,7 @@ impl Ports {
             scratch: memory.ptr(),
             inbox: 0,
             outbox: rings,
-            piece,
+            chunk,
             rank: group.rank as u32,
             ranks: ranks as u32,
             data_type: 0,
@@ -145,7 +145,7 @@ impl Ports {
         self.memory.len() + self.handles.len()
     }
 
-    /// What launches keep.
+    /// Returns what launches keep.
     pub(crate) fn owner(&self) -> Owner {
         let channels = self.channels.iter().flatten().filter_map(|channel| KernelArgument::owner(&channel));
         let owners = channels.chain((&self.memory).owner()).chain((&self.handles).owner()).collect();
@@ -166,7 +166,7 @@ impl Ports {
     /// Their memory lives until the launch is complete, and the device reaches it.
     pub(crate) unsafe fn move_messages(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         messages: Batch,
         scaled: Option<&Plan>,
         stream: &Stream,
@@ -195,7 +195,7 @@ impl Ports {
     /// As for [`Ports::move_messages`].
     pub(crate) unsafe fn exchange(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         plan: &Plan,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -249,7 +249,7 @@ impl Ports {
     /// As for [`Ports::exchange`].
     unsafe fn reduce(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         plan: &Plan,
         op: ReduceOp,
         at: u64,
@@ -272,7 +272,7 @@ impl Ports {
         let call = CollectiveCall {
             segments,
             most_bytes: 0,
-            piece: 0,
+            chunk: 0,
             data_type: plan.data_type as u32,
             op: op.number(),
             scale,
@@ -293,39 +293,39 @@ impl Ports {
 
 const HANDLE: u64 = size_of::<PortChannelHandle>() as u64;
 
-/// The bytes of a place and of a part: half of the budget is for rings, of which there are two for each peer.
-fn pieces_and_parts(ranks: u64, budget: u64) -> Result<(u64, u64)> {
-    let piece = (budget / 2 / (2 * (ranks - 1) * RING)).min(PIECE_MAX) / 16 * 16;
+/// The bytes of a place and of a part: half of the bytes is for rings, of which there are two for each peer.
+fn chunks_and_parts(ranks: u64, scratch_bytes: u64) -> Result<(u64, u64)> {
+    let chunk = (scratch_bytes / 2 / (2 * (ranks - 1) * RING)).min(CHUNK_MAX) / 16 * 16;
     // A launch begins with the first place of a ring, and so does what a rank takes of a message in a launch of its own.
-    let ring = RING * piece;
-    let part = (budget / 2 / ranks).min(PART_MAX).checked_div(ring).unwrap_or(0) * ring;
-    if piece >= LEAST_PIECE && part > 0 {
-        return Ok((piece, part));
+    let ring = RING * chunk;
+    let part = (scratch_bytes / 2 / ranks).min(PART_MAX).checked_div(ring).unwrap_or(0) * ring;
+    if chunk >= LEAST_CHUNK && part > 0 {
+        return Ok((chunk, part));
     }
     Err(Error::InvalidArgument(format!(
-        "{budget} bytes of scratch are too few for {ranks} ranks and port channels; {} are enough",
-        ranks * RING * 4 * LEAST_PIECE
+        "{scratch_bytes} bytes of scratch are too few for {ranks} ranks and port channels; {} are enough",
+        ranks * RING * 4 * LEAST_CHUNK
     )))
 }
 
-const LEAST_PIECE: u64 = 1 << 10;
+const LEAST_CHUNK: u64 = 1 << 10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn pieces_and_parts_stay_in_the_budget() {
+    fn chunks_and_parts_stay_within_the_scratch() {
         for ranks in [2, 3, 8, 16] {
-            let least = ranks * RING * 4 * LEAST_PIECE;
-            for budget in [least, 1 << 20, 16 << 20, 128 << 20, 8 << 30] {
-                let (piece, part) = pieces_and_parts(ranks, budget).unwrap();
-                let all = 2 * (ranks - 1) * RING * piece + ranks * part;
+            let least = ranks * RING * 4 * LEAST_CHUNK;
+            for scratch_bytes in [least, 1 << 20, 16 << 20, 128 << 20, 8 << 30] {
+                let (chunk, part) = chunks_and_parts(ranks, scratch_bytes).unwrap();
+                let all = 2 * (ranks - 1) * RING * chunk + ranks * part;
                 // Offsets of port channels have 32 bits.
-                assert!(all <= budget && all < 1 << 32, "{ranks} {budget}: {piece} {part}");
-                assert!(piece % 16 == 0 && part % (RING * piece) == 0 && part > 0);
+                assert!(all <= scratch_bytes && all < 1 << 32, "{ranks} {scratch_bytes}: {chunk} {part}");
+                assert!(chunk % 16 == 0 && part % (RING * chunk) == 0 && part > 0);
             }
-            let error = pieces_and_parts(ranks, 4096).unwrap_err().to_string();
+            let error = chunks_and_parts(ranks, 4096).unwrap_err().to_string();
             assert!(error.contains(&format!("{least} are enough")), "{error}");
         }
     }

@@ -17,10 +17,10 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Collectives, Error, Result,
-    calls::{Inner, Mapped, Reach},
-    engines::Places,
+    calls::{CollectivesState, Engine, Mapped},
+    copy_engines::Places,
     group::{Group, Purpose},
-    handle::{CollectiveCall, CollectiveDirectCall, LINE, MAX_RANKS, Place, Registration, Segment},
+    handle::{CollectiveCall, CollectiveDirectCall, CollectivePlace, LINE, MAX_RANKS, Registration, Segment},
     plan::Plan,
 };
 
@@ -29,15 +29,15 @@ use crate::{
 /// When it is dropped, calls of this rank do not use it any more: what comes into this memory is copied out of the scratch, as
 /// into any other. Of [symmetric](Collectives::register_symmetric) memory all ranks drop theirs between the same calls.
 ///
-/// The registration owns the buffer until the last rank has let go of it, whatever is done with other clones of the buffer: peers may
-/// still write into it. They let go when all ranks have dropped theirs and the ranks register something or deregister; when they
-/// drop their collectives; and when they die.
+/// The registration owns the buffer until the last rank has let go of it, whatever is done with other clones of the
+/// buffer: peers may still write into it. They let go when all ranks have dropped theirs and the ranks register
+/// something or deregister; when they drop their collectives; and when they die.
 #[must_use = "calls use the memory until this is dropped"]
 pub struct Registered {
     memory: Arc<Memory>,
 }
 
-/// What is registered, in the order of the calls, and so alike on all ranks: where a place is, ranks tell each other by a
+/// The registered memory, in the order of the calls, and so alike on all ranks: where a place is, ranks tell each other by a
 /// registration's place in the list and an offset.
 #[derive(Default)]
 pub(crate) struct Registrations {
@@ -50,7 +50,7 @@ pub(crate) struct Registrations {
 struct List {
     next: u64,
     all: Vec<Arc<Memory>>,
-    /// What kernels know of them: see D7 in `collective_direct_device.hpp`.
+    /// The table by which kernels find them: see D7 in `collective_direct_device.hpp`.
     table: DevicePtr,
     /// All of them and the table, for launches.
     owner: Arc<Vec<Owner>>,
@@ -61,15 +61,15 @@ struct Memory {
     dropped: AtomicBool,
     at: DevicePtr,
     len: u64,
-    /// What the peers have registered with it, as mapped here. None where nobody writes into it.
+    /// The memory that the peers have registered with it, as mapped here. None where nobody writes into it.
     peers: Option<Registration>,
-    /// If it is symmetric.
+    /// The limits of symmetric memory; none for other memory.
     symmetric: Option<Symmetric>,
-    /// It, and what the peers have registered with it, as mapped here.
+    /// Keeps the memory, and what the peers have registered with it.
     owner: Owner,
 }
 
-/// What a rank registers: where it is, where in the memory that peers map it begins, and its length.
+/// The memory that a rank registers: where it is, where in the memory that peers map it begins, and its length.
 #[derive(Clone, Copy)]
 struct Part {
     at: DevicePtr,
@@ -77,7 +77,7 @@ struct Part {
     len: u64,
 }
 
-/// Of symmetric memory.
+/// The limits of symmetric memory.
 struct Symmetric {
     /// The length of the shortest.
     least: u64,
@@ -89,12 +89,12 @@ impl Collectives {
     /// Registers `buffer` on all ranks together, so that peers may write into it. Every rank makes this call, in the same
     /// order as all others, with a buffer of its own; lengths may differ. It blocks until all do.
     ///
-    /// Nothing need be registered: it makes large calls faster that move and do not reduce, and that take what comes in
-    /// registered memory. What comes is then not copied out of the scratch. Between two H100, an `all_gather` of 64 MiB takes 105 us for 111. A
-    /// call finds its memory by itself, at any offset. Where that does not lie in registered memory whole, is none of a
-    /// multiple of 16 bytes for each peer, or overlaps what the same call sends, this rank takes what comes as ever,
-    /// whatever the other ranks do. Such calls wait a little longer than without any registration: so register the receive
-    /// memory of all large calls, or none.
+    /// Nothing need be registered: it makes large calls faster that move and do not reduce, and that take what comes
+    /// in registered memory. What comes is then not copied out of the scratch. A call finds its memory by itself, at
+    /// any offset. Where that does not lie in registered memory whole, is none of a multiple of 16 bytes for each
+    /// peer, or overlaps what the same call sends, this rank takes what comes as ever, whatever the other ranks do.
+    /// Such calls wait a little longer than without any registration: so register the receive memory of all large
+    /// calls, or none.
     ///
     /// A captured call uses what is registered when it is captured, and its graph keeps that.
     ///
@@ -132,21 +132,23 @@ impl Collectives {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for memory of another device, and while a stream is being captured into which calls were
-    /// put: register before the capture. (Of streams that [other code made](mscclpp::Stream::from_raw) it is not known.) [`Error::Below`] if the memory cannot be shared or mapped. If one rank fails, all do.
+    /// [`Error::InvalidArgument`] for memory of another device, and while a stream is being captured into which calls
+    /// were put: register before the capture. (Of streams that [other code made](mscclpp::Stream::from_raw) it is not
+    /// known.) [`Error::Below`] if the memory cannot be shared or mapped. If one rank fails, all do.
     pub fn register(&self, buffer: &DeviceBuffer) -> Result<Registered> {
         self.register_buffer(buffer, false)
     }
 
-    /// As [`Collectives::register`], of memory that is *symmetric*: in each `all_gather` and `all_to_all` that takes what comes
-    /// in this memory, all ranks give the same offset in what they have registered together. If one of them sends from it, too, all
-    /// do, from the same offset.
+    /// Registers *symmetric* memory, else as [`Collectives::register`] does: in each `all_gather` and `all_to_all`
+    /// that takes what comes in this memory, all ranks give the same offset in what they have registered together. If
+    /// one of them sends from it, too, all do, from the same offset.
     ///
-    /// So a rank knows without asking where the others take what it sends, and the largest calls go by the copy engines of the
-    /// devices ([`Protocol::CopyEngine`](crate::Protocol::CopyEngine)), which reach more of the link than kernels do and leave the multiprocessors to
-    /// others. If ranks do not keep to it, what they send lies in the wrong place of this memory, or they wait for ever. If a rank
-    /// aborts, its time is up, or it has lost another, it still writes what its calls send: into this memory of ranks that have not
-    /// come to these calls, too. So nobody uses what it has there after another rank has given up, which it may not know yet.
+    /// So a rank knows without asking where the others take what it sends, and the largest calls go by the copy
+    /// engines of the devices ([`Protocol::CopyEngine`](crate::Protocol::CopyEngine)), which reach more of the link
+    /// than kernels do and leave the multiprocessors to others. If ranks do not keep to it, what they send lies in the
+    /// wrong place of this memory, or they wait for ever. If a rank aborts, its time is up, or it has lost another, it
+    /// still writes what its calls send: into this memory of ranks that have not come to these calls, too. So nobody
+    /// uses what it has there after another rank has given up, which it may not know yet.
     ///
     /// # Errors
     /// As there. [`Error::InvalidArgument`] if another rank calls [`Collectives::register`].
@@ -154,7 +156,8 @@ impl Collectives {
         self.register_buffer(buffer, true)
     }
 
-    /// As [`Collectives::register`], or [`Collectives::register_symmetric`], for a part of a buffer: the bytes in `range`. Ranks
+    /// Registers a part of a buffer, the bytes in `range`, as [`Collectives::register`] or
+    /// [`Collectives::register_symmetric`] does. Ranks
     /// may give parts at different offsets of their buffers.
     ///
     /// # Errors
@@ -186,8 +189,9 @@ impl Collectives {
         self.register_part(buffer, 0..buffer.len(), symmetric)
     }
 
-    /// As [`Collectives::register`], or [`Collectives::register_symmetric`], for `bytes` bytes of device memory by their address,
-    /// for bindings. Memory in a [`DeviceBuffer`] is registered by [`Collectives::register_part`], which keeps it.
+    /// Registers `bytes` bytes of device memory, by their address, as [`Collectives::register`] or
+    /// [`Collectives::register_symmetric`] does, for bindings. Memory in a [`DeviceBuffer`] is registered by
+    /// [`Collectives::register_part`], which keeps it.
     ///
     /// # Safety
     /// They are memory of this rank's device, and stay it until all ranks have dropped their part of the registration, or their
@@ -220,9 +224,9 @@ impl Collectives {
         let registrations = &inner.registrations;
         let _turn = registrations.turn.lock();
         let group = &inner.group.telling(Purpose::Register);
-        let own = self.can_register("register").and_then(|()| match &inner.reach {
-            Reach::Memory(_) => register().map(Some),
-            Reach::Ports(_) | Reach::Nodes(_) => Ok(None),
+        let own = self.can_register("register").and_then(|()| match &inner.engine {
+            Engine::Memory(_) => register().map(Some),
+            Engine::Ports(_) | Engine::Nodes(_) => Ok(None),
         });
         let own = group.all_have("register", own)?;
         let Part { at, offset, len } = part;
@@ -236,8 +240,8 @@ impl Collectives {
         }
         let kept = registrations.kept(group)?;
         let made = || {
-            let (peers, owners) = match (&own, &inner.reach) {
-                (Some(own), Reach::Memory(mapped)) => {
+            let (peers, owners) = match (&own, &inner.engine) {
+                (Some(own), Engine::Memory(mapped)) => {
                     let (peers, owners) = self.exchange_memory(group, own, mapped, &all)?;
                     (Some(peers), owners)
                 }
@@ -265,8 +269,8 @@ impl Collectives {
         Ok(Registered { memory })
     }
 
-    /// What the peers have registered, as mapped here, and what keeps it so. `said` is what each rank says of its part: its offset
-    /// and length come last. All ranks call it.
+    /// Maps what the peers have registered, and returns it with what keeps it mapped. `said` is what each rank says of its
+    /// part: its offset and length come last. All ranks call it.
     fn exchange_memory(
         &self,
         group: &Group,
@@ -346,7 +350,7 @@ impl Registrations {
     }
 
     /// Where the copies of a call of `rank` go by engines, if they can: alike on all ranks, by their promise.
-    pub(crate) fn engines(&self, plan: &Plan, rank: usize, ranks: usize) -> Option<Places> {
+    pub(crate) fn copy_engines(&self, plan: &Plan, rank: usize, ranks: usize) -> Option<Places> {
         if !plan.same_offsets || ranks < 2 {
             return None;
         }
@@ -373,7 +377,7 @@ impl Registrations {
         Some(Places { at_peers, aside: symmetric.aside.clone(), owner: memory.owner.clone() })
     }
 
-    /// What not all ranks have dropped. Blocks until all call it.
+    /// Returns the memory that not all ranks have dropped. Blocks until all call it.
     fn kept(&self, group: &Group) -> Result<Vec<Arc<Memory>>> {
         let mut all = self.list.read().all.clone();
         let is_dropped = |memory: &&Arc<Memory>| memory.dropped.load(Ordering::Relaxed);
@@ -399,8 +403,8 @@ impl List {
     }
 
     /// Where what comes to `rank` from each peer has a place.
-    fn places(&self, segments: &[Segment; MAX_RANKS], rank: usize) -> [Place; MAX_RANKS] {
-        let mut places = [Place::NONE; MAX_RANKS];
+    fn places(&self, segments: &[Segment; MAX_RANKS], rank: usize) -> [CollectivePlace; MAX_RANKS] {
+        let mut places = [CollectivePlace::NONE; MAX_RANKS];
         for (p, place) in places.iter_mut().enumerate().filter(|(p, _)| *p != rank) {
             let Segment { recv, recv_bytes, .. } = segments[p];
             // D2: from none of it is anything sent.
@@ -408,25 +412,25 @@ impl List {
                 .iter()
                 .any(|segment| overlap((recv, recv_bytes), (segment.send, segment.send_bytes)));
             if recv_bytes > 0 && !sends {
-                *place = self.find(recv, recv_bytes).unwrap_or(Place::NONE);
+                *place = self.find(recv, recv_bytes).unwrap_or(CollectivePlace::NONE);
             }
         }
         places
     }
 
     /// The place of these bytes in what is registered, if peers may write there.
-    fn find(&self, at: DevicePtr, bytes: u64) -> Option<Place> {
+    fn find(&self, at: DevicePtr, bytes: u64) -> Option<CollectivePlace> {
         let (index, memory) = self.all.iter().enumerate().find(|(_, memory)| {
             let offset = at.0.wrapping_sub(memory.at.0);
             offset <= memory.len && bytes <= memory.len - offset && !memory.dropped.load(Ordering::Relaxed)
         })?;
         // Peers map memory by pages, so what is a multiple of 16 here is one there.
         let usable = memory.peers.is_some() && at.0.is_multiple_of(16);
-        usable.then(|| Place { registration: index as u64 + 1, offset: at.0 - memory.at.0 })
+        usable.then(|| CollectivePlace { registration: index as u64 + 1, offset: at.0 - memory.at.0 })
     }
 }
 
-impl Inner {
+impl CollectivesState {
     /// The error of a call to which rank `other` has said a place that is none, as its kernel found it.
     pub(crate) fn no_place(&self, mapped: &Mapped, other: usize, parity: u32) -> Result<Error> {
         let line = 2 * other as u64 + u64::from(parity);
@@ -498,7 +502,7 @@ mod tests {
             segments[0].send = DevicePtr(sent_from);
             segments[0].send_bytes = 64;
             let place = registrations.list.read().places(&segments, 0)[1];
-            (place != Place::NONE).then(|| {
+            (place != CollectivePlace::NONE).then(|| {
                 assert_eq!(place.registration, 1);
                 place.offset
             })

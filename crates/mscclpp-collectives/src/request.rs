@@ -30,8 +30,9 @@ pub enum ReduceOp {
     /// different factors. For floats of up to 32 bits the factor is rounded to an `f32`; for whole numbers its fraction
     /// is cut off.
     PreMulSum(f64),
-    /// As [`ReduceOp::PreMulSum`], by a factor in device memory: a number of the type, at any address, which the call reads as it
-    /// runs. For [`Collectives::enqueue`](crate::Collectives::enqueue) alone: other calls refuse it, as they could not be safe.
+    /// The sum of [`ReduceOp::PreMulSum`], with a factor in device memory: a number of the type, at any address, which
+    /// the call reads as it runs. For [`Collectives::enqueue`](crate::Collectives::enqueue) alone: other calls refuse
+    /// it, as they could not be safe.
     PreMulSumAt(DevicePtr),
 }
 
@@ -52,8 +53,8 @@ impl ReduceOp {
         matches!(self, Self::PreMulSum(_) | Self::PreMulSumAt(_))
     }
 
-    /// What it comes to for ranks on several nodes, `ranks` in all. What is multiplied in an average must be so before a node adds
-    /// its own numbers.
+    /// What it comes to for ranks on several nodes, `ranks` in all. What is multiplied in an average must be so before
+    /// a node adds its own numbers.
     pub(crate) fn of_nodes(self, data_type: DataType, ranks: usize) -> Self {
         match (self, data_type) {
             (Self::Avg, DataType::F32 | DataType::F64) => Self::PreMulSum(1.0 / ranks as f64),
@@ -61,7 +62,7 @@ impl ReduceOp {
         }
     }
 
-    /// What the kernel wants to know of the factor: `scale` and `scaled` of a `CollectiveCall`.
+    /// The factor as the kernel takes it: `scale` and `scaled` of a `CollectiveCall`.
     pub(crate) fn scale(self, data_type: DataType) -> (u64, u32) {
         let factor = match self {
             Self::PreMulSum(factor) => factor,
@@ -93,13 +94,13 @@ pub enum Kind<'a> {
     AllReduce(ReduceOp),
     /// Every rank gives `count` numbers and gets those of all, in the order of the ranks.
     AllGather,
-    /// As [`Kind::AllGather`], with a count for each rank. `count` is not used.
+    /// [`Kind::AllGather`] with a count for each rank. `count` is not used.
     AllGatherV(&'a [u64]),
     /// Every rank gives `count` numbers for each rank, and gets those for it, reduced.
     ReduceScatter(ReduceOp),
     /// Every rank gives `count` numbers to each rank, and gets as many from each.
     AllToAll,
-    /// As [`Kind::AllToAll`], with counts: how many numbers for each rank, and how many from each. The numbers lie
+    /// [`Kind::AllToAll`] with counts: how many numbers for each rank, and how many from each. The numbers lie
     /// behind each other in the order of the ranks. `count` is not used.
     AllToAllV {
         /// How many for each rank.
@@ -109,7 +110,7 @@ pub enum Kind<'a> {
     },
     /// Every rank gets the `count` numbers of rank `root`. Only there is `send` used.
     Broadcast {
-        /// Whose numbers.
+        /// The rank whose numbers these are.
         root: usize,
     },
     /// Rank `root` gets `count` numbers, of all ranks reduced. Only there is `recv` used.
@@ -127,19 +128,19 @@ pub enum Kind<'a> {
     /// Every rank gets `count` numbers of rank `root`, which has them in the order of the ranks. Only there is `send`
     /// used.
     Scatter {
-        /// Whose numbers.
+        /// The rank whose numbers these are.
         root: usize,
     },
     /// No rank goes on before all have come here.
     Barrier,
     /// Rank `peer` gets `count` numbers of this rank; only these two ranks call. Only `send` is used.
     Send {
-        /// To whom.
+        /// The rank that gets them.
         peer: usize,
     },
     /// Gets `count` numbers of rank `peer`; only these two ranks call. Only `recv` is used.
     Recv {
-        /// From whom.
+        /// The rank that gives them.
         peer: usize,
     },
 }
@@ -168,6 +169,6 @@ pub struct Request<'a> {
     pub recv: DevicePtr,
     /// How many numbers; see the kind for whose.
     pub count: u64,
-    /// Of what type.
+    /// The type of the numbers.
     pub data_type: DataType,
 }

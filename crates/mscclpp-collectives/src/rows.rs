@@ -34,7 +34,7 @@ pub struct Rows {
 #[derive(Debug, Clone, Copy)]
 struct Given {
     memory: DevicePtr,
-    /// As in [`Output`].
+    /// The same as in [`Output`].
     vector_bytes: u32,
     is_own: bool,
 }
@@ -87,13 +87,13 @@ impl Rows {
         self.with_output(output, false)
     }
 
-    /// As [`Rows::output`], for what each rank needs only of rows that it sums up itself: in one step these are all, and
-    /// in two steps those whose number is this rank's modulo the ranks. The rest is left as it is, and is not sent. A call
-    /// of as many rows and columns and the same selector shares the rows out in the same way, so that a residual may stay
-    /// where it is made, as long as nobody else reads it.
+    /// Adds an output, as [`Rows::output`] does, that each rank needs only of rows that it sums up itself: in one step
+    /// these are all, and in two steps those whose number is this rank's modulo the ranks. The rest is left as it is,
+    /// and is not sent. A call of as many rows and columns and the same selector shares the rows out in the same way,
+    /// so that a residual may stay where it is made, as long as nobody else reads it.
     ///
     /// # Errors
-    /// As [`Rows::output`].
+    /// The same as of [`Rows::output`].
     pub fn own_output<T: Element>(self, output: &DeviceSlice<T>) -> Result<Self> {
         self.with_output(output, true)
     }
@@ -114,19 +114,20 @@ impl Rows {
         Ok(self.row_output_at(output.ptr())?.keeping(output))
     }
 
-    /// As [`Rows::output`], or [`Rows::own_output`] if `is_own`, by an address, for bindings. It does not keep the memory.
+    /// Adds an output by its address, as [`Rows::output`] does, or [`Rows::own_output`] if `is_own`: for bindings. It
+    /// does not keep the memory.
     ///
     /// # Errors
-    /// As [`Rows::output`].
+    /// The same as of [`Rows::output`].
     pub fn output_at(self, output: DevicePtr, data_type: DataType, is_own: bool) -> Result<Self> {
         let numbers = self.rows * self.columns;
         self.with_numbers(output, numbers, data_type, is_own)
     }
 
-    /// As [`Rows::row_output`] by an address, for bindings. It does not keep the memory.
+    /// Adds an output by its address, as [`Rows::row_output`] does: for bindings. It does not keep the memory.
     ///
     /// # Errors
-    /// As [`Rows::row_output`].
+    /// The same as of [`Rows::row_output`].
     pub fn row_output_at(self, output: DevicePtr) -> Result<Self> {
         self.with(output, 0, false)
     }

@@ -19,7 +19,8 @@ pub enum Protocol {
     /// Plain stores into the receive memory itself, where that is [registered](crate::Collectives::register) and nothing
     /// is reduced: for large messages. What is not registered goes by [`Protocol::Simple`], with a little more to wait for.
     Direct,
-    /// Bulk copies in place of the stores of [`Protocol::Direct`]: a few blocks nearly fill the link. It needs compute capability 9.0 on all ranks, and a
+    /// Bulk copies in place of the stores of [`Protocol::Direct`]: a few blocks nearly fill the link. It needs compute
+    /// capability 9.0 on all ranks, and a
     /// multiprocessor of its own for each block. [`Tuned`](crate::Tuned) takes it where calls have few blocks.
     Bulk,
     /// The copy engines, into the receive memory itself, where that is
@@ -74,7 +75,7 @@ pub struct Query {
     pub max_blocks: u32,
     /// The most threads that a call may have, in all its blocks.
     pub max_threads: u32,
-    /// What the devices of all ranks are.
+    /// The devices of all ranks.
     pub devices: Devices,
 }
 
@@ -119,7 +120,7 @@ impl Possible {
     };
 }
 
-/// What the devices of all ranks are.
+/// The devices of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Devices {
@@ -149,7 +150,7 @@ pub(crate) fn has_bulk_copies(platform: Platform, capability: Option<(u32, u32)>
     platform == Platform::Sim || capability.is_some_and(|capability| capability >= (9, 0))
 }
 
-/// What joins GPUs.
+/// The interconnect between GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interconnect {
@@ -164,7 +165,7 @@ pub enum Interconnect {
 pub struct Selection {
     /// How its data travels.
     pub protocol: Protocol,
-    /// Of an `all_reduce`: whether each rank reduces a part and gives it to all, instead of all that all send.
+    /// Whether each rank of an `all_reduce` reduces a part and gives it to all, instead of reducing all that all send.
     pub two_steps: bool,
     /// How many blocks.
     pub blocks: u32,
@@ -174,9 +175,9 @@ pub struct Selection {
 
 /// Chooses how collectives are done. It must give the same answer to the same query on all ranks.
 ///
-/// A selection that is not possible is changed: blocks and threads are brought into their ranges, and if there is no room for so many
-/// threads, blocks become half as large, or fewer; a protocol that is not possible
-/// becomes [`Protocol::Simple`], in one step if two are not possible.
+/// A selection that is not possible is changed: blocks and threads are brought into their ranges, and if there is no
+/// room for so many threads, blocks become half as large, or fewer; a protocol that is not possible becomes
+/// [`Protocol::Simple`], in one step if two are not possible.
 ///
 /// ```
 /// use mscclpp_collectives::{Query, Selection, Selector, Tuned};
@@ -227,7 +228,7 @@ impl Selection {
         (threads.next_power_of_two() as u32).min(1024).max(self.threads)
     }
 
-    /// What can be done of it.
+    /// Returns the nearest selection that is possible.
     pub(crate) fn mended(mut self, query: &Query) -> Self {
         let possible = query.possible;
         if self.two_steps && !possible.simple_in_two_steps {
@@ -258,7 +259,8 @@ impl Selection {
         }
         let room = |threads| blocks_with_room(query.max_threads, threads);
         if self.blocks > room(self.threads) {
-            // As many blocks of half the threads do better than fewer blocks, where they fill the room; but not if a block has rows.
+            // As many blocks of half the threads do better than fewer blocks, where they fill the room; but not if a
+            // block has rows.
             let half = self.threads.next_power_of_two() / 2;
             let fills = !matches!(query.shape, Shape::Rows(_))
                 && u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(query.max_threads) * 3;

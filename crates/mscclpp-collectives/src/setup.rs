@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 
 use crate::{
     Algorithm, Collectives, Error, Result, Selector, Tuned,
-    calls::{Counters, Inner, Mapped, Reach},
-    crowd::Counted,
+    calls::{CollectivesState, Counters, Engine, Mapped},
+    communicators::Counted,
     group::Group,
     handle::CollectiveHandle,
     kernels::Kernels,
@@ -103,9 +103,9 @@ impl CollectivesBuilder {
     /// The most blocks that a call has, of 1024 threads at most: 256 between two ranks if not given, 128 between more, and 4 on
     /// simulated devices. All ranks give the same.
     ///
-    /// If several ranks share a device, give each its part. When these are threads of one process, let them capture and make
-    /// graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels had ended, which waited for
-    /// the rank that made the graph.
+    /// If several ranks share a device, give each its part. When these are threads of one process, let them capture
+    /// and make graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels
+    /// had ended, which waited for the rank that made the graph.
     pub fn max_blocks(mut self, blocks: u32) -> Self {
         self.max_blocks = Some(blocks);
         self
@@ -115,7 +115,7 @@ impl CollectivesBuilder {
     ///
     /// Calls of one communicator run one after the other. Those of two, on two streams, need all their blocks on the device
     /// at once: what does not fit waits for ever, when another rank begins with the other call. So a call takes no more
-    /// than its part of the multiprocessors' room. With 1, calls of 1 to 16 MiB are 1 to 8 % faster between two H200. Say more
+    /// than its part of the multiprocessors' room. With 1, calls have all the room for themselves, and some are faster. Say more
     /// if more communicators are used at once, or other kernels need multiprocessors meanwhile. It has no meaning on
     /// simulated devices.
     pub fn calls_at_once(mut self, calls: u32) -> Self {
@@ -124,16 +124,16 @@ impl CollectivesBuilder {
     }
 
     /// Whether calls are to run beside other kernels, such as the matrix multiplications of a backward pass: `false`, if not
-    /// given. Then they leave the memory of multiprocessors to the shared memory of these kernels, which otherwise wait until the call has
-    /// ended: see [`Kernel::prefer_shared_memory`](mscclpp::Kernel::prefer_shared_memory). Alone, calls of less than 4 MiB take as long as without it, and those of 32
-    /// MiB and more 10 % longer, between two H100.
+    /// given. Then they leave the memory of multiprocessors to the shared memory of these kernels, which otherwise wait until
+    /// the call has ended: see [`Kernel::prefer_shared_memory`](mscclpp::Kernel::prefer_shared_memory). Large calls take longer
+    /// with it.
     pub fn overlap(mut self, overlap: bool) -> Self {
         self.overlap = overlap;
         self
     }
 
     /// The most device memory that it takes, in bytes: 128 MiB if not given, and 16 MiB on simulated devices. With
-    /// less, large messages go in smaller pieces. All ranks give the same.
+    /// less, large messages go in smaller chunks. All ranks give the same.
     pub fn scratch(mut self, bytes: u64) -> Self {
         self.scratch = Some(bytes);
         self
@@ -145,8 +145,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// The tag of its messages to other ranks while it is set up. Other messages of the program have others, below 2^31: tags from
-    /// there on are those by which groups of these ranks are set up and memory is registered.
+    /// The tag of its messages to other ranks while it is set up. Other messages of the program have others, below
+    /// 2^31: tags from there on are those by which groups of these ranks are set up and memory is registered.
     pub fn tag(mut self, tag: u32) -> Self {
         self.tag = tag;
         self
@@ -158,16 +158,15 @@ impl CollectivesBuilder {
     /// Without it, this is so over Ethernet where a device does not reach the memory of another (some machines with PCIe); a
     /// line in the log says it. It is correct and slow: each rank sends all that it gives to all that take it. The selector is
     /// not asked, memory that is registered is not used, and there are neither [`check_calls`](Self::check_calls) nor
-    /// [`all_reduce_rows`](Collectives::all_reduce_rows). Its tests have passed on simulated devices and
-    /// on two H100, all of one node; its speed has not been measured.
+    /// [`all_reduce_rows`](Collectives::all_reduce_rows).
     pub fn by_ports(mut self, transport: Transport) -> Self {
         self.ports = Some(transport);
         self
     }
 
-    /// What this rank's node is called. Ranks that give the same reach each other's memory, and others do not. If not given, it is
-    /// what makes processes one host for the library (`MSCCLPP_HOSTID`, else the boot id and the network namespace). A
-    /// machine whose devices are in two islands that do not reach each other is two nodes here.
+    /// What this rank's node is called. Ranks that give the same reach each other's memory, and others do not. If not
+    /// given, it is what makes processes one host for the library (`MSCCLPP_HOSTID`, else the boot id and the network
+    /// namespace). A machine whose devices are in two islands that do not reach each other is two nodes here.
     pub fn node(mut self, name: impl Into<String>) -> Self {
         self.node = Some(name.into());
         self
@@ -230,12 +229,12 @@ impl CollectivesBuilder {
     /// Sets them up, together with the other ranks, which make the same call. Blocks until all are there.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or
-    /// more than [`MAX_RANKS`](crate::MAX_RANKS) on one node or [`MAX_RANKS_OF_NODES`](crate::MAX_RANKS_OF_NODES) on
-    /// several; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different
-    /// things, or run different builds of this library. [`Error::Below`] if devices do not reach each other's memory and Ethernet is not to be had either, or a rank is
-    /// lost meanwhile. If one rank
-    /// fails, the others wait for it until it leaves or aborts.
+    /// [`Error::InvalidArgument`] for ranks that do not exist or are named twice, without this one among them, or more
+    /// than [`MAX_RANKS`](crate::MAX_RANKS) on one node or [`MAX_RANKS_OF_NODES`](crate::MAX_RANKS_OF_NODES) on
+    /// several; for no blocks or too little scratch. [`Error::Differ`] if ranks ask for different things, or run
+    /// different builds of this library. [`Error::Below`] if devices do not reach each other's memory and Ethernet is
+    /// not to be had either, or a rank is lost meanwhile. If one rank fails, the others wait for it until it leaves or
+    /// aborts.
     pub fn connect(self) -> Result<Collectives> {
         let (comm, gpu, tag) = (&self.comm, &self.gpu, self.tag);
         let group = Group::new(comm, self.ranks.clone(), tag)?.meet()?;
@@ -243,13 +242,13 @@ impl CollectivesBuilder {
         let topology = self.topology(&group)?;
         let most = topology.as_ref().map_or(ranks, |topology| topology.locals().len());
         let on_node = gpu.platform() == Platform::Sim;
-        let slots = self.max_blocks.unwrap_or(match most {
+        let max_blocks = self.max_blocks.unwrap_or(match most {
             _ if on_node => MAX_BLOCKS_ON_SIM,
             ..=2 => MAX_BLOCKS_OF_TWO,
             _ => MAX_BLOCKS,
         });
-        if slots == 0 || slots > 1 << 16 {
-            return Err(Error::InvalidArgument(format!("max_blocks({slots}); give 1 to 65536")));
+        if max_blocks == 0 || max_blocks > 1 << 16 {
+            return Err(Error::InvalidArgument(format!("max_blocks({max_blocks}); give 1 to 65536")));
         }
         let calls_at_once = self.calls_at_once;
         if !(1..=32).contains(&calls_at_once) {
@@ -259,7 +258,7 @@ impl CollectivesBuilder {
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             // The usual number depends on how many ranks a node has.
-            ("max_blocks", if topology.is_some() { self.max_blocks.unwrap_or(0) } else { slots }.into()),
+            ("max_blocks", if topology.is_some() { self.max_blocks.unwrap_or(0) } else { max_blocks }.into()),
             ("calls_at_once", calls_at_once.into()),
             ("scratch", scratch),
             ("platforms (1 is simulated)", on_node.into()),
@@ -276,28 +275,28 @@ impl CollectivesBuilder {
                  different streams may wait for each other for ever; order them, or set up all with calls_at_once({communicators})"
             );
         }
-        let counters = Counters::new(gpu, ranks, slots)?;
+        let counters = Counters::new(gpu, ranks, max_blocks)?;
         let mut kept: Vec<Owner> = (&counters.buffer).owner().into_iter().collect();
-        let reach = if let Some(topology) = topology {
+        let engine = if let Some(topology) = topology {
             let nodes = self.connect_nodes(&group, topology, scratch, &counters)?;
             kept.extend(nodes.owners());
-            Reach::Nodes(Box::new(nodes))
+            Engine::Nodes(Box::new(nodes))
         } else {
-            self.reach_one_node(&group, (slots, scratch), &counters, &mut kept)?
+            self.reach_one_node(&group, (max_blocks, scratch), &counters, &mut kept)?
         };
-        Ok(Collectives::of(Inner {
+        Ok(Collectives::of(CollectivesState {
             comm: comm.clone(),
             gpu: gpu.clone(),
             group,
-            slots,
-            max_blocks: self.max_blocks,
+            max_blocks,
+            requested_max_blocks: self.max_blocks,
             calls_at_once,
             overlap: self.overlap,
-            budget: scratch,
+            scratch_bytes: scratch,
             counters,
             check_calls: self.check_calls,
             owner: Arc::new(kept),
-            reach,
+            engine,
             selector: self.selector,
             algorithms: self.algorithms,
             timeout: self.timeout,
@@ -314,10 +313,10 @@ impl CollectivesBuilder {
     fn reach_one_node(
         &self,
         group: &Group,
-        (slots, scratch): (u32, u64),
+        (max_blocks, scratch): (u32, u64),
         counters: &Counters,
         kept: &mut Vec<Owner>,
-    ) -> Result<Reach> {
+    ) -> Result<Engine> {
         let (comm, gpu, tag, ranks) = (&self.comm, &self.gpu, self.tag, group.ranks.len());
         Ok(match self.transport_of_ports(group)? {
             Some(_) if self.check_calls => {
@@ -329,13 +328,13 @@ impl CollectivesBuilder {
             Some(transport) => {
                 let ports = Ports::connect(comm, gpu, group, (transport, tag), scratch)?;
                 kept.push(ports.owner());
-                Reach::Ports(Box::new(ports))
+                Engine::Ports(Box::new(ports))
             }
             None => {
-                let layout = Layout::new(ranks, slots, scratch)?;
+                let layout = Layout::new(ranks, max_blocks, scratch)?;
                 let mapped = Mapped::connect(self, group, layout, counters)?;
                 kept.extend(mapped.owners());
-                Reach::Memory(Box::new(mapped))
+                Engine::Memory(Box::new(mapped))
             }
         })
     }
@@ -390,7 +389,7 @@ impl Mapped {
 
         let mut handle = CollectiveHandle {
             epochs: counters.epochs(),
-            slots: layout.slots,
+            max_blocks: layout.max_blocks,
             among_nodes: asked.among_nodes.into(),
             mismatch: mismatch.ptr(),
             parts: layout.parts,
@@ -402,7 +401,7 @@ impl Mapped {
             handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
             handle.status[r] = DevicePtr::from_ptr(theirs.status);
         }
-        let mut max_blocks = layout.slots;
+        let mut max_blocks = layout.max_blocks;
         let (devices, max_threads) = if gpu.platform() == Platform::Sim {
             // Blocks of a call wait for others of it, so all of them run at once.
             let resident = kernels.messages.max_resident_blocks(1, 0)?;
@@ -429,7 +428,7 @@ impl Mapped {
         })
     }
 
-    /// What launches keep.
+    /// Returns what launches keep.
     fn owners(&self) -> Vec<Owner> {
         let channels = self.channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
         channels.chain((&self.memory).owner()).chain((&self.mismatch).owner()).collect()

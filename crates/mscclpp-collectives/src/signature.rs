@@ -1,4 +1,4 @@
-//! What a rank says of a call, so that others can see whether they make the same.
+//! The signature of a call, by which ranks see whether they make the same one.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -42,7 +42,7 @@ pub(crate) fn rows_signature(rows: u64, columns: u64, data_type: DataType) -> [u
 
 const ROWS: u64 = 12;
 
-/// It in words.
+/// A signature in words.
 pub(crate) fn described([what, count]: [u64; 2]) -> String {
     let byte = |at: u64| (what >> at & 0xff) as usize;
     let name = KINDS.get(byte(0)).copied().unwrap_or("something else");

@@ -1,9 +1,9 @@
-//! What was measured: which protocol, with how many blocks and threads, was fastest up to a size. `mscclpp-bench tune` prints such
-//! tables. What no table is for is predicted: see [`model`](crate::model).
+//! Tables of what was measured: which protocol, with how many blocks and threads, was fastest up to a size. `mscclpp-bench tune`
+//! prints such tables. What no table is for is predicted: see [`model`](crate::model).
 
 use crate::select::{Devices, Interconnect, Protocol, Selection, Shape};
 
-/// What is done up to so many bytes.
+/// The selection up to so many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) up_to: u64,
@@ -20,18 +20,18 @@ const fn two_steps(up_to: u64, protocol: Protocol, blocks: u32, threads: u32) ->
 
 /// For one kind of devices, one link and one number of ranks.
 pub(crate) struct Table {
-    /// By the message.
+    /// The rows for `all_reduce`, by the size of the message.
     all_reduce: &'static [Row],
-    /// By what a rank sends to another, for exchanges that reduce.
+    /// The rows for exchanges that reduce, by what a rank sends to another.
     reduce_scatter: &'static [Row],
-    /// The same, for exchanges that move.
+    /// The rows for exchanges that move, by what a rank sends to another.
     exchange: &'static [Row],
 }
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Two H200, 2026-11-23. Rows of 512 threads are for a communicator that has the device for itself; where two share it, these
+/// The table of two GPUs. Rows of 512 threads are for a communicator that has the device for itself; where two share it, these
 /// blocks have 256.
 const TWO_OF_9_0_OVER_NVLINK: Table = Table {
     all_reduce: &[
@@ -60,7 +60,7 @@ const EXCHANGE_OF_TWO_OF_9_0_OVER_NVLINK: &[Row] = &[
     one_step(u64::MAX, Protocol::Simple, 256, 256),
 ];
 
-/// Four H100, 2026-11-26, with the scratch and the room on the device that calls have if nothing else is asked for.
+/// The table of four GPUs, measured with the scratch and the room on the device that calls have if nothing else is asked for.
 const FOUR_OF_9_0_OVER_NVLINK: Table = Table {
     all_reduce: &[
         one_step(2 * KIB, Protocol::Ll16, 1, 128),
@@ -99,7 +99,7 @@ const SIMULATED: &[Row] = &[
 pub(crate) const OF_HOST: Table =
     Table { all_reduce: SIMULATED, reduce_scatter: SIMULATED, exchange: SIMULATED };
 
-/// What was measured for these, if anything was.
+/// The table that was measured for these devices and so many ranks, if there is one.
 pub(crate) fn measured(devices: Devices, ranks: usize) -> Option<&'static Table> {
     match (devices, ranks) {
         (Devices::Gpus { capability: Some((9, 0)), interconnect: Interconnect::NvLink }, 2) => {

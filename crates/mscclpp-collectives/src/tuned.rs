@@ -8,8 +8,8 @@ use crate::{
 
 /// The tables of this crate, and where there is none, a prediction.
 ///
-/// There are tables for two and for four GPUs of compute capability 9.0 that NVLink joins: what was fastest between two H200, and
-/// between four H100. For all others, a model of the link predicts what is fastest. [`Tuned::is_measured`] says which it is.
+/// There are tables for two and for four GPUs of compute capability 9.0 that NVLink joins. For all others, a model of
+/// the link predicts what is fastest. [`Tuned::is_measured`] says which it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tuned;
 
@@ -77,20 +77,22 @@ fn simulated(query: &Query) -> Selection {
     Selection { protocol, two_steps, ..selection }
 }
 
-/// Up to so many blocks, and from so many bytes to a peer on, bulk copies take less time than stores by blocks of 1024 threads:
-/// measured between two H100. With more blocks or fewer bytes it depends.
+/// Up to so many blocks, and from so many bytes to a peer on, bulk copies took less time than stores by blocks of 1024 threads.
+/// With more blocks or fewer bytes it depends.
 const BULK_BLOCKS: u32 = 16;
 const BULK_MIN: u64 = 32 * MIB;
 
-/// From how many bytes to a peer on the engines are worth their two barriers, in place and if the own part is copied, too: measured
-/// between two H100 over NVLink.
-const ENGINES_MIN: [u64; 2] = [48 * MIB, 384 * MIB];
+/// From how many bytes to a peer on the copy engines are worth their two barriers, as measured: in place, and if the own part is
+/// copied, too.
+const COPY_ENGINES_MIN: [u64; 2] = [48 * MIB, 384 * MIB];
 
 impl Possible {
     /// Replaces [`Protocol::Simple`] by [`Protocol::CopyEngine`] or [`Protocol::Direct`] where that is possible.
     pub(crate) fn large(self, protocol: Protocol, bytes: u64) -> Protocol {
         match protocol {
-            Protocol::Simple if self.copy_engine && bytes >= ENGINES_MIN[usize::from(!self.in_place)] => {
+            Protocol::Simple
+                if self.copy_engine && bytes >= COPY_ENGINES_MIN[usize::from(!self.in_place)] =>
+            {
                 Protocol::CopyEngine
             }
             Protocol::Simple if self.direct => Protocol::Direct,
@@ -100,8 +102,8 @@ impl Possible {
 }
 
 impl Tuned {
-    /// A block for each row that a rank sums up, with a thread for each vector, by LL128 while they fit: that was fastest between two H100, in
-    /// one step, of up to 120 rows of 16 KiB. More rows, and two steps, were not measured.
+    /// Selects a block for each row that a rank sums up, with a thread for each vector, by LL128 while they fit: that was the
+    /// fastest in one step of few rows. More rows, and two steps, were not measured.
     fn rows(query: &Query, rows: u64) -> Selection {
         let Query { bytes, possible, .. } = *query;
         let ranks = query.ranks as u64;

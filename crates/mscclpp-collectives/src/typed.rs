@@ -11,14 +11,14 @@ pub enum Transfer<'a, T> {
     Send {
         /// What.
         numbers: &'a DeviceSlice<T>,
-        /// To whom.
+        /// The rank that gets them.
         peer: usize,
     },
-    /// As many numbers come from rank `peer`.
+    /// The numbers that come from rank `peer`.
     Recv {
-        /// Where they go.
+        /// The memory that they go to.
         numbers: &'a DeviceSlice<T>,
-        /// From whom.
+        /// The rank that gives them.
         peer: usize,
     },
 }
@@ -61,7 +61,7 @@ impl Collectives {
         self.one(Kind::AllGather, Some(send), Some(recv), send.len(), stream)
     }
 
-    /// As [`Collectives::all_gather`], where rank r gives `counts[r]` numbers.
+    /// The same as [`Collectives::all_gather`], where rank r gives `counts[r]` numbers.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -120,7 +120,7 @@ impl Collectives {
         self.one(Kind::AllToAll, Some(send), Some(recv), send.len() / self.n_ranks(), stream)
     }
 
-    /// As [`Collectives::all_to_all`], with `send_counts[r]` numbers for rank r, and `recv_counts[r]` numbers of rank
+    /// The same as [`Collectives::all_to_all`], with `send_counts[r]` numbers for rank r, and `recv_counts[r]` numbers of rank
     /// r, which lie behind each other. The two slices are not the same.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl Collectives {
         self.one(Kind::Scatter { root }, send, Some(recv), recv.len(), stream)
     }
 
-    /// What comes later in `stream` comes after what all ranks have put into theirs before.
+    /// Makes later work in `stream` wait for all work that any rank has put into its stream before.
     ///
     /// # Errors
     /// As [`Collectives::all_reduce`].
@@ -274,7 +274,7 @@ impl Collectives {
         unsafe { self.submit(requests, stream, buffers) }
     }
 
-    /// That memory is on the device of these collectives.
+    /// Checks that memory is on the device of these collectives.
     pub(crate) fn expect_here<'a>(&self, buffers: impl IntoIterator<Item = &'a DeviceBuffer>) -> Result<()> {
         let gpu = self.gpu();
         let elsewhere = |buffer: &&DeviceBuffer| {
@@ -294,7 +294,7 @@ impl Collectives {
         all.ok_or_else(|| Error::InvalidArgument(format!("{count} numbers of each rank are too many")))
     }
 
-    /// That the rank `root` gives a slice of that length, and the others none or one of their own liking.
+    /// Checks that the rank `root` gives a slice of that length, and the others none or one of their own liking.
     fn expect_at<T: Element>(
         &self,
         call: &str,

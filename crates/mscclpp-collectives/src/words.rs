@@ -1,13 +1,14 @@
 //! How ranks of a group tell each other words of 64 bits.
 //!
-//! The first rank of the group takes what each of the others sends, and sends everybody what all have sent: 2 (N - 1) messages. The
-//! `all_gather` of the bootstrap needs as few, but all its collective calls are in one order on all ranks. Two threads that agree
-//! with two communicators at the same time have no such order, so they would end the job with an error. The messages here have
-//! tags, and those of different tags do not disturb each other. They serve a part of the job's ranks as well as all.
+//! The first rank of the group takes what each of the others sends, and sends everybody what all have sent: 2 (N - 1)
+//! messages. The `all_gather` of the bootstrap needs as few, but all its collective calls are in one order on all
+//! ranks. Two threads that agree with two communicators at the same time have no such order, so they would end the job
+//! with an error. The messages here have tags, and those of different tags do not disturb each other. They serve a
+//! part of the job's ranks as well as all.
 //!
-//! Each message has an envelope: a mark, a version, a kind, and the length of what follows. The first rank passes the messages of
-//! the others on as they came. So all ranks find the same fault in them, and name the same rank. If a rank has left before it sent
-//! its own, the first rank says so to the others, which would else wait for it.
+//! Each message has an envelope: a mark, a version, a kind, and the length of what follows. The first rank passes the
+//! messages of the others on as they came. So all ranks find the same fault in them, and name the same rank. If a rank
+//! has left before it sent its own, the first rank says so to the others, which would else wait for it.
 
 use mscclpp::errors::BootstrapError;
 
@@ -18,7 +19,7 @@ const VERSION: u8 = 1;
 /// The bytes in front of what a message carries: mark, version, kind, two zeros, length.
 const ENVELOPE: usize = 16;
 
-/// What a message carries.
+/// The content of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Carries {
@@ -31,7 +32,7 @@ enum Carries {
 }
 
 impl Group {
-    /// What every rank gives, in the order of the group. Blocks.
+    /// Returns what every rank gives, in the order of the group. Blocks.
     ///
     /// # Errors
     /// [`Error::Malformed`] on all ranks if one gives another number of words; [`Error::Below`] if a rank is lost or has left.
@@ -40,7 +41,7 @@ impl Group {
         Ok(all.iter().map(|words| std::array::from_fn(|i| words[i])).collect())
     }
 
-    /// As [`Self::all_gather`], of ranks that give as many words as they like, or each `expected`.
+    /// The same as [`Self::all_gather`], of ranks that give as many words as they like, or each `expected`.
     pub(crate) fn all_gather_list(&self, words: &[u64], expected: Option<usize>) -> Result<Vec<Vec<u64>>> {
         let own: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let all = self.gather(sealed(Carries::Words, &own))?;
@@ -78,10 +79,10 @@ impl Group {
             Some(rank) => sealed(Carries::Left, &(rank as u64).to_le_bytes()),
         };
         // Everybody is told, also if a rank that has given its words has left since.
-        let told = self.others().map(|r| bootstrap.send(&answer, self.ranks[r], self.tag));
-        let told = told.fold(Ok(()), Result::and);
+        let notified = self.others().map(|r| bootstrap.send(&answer, self.ranks[r], self.tag));
+        let notified = notified.fold(Ok(()), Result::and);
         match left {
-            None => Ok(told.map(|()| all)?),
+            None => Ok(notified.map(|()| all)?),
             Some(rank) => Err(BootstrapError::PeerClosed { rank }.into()),
         }
     }
@@ -118,7 +119,7 @@ fn sealed(carries: Carries, bytes: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What a message carries, or what is wrong with it.
+/// Returns the content of a message, or what is wrong with it.
 fn opened(carries: Carries, message: &[u8]) -> Result<&[u8], String> {
     let came = message.len();
     let Some((envelope, bytes)) = message.split_first_chunk::<ENVELOPE>() else {

@@ -192,7 +192,7 @@ unsafe impl Algorithm for Wrong {
     }
 }
 
-/// What is in front of a request that fails is in its stream, and calls in other streams come behind it.
+/// The requests in front of one that fails are in the stream, and calls in other streams come behind it.
 #[test]
 fn what_was_put_before_a_failure_keeps_its_place() {
     const LEN: usize = 3000;

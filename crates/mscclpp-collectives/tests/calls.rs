@@ -90,7 +90,7 @@ fn a_thread_sets_up_several_ranks() {
     assert!(error.contains("the other never comes"), "{error}");
 }
 
-/// Counts that only pairs of ranks know, in pieces and rings that are much smaller than the messages.
+/// Counts that only pairs of ranks know, in chunks and rings that are much smaller than the messages.
 #[test]
 fn all_to_all_with_counts_of_any_kind() {
     let seed = Random::new().word();
@@ -239,8 +239,9 @@ fn calls_in_two_streams_of_a_capture_have_an_order() {
     });
 }
 
-/// Two communicators on one stream, and the first of them on a stream of its own: each has one order on both ranks. A call that waited
-/// for all that is in the stream of the call before it would wait for the other communicator, whose turn comes later on rank 1.
+/// Two communicators on one stream, and the first of them on a stream of its own: each has one order on both ranks. A
+/// call that waited for all that is in the stream of the call before it would wait for the other communicator, whose
+/// turn comes later on rank 1.
 #[test]
 fn a_call_waits_for_the_call_before_it_and_for_nothing_behind_that() {
     ranks(2, |comm, gpu| {

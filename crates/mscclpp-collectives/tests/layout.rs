@@ -1,4 +1,4 @@
-//! What kernels get has the same layout in Rust as a C++ compiler gives it from the headers.
+//! The parameters of kernels have the same layout in Rust as a C++ compiler gives it from the headers.
 
 #[path = "../../mscclpp-core/tests/layout/compare.rs"]
 mod compare;
@@ -10,9 +10,9 @@ use std::mem::offset_of;
 
 use compare::{Fact, fact, offset, sizes};
 use handle::{
-    CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectiveRows, CollectiveSends,
-    LINE, MAX_RANKS, MESSAGES, Message, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, Place, PortCall,
-    RING, Registration, Segment, VECTORS, WORDS_BEFORE,
+    CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectivePlace, CollectiveRows,
+    CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part,
+    PortCall, RING, Registration, Segment, VECTORS, WORDS_BEFORE,
 };
 
 fn main() {
@@ -24,7 +24,7 @@ fn facts() -> Vec<Fact> {
         .into_iter()
         .chain(sizes::<CollectiveCall>("CollectiveCall"))
         .chain(sizes::<CollectiveDirectCall>("CollectiveDirectCall"))
-        .chain(sizes::<Place>("CollectivePlace"))
+        .chain(sizes::<CollectivePlace>("CollectivePlace"))
         .chain(sizes::<Registration>("CollectiveRegistration"))
         .chain(sizes::<CollectiveGroup>("CollectiveGroup"))
         .chain(sizes::<Part>("CollectivePart"))
@@ -41,28 +41,28 @@ fn facts() -> Vec<Fact> {
         };
     }
     offsets!(CollectiveHandle, "CollectiveHandle": "scratch" scratch, "status" status, "epochs" epochs, "rank" rank,
-        "ranks" ranks, "slots" slots, "amongNodes" among_nodes, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "packets" parts.packets, "packetBytes" parts.packet_bytes,
-        "lines" parts.lines, "lineBytes" parts.line_bytes, "pieces" parts.pieces, "pieceBytes" parts.piece_bytes);
-    offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "piece" piece,
+        "ranks" ranks, "maxBlocks" max_blocks, "amongNodes" among_nodes, "mismatch" mismatch, "begun" parts.begun, "checks" parts.checks, "signals" parts.signals, "ll16" parts.ll16, "ll16Bytes" parts.ll16_bytes,
+        "ll128" parts.ll128, "ll128Bytes" parts.ll128_bytes, "chunks" parts.chunks, "chunkBytes" parts.chunk_bytes);
+    offsets!(CollectiveCall, "CollectiveCall": "segments" segments, "mostBytes" most_bytes, "chunk" chunk,
         "type" data_type, "op" op, "scale" scale, "scaled" scaled, "oneWay" one_way, "checked" checked, "signature" signature);
     offsets!(CollectiveDirectCall, "CollectiveDirectCall": "call" call, "places" places, "registered" registered,
         "registrations" registrations);
-    offsets!(Place, "CollectivePlace": "registration" registration, "offset" offset);
+    offsets!(CollectivePlace, "CollectivePlace": "registration" registration, "offset" offset);
     offsets!(Registration, "CollectiveRegistration": "at" at, "bytes" bytes);
     offsets!(CollectiveGroup, "CollectiveGroup": "call" call, "parts" parts, "count" count);
     offsets!(Part, "CollectivePart": "send" send, "recv" recv, "bytes" bytes, "before" before);
     offsets!(CollectiveSends, "CollectiveSends": "messages" messages, "counts" counts, "signals" signals,
-        "places" places, "piece" piece, "lanes" lanes);
+        "places" places, "chunk" chunk, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "protocol" protocol);
     offsets!(PortCall, "CollectivePortCall": "messages" messages, "channels" channels, "scratch" scratch, "inbox" inbox,
-        "outbox" outbox, "piece" piece, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale, "epochs" epochs);
+        "outbox" outbox, "chunk" chunk, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale, "epochs" epochs);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
     offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);
     facts.extend([
         fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
-        fact("pieces", "mscclpp::CollectivePieces", RING as usize),
+        fact("chunks", "mscclpp::CollectiveChunks", RING as usize),
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
         fact("words before the epochs", "-mscclpp::CollectiveGaveUp", WORDS_BEFORE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),

@@ -29,10 +29,10 @@ fn facts() -> Vec<Fact> {
         "memory" memory, "inbox" inbox, "outbox" outbox, "place" place, "most" most, "count" count, "lanes" lanes,
         "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled, "epochs" epochs);
     offsets!(Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
-        "channel" channel, "ring" ring, "theirRing" their_ring, "piece" piece);
+        "channel" channel, "ring" ring, "theirRing" their_ring, "chunk" chunk);
     facts.extend([
         fact("ranks", "mscclpp::AcrossTransfers", MAX_RANKS_OF_NODES),
-        fact("pieces", "mscclpp::AcrossPieces", ACROSS_RING as usize),
+        fact("chunks", "mscclpp::AcrossChunks", ACROSS_RING as usize),
     ]);
     facts
 }

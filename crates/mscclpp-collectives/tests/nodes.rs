@@ -125,7 +125,7 @@ fn replays_and_eager_calls_take_turns() {
     });
 }
 
-/// By chunks, whose steps overlap.
+/// A large all_reduce by portions, whose steps overlap.
 #[test]
 fn large_messages_between_nodes() {
     const LEN: usize = 1_300_003;

@@ -63,7 +63,7 @@ fn ranks(
     assert!(is_gone, "something has leaked: {:?}", fake.live());
 }
 
-/// Calls of all kinds behind each other, so that pieces of one are under way while the next one begins.
+/// Calls of all kinds behind each other, so that chunks of one are under way while the next one begins.
 fn everything(collectives: &Collectives, gpu: &Gpu) {
     let (rank, stream) = (collectives.rank() as u64, gpu.stream().expect("a stream"));
     for (round, len) in [(0, 5), (1, 4_000), (2, 50_000), (3, 70_003)] {

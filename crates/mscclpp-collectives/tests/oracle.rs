@@ -11,7 +11,7 @@ use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection
 use mscclpp_test_support::Random;
 use support::{Told, builder, pairs, platform, ranks, reference};
 
-/// What memory holds before.
+/// The byte that memory holds before a call.
 const POISON: u8 = 0xa5;
 /// Bytes before and behind.
 const MARGIN: u64 = 64;
@@ -24,7 +24,7 @@ struct Case {
     count: u64,
     counts: Vec<u64>,
     root: usize,
-    /// In numbers.
+    /// Where the memory for sending and for receiving begins, in numbers.
     offsets: [u64; 2],
     in_place: bool,
     registered: Who,
@@ -99,7 +99,7 @@ const PARAMETERS: [usize; 8] =
     [KINDS.len(), DataType::ALL.len(), OPS.len(), PROTOCOLS.len(), COUNTS, 2, 2, 2];
 
 impl Case {
-    /// Of the n-th value of each parameter; the rest is random.
+    /// The case with the n-th value of each parameter; the rest is random.
     fn new(n: &[usize], ranks: usize, most: u64, random: &mut Random) -> Self {
         let op = match OPS[n[2]] {
             // The factor of rank 0; see `factor`.
@@ -214,7 +214,7 @@ fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
             Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
         let mut builder = builder(comm, gpu).selector(told.clone());
         if let Some(transport) = ports {
-            // Small pieces and parts.
+            // Small chunks and parts.
             builder = builder.by_ports(transport).scratch(128 << 10);
         }
         let collectives = builder.connect().expect("collectives");

@@ -1,5 +1,6 @@
-//! Pieces between more than two ranks: blocks that put beside blocks that take, in place on some ranks and not on others, by calls of
-//! different numbers of blocks one after the other, and late on one of them. Rings of four pieces are smaller than the messages.
+//! Chunks between more than two ranks: blocks that put beside blocks that take, in place on some ranks and not on
+//! others, by calls of different numbers of blocks one after the other, and late on one of them. Rings of four chunks
+//! are smaller than the messages.
 
 mod support;
 
@@ -10,15 +11,15 @@ use mscclpp_test_support::Random;
 use support::{Told, builder, ranks, slice, zeros};
 
 #[test]
-fn pieces_go_by_any_number_of_blocks() {
-    [3, 4, 5].into_iter().for_each(pieces_of);
+fn chunks_go_by_any_number_of_blocks() {
+    [3, 4, 5].into_iter().for_each(chunks_of);
 }
 
-fn pieces_of(n: usize) {
+fn chunks_of(n: usize) {
     let seed = Random::new().word();
     ranks(n, |comm, gpu| {
-        let pieces = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 };
-        let told = Told::new(pieces);
+        let chunks = Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 };
+        let told = Told::new(chunks);
         let builder = builder(comm, gpu).max_blocks(7).scratch(n as u64 * (768 << 10)).selector(told.clone());
         let collectives = builder.connect().expect("collectives");
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
@@ -33,7 +34,7 @@ fn pieces_of(n: usize) {
                 "seed {seed}, round {round}, rank {rank}: {part} x {n}, {blocks} blocks, {two_steps} {in_place}"
             );
             let late = random.of(0..=n as u64) as usize;
-            told.tell(Selection { two_steps, blocks, threads, ..pieces });
+            told.tell(Selection { two_steps, blocks, threads, ..chunks });
 
             let number =
                 |from: usize, i: usize| (i as u32).wrapping_mul(0x9e37_79b9) ^ (round << 8 | from as u32);

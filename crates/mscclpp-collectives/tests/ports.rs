@@ -14,7 +14,7 @@ fn leave(comm: &Communicator) {
     comm.bootstrap().barrier().expect("all ranks");
 }
 
-/// Messages are many pieces, and what is reduced many parts.
+/// Messages are many chunks, and what is reduced many parts.
 fn by_ports(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
     builder(comm, gpu).by_ports(Transport::ETHERNET).scratch(256 << 10)
 }

@@ -88,7 +88,7 @@ pub(crate) fn device_of(rank: usize) -> usize {
     rank % platform().device_count().expect("devices")
 }
 
-/// That the device still runs kernels.
+/// Checks that the device still runs kernels.
 pub(crate) fn assert_usable(id: usize) {
     let gpu: Gpu = platform().gpu(id).expect("a device");
     let source = KernelSource::new("one.cu", r#"extern "C" __global__ void one(int* x) { *x = 1; }"#);

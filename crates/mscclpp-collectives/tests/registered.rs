@@ -17,17 +17,17 @@ fn word(from: usize, to: usize, i: usize, round: u32) -> u32 {
     (i as u32) ^ (from as u32) << 20 ^ (to as u32) << 24 ^ round << 28
 }
 
-/// What `from` sends to each of `n` ranks.
+/// The numbers that `from` sends to each of `n` ranks.
 fn sent(from: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
     (0..n).flat_map(|to| (0..part).map(move |i| word(from, to, i, round))).collect()
 }
 
-/// What comes to `to`.
+/// The numbers that come to `to`.
 fn received(to: usize, n: usize, part: usize, round: u32) -> Vec<u32> {
     (0..n).flat_map(|from| (0..part).map(move |i| word(from, to, i, round))).collect()
 }
 
-/// Many more pieces than a ring has places, on ranks of which some have registered what they give, and others not.
+/// Many more chunks than a ring has places, on ranks of which some have registered what they give, and others not.
 #[test]
 fn ranks_with_and_without_registered_memory_meet() {
     const PART: usize = 30_000;
@@ -169,7 +169,7 @@ fn registrations_are_dropped_in_any_order() {
     });
 }
 
-/// Of a message that is too large for packets and lines.
+/// The protocol of a message that is too large for LL16 and LL128.
 fn protocol_of(collectives: &Collectives) -> Protocol {
     let request = Request {
         kind: Kind::AllGather,

@@ -31,7 +31,7 @@ fn take_turns(rounds: u64) {
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let mut random = Random::with_seed(seed);
         let mut own = Random::with_seed(seed ^ 1 ^ rank as u64);
-        // An all_reduce goes by pieces instead of directly, a broadcast does not.
+        // An all_reduce goes by Simple instead of directly, a broadcast does not.
         let selections = [
             (Protocol::Ll16, 3),
             (Protocol::Ll128, 1),
@@ -95,7 +95,7 @@ fn calls_of_two_streams_are_done_in_their_order() {
     });
 }
 
-/// What a call is given lives until it is complete: memory that is dropped at once is not given to others before.
+/// The memory of a call lives until the call is complete: memory that is dropped at once is not given to others before.
 #[test]
 fn memory_may_be_dropped_while_calls_are_under_way() {
     ranks(2, |comm, gpu| {

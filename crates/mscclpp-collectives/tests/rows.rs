@@ -17,7 +17,7 @@ const MARGIN: usize = 16;
 const MOST_ROWS: usize = 23;
 const MOST_COLUMNS: usize = 1600;
 
-/// What becomes of normalised numbers.
+/// The form of normalised numbers in the result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Form {
     SameType,
@@ -102,7 +102,7 @@ impl Case {
     }
 }
 
-/// What a call gives, of all rows.
+/// The result of a call, of all rows.
 struct Expected<T> {
     residual: Vec<T>,
     normalised: Vec<f32>,

@@ -59,9 +59,9 @@ pub(crate) unsafe fn split(
         place.set(ptr::null_mut());
         // This rank only sends its color. The child's position stays unset, and the program gets no handle of it.
         forming::in_background(&child, splitting, move |_, splitting| {
-            let told =
+            let notified =
                 ours(&splitting.0).and_then(|ours| gather(ours, tag, color, key, env.timeout).map(drop));
-            Err(splitting.failed(told.err().unwrap_or_else(|| Failure::usage("it has no color"))))
+            Err(splitting.failed(notified.err().unwrap_or_else(|| Failure::usage("it has no color"))))
         })?;
         return Ok(Code::SUCCESS);
     }

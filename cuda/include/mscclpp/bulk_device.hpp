@@ -356,11 +356,11 @@ MSCCLPP_DEVICE_INLINE void bulkReduceStore(void* dstGlobal, const void* srcShare
 
 namespace detail {
 
-// Copies `bytes` bytes between global memories, a peer's included, through shared memory: in pieces of PieceBytes, of
+// Copies `bytes` bytes between global memories, a peer's included, through shared memory: in chunks of ChunkBytes, of
 // which Stages are under way at once. One thread calls it; addresses and size are multiples of 16, and all data has
 // arrived when it returns.
 //
-// A piece is loaded into the stage of the piece `Stages` before it, as soon as that one's store has read it. The loop
+// A chunk is loaded into the stage of the chunk `Stages` before it, as soon as that one's store has read it. The loop
 // waits for the store before the last one: waiting for the last one, which has only just begun, would make the copy
 // much slower.
 //
@@ -368,17 +368,17 @@ namespace detail {
 // this thread wrote or had acquired. The bulkStoreWait after it returns when the writes are complete, which orders them
 // before what this thread does next, such as a signal with release at system scope. The fence after that does the same
 // for ordinary accesses, which PTX orders with bulk copies by a fence alone.
-template <uint32_t PieceBytes, uint32_t Stages>
+template <uint32_t ChunkBytes, uint32_t Stages>
 MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, uint64_t bytes, uint8_t* stages,
                                              BulkBarrier* full) {
-  static_assert(PieceBytes % 16 == 0 && Stages >= 2, "pieces of multiples of 16 bytes, at least 2 of them");
+  static_assert(ChunkBytes % 16 == 0 && Stages >= 2, "chunks of multiples of 16 bytes, at least 2 of them");
   if (bytes == 0) return;
-  const uint64_t count = (bytes + PieceBytes - 1) / PieceBytes;
-  const uint32_t last = static_cast<uint32_t>(bytes - (count - 1) * PieceBytes);
-  const auto load = [&](uint64_t piece, uint32_t stage) {
-    const uint32_t size = piece + 1 == count ? last : PieceBytes;
+  const uint64_t count = (bytes + ChunkBytes - 1) / ChunkBytes;
+  const uint32_t last = static_cast<uint32_t>(bytes - (count - 1) * ChunkBytes);
+  const auto load = [&](uint64_t chunk, uint32_t stage) {
+    const uint32_t size = chunk + 1 == count ? last : ChunkBytes;
     full[stage].arriveAndExpect(size);
-    bulkLoad(stages + stage * PieceBytes, src + piece * PieceBytes, size, full[stage]);
+    bulkLoad(stages + stage * ChunkBytes, src + chunk * ChunkBytes, size, full[stage]);
   };
 #pragma unroll
   for (uint32_t stage = 0; stage < Stages; ++stage) full[stage].relaxedInit();
@@ -392,16 +392,16 @@ MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, u
   for (uint64_t first = 0; first < count; first += Stages) {
 #pragma unroll
     for (uint32_t stage = 0; stage < Stages; ++stage) {
-      const uint64_t piece = first + stage;
-      if (piece < count) {
+      const uint64_t chunk = first + stage;
+      if (chunk < count) {
         // The hardware ends this wait.
         while (!full[stage].poll(phase)) {
         }
-        bulkStore(dst + piece * PieceBytes, stages + stage * PieceBytes, piece + 1 == count ? last : PieceBytes);
+        bulkStore(dst + chunk * ChunkBytes, stages + stage * ChunkBytes, chunk + 1 == count ? last : ChunkBytes);
         bulkStoreCommit();
-        if (piece != 0 && piece - 1 + Stages < count) {
+        if (chunk != 0 && chunk - 1 + Stages < count) {
           bulkStoreWaitSource<1>();
-          load(piece - 1 + Stages, (stage + Stages - 1) % Stages);
+          load(chunk - 1 + Stages, (stage + Stages - 1) % Stages);
         }
       }
     }
@@ -415,21 +415,21 @@ MSCCLPP_DEVICE_INLINE void copyThroughStages(uint8_t* dst, const uint8_t* src, u
 
 }  // namespace detail
 
-// The shared memory through which a warp moves data between global memories: `Stages` pieces of PieceBytes, at a
+// The shared memory through which a warp moves data between global memories: `Stages` chunks of ChunkBytes, at a
 // multiple of 128. Each warp that moves data has one. Its contents between two calls do not matter. With the default
 // sizes, 98,432 bytes, 8 warps fill a link of 18 NVLinks.
-template <uint32_t PieceBytes = 16384, uint32_t Stages = 6>
+template <uint32_t ChunkBytes = 16384, uint32_t Stages = 6>
 struct BulkStage {
-  alignas(128) uint8_t pieces[Stages * PieceBytes];
+  alignas(128) uint8_t chunks[Stages * ChunkBytes];
   BulkBarrier full[Stages];
 };
 
 // Copies `bytes` bytes from `src` to `dst`, which do not overlap, both in global memory, a peer's included, by the 32
 // threads of the calling warp: by bulk copies where the addresses are the same modulo 16, else as `copy` does. All data
 // has arrived when it returns, and a signal of any of these threads carries it.
-template <uint32_t PieceBytes, uint32_t Stages>
+template <uint32_t ChunkBytes, uint32_t Stages>
 MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes,
-                                      BulkStage<PieceBytes, Stages>& stage) {
+                                      BulkStage<ChunkBytes, Stages>& stage) {
   uint8_t* const to = static_cast<uint8_t*>(dst);
   const uint8_t* const from = static_cast<const uint8_t*>(src);
   const uintptr_t toAddress = reinterpret_cast<uintptr_t>(dst);
@@ -440,7 +440,7 @@ MSCCLPP_DEVICE_INLINE void copyByBulk(void* dst, const void* src, uint64_t bytes
   // copied.
   warpSync();
   if (laneId() == 0 && middle != 0) {
-    detail::copyThroughStages<PieceBytes, Stages>(to + head, from + head, middle, stage.pieces, stage.full);
+    detail::copyThroughStages<ChunkBytes, Stages>(to + head, from + head, middle, stage.chunks, stage.full);
   }
   if (head != 0) copy<16, true>(static_cast<void*>(to), from, head, laneId(), 32);
   if (head + middle != bytes) {

@@ -26,11 +26,11 @@ MSCCLPP_DEVICE_INLINE uint64_t slotAfter(const CollectiveCall& call, uint64_t ep
 // Stores a word in the slots that a call does not have, two at a time. All threads of the call call it.
 MSCCLPP_DEVICE_INLINE void countOtherSlots(const CollectiveHandle& comm, uint64_t word, uint32_t block, uint32_t blocks,
                                            uint32_t thread, uint32_t threads) {
-  if (block == 0 && thread == 0 && blocks < comm.slots) {
+  if (block == 0 && thread == 0 && blocks < comm.maxBlocks) {
     if (blocks % 2 != 0) store8(comm.epochs + blocks, word);
-    if (comm.slots % 2 != 0) store8(comm.epochs + comm.slots - 1, word);
+    if (comm.maxBlocks % 2 != 0) store8(comm.epochs + comm.maxBlocks - 1, word);
   }
-  const uint64_t first = (static_cast<uint64_t>(blocks) + 1) / 2, end = comm.slots / 2;
+  const uint64_t first = (static_cast<uint64_t>(blocks) + 1) / 2, end = comm.maxBlocks / 2;
   const uint64_t here = static_cast<uint64_t>(block) * threads + thread, stride = static_cast<uint64_t>(blocks) * threads;
   for (uint64_t i = first + here; i < end; i += stride) {
     store16(comm.epochs + i * 2, Bytes16{word, word});

@@ -12,8 +12,8 @@ namespace mscclpp {
 // The most ranks of a communicator on one node.
 enum CollectiveLimits : uint32_t {
   CollectiveMaxRanks = 16,
-  // The most pieces of a block that may be on their way to a peer.
-  CollectivePieces = 4,
+  // The most chunks of a block that may be on their way to a peer.
+  CollectiveChunks = 4,
   // The size of a packet's or a signal's line.
   CollectiveLine = 128,
 };
@@ -47,7 +47,7 @@ struct CollectiveHandle {
   uint32_t rank;
   uint32_t ranks;
   // The most blocks that a call may have.
-  uint32_t slots;
+  uint32_t maxBlocks;
   // Whether the communicator has the ranks of one of several nodes.
   uint32_t amongNodes;
   // Where this device says what is wrong with a `checked` call: 0, or CollectiveOverlap, or in the lower half the rank plus
@@ -55,17 +55,17 @@ struct CollectiveHandle {
   // the rank said a place that is none. Pinned host memory.
   uint32_t* mismatch;
   // The offsets of the parts of the scratch: lines by which ranks report that they have begun; lines for the signals of
-  // pieces, of each rank for each block, for each of two steps, and after these those of credits; packets; lines of
-  // LL128; pieces. The last three are twice as large as their sizes here: one half is for calls of even numbers, one
+  // chunks, of each rank for each block, for each of two steps, and after these those of credits; packets; lines of
+  // LL128; chunks. The last three are twice as large as their sizes here: one half is for calls of even numbers, one
   // for odd ones.
   uint64_t begun;
   // Two lines of each rank, for calls of even and of odd numbers: its description of its call, if calls are `checked`,
   // and the places of its receive memory, if that is registered.
   uint64_t checks;
   uint64_t signals;
-  uint64_t packets, packetBytes;
-  uint64_t lines, lineBytes;
-  uint64_t pieces, pieceBytes;
+  uint64_t ll16, ll16Bytes;
+  uint64_t ll128, ll128Bytes;
+  uint64_t chunks, chunkBytes;
 };
 
 // The data that a rank sends to a peer, or to itself, and the data that it takes from it. 0 bytes mean none.
@@ -85,8 +85,8 @@ struct CollectiveCall {
   CollectiveSegment segments[CollectiveMaxRanks];
   // The largest segment that any rank sends to another, rounded up to 16.
   uint64_t mostBytes;
-  // Bytes of a piece, a multiple of 16.
-  uint64_t piece;
+  // Bytes of a chunk, a multiple of 16.
+  uint64_t chunk;
   // ReduceType, ReduceOp.
   uint32_t type;
   uint32_t op;

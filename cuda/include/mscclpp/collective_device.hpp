@@ -44,9 +44,10 @@
 
 #include "mscclpp/collective_direct_device.hpp"
 #include "mscclpp/collective_group_device.hpp"
-#include "mscclpp/collective_packets_device.hpp"
-#include "mscclpp/collective_pieces_device.hpp"
+#include "mscclpp/collective_ll128_device.hpp"
+#include "mscclpp/collective_ll16_device.hpp"
 #include "mscclpp/collective_rows_device.hpp"
+#include "mscclpp/collective_simple_device.hpp"
 #include "mscclpp/collective_sends_device.hpp"
 
 #endif  // MSCCLPP_COLLECTIVE_DEVICE_HPP_

@@ -12,7 +12,7 @@
 //       the place is. So what came before in its stream is complete, and has neither to be read nor written any more.
 //   D2. A place is named only if no part of it is memory that this rank's kernel sends from, or copies from. (The host
 //       compares the addresses. What of a call in place overlaps goes through the ring.)
-//   D3. A block of the sender signals behind its last piece for a peer, with release behind a barrier of the block. The
+//   D3. A block of the sender signals behind its last chunk for a peer, with release behind a barrier of the block. The
 //       peer's block of the same number waits for that, with acquire, before it ends. So when the receiver's kernel is
 //       complete, all is there, and nobody writes into its memory any more.
 //   D4. What a rank says lies in one of two lines, by the parity of the call's number. It is written for call e behind
@@ -21,7 +21,7 @@
 //   D5. A sender puts no more than the place holds, even if ranks make calls that do not match. Launches keep what is
 //       registered, on both sides.
 //   D6. No wait is in a circle. Every kernel says its places before it waits for anything but what others do as they
-//       begin (E3). After that, a block waits in step k for what peers' blocks do in steps before k, as for the pieces of R2.
+//       begin (E3). After that, a block waits in step k for what peers' blocks do in steps before k, as for the chunks of R2.
 //       What a copier copies comes in front of all steps, and waits for nobody.
 //   D7. No address goes from rank to rank. Each rank has a table of the registrations, which all ranks have made in the same
 //       order: where it has mapped each peer's memory, and how long that is. Who says a place that does not lie in the table's
@@ -30,7 +30,7 @@
 #ifndef MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_DIRECT_DEVICE_HPP_
 
-#include "mscclpp/collective_pieces_device.hpp"
+#include "mscclpp/collective_simple_device.hpp"
 
 namespace mscclpp {
 
@@ -121,7 +121,7 @@ struct DirectPlaces {
   }
 };
 
-// All threads of a block store into the places, piece by piece.
+// All threads of a block store into the places, chunk by chunk.
 struct ByStores {
   static constexpr uint32_t Warps = 0;
 };
@@ -139,20 +139,20 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const DirectPlaces places{b, direct, targets};
   places.say();
   b.countOthers();
-  const Pieces pieces(b);
-  const auto sends = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
-  const auto takes = [&](uint32_t r) { return pieces.count(call.segments[r].recvBytes); };
+  const Chunks chunks(b);
+  const auto sends = [&](uint32_t r) { return chunks.count(call.segments[r].sendBytes); };
+  const auto takes = [&](uint32_t r) { return chunks.count(call.segments[r].recvBytes); };
   const auto takesByRing = [&](uint32_t r) { return direct.places[r].registration == 0 ? takes(r) : 0; };
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
-  // This copies piece k of the own segment. Half of the blocks begin with a copy and stay one ahead, so that some
+  // This copies chunk k of the own segment. Half of the blocks begin with a copy and stay one ahead, so that some
   // blocks put while others copy, and the link is never idle. It also fills the wait for the places.
   const CollectiveSegment own = call.segments[b.rank];
-  const uint64_t copies = own.send == own.recv ? 0 : pieces.count(own.recvBytes);
+  const uint64_t copies = own.send == own.recv ? 0 : chunks.count(own.recvBytes);
   constexpr bool ByCopier = Copier::Warps != 0;
   const auto copyOwn = [&](uint64_t k) {
     if (k >= copies) return;
-    const uint64_t at = pieces.offset(k);
-    copyBytes(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+    const uint64_t at = chunks.offset(k);
+    copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
   };
   const uint64_t ahead = ByCopier ? 0 : b.block % 2;
   if (ahead != 0) copyOwn(0);
@@ -167,11 +167,11 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       const uint32_t warp = b.thread / 32;
       // One warp copies the own part if there is one, while the others push.
       const uint32_t pushing = copies == 0 ? Copier::Warps : Copier::Warps - 1;
-      // The part of a message that has as many pieces as this block's, but contiguous, and of it the share of the n-th
+      // The part of a message that has as many chunks as this block's, but contiguous, and of it the share of the n-th
       // of `of` warps. The message goes on to `size` at most.
       const auto copyShare = [&](uint8_t* to, const uint8_t* from, uint64_t bytes, uint64_t size, uint32_t n, uint32_t of) {
         uint64_t begin, end;
-        pieces.share(bytes, begin, end);
+        chunks.share(bytes, begin, end);
         const uint64_t part = ((end - begin) / of + 127) / 128 * 128;
         begin += n * part;
         if (n + 1 < of && end > begin + part) end = begin + part;
@@ -186,45 +186,45 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
       }
       if (warp >= pushing && warp < Copier::Warps) copyShare(own.recv, own.send, own.recvBytes, own.recvBytes, 0, 1);
       const uint64_t last = isPeer(b.thread) ? sends(b.thread) - 1 : 0;
-      pieces.signalAll(Pieces::First, last, [&](uint32_t r) { return sends(r) > 0 && isCopiers(r); });
+      chunks.signalAll(Chunks::First, last, [&](uint32_t r) { return sends(r) > 0 && isCopiers(r); });
     }
   }
 
-  // Puts piece k to every peer that has not got all of its pieces.
+  // Puts chunk k to every peer that has not got all of its chunks.
   const auto put = [&](uint64_t k) {
     bool mustSignal = false;
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
       if (k >= sends(p) || isCopiers(p)) continue;
       const CollectiveSegment ours = call.segments[p];
-      const uint64_t at = pieces.offset(k);
-      const uint32_t bytes = pieces.length(ours.sendBytes, k);
-      // The piece goes into the place, whose end is exact, or into the ring, which may be written up to a multiple of
+      const uint64_t at = chunks.offset(k);
+      const uint32_t bytes = chunks.length(ours.sendBytes, k);
+      // The chunk goes into the place, whose end is exact, or into the ring, which may be written up to a multiple of
       // 16.
       uint8_t* const place = places.of(p);
-      const uint64_t room = place == nullptr ? pieces.piece : places.room(p, at);
+      const uint64_t room = place == nullptr ? chunks.chunk : places.room(p, at);
       const uint32_t due = room < bytes ? static_cast<uint32_t>(room) : bytes;
-      uint8_t* const to = place == nullptr ? pieces.place(Pieces::First, p, b.rank, k) : place + at;
+      uint8_t* const to = place == nullptr ? chunks.place(Chunks::First, p, b.rank, k) : place + at;
       copyPart(to, ours.send + at, due, place == nullptr ? due + 16 : due, due, b.thread, b.threads, AsItIs());
       mustSignal = mustSignal || place == nullptr || k + 1 == sends(p);
     }
     if (!mustSignal) return;
-    pieces.signalAll(Pieces::First, k, [&](uint32_t r) {
+    chunks.signalAll(Chunks::First, k, [&](uint32_t r) {
       return k < sends(r) && !isCopiers(r) && (places.of(r) == nullptr || k + 1 == sends(r));
     });
   };
-  // Takes the pieces k that come through rings. Returns whether they came.
+  // Takes the chunks k that come through rings. Returns whether they came.
   const auto take = [&](uint64_t k) {
-    if (!pieces.waitForAll(Pieces::First, k, [&](uint32_t r) { return k < takesByRing(r); })) return false;
+    if (!chunks.waitForAll(Chunks::First, k, [&](uint32_t r) { return k < takesByRing(r); })) return false;
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
       const CollectiveSegment theirs = call.segments[p];
       if (k < takesByRing(p)) {
-        pieces.take(theirs.recv + pieces.offset(k), pieces.place(Pieces::First, b.rank, p, k),
-                    pieces.length(theirs.recvBytes, k));
+        chunks.take(theirs.recv + chunks.offset(k), chunks.place(Chunks::First, b.rank, p, k),
+                    chunks.length(theirs.recvBytes, k));
       }
     }
-    pieces.signalAll(Pieces::Credits, k, [&](uint32_t r) { return k < takesByRing(r); });
+    chunks.signalAll(Chunks::Credits, k, [&](uint32_t r) { return k < takesByRing(r); });
     return true;
   };
 
@@ -237,9 +237,9 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   }
   if (mostTaken > most) most = mostTaken;
   for (uint64_t k = 0; k < most && !failed; ++k) {
-    if (k >= CollectivePieces && k < mostByRing) {
-      const uint64_t last = k - CollectivePieces;
-      failed = !pieces.waitForAll(Pieces::Credits, last, [&](uint32_t r) {
+    if (k >= CollectiveChunks && k < mostByRing) {
+      const uint64_t last = k - CollectiveChunks;
+      failed = !chunks.waitForAll(Chunks::Credits, last, [&](uint32_t r) {
         return k < sends(r) && places.of(r) == nullptr;
       });
       if (failed) break;
@@ -249,9 +249,9 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     if (k > 0 && k - 1 < mostTaken) failed = !take(k - 1);
   }
   if (!failed && most > 0 && most == mostTaken) failed = !take(most - 1);
-  // D3. The number of the last piece is another for each thread.
+  // D3. The number of the last chunk is another for each thread.
   const uint64_t arriving = isPeer(b.thread) && direct.places[b.thread].registration != 0 ? takes(b.thread) : 0;
-  if (!failed) failed = !pieces.waitForAll(Pieces::First, arriving - 1, [&](uint32_t) { return arriving > 0; });
+  if (!failed) failed = !chunks.waitForAll(Chunks::First, arriving - 1, [&](uint32_t) { return arriving > 0; });
   b.end(failed);
 }
 

@@ -4,7 +4,7 @@
 #ifndef MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_GROUP_DEVICE_HPP_
 
-#include "mscclpp/collective_packets_device.hpp"
+#include "mscclpp/collective_ll16_device.hpp"
 
 namespace mscclpp {
 
@@ -33,7 +33,7 @@ struct CollectiveGroup {
 
 namespace detail {
 
-// Word i of all messages together is moved by thread i modulo the threads of the call, on all ranks: as in exchangePackets,
+// Word i of all messages together is moved by thread i modulo the threads of the call, on all ranks: as in exchangeLl16,
 // so what holds there for the scratch and its epochs holds here.
 template <class Words, bool OfTwo = false>
 MSCCLPP_DEVICE_INLINE void allReduceGroup(const CollectiveHandle& comm, const CollectiveGroup& group) {
@@ -42,8 +42,8 @@ MSCCLPP_DEVICE_INLINE void allReduceGroup(const CollectiveHandle& comm, const Co
   const uint32_t here = static_cast<uint32_t>(b.threadOfCall()), stride = static_cast<uint32_t>(b.threadsOfCall());
   const uint64_t slotBytes = call.mostBytes * 2;
   if (!b.begin()) return;
-  const Packets packets(b.epoch);
-  const uint64_t base = comm.packets + b.half(comm.packetBytes);
+  const Ll16Packets packets(b.epoch);
+  const uint64_t base = comm.ll16 + b.half(comm.ll16Bytes);
   // Calls `word(part, i, at)` for each word i of a part that is this thread's, the word `at` of all together, until one
   // returns false.
   const auto forWords = [&](auto word) {

@@ -2,23 +2,23 @@
 // own use.
 //
 // Between two ranks there are channels, of which a launch uses one at most, and `lanes` lanes of each: a block has one
-// lane. A lane has a ring of AcrossPieces places in the receiver's memory, and as many in the sender's, from which it
-// puts. A channel carries the data of a launch in pieces, as many in one direction as in the other: where there are no
-// more bytes, a piece is a signal alone. Both sides know the larger of the two messages, so they count alike, over all
-// launches, in device memory: graphs can be replayed. Piece c is in place c modulo AcrossPieces of both rings.
+// lane. A lane has a ring of AcrossChunks places in the receiver's memory, and as many in the sender's, from which it
+// puts. A channel carries the data of a launch in chunks, as many in one direction as in the other: where there are no
+// more bytes, a chunk is a signal alone. Both sides know the larger of the two messages, so they count alike, over all
+// launches, in device memory: graphs can be replayed. Chunk c is in place c modulo AcrossChunks of both rings.
 //
-//   H1. A block puts piece j of a launch when it has taken piece j - 1 - AcrossAhead, and takes piece j - AcrossAhead behind
-//       that. So if it has taken piece t, the peer had put t, and before that had taken t - 1 - AcrossAhead. Piece j is put
-//       into the place of piece j - 2 * (AcrossAhead + 1), which the peer has taken, and which has therefore left this side.
-//   H2. The same holds between launches: a launch takes as many pieces as it puts, so when it ends, all but the last
-//       AcrossAhead + 1 of its pieces are known to be taken, and the first that a later launch takes says that of all.
+//   H1. A block puts chunk j of a launch when it has taken chunk j - 1 - AcrossAhead, and takes chunk j - AcrossAhead behind
+//       that. So if it has taken chunk t, the peer had put t, and before that had taken t - 1 - AcrossAhead. Chunk j is put
+//       into the place of chunk j - 2 * (AcrossAhead + 1), which the peer has taken, and which has therefore left this side.
+//   H2. The same holds between launches: a launch takes as many chunks as it puts, so when it ends, all but the last
+//       AcrossAhead + 1 of its chunks are known to be taken, and the first that a later launch takes says that of all.
 //   H3. When a launch is complete, nothing that was put before is on its way to this rank over its channels. So no credits
 //       are needed that would come later than what they are for, and a rank that leaves owes nobody a signal.
 //   H4. A signal of a port channel comes behind the data that was put before it, and its wait acquires; the barrier of the
 //       block behind it passes that on.
 //
 // There are two kernels. In `moveAcross` each peer has blocks of its own, so that no rank waits for a peer that waits for
-// another. In `reduceAcross` a block has a lane of all peers: it takes a piece of each and reduces them in their order.
+// another. In `reduceAcross` a block has a lane of all peers: it takes a chunk of each and reduces them in their order.
 
 #ifndef MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_NODES_DEVICE_HPP_
@@ -29,15 +29,15 @@
 namespace mscclpp {
 
 enum AcrossLimits : uint32_t {
-  // The places of a ring, and the number of pieces that are put before the first is taken.
-  AcrossPieces = 8,
+  // The places of a ring, and the number of chunks that are put before the first is taken.
+  AcrossChunks = 8,
   AcrossAhead = 3,
   // The most peers of a launch.
   AcrossTransfers = 64,
   // The channel number of a transfer that stays on this rank.
   AcrossNoChannel = 0xffffffffu,
 };
-static_assert(AcrossPieces >= 2 * (AcrossAhead + 1), "H1");
+static_assert(AcrossChunks >= 2 * (AcrossAhead + 1), "H1");
 
 // The data that this rank sends over a channel, and the data that it takes.
 struct AcrossTransfer {
@@ -46,8 +46,8 @@ struct AcrossTransfer {
   uint64_t sendBytes, recvBytes;
   // The numbers of the channel here, or AcrossNoChannel, of its ring here, and of its ring at the peer.
   uint32_t channel, ring, theirRing;
-  // The bytes of a piece, a multiple of 16, the same on both sides.
-  uint32_t piece;
+  // The bytes of a chunk, a multiple of 16, the same on both sides.
+  uint32_t chunk;
 };
 
 // One launch. When reducing, the transfers are in the order in which they are combined, and each brings as many bytes
@@ -55,7 +55,7 @@ struct AcrossTransfer {
 // the numbers are at `send`. The result goes to the `recv` of the own transfer.
 struct CollectiveAcross {
   AcrossTransfer transfers[AcrossTransfers];
-  // A PortChannelDeviceHandle for each lane of each channel, and the number of pieces of each so far, in this device's
+  // A PortChannelDeviceHandle for each lane of each channel, and the number of chunks of each so far, in this device's
   // memory.
   const void* channels;
   uint64_t* counts;
@@ -63,7 +63,7 @@ struct CollectiveAcross {
   // this rank's own.
   uint8_t* memory;
   uint64_t inbox, outbox;
-  // The bytes of a place, at least those of a piece.
+  // The bytes of a place, at least those of a chunk.
   uint64_t place;
   // When reducing, the most bytes that any rank sends to another in this step.
   uint64_t most;
@@ -92,28 +92,28 @@ struct AcrossLane {
     return static_cast<const PortChannelDeviceHandle*>(call.channels) + index();
   }
   MSCCLPP_DEVICE_INLINE uint64_t counted() const { return load8(call.counts + index()); }
-  MSCCLPP_DEVICE_INLINE void count(uint64_t pieces) const { store8(call.counts + index(), pieces); }
+  MSCCLPP_DEVICE_INLINE void count(uint64_t chunks) const { store8(call.counts + index(), chunks); }
 
-  // The offset of the place of piece c in ring `ring`, from the beginning of all rings of its side.
+  // The offset of the place of chunk c in ring `ring`, from the beginning of all rings of its side.
   MSCCLPP_DEVICE_INLINE uint64_t place(uint32_t ring, uint64_t c) const {
-    return ((static_cast<uint64_t>(ring) * call.lanes + lane) * AcrossPieces + c % AcrossPieces) * call.place;
+    return ((static_cast<uint64_t>(ring) * call.lanes + lane) * AcrossChunks + c % AcrossChunks) * call.place;
   }
   MSCCLPP_DEVICE_INLINE uint8_t* inPlace(uint64_t c) const { return call.memory + call.inbox + place(transfer.ring, c); }
 
-  // The number of pieces of this lane in a message of so many bytes.
-  MSCCLPP_DEVICE_INLINE uint64_t pieces(uint64_t bytes) const {
-    const uint64_t all = (bytes + transfer.piece - 1) / transfer.piece;
+  // The number of chunks of this lane in a message of so many bytes.
+  MSCCLPP_DEVICE_INLINE uint64_t chunks(uint64_t bytes) const {
+    const uint64_t all = (bytes + transfer.chunk - 1) / transfer.chunk;
     return all > lane ? (all - lane + call.lanes - 1) / call.lanes : 0;
   }
-  // The beginning of the lane's piece j in a message, and the bytes of the message in that piece.
-  MSCCLPP_DEVICE_INLINE uint64_t begin(uint64_t j) const { return (j * call.lanes + lane) * transfer.piece; }
+  // The beginning of the lane's chunk j in a message, and the bytes of the message in that chunk.
+  MSCCLPP_DEVICE_INLINE uint64_t begin(uint64_t j) const { return (j * call.lanes + lane) * transfer.chunk; }
   MSCCLPP_DEVICE_INLINE uint32_t bytesOf(uint64_t message, uint64_t j) const {
     const uint64_t at = begin(j);
     if (at >= message) return 0;
-    return static_cast<uint32_t>(message - at < transfer.piece ? message - at : transfer.piece);
+    return static_cast<uint32_t>(message - at < transfer.chunk ? message - at : transfer.chunk);
   }
 
-  // Copies piece j, the c-th, to the place it is put from. All threads call it; a barrier must follow.
+  // Copies chunk j, the c-th, to the place it is put from. All threads call it; a barrier must follow.
   MSCCLPP_DEVICE_INLINE void load(uint64_t j, uint64_t c) const {
     const uint32_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return;
@@ -126,7 +126,7 @@ struct AcrossLane {
     const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
     putBytes(call.memory + call.outbox + place(transfer.ring, c), transfer.send + begin(j), bytes, thread, threads, sent);
   }
-  // Sends the piece, by one thread. Returns whether it could.
+  // Sends the chunk, by one thread. Returns whether it could.
   MSCCLPP_DEVICE_INLINE bool put(uint64_t j, uint64_t c) const {
     const uint64_t bytes = bytesOf(transfer.sendBytes, j);
     if (bytes == 0) return channel()->signal();
@@ -146,10 +146,10 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
   const AcrossTransfer& transfer = call.transfers[which];
   const AcrossLane lane{call, transfer, blockOfGrid() % call.lanes, threadOfBlock(), threadsOfBlock()};
   const uint64_t most = transfer.sendBytes > transfer.recvBytes ? transfer.sendBytes : transfer.recvBytes;
-  const uint64_t pieces = lane.pieces(most), before = lane.counted();
-  if (pieces == 0 || anyGaveUp(call.epochs)) return;
-  for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
-    if (j < pieces) {
+  const uint64_t chunks = lane.chunks(most), before = lane.counted();
+  if (chunks == 0 || anyGaveUp(call.epochs)) return;
+  for (uint64_t j = 0; j < chunks + AcrossAhead; ++j) {
+    if (j < chunks) {
       lane.load(j, before + j);
       blockSync();
       if (acrossEnds(call, lane.thread == 0 && !lane.put(j, before + j))) return;
@@ -159,10 +159,10 @@ MSCCLPP_DEVICE_INLINE void moveAcross(const CollectiveAcross& call) {
     if (acrossEnds(call, lane.thread == 0 && !lane.channel()->wait())) return;
     const uint32_t bytes = lane.bytesOf(transfer.recvBytes, taken);
     if (bytes > 0) takeBytes(transfer.recv + lane.begin(taken), lane.inPlace(before + taken), bytes, lane.thread, lane.threads);
-    // The reads of all threads are complete before a later piece tells the peer so.
+    // The reads of all threads are complete before a later chunk tells the peer so.
     blockSync();
   }
-  if (lane.thread == 0) lane.count(before + pieces);
+  if (lane.thread == 0) lane.count(before + chunks);
 }
 
 // Combines the words of all nodes in their order, with a type that the kernel knows, into sums that are not divided.
@@ -252,9 +252,9 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   const auto laneOf = [&](uint32_t n) { return AcrossLane{call, call.transfers[n], laneOfGrid, thread, threads}; };
   const auto sent = [&](uint64_t word) { return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word; };
   const auto isPeer = [&](uint32_t n) { return call.transfers[n].channel != AcrossNoChannel; };
-  // All nodes have the same number of pieces.
-  const uint64_t pieces = laneOf(call.own).pieces(call.most);
-  if (pieces == 0) return;
+  // All nodes have the same number of chunks.
+  const uint64_t chunks = laneOf(call.own).chunks(call.most);
+  if (chunks == 0) return;
   uint64_t* const before = acrossShared().before;
   const uint8_t** const from = acrossShared().from;
   // Runs `use` in one thread for each node.
@@ -272,8 +272,8 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
   byThreads([&](uint32_t n) { before[n] = isPeer(n) ? laneOf(n).counted() : 0; });
   // The barrier in it comes after all reads of counts, and the last barrier of the loop before they are written.
   if (anyGaveUp(call.epochs)) return;
-  for (uint64_t j = 0; j < pieces + AcrossAhead; ++j) {
-    if (j < pieces) {
+  for (uint64_t j = 0; j < chunks + AcrossAhead; ++j) {
+    if (j < chunks) {
       for (uint32_t n = 0; n < call.count; ++n) {
         if (isPeer(n)) laneOf(n).load(j, before[n] + j);
       }
@@ -335,7 +335,7 @@ MSCCLPP_DEVICE_INLINE void reduceAcross(const CollectiveAcross& call) {
     blockSync();
   }
   byThreads([&](uint32_t n) {
-    if (isPeer(n)) laneOf(n).count(before[n] + pieces);
+    if (isPeer(n)) laneOf(n).count(before[n] + chunks);
   });
 }
 

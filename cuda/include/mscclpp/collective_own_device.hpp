@@ -13,7 +13,7 @@
 #ifndef MSCCLPP_COLLECTIVE_OWN_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_OWN_DEVICE_HPP_
 
-#include "mscclpp/collective_pieces_device.hpp"
+#include "mscclpp/collective_simple_device.hpp"
 
 #if defined(MSCCLPP_DEVICE_COMPILE)
 
@@ -22,7 +22,7 @@ namespace mscclpp {
 // A call, for a block of the kernel.
 class OwnCall {
  public:
-  MSCCLPP_DEVICE_INLINE explicit OwnCall(const detail::CollectiveBlock& b) : b_(b), pieces_(b) {}
+  MSCCLPP_DEVICE_INLINE explicit OwnCall(const detail::CollectiveBlock& b) : b_(b), chunks_(b) {}
 
   MSCCLPP_DEVICE_INLINE uint32_t rank() const { return b_.rank; }
   MSCCLPP_DEVICE_INLINE uint32_t ranks() const { return b_.ranks; }
@@ -36,20 +36,20 @@ class OwnCall {
   // Memory at rank r for this call, at a multiple of 16: peers may write to it from the beginning of the call, and rank
   // r reads it until the end. Its contents before the call have no meaning.
   MSCCLPP_DEVICE_INLINE uint8_t* scratch(uint32_t r) const {
-    return b_.comm.scratch[r] + b_.comm.pieces + b_.half(b_.comm.pieceBytes);
+    return b_.comm.scratch[r] + b_.comm.chunks + b_.half(b_.comm.chunkBytes);
   }
-  MSCCLPP_DEVICE_INLINE uint64_t scratchBytes() const { return b_.comm.pieceBytes; }
+  MSCCLPP_DEVICE_INLINE uint64_t scratchBytes() const { return b_.comm.chunkBytes; }
 
   // Signals the block of the same number on every peer, which sees what the threads of this block have stored before,
   // after its wait. Signals of a call are numbered from 0 on, up to 2^24, and given in that order. All threads of a
   // block call it.
   MSCCLPP_DEVICE_INLINE void signalAll(uint64_t number) const {
-    pieces_.signalAll(detail::Pieces::First, number, [](uint32_t) { return true; });
+    chunks_.signalAll(detail::Chunks::First, number, [](uint32_t) { return true; });
   }
   // Waits for that signal of every peer. Returns whether they came; if not, the kernel returns false, too. All threads of a
   // block call it.
   MSCCLPP_DEVICE_INLINE bool waitForAll(uint64_t number) const {
-    return pieces_.waitForAll(detail::Pieces::First, number, [](uint32_t) { return true; });
+    return chunks_.waitForAll(detail::Chunks::First, number, [](uint32_t) { return true; });
   }
 
   // Word i of 8 bytes of a message of so many bytes, at any address; the last may be less than whole.
@@ -68,7 +68,7 @@ class OwnCall {
 
  private:
   const detail::CollectiveBlock& b_;
-  const detail::Pieces pieces_;
+  const detail::Chunks chunks_;
 };
 
 // Does a call by `body(own)`, which all threads of all blocks call, and which returns whether all waits succeeded, with

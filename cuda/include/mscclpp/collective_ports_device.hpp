@@ -1,14 +1,14 @@
 // Collectives of ranks whose devices do not reach each other's memory: all data goes through port channels. For the
 // library's own use.
 //
-// A message goes by pieces. Each pair of ranks has, for each direction, a ring of places in the sender's scratch and one in
-// the receiver's. Piece c of a direction, counted over the messages of a launch, goes to place c modulo CollectivePieces of
+// A message goes by chunks. Each pair of ranks has, for each direction, a ring of places in the sender's scratch and one in
+// the receiver's. Chunk c of a direction, counted over the messages of a launch, goes to place c modulo CollectiveChunks of
 // both rings: the sender's block copies it into its own ring and puts it from there into the receiver's, with a signal; the
-// receiver waits for the signal, copies the piece out, and signals a credit. The semaphores count in device memory, so
+// receiver waits for the signal, copies the chunk out, and signals a credit. The semaphores count in device memory, so
 // graphs can be replayed.
 //
-//   G1. Piece c is put only when credit c - CollectivePieces has come: each piece from the fifth on waits for one credit.
-//       That credit was sent when the piece had been taken, and so had arrived: both places are free. Behind its last piece
+//   G1. Chunk c is put only when credit c - CollectiveChunks has come: each chunk from the fifth on waits for one credit.
+//       That credit was sent when the chunk had been taken, and so had arrived: both places are free. Behind its last chunk
 //       the sender waits for the credits that are left. So a launch leaves no signal behind, every launch begins with
 //       empty rings, and when a rank's launch is complete, nothing of it is under way to this rank any more.
 //   G2. A signal of a port channel comes behind the data that was put before it, and its wait acquires; the barrier of the
@@ -30,7 +30,7 @@ namespace mscclpp {
 // The messages of one launch, as in CollectiveSends. Block 2 * r + direction has those of rank r.
 struct CollectivePortCall {
   CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
-  // Two PortChannelDeviceHandles for each rank: through the first, pieces go to it and come from it; through the second,
+  // Two PortChannelDeviceHandles for each rank: through the first, chunks go to it and come from it; through the second,
   // credits. In this device's memory.
   const void* channels;
   // This rank's scratch, which the channels put from, and offsets, the same on all ranks: the rings of places that peers
@@ -38,7 +38,7 @@ struct CollectivePortCall {
   uint8_t* scratch;
   uint64_t inbox, outbox;
   // The bytes of a place, a multiple of 16.
-  uint64_t piece;
+  uint64_t chunk;
   uint32_t rank, ranks;
   // The factor of what is sent, as in CollectiveCall.
   uint32_t type, scaled;
@@ -65,7 +65,7 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
   const PortChannelDeviceHandle* const credits = data + 1;
   // The beginning of a rank's ring for another, after `inbox` or `outbox`.
   const auto ring = [&](uint32_t of, uint32_t other) {
-    return (other < of ? other : other - 1) * CollectivePieces * call.piece;
+    return (other < of ? other : other - 1) * CollectiveChunks * call.chunk;
   };
   const uint64_t theirs = call.inbox + ring(peer, call.rank);
   const uint64_t ours = receives ? call.inbox + ring(call.rank, peer) : call.outbox + ring(call.rank, peer);
@@ -74,9 +74,9 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
   uint64_t c = 0;
   for (uint32_t m = 0; m < MessagesPerPeer; ++m) {
     const CollectiveMessage message = call.messages[peer][receives][m];
-    for (uint64_t at = 0; at < message.bytes; at += call.piece, ++c) {
-      const uint64_t left = message.bytes - at, offset = c % CollectivePieces * call.piece;
-      const uint32_t bytes = static_cast<uint32_t>(left < call.piece ? left : call.piece);
+    for (uint64_t at = 0; at < message.bytes; at += call.chunk, ++c) {
+      const uint64_t left = message.bytes - at, offset = c % CollectiveChunks * call.chunk;
+      const uint32_t bytes = static_cast<uint32_t>(left < call.chunk ? left : call.chunk);
       uint8_t* const place = call.scratch + ours + offset;
       bool failed = false;
       if (receives) {
@@ -86,7 +86,7 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
         blockSync();
         failed = thread == 0 && !credits->signal();
       } else {
-        failed = thread == 0 && c >= CollectivePieces && !credits->wait();
+        failed = thread == 0 && c >= CollectiveChunks && !credits->wait();
         if (ends(failed)) return;
         putBytes(place, message.memory + at, bytes, thread, threads, sent);
         blockSync();
@@ -96,7 +96,7 @@ MSCCLPP_DEVICE_INLINE void moveByPorts(const CollectivePortCall& call) {
     }
   }
   if (receives || thread != 0) return;
-  uint64_t left = c < CollectivePieces ? c : CollectivePieces;
+  uint64_t left = c < CollectiveChunks ? c : CollectiveChunks;
   while (left > 0 && credits->wait()) --left;
   if (left > 0) setGivenUp(call.epochs, CollectiveGaveUp, 1);
 }

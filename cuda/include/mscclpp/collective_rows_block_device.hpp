@@ -4,8 +4,8 @@
 #ifndef MSCCLPP_COLLECTIVE_ROWS_BLOCK_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_ROWS_BLOCK_DEVICE_HPP_
 
-#include "mscclpp/collective_packets_device.hpp"
-#include "mscclpp/collective_pieces_device.hpp"
+#include "mscclpp/collective_ll16_device.hpp"
+#include "mscclpp/collective_simple_device.hpp"
 
 namespace mscclpp {
 
@@ -31,7 +31,7 @@ struct CollectiveOutput {
 
 // One call of `allReduceRows`.
 struct CollectiveRows {
-  // Only `piece`, `checked` and `signature` of it are used.
+  // Only `chunk`, `checked` and `signature` of it are used.
   CollectiveCall call;
   // This rank's message. It begins at a multiple of 16, and so does each row.
   const uint8_t* send;
@@ -103,15 +103,15 @@ template <bool Short>
 struct RowsBlock {
   const CollectiveRows& call;
   const CollectiveBlock& b;
-  const Packets packets;
+  const Ll16Packets packets;
 
   MSCCLPP_DEVICE_INLINE RowsBlock(const CollectiveRows& call, const CollectiveBlock& b)
       : call(call), b(b), packets(b.epoch) {}
 
   MSCCLPP_DEVICE_INLINE bool twoSteps() const { return !Short && call.twoSteps; }
-  MSCCLPP_DEVICE_INLINE bool byPieces() const { return !Short && call.protocol == RowsBySimple; }
-  MSCCLPP_DEVICE_INLINE bool byLines() const { return Short || call.protocol == RowsByLl128; }
-  MSCCLPP_DEVICE_INLINE Pieces pieces() const { return Pieces(b); }
+  MSCCLPP_DEVICE_INLINE bool bySimple() const { return !Short && call.protocol == RowsBySimple; }
+  MSCCLPP_DEVICE_INLINE bool byLl128() const { return Short || call.protocol == RowsByLl128; }
+  MSCCLPP_DEVICE_INLINE Chunks chunks() const { return Chunks(b); }
 
   // ---- rows: the j-th of this block is row block + j * blocks of a rank's own
 
@@ -136,18 +136,18 @@ struct RowsBlock {
       if (!has(p, j)) continue;
       const uint32_t k = ofBlock(j);
       const uint8_t* const from = sent(row(p, k));
-      uint8_t* const piece = pieces().place(Pieces::First, p, b.rank, j);
+      uint8_t* const chunk = chunks().place(Chunks::First, p, b.rank, j);
 #pragma unroll 1
       for (uint32_t i = b.thread; warpHas(i); i += b.threads) {
         const Bytes16 vector = i < call.vectors ? load16(from + i * 16) : Bytes16{0, 0};
-        if (!byPieces()) {
+        if (!bySimple()) {
           putVector(p, k, i, vector);
         } else if (i < call.vectors) {
-          store16(piece + i * 16, vector);
+          store16(chunk + i * 16, vector);
         }
       }
     }
-    if (byPieces()) pieces().signalAll(Pieces::First, j, [&](uint32_t r) { return has(r, j); });
+    if (bySimple()) chunks().signalAll(Chunks::First, j, [&](uint32_t r) { return has(r, j); });
   }
   // Whether some thread of the warp has a vector i. All threads of a warp make the same steps.
   MSCCLPP_DEVICE_INLINE bool warpHas(uint32_t i) const { return i - laneId() < call.vectors; }
@@ -171,17 +171,17 @@ struct RowsBlock {
   // Whether the flag follows the lower word of vector i.
   MSCCLPP_DEVICE_INLINE static bool hasFlag(uint32_t i) { return i % 8 == 7; }
   MSCCLPP_DEVICE_INLINE uint8_t* packetsAt(uint32_t rank) const {
-    return b.comm.scratch[rank] + (b.comm.packets + b.half(b.comm.packetBytes));
+    return b.comm.scratch[rank] + (b.comm.ll16 + b.half(b.comm.ll16Bytes));
   }
   MSCCLPP_DEVICE_INLINE uint8_t* linesAt(uint32_t rank) const {
-    return b.comm.scratch[rank] + (b.comm.lines + b.half(b.comm.lineBytes));
+    return b.comm.scratch[rank] + (b.comm.ll128 + b.half(b.comm.ll128Bytes));
   }
 
   // Puts vector i of row k to the rank that sums the row up. All threads of a warp call it.
   MSCCLPP_DEVICE_INLINE void putVector(uint32_t to, uint32_t k, uint32_t i, Bytes16 vector) const {
     const uint32_t v = vectorOf(to, b.rank, k, i);
     uint8_t* const words = packetsAt(to);
-    if (byLines()) {
+    if (byLl128()) {
       const bool isInLine = i < wholeVectors(), hasFlag = this->hasFlag(i);
       // A line is stored in one instruction: the compiler must not give the threads with the flag one of their own.
       warpSync();
@@ -197,8 +197,8 @@ struct RowsBlock {
   // Takes vector i of row k, the block's j-th, from a peer. Waits for it, and returns whether it came. All threads of a
   // warp call it.
   MSCCLPP_DEVICE_INLINE bool take(uint32_t from, uint32_t k, uint32_t j, uint32_t i, Bytes16& vector) const {
-    if (byPieces()) {
-      if (i < call.vectors) vector = load16(pieces().place(Pieces::First, b.rank, from, j) + i * 16);
+    if (bySimple()) {
+      if (i < call.vectors) vector = load16(chunks().place(Chunks::First, b.rank, from, j) + i * 16);
       return true;
     }
     const bool isInLine = i < wholeVectors(), hasFlag = this->hasFlag(i);
@@ -210,7 +210,7 @@ struct RowsBlock {
     };
     // The data that comes: the vector in its line and the packet of the word that the flag replaces, or two packets.
     Bytes16 first = {0, 0}, second = {0, 0};
-    if (byLines()) {
+    if (byLl128()) {
       const uint8_t* const line = linesAt(b.rank) + v * 16ull;
       const auto came = [&] {
         {
@@ -241,7 +241,7 @@ struct RowsBlock {
 
   // The place of the results of row k that `from` sends to `to`, after the packets of rows.
   MSCCLPP_DEVICE_INLINE uint8_t* resultPackets(uint32_t to, uint32_t from, uint32_t k) const {
-    const uint64_t rows = allVectors() * (byLines() ? 2ull : 32ull);
+    const uint64_t rows = allVectors() * (byLl128() ? 2ull : 32ull);
     return packetsAt(to) + rows + (b.slotOf(from, to) * call.most + k) * (call.resultBytes * 2);
   }
   MSCCLPP_DEVICE_INLINE void putResult(uint8_t* at, Bytes16 v) const {
@@ -274,15 +274,15 @@ struct RowsBlock {
     return true;
   }
 
-  // ---- results by pieces
+  // ---- results by Simple
 
-  MSCCLPP_DEVICE_INLINE bool takeResultPieces(uint32_t j) const {
-    if (!pieces().waitForAll(Pieces::Results, j, [&](uint32_t r) { return has(r, j); })) return false;
+  MSCCLPP_DEVICE_INLINE bool takeResultChunks(uint32_t j) const {
+    if (!chunks().waitForAll(Chunks::Results, j, [&](uint32_t r) { return has(r, j); })) return false;
 #pragma unroll 1
     for (uint32_t n = 1; n < b.ranks; ++n) {
       const uint32_t p = b.peer(n);
       if (!has(p, j)) continue;
-      const uint8_t* const from = pieces().place(Pieces::Results, b.rank, p, j);
+      const uint8_t* const from = chunks().place(Chunks::Results, b.rank, p, j);
 #pragma unroll 1
       for (uint32_t o = 0; o < CollectiveMaxOutputs; ++o) {
         const CollectiveOutput output = call.outputs[o];

@@ -30,7 +30,7 @@
 //               Results go to all ranks, except those of outputs that the host has called its own: these stay.
 //   Packets     are valid by themselves, and so are lines, where the link keeps them whole. Their places are not used again
 //               before the next call but one.
-//   Pieces      of one row: plain stores into the ring of collective_pieces_device.hpp, and a signal. Its rules R1 (one
+//   Chunks      of one row: plain stores into the ring of collective_simple_device.hpp, and a signal. Its rules R1 (one
 //               step) and R3 (two steps) say when a place is free.
 //
 // Row k of the rows that a rank sums up belongs to block k modulo the blocks, on all ranks. A block sends and takes the
@@ -111,7 +111,7 @@ struct CollectiveRow {
     store16(to.memory + at.index * 16, vector);
     send(to, [&](uint32_t p) {
       const uint64_t offset = to.at + static_cast<uint64_t>(at.vector) * 16;
-      if (!block.byPieces()) {
+      if (!block.bySimple()) {
         block.putResult(block.resultPackets(p, rank(), own) + offset * 2, vector);
       } else {
         store16(place(p) + offset, vector);
@@ -139,11 +139,11 @@ struct CollectiveRow {
 
  private:
   MSCCLPP_DEVICE_INLINE uint8_t* place(uint32_t p) const {
-    return block.pieces().place(detail::Pieces::Results, p, rank(), ofBlock);
+    return block.chunks().place(detail::Chunks::Results, p, rank(), ofBlock);
   }
   MSCCLPP_DEVICE_INLINE void sendWord(const CollectiveOutput& to, uint64_t offset, uint64_t word) const {
     send(to, [&](uint32_t p) {
-      if (!block.byPieces()) {
+      if (!block.bySimple()) {
         block.packets.put(block.resultPackets(p, rank(), own) + (to.at + offset) * 2, word);
       } else {
         store8(place(p) + to.at + offset, word);
@@ -199,7 +199,7 @@ MSCCLPP_DEVICE_INLINE bool finishRow(const RowsBlock<Short>& block, const Epilog
   const CollectiveRow<N, Short> row = {block, block.row(block.b.rank, k), k, j, turn};
   typename Epilogue::Kept kept[Vectors];
   row.each(kept, [&](const RowVector& at, auto& mine) { epilogue.prefetch(at, mine); });
-  if (block.byPieces() && !block.pieces().waitForAll(Pieces::First, j, [](uint32_t) { return true; })) return false;
+  if (block.bySimple() && !block.chunks().waitForAll(Chunks::First, j, [](uint32_t) { return true; })) return false;
   bool failed = false;
 #pragma unroll 1
   for (uint32_t n = 0; n < Vectors; ++n) {
@@ -256,13 +256,13 @@ MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const Collec
   if (!b.begin()) return;
   b.countOthers();
   const RowsBlock<false> block(call, b);
-  const bool byPieces = block.byPieces(), twoSteps = block.twoSteps();
+  const bool bySimple = block.bySimple(), twoSteps = block.twoSteps();
   // The number of rows of this block, for the rank that has most rows.
   const uint32_t n = b.block < block.most() ? (block.most() - b.block + b.blocks - 1) / b.blocks : 0;
   uint32_t turn = 0;
   bool failed = false;
 #pragma unroll 1
-  for (uint32_t i = 0; n != 0 && i < n + (byPieces && twoSteps ? 2 : 1); ++i) {
+  for (uint32_t i = 0; n != 0 && i < n + (bySimple && twoSteps ? 2 : 1); ++i) {
     if (i < n) block.put(i);
     if (i >= 1 && i <= n) {
       const uint32_t j = i - 1;
@@ -270,14 +270,14 @@ MSCCLPP_DEVICE_INLINE void reduceRows(const CollectiveHandle& comm, const Collec
       if (has && !finishRow<N, Vectors>(block, epilogue, block.ofBlock(j), j, turn, Bytes16{0, 0})) {
         // All threads know about it, except by packets and lines in one step: then the others go on, and wait for this
         // one at barriers.
-        if (byPieces || twoSteps) return b.end(true);
+        if (bySimple || twoSteps) return b.end(true);
         failed = true;
       }
-      if (byPieces && twoSteps) block.pieces().signalAll(Pieces::Results, j, [&](uint32_t) { return has; });
+      if (bySimple && twoSteps) block.chunks().signalAll(Chunks::Results, j, [&](uint32_t) { return has; });
     }
-    if (byPieces && twoSteps && i >= 2 && !block.takeResultPieces(i - 2)) return b.end(true);
+    if (bySimple && twoSteps && i >= 2 && !block.takeResultChunks(i - 2)) return b.end(true);
   }
-  if (!byPieces && twoSteps) failed = !block.takeResultPackets();
+  if (!bySimple && twoSteps) failed = !block.takeResultPackets();
   b.end(failed);
 }
 

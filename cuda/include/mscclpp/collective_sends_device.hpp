@@ -1,17 +1,17 @@
 // Messages between two ranks: any number of sends and receives, in one launch. For the library's own use.
 //
 // Each pair of ranks has a ring of places in the receiver's scratch for each direction and each of `lanes` blocks.
-// Piece i of a message belongs to lane i modulo the lanes. Pieces of a lane are counted over all calls, on both sides
-// alike, in this device's memory: piece c goes to place c modulo CollectivePieces. Behind it the sender's block
+// Chunk i of a message belongs to lane i modulo the lanes. Chunks of a lane are counted over all calls, on both sides
+// alike, in this device's memory: chunk c goes to place c modulo CollectiveChunks. Behind it the sender's block
 // stores c + 1 in the receiver's word `arrived`, with release behind a barrier of the block; the receiver waits for
-// it with acquire in front of one. When the receiver's block has taken the piece, it stores c + 1 in the sender's
-// word `taken` in the same way, for which the sender waits before it puts piece c + CollectivePieces. Sends and
+// it with acquire in front of one. When the receiver's block has taken the chunk, it stores c + 1 in the sender's
+// word `taken` in the same way, for which the sender waits before it puts chunk c + CollectiveChunks. Sends and
 // receives have blocks of their own, so that no rank waits for a peer that waits for it.
 
 #ifndef MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
 #define MSCCLPP_COLLECTIVE_SENDS_DEVICE_HPP_
 
-#include "mscclpp/collective_pieces_device.hpp"
+#include "mscclpp/collective_simple_device.hpp"
 
 namespace mscclpp {
 
@@ -27,13 +27,13 @@ struct CollectiveMessage {
 // are not used. Block (2 * r + direction) * lanes + lane has those of rank r.
 struct CollectiveSends {
   CollectiveMessage messages[CollectiveMaxRanks][2][MessagesPerPeer];
-  // The number of pieces so far for each rank, direction and lane, in this device's memory.
+  // The number of chunks so far for each rank, direction and lane, in this device's memory.
   uint64_t* counts;
   // Offsets in the scratch: lines of `arrived` and behind them of `taken`, for each rank and lane; places.
   uint64_t signals;
   uint64_t places;
   // The bytes of a place, a multiple of 16.
-  uint64_t piece;
+  uint64_t chunk;
   uint32_t lanes;
   uint32_t reserved;
 };
@@ -58,7 +58,7 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
   uint64_t* const arrived = line(to, from, 0);
   uint64_t* const taken = line(from, to, 1);
   uint8_t* const ring = comm.scratch[to] + call.places +
-                        ((from < to ? from : from - 1) * call.lanes + lane) * CollectivePieces * call.piece;
+                        ((from < to ? from : from - 1) * call.lanes + lane) * CollectiveChunks * call.chunk;
   const auto wait = [&](const uint64_t* word, uint64_t least) {
     const bool failed = thread == 0 && !waitForWord(word, least, comm.status[peer]);
     if (failed) setGivenUp(comm.epochs, CollectiveGaveUp, 1);
@@ -72,15 +72,15 @@ MSCCLPP_DEVICE_INLINE void moveMessages(const CollectiveHandle& comm, const Coll
   uint64_t c = before;
   for (uint32_t m = 0; m < MessagesPerPeer; ++m) {
     const CollectiveMessage message = call.messages[peer][receives][m];
-    for (uint64_t at = lane * call.piece; at < message.bytes; at += call.lanes * call.piece, ++c) {
-      const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.piece ? message.bytes - at : call.piece);
-      uint8_t* const place = ring + c % CollectivePieces * call.piece;
+    for (uint64_t at = lane * call.chunk; at < message.bytes; at += call.lanes * call.chunk, ++c) {
+      const uint32_t bytes = static_cast<uint32_t>(message.bytes - at < call.chunk ? message.bytes - at : call.chunk);
+      uint8_t* const place = ring + c % CollectiveChunks * call.chunk;
       if (receives) {
         if (!wait(arrived, c + 1)) return;
         takeBytes(message.memory + at, place, bytes, thread, threads);
         say(taken, c + 1);
       } else {
-        if (c >= CollectivePieces && !wait(taken, c + 1 - CollectivePieces)) return;
+        if (c >= CollectiveChunks && !wait(taken, c + 1 - CollectiveChunks)) return;
         putBytes(place, message.memory + at, bytes, thread, threads, AsItIs());
         say(arrived, c + 1);
       }

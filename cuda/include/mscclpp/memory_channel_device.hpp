@@ -131,14 +131,14 @@ struct MemoryChannelDeviceHandle : BaseMemoryChannelDeviceHandle {
   // and move the whole range. Warps that share a message each call it with a range and a stage of their own. 8 warps,
   // each in a block of its own, fill the link, and leave the other multiprocessors free for other work. The data has
   // arrived when it returns: a thread of this warp may signal at once.
-  template <uint32_t PieceBytes, uint32_t Stages>
+  template <uint32_t ChunkBytes, uint32_t Stages>
   MSCCLPP_DEVICE_INLINE void putBulk(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
-                                     BulkStage<PieceBytes, Stages>& stage) const {
+                                     BulkStage<ChunkBytes, Stages>& stage) const {
     copyByBulk(at(dst_, targetOffset), at(src_, originOffset), bytes, stage);
   }
-  template <uint32_t PieceBytes, uint32_t Stages>
+  template <uint32_t ChunkBytes, uint32_t Stages>
   MSCCLPP_DEVICE_INLINE void getBulk(uint64_t targetOffset, uint64_t originOffset, uint64_t bytes,
-                                     BulkStage<PieceBytes, Stages>& stage) const {
+                                     BulkStage<ChunkBytes, Stages>& stage) const {
     copyByBulk(at(src_, targetOffset), at(dst_, originOffset), bytes, stage);
   }
 #endif  // MSCCLPP_BULK_AVAILABLE

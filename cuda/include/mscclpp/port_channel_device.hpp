@@ -66,11 +66,11 @@ constexpr bool PutsByBulk = true;
 // the barriers unused.
 struct PortStage {
   static constexpr uint32_t Stages = 3;
-  static constexpr uint32_t PieceBytes = MSCCLPP_PORT_STAGE_BYTES / Stages;
+  static constexpr uint32_t ChunkBytes = MSCCLPP_PORT_STAGE_BYTES / Stages;
   static constexpr uint64_t Taken = 0x9d5c36b1e27f480aull;
   static_assert(MSCCLPP_PORT_STAGE_BYTES % 48 == 0, "MSCCLPP_PORT_STAGE_BYTES is a multiple of 48");
 
-  alignas(128) uint8_t stages[Stages * PieceBytes];
+  alignas(128) uint8_t stages[Stages * ChunkBytes];
   uint64_t owner;
   BulkBarrier full[Stages];
 
@@ -100,7 +100,7 @@ MSCCLPP_DEVICE_INLINE bool putThroughStage(uint8_t* dst, const uint8_t* src, uin
   const uint64_t head = (0 - reinterpret_cast<uintptr_t>(dst)) % 16;
   const uint64_t middle = (bytes - head) / 16 * 16;
   copyEdgeByThread(dst, src, head);
-  copyThroughStages<PortStage::PieceBytes, PortStage::Stages>(dst + head, src + head, middle, stage->stages,
+  copyThroughStages<PortStage::ChunkBytes, PortStage::Stages>(dst + head, src + head, middle, stage->stages,
                                                               stage->full);
   copyEdgeByThread(dst + head + middle, src + head + middle, bytes - head - middle);
   stage->leave();

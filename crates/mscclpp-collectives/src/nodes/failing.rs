@@ -49,7 +49,7 @@ impl Nodes {
             failure => Some(failure),
         };
         let Some(error) = self.semaphores().find_map(news) else { return };
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.notified.swap(true, Ordering::Relaxed) {
             let reason = format!("collectives: {}", Report(&error));
             self.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
         }

@@ -11,10 +11,10 @@ use mscclpp::{
 
 use crate::{
     DataType, Error, ReduceOp, Result,
-    calls::Inner,
+    calls::CollectivesState,
     group::Group,
     handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer},
-    kernels::Words,
+    kernels::WordOperation,
     ports::Served,
 };
 
@@ -33,7 +33,7 @@ const MOST_PLACE: u64 = 1 << 20;
 /// The least that a message is cut into for several lanes, and the least that is worth a trigger of its own in one lane.
 const LEAST_SHARE: u64 = 32 << 10;
 const LEAST_PIECE: u64 = 128 << 10;
-/// Into how many pieces a lane cuts what is larger.
+/// Into how many chunks a lane cuts what is larger.
 const PIECES_OF_A_LANE: u64 = 8;
 const LANES_ON_GPUS: u32 = 4;
 
@@ -68,7 +68,7 @@ pub(crate) struct Links {
     handles: DeviceBuffer,
     counts: DeviceBuffer,
     move_across: Kernel,
-    /// By [`Words`], as far as these reduce.
+    /// By [`WordOperation`], as far as these reduce.
     reduce_across: [Kernel; 4],
     /// Without transfers.
     pub(super) call: CollectiveAcross,
@@ -255,13 +255,13 @@ impl Links {
             channel: (here * CHANNELS + channel) as u32,
             ring: (here as u64 * RINGS) as u32 + ring,
             their_ring: (there as u64 * RINGS) as u32 + ring,
-            piece: self.piece(send_bytes.max(recv_bytes)),
+            chunk: self.chunk(send_bytes.max(recv_bytes)),
         }
     }
 
-    /// The size of the pieces of a message: both sides know the same.
-    fn piece(&self, bytes: u64) -> u32 {
-        piece_of(bytes, self.call.lanes.into(), self.call.place) as u32
+    /// The size of the chunks of a message: both sides know the same.
+    fn chunk(&self, bytes: u64) -> u32 {
+        chunk_of(bytes, self.call.lanes.into(), self.call.place) as u32
     }
 
     /// Sends and takes, over a channel each.
@@ -270,7 +270,7 @@ impl Links {
     /// The memory lives until the launch is complete, and the device reaches it.
     pub(super) unsafe fn exchange(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         topology: &Topology,
         moves: &[(Across, Use)],
         raw: Option<(ReduceOp, DataType)>,
@@ -292,7 +292,7 @@ impl Links {
     /// As for [`Links::exchange`].
     pub(super) unsafe fn reduce(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         topology: &Topology,
         reduction: &Reduction,
         stream: &Stream,
@@ -300,13 +300,13 @@ impl Links {
     ) -> Result<()> {
         let Reduction { ref sources, own, recv, bytes, most, op, data_type, raw } = *reduction;
         let mut call = self.scaled(raw.then_some((op, data_type)));
-        let piece = self.piece(most);
+        let chunk = self.chunk(most);
         for (n, (transfer, source)) in call.transfers.iter_mut().zip(sources).enumerate() {
             *transfer = match *source {
-                Source::Here(send) => Transfer { send, piece, ..Transfer::NONE },
+                Source::Here(send) => Transfer { send, chunk, ..Transfer::NONE },
                 Source::Peer { peer, send, send_bytes } => {
                     let across = Across { peer, send, recv: DevicePtr::NULL, send_bytes, recv_bytes: bytes };
-                    Transfer { piece, ..self.transfer(topology, across, Use::Collective) }
+                    Transfer { chunk, ..self.transfer(topology, across, Use::Collective) }
                 }
             };
             if n == own {
@@ -315,11 +315,11 @@ impl Links {
         }
         (call.count, call.own, call.most) = (sources.len() as u32, own as u32, most);
         (call.data_type, call.op) = (data_type as u32, op.number());
-        let kernel = match Words::of(Some(op), data_type) {
-            Words::F16Sum => &self.reduce_across[1],
-            Words::Bf16Sum => &self.reduce_across[2],
-            Words::F32Sum => &self.reduce_across[3],
-            Words::Any | Words::Move => &self.reduce_across[0],
+        let kernel = match WordOperation::of(Some(op), data_type) {
+            WordOperation::F16Sum => &self.reduce_across[1],
+            WordOperation::Bf16Sum => &self.reduce_across[2],
+            WordOperation::F32Sum => &self.reduce_across[3],
+            WordOperation::Any | WordOperation::Move => &self.reduce_across[0],
         };
         let config = LaunchConfig::linear(call.lanes, inner.threads());
         // SAFETY: it is its parameter; the caller answers for the memory.
@@ -339,8 +339,8 @@ impl Links {
     }
 }
 
-/// The size of the pieces of a message that `lanes` lanes share, where a place has so many bytes.
-fn piece_of(bytes: u64, lanes: u64, place: u64) -> u64 {
+/// The size of the chunks of a message that `lanes` lanes share, where a place has so many bytes.
+fn chunk_of(bytes: u64, lanes: u64, place: u64) -> u64 {
     let share = bytes.div_ceil(lanes);
     let least = share.clamp(LEAST_SHARE, LEAST_PIECE);
     share.div_ceil(PIECES_OF_A_LANE).max(least).next_multiple_of(16).min(place)
@@ -374,9 +374,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_few_until_they_are_large() {
-        let pieces = |kib: u64, lanes| {
-            (piece_of(kib << 10, lanes, MOST_PLACE) >> 10, piece_of(kib << 10, lanes, 4096))
+    fn chunks_are_few_until_they_are_large() {
+        let chunks = |kib: u64, lanes| {
+            (chunk_of(kib << 10, lanes, MOST_PLACE) >> 10, chunk_of(kib << 10, lanes, 4096))
         };
         let cases = [
             (1, 1, 32),
@@ -391,8 +391,8 @@ mod tests {
             (4 << 10, 4, 128),
             (16 << 10, 4, 512),
         ];
-        for (kib, lanes, piece) in cases {
-            assert_eq!(pieces(kib, lanes), (piece, 4096), "{kib} KiB by {lanes} lanes");
+        for (kib, lanes, chunk) in cases {
+            assert_eq!(chunks(kib, lanes), (chunk, 4096), "{kib} KiB by {lanes} lanes");
         }
     }
 

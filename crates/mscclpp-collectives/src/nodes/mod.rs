@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::{
     Collectives, DataType, Kind, ReduceOp, Request, Result,
-    calls::{Counters, Inner, Reach},
+    calls::{CollectivesState, Counters, Engine},
     group::Group,
     handle::{MAX_RANKS_OF_NODES, Message},
     messages::Messages,
@@ -29,7 +29,7 @@ use crate::{
 
 pub use cost::{NodesModel, NodesPrediction, Pattern};
 use links::{Links, Network, Use};
-use steps::{Across, Chunk, Maker, Step};
+use steps::{Across, Maker, Portion, Step};
 use topology::Topology;
 
 /// What a rank has whose peers are on several nodes.
@@ -42,16 +42,16 @@ pub(crate) struct Nodes {
     /// For parts of calls that run beside the rest: several only while some of them are in captures.
     beside: Mutex<Vec<Stream>>,
     /// Whether the other ranks were told that this one's calls have failed.
-    told: AtomicBool,
+    notified: AtomicBool,
 }
 
 impl Collectives {
     /// On how many nodes they are: 1 also where all goes [by ports](crate::CollectivesBuilder::by_ports).
     #[must_use]
     pub fn n_nodes(&self) -> usize {
-        match &self.inner.reach {
-            Reach::Nodes(nodes) => nodes.count(),
-            Reach::Memory(_) | Reach::Ports(_) => 1,
+        match &self.inner.engine {
+            Engine::Nodes(nodes) => nodes.count(),
+            Engine::Memory(_) | Engine::Ports(_) => 1,
         }
     }
 }
@@ -78,7 +78,7 @@ impl Nodes {
         let mut links = Links::connect(comm, gpu, group, &topology, network, budget, of_node)?;
         // One that gives up ends those behind it, within the node and between nodes.
         links.call.epochs = local.as_ref().map_or(counters, |local| &local.inner.counters).epochs();
-        Ok(Self { topology, local, links, model, beside: Mutex::default(), told: AtomicBool::new(false) })
+        Ok(Self { topology, local, links, model, beside: Mutex::default(), notified: AtomicBool::new(false) })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -123,7 +123,7 @@ impl Nodes {
     /// As there.
     pub(crate) unsafe fn submit(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         requests: &[Request<'_>],
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -158,7 +158,7 @@ impl Nodes {
     /// As for [`Self::submit`].
     unsafe fn put(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         steps: &[Step],
         own: &[(Message, Message)],
         messages: &AllMessages,
@@ -178,7 +178,7 @@ impl Nodes {
     }
 
     /// That a request can be right.
-    pub(crate) fn check(&self, inner: &Inner, request: &Request<'_>) -> Result<()> {
+    pub(crate) fn check(&self, inner: &CollectivesState, request: &Request<'_>) -> Result<()> {
         let request = if request.kind == Kind::Barrier { barrier(inner) } else { *request };
         plan::<MAX_RANKS_OF_NODES>(&request, inner.group.rank, inner.group.ranks.len()).map(drop)
     }
@@ -197,7 +197,7 @@ impl Nodes {
     /// As for [`Nodes::submit`].
     unsafe fn step(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         step: &Step,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -218,7 +218,7 @@ impl Nodes {
                 Step::Reduce(reduction) => {
                     self.links.reduce(inner, &self.topology, reduction, stream, buffers)?;
                 }
-                Step::Chunks(chunks) => self.chunks(inner, chunks, stream, buffers)?,
+                Step::Portions(portions) => self.portions(inner, portions, stream, buffers)?,
             }
         }
         Ok(())
@@ -241,18 +241,18 @@ impl Nodes {
         Ok(Some(side))
     }
 
-    /// What is between nodes goes into a stream beside, in the order of the chunks, as far as it can be beside.
+    /// What is between nodes goes into a stream beside, in the order of the portions, as far as it can be beside.
     ///
     /// # Safety
     /// As for [`Nodes::submit`].
-    unsafe fn chunks(
+    unsafe fn portions(
         &self,
-        inner: &Inner,
-        chunks: &[Chunk],
+        inner: &CollectivesState,
+        portions: &[Portion],
         stream: &Stream,
         buffers: &[&DeviceBuffer],
     ) -> Result<()> {
-        let side = if self.local.is_some() && chunks.len() > 1 { self.side(stream)? } else { None };
+        let side = if self.local.is_some() && portions.len() > 1 { self.side(stream)? } else { None };
         let beside = side.as_ref().unwrap_or(stream);
         let all = |steps: &[Step], stream: &Stream| {
             // SAFETY: the caller's promise.
@@ -263,20 +263,20 @@ impl Nodes {
         };
         let one = std::slice::from_ref;
         // The order of the node's steps is the same in either case: other ranks may not be able to, or not need to.
-        let mut last: Option<(Option<Event>, &Chunk)> = None;
-        let finish = |last: Option<(Option<Event>, &Chunk)>| {
-            let Some((done, chunk)) = last else { return Ok(()) };
+        let mut last: Option<(Option<Event>, &Portion)> = None;
+        let finish = |last: Option<(Option<Event>, &Portion)>| {
+            let Some((done, portion)) = last else { return Ok(()) };
             done.iter().try_for_each(|done| stream.wait_event(done))?;
-            all(one(&chunk.after), stream)
+            all(one(&portion.after), stream)
         };
         let mut put = || {
-            for chunk in chunks {
-                all(one(&chunk.before), stream)?;
+            for portion in portions {
+                all(one(&portion.before), stream)?;
                 side.iter().try_for_each(|side| side.wait_stream(stream))?;
-                all(&chunk.between, beside)?;
+                all(&portion.between, beside)?;
                 let done = side.is_some().then(|| inner.gpu.event(false)).transpose()?;
                 done.iter().try_for_each(|done| beside.record(done))?;
-                finish(last.replace((done, chunk)))?;
+                finish(last.replace((done, portion)))?;
             }
             finish(last.take())
         };
@@ -293,7 +293,7 @@ impl Nodes {
     /// As for [`Nodes::submit`].
     unsafe fn move_messages(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         messages: &AllMessages,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -323,7 +323,7 @@ impl Nodes {
     /// As for [`Nodes::submit`].
     unsafe fn send_rounds(
         &self,
-        inner: &Inner,
+        inner: &CollectivesState,
         rounds: Vec<Vec<(Across, Use)>>,
         stream: &Stream,
         buffers: &[&DeviceBuffer],
@@ -337,7 +337,7 @@ impl Nodes {
 }
 
 /// A word of each, reduced.
-fn barrier(inner: &Inner) -> Request<'static> {
+fn barrier(inner: &CollectivesState) -> Request<'static> {
     let words = inner.counters.barrier();
     Request {
         kind: Kind::AllReduce(ReduceOp::Sum),

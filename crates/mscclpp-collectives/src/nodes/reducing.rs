@@ -6,10 +6,10 @@ use mscclpp::DevicePtr;
 use crate::{DataType, ReduceOp, Request, handle::Segment, plan::Plan};
 
 use super::Pattern;
-use super::steps::{Across, Chunk, Maker, Reduction, Source, Step, WHOLE_MAX, within_a_node};
+use super::steps::{Across, Maker, Portion, Reduction, Source, Step, WHOLE_MAX, within_a_node};
 
-/// A large message goes by chunks of at least so many bytes, and so many at most.
-const CHUNK_MIN: u64 = 4 << 20;
+/// A large message goes by portions of at least so many bytes, and so many at most.
+const PORTION_MIN: u64 = 4 << 20;
 const CHUNKS_MAX: u64 = 8;
 
 /// Which ranks of a node have a part of a message each: as many on every node.
@@ -132,9 +132,9 @@ impl Maker<'_> {
         let rails = Rails { count: topology.fewest(), first: 0 };
         // While one is between nodes, the ranks of a node are busy with others. A rank alone would only begin again with each.
         let most = if topology.even() == Some(1) { 1 } else { CHUNKS_MAX };
-        let chunks = (bytes / CHUNK_MIN).clamp(1, most) as usize;
-        let chunk = |n: usize| {
-            let (at, size) = Self::part(bytes, chunks, n);
+        let portions = (bytes / PORTION_MIN).clamp(1, most) as usize;
+        let portion = |n: usize| {
+            let (at, size) = Self::part(bytes, portions, n);
             let (send, recv) = (send.add(at), recv.add(at));
             let before = self.reduce_parts(rails, (send, size), |begin| recv.add(begin), op, data_type);
             let between = self.part_of(rails, topology.index).map(|n| {
@@ -143,9 +143,9 @@ impl Maker<'_> {
                 self.across(rails, n, (from.add(begin), recv.add(begin), size), op, data_type)
             });
             let after = self.spread_parts((rails.count, 0), recv, size, data_type);
-            Chunk { before, between: between.unwrap_or_default(), after }
+            Portion { before, between: between.unwrap_or_default(), after }
         };
-        vec![Step::Chunks((0..chunks).map(chunk).collect())]
+        vec![Step::Portions((0..portions).map(portion).collect())]
     }
 
     /// The source of a node whose rank of number `index` is sent `sent`; `here` if it is this node.

@@ -65,12 +65,12 @@ pub(crate) enum Step {
         bytes: u64,
     },
     /// While what is between nodes is done for one, the node does what comes before for the next.
-    Chunks(Vec<Chunk>),
+    Portions(Vec<Portion>),
 }
 
 /// A part of a message: what the node does, what is done between nodes with that, and what the node does then.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Chunk {
+pub(crate) struct Portion {
     pub(crate) before: Step,
     pub(crate) between: Vec<Step>,
     pub(crate) after: Step,
@@ -99,7 +99,7 @@ impl Step {
             Self::Move { moves, .. } => !moves.is_empty(),
             Self::Reduce(reduction) => reduction.most > 0,
             Self::Copy { to, from, bytes } => to != from && *bytes > 0,
-            Self::Chunks(_) => true,
+            Self::Portions(_) => true,
         }
     }
 

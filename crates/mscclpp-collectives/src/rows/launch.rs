@@ -3,17 +3,17 @@
 use super::{Rows, VECTOR};
 use crate::{
     Error, Protocol, Result,
-    calls::{Inner, Mapped, Reach},
+    calls::{CollectivesState, Engine, Mapped},
     handle::{CollectiveCall, CollectiveRows, MAX_RANKS, RowsProtocol, Segment, VECTORS},
     select::{Possible, Query, Selection, Shape, blocks_with_room},
     signature::rows_signature,
 };
 
-impl Inner {
+impl CollectivesState {
     pub(super) fn mapped(&self) -> Result<&Mapped> {
-        match &self.reach {
-            Reach::Memory(mapped) => Ok(mapped),
-            Reach::Ports(_) | Reach::Nodes(_) => Err(Error::InvalidArgument(
+        match &self.engine {
+            Engine::Memory(mapped) => Ok(mapped),
+            Engine::Ports(_) | Engine::Nodes(_) => Err(Error::InvalidArgument(
                 "all_reduce_rows by port channels; it needs devices that reach each other's memory. Call all_reduce, and \
                  then a kernel that goes on"
                     .into(),
@@ -63,13 +63,13 @@ impl Inner {
         selection.blocks =
             selection.blocks.min(blocks_with_room(mapped.max_threads, selection.threads).max(1));
         if selection.protocol == Protocol::Simple {
-            let piece = piece(bytes, result_bytes, selection);
-            let most = mapped.layout.blocks_of_pieces(piece, selection.two_steps);
+            let chunk = chunk(bytes, result_bytes, selection);
+            let most = mapped.layout.blocks_of_chunks(chunk, selection.two_steps);
             if most == 0 {
                 return Err(Error::InvalidArgument(format!(
                     "rows of {bytes} bytes, with results of {result_bytes}, do not fit into {} bytes of scratch; give \
                      CollectivesBuilder::scratch() more",
-                    self.budget
+                    self.scratch_bytes
                 )));
             }
             selection.blocks = selection.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
@@ -84,7 +84,7 @@ impl Inner {
             call: CollectiveCall {
                 segments: [Segment::NONE; MAX_RANKS],
                 most_bytes: 0,
-                piece: piece(rows.row_bytes(), result_bytes.into(), selection),
+                chunk: chunk(rows.row_bytes(), result_bytes.into(), selection),
                 data_type: rows.data_type as u32,
                 op: 0,
                 scale: 0,
@@ -110,7 +110,7 @@ impl Inner {
     }
 }
 
-/// What a piece holds: a row, or what ranks send of its results.
-fn piece(row: u64, results: u64, selection: Selection) -> u64 {
+/// The size of a chunk: that of a row, or of what ranks send of its results.
+fn chunk(row: u64, results: u64, selection: Selection) -> u64 {
     if selection.two_steps { row.max(results) } else { row }
 }

@@ -15,7 +15,7 @@ const MARGIN: u64 = 64;
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(3.0)];
 
-/// `nodes[rank]` is where a rank is. Little scratch, so that messages are many pieces and steps many chunks.
+/// `nodes[rank]` is where a rank is. Little scratch, so that messages are many chunks and steps many portions.
 pub(crate) fn on(nodes: &[u8], comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
     let node = nodes[comm.bootstrap().rank()];
     builder(comm, gpu).node(format!("node {node}")).scratch(2 << 20)

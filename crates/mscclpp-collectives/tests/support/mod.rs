@@ -1,4 +1,4 @@
-//! What the tests share: ranks as threads, and a selector that does what a test says.
+//! The parts that the tests share: ranks as threads, and a selector that does what a test says.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 

@@ -1,4 +1,4 @@
-//! What collectives should give, computed on the host in another way than by the kernels.
+//! The results that collectives should give, computed on the host in another way than by the kernels.
 
 use mscclpp_collectives::{DataType, Kind, ReduceOp};
 
@@ -44,7 +44,7 @@ pub(crate) fn reduced_by_nodes(
     reduced_for(ranks.len(), data_type, op, &of_nodes, &vec![1.0; nodes.len()])
 }
 
-/// What comes of `ranks`, averages divided by `divisor`.
+/// The reduced numbers of `ranks`, averages divided by `divisor`.
 fn reduced_for(
     divisor: usize,
     data_type: DataType,
@@ -206,7 +206,7 @@ fn f8(bits: u8, fraction: u32) -> f64 {
     }
 }
 
-/// Of all finite numbers of 8 bits the nearest, of two as near the even one.
+/// The nearest of all finite numbers of 8 bits, or of two that are as near, the even one.
 fn nearest(value: f32, fraction: u32) -> u8 {
     if value.is_nan() {
         return 0x7f;
@@ -221,7 +221,7 @@ fn nearest(value: f32, fraction: u32) -> u8 {
     sign | finite.min_by(|a, b| distance(*a).partial_cmp(&distance(*b)).expect("finite")).expect("some")
 }
 
-/// What is in `recv` of rank `rank` after a collective: where, and what. `sent` is what each rank gave, `factors`
+/// The content of `recv` of rank `rank` after a collective: where, and what. `sent` is what each rank gave, `factors`
 /// those of `PreMulSum`.
 pub(crate) fn received(
     kind: &Kind<'_>,

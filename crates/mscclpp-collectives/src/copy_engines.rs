@@ -8,8 +8,9 @@
 //!   nothing takes them out of a stream. [`Collectives::register_symmetric`](crate::Collectives::register_symmetric) says so.
 //! - C2. The second barrier comes behind the copies, in each rank's stream. So when it is complete on a rank, all that the others
 //!   send it is there, and nobody writes into its memory any more.
-//! - C3. Where a peer's place is, this rank knows by the promise of [`Collectives::register_symmetric`](crate::Collectives::register_symmetric).
-//!   No part of it is memory that the call sends from, but for the own part of an all_gather, into which nobody else writes.
+//! - C3. Where a peer's place is, this rank knows by the promise of
+//!   [`Collectives::register_symmetric`](crate::Collectives::register_symmetric). No part of it is memory that the
+//!   call sends from, but for the own part of an all_gather, into which nobody else writes.
 //!
 //! The own part is copied beside the others, in a stream that is forked from the call's and joined with it again; before them
 //! where that cannot be (`can_fork`).
@@ -18,27 +19,27 @@ use mscclpp::{DeviceBuffer, DevicePtr, LaunchConfig, Stream, gpu::Owner};
 
 use crate::{
     DataType, Kind, Request, Result,
-    calls::{Inner, Mapped},
+    calls::{CollectivesState, Mapped},
     handle::MAX_RANKS,
-    kernels::Words,
+    kernels::WordOperation,
     order::can_fork,
     plan::{Plan, Planned},
 };
 
-/// Where the copies go.
+/// The places that the copies go to.
 pub(crate) struct Places {
     /// Where this rank's part lies at each peer.
     pub(crate) at_peers: [DevicePtr; MAX_RANKS],
     /// For the copy of the own part, if it has a stream of its own.
     pub(crate) aside: Option<Stream>,
-    /// What the call keeps.
+    /// Keeps the memory until the call is complete.
     pub(crate) owner: Owner,
 }
 
-impl Inner {
+impl CollectivesState {
     /// # Safety
-    /// As for [`Inner::exchange`].
-    pub(crate) unsafe fn by_engines(
+    /// As for [`CollectivesState::exchange`].
+    pub(crate) unsafe fn by_copy_engines(
         &self,
         mapped: &Mapped,
         signature: [u64; 2],
@@ -94,7 +95,7 @@ impl Inner {
         let call = self.call(mapped, &plan, selection, signature);
         let args = self.keeping(buffers).with_owner(places.owner.clone()).with(mapped.handle).with(call);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        let kernel = mapped.kernels.of(selection, Words::Move)?;
+        let kernel = mapped.kernels.of(selection, WordOperation::Move)?;
         // SAFETY: these are its parameters; what it moves is memory of this communicator's.
         unsafe { kernel.launch(stream, config, &args)? };
         Ok(())

@@ -1,33 +1,33 @@
-// Collectives by pieces: plain stores of 16 bytes into the peer's scratch, and a signal after each piece. For the
+// Collectives by chunks: plain stores of 16 bytes into the peer's scratch, and a signal after each chunk. For the
 // library's own use.
 //
-// Piece i of a message belongs to lane i modulo the lanes of the call, on both sides. A lane's pieces go into a
-// ring of CollectivePieces places at the peer, and each has a signal: a word at the peer that only one block writes,
-// by a store with release behind a barrier of the block, after the piece's stores. The value is made of the epoch and
-// the piece's number among the lane's, so it only grows. The peer's block waits for it with acquire, in front of a
+// Chunk i of a message belongs to lane i modulo the lanes of the call, on both sides. A lane's chunks go into a
+// ring of CollectiveChunks places at the peer, and each has a signal: a word at the peer that only one block writes,
+// by a store with release behind a barrier of the block, after the chunk's stores. The value is made of the epoch and
+// the chunk's number among the lane's, so it only grows. The peer's block waits for it with acquire, in front of a
 // barrier of its own.
 //
-// Between two ranks each block is a lane. Between more, a lane is two blocks: one puts, and one takes (see PieceRole).
+// Between two ranks each block is a lane. Between more, a lane is two blocks: one puts, and one takes (see ChunkRole).
 // A block that does both leaves the link idle while it takes, and as all blocks begin together, they all do so at the
 // same time.
 //
 // When a place may be used again:
 //   R1. In a call in which all ranks give each other as much (no `oneWay`), a block does this, for k = 0, 1, ..: it
-//       puts its piece k to every peer, signals, and takes the pieces k - 1 of all peers. Before it puts piece k it has
-//       taken all pieces k - 2. A peer's block signals its piece k - 2 after it has taken all pieces k - 4, as its step
-//       before did, and so this block's piece k - 4, which had the place of piece k.
+//       puts its chunk k to every peer, signals, and takes the chunks k - 1 of all peers. Before it puts chunk k it has
+//       taken all chunks k - 2. A peer's block signals its chunk k - 2 after it has taken all chunks k - 4, as its step
+//       before did, and so this block's chunk k - 4, which had the place of chunk k.
 //   R2. In other calls, and where one block puts and another one takes, a block says what it has taken: a credit, a word at
-//       the sender, stored with release behind a barrier. The sender waits for the credit of piece k - 4 with acquire before it
-//       puts piece k.
-//   R3. In the all_reduce of two steps a lane puts its piece k of each part (step one), reduces its own part's
-//       piece k - 1 and puts the result to all (step two), and takes the results of piece k - 2. Before it puts piece k
-//       it has the results of piece k - 3 from every peer, who made them after they had taken its piece k - 3. And
-//       before it puts result k - 1 it has each peer's piece k - 1, put after that peer had taken the results of piece
-//       k - 4. So places of k - 4 are free. If two blocks do this, one puts pieces and takes results, in the same order, and the
+//       the sender, stored with release behind a barrier. The sender waits for the credit of chunk k - 4 with acquire before it
+//       puts chunk k.
+//   R3. In the all_reduce of two steps a lane puts its chunk k of each part (step one), reduces its own part's
+//       chunk k - 1 and puts the result to all (step two), and takes the results of chunk k - 2. Before it puts chunk k
+//       it has the results of chunk k - 3 from every peer, who made them after they had taken its chunk k - 3. And
+//       before it puts result k - 1 it has each peer's chunk k - 1, put after that peer had taken the results of chunk
+//       k - 4. So places of k - 4 are free. If two blocks do this, one puts chunks and takes results, in the same order, and the
 //       other reduces: all that was said is of one of them, or of what a signal tells.
 
-#ifndef MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
-#define MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
+#ifndef MSCCLPP_COLLECTIVE_SIMPLE_DEVICE_HPP_
+#define MSCCLPP_COLLECTIVE_SIMPLE_DEVICE_HPP_
 
 #include "mscclpp/collective_block_device.hpp"
 
@@ -66,7 +66,7 @@ constexpr uint32_t VectorsInFlight = 4;
 
 // Lets the threads of a block move vectors: first by `several(i, step)`, which moves VectorsInFlight from i on, `step`
 // apart, where all of them are whole and `aligned`, then by `one(i)`. With `AlsoFewer`, `several` moves as many of them
-// as there are: it costs registers, and is for pieces that have fewer than all threads can have under way.
+// as there are: it costs registers, and is for chunks that have fewer than all threads can have under way.
 template <bool AlsoFewer = false, class Several, class One>
 MSCCLPP_DEVICE_INLINE void forVectors(uint32_t bytes, bool aligned, uint32_t thread, uint32_t threads, Several several,
                                       One one) {
@@ -175,11 +175,11 @@ MSCCLPP_DEVICE_INLINE void copyBytes(uint8_t* to, const uint8_t* from, uint32_t 
 // overwrites what is sent (`inPlace`), one block of a lane does both, one after the other; the peers need not know. The
 // host makes sure that all blocks of a call run at once; otherwise the blocks that put could wait for ever for those
 // that take.
-struct PieceRole {
+struct ChunkRole {
   uint32_t lane, lanes;
   bool puts, takes;
 
-  MSCCLPP_DEVICE_INLINE PieceRole(const CollectiveBlock& b, bool oneBlock, bool inPlace)
+  MSCCLPP_DEVICE_INLINE ChunkRole(const CollectiveBlock& b, bool oneBlock, bool inPlace)
       : lane(b.block), lanes(b.blocks), puts(true), takes(true) {
     if (oneBlock || b.blocks < 2) return;
     lanes = b.blocks / 2;
@@ -189,60 +189,60 @@ struct PieceRole {
   }
 };
 
-struct Pieces {
+struct Chunks {
   const CollectiveBlock& b;
   uint32_t lane, lanes;
-  uint64_t piece;  // bytes
+  uint64_t chunk;  // bytes
   uint64_t base;   // of this call's half
 
   // The purpose of a word of signals: a step of the all_reduce, or credits.
   enum Signal : uint32_t { First = 0, Results = 1, Credits = 2 };
 
-  MSCCLPP_DEVICE_INLINE explicit Pieces(const CollectiveBlock& b) : Pieces(b, b.block, b.blocks) {}
-  MSCCLPP_DEVICE_INLINE Pieces(const CollectiveBlock& b, uint32_t lane, uint32_t lanes)
-      : b(b), lane(lane), lanes(lanes), piece(b.call.piece), base(b.comm.pieces + b.half(b.comm.pieceBytes)) {}
+  MSCCLPP_DEVICE_INLINE explicit Chunks(const CollectiveBlock& b) : Chunks(b, b.block, b.blocks) {}
+  MSCCLPP_DEVICE_INLINE Chunks(const CollectiveBlock& b, uint32_t lane, uint32_t lanes)
+      : b(b), lane(lane), lanes(lanes), chunk(b.call.chunk), base(b.comm.chunks + b.half(b.comm.chunkBytes)) {}
 
-  // The number of pieces of this lane in a message.
+  // The number of chunks of this lane in a message.
   MSCCLPP_DEVICE_INLINE uint64_t count(uint64_t bytes) const {
-    const uint64_t all = (bytes + piece - 1) / piece;
+    const uint64_t all = (bytes + chunk - 1) / chunk;
     return all > lane ? (all - lane + lanes - 1) / lanes : 0;
   }
-  // The beginning of this lane's piece k in the message, and the bytes of that piece, fewer than 2^31.
-  MSCCLPP_DEVICE_INLINE uint64_t offset(uint64_t k) const { return (lane + k * lanes) * piece; }
+  // The beginning of this lane's chunk k in the message, and the bytes of that chunk, fewer than 2^31.
+  MSCCLPP_DEVICE_INLINE uint64_t offset(uint64_t k) const { return (lane + k * lanes) * chunk; }
   MSCCLPP_DEVICE_INLINE uint32_t length(uint64_t bytes, uint64_t k) const {
     const uint64_t left = bytes - offset(k);
-    return static_cast<uint32_t>(left < piece ? left : piece);
+    return static_cast<uint32_t>(left < chunk ? left : chunk);
   }
-  // The contiguous part of a message that has as many pieces as this lane. The parts of all lanes make up the message.
+  // The contiguous part of a message that has as many chunks as this lane. The parts of all lanes make up the message.
   MSCCLPP_DEVICE_INLINE void share(uint64_t bytes, uint64_t& from, uint64_t& to) const {
-    const uint64_t all = (bytes + piece - 1) / piece, each = all / lanes, rest = all % lanes;
-    from = (lane * each + (lane < rest ? lane : rest)) * piece;
-    to = from + count(bytes) * piece;
+    const uint64_t all = (bytes + chunk - 1) / chunk, each = all / lanes, rest = all % lanes;
+    from = (lane * each + (lane < rest ? lane : rest)) * chunk;
+    to = from + count(bytes) * chunk;
     if (to > bytes) to = bytes;
   }
-  // The place at rank `to` of piece k of `from`.
+  // The place at rank `to` of chunk k of `from`.
   MSCCLPP_DEVICE_INLINE uint8_t* place(Signal step, uint32_t to, uint32_t from, uint64_t k) const {
     const uint64_t ring = (step * (b.ranks - 1) + b.slotOf(from, to)) * lanes + lane;
-    return b.comm.scratch[to] + base + (ring * CollectivePieces + k % CollectivePieces) * piece;
+    return b.comm.scratch[to] + base + (ring * CollectiveChunks + k % CollectiveChunks) * chunk;
   }
   // The word at `to` that the block of this lane of `from` writes.
   MSCCLPP_DEVICE_INLINE uint64_t* word(Signal signal, uint32_t to, uint32_t from) const {
-    const uint64_t line = (static_cast<uint64_t>(signal) * b.ranks + from) * b.comm.slots + lane;
+    const uint64_t line = (static_cast<uint64_t>(signal) * b.ranks + from) * b.comm.maxBlocks + lane;
     return reinterpret_cast<uint64_t*>(b.comm.scratch[to] + b.comm.signals + line * CollectiveLine);
   }
-  // The value of signal k. A lane has fewer than 2^24 pieces: more would take 64 GiB even with the smallest.
+  // The value of signal k. A lane has fewer than 2^24 chunks: more would take 64 GiB even with the smallest.
   MSCCLPP_DEVICE_INLINE uint64_t value(uint64_t k) const { return (b.epoch << 24) + k + 1; }
 
-  // Signals piece k. One thread calls it, after a barrier.
+  // Signals chunk k. One thread calls it, after a barrier.
   MSCCLPP_DEVICE_INLINE void signal(Signal signal, uint32_t peer, uint64_t k) const {
     detail::store<MemoryOrder::Release, MemoryScope::System>(word(signal, peer, b.rank), value(k));
   }
-  // Waits for piece k, and returns whether it came. One thread calls it, before a barrier.
+  // Waits for chunk k, and returns whether it came. One thread calls it, before a barrier.
   MSCCLPP_DEVICE_INLINE bool wait(Signal signal, uint32_t peer, uint64_t k) const {
     return waitForWord(word(signal, b.rank, peer), value(k), b.comm.status[peer]);
   }
   // Waits in thread r for rank r, for each rank for which `due` returns true. All threads call it; returns whether all
-  // pieces came.
+  // chunks came.
   template <class Due>
   MSCCLPP_DEVICE_INLINE bool waitForAll(Signal signal, uint64_t k, Due due) const {
     const uint32_t r = b.thread;
@@ -261,7 +261,7 @@ struct Pieces {
   MSCCLPP_DEVICE_INLINE void put(uint8_t* place, const uint8_t* from, uint32_t bytes) const {
     putBytes<AlsoFewer>(place, from, bytes, b.thread, b.threads, sentBy<Words>());
   }
-  // Puts piece k to each peer that has one, and signals.
+  // Puts chunk k to each peer that has one, and signals.
   template <class Words, bool AlsoFewer>
   MSCCLPP_DEVICE_INLINE void putAll(uint64_t k) const {
     const auto sends = [&](uint32_t r) { return k < count(b.call.segments[r].sendBytes); };
@@ -276,7 +276,7 @@ struct Pieces {
   MSCCLPP_DEVICE_INLINE void take(uint8_t* to, const uint8_t* place, uint32_t bytes) const {
     takeBytes<AlsoFewer>(to, place, bytes, b.thread, b.threads);
   }
-  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for piece k. A thread
+  // Reduces `bytes` bytes of two ranks: this one's are at `own`, those of the other in its place for chunk k. A thread
   // has several vectors of each under way at once.
   template <class Words>
   MSCCLPP_DEVICE_INLINE void reduceTwo(uint8_t* out, const uint8_t* own, uint32_t bytes, uint64_t k) const {
@@ -347,31 +347,31 @@ struct Pieces {
   }
 };
 
-// An exchange by pieces. Blocks have at least as many threads as there are ranks.
+// An exchange by Simple. Blocks have at least as many threads as there are ranks.
 template <class Words, bool OfTwo = false>
-MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const CollectiveCall& call) {
+MSCCLPP_DEVICE_INLINE void exchangeSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
   b.countOthers();
-  const PieceRole role(b, OfTwo, call.inPlace);
-  const Pieces pieces(b, role.lane, role.lanes);
+  const ChunkRole role(b, OfTwo, call.inPlace);
+  const Chunks chunks(b, role.lane, role.lanes);
   const bool credits = call.oneWay || role.lanes != b.blocks;
-  const auto sends = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
+  const auto sends = [&](uint32_t r) { return chunks.count(call.segments[r].sendBytes); };
   const auto takes = [&](uint32_t r) {
-    return pieces.count(call.segments[Words::Reduces ? b.rank : r].recvBytes);
+    return chunks.count(call.segments[Words::Reduces ? b.rank : r].recvBytes);
   };
-  // Takes the pieces k of all peers. Returns whether they came.
+  // Takes the chunks k of all peers. Returns whether they came.
   const auto take = [&](uint64_t k) {
-    if (!pieces.waitForAll(Pieces::First, k, [&](uint32_t r) { return k < takes(r); })) return false;
+    if (!chunks.waitForAll(Chunks::First, k, [&](uint32_t r) { return k < takes(r); })) return false;
     if constexpr (Words::Reduces) {
       const CollectiveSegment own = call.segments[b.rank];
       if (k < takes(b.rank)) {
-        const uint64_t at = pieces.offset(k);
-        const uint32_t bytes = pieces.length(own.recvBytes, k);
+        const uint64_t at = chunks.offset(k);
+        const uint32_t bytes = chunks.length(own.recvBytes, k);
         if constexpr (OfTwo) {
-          pieces.reduceTwo<Words>(own.recv + at, own.send + at, bytes, k);
+          chunks.reduceTwo<Words>(own.recv + at, own.send + at, bytes, k);
         } else {
-          pieces.reduce<Words>(own.recv + at, own.send + at, bytes, k, [](uint32_t, Bytes16) {});
+          chunks.reduce<Words>(own.recv + at, own.send + at, bytes, k, [](uint32_t, Bytes16) {});
         }
       }
     } else {
@@ -379,18 +379,18 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
         const uint32_t p = b.peer(n);
         const CollectiveSegment theirs = call.segments[p];
         if (k < takes(p)) {
-          pieces.take<!OfTwo>(theirs.recv + pieces.offset(k), pieces.place(Pieces::First, b.rank, p, k),
-                              pieces.length(theirs.recvBytes, k));
+          chunks.take<!OfTwo>(theirs.recv + chunks.offset(k), chunks.place(Chunks::First, b.rank, p, k),
+                              chunks.length(theirs.recvBytes, k));
         }
       }
     }
-    if (credits) pieces.signalAll(Pieces::Credits, k, [&](uint32_t r) { return k < takes(r); });
+    if (credits) chunks.signalAll(Chunks::Credits, k, [&](uint32_t r) { return k < takes(r); });
     return true;
   };
 
   // The own segment is copied in between, while data is under way.
   const CollectiveSegment own = call.segments[b.rank];
-  const uint64_t copies = Words::Reduces || own.send == own.recv ? 0 : pieces.count(own.recvBytes);
+  const uint64_t copies = Words::Reduces || own.send == own.recv ? 0 : chunks.count(own.recvBytes);
   uint64_t most = copies;
   for (uint32_t n = 1; n < b.ranks; ++n) {
     const uint32_t p = b.peer(n);
@@ -398,36 +398,36 @@ MSCCLPP_DEVICE_INLINE void exchangePieces(const CollectiveHandle& comm, const Co
     if (takes(p) > most) most = takes(p);
   }
   bool failed = false;
-  // A block that also puts takes a piece one step later.
+  // A block that also puts takes a chunk one step later.
   const uint64_t behind = role.puts ? 1 : 0;
   for (uint64_t k = 0; k < most + behind && !failed; ++k) {
     if (role.puts && k < most) {
-      if (credits && k >= CollectivePieces) {
-        const uint64_t last = k - CollectivePieces;
-        failed = !pieces.waitForAll(Pieces::Credits, last, [&](uint32_t r) { return k < sends(r); });
+      if (credits && k >= CollectiveChunks) {
+        const uint64_t last = k - CollectiveChunks;
+        failed = !chunks.waitForAll(Chunks::Credits, last, [&](uint32_t r) { return k < sends(r); });
         if (failed) break;
       }
-      pieces.putAll<Words, !OfTwo>(k);
+      chunks.putAll<Words, !OfTwo>(k);
     }
     if (!role.takes) continue;
     if (!Words::Reduces && k < copies) {
-      const uint64_t at = pieces.offset(k);
-      copyBytes<!OfTwo>(own.recv + at, own.send + at, pieces.length(own.recvBytes, k), b.thread, b.threads);
+      const uint64_t at = chunks.offset(k);
+      copyBytes<!OfTwo>(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
     }
     if (k >= behind) failed = !take(k - behind);
   }
   b.end(failed);
 }
 
-// The all_reduce in two steps, by pieces; its segments are those of allReduceLines.
+// The all_reduce in two steps, by Simple; its segments are those of allReduceLl128.
 template <class Words>
-MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const CollectiveCall& call) {
+MSCCLPP_DEVICE_INLINE void allReduceSimple(const CollectiveHandle& comm, const CollectiveCall& call) {
   CollectiveBlock b(comm, call, false);
   if (!b.begin()) return;
   b.countOthers();
-  const PieceRole role(b, false, false);
-  const Pieces pieces(b, role.lane, role.lanes);
-  const auto count = [&](uint32_t r) { return pieces.count(call.segments[r].sendBytes); };
+  const ChunkRole role(b, false, false);
+  const Chunks chunks(b, role.lane, role.lanes);
+  const auto count = [&](uint32_t r) { return chunks.count(call.segments[r].sendBytes); };
   const CollectiveSegment own = call.segments[b.rank];
   uint64_t most = 0;
   for (uint32_t r = 0; r < b.ranks; ++r) {
@@ -435,34 +435,34 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
   }
   bool failed = false;
   for (uint64_t k = 0; k < most + 2 && !failed; ++k) {
-    if (role.puts && k < most) pieces.putAll<Words, true>(k);
-    // A block that also puts is one piece behind; at first it has none, as 0 wraps around.
+    if (role.puts && k < most) chunks.putAll<Words, true>(k);
+    // A block that also puts is one chunk behind; at first it has none, as 0 wraps around.
     const uint64_t j = role.puts ? k - 1 : k;
     if (role.takes && j < most) {
-      const uint64_t at = pieces.offset(j);
+      const uint64_t at = chunks.offset(j);
       const bool mine = j < count(b.rank);
-      failed = !pieces.waitForAll(Pieces::First, j, [&](uint32_t) { return mine; });
+      failed = !chunks.waitForAll(Chunks::First, j, [&](uint32_t) { return mine; });
       if (failed) break;
       if (mine) {
-        pieces.reduce<Words>(own.recv + at, own.send + at, pieces.length(own.sendBytes, j), j,
+        chunks.reduce<Words>(own.recv + at, own.send + at, chunks.length(own.sendBytes, j), j,
                              [&](uint32_t i, Bytes16 v) {
                                for (uint32_t n = 1; n < b.ranks; ++n) {
-                                 store16(pieces.place(Pieces::Results, b.peer(n), b.rank, j) + i * 16, v);
+                                 store16(chunks.place(Chunks::Results, b.peer(n), b.rank, j) + i * 16, v);
                                }
                              });
       }
-      pieces.signalAll(Pieces::Results, j, [&](uint32_t) { return mine; });
+      chunks.signalAll(Chunks::Results, j, [&](uint32_t) { return mine; });
     }
     if (role.puts && k >= 2) {
       const uint64_t last = k - 2;
-      failed = !pieces.waitForAll(Pieces::Results, last, [&](uint32_t r) { return last < count(r); });
+      failed = !chunks.waitForAll(Chunks::Results, last, [&](uint32_t r) { return last < count(r); });
       if (failed) break;
       for (uint32_t n = 1; n < b.ranks; ++n) {
         const uint32_t p = b.peer(n);
         const CollectiveSegment part = call.segments[p];
         if (last < count(p)) {
-          pieces.take<true>(part.recv + pieces.offset(last), pieces.place(Pieces::Results, b.rank, p, last),
-                            pieces.length(part.sendBytes, last));
+          chunks.take<true>(part.recv + chunks.offset(last), chunks.place(Chunks::Results, b.rank, p, last),
+                            chunks.length(part.sendBytes, last));
         }
       }
     }
@@ -475,4 +475,4 @@ MSCCLPP_DEVICE_INLINE void allReducePieces(const CollectiveHandle& comm, const C
 
 #endif  // MSCCLPP_DEVICE_COMPILE
 
-#endif  // MSCCLPP_COLLECTIVE_PIECES_DEVICE_HPP_
+#endif  // MSCCLPP_COLLECTIVE_SIMPLE_DEVICE_HPP_

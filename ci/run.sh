@@ -94,7 +94,7 @@ step_races_all() {
     cargo build -p mscclpp --examples
     clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
         --test port_kernels --test port_channels --test examples
-    clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test ports --test nodes
+    clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test nodes_of_one --test nodes
     local example
     for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"

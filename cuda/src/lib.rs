@@ -51,7 +51,6 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_ll128_device.hpp", include_str!("../include/mscclpp/collective_ll128_device.hpp")),
     ("mscclpp/collective_ll16_device.hpp", include_str!("../include/mscclpp/collective_ll16_device.hpp")),
     ("mscclpp/collective_own_device.hpp", include_str!("../include/mscclpp/collective_own_device.hpp")),
-    ("mscclpp/collective_ports_device.hpp", include_str!("../include/mscclpp/collective_ports_device.hpp")),
     (
         "mscclpp/collective_rows_block_device.hpp",
         include_str!("../include/mscclpp/collective_rows_block_device.hpp"),
@@ -179,10 +178,6 @@ pub const COLLECTIVES: KernelSource<'static> = kernel!("collectives");
 /// The kernel `exchange_bulk_move`, which moves by bulk copies, by blocks of at least 64 threads with 196,864 bytes of dynamic
 /// shared memory. It takes a `CollectiveHandle` and a `CollectiveDirectCall` by value, and needs compute capability 9.0.
 pub const COLLECTIVES_BY_BULK: KernelSource<'static> = kernel!("collectives_by_bulk", only bulk);
-
-/// The kernels of collectives between devices that do not reach each other's memory: `move_by_ports`, which takes a
-/// `CollectivePortCall` by value, and `reduce_segments`, which takes a `CollectiveHandle` and a `CollectiveCall`.
-pub const COLLECTIVES_BY_PORTS: KernelSource<'static> = kernel!("collectives_by_ports");
 
 /// The kernels of collectives between ranks on several nodes: `move_across` and `reduce_across_any`, `_f16_sum`,
 /// `_bf16_sum` and `_f32_sum`. Each takes a `CollectiveAcross` by value.

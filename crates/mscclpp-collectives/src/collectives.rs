@@ -1,28 +1,18 @@
 //! The collectives of one rank: calls in, launches out.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use mscclpp::{
-    Communicator, DeviceBuffer, Gpu, Stream,
+    DeviceBuffer, Gpu, Stream,
     errors::CoreError,
     gpu::{Abort, KernelWait},
 };
 
 use crate::{
-    CollectivesBuilder, Error, Request, Result,
-    all_reduces::RequestAndPlan,
-    calls::{CollectivesState, Engine},
-    group::Purpose,
-    handle::{LINE, Message, NO_PLACE, OVERLAP},
-    messages::Messages,
-    model,
-    plan::Planned,
-    select::{Devices, Selection},
-    signature::described,
+    Error, Request, Result,
+    choice::{Selection, Selector},
+    plan::{Calls, Plan},
+    rank::{Call, Engine, RankState},
 };
 
 /// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
@@ -54,7 +44,8 @@ use crate::{
 /// use mscclpp::prelude::*;
 /// use mscclpp_collectives::{Collectives, DeviceSlice, ReduceOp};
 ///
-/// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp_collectives::Error> {
+/// # use mscclpp_collectives::Result;
+/// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<()> {
 /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
 /// # let rank = comm.bootstrap().rank();
 /// let gpu = comm.context().gpu(rank)?;
@@ -77,106 +68,39 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Collectives {
-    pub(crate) inner: Arc<CollectivesState>,
+    pub(crate) rank: Arc<RankState>,
+    pub(crate) engine: Arc<dyn Engine>,
 }
 
 impl Collectives {
-    /// Those of all ranks of `comm`, on `gpu`, with the usual options. Every rank makes this call; it blocks until
-    /// all do.
-    ///
-    /// # Errors
-    /// As [`CollectivesBuilder::connect`].
-    pub fn new(comm: &Communicator, gpu: &Gpu) -> Result<Self> {
-        Self::builder(comm, gpu).connect()
-    }
-
-    /// With options, or of some ranks only.
-    pub fn builder(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
-        CollectivesBuilder::new(comm, gpu)
-    }
-
-    pub(crate) fn of(inner: CollectivesState) -> Self {
-        Self { inner: Arc::new(inner) }
-    }
-
     /// This rank's number among those that take part.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.inner.group.rank
+        self.rank.rank()
     }
 
     /// How many ranks take part.
     #[must_use]
     pub fn n_ranks(&self) -> usize {
-        self.inner.group.ranks.len()
+        self.rank.n_ranks()
     }
 
     /// The device of this rank.
     #[must_use]
     pub fn gpu(&self) -> &Gpu {
-        &self.inner.gpu
+        &self.rank.gpu
     }
 
     /// How much device memory it takes on this device, in bytes.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
-        let scratch = match &self.inner.engine {
-            Engine::Memory(mapped) => mapped.memory.len(),
-            Engine::Ports(ports) => ports.device_bytes(),
-            Engine::Nodes(nodes) => nodes.device_bytes(),
-        };
-        scratch + self.inner.counters.buffer.len()
+        self.engine.device_bytes() + self.rank.counters.buffer.len()
     }
 
-    /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with
-    /// the same key in their present order. A rank without a color gets none. Every rank makes this call; it blocks
-    /// until all do. Other options are as here.
-    ///
-    /// # Errors
-    /// As [`CollectivesBuilder::connect`].
-    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
-        let inner = &self.inner;
-        let own = [color.map_or(0, |color| 1 + u64::from(color)), u64::from(key.cast_unsigned())];
-        let (all, set_up) = {
-            let mut splits = inner.splits.lock();
-            let set_up = inner.group.telling(Purpose::Part(*splits));
-            *splits += 1;
-            (inner.group.telling(Purpose::Split).all_gather(own)?, set_up.tag)
-        };
-        let keys = all.iter().enumerate().map(|(r, [_, key])| Ok(inner.group.u32_of(r, *key)?.cast_signed()));
-        let keys = keys.collect::<Result<Vec<i32>>>()?;
-        if color.is_none() {
-            return Ok(None);
-        }
-        let mut members: Vec<usize> = (0..all.len()).filter(|r| all[*r][0] == own[0]).collect();
-        members.sort_by_key(|r| keys[*r]);
-        let mut builder = Self::builder(&inner.comm, &inner.gpu)
-            .ranks(members.iter().map(|r| inner.group.ranks[*r]))
-            .calls_at_once(inner.calls_at_once)
-            .overlap(inner.overlap)
-            .scratch(inner.scratch_bytes)
-            .tag(set_up)
-            .check_calls(inner.check_calls)
-            .shared_selector(inner.selector.clone())
-            .shared_algorithms(inner.algorithms.clone());
-        if let Some(blocks) = inner.requested_max_blocks {
-            builder = builder.max_blocks(blocks);
-        }
-        match &inner.engine {
-            Engine::Memory(_) => {}
-            Engine::Ports(ports) => builder = builder.by_ports(ports.transport()),
-            Engine::Nodes(nodes) => {
-                builder = builder.between_nodes(nodes.transport()).connections(nodes.connections());
-                builder = builder.nodes_model(nodes.model());
-            }
-        }
-        if let Some(node) = &inner.node {
-            builder = builder.node(node);
-        }
-        if let Some(timeout) = inner.timeout {
-            builder = builder.timeout(timeout);
-        }
-        builder.connect().map(Some)
+    /// The number of nodes that the ranks are on. Devices that do not reach each other's memory are nodes of their own.
+    #[must_use]
+    pub fn n_nodes(&self) -> usize {
+        self.engine.n_nodes()
     }
 
     /// Puts collectives into `stream`, as a group: no request may give what another one takes. Small `all_reduce`s of one type
@@ -196,125 +120,88 @@ impl Collectives {
     /// [`Error::Below`] if a launch fails; other ranks may then wait for this one until it leaves or aborts.
     pub unsafe fn enqueue(&self, requests: &[Request<'_>], stream: &Stream) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.submit(requests, stream, &[]) }
+        unsafe { self.submit(requests, self.call(stream, &[])) }
     }
 
-    /// Does the same as [`Self::enqueue`], and keeps `buffers` until the calls are complete.
+    /// Puts collectives into `stream`, as [`Self::enqueue`] does. `selector` chooses how they are done, in place of the
+    /// selector of these collectives: it gives the same answers on all ranks.
     ///
     /// # Safety
-    /// The same as of [`Self::enqueue`], but that memory in `buffers` lives long enough.
-    pub(crate) unsafe fn submit(
+    /// The same as of [`Self::enqueue`].
+    ///
+    /// # Errors
+    /// The same as of [`Self::enqueue`].
+    pub unsafe fn enqueue_with(
         &self,
         requests: &[Request<'_>],
         stream: &Stream,
-        buffers: &[&DeviceBuffer],
+        selector: &dyn Selector,
     ) -> Result<()> {
-        let inner = &*self.inner;
-        self.check_callable(stream)?;
-        if let Engine::Nodes(nodes) = &inner.engine {
-            // SAFETY: the caller's promise.
-            return unsafe { nodes.submit(inner, requests, stream, buffers) };
-        }
-        let mut messages = Messages::new(self.n_ranks());
-        let mut exchanges = Vec::with_capacity(requests.len());
-        for request in requests {
-            match inner.planned(request)? {
-                Planned::Nothing => {}
-                Planned::Exchange(plan) => exchanges.push((request, plan)),
-                Planned::Message { receives, peer, memory, bytes } => {
-                    messages.add(peer, receives, Message { memory, bytes });
-                }
-            }
-        }
-        let own = messages.own(self.rank())?;
-
-        let mut order = inner.order.lock();
-        order.before(stream)?;
         // SAFETY: the caller's promise.
-        let put = unsafe { self.put(&exchanges, &own, &messages, stream, buffers) };
-        // What is in the stream comes before calls in others, also if something behind it failed.
+        unsafe { self.submit(requests, Call { selector, ..self.call(stream, &[]) }) }
+    }
+
+    /// A call into `stream` that keeps `buffers`.
+    pub(crate) fn call<'a>(&'a self, stream: &'a Stream, buffers: &'a [&'a DeviceBuffer]) -> Call<'a> {
+        Call { stream, buffers, selector: &*self.rank.options.selector }
+    }
+
+    /// Plans requests, and puts them into the stream of `call`. Keeps its buffers until the calls are complete.
+    ///
+    /// # Safety
+    /// The same as of [`Self::enqueue`], but that memory in the buffers lives long enough.
+    pub(crate) unsafe fn submit(&self, requests: &[Request<'_>], call: Call<'_>) -> Result<()> {
+        let (rank, engine, stream) = (&*self.rank, &*self.engine, call.stream);
+        self.check_callable(stream)?;
+        let barrier = rank.barrier(engine.barrier());
+        let calls = Calls::new(requests, rank.rank(), rank.n_ranks(), &barrier)?;
+
+        let mut order = rank.order.lock();
+        order.before(stream)?;
+        let put = || {
+            // SAFETY: the caller's promise.
+            unsafe { engine.exchange(rank, &calls.exchanges, &call)? };
+            for (from, to) in &calls.own {
+                // SAFETY: the caller's promise.
+                unsafe { stream.copy(to.memory, from.memory, from.bytes)? };
+            }
+            // SAFETY: the caller's promise.
+            unsafe { engine.move_messages(rank, &calls.messages, &call) }
+        };
+        let put = put();
+        // Work that is in the stream comes before calls in others, also if something behind it failed.
         order.after(stream)?;
         put
     }
 
-    /// Puts what was planned into the stream.
-    ///
-    /// # Safety
-    /// As for [`Self::submit`].
-    unsafe fn put(
-        &self,
-        exchanges: &[RequestAndPlan<'_, '_>],
-        own: &[(Message, Message)],
-        messages: &Messages,
-        stream: &Stream,
-        buffers: &[&DeviceBuffer],
-    ) -> Result<()> {
-        let inner = &*self.inner;
-        let mut rest = exchanges;
-        while !rest.is_empty() {
-            let (next, others) = rest.split_at(inner.together(rest));
-            rest = others;
-            if let (Engine::Memory(mapped), 2..) = (&inner.engine, next.len())
-                // SAFETY: the caller's promise.
-                && unsafe { inner.all_reduce_together(mapped, next, stream, buffers)? }
-            {
-                continue;
-            }
-            for (request, plan) in next {
-                // SAFETY: the caller's promise.
-                unsafe { inner.exchange(Some(request), plan, stream, buffers)? };
-            }
-        }
-        for (from, to) in own {
-            // SAFETY: the caller's promise.
-            unsafe { stream.copy(to.memory, from.memory, from.bytes)? };
-        }
-        for batch in messages.batches(self.rank()) {
-            // SAFETY: the caller's promise.
-            unsafe { inner.move_messages(batch, stream, buffers)? };
-        }
-        Ok(())
+    /// The plan of a request, if it is an exchange that moves something between ranks.
+    fn plan(&self, request: &Request<'_>) -> Result<Option<Plan>> {
+        let barrier = self.rank.barrier(self.engine.barrier());
+        let calls = Calls::new(std::slice::from_ref(request), self.rank(), self.n_ranks(), &barrier)?;
+        let exchange = calls.exchanges.into_iter().next().filter(|_| self.n_ranks() > 1);
+        Ok(exchange.map(|(_, plan)| plan))
     }
 
     /// How a collective would be done: which protocol, and with how many blocks, each of which takes a multiprocessor.
-    /// None if no kernel is needed, for messages between two ranks, for what an [`Algorithm`](crate::Algorithm) of the
-    /// program does, and where all goes [by ports](CollectivesBuilder::by_ports).
+    /// None if no kernel is needed, for messages between two ranks, for calls that an [`Algorithm`](crate::Algorithm) of the
+    /// program does, and between nodes.
     ///
     /// # Errors
-    /// As [`Collectives::enqueue`], for requests that can never be right.
+    /// The same as of [`Collectives::enqueue`], for requests that can never be right.
     pub fn selection(&self, request: &Request<'_>) -> Result<Option<Selection>> {
-        let inner = &*self.inner;
-        Ok(match (inner.planned(request)?, &inner.engine) {
-            (Planned::Exchange(plan), Engine::Memory(mapped)) if self.n_ranks() > 1 => {
-                let query = inner.query(mapped, &plan, inner.copy_engines(&plan).is_some());
-                match inner.own_launch(mapped, request, &query) {
-                    None => Some(inner.choose(&query)),
-                    Some(_) => None,
-                }
-            }
-            _ => None,
-        })
+        let Some(plan) = self.plan(request)? else { return Ok(None) };
+        Ok(self.engine.selection(&self.rank, request, &plan))
     }
 
-    /// How long a collective takes on GPUs that have nothing else to do, by the same prediction by which protocols are
-    /// chosen where nothing was measured: see [`Tuned`](crate::Tuned). None on simulated devices, for messages between
-    /// two ranks, and where nothing travels.
+    /// The time that a collective takes on GPUs that have nothing else to do, by the same prediction by which protocols are
+    /// chosen where nothing was measured: see [`Tuned`](crate::Tuned). None on simulated devices, between nodes, for messages
+    /// between two ranks, and where nothing travels.
     ///
     /// # Errors
-    /// As [`Collectives::selection`].
+    /// The same as of [`Collectives::selection`].
     pub fn prediction(&self, request: &Request<'_>) -> Result<Option<Duration>> {
-        let (inner, ranks) = (&*self.inner, self.n_ranks());
-        Ok(match (inner.planned(request)?, &inner.engine) {
-            (Planned::Exchange(plan), Engine::Memory(mapped))
-                if ranks > 1 && mapped.devices != Devices::Sim =>
-            {
-                let query = inner.query(mapped, &plan, inner.copy_engines(&plan).is_some());
-                let selection = inner.choose(&query);
-                let microseconds = model::time(&query, selection.protocol, selection.two_steps);
-                Duration::try_from_secs_f64(microseconds * 1e-6).ok()
-            }
-            _ => None,
-        })
+        let Some(plan) = self.plan(request)? else { return Ok(None) };
+        Ok(self.engine.prediction(&self.rank, &plan))
     }
 
     /// Waits until all work of `stream` is complete, and says what became of its collectives. With
@@ -324,7 +211,7 @@ impl Collectives {
     /// [`Error::Failed`] if a rank was lost, or somebody aborted: results are not valid. Errors of the work of the
     /// stream.
     pub fn synchronize(&self, stream: &Stream) -> Result<()> {
-        let done = match self.inner.timeout {
+        let done = match self.rank.options.timeout {
             Some(timeout) => stream.synchronize_or_abort(timeout, self),
             None => stream.synchronize().map_err(Error::from),
         };
@@ -342,60 +229,32 @@ impl Collectives {
     /// # Errors
     /// [`Error::Below`] if the work in a stream failed.
     pub fn is_idle(&self) -> Result<bool> {
-        self.inner.order.lock().is_complete()
+        self.rank.order.lock().is_complete()
     }
 
     /// Checks that the waits of complete calls got what they waited for. A rank that is done may have left.
     fn check_waits(&self) -> Result<()> {
-        self.check_mismatch()?;
-        self.inner.check_waits().map_err(|error| self.failed(error))
-    }
-
-    /// Checks that no rank made another call, and no two calls ran at the same time.
-    fn check_mismatch(&self) -> Result<()> {
-        let inner = &*self.inner;
-        let Engine::Memory(mapped) = &inner.engine else { return Ok(()) };
-        // Pairs with the kernel's release, in front of which it has seen the other's words.
-        let found = mapped.mismatch.word(0)?.load(Ordering::Acquire);
-        if found == OVERLAP {
-            return Err(Error::Overlap { rank: inner.group.ranks[inner.group.rank] });
-        }
-        let Some(other) = (found & 0xffff).checked_sub(1) else { return Ok(()) };
-        let parity = found >> 16 & 1;
-        if found & NO_PLACE != 0 {
-            return Err(inner.no_place(mapped, other as usize, parity)?);
-        }
-        let said = |of: u32| -> Result<String> {
-            let mut words = [0u64; 2];
-            let index = 2 * u64::from(of) + u64::from(parity);
-            mapped.memory.read_params(mapped.layout.parts.checks + index * LINE, &mut words)?;
-            Ok(described(words))
-        };
-        Err(Error::Mismatch {
-            rank: inner.group.ranks[inner.group.rank],
-            other: inner.group.ranks[other as usize],
-            ours: said(mapped.handle.rank)?,
-            theirs: said(other)?,
-        })
+        self.engine.check_mismatch(&self.rank)?;
+        self.engine.check_waits().map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: impl Into<mscclpp::Error>) -> Error {
-        let source = Box::new(self.inner.comm.explain(error));
-        Error::Failed { rank: self.inner.comm.bootstrap().rank(), source }
+        let source = Box::new(self.rank.comm.explain(error));
+        Error::Failed { rank: self.rank.comm.bootstrap().rank(), source }
     }
 
     /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
     /// block. Other ranks are not told; [`Communicator::abort`] tells them.
     pub fn abort(&self, reason: &str) {
         // The first reason stays. A semaphore whose peer has left does not take this one.
-        let _ = self.inner.aborted.set(reason.to_owned());
-        self.inner.semaphores().for_each(|semaphore| semaphore.abort(reason));
+        let _ = self.rank.aborted.set(reason.to_owned());
+        self.engine.semaphores().for_each(|semaphore| semaphore.abort(reason));
     }
 
     /// Checks that a call can be put into `stream`.
     pub(crate) fn check_callable(&self, stream: &Stream) -> Result<()> {
         self.check_usable()?;
-        let gpu = &self.inner.gpu;
+        let gpu = &self.rank.gpu;
         if stream.gpu().id() != gpu.id() || stream.gpu().platform() != gpu.platform() {
             return Err(Error::InvalidArgument(format!(
                 "a stream of {} for the collectives of {gpu}",
@@ -408,23 +267,21 @@ impl Collectives {
     /// Checks that no rank is lost, and that nobody has aborted these collectives. A rank that has left may have sent
     /// all that is still to come.
     pub(crate) fn check_usable(&self) -> Result<()> {
-        self.check_mismatch()?;
-        for semaphore in self.inner.semaphores() {
+        self.engine.check_mismatch(&self.rank)?;
+        for semaphore in self.engine.semaphores() {
             match semaphore.failure() {
                 None => {}
                 Some(CoreError::PeerClosed { .. }) => {
-                    self.inner.check_waits().map_err(|error| self.failed(error))?;
+                    self.engine.check_waits().map_err(|error| self.failed(error))?;
                 }
                 Some(failure) => {
                     // The ranks of this node may wait for the call that is refused here.
-                    if let Engine::Nodes(nodes) = &self.inner.engine {
-                        nodes.tell_failure();
-                    }
+                    self.engine.tell_failure();
                     return Err(self.failed(failure));
                 }
             }
         }
-        let aborted = self.inner.aborted.get();
+        let aborted = self.rank.aborted.get();
         aborted.map_or(Ok(()), |reason| Err(self.failed(CoreError::Aborted { reason: reason.clone() })))
     }
 }
@@ -442,11 +299,11 @@ impl Abort for Collectives {
     }
 
     fn peers(&self) -> Vec<String> {
-        self.inner.owner.peers()
+        self.engine.owner().peers()
     }
 
     fn waits(&self) -> Vec<KernelWait> {
-        self.inner.owner.waits()
+        self.engine.owner().waits()
     }
 }
 
@@ -454,8 +311,8 @@ impl fmt::Debug for Collectives {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Collectives")
             .field("rank", &self.rank())
-            .field("ranks", &self.inner.group.ranks)
-            .field("gpu", &self.inner.gpu.to_string())
+            .field("ranks", &self.rank.group.ranks)
+            .field("gpu", &self.rank.gpu.to_string())
             .finish_non_exhaustive()
     }
 }
@@ -465,31 +322,3 @@ const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Collectives>();
 };
-
-#[cfg(all(test, feature = "cuda-ipc"))]
-mod tests {
-    use std::sync::Arc;
-
-    use mscclpp::{Context, ContextExt, LocalBootstrap, Platform};
-
-    use super::*;
-
-    #[test]
-    fn a_group_asks_for_what_all_asked_for() {
-        let bootstrap = LocalBootstrap::group(1).remove(0);
-        let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
-        let gpu = comm.context().gpu(0).unwrap();
-        let asked = |collectives: &Collectives| {
-            let CollectivesState { requested_max_blocks, calls_at_once, overlap, scratch_bytes, .. } =
-                *collectives.inner;
-            (requested_max_blocks, calls_at_once, overlap, scratch_bytes)
-        };
-        let usual = Collectives::new(&comm, &gpu).unwrap();
-        let builder = Collectives::builder(&comm, &gpu).max_blocks(3).calls_at_once(5).scratch(1 << 20);
-        let other = builder.overlap(true).connect().unwrap();
-        for (all, expected) in [(usual, (None, 2, false, 16 << 20)), (other, (Some(3), 5, true, 1 << 20))] {
-            let group = all.split(Some(0), 0).unwrap().expect("a group");
-            assert_eq!([asked(&all), asked(&group)], [expected; 2]);
-        }
-    }
-}

@@ -232,24 +232,6 @@ pub(crate) struct CollectiveSends {
     pub(crate) reserved: u32,
 }
 
-/// `CollectivePortCall`.
-#[derive(Debug, Clone, Copy, KernelParam)]
-#[repr(C)]
-pub(crate) struct PortCall {
-    pub(crate) messages: [[[Message; MESSAGES]; 2]; MAX_RANKS],
-    pub(crate) channels: DevicePtr,
-    pub(crate) scratch: DevicePtr,
-    pub(crate) inbox: u64,
-    pub(crate) outbox: u64,
-    pub(crate) chunk: u64,
-    pub(crate) rank: u32,
-    pub(crate) ranks: u32,
-    pub(crate) data_type: u32,
-    pub(crate) scaled: u32,
-    pub(crate) scale: u64,
-    pub(crate) epochs: DevicePtr,
-}
-
 /// `AcrossTransfer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, KernelParam)]
 #[repr(C)]

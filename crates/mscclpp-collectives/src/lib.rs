@@ -7,11 +7,13 @@
 //! | [`all_reduce`](Collectives::all_reduce) | the numbers of all, reduced |
 //! | [`reduce_scatter`](Collectives::reduce_scatter) | its part of them |
 //! | [`reduce`](Collectives::reduce) | all of them, on one rank |
-//! | [`all_gather`](Collectives::all_gather), [`all_gather_v`](Collectives::all_gather_v) | the numbers of all, behind each other |
+//! | [`all_gather`](Collectives::all_gather) | the numbers of all, one after the other |
+//! | [`all_gather_v`](Collectives::all_gather_v) | the same, of ranks that give different counts |
 //! | [`gather`](Collectives::gather) | the same, on one rank |
 //! | [`all_to_all`](Collectives::all_to_all), [`all_to_all_v`](Collectives::all_to_all_v) | its part of the numbers of each |
 //! | [`broadcast`](Collectives::broadcast), [`scatter`](Collectives::scatter) | the numbers of one rank, or its part of them |
-//! | [`send`](Collectives::send), [`recv`](Collectives::recv), [`exchange`](Collectives::exchange) | the messages of single ranks |
+//! | [`send`](Collectives::send), [`recv`](Collectives::recv) | the message of one rank |
+//! | [`exchange`](Collectives::exchange) | the messages of several ranks |
 //! | [`barrier`](Collectives::barrier) | nothing, but not before all are there |
 //! | [`all_reduce_rows`](Collectives::all_reduce_rows) | what a kernel of yours makes of the sums, in the same launch |
 //!
@@ -25,56 +27,43 @@
 //! not been run.
 //!
 //! # What it does not do yet
-//! Where the devices of a node do not reach each other's memory, everything there goes through
-//! [port channels](CollectivesBuilder::by_ports), slowly. [Between nodes](CollectivesBuilder::between_nodes) there are up to
-//! 64 ranks, and some calls are for one node alone. It has been measured between two GPUs alone; [`Tuned`] says on
-//! what its selections rest.
+//! Devices of a node that do not reach each other's memory are [nodes](CollectivesBuilder::node) of one rank each: all
+//! data between them goes through port channels, slowly. [Between nodes](CollectivesBuilder::between_nodes) there are
+//! up to 64 ranks, and some calls are for one node alone. [`Tuned`] says on what its selections rest.
 
-mod algorithm;
-mod all_reduces;
-mod calls;
+mod choice;
 mod collectives;
-mod communicators;
-mod copy_engines;
+mod connect;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod data;
 mod error;
-mod group;
 mod handle;
-mod kernels;
-mod messages;
-mod model;
 mod nodes;
-#[cfg(feature = "cudarc")]
-mod of_cudarc;
-mod order;
+mod one_node;
 mod pending;
 mod plan;
-mod ports;
+mod rank;
 mod register;
 mod request;
+mod row_calls;
 mod rows;
-mod scratch;
-mod select;
 mod setup;
-mod signature;
-mod tables;
-mod tuned;
 mod typed;
-mod words;
 
-pub use algorithm::{Algorithm, Asked, Launch};
+pub use choice::{
+    Algorithm, Asked, Devices, Interconnect, Launch, NodesModel, NodesPrediction, Pattern, Possible,
+    Protocol, Query, Selection, Selector, Shape, Tuned,
+};
 pub use collectives::Collectives;
+#[cfg(feature = "cudarc")]
+pub use cudarc::CudarcCalls;
 pub use data::{DataType, DeviceSlice, Element, F8E4m3, F8E5m2};
 pub use error::{Error, Result};
 pub use handle::{MAX_RANKS, MAX_RANKS_OF_NODES};
-pub use nodes::{NodesModel, NodesPrediction, Pattern};
-#[cfg(feature = "cudarc")]
-pub use of_cudarc::CudarcCalls;
 pub use pending::Pending;
 pub use register::Registered;
 pub use request::{Kind, ReduceOp, Request};
 pub use rows::Rows;
-pub use select::{Devices, Interconnect, Possible, Protocol, Query, Selection, Selector, Shape};
 pub use setup::CollectivesBuilder;
-pub use tuned::Tuned;
 pub use typed::Transfer;

@@ -55,3 +55,24 @@ impl fmt::Debug for Pending {
         f.debug_struct("Pending").field("is_done", &self.poll()).finish_non_exhaustive()
     }
 }
+
+impl CollectivesBuilder {
+    /// Begins to set them up and returns at once, so that one thread can set up several ranks, each of a device of its own. A
+    /// thread does what [`connect`](Self::connect) does.
+    ///
+    /// ```no_run
+    /// # use mscclpp::{Communicator, Gpu};
+    /// # use mscclpp_collectives::{Collectives, Pending, Result};
+    /// fn of_this_process(ranks: &[(Communicator, Gpu)]) -> Result<Vec<Collectives>> {
+    ///     let pending = ranks.iter().map(|(comm, gpu)| Collectives::builder(comm, gpu).start());
+    ///     let pending = pending.collect::<Result<Vec<_>>>()?;
+    ///     pending.into_iter().map(Pending::wait).collect()
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Below`] if the process can have no more threads. All others come from [`Pending::wait`].
+    pub fn start(self) -> Result<Pending> {
+        Pending::start(self.comm.clone(), self)
+    }
+}

@@ -53,8 +53,8 @@ impl ReduceOp {
         matches!(self, Self::PreMulSum(_) | Self::PreMulSumAt(_))
     }
 
-    /// What it comes to for ranks on several nodes, `ranks` in all. What is multiplied in an average must be so before
-    /// a node adds its own numbers.
+    /// The operation for ranks on several nodes, `ranks` in all. The factor of an average of floats is applied before a
+    /// node adds its own numbers.
     pub(crate) fn of_nodes(self, data_type: DataType, ranks: usize) -> Self {
         match (self, data_type) {
             (Self::Avg, DataType::F32 | DataType::F64) => Self::PreMulSum(1.0 / ranks as f64),

@@ -271,7 +271,7 @@ impl Collectives {
         }
         // SAFETY: the memory is that of slices, which reach from their address as far as the callers have checked,
         // and which the launches keep.
-        unsafe { self.submit(requests, stream, buffers) }
+        unsafe { self.submit(requests, self.call(stream, buffers)) }
     }
 
     /// Checks that memory is on the device of these collectives.

@@ -33,7 +33,7 @@ enum Connected {
 trait Average: Element + PartialEq + Debug {
     /// Some of which overflow, are negative, or depend on what is rounded first.
     fn number(random: &mut Random) -> Self;
-    /// Of the numbers of each node's ranks, node by node.
+    /// The average of the numbers of each node's ranks, node by node.
     fn of(nodes: &[&[Self]]) -> Self;
 }
 
@@ -157,7 +157,7 @@ impl Connected {
     }
 }
 
-/// One to five ranks of a node, by memory and by ports, and ranks on several nodes, in all patterns between these.
+/// One to five ranks of a node, and ranks on several nodes, in all patterns between these.
 fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
     let seed = Random::new().word();
     for n in 1..=5 {
@@ -166,14 +166,6 @@ fn on_all(check: impl Fn(&Connected, &Gpu, &[usize], u64) + Sync) {
                 Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
             let collectives = builder(comm, gpu).selector(told.clone()).connect().expect("collectives");
             check(&Connected::ByProtocols(collectives, told), gpu, &[n], seed);
-        });
-    }
-    for n in 2..=3 {
-        ranks(n, |comm, gpu| {
-            let by_ports = builder(comm, gpu).by_ports(Transport::ETHERNET).scratch(256 << 10);
-            let collectives = by_ports.connect().expect("collectives");
-            check(&Connected::Otherwise(collectives), gpu, &[n], seed);
-            comm.bootstrap().barrier().expect("all ranks");
         });
     }
     let ethernet = NodesModel::ETHERNET;

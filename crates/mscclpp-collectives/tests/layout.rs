@@ -12,11 +12,11 @@ use compare::{Fact, fact, offset, sizes};
 use handle::{
     CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectivePlace, CollectiveRows,
     CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part,
-    PortCall, RING, Registration, Segment, VECTORS, WORDS_BEFORE,
+    RING, Registration, Segment, VECTORS, WORDS_BEFORE,
 };
 
 fn main() {
-    compare::main("collective_ports_device.hpp", facts);
+    compare::main("collective_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {
@@ -31,7 +31,6 @@ fn facts() -> Vec<Fact> {
         .chain(sizes::<CollectiveSends>("CollectiveSends"))
         .chain(sizes::<CollectiveRows>("CollectiveRows"))
         .chain(sizes::<Output>("CollectiveOutput"))
-        .chain(sizes::<PortCall>("CollectivePortCall"))
         .chain(sizes::<Segment>("CollectiveSegment"))
         .chain(sizes::<Message>("CollectiveMessage"))
         .collect();
@@ -55,8 +54,6 @@ fn facts() -> Vec<Fact> {
         "places" places, "chunk" chunk, "lanes" lanes);
     offsets!(CollectiveRows, "CollectiveRows": "call" call, "send" send, "rows" rows, "most" most, "outputs" outputs,
         "vectors" vectors, "resultBytes" result_bytes, "twoSteps" two_steps, "protocol" protocol);
-    offsets!(PortCall, "CollectivePortCall": "messages" messages, "channels" channels, "scratch" scratch, "inbox" inbox,
-        "outbox" outbox, "chunk" chunk, "rank" rank, "ranks" ranks, "type" data_type, "scaled" scaled, "scale" scale, "epochs" epochs);
     offsets!(Output, "CollectiveOutput": "memory" memory, "vectorBytes" vector_bytes, "at" at);
     offsets!(Segment, "CollectiveSegment": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes);
     offsets!(Message, "CollectiveMessage": "memory" memory, "bytes" bytes);

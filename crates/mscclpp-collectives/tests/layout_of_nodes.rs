@@ -1,4 +1,4 @@
-//! What the kernels between nodes get has the same layout in Rust as a C++ compiler gives it from the header.
+//! The parameters of the kernels between nodes have the same layout in Rust as a C++ compiler gives it from the header.
 
 #[path = "../../mscclpp-core/tests/layout/compare.rs"]
 mod compare;

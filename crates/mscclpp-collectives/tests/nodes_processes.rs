@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// What is between the nodes.
+/// The network between the nodes.
 enum Wires {
     /// They are this machine, by other names.
     None,
@@ -144,7 +144,7 @@ impl Lateness {
         Self { ended, thread }
     }
 
-    /// By how much at most.
+    /// Ends the naps, and returns the longest delay of one.
     fn end(self) -> Duration {
         self.ended.store(true, Ordering::Relaxed);
         self.thread.join().expect("a thread that naps")
@@ -200,7 +200,7 @@ pub(crate) fn device_of(rank: usize) -> usize {
     rank % platform().device_count().expect("devices")
 }
 
-/// That the device still exists for this process.
+/// Checks that the device still exists for this process.
 pub(crate) fn assert_usable(id: usize) {
     let gpu: Gpu = platform().gpu(id).expect("a device");
     gpu.allocate(4096).expect("memory").fill(0, 4096, 1).expect("a fill");

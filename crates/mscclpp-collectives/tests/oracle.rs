@@ -198,24 +198,25 @@ fn check(n_ranks: usize, cases: usize, most: u64) {
     check_over(None, n_ranks, cases, most);
 }
 
-fn check_over(ports: Option<Transport>, n_ranks: usize, cases: usize, most: u64) {
+fn check_over(nodes: Option<Transport>, n_ranks: usize, cases: usize, most: u64) {
     let seed = Random::new().word();
     let mut random = Random::with_seed(seed);
     let mut all = pairs::rows(&PARAMETERS, &mut random);
     while all.len() < cases {
         all.push(PARAMETERS.map(|values| random.below(values)).to_vec());
     }
-    check_all(ports, n_ranks, seed, most, &all);
+    check_all(nodes, n_ranks, seed, most, &all);
 }
 
-fn check_all(ports: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
+fn check_all(nodes: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cases: &[Vec<usize>]) {
     ranks(n_ranks, |comm, gpu| {
         let told =
             Told::new(Selection { protocol: Protocol::Simple, two_steps: false, blocks: 1, threads: 32 });
         let mut builder = builder(comm, gpu).selector(told.clone());
-        if let Some(transport) = ports {
-            // Small chunks and parts.
-            builder = builder.by_ports(transport).scratch(128 << 10);
+        if let Some(transport) = nodes {
+            // Nodes of one rank each, with small chunks and parts.
+            let node = format!("n{}", comm.bootstrap().rank());
+            builder = builder.node(node).between_nodes(transport).scratch(256 << 10);
         }
         let collectives = builder.connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");
@@ -319,12 +320,12 @@ fn eight_ranks() {
 }
 
 #[test]
-fn by_ports_over_cuda_ipc() {
+fn nodes_of_one_rank_over_cuda_ipc() {
     check_over(Some(Transport::CUDA_IPC), 2, 0, 6007);
 }
 
 #[test]
-fn by_ports_over_ethernet() {
+fn nodes_of_one_rank_over_ethernet() {
     check_over(Some(Transport::ETHERNET), 3, 0, 6007);
 }
 

@@ -28,9 +28,9 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         Trial::test("ranks_that_are_processes_reduce", || all_succeed("reduce", N)),
-        Trial::test("ranks_that_are_processes_reduce_by_ports", || all_succeed("ports", N)),
+        Trial::test("ranks_that_are_processes_reduce_between_nodes", || all_succeed("nodes", N)),
         Trial::test("a_rank_that_is_killed_in_the_middle_of_replays_is_named_by_all", || killed("replays")),
-        Trial::test("a_rank_that_is_killed_is_named_by_all_by_ports", || killed("ports")),
+        Trial::test("a_rank_that_is_killed_is_named_by_all_between_nodes", || killed("nodes")),
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(1));
@@ -58,8 +58,9 @@ fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
     let comm = role.communicator()?;
     let gpu = comm.context().gpu(device_of(role.rank))?;
     let mut builder = builder(&comm, &gpu);
-    if role.name.contains("ports") {
-        builder = builder.by_ports(Transport::ETHERNET).scratch(256 << 10);
+    if role.name.contains("nodes") {
+        builder =
+            builder.node(format!("n{}", role.rank)).between_nodes(Transport::ETHERNET).scratch(256 << 10);
     }
     let collectives = builder.connect()?;
     let stream = gpu.stream()?;

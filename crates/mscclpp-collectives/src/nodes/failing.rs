@@ -14,14 +14,14 @@ use mscclpp::{
     gpu::Abort,
 };
 
-use crate::Collectives;
+use crate::rank::Engine;
 
-use super::Nodes;
+use super::engine::Nodes;
 
-/// What is done when the service of a rank fails whose collectives within its node are these.
-pub(super) fn of_node(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Send + Sync + 'static {
-    let semaphores: Vec<Semaphore> =
-        local.iter().flat_map(|local| local.inner.semaphores().cloned()).collect();
+/// Returns the function that the service of a rank calls when it fails. It ends the waits of `local`, the engine within
+/// the node, and tells the ranks of the node.
+pub(super) fn of_node(local: Option<&impl Engine>) -> impl Fn(&ProxyError) + Send + Sync + 'static {
+    let semaphores: Vec<Semaphore> = local.iter().flat_map(|local| local.semaphores().cloned()).collect();
     move |error| {
         let reason = format!("collectives: {}", Report(error));
         for semaphore in &semaphores {
@@ -35,14 +35,9 @@ pub(super) fn of_node(local: Option<&Collectives>) -> impl Fn(&ProxyError) + Sen
 }
 
 impl Nodes {
-    /// As [`Nodes::check_waits_alone`]; what failed is told to the other ranks.
-    pub(crate) fn check_waits(&self) -> Result<(), mscclpp::Error> {
-        self.check_waits_alone().inspect_err(|_| self.tell_failure())
-    }
-
     /// Tells all other ranks what failed, unless they were told. An abort is this rank's own decision; a rank that has left is a
     /// failure if a wait ended with that.
-    pub(crate) fn tell_failure(&self) {
+    pub(super) fn tell_others(&self) {
         let news = |semaphore: &Semaphore| match semaphore.failure()? {
             CoreError::Aborted { .. } => None,
             closed @ CoreError::PeerClosed { .. } => Abort::check(semaphore).is_err().then_some(closed),

@@ -9,7 +9,7 @@ use super::steps::{Across, Maker, Step, WHOLE_MAX};
 
 impl Maker<'_> {
     /// Each rank sends to one rank of each node, which gives it to the others.
-    pub(super) fn all_gather<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
+    pub(super) fn all_gather(&self, request: &Request<'_>, plan: &Plan) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
@@ -60,7 +60,7 @@ impl Maker<'_> {
 
     /// Where messages cost more than a step within the node, the ranks of a node first give each other what is for the ranks of
     /// another one: each sends what all of its node have for its like there, as one message.
-    pub(super) fn all_to_all<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
+    pub(super) fn all_to_all(&self, request: &Request<'_>, plan: &Plan) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
@@ -99,12 +99,7 @@ impl Maker<'_> {
     }
 
     /// The root's node has it first; its ranks send parts to the other nodes, whose ranks give them to each other.
-    pub(super) fn broadcast<const N: usize>(
-        &self,
-        request: &Request<'_>,
-        root: usize,
-        plan: &Plan<N>,
-    ) -> Vec<Step> {
+    pub(super) fn broadcast(&self, request: &Request<'_>, root: usize, plan: &Plan) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);

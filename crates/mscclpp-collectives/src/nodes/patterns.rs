@@ -2,10 +2,9 @@
 
 use mscclpp::DevicePtr;
 
-use crate::{DataType, ReduceOp};
+use crate::{DataType, ReduceOp, choice::Pattern};
 
 use super::{
-    Pattern,
     reducing::Rails,
     steps::{Across, Maker, Source, Step},
 };

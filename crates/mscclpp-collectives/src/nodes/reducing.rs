@@ -3,14 +3,13 @@
 
 use mscclpp::DevicePtr;
 
-use crate::{DataType, ReduceOp, Request, handle::Segment, plan::Plan};
+use crate::{DataType, ReduceOp, Request, choice::Pattern, handle::Segment, plan::Plan};
 
-use super::Pattern;
 use super::steps::{Across, Maker, Portion, Reduction, Source, Step, WHOLE_MAX, within_a_node};
 
 /// A large message goes by portions of at least so many bytes, and so many at most.
 const PORTION_MIN: u64 = 4 << 20;
-const CHUNKS_MAX: u64 = 8;
+const PORTIONS_MAX: u64 = 8;
 
 /// Which ranks of a node have a part of a message each: as many on every node.
 #[derive(Clone, Copy)]
@@ -104,12 +103,7 @@ impl Maker<'_> {
         Step::Reduce(Box::new(Reduction { sources, own, recv, bytes, most, op, data_type, raw }))
     }
 
-    pub(super) fn all_reduce<const N: usize>(
-        &self,
-        request: &Request<'_>,
-        op: ReduceOp,
-        plan: &Plan<N>,
-    ) -> Vec<Step> {
+    pub(super) fn all_reduce(&self, request: &Request<'_>, op: ReduceOp, plan: &Plan) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let bytes = plan.most_bytes.unwrap_or(0);
@@ -131,7 +125,7 @@ impl Maker<'_> {
         }
         let rails = Rails { count: topology.fewest(), first: 0 };
         // While one is between nodes, the ranks of a node are busy with others. A rank alone would only begin again with each.
-        let most = if topology.even() == Some(1) { 1 } else { CHUNKS_MAX };
+        let most = if topology.even() == Some(1) { 1 } else { PORTIONS_MAX };
         let portions = (bytes / PORTION_MIN).clamp(1, most) as usize;
         let portion = |n: usize| {
             let (at, size) = Self::part(bytes, portions, n);
@@ -164,12 +158,7 @@ impl Maker<'_> {
 
     /// For each rank of each node, its node reduces, and so does a rank of each other node with the numbers of its own node;
     /// that one sends them.
-    pub(super) fn reduce_scatter<const N: usize>(
-        &self,
-        request: &Request<'_>,
-        op: ReduceOp,
-        plan: &Plan<N>,
-    ) -> Vec<Step> {
+    pub(super) fn reduce_scatter(&self, request: &Request<'_>, op: ReduceOp, plan: &Plan) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let (nodes, node, index) = (topology.nodes(), topology.node, topology.index);
@@ -273,13 +262,7 @@ impl Maker<'_> {
     }
 
     /// Each node reduces parts, which its ranks send to their likes on the root's node; these give the sums to the root.
-    pub(super) fn reduce<const N: usize>(
-        &self,
-        request: &Request<'_>,
-        root: usize,
-        op: ReduceOp,
-        plan: &Plan<N>,
-    ) -> Vec<Step> {
+    pub(super) fn reduce(&self, request: &Request<'_>, root: usize, op: ReduceOp, plan: &Plan) -> Vec<Step> {
         let Request { send, recv, data_type, .. } = *request;
         let topology = self.topology;
         let all = plan.most_bytes.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a rank does for a collective across nodes, step by step: launches of one stream, in this order.
+//! The steps that a rank takes for a collective across nodes: launches of one stream, in this order.
 //!
 //! The steps of all ranks fit together:
 //!
@@ -9,11 +9,12 @@
 
 use mscclpp::DevicePtr;
 
-use crate::{DataType, Kind, ReduceOp, Request, handle::Segment, plan::Plan};
+use crate::{DataType, Kind, ReduceOp, Request, choice::NodesModel, handle::Segment, plan::Plan};
 
-use super::{NodesModel, topology::Topology};
+use super::topology::Topology;
 
-/// What is sent to a rank on another node, and what is taken from it. The peer has the same with the sides exchanged.
+/// A transfer with a rank on another node: the data that is sent to it, and the data that is taken from it. The peer has the same
+/// with the sides exchanged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Across {
     pub(crate) peer: usize,
@@ -23,7 +24,7 @@ pub(crate) struct Across {
     pub(crate) recv_bytes: u64,
 }
 
-/// Where the numbers of a node come from.
+/// The place that the numbers of a node come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Source {
     /// This rank's memory.
@@ -55,7 +56,7 @@ pub(crate) enum Step {
     Local(Box<Plan>),
     Move {
         moves: Vec<Across>,
-        /// What is sent are the program's numbers, which may have to be multiplied for this.
+        /// The operation and type, if the program's numbers are sent, which may have to be multiplied for it.
         raw: Option<(ReduceOp, DataType)>,
     },
     Reduce(Box<Reduction>),
@@ -64,7 +65,7 @@ pub(crate) enum Step {
         from: DevicePtr,
         bytes: u64,
     },
-    /// While what is between nodes is done for one, the node does what comes before for the next.
+    /// Portions of a message: while one is between nodes, the node does the step before that for the next.
     Portions(Vec<Portion>),
 }
 
@@ -76,11 +77,11 @@ pub(crate) struct Portion {
     pub(crate) after: Step,
 }
 
-/// What steps are made from.
+/// Makes the steps of collectives.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Maker<'a> {
     pub(crate) topology: &'a Topology,
-    /// By which patterns are chosen.
+    /// The network, by which patterns are chosen.
     pub(crate) model: NodesModel,
     /// Memory of this rank's own for what is neither the program's numbers nor the result.
     pub(crate) scratch: DevicePtr,
@@ -103,7 +104,7 @@ impl Step {
         }
     }
 
-    /// What is moved as it is.
+    /// A step that moves data as it is.
     pub(crate) fn moved(moves: Vec<Across>) -> Self {
         Self::Move { moves, raw: None }
     }
@@ -111,7 +112,7 @@ impl Step {
 
 impl Maker<'_> {
     /// The steps of a request of which `plan` says who gives what to whom.
-    pub(crate) fn steps<const N: usize>(&self, request: &Request<'_>, plan: &Plan<N>) -> Vec<Step> {
+    pub(crate) fn steps(&self, request: &Request<'_>, plan: &Plan) -> Vec<Step> {
         let of_nodes = |op: ReduceOp| op.of_nodes(request.data_type, self.topology.n_ranks());
         let mut steps = match request.kind {
             Kind::AllReduce(op) => self.all_reduce(request, of_nodes(op), plan),
@@ -127,7 +128,7 @@ impl Maker<'_> {
     }
 
     /// Everything straight from who has it to who gets it.
-    pub(crate) fn directly<const N: usize>(&self, plan: &Plan<N>) -> Vec<Step> {
+    pub(crate) fn directly(&self, plan: &Plan) -> Vec<Step> {
         let topology = self.topology;
         let own = plan.segments[topology.locals()[topology.index]];
         let local = self.local(
@@ -155,10 +156,7 @@ impl Maker<'_> {
         most_bytes: Option<u64>,
         one_way: bool,
     ) -> Step {
-        let mut segments = [Segment::NONE; crate::MAX_RANKS];
-        for (local, of) in segments.iter_mut().take(self.topology.locals().len()).enumerate() {
-            *of = segment(local);
-        }
+        let segments = (0..self.topology.locals().len()).map(segment).collect();
         let plan = Plan { segments, op, data_type, most_bytes, one_way, whole: None, same_offsets: false };
         Step::Local(Box::new(plan))
     }
@@ -171,7 +169,7 @@ impl Maker<'_> {
     }
 }
 
-/// What nodes do with the numbers of their ranks: what is divided at the end is not divided before.
+/// The operation within a node: numbers that are divided at the end are not divided before.
 pub(crate) fn within_a_node(op: ReduceOp) -> ReduceOp {
     if op == ReduceOp::Avg { ReduceOp::Sum } else { op }
 }

@@ -1,8 +1,8 @@
-//! Which ranks are on which node, and which of them stand for a node.
+//! The nodes, and the ranks on each of them.
 
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Result, group::Group, handle::MAX_RANKS_OF_NODES};
+use crate::{Error, Result, handle::MAX_RANKS_OF_NODES, rank::Group};
 
 /// The nodes of a group, as all its ranks know them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Topology {
         Ok(Self::new(&all, group.rank))
     }
 
-    /// Of keys that are equal for ranks of one node.
+    /// The nodes of ranks that have these keys: equal for ranks of one node.
     pub(crate) fn new<K: PartialEq>(keys: &[K], rank: usize) -> Self {
         let mut nodes: Vec<Vec<usize>> = Vec::new();
         for (r, key) in keys.iter().enumerate() {
@@ -35,7 +35,20 @@ impl Topology {
         Self { nodes, rank, node, index }
     }
 
-    /// That the kernels have room for as many ranks.
+    /// The same nodes, but each rank of a node is a node of its own if one of them lacks the reach: if its device does
+    /// not reach the memory of all others there.
+    pub(crate) fn apart(self, lacks: &[bool]) -> Self {
+        let is_apart = |node: &[usize]| node.iter().any(|rank| lacks[*rank]);
+        let keys: Vec<_> = (0..self.n_ranks())
+            .map(|rank| {
+                let node = self.node_of(rank);
+                (node, is_apart(&self.nodes[node]).then_some(rank))
+            })
+            .collect();
+        Self::new(&keys, self.rank)
+    }
+
+    /// Checks that the kernels have room for as many ranks.
     pub(crate) fn check(&self) -> Result<()> {
         let ranks = self.n_ranks();
         if ranks > MAX_RANKS_OF_NODES {
@@ -155,6 +168,16 @@ mod tests {
         assert_eq!((topology.node_of(5), topology.index_of(5)), (0, 2));
         let consecutive = |keys: &[u8]| Topology::new(keys, 0).is_consecutive();
         assert!(consecutive(&[3, 3, 1, 1]) && !consecutive(&[3, 1, 3, 1]) && !consecutive(&[3, 3, 1]));
+    }
+
+    #[test]
+    fn ranks_of_a_node_whose_devices_do_not_reach_each_other_are_nodes() {
+        let topology = Topology::new(&["a", "b", "a", "b", "b"], 3);
+        let none = topology.clone().apart(&[false; 5]);
+        assert_eq!(none, topology);
+        let apart = topology.apart(&[false, false, false, false, true]);
+        assert_eq!(apart.nodes, [vec![0, 2], vec![1], vec![3], vec![4]]);
+        assert_eq!((apart.node, apart.index), (2, 0));
     }
 
     #[test]

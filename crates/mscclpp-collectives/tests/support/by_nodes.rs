@@ -1,4 +1,4 @@
-//! Collectives of every kind between ranks on several hosts, compared with what a reduction on the host gives.
+//! Collectives of every kind between ranks on several nodes, compared with a reduction on the host.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -8,7 +8,7 @@ use mscclpp_test_support::Random;
 
 use crate::support::{builder, ranks, reference};
 
-/// What memory holds before, and how many bytes of it are before and behind what is used.
+/// The byte that memory holds before a call, and the bytes before and behind the memory of a call.
 const POISON: u8 = 0xa5;
 const MARGIN: u64 = 64;
 

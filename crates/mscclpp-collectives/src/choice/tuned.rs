@@ -1,8 +1,8 @@
 //! How the library chooses by itself: by what was measured, and where nothing was, by prediction.
 
-use crate::{
+use super::{
     model,
-    select::{BULK_THREADS, Devices, Possible, Protocol, Query, Selection, Selector, Shape},
+    selector::{BULK_THREADS, Devices, Possible, Protocol, Query, Selection, Selector, Shape},
     tables::{OF_HOST, measured},
 };
 
@@ -130,8 +130,8 @@ impl Tuned {
 
 #[cfg(test)]
 mod tests {
+    use super::super::selector::{Interconnect, tests::query};
     use super::*;
-    use crate::select::{Interconnect, tests::query};
 
     const ALL: Possible = Possible::ALL_BUT_ROWS;
 

@@ -4,18 +4,16 @@ use std::sync::Arc;
 
 use mscclpp::{
     Communicator, Device, DeviceBuffer, DevicePtr, EndpointConfig, Gpu, Kernel, LaunchConfig, Module,
-    Platform, PortChannel, PortChannelHandle, ProxyService, RegisteredMemory, Semaphore, Stream, Transport,
-    errors::ProxyError,
-    gpu::{Abort, KernelArgument, Owner, PinnedBuffer},
+    Platform, PortChannel, PortChannelHandle, ProxyService, RegisteredMemory, Semaphore, Transport,
+    errors::{GpuError, ProxyError},
+    gpu::{Abort, KernelArgument, KernelObject, KernelWait, Owner, PinnedBuffer},
 };
 
 use crate::{
     DataType, Error, ReduceOp, Result,
-    calls::CollectivesState,
-    group::Group,
     handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer},
-    kernels::WordOperation,
-    ports::Served,
+    one_node::WordOperation,
+    rank::{Call, RankState},
 };
 
 use super::{
@@ -32,14 +30,14 @@ const LEAST_PLACE: u64 = 1 << 10;
 const MOST_PLACE: u64 = 1 << 20;
 /// The least that a message is cut into for several lanes, and the least that is worth a trigger of its own in one lane.
 const LEAST_SHARE: u64 = 32 << 10;
-const LEAST_PIECE: u64 = 128 << 10;
-/// Into how many chunks a lane cuts what is larger.
-const PIECES_OF_A_LANE: u64 = 8;
+const LEAST_CHUNK: u64 = 128 << 10;
+/// The number of chunks into which a lane cuts its share of a large message.
+const CHUNKS_OF_A_LANE: u64 = 8;
 const LANES_ON_GPUS: u32 = 4;
 
 const HANDLE: u64 = size_of::<PortChannelHandle>() as u64;
 
-/// What goes over a link.
+/// The use of a transfer over a link.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Use {
     Collective,
@@ -54,34 +52,59 @@ pub(super) enum Use {
 pub(crate) struct Network {
     pub(crate) transport: Transport,
     pub(crate) tag: u32,
-    /// Of two ranks.
+    /// The number of connections between two ranks.
     pub(crate) connections: u32,
 }
 
-/// What a rank has with those on other nodes.
-pub(crate) struct Links {
-    service: Arc<ProxyService>,
-    pub(crate) network: Network,
+/// The port channels of a rank to those on other nodes, with their memory and kernels.
+pub(crate) struct Channels {
+    /// Launches keep it.
+    pub(super) owner: Owner,
     /// For each link, channel and lane.
     channels: Vec<PortChannel>,
     rings: Rings,
     handles: DeviceBuffer,
     counts: DeviceBuffer,
     move_across: Kernel,
-    /// By [`WordOperation`], as far as these reduce.
+    /// The kernels by [`WordOperation`], as far as these reduce.
     reduce_across: [Kernel; 4],
-    /// Without transfers.
+    /// The call without its transfers.
     pub(super) call: CollectiveAcross,
     /// Memory for steps: see [`Maker`](super::steps::Maker).
     pub(super) scratch: DeviceBuffer,
 }
 
-/// Where a rank's rings are: in memory that the transport reads and writes without copies of its own.
+/// The memory of a rank's rings: memory that the transport reads and writes without copies of its own.
 enum Rings {
-    /// For adapters.
+    /// Device memory, for adapters.
     Device(DeviceBuffer),
-    /// For sockets. Kernels bring data to host memory, and take it from there, where a copy engine would have to do that too.
+    /// Pinned host memory, for sockets. Kernels bring data there, and take it from there, where a copy engine would have
+    /// to do that too.
     Pinned(PinnedBuffer),
+}
+
+/// The memory and channels that launches keep, and the service, which lives as long as kernels use it.
+struct Served {
+    owners: Vec<Owner>,
+    _service: ProxyService,
+}
+
+impl KernelObject for Served {
+    fn peers(&self) -> Vec<String> {
+        self.owners.peers()
+    }
+
+    fn waits(&self) -> Vec<KernelWait> {
+        self.owners.waits()
+    }
+
+    fn may_have_failed(&self) -> bool {
+        self.owners.may_have_failed()
+    }
+
+    fn check(&self) -> Result<(), GpuError> {
+        self.owners.check()
+    }
 }
 
 impl Rings {
@@ -110,7 +133,7 @@ impl Rings {
         }
     }
 
-    /// What launches keep.
+    /// Returns the memory, for launches to keep.
     fn owner(&self) -> Option<Owner> {
         match self {
             Self::Device(rings) => KernelArgument::owner(&rings),
@@ -119,23 +142,25 @@ impl Rings {
     }
 }
 
-impl Links {
-    /// Sets them up in `budget` bytes, together with the ranks on other nodes. `on_failure` is called when the service fails.
+impl Channels {
+    /// Sets them up together with the ranks on other nodes, in as many bytes as the rank has for scratch. Launches
+    /// have `epochs`, and keep `kept`. `on_failure` is called when the service fails.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the budget is too small; those of connecting, and of the service.
+    /// [`Error::InvalidArgument`] if the bytes are too few; those of connecting, and of the service.
     pub(crate) fn connect(
-        comm: &Communicator,
-        gpu: &Gpu,
-        group: &Group,
+        rank: &RankState,
         topology: &Topology,
         Network { transport, tag, connections }: Network,
-        budget: u64,
+        epochs: DevicePtr,
+        kept: Vec<Owner>,
         on_failure: impl Fn(&ProxyError) + Send + Sync + 'static,
     ) -> Result<Self> {
+        let RankState { comm, gpu, group, .. } = rank;
         let (lanes, connections) = lanes_and_connections(gpu, topology, connections);
         let remote = topology.remote();
-        let (place, scratch_bytes) = place_and_scratch(topology.most_links() as u64, lanes.into(), budget)?;
+        let (place, scratch_bytes) =
+            place_and_scratch(topology.most_links() as u64, lanes.into(), rank.scratch_bytes)?;
         let outbox = remote.len() as u64 * RINGS * u64::from(lanes) * ACROSS_RING * place;
         let module = Module::load_once(gpu, &mscclpp_kernels::COLLECTIVES_OF_NODES)?;
         let rings = Rings::allocate(gpu, transport, 2 * outbox)?;
@@ -199,11 +224,14 @@ impl Links {
             scale: 0,
             scaled: 0,
             reserved: 0,
-            epochs: DevicePtr::NULL,
+            epochs,
         };
+        let of_channels = all.iter().filter_map(|channel| KernelArgument::owner(&channel));
+        let buffers = [&scratch, &handles, &counts];
+        let of_buffers = buffers.iter().filter_map(KernelArgument::owner);
+        let owners = of_channels.chain(of_buffers).chain(rings.owner()).chain(kept).collect();
         Ok(Self {
-            service: Arc::new(service),
-            network: Network { transport, tag, connections },
+            owner: Arc::new(Served { owners, _service: service }),
             channels: all,
             scratch,
             rings,
@@ -218,15 +246,6 @@ impl Links {
     pub(crate) fn device_bytes(&self) -> u64 {
         let rings = if let Rings::Device(rings) = &self.rings { rings.len() } else { 0 };
         rings + self.scratch.len() + self.handles.len() + self.counts.len()
-    }
-
-    /// What launches keep.
-    pub(crate) fn owner(&self) -> Owner {
-        let channels = self.channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
-        let buffers = [&self.scratch, &self.handles, &self.counts];
-        let buffers = buffers.iter().filter_map(KernelArgument::owner);
-        let owners = channels.chain(buffers).chain(self.rings.owner()).collect();
-        Arc::new(Served::new(owners, &self.service))
     }
 
     pub(crate) fn semaphores(&self) -> impl Iterator<Item = &Semaphore> {
@@ -264,70 +283,70 @@ impl Links {
         chunk_of(bytes, self.call.lanes.into(), self.call.place) as u32
     }
 
-    /// Sends and takes, over a channel each.
+    /// Puts transfers, each over a channel of its own, into the stream.
     ///
     /// # Safety
     /// The memory lives until the launch is complete, and the device reaches it.
     pub(super) unsafe fn exchange(
         &self,
-        inner: &CollectivesState,
+        rank: &RankState,
         topology: &Topology,
         moves: &[(Across, Use)],
         raw: Option<(ReduceOp, DataType)>,
-        stream: &Stream,
-        buffers: &[&DeviceBuffer],
+        call: &Call<'_>,
     ) -> Result<()> {
-        let mut call = self.scaled(raw);
-        for (transfer, (across, of)) in call.transfers.iter_mut().zip(moves) {
-            *transfer = self.transfer(topology, *across, *of);
-            call.count += 1;
+        let mut across = self.scaled(raw);
+        for (transfer, (it, of)) in across.transfers.iter_mut().zip(moves) {
+            *transfer = self.transfer(topology, *it, *of);
+            across.count += 1;
         }
-        let config = LaunchConfig::linear(call.count * call.lanes, inner.threads());
+        let config = LaunchConfig::linear(across.count * across.lanes, rank.threads());
+        let args = call.keeping(&self.owner).with(across);
         // SAFETY: it is its parameter; the caller answers for the memory.
-        unsafe { self.move_across.launch(stream, config, &inner.keeping(buffers).with(call))? };
+        unsafe { self.move_across.launch(call.stream, config, &args)? };
         Ok(())
     }
 
     /// # Safety
-    /// As for [`Links::exchange`].
+    /// The same as of [`Channels::exchange`].
     pub(super) unsafe fn reduce(
         &self,
-        inner: &CollectivesState,
+        rank: &RankState,
         topology: &Topology,
         reduction: &Reduction,
-        stream: &Stream,
-        buffers: &[&DeviceBuffer],
+        call: &Call<'_>,
     ) -> Result<()> {
         let Reduction { ref sources, own, recv, bytes, most, op, data_type, raw } = *reduction;
-        let mut call = self.scaled(raw.then_some((op, data_type)));
+        let mut across = self.scaled(raw.then_some((op, data_type)));
         let chunk = self.chunk(most);
-        for (n, (transfer, source)) in call.transfers.iter_mut().zip(sources).enumerate() {
+        for (n, (transfer, source)) in across.transfers.iter_mut().zip(sources).enumerate() {
             *transfer = match *source {
                 Source::Here(send) => Transfer { send, chunk, ..Transfer::NONE },
                 Source::Peer { peer, send, send_bytes } => {
-                    let across = Across { peer, send, recv: DevicePtr::NULL, send_bytes, recv_bytes: bytes };
-                    Transfer { chunk, ..self.transfer(topology, across, Use::Collective) }
+                    let it = Across { peer, send, recv: DevicePtr::NULL, send_bytes, recv_bytes: bytes };
+                    Transfer { chunk, ..self.transfer(topology, it, Use::Collective) }
                 }
             };
             if n == own {
                 (transfer.recv, transfer.recv_bytes) = (recv, bytes);
             }
         }
-        (call.count, call.own, call.most) = (sources.len() as u32, own as u32, most);
-        (call.data_type, call.op) = (data_type as u32, op.number());
+        (across.count, across.own, across.most) = (sources.len() as u32, own as u32, most);
+        (across.data_type, across.op) = (data_type as u32, op.number());
         let kernel = match WordOperation::of(Some(op), data_type) {
             WordOperation::F16Sum => &self.reduce_across[1],
             WordOperation::Bf16Sum => &self.reduce_across[2],
             WordOperation::F32Sum => &self.reduce_across[3],
             WordOperation::Any | WordOperation::Move => &self.reduce_across[0],
         };
-        let config = LaunchConfig::linear(call.lanes, inner.threads());
+        let config = LaunchConfig::linear(across.lanes, rank.threads());
+        let args = call.keeping(&self.owner).with(across);
         // SAFETY: it is its parameter; the caller answers for the memory.
-        unsafe { kernel.launch(stream, config, &inner.keeping(buffers).with(call))? };
+        unsafe { kernel.launch(call.stream, config, &args)? };
         Ok(())
     }
 
-    /// A call that multiplies what is the program's.
+    /// A call that multiplies the program's numbers, if they are `raw`.
     fn scaled(&self, raw: Option<(ReduceOp, DataType)>) -> CollectiveAcross {
         let (scale, scaled) = raw.map_or((0, 0), |(op, data_type)| op.scale(data_type));
         CollectiveAcross {
@@ -342,8 +361,8 @@ impl Links {
 /// The size of the chunks of a message that `lanes` lanes share, where a place has so many bytes.
 fn chunk_of(bytes: u64, lanes: u64, place: u64) -> u64 {
     let share = bytes.div_ceil(lanes);
-    let least = share.clamp(LEAST_SHARE, LEAST_PIECE);
-    share.div_ceil(PIECES_OF_A_LANE).max(least).next_multiple_of(16).min(place)
+    let least = share.clamp(LEAST_SHARE, LEAST_CHUNK);
+    share.div_ceil(CHUNKS_OF_A_LANE).max(least).next_multiple_of(16).min(place)
 }
 
 /// How many lanes a channel has, so many that all blocks of a launch fit on a device at once; and by how many connections

@@ -1,7 +1,7 @@
 //! Tables of what was measured: which protocol, with how many blocks and threads, was fastest up to a size. `mscclpp-bench tune`
-//! prints such tables. What no table is for is predicted: see [`model`](crate::model).
+//! prints such tables. What no table is for is predicted: see the module `model`.
 
-use crate::select::{Devices, Interconnect, Protocol, Selection, Shape};
+use super::selector::{Devices, Interconnect, Protocol, Selection, Shape};
 
 /// The selection up to so many bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

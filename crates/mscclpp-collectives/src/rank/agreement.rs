@@ -12,7 +12,9 @@
 
 use mscclpp::errors::BootstrapError;
 
-use crate::{Error, Result, group::Group};
+use crate::{Error, Result};
+
+use super::group::Group;
 
 const MARK: [u8; 4] = *b"mscw";
 const VERSION: u8 = 1;

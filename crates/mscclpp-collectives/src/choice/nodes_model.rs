@@ -33,9 +33,9 @@ pub struct NodesModel {
     pub ranks: u32,
     /// From a rank's signal to its being seen on another node, in microseconds.
     pub latency: f64,
-    /// What each message takes at who sends it, in microseconds.
+    /// The time that each message takes its sender, in microseconds.
     pub message: f64,
-    /// Of a rail, one way, in GB/s.
+    /// The bandwidth of a rail, one way, in GB/s.
     pub bandwidth: f64,
 }
 
@@ -52,13 +52,13 @@ pub enum Pattern {
     Shares,
 }
 
-/// What an `all_reduce` takes by the model.
+/// The time and the messages of an `all_reduce` by the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct NodesPrediction {
-    /// The fastest.
+    /// The fastest pattern.
     pub pattern: Pattern,
-    /// In microseconds.
+    /// The time of the fastest pattern, in microseconds.
     pub time: f64,
     /// How many messages a rank sends to other nodes, at most.
     pub messages: u32,
@@ -71,13 +71,13 @@ const STEP: f64 = 5.0;
 const WITHIN: f64 = 300.0;
 
 impl NodesModel {
-    /// A rail of 400 Gb/s. Nobody has measured these with this library: latency and the time of a message are of the size that
-    /// adapters have.
+    /// A network of fast RDMA adapters. Nobody has measured these with this library: latency and the time of a message are of the
+    /// size that adapters have.
     pub const INFINIBAND: Self = Self { nodes: 2, ranks: 8, latency: 8.0, message: 0.5, bandwidth: 45.0 };
     /// TCP on a fast network; also not measured.
     pub const ETHERNET: Self = Self { nodes: 2, ranks: 8, latency: 30.0, message: 5.0, bandwidth: 3.0 };
 
-    /// What a transport is taken for.
+    /// The network that a transport is taken for.
     pub(crate) fn of(transport: Transport) -> Self {
         if transport == Transport::ETHERNET { Self::ETHERNET } else { Self::INFINIBAND }
     }
@@ -105,7 +105,7 @@ impl NodesModel {
         (ranks - 1.0) * self.message > STEP + ranks * bytes as f64 / (WITHIN * 1e3)
     }
 
-    /// What a pattern takes, if it can be.
+    /// The prediction for a pattern, if this many nodes can follow it.
     fn by(&self, pattern: Pattern, bytes: u64) -> Option<NodesPrediction> {
         let (others, nodes) = (self.nodes - 1, u64::from(self.nodes));
         let (waits, messages, sent, steps) = match pattern {

@@ -1,29 +1,39 @@
-//! How rows are summed up, and what their kernel is told.
+//! How rows are summed up, and the parameters of their kernel.
 
-use super::{Rows, VECTOR};
+use mscclpp::{Kernel, KernelArgs, LaunchConfig};
+
 use crate::{
     Error, Protocol, Result,
-    calls::{CollectivesState, Engine, Mapped},
+    choice::{Possible, Query, Selection, Shape, blocks_with_room},
     handle::{CollectiveCall, CollectiveRows, MAX_RANKS, RowsProtocol, Segment, VECTORS},
-    select::{Possible, Query, Selection, Shape, blocks_with_room},
-    signature::rows_signature,
+    plan::rows_signature,
+    rank::{Call, RankState},
+    rows::{Rows, VECTOR},
 };
 
-impl CollectivesState {
-    pub(super) fn mapped(&self) -> Result<&Mapped> {
-        match &self.engine {
-            Engine::Memory(mapped) => Ok(mapped),
-            Engine::Ports(_) | Engine::Nodes(_) => Err(Error::InvalidArgument(
-                "all_reduce_rows by port channels; it needs devices that reach each other's memory. Call all_reduce, and \
-                 then a kernel that goes on"
-                    .into(),
-            )),
-        }
+use super::engine::OneNode;
+
+impl OneNode {
+    /// # Safety
+    /// The same as of [`Collectives::all_reduce_rows`](crate::Collectives::all_reduce_rows).
+    pub(super) unsafe fn launch_rows(
+        &self,
+        rank: &RankState,
+        rows: &Rows,
+        selection: Selection,
+        (kernel, args): (&Kernel, KernelArgs),
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let args = args.with_owner(self.owner.clone()).keeping_each(call.buffers.iter().copied());
+        let args = args.with(self.handle).with(self.rows_call(rank, rows, selection));
+        let config = LaunchConfig::linear(selection.blocks, selection.threads);
+        // SAFETY: the caller answers for the kernel, its other parameters and their memory.
+        unsafe { kernel.launch(call.stream, config, &args)? };
+        Ok(())
     }
 
-    pub(super) fn choose_rows(&self, rows: &Rows) -> Result<Option<Selection>> {
-        let mapped = self.mapped()?;
-        let ranks = self.group.ranks.len();
+    pub(super) fn selection_of_rows(&self, rank: &RankState, rows: &Rows) -> Result<Option<Selection>> {
+        let ranks = rank.n_ranks();
         if rows.rows == 0 {
             return Ok(None);
         }
@@ -41,35 +51,34 @@ impl CollectivesState {
             bytes: bytes.saturating_mul(rows.rows),
             ranks,
             possible: Possible {
-                ll16: mapped.layout.fits_rows(vectors, rows.rows, 0, false),
-                ll128: mapped.ll128 && mapped.layout.fits_rows(vectors, rows.rows, 0, true),
-                ll16_in_two_steps: two_steps && mapped.layout.fits_rows(vectors, part, result_bytes, false),
+                ll16: self.layout.fits_rows(vectors, rows.rows, 0, false),
+                ll128: self.ll128 && self.layout.fits_rows(vectors, rows.rows, 0, true),
+                ll16_in_two_steps: two_steps && self.layout.fits_rows(vectors, part, result_bytes, false),
                 ll128_in_two_steps: two_steps
-                    && mapped.ll128
-                    && mapped.layout.fits_rows(vectors, part, result_bytes, true),
+                    && self.ll128
+                    && self.layout.fits_rows(vectors, part, result_bytes, true),
                 simple_in_two_steps: two_steps,
                 direct: false,
                 bulk: false,
                 copy_engine: false,
                 in_place: false,
             },
-            max_blocks: mapped.max_blocks,
-            max_threads: mapped.max_threads,
-            devices: mapped.devices,
+            max_blocks: self.max_blocks,
+            max_threads: self.max_threads,
+            devices: self.devices,
         };
-        let mut selection = self.selector.choose(&query).mended(&query);
+        let mut selection = rank.options.selector.choose(&query).mended(&query);
         let threads = vectors.div_ceil(VECTORS).next_multiple_of(32);
         selection.threads = selection.threads.max(threads as u32);
-        selection.blocks =
-            selection.blocks.min(blocks_with_room(mapped.max_threads, selection.threads).max(1));
+        selection.blocks = selection.blocks.min(blocks_with_room(self.max_threads, selection.threads).max(1));
         if selection.protocol == Protocol::Simple {
             let chunk = chunk(bytes, result_bytes, selection);
-            let most = mapped.layout.blocks_of_chunks(chunk, selection.two_steps);
+            let most = self.layout.blocks_of_chunks(chunk, selection.two_steps);
             if most == 0 {
                 return Err(Error::InvalidArgument(format!(
                     "rows of {bytes} bytes, with results of {result_bytes}, do not fit into {} bytes of scratch; give \
                      CollectivesBuilder::scratch() more",
-                    self.scratch_bytes
+                    rank.scratch_bytes
                 )));
             }
             selection.blocks = selection.blocks.min(u32::try_from(most).unwrap_or(u32::MAX));
@@ -77,9 +86,9 @@ impl CollectivesState {
         Ok(Some(selection))
     }
 
-    pub(super) fn rows_call(&self, rows: &Rows, selection: Selection) -> CollectiveRows {
+    fn rows_call(&self, rank: &RankState, rows: &Rows, selection: Selection) -> CollectiveRows {
         let (outputs, result_bytes) = rows.outputs();
-        let ranks = self.group.ranks.len() as u64;
+        let ranks = rank.n_ranks() as u64;
         CollectiveRows {
             call: CollectiveCall {
                 segments: [Segment::NONE; MAX_RANKS],
@@ -90,7 +99,7 @@ impl CollectivesState {
                 scale: 0,
                 scaled: 0,
                 one_way: 0,
-                checked: self.check_calls.into(),
+                checked: rank.options.check_calls.into(),
                 in_place: 0,
                 signature: rows_signature(rows.rows, rows.columns, rows.data_type),
             },

@@ -102,7 +102,7 @@ impl Group {
         self.comm.bootstrap()
     }
 
-    /// That they can all be on one node.
+    /// Checks that they can all be on one node.
     pub(crate) fn check_size(&self) -> Result<()> {
         if self.ranks.len() > MAX_RANKS {
             let ranks = self.ranks.len();
@@ -119,11 +119,11 @@ impl Group {
         (0..ranks).filter(move |r| *r != rank)
     }
 
-    /// A rank whose device's memory this rank's device is known not to reach.
-    pub(crate) fn unreached(&self, gpu: &Gpu) -> Result<Option<usize>> {
+    /// One of the ranks `of` whose device's memory this rank's device is known not to reach. Blocks: all ranks call it.
+    pub(crate) fn unreached(&self, gpu: &Gpu, of: &[usize]) -> Result<Option<usize>> {
         let uuid = u128::from_le_bytes(gpu.properties().uuid);
         let all = self.all_gather([uuid as u64, (uuid >> 64) as u64])?;
-        for r in self.others() {
+        for r in of.iter().copied().filter(|r| *r != self.rank) {
             let [low, high] = all[r];
             let uuid = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
             // Of a device that this process does not see, nothing is known.
@@ -197,7 +197,8 @@ impl Group {
         Ok(self.all_say(holds)?.iter().all(|holds| *holds))
     }
 
-    fn all_say(&self, own: bool) -> Result<Vec<bool>> {
+    /// The answer of each rank. Nobody returns before all have called.
+    pub(crate) fn all_say(&self, own: bool) -> Result<Vec<bool>> {
         let all = self.all_gather([own.into()])?.into_iter().enumerate();
         all.map(|(r, [word])| self.bool_of(r, word)).collect()
     }

@@ -15,53 +15,43 @@
 //! The own part is copied beside the others, in a stream that is forked from the call's and joined with it again; before them
 //! where that cannot be (`can_fork`).
 
-use mscclpp::{DeviceBuffer, DevicePtr, LaunchConfig, Stream, gpu::Owner};
+use mscclpp::{LaunchConfig, Stream};
 
 use crate::{
-    DataType, Kind, Request, Result,
-    calls::{CollectivesState, Mapped},
-    handle::MAX_RANKS,
-    kernels::WordOperation,
-    order::can_fork,
-    plan::{Plan, Planned},
+    Result,
+    plan::{Plan, Planned, plan},
+    rank::{Call, CopyPlaces, Engine, List, RankState, can_fork},
 };
 
-/// The places that the copies go to.
-pub(crate) struct Places {
-    /// Where this rank's part lies at each peer.
-    pub(crate) at_peers: [DevicePtr; MAX_RANKS],
-    /// For the copy of the own part, if it has a stream of its own.
-    pub(crate) aside: Option<Stream>,
-    /// Keeps the memory until the call is complete.
-    pub(crate) owner: Owner,
-}
+use super::{engine::OneNode, kernels::WordOperation};
 
-impl CollectivesState {
+impl OneNode {
+    /// Puts a call by the copy engines into the stream.
+    ///
     /// # Safety
-    /// As for [`CollectivesState::exchange`].
-    pub(crate) unsafe fn by_copy_engines(
+    /// The same as of [`Self::exchange_one`].
+    pub(super) unsafe fn by_copy_engines(
         &self,
-        mapped: &Mapped,
+        rank: &RankState,
         signature: [u64; 2],
         plan: &Plan,
-        places: &Places,
-        stream: &Stream,
-        buffers: &[&DeviceBuffer],
+        places: &CopyPlaces,
+        call: &Call<'_>,
     ) -> Result<()> {
-        let (rank, ranks) = (self.group.rank, self.group.ranks.len());
-        let own = plan.segments[rank];
+        let (stream, own) = (call.stream, plan.segments[rank.rank()]);
         let aside = match places.aside.as_ref().filter(|_| own.send != own.recv) {
             Some(aside) if can_fork(stream, aside)? => Some(aside),
             _ => None,
         };
-        self.meet(mapped, signature, places, stream, buffers)?;
+        self.meet(rank, signature, places, call)?;
         let copy_all = |own_part_in: &Stream| -> Result<()> {
             if own.send != own.recv {
                 // SAFETY: the caller's promise for this rank's memory, of which nobody writes into this part (C3).
                 unsafe { own_part_in.copy(own.recv, own.send, own.recv_bytes)? };
             }
+            let ranks = rank.n_ranks();
             // Each rank begins with another peer.
-            for p in (1..ranks).map(|n| (rank + n) % ranks) {
+            for p in (1..ranks).map(|n| (rank.rank() + n) % ranks) {
                 let segment = plan.segments[p];
                 // SAFETY: the caller's promise for what is sent; the place is in the peer's memory, which is mapped here as long
                 // as `places.owner` is kept, and free for this (C1).
@@ -73,31 +63,29 @@ impl CollectivesState {
             Some(aside) => aside.join(&[stream], || copy_all(aside))?,
             None => copy_all(stream)?,
         }
-        self.meet(mapped, signature, places, stream, buffers)
+        self.meet(rank, signature, places, call)
     }
 
     /// A barrier, which keeps what the call needs until it is complete.
     fn meet(
         &self,
-        mapped: &Mapped,
+        rank: &RankState,
         signature: [u64; 2],
-        places: &Places,
-        stream: &Stream,
-        buffers: &[&DeviceBuffer],
+        places: &CopyPlaces,
+        call: &Call<'_>,
     ) -> Result<()> {
-        let (kind, none, data_type) = (Kind::Barrier, DevicePtr::NULL, DataType::U8);
-        let barrier = self.planned(&Request { kind, send: none, recv: none, count: 0, data_type })?;
-        let Planned::Exchange(plan) = barrier else { return Ok(()) };
-        let mut query = self.query(mapped, &plan, false);
+        let words = rank.barrier(self.barrier());
+        let Planned::Exchange(plan) = plan(&words, rank.rank(), rank.n_ranks())? else { return Ok(()) };
         // Its words are not registered.
-        (query.possible.direct, query.possible.bulk) = (false, false);
-        let selection = self.choose(&query);
-        let call = self.call(mapped, &plan, selection, signature);
-        let args = self.keeping(buffers).with_owner(places.owner.clone()).with(mapped.handle).with(call);
+        let query = self.query_with(&plan, &List::default(), rank.rank(), false);
+        let selection = self.choose(call.selector, &query);
+        let collective = self.collective_call(rank, &plan, selection, signature);
+        let args = call.keeping(&self.owner).with_owner(places.owner.clone());
+        let args = args.with(self.handle).with(collective);
         let config = LaunchConfig::linear(selection.blocks, selection.threads);
-        let kernel = mapped.kernels.of(selection, WordOperation::Move)?;
+        let kernel = self.kernels.of(selection, WordOperation::Move)?;
         // SAFETY: these are its parameters; what it moves is memory of this communicator's.
-        unsafe { kernel.launch(stream, config, &args)? };
+        unsafe { kernel.launch(call.stream, config, &args)? };
         Ok(())
     }
 }

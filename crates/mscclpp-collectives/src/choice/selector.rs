@@ -274,8 +274,7 @@ impl Selection {
 }
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::*;
-    use crate::Tuned;
+    use super::{super::tuned::Tuned, *};
 
     const ALL: Possible = Possible::ALL_BUT_ROWS;
 

@@ -4,10 +4,9 @@ use std::fmt;
 
 use mscclpp::{Kernel, KernelArgs};
 
-use crate::{
-    DataType, Kind, Protocol, Query, Request, Selection,
-    calls::{CollectivesState, Mapped},
-};
+use crate::{DataType, Kind};
+
+use super::selector::Query;
 
 /// Does collectives in place of the library, with a kernel of its own, made with the header
 /// `mscclpp/collective_own_device.hpp`. It is given to [`CollectivesBuilder::algorithm`](crate::CollectivesBuilder::algorithm),
@@ -69,7 +68,8 @@ use crate::{
 ///     }
 /// }
 ///
-/// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp_collectives::Error> {
+/// # use mscclpp_collectives::Result;
+/// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<()> {
 /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
 /// # let rank = comm.bootstrap().rank();
 /// let gpu = comm.context().gpu(rank)?;
@@ -92,8 +92,7 @@ use crate::{
 /// ```
 pub unsafe trait Algorithm: Send + Sync + fmt::Debug {
     /// How it does this call; none if it does not, so that the next algorithm or the library does it. Called by each call
-    /// that moves something between ranks, but for messages and rows, and not where all goes
-    /// [by ports](crate::CollectivesBuilder::by_ports).
+    /// that moves something between ranks of one node, but for messages and rows.
     fn plan(&self, asked: &Asked<'_>) -> Option<Launch>;
 }
 
@@ -123,26 +122,4 @@ pub struct Launch {
     pub blocks: u32,
     /// How many threads each has: a multiple of 32, up to 1024, and at least as many as there are ranks.
     pub threads: u32,
-}
-
-impl CollectivesState {
-    /// Returns what the program's algorithms would do, and with how many blocks and threads: there may not be room for as many.
-    pub(crate) fn own_launch(
-        &self,
-        mapped: &Mapped,
-        request: &Request<'_>,
-        query: &Query,
-    ) -> Option<(Launch, Selection)> {
-        let asked = Asked {
-            kind: request.kind,
-            data_type: request.data_type,
-            query: *query,
-            scratch_bytes: mapped.layout.parts.chunk_bytes,
-        };
-        let launch = self.algorithms.iter().find_map(|algorithm| algorithm.plan(&asked))?;
-        let Launch { blocks, threads, .. } = launch;
-        let selection =
-            Selection { protocol: Protocol::Simple, two_steps: false, blocks, threads }.mended(query);
-        Some((launch, selection))
-    }
 }

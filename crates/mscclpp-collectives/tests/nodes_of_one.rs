@@ -1,4 +1,4 @@
-//! Collectives by port channels alone, as between devices that do not reach each other's memory.
+//! Collectives of nodes of one rank each: the way of devices that do not reach each other's memory.
 
 mod support;
 
@@ -14,13 +14,14 @@ fn leave(comm: &Communicator) {
     comm.bootstrap().barrier().expect("all ranks");
 }
 
-/// Messages are many chunks, and what is reduced many parts.
-fn by_ports(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
-    builder(comm, gpu).by_ports(Transport::ETHERNET).scratch(256 << 10)
+/// Messages are many chunks.
+fn apart(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
+    let node = format!("n{}", comm.bootstrap().rank());
+    builder(comm, gpu).node(node).between_nodes(Transport::ETHERNET).scratch(256 << 10)
 }
 
 fn connected(comm: &Communicator, gpu: &Gpu) -> Collectives {
-    by_ports(comm, gpu).connect().expect("collectives")
+    apart(comm, gpu).connect().expect("collectives")
 }
 
 #[test]
@@ -57,7 +58,7 @@ fn replays_and_eager_calls_take_turns() {
 
 /// Messages of single ranks in both directions at once, with a call of all before and behind.
 #[test]
-fn messages_and_barriers_go_by_ports_too() {
+fn messages_and_barriers() {
     ranks(3, |comm, gpu| {
         let collectives = connected(comm, gpu);
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
@@ -109,7 +110,7 @@ fn one_rank_gives_memory_in_place_and_the_others_do_not() {
     });
 }
 
-/// A group is by ports, too; two communicators do not disturb each other; and what is registered changes nothing.
+/// A group is of nodes, too; two communicators do not disturb each other; and what is registered changes nothing.
 #[test]
 fn groups_and_communicators_do_not_disturb_each_other() {
     ranks(3, |comm, gpu| {
@@ -141,16 +142,10 @@ fn what_needs_the_others_memory_is_refused() {
             assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error:?}");
             assert!(error.to_string().contains(text), "{error}");
         };
-        let checked = by_ports(comm, gpu).check_calls(true).connect();
-        refused(checked.expect_err("it cannot be"), "check_calls(true) by port channels");
-        let small = by_ports(comm, gpu).scratch(1 << 10).connect();
-        refused(small.expect_err("it cannot be"), "too few for 2 ranks and port channels");
-        if comm.bootstrap().rank() == 0 {
-            refused(by_ports(comm, gpu).connect().expect_err("they differ"), "different by_ports");
-        } else {
-            let direct = builder(comm, gpu).scratch(256 << 10);
-            refused(direct.connect().expect_err("they differ"), "different by_ports");
-        }
+        let checked = apart(comm, gpu).check_calls(true).connect();
+        refused(checked.expect_err("it cannot be"), "check_calls(true) with ranks on several nodes");
+        let small = apart(comm, gpu).scratch(1 << 10).connect();
+        refused(small.expect_err("it cannot be"), "too few for 1 ranks on other nodes");
         let collectives = connected(comm, gpu);
         let stream = gpu.stream().expect("a stream");
         let numbers = zeros::<f32>(gpu, 64);
@@ -159,7 +154,7 @@ fn what_needs_the_others_memory_is_refused() {
         let rows = Rows::new(&numbers, 64).unwrap();
         // SAFETY: it is refused.
         let rows = unsafe { collectives.all_reduce_rows(&rows, &kernel, KernelArgs::new(), &stream) };
-        refused(rows.expect_err("it cannot be"), "all_reduce_rows by port channels");
+        refused(rows.expect_err("it cannot be"), "all_reduce_rows between nodes");
         // All of it left no trace.
         collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
         collectives.synchronize(&stream).unwrap();

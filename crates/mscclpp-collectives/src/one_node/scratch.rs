@@ -3,6 +3,7 @@
 use crate::{
     Error, Protocol, Result,
     handle::{LINE, Parts, RING},
+    rank::LANES,
 };
 
 /// The least and the usual size of a chunk; places for chunks of this size are there for every block.
@@ -10,8 +11,6 @@ const LEAST_CHUNK: u64 = 4 << 10;
 const MOST_CHUNK: u64 = 64 << 10;
 /// The most that travels by LL16, between two ranks.
 const PACKETS_MAX: u64 = 512 << 10;
-/// How many blocks move messages between each two ranks, in each direction.
-pub(crate) const LANES: u32 = 8;
 
 /// The layout of the scratch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,11 +168,11 @@ mod tests {
 
     #[test]
     fn the_usual_scratch_has_room_for_what_the_table_chooses() {
-        let layout = Layout::new(2, 256, crate::setup::SCRATCH).unwrap();
+        let layout = Layout::new(2, 256, crate::rank::SCRATCH).unwrap();
         assert!(layout.fits(Protocol::Ll16, 128 << 10, false));
         assert!(layout.fits(Protocol::Ll128, 16 << 20, false));
         assert_eq!(layout.chunk(Some(1 << 30), 256, false), 32 << 10);
-        let layout = Layout::new(8, 128, crate::setup::SCRATCH).unwrap();
+        let layout = Layout::new(8, 128, crate::rank::SCRATCH).unwrap();
         assert!(layout.fits(Protocol::Ll128, (4 << 20) / 8, true));
     }
 

@@ -25,6 +25,11 @@ impl Messages {
         }
     }
 
+    /// The messages that rank `peer` is sent, and those that it sends.
+    pub(crate) fn of(&self, peer: usize) -> &[Vec<Message>; 2] {
+        &self.of[peer]
+    }
+
     /// The copies that are sends of this rank to itself: from where, and to where.
     ///
     /// # Errors

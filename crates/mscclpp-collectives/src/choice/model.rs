@@ -16,7 +16,7 @@
 //! such that the fastest protocol changes about where it does in the measured tables. Nominal bandwidths are the vendor's. All
 //! else that follows is a prediction, which nobody has measured.
 
-use crate::select::{Devices, Interconnect, Protocol, Query, Selection, Shape};
+use super::selector::{Devices, Interconnect, Protocol, Query, Selection, Shape};
 
 /// The times of a hop, of each other rank for LL128, and of the start of Simple, in microseconds.
 const HOP: f64 = 1.25;
@@ -91,8 +91,8 @@ fn bandwidth(devices: Devices) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{selector::Possible, tables::measured};
     use super::*;
-    use crate::{select::Possible, tables::measured};
 
     const H200: Devices = Devices::Gpus { capability: Some((9, 0)), interconnect: Interconnect::NvLink };
     const ALL: Possible = Possible::ALL_BUT_ROWS;

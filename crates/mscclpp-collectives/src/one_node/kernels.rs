@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::{
     DataType, Error, Protocol, ReduceOp, Result,
-    select::{Selection, has_bulk_copies},
+    choice::{Selection, has_bulk_copies},
 };
 
 /// The kernels of one of the sources.

@@ -1,0 +1,271 @@
+//! The engine of a rank whose kernels reach the memory of the others.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use mscclpp::{
+    Device, DeviceBuffer, DevicePtr, EndpointConfig, Kernel, KernelArgs, MemoryChannel, Platform,
+    RegisteredMemory, Semaphore, Transport,
+    gpu::{Abort, KernelArgument, Owner, PinnedBuffer},
+};
+
+use crate::{
+    Error, Kind, Request, Result,
+    choice::{Devices, Interconnect, LEAST_THREADS, Selection, time},
+    handle::{CollectiveHandle, LINE, NO_PLACE, OVERLAP},
+    plan::{Exchange, Messages, Plan, described},
+    rank::{Call, Engine, Group, Mapping, RankState},
+    rows::Rows,
+};
+
+use super::{kernels::Kernels, scratch::Layout};
+
+/// The number of threads of the kernels that a multiprocessor holds: they have up to 64 registers each.
+const THREADS_OF_A_MULTIPROCESSOR: u32 = 1024;
+
+/// The engine of a rank whose kernels reach the memory of the others.
+pub(crate) struct OneNode {
+    pub(super) layout: Layout,
+    pub(super) kernels: Arc<Kernels>,
+    pub(super) handle: CollectiveHandle,
+    /// The scratch.
+    memory: DeviceBuffer,
+    /// See `CollectiveHandle`.
+    mismatch: PinnedBuffer<AtomicU32>,
+    pub(super) channels: Vec<MemoryChannel>,
+    /// Whether packets of 128 bytes arrive whole between all ranks.
+    pub(super) ll128: bool,
+    pub(super) devices: Devices,
+    /// The same as [`Query::max_blocks`](crate::Query::max_blocks).
+    pub(super) max_blocks: u32,
+    pub(super) max_threads: u32,
+    pub(super) owner: Owner,
+}
+
+impl OneNode {
+    /// Gives every rank the scratch of every other. `among_nodes`: the ranks are those of one of several nodes. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for too little scratch, and those of connecting.
+    pub(crate) fn connect(rank: &RankState, among_nodes: bool) -> Result<Self> {
+        let RankState { comm, gpu, group, options, .. } = rank;
+        let layout = Layout::new(rank.n_ranks(), rank.max_blocks, rank.scratch_bytes)?;
+        // Before anybody waits on the device: to load a kernel may take until those that run are complete.
+        let kernels = Kernels::on(gpu, group.ranks.len(), options.overlap)?;
+        // Fresh memory is zero.
+        let memory = gpu.allocate(layout.total)?;
+        let mismatch = gpu.allocate_pinned_words(4)?;
+        let registered = comm.register_buffer(&memory, Transport::CUDA_IPC)?;
+        let peers: Vec<usize> = group.others().map(|r| group.ranks[r]).collect();
+        let config = EndpointConfig::new(Transport::CUDA_IPC, Device::gpu(gpu.id()));
+        let mesh = comm.mesh(config).peers(peers).tag(group.tag).memory(&registered).connect()?;
+        let channels = mesh.links().iter().map(|link| {
+            let (semaphore, theirs) = (&link.semaphores[0], &link.memories[0]);
+            MemoryChannel::new(semaphore, theirs, &registered, Some(&registered))
+        });
+        let channels = channels.collect::<Result<Vec<_>, _>>()?;
+        let lines = channels.iter().all(|channel| channel.check_lines().is_ok());
+        // Everybody's scratch is mapped before anybody writes.
+        let lines = group.all(lines)?;
+
+        let mut handle = CollectiveHandle {
+            epochs: rank.counters.epochs(),
+            max_blocks: layout.max_blocks,
+            among_nodes: among_nodes.into(),
+            mismatch: mismatch.ptr(),
+            parts: layout.parts,
+            ..CollectiveHandle::of(group.rank, group.ranks.len())
+        };
+        handle.scratch[group.rank] = memory.ptr();
+        for (r, channel) in group.others().zip(&channels) {
+            let theirs = channel.device_handle();
+            handle.scratch[r] = DevicePtr::from_ptr(theirs.dst);
+            handle.status[r] = DevicePtr::from_ptr(theirs.status);
+        }
+        let mut max_blocks = layout.max_blocks;
+        let (devices, max_threads) = if gpu.platform() == Platform::Sim {
+            // Blocks of a call wait for others of it, so all of them run at once.
+            let resident = kernels.messages.max_resident_blocks(1, 0)?;
+            max_blocks = max_blocks.min(u32::try_from(resident).unwrap_or(u32::MAX));
+            (Devices::Sim, u32::MAX)
+        } else {
+            // Packets of 128 bytes arrive whole over NVLink, and over nothing else.
+            let interconnect = if lines { Interconnect::NvLink } else { Interconnect::Other };
+            let (capability, multiprocessors) = group.least_device(gpu)?;
+            let threads = multiprocessors * THREADS_OF_A_MULTIPROCESSOR / options.calls_at_once;
+            (Devices::Gpus { capability, interconnect }, threads.max(LEAST_THREADS))
+        };
+        let owners = channels.iter().filter_map(|channel| KernelArgument::owner(&channel));
+        let owners = owners.chain((&memory).owner()).chain((&mismatch).owner()).chain(rank.owner());
+        let owner = Arc::new(owners.collect::<Vec<Owner>>());
+        Ok(Self {
+            layout,
+            kernels,
+            handle,
+            memory,
+            mismatch,
+            channels,
+            ll128: lines,
+            devices,
+            max_blocks,
+            max_threads,
+            owner,
+        })
+    }
+}
+
+impl OneNode {
+    /// The error of a call to which rank `other` has said a place that does not exist, as its kernel found it.
+    fn no_place(&self, rank: &RankState, other: usize, parity: u32) -> Result<Error> {
+        let line = 2 * other as u64 + u64::from(parity);
+        let mut said = [0u64; 3];
+        // Behind the words of a check: see `DirectPlaces` of the headers.
+        self.memory.read_params(self.layout.parts.checks + line * LINE + 32, &mut said)?;
+        let [registration, offset, bytes] = said;
+        let list = rank.registrations.read();
+        let peers = registration.checked_sub(1).and_then(|at| list.all.get(usize::try_from(at).ok()?)?.peers);
+        let here = match peers {
+            Some(peers) => format!("of which {} bytes are mapped here", peers.bytes[other]),
+            None => format!("and the last one here is {}", list.all.len()),
+        };
+        Ok(rank.group.malformed(
+            other,
+            format!("it takes {bytes} bytes at offset {offset} of registration {registration}, {here}"),
+        ))
+    }
+}
+
+impl Engine for OneNode {
+    fn n_nodes(&self) -> usize {
+        1
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    fn semaphores(&self) -> Box<dyn Iterator<Item = &Semaphore> + '_> {
+        Box::new(self.channels.iter().map(MemoryChannel::semaphore))
+    }
+
+    fn check_waits(&self) -> Result<(), mscclpp::Error> {
+        self.channels.iter().try_for_each(|channel| Ok(Abort::check(channel)?))
+    }
+
+    fn barrier(&self) -> Kind<'static> {
+        Kind::AllGather
+    }
+
+    unsafe fn exchange(
+        &self,
+        rank: &RankState,
+        exchanges: &[Exchange<'_, '_>],
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let mut rest = exchanges;
+        while !rest.is_empty() {
+            let (next, others) = rest.split_at(self.together(rank, rest));
+            rest = others;
+            // SAFETY: the caller's promise.
+            if next.len() > 1 && unsafe { self.all_reduce_together(rank, next, call)? } {
+                continue;
+            }
+            for (request, plan) in next {
+                // SAFETY: the caller's promise.
+                unsafe { self.exchange_one(rank, Some(request), plan, call)? };
+            }
+        }
+        Ok(())
+    }
+
+    unsafe fn move_messages(&self, rank: &RankState, messages: &Messages, call: &Call<'_>) -> Result<()> {
+        for batch in messages.batches(rank.rank()) {
+            // SAFETY: the caller's promise.
+            unsafe { self.move_batch(rank, batch, call)? };
+        }
+        Ok(())
+    }
+
+    fn selection(&self, rank: &RankState, request: &Request<'_>, plan: &Plan) -> Option<Selection> {
+        let query = self.query(rank, plan);
+        match self.own_launch(rank, request, &query) {
+            None => Some(self.choose(&*rank.options.selector, &query)),
+            Some(_) => None,
+        }
+    }
+
+    fn prediction(&self, rank: &RankState, plan: &Plan) -> Option<Duration> {
+        if self.devices == Devices::Sim {
+            return None;
+        }
+        let query = self.query(rank, plan);
+        let selection = self.choose(&*rank.options.selector, &query);
+        let microseconds = time(&query, selection.protocol, selection.two_steps);
+        Duration::try_from_secs_f64(microseconds * 1e-6).ok()
+    }
+
+    fn check_mismatch(&self, rank: &RankState) -> Result<()> {
+        let ranks = &rank.group.ranks;
+        // Pairs with the kernel's release, in front of which it has seen the other's words.
+        let found = self.mismatch.word(0)?.load(Ordering::Acquire);
+        if found == OVERLAP {
+            return Err(Error::Overlap { rank: ranks[rank.rank()] });
+        }
+        let Some(other) = (found & 0xffff).checked_sub(1) else { return Ok(()) };
+        let parity = found >> 16 & 1;
+        if found & NO_PLACE != 0 {
+            return Err(self.no_place(rank, other as usize, parity)?);
+        }
+        let said = |of: u32| -> Result<String> {
+            let mut words = [0u64; 2];
+            let index = 2 * u64::from(of) + u64::from(parity);
+            self.memory.read_params(self.layout.parts.checks + index * LINE, &mut words)?;
+            Ok(described(words))
+        };
+        Err(Error::Mismatch {
+            rank: ranks[rank.rank()],
+            other: ranks[other as usize],
+            ours: said(self.handle.rank)?,
+            theirs: said(other)?,
+        })
+    }
+
+    fn choose_rows(&self, rank: &RankState, rows: &Rows) -> Result<Option<Selection>> {
+        self.selection_of_rows(rank, rows)
+    }
+
+    unsafe fn all_reduce_rows(
+        &self,
+        rank: &RankState,
+        rows: &Rows,
+        selection: Selection,
+        launch: (&Kernel, KernelArgs),
+        call: &Call<'_>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_rows(rank, rows, selection, launch, call) }
+    }
+
+    fn maps_memory(&self) -> bool {
+        true
+    }
+
+    fn map(
+        &self,
+        rank: &RankState,
+        group: &Group,
+        own: &RegisteredMemory,
+        said: &[[u64; 3]],
+    ) -> Result<Option<Mapping>> {
+        self.map_registered(rank, group, own, said).map(Some)
+    }
+}

@@ -1,0 +1,215 @@
+//! From a plan to a launch.
+
+use mscclpp::LaunchConfig;
+
+use crate::{
+    Protocol, ReduceOp, Request, Result,
+    choice::{Asked, Launch, Possible, Query, Selection, Selector, Shape, threads_with_room},
+    handle::{CollectiveCall, CollectiveDirectCall, CollectiveSends, MAX_RANKS, Segment},
+    plan::{Batch, Plan, TWO_STEPS_MIN, signature},
+    rank::{Call, LANES, List, RankState},
+};
+
+use super::{engine::OneNode, kernels::WordOperation};
+
+/// The shared memory of the kernel of bulk copies: a `BulkStage<>` of the headers for each of two warps.
+const BULK_SHARED_BYTES: u32 = 2 * 98_432;
+
+impl OneNode {
+    /// Puts messages between pairs of ranks into the stream, in one launch.
+    ///
+    /// # Safety
+    /// Their memory lives until the launch is complete, and the device reaches it.
+    pub(crate) unsafe fn move_batch(&self, rank: &RankState, messages: Batch, call: &Call<'_>) -> Result<()> {
+        let layout = &self.layout;
+        let sends = CollectiveSends {
+            messages,
+            counts: rank.counters.messages(),
+            signals: layout.message_signals,
+            places: layout.messages,
+            chunk: layout.message_chunk,
+            lanes: LANES,
+            reserved: 0,
+        };
+        let blocks = self.handle.ranks * 2 * LANES;
+        let threads = threads_with_room(self.max_threads, blocks, rank.threads());
+        let args = call.keeping(&self.owner).with(self.handle).with(sends);
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { self.kernels.messages.launch(call.stream, LaunchConfig::linear(blocks, threads), &args)? };
+        Ok(())
+    }
+
+    /// Puts an exchange into the stream. `request` is the request that the plan is for; there is none for a step of
+    /// something larger, which no [`Algorithm`](crate::Algorithm) does.
+    ///
+    /// # Safety
+    /// The plan's memory lives until the launch is complete, and the device reaches it.
+    pub(crate) unsafe fn exchange_one(
+        &self,
+        rank: &RankState,
+        request: Option<&Request<'_>>,
+        plan: &Plan,
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let ranks = rank.n_ranks();
+        if ranks == 1 && !plan.op.is_some_and(ReduceOp::scales) {
+            let Segment { send, recv, recv_bytes, .. } = plan.segments[0];
+            if send != recv && recv_bytes > 0 {
+                // SAFETY: the caller's promise.
+                unsafe { call.stream.copy(recv, send, recv_bytes)? };
+            }
+            return Ok(());
+        }
+        let registered = rank.registrations.read();
+        let places = registered.copy_places(plan, rank.rank());
+        let query = self.query_with(plan, &registered, rank.rank(), places.is_some());
+        let signature = request.map_or([0; 2], signature);
+        let own = request.filter(|_| ranks > 1).and_then(|it| self.own_launch(rank, it, &query));
+        if let Some((launch, selection)) = own {
+            let collective = self.collective_call(rank, plan, selection, signature);
+            let args = launch.args.with_owner(self.owner.clone()).keeping_each(call.buffers.iter().copied());
+            let args = args.with(self.handle).with(collective);
+            let config = LaunchConfig::linear(selection.blocks, selection.threads);
+            // SAFETY: the algorithm has promised that it is right; the caller answers for the memory.
+            unsafe { launch.kernel.launch(call.stream, config, &args)? };
+            return Ok(());
+        }
+        let selection = self.choose(call.selector, &query);
+        if selection.protocol == Protocol::CopyEngine
+            && let Some(places) = places
+        {
+            // SAFETY: the caller's promise.
+            return unsafe { self.by_copy_engines(rank, signature, plan, &places, call) };
+        }
+        let stepped = if selection.two_steps { plan.in_two_steps() } else { None };
+        let plan = stepped.as_ref().unwrap_or(plan);
+        let collective = self.collective_call(rank, plan, selection, signature);
+        let args = call.keeping(&self.owner).with(self.handle);
+        let args = if matches!(selection.protocol, Protocol::Direct | Protocol::Bulk) {
+            args.with_owner(registered.owner.clone()).with(CollectiveDirectCall {
+                call: collective,
+                places: registered.places(&plan.segments, rank.rank()),
+                registered: registered.table,
+                registrations: registered.all.len() as u64,
+            })
+        } else {
+            args.with(collective)
+        };
+        let mut config = LaunchConfig::linear(selection.blocks, selection.threads);
+        if selection.protocol == Protocol::Bulk {
+            config.shared_bytes = BULK_SHARED_BYTES;
+        }
+        let kernel = self.kernels.of(selection, WordOperation::of(plan.op, plan.data_type))?;
+        // SAFETY: these are its parameters; the caller answers for the memory.
+        unsafe { kernel.launch(call.stream, config, &args)? };
+        Ok(())
+    }
+
+    pub(super) fn collective_call(
+        &self,
+        rank: &RankState,
+        plan: &Plan,
+        selection: Selection,
+        signature: [u64; 2],
+    ) -> CollectiveCall {
+        let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
+        let Selection { protocol, two_steps, blocks, .. } = selection;
+        // `ChunkRole` of the headers: one block puts, and another one takes, unless that would overwrite what is sent.
+        let by_two_blocks = protocol == Protocol::Simple && rank.n_ranks() > 2 && blocks >= 2;
+        let lanes = if by_two_blocks { blocks / 2 } else { blocks };
+        let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(rank.rank());
+        let mut segments = [Segment::NONE; MAX_RANKS];
+        segments[..plan.segments.len()].copy_from_slice(&plan.segments);
+        CollectiveCall {
+            segments,
+            most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
+            chunk: self.layout.chunk(plan.most_bytes, lanes, two_steps),
+            data_type: plan.data_type as u32,
+            op: plan.op.map_or(0, ReduceOp::number),
+            scale,
+            scaled,
+            one_way: plan.one_way.into(),
+            checked: rank.options.check_calls.into(),
+            in_place: in_place.into(),
+            signature,
+        }
+    }
+
+    pub(super) fn choose(&self, selector: &dyn Selector, query: &Query) -> Selection {
+        if query.ranks == 1 {
+            // Nothing travels; the kernel of LL16 packets has no limit then.
+            return Selection {
+                protocol: Protocol::Ll16,
+                two_steps: false,
+                blocks: self.layout.max_blocks,
+                threads: 256,
+            };
+        }
+        selector.choose(query).mended(query)
+    }
+
+    /// The launch by one of the program's algorithms, if one does the call, and its blocks and threads: there may not be room for
+    /// as many as it gives.
+    pub(super) fn own_launch(
+        &self,
+        rank: &RankState,
+        request: &Request<'_>,
+        query: &Query,
+    ) -> Option<(Launch, Selection)> {
+        let asked = Asked {
+            kind: request.kind,
+            data_type: request.data_type,
+            query: *query,
+            scratch_bytes: self.layout.parts.chunk_bytes,
+        };
+        let launch = rank.options.algorithms.iter().find_map(|algorithm| algorithm.plan(&asked))?;
+        let Launch { blocks, threads, .. } = launch;
+        let selection =
+            Selection { protocol: Protocol::Simple, two_steps: false, blocks, threads }.mended(query);
+        Some((launch, selection))
+    }
+
+    pub(super) fn query(&self, rank: &RankState, plan: &Plan) -> Query {
+        let registered = rank.registrations.read();
+        let has_places = registered.copy_places(plan, rank.rank()).is_some();
+        self.query_with(plan, &registered, rank.rank(), has_places)
+    }
+
+    /// The query for a call of `rank`. `copy_engine`: copy engines can do it.
+    pub(super) fn query_with(&self, plan: &Plan, registered: &List, rank: usize, copy_engine: bool) -> Query {
+        let ranks = plan.segments.len();
+        let most = plan.most_bytes.map(|most| most.next_multiple_of(16));
+        let fits = |protocol| most.is_some_and(|most| self.layout.fits(protocol, most, false));
+        // Between two ranks, two steps gain nothing.
+        let part = plan.part().filter(|_| ranks > 2 && most.is_some_and(|most| most >= TWO_STEPS_MIN));
+        let own = plan.segments[rank];
+        let direct = plan.op.is_none() && registered.are_some();
+        let possible = Possible {
+            ll16: fits(Protocol::Ll16),
+            ll128: self.ll128 && fits(Protocol::Ll128),
+            ll16_in_two_steps: false,
+            ll128_in_two_steps: self.ll128
+                && part.is_some_and(|part| self.layout.fits(Protocol::Ll128, part, true)),
+            simple_in_two_steps: part.is_some(),
+            direct,
+            bulk: direct && self.devices.have_bulk_copies(),
+            copy_engine,
+            in_place: copy_engine && own.send == own.recv,
+        };
+        let shape = match (plan.whole, plan.one_way) {
+            (Some(_), _) => Shape::AllReduce,
+            (None, true) => Shape::Rooted,
+            (None, false) => Shape::Exchange,
+        };
+        Query {
+            shape,
+            reduces: plan.op.is_some(),
+            bytes: most.unwrap_or(u64::MAX),
+            ranks,
+            possible,
+            max_blocks: self.max_blocks,
+            max_threads: self.max_threads,
+            devices: self.devices,
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The engine of a rank: the means by which its calls are carried out, which depend on how ranks reach each other.
+
+use std::time::Duration;
+
+use mscclpp::{Kernel, KernelArgs, RegisteredMemory, Semaphore, gpu::Owner};
+
+use crate::{
+    Error, Kind, Request, Result,
+    choice::Selection,
+    plan::{Exchange, Messages, Plan},
+    rows::Rows,
+};
+
+use super::{
+    group::Group,
+    registrations::Mapping,
+    state::{Call, RankState},
+};
+
+/// Carries out the calls of a rank.
+pub(crate) trait Engine: Send + Sync {
+    /// The number of nodes that the ranks are on.
+    fn n_nodes(&self) -> usize;
+
+    /// The device memory that it takes, in bytes.
+    fn device_bytes(&self) -> u64;
+
+    /// The memory and connections that launches keep.
+    fn owner(&self) -> &Owner;
+
+    /// The semaphores through which it waits for other ranks.
+    fn semaphores(&self) -> Box<dyn Iterator<Item = &Semaphore> + '_>;
+
+    /// Checks that the waits of complete calls got what they waited for.
+    fn check_waits(&self) -> Result<(), mscclpp::Error>;
+
+    /// The collective that does a barrier, of a word from each rank.
+    fn barrier(&self) -> Kind<'static>;
+
+    /// Puts exchanges into the stream, in this order.
+    ///
+    /// # Safety
+    /// The memory of the plans lives until the launches are complete, and the device reaches it. No result overlaps other
+    /// memory of the call, but as [`Request::recv`] says.
+    unsafe fn exchange(
+        &self,
+        rank: &RankState,
+        exchanges: &[Exchange<'_, '_>],
+        call: &Call<'_>,
+    ) -> Result<()>;
+
+    /// Puts messages between pairs of ranks into the stream.
+    ///
+    /// # Safety
+    /// The same as of [`Self::exchange`], for the memory of the messages.
+    unsafe fn move_messages(&self, rank: &RankState, messages: &Messages, call: &Call<'_>) -> Result<()>;
+
+    /// The selection by which an exchange would be done, if a kernel of the library does it.
+    fn selection(&self, _rank: &RankState, _request: &Request<'_>, _plan: &Plan) -> Option<Selection> {
+        None
+    }
+
+    /// The predicted time of an exchange, if there is a prediction.
+    fn prediction(&self, _rank: &RankState, _plan: &Plan) -> Option<Duration> {
+        None
+    }
+
+    /// Checks what kernels found wrong with calls: that no rank made another call, and no two calls ran at the same time.
+    fn check_mismatch(&self, _rank: &RankState) -> Result<()> {
+        Ok(())
+    }
+
+    /// Tells all other ranks what failed, unless they were told.
+    fn tell_failure(&self) {}
+
+    /// The selection of an `all_reduce` of rows. None if there are no rows.
+    fn choose_rows(&self, _rank: &RankState, _rows: &Rows) -> Result<Option<Selection>> {
+        Err(no_rows())
+    }
+
+    /// Puts an `all_reduce` of rows into the stream.
+    ///
+    /// # Safety
+    /// The same as of [`Collectives::all_reduce_rows`](crate::Collectives::all_reduce_rows).
+    unsafe fn all_reduce_rows(
+        &self,
+        _rank: &RankState,
+        _rows: &Rows,
+        _selection: Selection,
+        _launch: (&Kernel, KernelArgs),
+        _call: &Call<'_>,
+    ) -> Result<()> {
+        Err(no_rows())
+    }
+
+    /// Whether peers write into memory that this rank registers: otherwise nothing is registered with them.
+    fn maps_memory(&self) -> bool {
+        false
+    }
+
+    /// Maps the memory that the peers register together with `own`. `said` is what each rank says of its part: the last two words
+    /// are its offset and its length. All ranks call it.
+    fn map(
+        &self,
+        _rank: &RankState,
+        _group: &Group,
+        _own: &RegisteredMemory,
+        _said: &[[u64; 3]],
+    ) -> Result<Option<Mapping>> {
+        Ok(None)
+    }
+}
+
+fn no_rows() -> Error {
+    Error::InvalidArgument(
+        "all_reduce_rows between nodes; it needs devices that reach each other's memory. Call all_reduce, and then a kernel \
+         that goes on"
+            .into(),
+    )
+}

@@ -3,7 +3,7 @@
 use clap::Args;
 use mscclpp::prelude::*;
 
-use crate::{Result, measuring::Subject, pair::Pair, report::Known};
+use crate::{Result, measuring::Subject, pair::Pair};
 
 #[derive(Args)]
 pub(crate) struct Block {
@@ -17,15 +17,13 @@ pub(crate) struct BlockOnDevice<'a> {
     pair: &'a Pair,
     threads: u32,
     mismatches: DeviceBuffer,
-    /// The known times of one element, between two GPUs, with 1024 threads.
-    known: Known,
 }
 
 impl Block {
-    pub(crate) fn on<'a>(&self, pair: &'a Pair, known: Known) -> Result<BlockOnDevice<'a>> {
+    pub(crate) fn on<'a>(&self, pair: &'a Pair) -> Result<BlockOnDevice<'a>> {
         let default = if pair.gpu.platform() == Platform::Sim { 32 } else { 1024 };
         let threads = self.threads.unwrap_or(default);
-        Ok(BlockOnDevice { pair, threads, mismatches: pair.gpu.allocate(8)?, known })
+        Ok(BlockOnDevice { pair, threads, mismatches: pair.gpu.allocate(8)? })
     }
 }
 
@@ -48,16 +46,7 @@ impl BlockOnDevice<'_> {
     }
 
     /// The subject of a ping-pong with messages of `bytes` bytes.
-    pub(crate) fn subject(
-        &self,
-        workload: &'static str,
-        bytes: u64,
-        element: u64,
-        rounds: u32,
-        parts: u32,
-    ) -> Subject {
-        let is_comparable = self.pair.is_of_two_gpus() && bytes == element && self.threads == 1024;
-        let known = if is_comparable { self.known } else { (None, None) };
-        Subject { workload, variant: format!("1x{}", self.threads), bytes, rounds, parts, launches: 1, known }
+    pub(crate) fn subject(&self, workload: &'static str, bytes: u64, rounds: u32, parts: u32) -> Subject {
+        Subject { workload, variant: format!("1x{}", self.threads), bytes, rounds, parts, launches: 1 }
     }
 }

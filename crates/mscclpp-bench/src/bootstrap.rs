@@ -9,7 +9,6 @@ use std::{
 
 use clap::Args;
 use mscclpp::prelude::*;
-use mscclpp_bootstrap::simulation::{self, Cost};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
@@ -31,12 +30,6 @@ pub(crate) struct Options {
     /// Jobs that are timed, after one that is not.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Computes, instead, what jobs of these sizes cost in a simulated network: no socket is opened.
-    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
-    simulate: Vec<usize>,
-    /// The latency between two ranks of the simulated network, in microseconds. Nothing else takes time there.
-    #[arg(long, default_value_t = 20, requires = "simulate", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    latency_us: u64,
 }
 
 fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
@@ -47,9 +40,6 @@ fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
-    if !options.simulate.is_empty() {
-        return simulate(&options.simulate, Duration::from_micros(options.latency_us));
-    }
     raise_descriptor_limit();
     let mut rows = Vec::new();
     let mut notes =
@@ -64,11 +54,6 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         notes.push(format!("{n} ranks, all formed: {}", warm_up.cost));
         let jobs = (0..options.repeats).map(|_| job()).collect::<Result<Vec<_>>>()?;
         let ok = warm_up.ok && jobs.iter().all(|job| job.ok);
-        let goal = match n {
-            64 => Some(0.5),
-            1024 => Some(1.2),
-            _ => None,
-        };
         let phases: [Phase; 4] = [
             ("initialise", |[formed, ..]| formed),
             ("all_gather 256 B", |[formed, gathered, _]| gathered.saturating_sub(formed)),
@@ -78,38 +63,11 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         for (variant, time) in phases {
             let times = jobs.iter().map(|job| time(job.ends).as_secs_f64()).collect();
             let row = Row::new("bootstrap", variant, (n as u64, SizeOf::Ranks), 1, jobs.len());
-            let known = (None, goal.filter(|_| variant == "all three"));
-            rows.push(Row { unit: Unit::Seconds, ..row.with(Times::of(times).filter(|_| ok), known) });
+            rows.push(Row { unit: Unit::Seconds, ..row.with(Times::of(times).filter(|_| ok)) });
         }
     }
     drop(progress);
     Ok(Report::new(Machine::of(&[], "TCP"), rows, notes))
-}
-
-/// Computes the costs of jobs in a simulated network.
-fn simulate(sizes: &[usize], latency: Duration) -> Result<Report> {
-    let mut rows = Vec::new();
-    let mut notes = vec![format!(
-        "seconds in a simulated network: each way between two ranks takes {latency:?}, and nothing else takes time"
-    )];
-    for &n in sizes {
-        let costs = simulation::cost(n, latency)?;
-        let how = if costs.played { "counted" } else { "calculated" };
-        notes.push(format!(
-            "{n} ranks, {how}: at most {} connections of rank 0, {} of another",
-            costs.connections_of_rank_0, costs.most_connections_of_others
-        ));
-        for Cost { what, time, hops, rank_0, most_of_others } in costs.parts {
-            notes.push(format!(
-                "{n} ranks, {what}: {hops} ways after each other; rank 0 writes {} B in {} frames, another at most {} B in {}",
-                rank_0.bytes, rank_0.frames, most_of_others.bytes, most_of_others.frames
-            ));
-            let row = Row::new("bootstrap", &format!("{what}, {how}"), (n as u64, SizeOf::Ranks), 1, 1);
-            let times = Times::of(vec![time.as_secs_f64()]);
-            rows.push(Row { unit: Unit::Seconds, ..row.with(times, (None, None)) });
-        }
-    }
-    Ok(Report::new(Machine::of(&[], "simulated network"), rows, notes))
 }
 
 /// A phase: its name, and its time as a function of the times at which the three phases ended.

@@ -8,7 +8,7 @@ use crate::{
     one_device::{OneDevice, report},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
-    report::{Known, Report, Row, SizeOf, Times},
+    report::{Report, Row, SizeOf, Times},
 };
 
 #[derive(Args)]
@@ -48,16 +48,6 @@ impl Pushing {
             (Platform::Sim, _) => 20,
             (_, Self::AndSync) => 1000,
             (_, Self::Pipelined) => 1_000_000 / threads,
-        }
-    }
-
-    /// The baseline and the goal in microseconds. The baseline was published for the reference.
-    fn known(self, threads: u32) -> Known {
-        match self {
-            Self::AndSync if threads == 1 => (Some(2.0), Some(1.9)),
-            // This is 8 million triggers a second, which one thread's stores alone do not reach.
-            Self::Pipelined if threads > 1 => (None, Some(0.125)),
-            _ => (None, None),
         }
     }
 }
@@ -109,7 +99,6 @@ fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, 
         }
     }
     let counted = times.get(options.warmup as usize..).filter(|counted| counted.len() == repeats);
-    let known = if platform == Platform::Sim { (None, None) } else { pushing.known(threads) };
     let row = Row::new("fifo", pushing.name(), (threads.into(), SizeOf::Threads), per_thread, repeats);
-    Ok(row.with(counted.and_then(|times| Times::of(times.to_vec())), known))
+    Ok(row.with(counted.and_then(|times| Times::of(times.to_vec()))))
 }

@@ -15,7 +15,7 @@ const MEMORY: [&str; 4] = ["1K", END, "1024, 8 on simulated devices", ROUNDS];
 
 const COLLECTIVE: [&str; 4] =
     ["1K", "1G, 64K on simulated devices", "4, 8 on simulated devices", ROUNDS_OF_COLLECTIVES];
-const ROUNDS_OF_COLLECTIVES: &str = "1000, fewer of large messages; 20 on simulated devices, 10 where ranks share a GPU; between hosts no more \
+const ROUNDS_OF_COLLECTIVES: &str = "1000, fewer of large messages; 20 on simulated devices, 10 where ranks share a GPU; between nodes no more \
      than take 0.1 s";
 
 const OWN: [Own; 15] = [
@@ -65,9 +65,9 @@ Columns:
   NCCL, windows, ratio
             with --compare, the medians of NCCL, plain and with registered windows, and the best of them divided by
             the row's own: above 1 the row is faster
-  baseline  the reference implementation on two H200 of one host; for ethernet-bw, the plain socket of this run;
-            for ib-bw and ib-lat, the bare verbs of this run; for launches, the driver's call of this run
-  goal      what this project aims at; baseline and goal are given only where the row is comparable
+  baseline  for ethernet-bw, the plain socket of this run; for ib-bw and ib-lat, the bare verbs of this run; for
+            launches, the driver's call of this run
+  goal      what this project aims at, in proportion to the baseline; `hold --baseline FILE` shows goals of other rows
   check     ok, or FAILED if data or signals were wrong: then there are no times, and the program exits with 1;
             NCCL FAILED if only NCCL's results were";
 

@@ -110,7 +110,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         let baseline = bare.filter(|_| how != How::Bare);
         let size = (options.iters.into(), SizeOf::Rounds);
         let row = Row::new("launches", variant, size, options.iters, options.repeats as usize);
-        rows.push(row.with(times, (baseline, baseline.map(|bare| bare + ABOVE))));
+        rows.push(Row { baseline, goal: baseline.map(|bare| bare + ABOVE), ..row.with(times) });
     }
     let notes = [
         "the time of the thread that launches, for each launch of a kernel of one thread; the stream is waited for after \

@@ -12,7 +12,7 @@ use crate::{
     pair::{Devices, Pair},
     progress::Progress,
     ranks::Joining,
-    report::{Bandwidth, Known, Row, SizeOf, Times},
+    report::{Bandwidth, Row, SizeOf, Times},
     sizes,
     stopwatch::Stopwatch,
 };
@@ -111,7 +111,7 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The subject of a row: what it measures, and the known figures.
+/// The subject of a row: what it measures.
 pub(crate) struct Subject {
     pub(crate) workload: &'static str,
     pub(crate) variant: String,
@@ -121,7 +121,6 @@ pub(crate) struct Subject {
     pub(crate) parts: u32,
     /// The number of launches of a kernel or graph by which the rounds are submitted.
     pub(crate) launches: u32,
-    pub(crate) known: Known,
 }
 
 /// The place at which the peer's message arrives while the stopwatch runs.
@@ -143,7 +142,7 @@ impl Arrival<'_> {
         expected: impl Fn(u32) -> Cow<'d, [u8]>,
     ) -> Result<Row> {
         let Self { stopwatch, destination } = self;
-        let Subject { workload, variant, bytes, rounds, parts, launches, known } = subject;
+        let Subject { workload, variant, bytes, rounds, parts, launches } = subject;
         let label = format!("{workload} {variant} {}", SizeOf::Bytes.show(bytes));
         let mut times = Vec::new();
         let mut ok = true;
@@ -163,7 +162,7 @@ impl Arrival<'_> {
         let times = Times::of(times);
         let bandwidth = times.map(|times| Bandwidth::of(bytes, times.median));
         let row = Row::new(workload, &variant, (bytes, SizeOf::Bytes), rounds, measuring.repeats());
-        let row = Row { bandwidth, ..row.with(times, known) };
+        let row = Row { bandwidth, ..row.with(times) };
         Ok(row.only_if(stopwatch.ranks().all(ok)?))
     }
 }

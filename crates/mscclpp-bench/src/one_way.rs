@@ -146,7 +146,9 @@ impl OneWay<'_> {
         Row {
             bandwidth: times.map(|times| Bandwidth::of(bytes, times.median)),
             cpu: times.map(|_| Cpu { sender, receiver }),
-            ..row.with(times, (baseline, goal))
+            baseline,
+            goal,
+            ..row.with(times)
         }
     }
 

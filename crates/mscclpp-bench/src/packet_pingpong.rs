@@ -11,15 +11,8 @@ use mscclpp::{
 };
 
 use crate::{
-    Result,
-    block::Block,
-    data::fresh_seed,
-    exchange::Exchange,
-    kernels::PACKET_PING_PONG,
-    measuring::Messages,
-    progress::Progress,
-    ranks::Joining,
-    report::{Known, Report},
+    Result, block::Block, data::fresh_seed, exchange::Exchange, kernels::PACKET_PING_PONG,
+    measuring::Messages, progress::Progress, ranks::Joining, report::Report,
 };
 
 #[derive(Args)]
@@ -30,14 +23,13 @@ pub(crate) struct Options {
     block: Block,
 }
 
-/// A kind of packet, and the known times of a message of one element between two GPUs.
+/// A kind of packet.
 pub(crate) struct Kind {
     workload: &'static str,
     kernel: &'static str,
     /// The bytes of data in a packet.
     element: u64,
     buffer_size: fn(u64) -> u64,
-    known: Known,
 }
 
 pub(crate) const LL8: Kind = Kind {
@@ -45,7 +37,6 @@ pub(crate) const LL8: Kind = Kind {
     kernel: "ll8_ping_pong",
     element: LL8Packet::PAYLOAD,
     buffer_size: LL8Packet::buffer_size,
-    known: (Some(1.42), Some(1.25)),
 };
 
 pub(crate) const LL16: Kind = Kind {
@@ -53,7 +44,6 @@ pub(crate) const LL16: Kind = Kind {
     kernel: "ll16_ping_pong",
     element: LL16Packet::PAYLOAD,
     buffer_size: LL16Packet::buffer_size,
-    known: (Some(1.62), Some(1.30)),
 };
 
 /// The kernel's argument `seeds`.
@@ -78,7 +68,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.of_elements(kind.element)?;
     let pair = measuring.join(joining)?;
-    let block = options.block.on(&pair, kind.known)?;
+    let block = options.block.on(&pair)?;
     let module = Module::load(&pair.gpu, &PACKET_PING_PONG)?;
     let kernel = module.kernel(kind.kernel)?;
     // The number of rounds that were played, plus one.
@@ -109,7 +99,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
             measuring,
             &mut progress,
             // A round has two hops.
-            block.subject(kind.workload, bytes, kind.element, rounds, 2),
+            block.subject(kind.workload, bytes, rounds, 2),
             // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channel, is dropped
             // before the buffers, and waits for the kernel's end.
             |stream, _, _| unsafe { kernel.launch(stream, block.config(), &args) },

@@ -24,22 +24,27 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) workload: String,
+    #[serde(default)]
     pub(crate) variant: String,
     pub(crate) size: u64,
     /// The unit of `size`.
+    #[serde(default)]
     pub(crate) size_of: SizeOf,
     /// The unit of all times of this row.
+    #[serde(default)]
     pub(crate) unit: Unit,
     /// The times; none if the check failed.
     pub(crate) times: Option<Times>,
     /// The number of rounds that were timed together; a time is that of one round or hop.
+    #[serde(default)]
     pub(crate) rounds: u32,
-    /// The number of measurements from which `times` is made.
+    /// The number of measurements from which `times` is made; 0 for a row of a file that has only a baseline and a goal.
+    #[serde(default)]
     pub(crate) repeats: usize,
     /// The bandwidth, if bytes are moved and the check passed.
     pub(crate) bandwidth: Option<Bandwidth>,
-    /// The time of the reference implementation, if the row is comparable; for Ethernet, that of the plain socket in the
-    /// same run.
+    /// The time of something else that does the same: of what the workload measures in the same run, or in a file for `hold`
+    /// of another implementation.
     pub(crate) baseline: Option<f64>,
     /// The time that this project aims at.
     pub(crate) goal: Option<f64>,
@@ -75,9 +80,6 @@ pub(crate) enum Unit {
     #[serde(rename = "s")]
     Seconds,
 }
-
-/// A baseline, and the goal of this project.
-pub(crate) type Known = (Option<f64>, Option<f64>);
 
 /// The times of all repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -192,9 +194,14 @@ impl Row {
         Self { workload, variant, size, size_of, rounds, repeats, ..Self::default() }
     }
 
-    /// Adds times, and the figures with which they are compared.
-    pub(crate) fn with(self, times: Option<Times>, (baseline, goal): Known) -> Self {
-        Self { times, baseline, goal, ..self }
+    /// Adds times.
+    pub(crate) fn with(self, times: Option<Times>) -> Self {
+        Self { times, ..self }
+    }
+
+    /// Whether the row has only a baseline, a goal or both, which somebody wrote into a file for `hold`.
+    pub(crate) fn is_given(&self) -> bool {
+        self.repeats == 0
     }
 
     /// Marks the row as failed unless it was `right`.

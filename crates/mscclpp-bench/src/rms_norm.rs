@@ -179,7 +179,6 @@ impl<'a> Bench<'a> {
             rounds: replays * self.options.calls,
             parts: 1,
             launches: replays,
-            known: (None, None),
         };
         let destination = Destination { memory: &self.result, offset: GUARD };
         Arrival { stopwatch: &stopwatch, destination }.row(

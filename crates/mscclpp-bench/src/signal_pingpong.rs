@@ -8,7 +8,7 @@ use crate::{
     pair::{Devices, Pair},
     progress::Progress,
     ranks::Joining,
-    report::{Known, Report, Row, SizeOf, Times},
+    report::{Report, Row, SizeOf, Times},
     stopwatch::Stopwatch,
 };
 
@@ -29,8 +29,8 @@ pub(crate) struct Options {
     devices: Devices,
 }
 
-/// A pair of device functions: its name, its kernel, the places of the tokens, and the known times between two GPUs.
-struct Variant(&'static str, &'static str, Places, Known);
+/// A pair of device functions: its name, its kernel, and the places of the tokens.
+struct Variant(&'static str, &'static str, Places);
 
 /// The places of the tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,19 +46,17 @@ const REPEATS_OF_CHOSEN: usize = 7;
 
 /// The pairs, each followed by the bare instructions, whose time differs between pairs of devices and addresses.
 const VARIANTS: [Variant; 6] = [
-    Variant("release/acquire", "signal_ping_pong", Places::All, (Some(1.45), Some(1.28))),
-    Variant("release/acquire, chosen", "signal_ping_pong", Places::Chosen, (Some(1.45), Some(1.28))),
-    Variant("bare", "bare_ping_pong", Places::All, (None, None)),
-    Variant("relaxed", "relaxed_ping_pong", Places::All, (None, Some(0.70))),
-    Variant("relaxed, chosen", "relaxed_ping_pong", Places::Chosen, (None, Some(0.70))),
-    Variant("bare relaxed", "bare_relaxed_ping_pong", Places::All, (None, None)),
+    Variant("release/acquire", "signal_ping_pong", Places::All),
+    Variant("release/acquire, chosen", "signal_ping_pong", Places::Chosen),
+    Variant("bare", "bare_ping_pong", Places::All),
+    Variant("relaxed", "relaxed_ping_pong", Places::All),
+    Variant("relaxed, chosen", "relaxed_ping_pong", Places::Chosen),
+    Variant("bare relaxed", "bare_relaxed_ping_pong", Places::All),
 ];
 
 pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
     let pair = Pair::join(&options.devices, Context::on, joining)?;
     let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
-    // The known times are of two GPUs.
-    let comparable = pair.is_of_two_gpus();
     let iters = options.iters.unwrap_or_else(|| pair.most_rounds());
 
     let connection = pair.connect(Transport::CUDA_IPC)?;
@@ -75,10 +73,10 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     let variants: Vec<_> =
         VARIANTS.iter().filter(|Variant(name, ..)| !options.relaxed || name.contains("relaxed")).collect();
     let stopwatch = Stopwatch::new(&pair, semaphores)?;
-    let launches = variants.iter().map(|Variant(_, _, of, _)| 2 * places(*of).len()).sum();
+    let launches = variants.iter().map(|Variant(_, _, of)| 2 * places(*of).len()).sum();
     let mut progress = Progress::new(launches, !joining.reports());
     let mut rows = Vec::new();
-    for &Variant(name, kernel, of, known) in variants {
+    for &Variant(name, kernel, of) in variants {
         let kernel = module.kernel(kernel)?;
         let mut ok = true;
         let mut hops = Vec::new();
@@ -101,7 +99,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
             }
         }
         let row = Row::new("signal-pingpong", name, (iters.into(), SizeOf::Rounds), iters, places(of).len());
-        rows.push(row.with(Times::of(hops).filter(|_| ok), if comparable { known } else { (None, None) }));
+        rows.push(row.with(Times::of(hops).filter(|_| ok)));
     }
     drop(progress);
     let notes = [

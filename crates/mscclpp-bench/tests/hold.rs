@@ -30,6 +30,8 @@ fn main() -> ExitCode {
         trial("a_missing_row_is_named", missing_row),
         trial("wrong_results_are_named", wrong),
         trial("figures_of_other_devices_are_refused", other_devices),
+        trial("rows_have_goals_in_a_file_that_somebody_wrote", goals),
+        trial("the_laboratory_s_figures_are_of_its_own_devices", laboratory),
         trial("another_build_is_measured_in_turns", against),
         trial("a_build_that_cannot_be_run_is_named", against_nothing),
         trial("what_was_measured_is_a_baseline_again", written),
@@ -199,6 +201,41 @@ fn other_devices(folder: &Folder) -> Result<(), Failed> {
     let held = folder.hold(&report, &[WIDE, &["--other-hardware"]].concat())?;
     assert_eq!(held.code, Some(0), "{held:?}");
     assert!(held.table.contains("# the drivers are not the same: 1.2.3 before, "), "{held:?}");
+    Ok(())
+}
+
+/// A row of a goal alone is measured and compared with nothing; a baseline is compared like an earlier figure.
+fn goals(folder: &Folder) -> Result<(), Failed> {
+    let mut report = folder.baseline(1.0)?;
+    let row = |size: u64| json!({"workload": "memory-put", "variant": "none 1x32", "size": size});
+    report["rows"] = json!([row(8), row(64)]);
+    report["rows"][0]["goal"] = json!(1e12);
+    report["rows"][1]["baseline"] = json!(1e12);
+    report["rows"][1]["goal"] = json!(1e-9);
+    let held = folder.hold(&report, &[])?;
+    assert_eq!(held.code, Some(0), "a goal that is not reached is no row that fell: {held:?}");
+    assert!(held.table.contains("1 of 2 goals are reached\n2 of 2 rows hold"), "{held:?}");
+    let line = |row: &str| held.table.lines().find(|line| line.contains(row)).unwrap_or_default();
+    assert!(line(ROWS[0]).ends_with("1000000000000.000  measured"), "{held:?}");
+    assert!(line(ROWS[1]).ends_with("0.000000  faster"), "{held:?}");
+    report["rows"][1]["baseline"] = json!(1e-9);
+    let held = folder.hold(&report, &["--turns", "2"])?;
+    assert!(held.code == Some(1) && held.named(ROWS[1]).is_some(), "{held:?}");
+    Ok(())
+}
+
+/// The calls of the repository's file can be made, and its figures are refused on other devices.
+fn laboratory(folder: &Folder) -> Result<(), Failed> {
+    let path = folder.path("two-h200.json");
+    fs::write(&path, include_str!("../../../ci/two-h200.json"))?;
+    let mut program = Command::new(program());
+    program.args(["hold", "--baseline"]).arg(&path).env("MSCCLPP_PLATFORM", "sim");
+    let held = Held::of(&output_within(5 * LIMIT, &mut program));
+    assert!(held.code == Some(1) && held.table.is_empty(), "{held:?}");
+    assert!(
+        held.errors.contains("signal-pingpong was measured on cuda, 2 x NVIDIA H200, and here are sim"),
+        "{held:?}"
+    );
     Ok(())
 }
 

@@ -3,7 +3,6 @@
 
 mod calls;
 mod numbers;
-mod simulate;
 mod task;
 mod tune;
 mod turns;
@@ -93,11 +92,6 @@ pub(crate) struct Options {
     /// error that says what it was doing.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     watch: Option<u16>,
-    /// Runs nothing, and prints the times between nodes that the library's model predicts: for a number of nodes, or for 2, 4 and
-    /// so on, such as nodes=2-1024,ranks=8,network=infiniband (or ethernet),latency=8,message=0.5,bandwidth=45. Latency and the
-    /// time of a message are in microseconds, the bandwidth of each rank in GB/s. For all-reduce alone.
-    #[arg(long, value_name = "NODES")]
-    simulate: Option<simulate::Asked>,
     /// The transport between ranks on different nodes: Ethernet, or IB0 to IB7.
     #[arg(long, default_value_t = Transport::ETHERNET, value_name = "TRANSPORT")]
     between_nodes: Transport,
@@ -182,14 +176,6 @@ impl Selector for Chooser {
 }
 
 fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    if let Some(asked) = &options.simulate {
-        if what != What::AllReduce {
-            return Err("--simulate is for all-reduce alone".into());
-        }
-        let default = Sizes { begin: 1 << 10, end: 1 << 30, factor: 32 };
-        let sizes = options.messages.sizes.or(default, options.dtype.size())?;
-        return simulate::simulate(asked, sizes).map(Some);
-    }
     // The library is opened first, because that may change the environment.
     let library = options.compare.open()?;
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
@@ -245,7 +231,6 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         let bench = Bench {
             what,
             options,
-            asked,
             limit,
             pair: &pair,
             collectives: &collectives,
@@ -309,7 +294,6 @@ fn asked(options: &Options) -> Vec<Asked> {
 struct Bench<'a> {
     what: What,
     options: &'a Options,
-    asked: Asked,
     limit: Duration,
     pair: &'a Pair,
     collectives: &'a Collectives,
@@ -361,12 +345,6 @@ impl Bench<'_> {
         let on_nodes = || if nodes > 1 { format!("{nodes} nodes") } else { "copy".to_owned() };
         let variant = selection.map_or_else(on_nodes, variant);
         let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
-        let is_known = pair.is_of_two_gpus()
-            && nodes == 1
-            && self.asked.protocol.is_none()
-            && !(options.registered || options.symmetric)
-            && (numbers, place) == (Numbers::F16, Place::Out);
-        let known = if is_known { what.known(bytes) } else { (None, None) };
         let times = measured[0];
         let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, ranks));
         let of_nccl = |side: usize| measured.get(side).map(|times| crate::report::Measured { times: *times });
@@ -376,7 +354,7 @@ impl Bench<'_> {
             bandwidth,
             blocks: selection.map(|selection| selection.blocks),
             nccl: self.nccl.map(|_| Nccl { plain: of_nccl(1), windows: of_nccl(2) }),
-            ..row.with(times, known)
+            ..row.with(times)
         })
     }
 }

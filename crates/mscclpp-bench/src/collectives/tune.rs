@@ -269,7 +269,7 @@ impl Tuner<'_> {
                 measuring.repeats(),
             );
             let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, pair.ranks.count() as u64));
-            Row { bandwidth, blocks: Some(candidate.blocks), ..row.with(times, (None, None)) }
+            Row { bandwidth, blocks: Some(candidate.blocks), ..row.with(times) }
         };
         let rows = tried.iter().zip(measured).map(row).collect();
         Ok((tried, rows))

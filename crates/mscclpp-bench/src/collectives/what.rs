@@ -3,7 +3,7 @@
 use mscclpp_collectives::{Kind, ReduceOp};
 
 use super::Numbers;
-use crate::report::{Bandwidth, Known};
+use crate::report::Bandwidth;
 
 /// The collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,36 +69,6 @@ impl What {
             Self::ReduceScatter => numbers.sum(&parts),
             Self::AllToAll => parts.concat(),
         }
-    }
-
-    /// The known times of f16 out of place: the best of NCCL 2.28.9 and 2.32.3, each plain and with registered windows, and of
-    /// the reference; and the goal.
-    #[allow(clippy::approx_constant, reason = "3.14 was measured")]
-    pub(crate) fn known(self, bytes: u64) -> Known {
-        const KIB: u64 = 1 << 10;
-        const MIB: u64 = 1 << 20;
-        const GIB: u64 = 1 << 30;
-        const SIZES: [u64; 9] = [KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, GIB];
-        let (best, goal) = match self {
-            Self::AllReduce => (
-                [2.62, 3.26, 4.53, 6.07, 13.3, 20.9, 60.9, 222.0, 3183.0],
-                [2.2, 2.5, 2.9, 3.6, 6.4, 17.0, 57.5, 204.0, 3040.0],
-            ),
-            Self::AllGather => (
-                [3.14, 3.60, 3.96, 6.65, 7.57, 13.2, 34.0, 111.0, 1664.0],
-                [2.2, 2.4, 2.65, 3.2, 4.6, 10.0, 32.5, 113.0, 1690.0],
-            ),
-            Self::ReduceScatter => (
-                [3.42, 4.01, 4.32, 6.74, 9.17, 19.9, 50.7, 163.0, 2005.0],
-                [2.2, 2.4, 2.65, 3.2, 4.7, 9.8, 31.5, 107.0, 1540.0],
-            ),
-            Self::AllToAll => (
-                [6.05, 7.39, 7.79, 8.09, 13.4, 18.2, 35.5, 106.0, 1477.0],
-                [2.2, 2.4, 2.65, 3.2, 4.6, 10.0, 33.5, 113.0, 1620.0],
-            ),
-        };
-        let at = SIZES.iter().position(|size| *size == bytes);
-        (at.map(|at| best[at]), at.map(|at| goal[at]))
     }
 }
 

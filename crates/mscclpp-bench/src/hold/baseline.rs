@@ -17,7 +17,8 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// Reads a file that `hold --write` or a workload's `--json` has written.
+    /// Reads a file that `hold --write` or a workload's `--json` has written, or that somebody wrote with the baselines and goals
+    /// of rows.
     ///
     /// # Errors
     /// If the file is not one of these, or has nothing that could be measured again.
@@ -68,8 +69,15 @@ fn require_good(report: &Report) -> Result<(), String> {
         ));
     }
     call::require_repeatable(&report.arguments)?;
-    match report.rows.iter().find(|row| row.check() != "ok") {
-        Some(row) => Err(format!("{} was wrong when it was measured ({})", row.name(), row.check())),
-        None => Ok(()),
+    for row in &report.rows {
+        match row.check() {
+            "ok" => {}
+            _ if row.is_given() && (row.baseline.is_some() || row.goal.is_some()) => {}
+            _ if row.is_given() => {
+                return Err(format!("{} has no times, no baseline and no goal", row.name()));
+            }
+            check => return Err(format!("{} was wrong when it was measured ({check})", row.name())),
+        }
     }
+    Ok(())
 }

@@ -39,6 +39,18 @@ pub(super) struct HeldRow<'a> {
     pub(super) is_right: bool,
 }
 
+impl HeldRow<'_> {
+    /// The goal of a row that somebody wrote into the file.
+    pub(super) fn goal(&self) -> Option<f64> {
+        self.row.goal.filter(|_| self.row.is_given())
+    }
+
+    /// Whether the row reaches its goal.
+    pub(super) fn reaches(&self, goal: f64) -> bool {
+        self.is_right && self.turns.is_some_and(|turns| turns.new.median <= goal)
+    }
+}
+
 impl Command {
     pub(super) fn of_all(arguments: Vec<String>, rows: fn(&Row) -> bool) -> Self {
         Self { arguments, rows: Rows::Those(rows), old: Vec::new(), new: Vec::new(), trouble: None }
@@ -134,7 +146,8 @@ impl Command {
             // The figures of each report that has the row; none for a report in which it was wrong.
             let of = |reports: &[Report]| -> Vec<Option<f64>> {
                 let found = |report: &Report| {
-                    keys(&report.rows).into_iter().find(|(other, _)| other == key).map(|(_, row)| figure(row))
+                    let (_, row) = keys(&report.rows).into_iter().find(|(other, _)| other == key)?;
+                    (!row.is_given() || row.baseline.is_some()).then(|| figure(row))
                 };
                 reports.iter().filter_map(found).collect()
             };

@@ -6,7 +6,8 @@ use crate::report::{Row, SizeOf, Times};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Key {
     workload: String,
-    /// The row's variant; none if the library chose it, because another selection does not make another row.
+    /// The row's variant; none if the library chose it, because another selection does not make another row. In a file that
+    /// somebody wrote, such a row has no variant.
     variant: Option<String>,
     size: u64,
     size_of: SizeOf,
@@ -18,7 +19,8 @@ pub(super) struct Key {
 pub(super) fn keys(rows: &[Row]) -> Vec<(Key, &Row)> {
     let mut keys: Vec<(Key, &Row)> = Vec::new();
     for row in rows {
-        let variant = row.blocks.is_none().then(|| row.variant.clone());
+        let is_chosen = row.blocks.is_some() || row.variant.is_empty();
+        let variant = (!is_chosen).then(|| row.variant.clone());
         let mut key =
             Key { workload: row.workload.clone(), variant, size: row.size, size_of: row.size_of, nth: 0 };
         while keys.iter().any(|(other, _)| *other == key) {
@@ -39,8 +41,11 @@ pub(super) fn is_held(row: &Row) -> bool {
     !is_other && !row.variant.starts_with("bare")
 }
 
-/// The compared figure of a row, of which less is better. None for results that were wrong.
+/// The compared figure of a row, of which less is better. None for results that were wrong, and for a goal alone.
 pub(super) fn figure(row: &Row) -> Option<f64> {
+    if row.is_given() {
+        return row.baseline;
+    }
     let median = row.times?.median;
     match row.baseline.filter(|_| BESIDE_ANOTHER.contains(&row.workload.as_str())) {
         Some(other) => Some(median / other),
@@ -87,7 +92,14 @@ mod tests {
 
     fn row(workload: &str, variant: &str, median: f64) -> Row {
         let times = Some(Times { median, min: median, max: median });
-        Row { workload: workload.to_owned(), variant: variant.to_owned(), size: 8, times, ..Row::default() }
+        Row {
+            workload: workload.to_owned(),
+            variant: variant.to_owned(),
+            size: 8,
+            times,
+            repeats: 1,
+            ..Row::default()
+        }
     }
 
     #[test]
@@ -98,7 +110,12 @@ mod tests {
         assert!(!is_held(&row("signal-pingpong", "bare relaxed", 0.7)));
         let of_gpus = Row { baseline: Some(1.45), ..row("signal-pingpong", "relaxed", 0.7) };
         assert_eq!((is_held(&of_gpus), figure(&of_gpus)), (true, Some(0.7)), "a figure of another machine");
-        assert_eq!(figure(&Row { times: None, ..of_gpus }), None);
+        assert_eq!(figure(&Row { times: None, ..of_gpus.clone() }), None);
+        assert_eq!(
+            figure(&Row { times: None, repeats: 0, ..of_gpus }),
+            Some(1.45),
+            "a figure that somebody wrote"
+        );
     }
 
     #[test]
@@ -108,6 +125,7 @@ mod tests {
         let after = [chosen("ll128 16x512"), chosen("ll128 8x512")];
         let of = |rows: &[Row]| keys(rows).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
         assert_eq!(of(&before), of(&after));
+        assert_eq!(of(&[row("all-reduce", "", 1.0)]), of(&after[..1]));
         assert_ne!(of(&before)[0], of(&before)[1]);
         assert_ne!(of(&[row("memory-put", "none 32x1024", 1.0)]), of(&[row("memory-put", "half", 1.0)]));
     }

@@ -26,7 +26,7 @@ use crate::{Result, output, report};
 #[derive(Args)]
 pub(crate) struct Options {
     /// Measure the rows of FILE again, with the options that are recorded there, and compare with its figures. FILE was
-    /// written by --write, or by --json of a workload.
+    /// written by --write, or by --json of a workload, or by hand with baselines and goals, like ci/two-h200.json.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["against", "write"])]
     baseline: Option<PathBuf>,
     /// Run PROGRAM, another build of this program, in turns with this one, and compare with its new figures instead of those in

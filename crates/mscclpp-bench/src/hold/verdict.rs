@@ -46,7 +46,7 @@ impl Verdict {
         };
         match turns.change() {
             Some(change) => Self::of_change(change, turns, tolerance),
-            None if compares => Self::Missing,
+            None if compares && row.goal().is_none() => Self::Missing,
             None => Self::Measured,
         }
     }
@@ -132,8 +132,10 @@ impl fmt::Display for Verdicts<'_> {
             writeln!(f, "# {note}")?;
         }
         let mut table = Table::new();
-        let titles = ["#", "row", "unit", "before", "now", "change", "noise", "turns", "verdict"];
-        table.load_style(presets::NOTHING).add_row(titles);
+        let goals: Vec<_> = self.rows.iter().filter_map(|it| Some((&it.row, it.row.goal()?))).collect();
+        let titles = ["#", "row", "unit", "before", "now", "change", "noise", "turns"].into_iter();
+        let title = (!goals.is_empty()).then_some("goal").into_iter();
+        table.load_style(presets::NOTHING).add_row(titles.chain(title).chain(["verdict"]));
         for Judged { name, row, verdict } in &self.rows {
             let figures = row.turns.map_or_else(Default::default, |turns| {
                 [
@@ -145,10 +147,11 @@ impl fmt::Display for Verdicts<'_> {
                 ]
             });
             let words = [String::new(), name.clone(), unit(row.row).to_owned()];
-            table.add_row(words.into_iter().chain(figures).chain([verdict.name().to_owned()]));
+            let goal = (!goals.is_empty()).then(|| time(row.goal()));
+            table.add_row(words.into_iter().chain(figures).chain(goal).chain([verdict.name().to_owned()]));
         }
         for (n, column) in table.column_iter_mut().enumerate() {
-            let is_number = (3..8).contains(&n);
+            let is_number = (3..8 + usize::from(!goals.is_empty())).contains(&n);
             column.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
             column.set_padding(if n == 0 { (0, 0) } else { (2, 0) });
         }
@@ -158,6 +161,10 @@ impl fmt::Display for Verdicts<'_> {
         }
         for trouble in &self.troubles {
             writeln!(f, "{trouble}")?;
+        }
+        if !goals.is_empty() {
+            let reached = goals.iter().filter(|(row, goal)| row.reaches(*goal)).count();
+            writeln!(f, "{reached} of {} goals are reached", goals.len())?;
         }
         let (good, all) = (self.rows.iter().filter(|row| row.verdict.is_good()).count(), self.rows.len());
         match self.compares {

@@ -136,7 +136,7 @@ impl Contender {
 }
 
 fn row(Contender { variant, us, ok, .. }: &Contender, rounds: u32, baseline: Option<f64>) -> Row {
-    let known = (baseline, baseline.map(|baseline| baseline * GOAL));
+    let goal = baseline.map(|baseline| baseline * GOAL);
     let row = Row::new("ib-lat", variant, (8, SizeOf::Bytes), rounds, us.len());
-    row.with(Times::of(us.clone()).filter(|_| *ok), known)
+    Row { baseline, goal, ..row.with(Times::of(us.clone()).filter(|_| *ok)) }
 }

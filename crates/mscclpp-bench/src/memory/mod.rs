@@ -2,7 +2,6 @@
 //! one round, which `memory_bench.cu` describes.
 
 mod kernel;
-mod known;
 mod roles;
 mod shape;
 
@@ -296,10 +295,6 @@ impl Bench<'_> {
 
         let asked = self.putters_asked.then_some(kind.putters);
         let variant = what.variant(barriers, roles, asked, shape);
-        let known = match self.pair.is_of_two_gpus() {
-            true => known::known(what, bytes, shape),
-            false => (None, None),
-        };
         exchange.arrival().row(
             measuring,
             progress,
@@ -310,7 +305,6 @@ impl Bench<'_> {
                 rounds,
                 parts: 1,
                 launches: launches.count(),
-                known,
             },
             // SAFETY: as above.
             |stream, _, range| unsafe { launches.submit(stream, range) },

@@ -1,6 +1,5 @@
 //! Port channels between two processes that have a proxy each, and the workloads over them.
 
-mod known;
 mod ping_pong;
 mod put;
 

@@ -9,7 +9,7 @@ use mscclpp::{
     prelude::*,
 };
 
-use super::{Carriage, Carrier, Common, Ports, known};
+use super::{Carriage, Carrier, Common, Ports};
 use crate::{
     Result,
     block::Block,
@@ -18,7 +18,7 @@ use crate::{
     measuring::Messages,
     progress::Progress,
     ranks::Joining,
-    report::{Known, Report, Row, SizeOf},
+    report::{Report, Row, SizeOf},
 };
 
 #[derive(Args)]
@@ -45,8 +45,6 @@ struct Kind {
     element: u64,
     as_put: u64,
     carrier: Carrier,
-    /// The known times of a message of one element.
-    known: Known,
     notes: [&'static str; 2],
 }
 
@@ -59,7 +57,6 @@ pub(crate) fn ping_pong(options: &Options, joining: &Joining) -> Result<Option<R
         element: 4,
         as_put: 4,
         carrier: *carrier,
-        known: known::ping_pong(*carrier),
         notes: [
             "one round trip, two processes, one block and a proxy each: wait, check, fill, put with signal, flush; the \
              rounds in one launch; timed by the device's events",
@@ -78,7 +75,6 @@ pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining) -> Re
         as_put: LL16Packet::SIZE,
         // Over other transports, the 8 bytes of an element might not arrive at once.
         carrier: Carrier::CudaIpc,
-        known: known::PACKET_PING_PONG,
         notes: [
             "one round trip, two processes, one block and a proxy each: LL16 packets are filled, put, read and checked; \
              the rounds in one launch; timed by the device's events",
@@ -113,7 +109,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
     let Messages { sizes, measuring } = &common.messages;
     let sizes = sizes.of_elements(kind.element)?;
     let pair = measuring.join_with(|platform| tuning.context(platform), joining)?;
-    let block = block.on(&pair, kind.known)?;
+    let block = block.on(&pair)?;
     let side = u32::from(pair.ranks.rank == 0);
     let module = Module::load(&pair.gpu, &PORT_BENCH)?;
     let kernel = module.kernel(kind.kernel)?;
@@ -136,7 +132,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
         let row = ports.arrival().row(
             measuring,
             &mut progress,
-            block.subject(kind.workload, bytes, kind.element, rounds, 1),
+            block.subject(kind.workload, bytes, rounds, 1),
             |stream, launch, _| {
                 let args = KernelArgs::new()
                     .with(ports.handle())
@@ -177,7 +173,6 @@ mod tests {
             element,
             as_put,
             carrier: Carrier::CudaIpc,
-            known: (None, None),
             notes: [""; 2],
         };
         let x = element(2, 1, 0).to_le_bytes();

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use clap::Args;
 use mscclpp::prelude::*;
 
-use super::{Carriage, Carrier, Common, Ports, known};
+use super::{Carriage, Common, Ports};
 use crate::{
     Result,
     kernels::PORT_BENCH,
@@ -79,7 +79,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     fn row(&self, progress: &mut Progress, bytes: u64) -> Result<Row> {
-        let Self { options: Options { common, in_kernel, carriage }, pair, kernel, ports } = self;
+        let Self { options: Options { common, in_kernel, .. }, pair, kernel, ports } = self;
         let measuring = &common.messages.measuring;
         let rounds = measuring.rounds(pair, bytes);
         let [mine, expected] = pair.ranks.random_messages(bytes)?;
@@ -98,10 +98,6 @@ impl Bench<'_> {
         let launch = |stream: &Stream| unsafe { kernel.launch(stream, LaunchConfig::linear(1, 1), &args) };
         let launches = Launches::capture(ports.stopwatch.stream(), rounds / of_a_launch, launch)?;
         let variant = if *in_kernel { "in kernel" } else { "launches" };
-        let known = match pair.is_of_two_gpus() && carriage.carrier == Carrier::CudaIpc {
-            true => known::put(bytes, *in_kernel),
-            false => (None, None),
-        };
         ports.arrival().row(
             measuring,
             progress,
@@ -112,7 +108,6 @@ impl Bench<'_> {
                 rounds,
                 parts: 1,
                 launches: launches.count(),
-                known,
             },
             // SAFETY: as above.
             |stream, _, range| unsafe { launches.submit(stream, range) },

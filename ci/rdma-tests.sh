@@ -12,4 +12,4 @@ twice test-mscclpp-ib-soft_roce
 # The case of all orders of dropping makes a thousand connections and takes minutes here; it runs over Ethernet instead.
 twice test-mscclpp-ib-conformance devices_0_and_1 --skip both_sides
 twice sh /tmp/rdma-ports.sh
-twice test-mscclpp-bench-adapters
+twice test-mscclpp-bench-it adapters::

@@ -100,7 +100,7 @@ step_races_all() {
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"
     done
     clean_of_races -p mscclpp-proxy
-    clean_of_races -p mscclpp-bench --test runs
+    clean_of_races -p mscclpp-bench --test it -- runs::
     clean_of_races -p mscclpp-ethernet --test conformance
     races_of_seeds 100 "" -p mscclpp-cuda-ipc
     # Only these cases have kernels, and a schedule affects nothing else.

@@ -14,8 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::{
     Result,
     machine::Machine,
-    progress::Progress,
-    report::{Report, Row, SizeOf, Times, Unit},
+    report::{Row, SizeOf, Times, Unit},
+    table::Table,
 };
 
 const MESSAGE: usize = 256;
@@ -39,15 +39,14 @@ fn parse_ranks(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Report> {
+pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     raise_descriptor_limit();
-    let mut rows = Vec::new();
     let mut notes =
         vec!["seconds from the first rank's start to the last rank's end; the address is a unique id".into()];
-    let mut progress = Progress::new(options.ranks.len() * (1 + options.repeats as usize), false);
+    table.begin(Machine::of(&[], "TCP"), options.ranks.len() * (1 + options.repeats as usize))?;
     for &n in &options.ranks {
         let mut job = || {
-            progress.step(&format!("bootstrap {n} ranks"));
+            table.progress.step(&format!("bootstrap {n} ranks"));
             job(n)
         };
         let warm_up = job()?;
@@ -63,11 +62,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         for (variant, time) in phases {
             let times = jobs.iter().map(|job| time(job.ends).as_secs_f64()).collect();
             let row = Row::new("bootstrap", variant, (n as u64, SizeOf::Ranks), 1, jobs.len());
-            rows.push(Row { unit: Unit::Seconds, ..row.with(Times::of(times).filter(|_| ok)) });
+            table.push(Row { unit: Unit::Seconds, ..row.with(Times::of(times).filter(|_| ok)) })?;
         }
     }
-    drop(progress);
-    Ok(Report::new(Machine::of(&[], "TCP"), rows, notes))
+    table.end(notes)
 }
 
 /// A phase: its name, and its time as a function of the times at which the three phases ended.

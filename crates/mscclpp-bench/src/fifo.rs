@@ -5,10 +5,11 @@ use mscclpp::{prelude::*, proxy::Fifo};
 
 use crate::{
     Result,
-    one_device::{OneDevice, report},
+    one_device::{OneDevice, machine},
     progress::Progress,
     pushers::{Pushers, Pushing, Shape},
-    report::{Report, Row, SizeOf, Times},
+    report::{Row, SizeOf, Times},
+    table::Table,
 };
 
 #[derive(Args)]
@@ -52,11 +53,10 @@ impl Pushing {
     }
 }
 
-pub(crate) fn run(options: &Options) -> Result<Report> {
+pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
     let launches = (options.warmup + options.repeats) as usize;
-    let mut progress = Progress::new(2 * options.threads.len() * launches, false);
-    let mut rows = Vec::new();
+    table.begin(machine(&gpu)?, 2 * options.threads.len() * launches)?;
     let mut notes = [
         "one block, one proxy; timed by the device's events; the proxy checks that each thread's triggers come once and \
          in order",
@@ -66,17 +66,16 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     .to_vec();
     for pushing in [Pushing::AndSync, Pushing::Pipelined] {
         for &threads in &options.threads {
-            let row = row(options, &gpu, &mut progress, pushing, threads)?;
+            let row = row(options, &gpu, &mut table.progress, pushing, threads)?;
             if let Some(times) = row.times {
                 let triggers = if pushing == Pushing::AndSync { f64::from(threads) } else { 1.0 };
                 let label = format!("{}, {}", row.variant, SizeOf::Threads.show(row.size));
                 notes.push(format!("{label}: {:.2} million triggers a second", triggers / times.median));
             }
-            rows.push(row);
+            table.push(row)?;
         }
     }
-    drop(progress);
-    report(&gpu, rows, notes)
+    table.end(notes)
 }
 
 fn row(options: &Options, gpu: &Gpu, progress: &mut Progress, pushing: Pushing, threads: u32) -> Result<Row> {

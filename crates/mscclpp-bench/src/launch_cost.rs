@@ -9,8 +9,9 @@ use mscclpp_gpu_sys::cuda::{CUfunction, CUstreamCaptureMode, CuResult, Driver};
 use crate::{
     Result,
     device_clock::LIMIT,
-    one_device::{OneDevice, report},
-    report::{Report, Row, SizeOf, Times},
+    one_device::{OneDevice, machine},
+    report::{Row, SizeOf, Times},
+    table::Table,
 };
 
 #[derive(Args)]
@@ -87,15 +88,16 @@ const ROWS: [(&str, How, Whose, bool); 9] = [
 /// The most microseconds that a launch may take beyond the driver's own call.
 const ABOVE: f64 = 0.5;
 
-pub(crate) fn run(options: &Options) -> Result<Report> {
+pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
     let mut launcher = Launcher::new(&gpu)?;
-    let mut rows: Vec<Row> = Vec::new();
+    table.begin(machine(&gpu)?, ROWS.len())?;
     let mut bare: [Option<f64>; 2] = [None; 2];
     for (variant, how, whose, is_captured) in ROWS {
         if whose == Whose::Others && launcher.theirs.is_none() {
             continue;
         }
+        table.progress.step(variant);
         let mut times = Vec::new();
         for _ in 0..options.warmup + options.repeats {
             times.push(launcher.time(how, whose, is_captured, options.iters)? / f64::from(options.iters));
@@ -110,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         let baseline = bare.filter(|_| how != How::Bare);
         let size = (options.iters.into(), SizeOf::Rounds);
         let row = Row::new("launches", variant, size, options.iters, options.repeats as usize);
-        rows.push(Row { baseline, goal: baseline.map(|bare| bare + ABOVE), ..row.with(times) });
+        table.push(Row { baseline, goal: baseline.map(|bare| bare + ABOVE), ..row.with(times) })?;
     }
     let notes = [
         "the time of the thread that launches, for each launch of a kernel of one thread; the stream is waited for after \
@@ -119,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     ]
     .map(str::to_owned)
     .to_vec();
-    report(&gpu, rows, notes)
+    table.end(notes)
 }
 
 struct Launcher {

@@ -46,7 +46,6 @@ mod sizes;
 mod stopwatch;
 mod table;
 mod waiting;
-mod watch;
 mod watchdog;
 
 use std::process::ExitCode;
@@ -54,7 +53,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::Output;
 use ranks::Joining;
-use report::Report;
+use table::{Stream, Table};
 
 /// The error of a workload: one message for the user.
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -64,8 +63,8 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Each workload is called by its name, checks its results, and prints one row for each size and variant. On a machine
 /// without GPUs, workloads run on devices simulated on the CPU (platform `sim`), whose times say nothing about GPUs.
-/// On a machine with a single GPU, the two processes of a workload take turns on it, some milliseconds each, and the
-/// times show that. `doctor` reports what a machine can do, and why it cannot do the rest.
+/// On a machine with a single GPU, the processes of a workload take turns on it, some milliseconds each, and the times
+/// show that. `doctor` reports what a machine can do, and why it cannot do the rest.
 #[derive(Parser)]
 #[command(name = "mscclpp-bench", after_help = help::COLUMNS)]
 struct Arguments {
@@ -76,24 +75,24 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Two processes, one thread on each device: one side signals, the other waits, in turns. Time of one hop.
-    SignalPingpong(OfTwoRanks<signal_pingpong::Options>),
+    SignalPingpong(BetweenRanks<signal_pingpong::Options>),
     /// Two processes, one block each: messages of LL8 packets back and forth, checked. Time of one hop.
-    Ll8Pingpong(OfTwoRanks<packet_pingpong::Options>),
+    Ll8Pingpong(BetweenRanks<packet_pingpong::Options>),
     /// Like ll8-pingpong, with LL16 packets.
-    Ll16Pingpong(OfTwoRanks<packet_pingpong::Options>),
+    Ll16Pingpong(BetweenRanks<packet_pingpong::Options>),
     /// Two processes that put into each other's memory at once: handshake, put, signal and wait.
-    MemoryPut(OfTwoRanks<memory::CopyOptions>),
+    MemoryPut(BetweenRanks<memory::CopyOptions>),
     /// Two processes that get from each other's memory at once: handshake, get.
-    MemoryGet(OfTwoRanks<memory::CopyOptions>),
+    MemoryGet(BetweenRanks<memory::CopyOptions>),
     /// Two processes that put packets into each other's memory at once: handshake, put, unpack.
-    MemoryPutPackets(OfTwoRanks<memory::PacketOptions>),
+    MemoryPutPackets(BetweenRanks<memory::PacketOptions>),
     /// Two processes that put to each other at once through port channels, one thread each: signal, wait, put with
     /// signal, wait.
-    PortPut(OfTwoRanks<ports::PutOptions>),
+    PortPut(BetweenRanks<ports::PutOptions>),
     /// Two processes, one block each: messages back and forth through port channels, checked. Time of a round trip.
-    PortPingpong(OfTwoRanks<ports::PingPongOptions>),
+    PortPingpong(BetweenRanks<ports::PingPongOptions>),
     /// Like port-pingpong, with LL16 packets and no waits.
-    PortPacketPingpong(OfTwoRanks<ports::PacketOptions>),
+    PortPacketPingpong(BetweenRanks<ports::PacketOptions>),
     /// Threads of one block push triggers and a proxy takes them: one at a time, and as fast as possible.
     Fifo(Alone<fifo::Options>),
     /// The time that a launch takes on the thread that makes it: with values and with objects, on a stream of the library and of
@@ -102,27 +101,27 @@ enum Command {
     /// The processor time of an idle proxy, and how long the first trigger after the idle time waits.
     ProxyIdle(Alone<proxy_idle::Options>),
     /// One process puts into the other's memory over Ethernet connections. Compared with a plain socket.
-    EthernetBw(OfTwoRanks<ethernet_bw::Options>),
+    EthernetBw(BetweenRanks<ethernet_bw::Options>),
     /// One process puts into the other's memory over RDMA adapters. Compared with bare verbs that post the same
     /// requests.
-    IbBw(OfTwoRanks<ib::BandwidthOptions>),
+    IbBw(BetweenRanks<ib::BandwidthOptions>),
     /// Two processes put 8 bytes with a signal to each other in turns over RDMA adapters. Compared with bare verbs.
     /// Time of a round trip.
-    IbLat(OfTwoRanks<ib::LatencyOptions>),
-    /// Two processes, an all_reduce (sum) of the library's collectives, optionally beside NCCL's. Sizes and bandwidths as
+    IbLat(BetweenRanks<ib::LatencyOptions>),
+    /// An all_reduce (sum) of the library's collectives between processes, optionally beside NCCL's. Sizes and bandwidths as
     /// in nccl-tests.
-    AllReduce(OfTwoRanks<collectives::Options>),
+    AllReduce(BetweenRanks<collectives::Options>),
     /// Like all-reduce: an all_gather. The size is that of a rank's result.
-    AllGather(OfTwoRanks<collectives::Options>),
+    AllGather(BetweenRanks<collectives::Options>),
     /// Like all-reduce: a reduce_scatter (sum). The size is that of a rank's input.
-    ReduceScatter(OfTwoRanks<collectives::Options>),
+    ReduceScatter(BetweenRanks<collectives::Options>),
     /// Like all-reduce: an all_to_all. The size is that of a rank's input.
-    AllToAll(OfTwoRanks<collectives::Options>),
-    /// Two processes: finds which protocol, blocks and threads are fastest for each collective and size. Prints them as a table
-    /// for the library.
-    Tune(OfTwoRanks<collectives::TuneOptions>),
+    AllToAll(BetweenRanks<collectives::Options>),
+    /// Finds which protocol, blocks and threads are fastest for each collective and size, between processes. Prints them as a
+    /// table for the library.
+    Tune(BetweenRanks<collectives::TuneOptions>),
     /// Two processes, an all_reduce of f16 followed by residual and RMSNorm: in one launch, in two, and without them.
-    AllReduceRmsnorm(OfTwoRanks<rms_norm::Options>),
+    AllReduceRmsnorm(BetweenRanks<rms_norm::Options>),
     /// Ranks as threads of this process: initialise, all_gather of 256 B, barrier.
     Bootstrap(Alone<bootstrap::Options>),
     /// Repeats earlier measurements, and fails, naming each row that has become slower.
@@ -137,9 +136,9 @@ enum Command {
     Plot(plot::Options),
 }
 
-/// A workload that needs two processes.
+/// A workload between processes: two, or as many as `--ranks` says.
 #[derive(Args)]
-struct OfTwoRanks<O: Args> {
+struct BetweenRanks<O: Args> {
     #[command(flatten)]
     options: O,
     #[command(flatten)]
@@ -157,25 +156,27 @@ struct Alone<O: Args> {
     output: Output,
 }
 
-impl<O: Args> OfTwoRanks<O> {
-    /// Runs the workload, and writes the report of rank 0. Other ranks have nothing to report.
-    fn run(&self, workload: impl FnOnce(&O, &Joining) -> Result<Option<Report>>) -> Result<ExitCode> {
-        if self.joining.reports() {
-            self.output.require_writable()?;
+impl<O: Args> BetweenRanks<O> {
+    /// Runs the workload. Rank 0 prints its rows and writes its report; other ranks have nothing to report.
+    fn run(&self, workload: impl FnOnce(&O, &Joining, &mut Table) -> Result<()>) -> Result<ExitCode> {
+        let joining = &self.joining;
+        let stream = if joining.reports() { self.output.open()? } else { Stream::Nowhere };
+        let mut table = Table::new(stream, joining.rank());
+        workload(&self.options, joining, &mut table)?;
+        if !joining.reports() {
+            return Ok(ExitCode::SUCCESS);
         }
-        match workload(&self.options, &self.joining)? {
-            // Ranks that were started by hand are separate calls, each with its own address, so no call is recorded.
-            Some(report) if self.joining.is_by_hand() => self.output.tell(&report),
-            Some(report) => self.output.tell(&Report { arguments: call::arguments(), ..report }),
-            None => Ok(ExitCode::SUCCESS),
-        }
+        // Ranks that were started by hand are separate calls, each with its own address, so no call is recorded.
+        let arguments = if joining.is_by_hand() { Vec::new() } else { call::arguments() };
+        self.output.write(&table.into_report(arguments)?)
     }
 }
 
 impl<O: Args> Alone<O> {
-    fn run(&self, workload: impl FnOnce(&O) -> Result<Report>) -> Result<ExitCode> {
-        self.output.require_writable()?;
-        self.output.tell(&Report { arguments: call::arguments(), ..workload(&self.options)? })
+    fn run(&self, workload: impl FnOnce(&O, &mut Table) -> Result<()>) -> Result<ExitCode> {
+        let mut table = Table::new(self.output.open()?, 0);
+        workload(&self.options, &mut table)?;
+        self.output.write(&table.into_report(call::arguments())?)
     }
 }
 
@@ -192,15 +193,22 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<ExitCode> {
+    if let Command::AllReduce(it)
+    | Command::AllGather(it)
+    | Command::ReduceScatter(it)
+    | Command::AllToAll(it) = command
+    {
+        it.options.set_environment();
+    }
     mscclpp::log::init()?;
     match command {
         Command::SignalPingpong(workload) => workload.run(signal_pingpong::run),
-        Command::Ll8Pingpong(workload) => {
-            workload.run(|options, joining| packet_pingpong::run(&packet_pingpong::LL8, options, joining))
-        }
-        Command::Ll16Pingpong(workload) => {
-            workload.run(|options, joining| packet_pingpong::run(&packet_pingpong::LL16, options, joining))
-        }
+        Command::Ll8Pingpong(workload) => workload.run(|options, joining, table| {
+            packet_pingpong::run(&packet_pingpong::LL8, options, joining, table)
+        }),
+        Command::Ll16Pingpong(workload) => workload.run(|options, joining, table| {
+            packet_pingpong::run(&packet_pingpong::LL16, options, joining, table)
+        }),
         Command::MemoryPut(workload) => workload.run(memory::put),
         Command::MemoryGet(workload) => workload.run(memory::get),
         Command::MemoryPutPackets(workload) => workload.run(memory::put_packets),
@@ -250,6 +258,7 @@ mod tests {
             let text = help(workload.get_name());
             // The text after this is about the table, and the same for all workloads.
             let text = text.split("\nColumns:").next().unwrap_or_default();
+            assert!(!(text.contains("--ranks <RANKS>") && text.contains("wo processes")), "{text}");
             assert!(!text.contains("of ping-pongs") && !text.contains("of ethernet-bw"), "{text}");
             // Each option for sizes and rounds names its default.
             for option in ["--begin <SIZE>", "--end <SIZE>", "--factor <FACTOR>", "--iters <ITERS>"] {

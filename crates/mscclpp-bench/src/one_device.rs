@@ -6,7 +6,6 @@ use mscclpp::prelude::*;
 use crate::{
     Result,
     machine::{Machine, UsedDevice},
-    report::{Report, Row},
 };
 
 /// The options of all workloads on one device.
@@ -26,6 +25,7 @@ impl OneDevice {
     }
 }
 
-pub(crate) fn report(gpu: &Gpu, rows: Vec<Row>, notes: Vec<String>) -> Result<Report> {
-    Ok(Report::new(Machine::of(&[UsedDevice::of(gpu)?], "none"), rows, notes))
+/// The machine of a workload on this device.
+pub(crate) fn machine(gpu: &Gpu) -> Result<Machine> {
+    Ok(Machine::of(&[UsedDevice::of(gpu)?], "none"))
 }

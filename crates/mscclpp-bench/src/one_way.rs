@@ -10,8 +10,9 @@ use crate::{
     measuring::{Measuring, cpu_time},
     progress::Progress,
     ranks::Ranks,
-    report::{Bandwidth, Cpu, Report, Row, SizeOf, Times},
+    report::{Bandwidth, Cpu, Row, SizeOf, Times},
     sizes::Sizes,
+    table::Table,
 };
 
 /// The number of bytes that are timed together by default.
@@ -66,27 +67,26 @@ struct Measured {
 }
 
 impl OneWay<'_> {
-    /// Measures all sizes and contenders. Returns the report on rank 0: the rows, and after `notes` one note for each row about
-    /// values for which the table has no column.
+    /// Measures all sizes and contenders. Behind `notes` comes one note for each row about values for which the table has no
+    /// column.
     pub(crate) fn run(
         &self,
         sizes: Sizes,
         contenders: &[Contender<'_>],
         machine: Machine,
         mut notes: Vec<String>,
-    ) -> Result<Option<Report>> {
-        let steps = sizes.count() * self.measuring.launches();
-        let mut progress = Progress::new(steps, self.ranks.rank == 1);
-        let mut rows = Vec::new();
+        table: &mut Table,
+    ) -> Result<()> {
+        table.begin(machine, sizes.count() * self.measuring.launches())?;
         for bytes in sizes.iter() {
-            rows.extend(self.rows(contenders, bytes, &mut progress)?);
+            for (row, remark) in self.rows(contenders, bytes, &mut table.progress)? {
+                table.push(row)?;
+                notes.push(remark);
+            }
         }
-        drop(progress);
         // No rank frees memory or closes a connection that the other still uses.
         self.ranks.meet()?;
-        let (rows, remarks): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
-        notes.extend(remarks);
-        Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
+        table.end(notes)
     }
 
     /// Measures all contenders with messages of one size, in turns.

@@ -9,12 +9,12 @@ use std::{
 
 use clap::Args;
 
-use crate::{Result, report::Report};
+use crate::{Result, report::Report, table::Stream};
 
 /// The output options of every workload.
 #[derive(Args)]
 pub(crate) struct Output {
-    /// Also write the rows to FILE, as JSON. With -, they go to standard output, and the table to standard error.
+    /// Also write the rows to FILE, as JSON, at the end. With -, they go to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -23,29 +23,25 @@ pub(crate) struct Output {
 const STDOUT: &str = "-";
 
 impl Output {
-    /// Fails before the work begins if its results could not be written.
-    pub(crate) fn require_writable(&self) -> Result<()> {
-        self.json.as_deref().filter(|path| *path != Path::new(STDOUT)).map_or(Ok(()), require_writable)
+    /// Fails before the work begins if its results could not be written. Returns the stream of the table.
+    pub(crate) fn open(&self) -> Result<Stream> {
+        match self.json.as_deref() {
+            Some(path) if path == Path::new(STDOUT) => Ok(Stream::Stderr),
+            path => path.map_or(Ok(()), require_writable).map(|()| Stream::Stdout),
+        }
     }
 
-    /// Writes the report, and returns a failure if a result was wrong.
-    pub(crate) fn tell(&self, report: &Report) -> Result<ExitCode> {
-        let to_stdout = |text: &str| {
-            let mut out = io::stdout().lock();
-            out.write_all(text.as_bytes()).and_then(|()| out.flush())
-        };
-        let json = self.json.as_deref().map(|path| Ok::<_, serde_json::Error>((path, report.to_json()?)));
-        match json.transpose()? {
-            Some((path, json)) if path == Path::new(STDOUT) => {
-                eprint!("{report}");
-                to_stdout(&json).map_err(|error| format!("writing the JSON: {error}"))?;
+    /// Writes the report as JSON if that was asked for, and returns a failure if a result was wrong. The table has been
+    /// printed row by row.
+    pub(crate) fn write(&self, report: &Report) -> Result<ExitCode> {
+        match self.json.as_deref() {
+            Some(path) if path == Path::new(STDOUT) => {
+                let (json, mut out) = (report.to_json()?, io::stdout().lock());
+                let written = out.write_all(json.as_bytes()).and_then(|()| out.flush());
+                written.map_err(|error| format!("writing the JSON: {error}"))?;
             }
-            json => {
-                if let Some((path, json)) = json {
-                    write(path, &json)?;
-                }
-                to_stdout(&report.to_string()).map_err(|error| format!("writing the table: {error}"))?;
-            }
+            Some(path) => write(path, &report.to_json()?)?,
+            None => {}
         }
         Ok(if report.all_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -12,7 +12,7 @@ use mscclpp::{
 
 use crate::{
     Result, block::Block, data::fresh_seed, exchange::Exchange, kernels::PACKET_PING_PONG,
-    measuring::Messages, progress::Progress, ranks::Joining, report::Report,
+    measuring::Messages, ranks::Joining, table::Table,
 };
 
 #[derive(Args)]
@@ -64,7 +64,7 @@ fn message(seed: u64, round: u64, bytes: u64, element: u64) -> Vec<u8> {
     (0..bytes / element).flat_map(|index| word(index).into_iter().skip(8 - element as usize)).collect()
 }
 
-pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.of_elements(kind.element)?;
     let pair = measuring.join(joining)?;
@@ -76,8 +76,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
     let exchange = Exchange::new(&pair, sizes.end, (kind.buffer_size)(sizes.end), 1)?;
     let handle = exchange.channels()[0].device_handle();
 
-    let mut progress = Progress::new(sizes.count() * measuring.launches(), !joining.reports());
-    let mut rows = Vec::new();
+    table.begin(pair.machine(Transport::CUDA_IPC), sizes.count() * measuring.launches())?;
     for bytes in sizes.iter() {
         let rounds = measuring.rounds(&pair, bytes);
         let mine = fresh_seed();
@@ -97,7 +96,7 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
             .with(exchange.stopwatch.failed());
         let row = exchange.arrival().row(
             measuring,
-            &mut progress,
+            &mut table.progress,
             // A round has two hops.
             block.subject(kind.workload, bytes, rounds, 2),
             // SAFETY: these are the kernel's arguments. The exchange, which has the memory and the channel, is dropped
@@ -108,16 +107,15 @@ pub(crate) fn run(kind: &Kind, options: &Options, joining: &Joining) -> Result<O
                 Cow::Owned(message(seeds.peers, last, bytes, kind.element))
             },
         )?;
-        rows.push(row.only_if(block.found_all_right()?));
+        table.push(row.only_if(block.found_all_right()?))?;
     }
-    drop(progress);
     let notes = [
         "one hop, two processes, one block each, the rounds in one launch; timed by the device's events",
         "every element of every round is compared in the kernel, and the last message by the host",
     ]
     .map(str::to_owned)
     .to_vec();
-    pair.report(Transport::CUDA_IPC, rows, notes)
+    pair.end(table, notes)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::{
     Result,
     machine::{Machine, UsedDevice},
     ranks::{Joining, Ranks},
-    report::{Report, Row},
+    table::Table,
 };
 
 /// The tag of messages that the communicator does not send itself.
@@ -101,16 +101,15 @@ impl Pair {
         Ok([mine, others])
     }
 
-    /// The report for all ranks on rank 0; none on the others. Waits for all ranks, which may still use a connection to this one.
-    pub(crate) fn report(
-        &self,
-        transport: Transport,
-        rows: Vec<Row>,
-        notes: Vec<String>,
-    ) -> Result<Option<Report>> {
+    /// The machine of all ranks.
+    pub(crate) fn machine(&self, transport: Transport) -> Machine {
+        Machine::of(&self.devices, &transport.to_string())
+    }
+
+    /// Ends the table, and waits for all ranks, which may still use a connection to this one.
+    pub(crate) fn end(&self, table: &mut Table, notes: Vec<String>) -> Result<()> {
         self.ranks.meet()?;
-        let machine = Machine::of(&self.devices, &transport.to_string());
-        Ok((self.ranks.rank == 0).then(|| Report::new(machine, rows, notes)))
+        table.end(notes)
     }
 
     /// Whether the two ranks have a GPU each in one node, so that known figures of two GPUs can be compared.

@@ -1,59 +1,167 @@
-//! A line on the terminal that shows the progress of a long run.
+//! Says on standard error what a run is doing: by a line on the terminal, and by a message when a row takes long. With
+//! `--watch`, each part and row has a message, and a run that takes too long is ended.
 
 use std::{
+    fmt,
     io::{self, IsTerminal, Write},
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
     time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    report::{Row, Times},
+    watchdog::end_process,
 };
 
 /// The time before which nothing is drawn, so that short runs show no line.
 const QUIET: Duration = Duration::from_millis(300);
 const BETWEEN_DRAWS: Duration = Duration::from_millis(100);
 const BAR: usize = 24;
+/// The time that a row may take before a message says what it is at. The next message comes after twice the time.
+const SLOW: Duration = Duration::from_secs(5);
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// A progress line on stderr, if that is a terminal. It is wiped when this is dropped.
+/// The progress of one rank's run.
 pub(crate) struct Progress {
+    rank: usize,
+    begun: Instant,
     steps: usize,
     done: usize,
-    started: Instant,
     drawn: Option<Instant>,
-    visible: bool,
+    is_visible: bool,
+    now: Arc<Mutex<Now>>,
+    /// The sender whose drop ends the thread.
+    _running: Sender<()>,
+}
+
+/// The current step of the run.
+struct Now {
+    what: String,
+    since: Instant,
+    row_since: Instant,
+    /// The duration of the row at which the next message comes.
+    next: Duration,
+    /// The limit of `--watch`.
+    limit: Option<Duration>,
 }
 
 impl Progress {
-    /// Makes a line for `steps` steps. The other ranks' processes pass `quiet`, so that they do not draw.
-    pub(crate) fn new(steps: usize, quiet: bool) -> Self {
-        let visible = !quiet && io::stderr().is_terminal();
-        Self { steps, done: 0, started: Instant::now(), drawn: None, visible }
+    /// Begins the run of a rank. Only the rank that `reports` draws the line and says what takes long.
+    pub(crate) fn new(rank: usize, reports: bool) -> Self {
+        let begun = Instant::now();
+        let what = "the start, where the ranks meet and load what they need".to_owned();
+        let now = Now { what, since: begun, row_since: begun, next: SLOW, limit: None };
+        let now = Arc::new(Mutex::new(now));
+        let (running, ended) = mpsc::channel();
+        let (is_visible, of_thread) = (reports && io::stderr().is_terminal(), Arc::clone(&now));
+        thread::spawn(move || look(rank, reports, begun, &of_thread, &ended));
+        Self { rank, begun, steps: 0, done: 0, drawn: None, is_visible, now, _running: running }
     }
 
-    /// Begins the step that `label` names. Nothing is drawn during a step, so that nothing disturbs it.
-    pub(crate) fn step(&mut self, label: &str) {
-        if self.visible
-            && self.started.elapsed() >= QUIET
+    /// Says each part and row on standard error, and ends the process after `limit`, counted from the start of the run.
+    pub(crate) fn watch(&self, limit: Option<Duration>) {
+        self.now.lock().limit = limit;
+    }
+
+    /// Begins the rows, which take `steps` steps.
+    pub(crate) fn expect(&mut self, steps: usize) {
+        self.steps = steps;
+        self.now.lock().next_row();
+    }
+
+    /// Begins a part of the run. With `--watch`, it is said at once.
+    pub(crate) fn part(&self, what: &str) {
+        if self.now.lock().is_at(what) {
+            self.line(&what);
+        }
+    }
+
+    /// Begins a step, and draws the line. Nothing is drawn during a step, so that nothing disturbs it.
+    pub(crate) fn step(&mut self, what: &str) {
+        self.now.lock().is_at(what);
+        if self.is_visible
+            && self.begun.elapsed() >= QUIET
             && self.drawn.is_none_or(|drawn| drawn.elapsed() >= BETWEEN_DRAWS)
         {
             self.drawn = Some(Instant::now());
             // If the terminal no longer exists, the run goes on.
-            let _ = write!(
-                io::stderr(),
-                "\r\x1b[2K{}",
-                line(label, self.done, self.steps, self.started.elapsed())
-            );
+            let _ = write!(io::stderr(), "{WIPE}{}", bar(what, self.done, self.steps, self.begun.elapsed()));
         }
         self.done += 1;
+    }
+
+    /// Ends a row, which is about to be printed: wipes the line. With `--watch`, one rank says the row for all.
+    pub(crate) fn row(&mut self, row: &Row) {
+        self.wipe();
+        let is_watched = self.now.lock().next_row();
+        if is_watched && self.rank == 0 {
+            self.line(&row_text(row));
+        }
+    }
+
+    fn line(&self, text: &dyn fmt::Display) {
+        eprintln!("{}", said(self.rank, self.begun, text));
+    }
+
+    fn wipe(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(io::stderr(), "{WIPE}");
+        }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.drawn.is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
+        self.wipe();
+    }
+}
+
+impl Now {
+    /// Begins a step. Returns whether the run is watched.
+    fn is_at(&mut self, what: &str) -> bool {
+        (self.what, self.since) = (what.to_owned(), Instant::now());
+        self.limit.is_some()
+    }
+
+    /// Begins a row. Returns whether the run is watched.
+    fn next_row(&mut self) -> bool {
+        (self.row_since, self.next) = (Instant::now(), SLOW);
+        self.limit.is_some()
+    }
+}
+
+/// Wipes the line of the terminal.
+const WIPE: &str = "\r\x1b[2K";
+
+/// Looks at the run until it has ended: says what takes long, and ends the process after the limit.
+fn look(rank: usize, reports: bool, begun: Instant, now: &Mutex<Now>, ended: &Receiver<()>) {
+    while ended.recv_timeout(BETWEEN_LOOKS) == Err(RecvTimeoutError::Timeout) {
+        let mut now = now.lock();
+        if let Some(limit) = now.limit.filter(|limit| begun.elapsed() >= *limit) {
+            end_process(&too_long(rank, limit, &now));
+        }
+        let took = now.row_since.elapsed();
+        if reports && took >= now.next {
+            now.next = 2 * took;
+            let wipe = if io::stderr().is_terminal() { WIPE } else { "" };
+            let text = format!("{}, in a row that has taken {:.0} s so far", now.what, took.as_secs_f64());
+            eprintln!("{wipe}{}", said(rank, begun, &text));
         }
     }
 }
 
+fn said(rank: usize, begun: Instant, text: &dyn fmt::Display) -> String {
+    format!("rank {rank}, {:.1} s: {text}", begun.elapsed().as_secs_f64())
+}
+
 /// The text of the line when `done` of `steps` steps are over after `elapsed`.
-fn line(label: &str, done: usize, steps: usize, elapsed: Duration) -> String {
+fn bar(label: &str, done: usize, steps: usize, elapsed: Duration) -> String {
     let (done, steps) = (done.min(steps), steps.max(1));
     let full = BAR * done / steps;
     let left = match done {
@@ -63,17 +171,69 @@ fn line(label: &str, done: usize, steps: usize, elapsed: Duration) -> String {
     format!("[{}{}] {:>3} %{left}  {label}", "=".repeat(full), " ".repeat(BAR - full), 100 * done / steps)
 }
 
+fn too_long(rank: usize, limit: Duration, now: &Now) -> String {
+    format!(
+        "rank {rank} is not done within the {} s of --watch; for {:.1} s it has been at: {}",
+        limit.as_secs_f64(),
+        now.since.elapsed().as_secs_f64(),
+        now.what
+    )
+}
+
+fn row_text(row: &Row) -> String {
+    let times = |times: Option<Times>| match times {
+        Some(Times { median, min, max }) => {
+            format!("{median:.1} {unit} ({min:.1} to {max:.1})", unit = row.unit.symbol())
+        }
+        None => "FAILED".to_owned(),
+    };
+    let mut text =
+        format!("{} {} {}: {}", row.workload, row.variant, row.size_of.show(row.size), times(row.times));
+    let sides = row.nccl.map(|nccl| [("NCCL", nccl.plain), ("NCCL with windows", nccl.windows)]);
+    for (name, side) in sides.into_iter().flatten() {
+        text.extend(side.map(|side| format!(", {name} {}", times(side.times))));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{Measured, Nccl};
+
+    #[test]
+    fn what_ends_a_run_says_where_it_was() {
+        let (now, limit) = (Instant::now(), Duration::from_secs(45));
+        let now =
+            Now { what: "connecting".into(), since: now, row_since: now, next: SLOW, limit: Some(limit) };
+        let text = too_long(1, limit, &now);
+        assert!(text.starts_with("rank 1 is not done within the 45 s of --watch; for 0.0 s"), "{text}");
+        assert!(text.ends_with("at: connecting"), "{text}");
+    }
 
     #[test]
     fn the_line_says_how_far_and_how_long() {
-        let text = line("memory-put 1 MiB", 1, 4, Duration::from_secs(2));
+        let text = bar("memory-put 1 MiB", 1, 4, Duration::from_secs(2));
         assert_eq!(text, "[======                  ]  25 %, 6 s left  memory-put 1 MiB");
-        assert!(line("x", 0, 4, Duration::ZERO).contains("  0 %  x"));
+        assert!(bar("x", 0, 4, Duration::ZERO).contains("  0 %  x"));
         // More steps than were announced, or none at all, must not fail.
-        assert!(line("x", 9, 4, Duration::from_secs(1)).contains("100 %, 0 s left"));
-        assert!(line("x", 0, 0, Duration::ZERO).contains("  0 %"));
+        assert!(bar("x", 9, 4, Duration::from_secs(1)).contains("100 %, 0 s left"));
+        assert!(bar("x", 0, 0, Duration::ZERO).contains("  0 %"));
+    }
+
+    #[test]
+    fn a_row_is_one_line() {
+        let times = |median| Some(Times { median, min: 1.0, max: 9.0 });
+        let row = Row {
+            workload: "all-reduce".into(),
+            variant: "2 hosts".into(),
+            size: 1024,
+            times: times(4.0),
+            nccl: Some(Nccl { plain: Some(Measured { times: times(5.0) }), windows: None }),
+            ..Row::default()
+        };
+        let text = row_text(&row);
+        assert!(text.ends_with(": 4.0 us (1.0 to 9.0), NCCL 5.0 us (1.0 to 9.0)"), "{text}");
+        assert!(row_text(&Row { times: None, ..row }).contains(": FAILED, NCCL 5.0"));
     }
 }

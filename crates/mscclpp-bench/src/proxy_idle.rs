@@ -11,10 +11,10 @@ use mscclpp::{prelude::*, proxy::Fifo};
 use crate::{
     Result,
     measuring::cpu_time,
-    one_device::{OneDevice, report},
-    progress::Progress,
+    one_device::{OneDevice, machine},
     pushers::{Pushers, Pushing, Shape},
-    report::{Report, Row, SizeOf, Times, Unit},
+    report::{Row, SizeOf, Times, Unit},
+    table::Table,
 };
 
 #[derive(Args)]
@@ -32,19 +32,19 @@ pub(crate) struct Options {
     on: OneDevice,
 }
 
-pub(crate) fn run(options: &Options) -> Result<Report> {
+pub(crate) fn run(options: &Options, table: &mut Table) -> Result<()> {
     let gpu = options.on.open()?;
     let repeats = options.repeats.unwrap_or(if gpu.platform() == Platform::Sim { 3 } else { 7 });
     let fifo_size = Fifo::DEFAULT_SIZE;
     let spoil = options.on.spoil;
     let shape = Shape { pushing: Pushing::AndSync, threads: 1, per_thread: 1, fifo_size, spoil };
     let mut pushers = Pushers::new(&gpu, shape)?;
-    let mut progress = Progress::new(repeats as usize, false);
+    table.begin(machine(&gpu)?, repeats as usize)?;
     // The first launch is slow, and is not counted.
     let mut ok = pushers.launch()?.is_some();
     let (mut shares, mut waits) = (Vec::new(), Vec::new());
     for _ in 0..repeats {
-        progress.step("proxy-idle");
+        table.progress.step("proxy-idle");
         thread::sleep(Duration::from_millis(options.idle));
         let (before, started) = (cpu_time(), Instant::now());
         thread::sleep(Duration::from_millis(options.window));
@@ -54,16 +54,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         ok &= us.is_some();
         waits.extend(us);
     }
-    drop(progress);
     let row = |variant: &str, unit, values| {
         let size = (options.idle, SizeOf::Milliseconds);
         let row = Row::new("proxy-idle", variant, size, 1, repeats as usize);
         Row { unit, ..row.with(Times::of(values).filter(|_| ok)) }
     };
-    let rows = vec![
-        row("core time a second", Unit::Seconds, shares),
-        row("first trigger", Unit::Microseconds, waits),
-    ];
+    table.push(row("core time a second", Unit::Seconds, shares))?;
+    table.push(row("first trigger", Unit::Microseconds, waits))?;
     let notes = vec![
         format!(
             "one proxy with the defaults; size: how long there were no triggers; core time a second: of the whole process, \
@@ -73,5 +70,5 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "first trigger: a launch that pushes one and waits until it is taken, by the device's events"
             .to_owned(),
     ];
-    report(&gpu, rows, notes)
+    table.end(notes)
 }

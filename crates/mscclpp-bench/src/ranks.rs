@@ -13,6 +13,7 @@ use std::{
 
 use clap::{Args, CommandFactory};
 use mscclpp::prelude::*;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -99,7 +100,11 @@ impl Ranks {
             return Ok(ranks);
         }
         let (id, mut others) = match joining.peer {
-            Some(_) => (read_id()?, Others::default()),
+            Some(_) => {
+                // Rank 0 may be killed while this process waits, in a kernel, for what it would have sent.
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                (read_id()?, Others::default())
+            }
             None => start_others(context.platform()?, count)?,
         };
         let bootstrap = others.meanwhile(move || TcpBootstrap::new(rank, count, id, INIT))??;
@@ -134,7 +139,7 @@ impl Ranks {
     /// The way of messages over a network, as text for a note.
     pub(crate) fn way(&self) -> &'static str {
         match self.address {
-            None => "on one host, through the loopback device",
+            None => "on one node, through the loopback device",
             Some(_) => "by the network between the ranks, which were started by hand",
         }
     }

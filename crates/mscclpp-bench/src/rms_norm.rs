@@ -17,8 +17,9 @@ use crate::{
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row},
+    report::Row,
     stopwatch::Stopwatch,
+    table::Table,
 };
 
 #[derive(Args)]
@@ -48,7 +49,7 @@ enum Variant {
     FusedFp8,
 }
 
-pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let on_host = Platform::detect_or_sim()? == Platform::Sim;
     let (default, hidden): (&[u32], u32) =
         if on_host { (&[1, 4, 16], 1024) } else { (&[1, 4, 16, 64, 256], 8192) };
@@ -61,16 +62,15 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     let pair = measuring.join(joining)?;
     let collectives = Collectives::new(&pair.ranks.comm, &pair.gpu)?;
     let variants = [Variant::AllReduce, Variant::TwoLaunches, Variant::Fused, Variant::FusedFp8];
-    let mut progress = Progress::new(rows.len() * variants.len() * measuring.launches(), !joining.reports());
-    let mut all = Vec::new();
+    let steps = rows.len() * variants.len() * measuring.launches();
+    table.begin(pair.machine(Transport::CUDA_IPC), steps)?;
     for count in rows {
         let bench = Bench::new(options, &pair, &collectives, *count as usize, hidden as usize)?;
         for variant in variants {
-            all.push(bench.row(&mut progress, variant)?);
+            let row = bench.row(&mut table.progress, variant)?;
+            table.push(row)?;
         }
     }
-    pair.ranks.meet()?;
-    drop(progress);
     let notes = vec![
         format!(
             "rows of {hidden} f16; `two-launches` and `fused` give the new residual and the normalised rows, `fused-fp8` \
@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
             options.calls
         ),
     ];
-    pair.report(Transport::CUDA_IPC, all, notes)
+    pair.end(table, notes)
 }
 
 struct Bench<'a> {

@@ -6,10 +6,10 @@ use mscclpp::{kernels, prelude::*};
 use crate::{
     Result,
     pair::{Devices, Pair},
-    progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf, Times},
+    report::{Row, SizeOf, Times},
     stopwatch::Stopwatch,
+    table::Table,
 };
 
 #[derive(Args)]
@@ -54,7 +54,7 @@ const VARIANTS: [Variant; 6] = [
     Variant("bare relaxed", "bare_relaxed_ping_pong", Places::All),
 ];
 
-pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let pair = Pair::join(&options.devices, Context::on, joining)?;
     let module = Module::load(&pair.gpu, &kernels::SIGNAL_PING_PONG)?;
     let iters = options.iters.unwrap_or_else(|| pair.most_rounds());
@@ -74,8 +74,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         VARIANTS.iter().filter(|Variant(name, ..)| !options.relaxed || name.contains("relaxed")).collect();
     let stopwatch = Stopwatch::new(&pair, semaphores)?;
     let launches = variants.iter().map(|Variant(_, _, of)| 2 * places(*of).len()).sum();
-    let mut progress = Progress::new(launches, !joining.reports());
-    let mut rows = Vec::new();
+    table.begin(pair.machine(Transport::CUDA_IPC), launches)?;
     for &Variant(name, kernel, of) in variants {
         let kernel = module.kernel(kernel)?;
         let mut ok = true;
@@ -83,7 +82,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         // The first pass over all places does not count: the devices' clocks rise, and each place is touched once.
         for counted in [false, true] {
             for channel in places(of) {
-                progress.step(&format!("signal-pingpong {name}"));
+                table.progress.step(&format!("signal-pingpong {name}"));
                 let args = KernelArgs::new()
                     .with::<BaseMemoryChannelHandle>(channel.device_handle())
                     .with(iters as i32)
@@ -99,9 +98,8 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
             }
         }
         let row = Row::new("signal-pingpong", name, (iters.into(), SizeOf::Rounds), iters, places(of).len());
-        rows.push(row.with(Times::of(hops).filter(|_| ok)));
+        table.push(row.with(Times::of(hops).filter(|_| ok)))?;
     }
-    drop(progress);
     let notes = [
         "one hop, two processes, one thread each; timed by the device's events",
         "each repeat has its tokens in other pages: median, min and max are over places in memory",
@@ -110,5 +108,5 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     ]
     .map(str::to_owned)
     .to_vec();
-    pair.report(Transport::CUDA_IPC, rows, notes)
+    pair.end(table, notes)
 }

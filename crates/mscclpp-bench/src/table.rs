@@ -1,60 +1,152 @@
-//! A report as a table.
+//! The table of a run. Each row is printed as soon as it is measured.
 
-use std::fmt;
-
-use comfy_table::{CellAlignment, Table, presets};
+use std::io::{self, Write};
 
 use crate::{
+    Result,
     machine::Machine,
+    progress::Progress,
     report::{Measured, Report, Row, SizeOf},
 };
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Machine { platform, devices, driver, transport, commit, cores } = &self.machine;
-        let devices = if devices.is_empty() { "none".to_owned() } else { devices.join(", ") };
-        writeln!(f, "# devices    {devices}")?;
-        writeln!(f, "# driver     {driver}, {cores} cores")?;
-        writeln!(f, "# transport  {transport}")?;
-        writeln!(f, "# commit     {commit}")?;
-        for note in &self.notes {
-            writeln!(f, "# {note}")?;
+/// The stream to which a table goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+    /// The stream of ranks that report nothing.
+    Nowhere,
+}
+
+/// The table of a run, on each of its ranks.
+pub(crate) struct Table {
+    stream: Stream,
+    pub(crate) progress: Progress,
+    machine: Option<Machine>,
+    rows: Vec<Row>,
+    layout: Layout,
+    notes: Vec<String>,
+    text: Option<String>,
+}
+
+impl Table {
+    pub(crate) fn new(stream: Stream, rank: usize) -> Self {
+        let progress = Progress::new(rank, stream != Stream::Nowhere);
+        let (rows, layout) = (Vec::new(), Layout::default());
+        Self { stream, progress, machine: None, rows, layout, notes: Vec::new(), text: None }
+    }
+
+    /// Begins the table of a run on `machine`, whose rows take `steps` steps.
+    pub(crate) fn begin(&mut self, machine: Machine, steps: usize) -> Result<()> {
+        self.progress.expect(steps);
+        self.print(&head(&machine))?;
+        self.machine = Some(machine);
+        Ok(())
+    }
+
+    /// Prints a row, which has just been measured.
+    pub(crate) fn push(&mut self, row: Row) -> Result<()> {
+        self.progress.row(&row);
+        let platform = self.machine.as_ref().map_or("", |machine| &machine.platform);
+        let text = self.layout.lines(platform, &row);
+        self.print(&text)?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Ends the table with remarks on values for which it has no columns.
+    pub(crate) fn end(&mut self, notes: Vec<String>) -> Result<()> {
+        self.print("#\n")?;
+        notes.iter().try_for_each(|note| self.print(&format!("# {note}\n")))?;
+        self.notes = notes;
+        Ok(())
+    }
+
+    /// Prints a text below the table.
+    pub(crate) fn text(&mut self, text: String) -> Result<()> {
+        self.print(&format!("\n{text}"))?;
+        self.text = Some(text);
+        Ok(())
+    }
+
+    /// The report of the run. `arguments` repeat the measurement.
+    pub(crate) fn into_report(self, arguments: Vec<String>) -> Result<Report> {
+        let machine = self.machine.ok_or("the workload has measured nothing")?;
+        Ok(Report { arguments, machine, rows: self.rows, notes: self.notes, text: self.text })
+    }
+
+    fn print(&self, text: &str) -> Result<()> {
+        let write = |stream: &mut dyn Write| stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+        let written = match self.stream {
+            Stream::Stdout => write(&mut io::stdout().lock()),
+            Stream::Stderr => write(&mut io::stderr().lock()),
+            Stream::Nowhere => Ok(()),
+        };
+        written.map_err(|error| format!("writing the table: {error}").into())
+    }
+}
+
+/// The lines above the table.
+fn head(machine: &Machine) -> String {
+    let Machine { devices, driver, transport, commit, cores, .. } = machine;
+    let devices = if devices.is_empty() { "none".to_owned() } else { devices.join(", ") };
+    format!(
+        "# devices    {devices}\n# driver     {driver}, {cores} cores\n# transport  {transport}\n# commit     {commit}\n#\n"
+    )
+}
+
+/// The columns of the rows so far, with their widths. Later rows are not known: a column becomes wider with the first row that
+/// needs it.
+#[derive(Default)]
+struct Layout(Vec<(&'static Column, usize)>);
+
+impl Layout {
+    /// The line of a row; and before it the titles, if this is the first row that has all these columns.
+    fn lines(&mut self, platform: &str, row: &Row) -> String {
+        let is_there = |column: &Column| self.0.iter().any(|(it, _)| it.title == column.title);
+        let shown: Vec<_> = COLUMNS.iter().filter(|it| is_there(it) || (it.shown)(row)).collect();
+        let is_new = shown.len() > self.0.len();
+        let cells: Vec<_> = shown.iter().map(|column| (column.cell)(platform, row)).collect();
+        let width = |(column, cell): (&&'static Column, &String)| {
+            let before =
+                self.0.iter().find(|(it, _)| it.title == column.title).map_or(0, |(_, width)| *width);
+            (*column, before.max(column.width).max(column.title.len()).max(cell.chars().count()))
+        };
+        self.0 = shown.iter().zip(&cells).map(width).collect();
+        let titles = if is_new { self.line("#", shown.iter().map(|it| it.title)) } else { String::new() };
+        titles + &self.line(" ", cells.iter().map(String::as_str))
+    }
+
+    fn line<'a>(&self, mark: &str, cells: impl Iterator<Item = &'a str>) -> String {
+        let mut line = mark.to_owned();
+        for ((column, width), cell) in self.0.iter().zip(cells) {
+            line += &match WORDS.contains(&column.title) {
+                true => format!("  {cell:<width$}"),
+                false => format!("  {cell:>width$}"),
+            };
         }
-        let columns: Vec<&Column> =
-            COLUMNS.iter().filter(|column| self.rows.iter().any(column.shown)).collect();
-        let mut table = Table::new();
-        let titles = columns.iter().map(|column| column.title);
-        table.load_style(presets::NOTHING).add_row(["#"].into_iter().chain(titles.clone()));
-        table.add_rows(self.rows.iter().map(|row| {
-            let cells = columns.iter().map(|column| (column.cell)(platform, row));
-            [String::new()].into_iter().chain(cells)
-        }));
-        for (column, title) in table.column_iter_mut().zip([""].into_iter().chain(titles)) {
-            let is_right = !WORDS.contains(&title);
-            column.set_cell_alignment(if is_right { CellAlignment::Right } else { CellAlignment::Left });
-            column.set_padding(if title.is_empty() { (0, 0) } else { (2, 0) });
-        }
-        writeln!(f, "#\n{}", table.trim_fmt())?;
-        self.text.iter().try_for_each(|text| write!(f, "\n{text}"))
+        format!("{}\n", line.trim_end())
     }
 }
 
 /// A column of the table.
 struct Column {
     title: &'static str,
-    /// Whether a row has a value for the column. The column is shown if any row has one.
+    /// The least width, which later rows are likely to need.
+    width: usize,
+    /// Whether a row has a value for the column. The column is shown from the first row on that has one.
     shown: fn(&Row) -> bool,
     /// The text of the column for a platform and a row.
     cell: fn(&str, &Row) -> String,
 }
 
-const COLUMNS: &[Column] = &[
+static COLUMNS: [Column; 18] = [
     column("platform", |platform, _| platform.to_owned()),
     column("workload", |_, row| row.workload.clone()),
-    column("variant", |_, row| row.variant.clone()),
+    Column { width: 20, ..column("variant", |_, row| row.variant.clone()) },
     column("size", |_, row| row.size_of.show(row.size)),
     column("rounds", |_, row| row.rounds.to_string()),
-    column("unit", |_, row| row.unit.symbol().to_owned()),
+    Column { width: 0, ..column("unit", |_, row| row.unit.symbol().to_owned()) },
     column("median", |_, row| time(row.times.map(|times| times.median))),
     column("min", |_, row| time(row.times.map(|times| times.min))),
     column("max", |_, row| time(row.times.map(|times| times.max))),
@@ -74,12 +166,12 @@ const COLUMNS: &[Column] = &[
     column("goal", |_, row| time(row.goal)),
     column("check", |_, row| row.check().to_owned()),
 ];
-/// The columns that have words and are aligned to the left. The first has no title: it has the mark of a comment.
-const WORDS: [&str; 5] = ["", "platform", "workload", "variant", "check"];
+/// The columns that have words and are aligned to the left.
+const WORDS: [&str; 4] = ["platform", "workload", "variant", "check"];
 
-/// A column that is always shown.
+/// A column that is always shown, and wide enough for most numbers.
 const fn column(title: &'static str, cell: fn(&str, &Row) -> String) -> Column {
-    Column { title, shown: |_| true, cell }
+    Column { title, width: 7, shown: |_| true, cell }
 }
 
 fn has_nccl(row: &Row) -> bool {
@@ -152,6 +244,11 @@ mod tests {
     use super::*;
     use crate::report::{Bandwidth, Nccl, Times};
 
+    fn lines(rows: &[Row]) -> String {
+        let mut layout = Layout::default();
+        rows.iter().map(|row| layout.lines("sim", row)).collect()
+    }
+
     #[test]
     fn bytes_are_readable_and_exact() {
         for (bytes, text) in [
@@ -186,9 +283,8 @@ mod tests {
         };
         let failed =
             Row { variant: "short".to_owned(), times: None, bandwidth: None, size: 128 << 20, ..row.clone() };
-        let report = Report::new(Machine::of(&[], "CudaIpc"), vec![row, failed], Vec::new());
-        let text = report.to_string();
-        let lines: Vec<&str> = text.lines().skip_while(|line| !line.contains("median")).collect();
+        let text = lines(&[row, failed]);
+        let lines: Vec<&str> = text.lines().collect();
         let [header, ok, failed] = lines[..] else { panic!("a header and two rows: {text}") };
         for title in ["size", "median", "algbw", "busbw", "goal"] {
             let end = header.find(title).expect(title) + title.len();
@@ -213,17 +309,26 @@ mod tests {
         };
         let wrong =
             Row { nccl: Some(Nccl { plain: Some(Measured { times: None }), windows: None }), ..row.clone() };
-        let report = Report::new(Machine::of(&[], "CudaIpc"), vec![row, wrong], Vec::new());
-        let text = report.to_string();
+        let text = lines(&[row, wrong]);
         let lines: Vec<Vec<&str>> =
             text.lines().rev().take(2).map(|it| it.split_whitespace().collect()).collect();
         let [wrong, ok] = &lines[..] else { panic!("two rows: {text}") };
-        assert!(text.contains("per SM    NCCL  windows  ratio  baseline"), "{text}");
+        assert!(text.contains(" per SM     NCCL  windows    ratio  baseline"), "{text}");
         assert_eq!(ok[ok.len() - 7..], ["0.5000", "7.000", "-", "3.50", "-", "-", "ok"], "{text}");
         assert_eq!(
             wrong[wrong.len() - 8..],
             ["0.5000", "FAILED", "-", "-", "-", "-", "NCCL", "FAILED"],
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_row_with_a_new_column_or_a_longer_name_is_printed_with_its_titles_or_wider() {
+        let row = |variant: &str, blocks| Row { variant: variant.to_owned(), blocks, ..Row::default() };
+        let text =
+            lines(&[row("copy", None), row("ll128", Some(8)), row("a name that needs more room", None)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() == 5 && !lines[0].contains("per SM") && lines[2].contains("per SM"), "{text}");
+        assert!(lines[3].len() < lines[4].len(), "{text}");
     }
 }

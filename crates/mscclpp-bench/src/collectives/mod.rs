@@ -37,10 +37,10 @@ use crate::{
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Nccl, Report, Row, SizeOf},
+    report::{Nccl, Row, SizeOf},
     sizes::{Sizes, parse_bytes},
     stopwatch::Stopwatch,
-    watch::Watch,
+    table::Table,
 };
 use calls::{ours, us_of_a_call};
 
@@ -131,20 +131,27 @@ impl AskedProtocol {
     }
 }
 
-pub(crate) fn all_reduce(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    run(What::AllReduce, options, joining)
+impl Options {
+    /// Sets what NCCL reads in the environment, before another thread of this process runs.
+    pub(crate) fn set_environment(&self) {
+        self.compare.set_environment();
+    }
 }
 
-pub(crate) fn all_gather(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    run(What::AllGather, options, joining)
+pub(crate) fn all_reduce(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
+    run(What::AllReduce, options, joining, table)
 }
 
-pub(crate) fn reduce_scatter(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    run(What::ReduceScatter, options, joining)
+pub(crate) fn all_gather(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
+    run(What::AllGather, options, joining, table)
 }
 
-pub(crate) fn all_to_all(options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    run(What::AllToAll, options, joining)
+pub(crate) fn reduce_scatter(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
+    run(What::ReduceScatter, options, joining, table)
+}
+
+pub(crate) fn all_to_all(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
+    run(What::AllToAll, options, joining, table)
 }
 
 /// The selections of the user; the library chooses the rest.
@@ -175,8 +182,7 @@ impl Selector for Chooser {
     }
 }
 
-fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report>> {
-    // The library is opened first, because that may change the environment.
+fn run(what: What, options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let library = options.compare.open()?;
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let default = match on_sim {
@@ -186,8 +192,8 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let Messages { sizes, measuring } = &options.messages;
     let ranks = u64::from(options.ranks);
     let sizes = sizes.or(default, options.dtype.size())?.in_units_of(options.dtype.size() * ranks);
-    let watch = Watch::new(options.watch.map(|limit| Duration::from_secs(limit.into())), joining.rank());
-    watch.part("meeting the other ranks");
+    table.progress.watch(options.watch.map(|limit| Duration::from_secs(limit.into())));
+    table.progress.part("meeting the other ranks");
     let pair = measuring.join_of(options.ranks.into(), joining)?;
 
     let limit = Duration::from_secs(options.limit.into());
@@ -196,7 +202,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     // The memory is dropped after NCCL's communicator, which remembers it.
     let memory = pair.gpu.allocate(largest)?;
     if library.is_some() {
-        watch.part("setting up NCCL");
+        table.progress.part("setting up NCCL");
     }
     let comm = library.as_ref().map(|library| nccl::Comm::join(library, &pair, limit)).transpose()?;
     let windows = comm.as_ref().map(|comm| nccl::Windows::new(comm, &pair, largest)).transpose()?;
@@ -206,11 +212,8 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
     let predicted = Arc::new(AtomicBool::new(false));
     let rows_of_a_size = all.len() * options.place.len();
     let sides = 1 + nccl.map_or(0, |(_, windows)| 1 + usize::from(windows.memory().is_some()));
-    let mut progress =
-        Progress::new(rows_of_a_size * sizes.count() * measuring.launches() * sides, !joining.reports());
-    let mut rows = Vec::new();
-    let mut nodes = 1;
-    for asked in all {
+    let steps = rows_of_a_size * sizes.count() * measuring.launches() * sides;
+    for (n, asked) in all.into_iter().enumerate() {
         let chooser = Chooser { asked, predicted: Arc::clone(&predicted) };
         let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).calls_at_once(options.calls_at_once);
         let builder = builder.between_nodes(options.between_nodes);
@@ -220,35 +223,29 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         };
         let builder = asked.blocks.into_iter().fold(builder, CollectivesBuilder::max_blocks);
         let builder = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch);
-        watch.part("setting up the library's collectives");
+        table.progress.part("setting up the library's collectives");
         let collectives = builder.selector(chooser).connect()?;
-        nodes = collectives.n_nodes();
+        if n == 0 {
+            let transport =
+                if collectives.n_nodes() > 1 { options.between_nodes } else { Transport::CUDA_IPC };
+            table.begin(pair.machine(transport), steps)?;
+        }
         let _registered = match (options.symmetric, options.registered) {
             (true, _) => Some(collectives.register_symmetric(&memory)?),
             (false, true) => Some(collectives.register(&memory)?),
             (false, false) => None,
         };
-        let bench = Bench {
-            what,
-            options,
-            limit,
-            pair: &pair,
-            collectives: &collectives,
-            memory: &memory,
-            nccl,
-            watch: &watch,
-        };
+        let bench =
+            Bench { what, options, limit, pair: &pair, collectives: &collectives, memory: &memory, nccl };
         for place in &options.place {
             for bytes in sizes.iter() {
-                let row = bench.row(&mut progress, *place, bytes)?;
-                watch.row(&row);
-                rows.push(row);
+                let row = bench.row(&mut table.progress, *place, bytes)?;
+                table.push(row)?;
             }
         }
         // No rank frees the memory while another rank's calls use it.
         pair.ranks.meet()?;
     }
-    drop(progress);
     let timed = match options.eager {
         true => "calls one after the other".to_owned(),
         false => format!("graphs of {} calls", options.calls),
@@ -267,8 +264,7 @@ fn run(what: What, options: &Options, joining: &Joining) -> Result<Option<Report
         );
     }
     notes.extend(nccl.into_iter().flat_map(|(comm, windows)| [comm.note(), windows.note()]));
-    let transport = if nodes > 1 { options.between_nodes } else { Transport::CUDA_IPC };
-    pair.report(transport, rows, notes)
+    pair.end(table, notes)
 }
 
 /// A selection in the words of the table: `ll128 64x256`, or `ll128, two steps, 64x256`.
@@ -300,7 +296,6 @@ struct Bench<'a> {
     /// The memory, large enough for the largest task.
     memory: &'a DeviceBuffer,
     nccl: Option<(&'a nccl::Comm<'a>, &'a nccl::Windows<'a>)>,
-    watch: &'a Watch,
 }
 
 impl Bench<'_> {
@@ -308,7 +303,7 @@ impl Bench<'_> {
         let Self { what, options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let ranks = pair.ranks.count() as u64;
-        self.watch.part(&format!("{} of {bytes} B", what.name()));
+        progress.part(&format!("{} of {bytes} B", what.name()));
         let task = Task::random(what, numbers, place, bytes, &pair.ranks)?;
         task.load(memory)?;
         let nodes = self.collectives.n_nodes();
@@ -320,7 +315,7 @@ impl Bench<'_> {
         })?;
         let most = measuring.rounds(pair, bytes);
         let calls = if nodes > 1 && measuring.asked_rounds().is_none() {
-            self.watch.step("the first calls of the library, of that size");
+            progress.step("the first calls of the library, of that size");
             let us = us_of_a_call(self.collectives, &task, memory, &stopwatch)?;
             Calls { are_eager: options.eager, ..Calls::that_take(us, most, options.calls) }
         } else {
@@ -339,8 +334,7 @@ impl Bench<'_> {
                 sides.push(comm.side("NCCL with windows", place, &task, calls, &stopwatch)?);
             }
         }
-        let measured =
-            turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, self.watch))?;
+        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
 
         let on_nodes = || if nodes > 1 { format!("{nodes} nodes") } else { "copy".to_owned() };
         let variant = selection.map_or_else(on_nodes, variant);

@@ -24,10 +24,10 @@ use crate::{
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf, Times},
+    report::{Row, SizeOf, Times},
     sizes::{Sizes, parse_bytes},
     stopwatch::Stopwatch,
-    watch::Watch,
+    table::Table,
 };
 
 #[derive(Args)]
@@ -96,7 +96,7 @@ const MOST_ROUNDS: u64 = 200;
 /// The time after which a quick run begins nothing new.
 const QUICK: Duration = Duration::from_secs(150);
 
-pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let default = match (on_sim, options.quick) {
         (true, _) => Sizes { begin: 1 << 10, end: 16 << 10, factor: 4 },
@@ -116,16 +116,21 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
     let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
     let room = |what: &What| Task::room(*what, Place::Out, sizes.end, ranks);
     let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;
-    let watch = Watch::new(None, pair.ranks.rank);
-    let tuner =
-        Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory, watch };
+    let tuner = Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory };
 
     // The largest sizes come last, because the table needs them least.
     let cells = || sizes.iter().flat_map(|bytes| whats.iter().map(move |what| (*what, bytes)));
     let trials: usize =
         cells().map(|(what, bytes)| candidates.of(what, what.counted(bytes, ranks), ranks).len()).sum();
-    let mut progress = Progress::new(trials * measuring.launches(), !joining.reports());
-    let (mut rows, mut table, mut measured, mut done) = (Vec::new(), Vec::new(), 0, 0);
+    let machine = pair.machine(Transport::CUDA_IPC);
+    let comment = format!(
+        "{}; driver {}, commit {}, `mscclpp-bench tune`.",
+        machine.devices.join(" and "),
+        machine.driver,
+        machine.commit
+    );
+    table.begin(machine, trials * measuring.launches())?;
+    let (mut chosen, mut measured, mut done) = (Vec::new(), 0, 0);
     let begun = Instant::now();
     for (what, bytes) in cells() {
         // All ranks follow rank 0's clock.
@@ -134,20 +139,22 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
         }
         done += 1;
         let between = what.counted(bytes, ranks);
-        let (tried, of_all) = tuner.cell(what, bytes, &candidates.of(what, between, ranks), &mut progress)?;
+        let (tried, of_all) =
+            tuner.cell(what, bytes, &candidates.of(what, between, ranks), &mut table.progress)?;
         measured += tried.len();
         let times: Vec<_> =
             tried.iter().zip(&of_all).map(|(it, row)| (*it, row.times.map(|it| it.median))).collect();
         let best = best(&times);
-        table.extend(best.map(|best| Best { what, bytes: between, selection: tried[best] }));
+        chosen.extend(best.map(|best| Best { what, bytes: between, selection: tried[best] }));
         // Rows with a wrong result are shown too.
         let shown = of_all
             .into_iter()
             .enumerate()
             .filter(|(n, row)| options.all || best == Some(*n) || row.times.is_none());
-        rows.extend(shown.map(|(_, row)| row));
+        for (_, row) in shown {
+            table.push(row)?;
+        }
     }
-    drop(progress);
     let notes = vec![
         format!(
             "{measured} combinations of protocol, steps, blocks and threads for {done} of {} combinations of kind and size",
@@ -155,18 +162,8 @@ pub(crate) fn tune(options: &Options, joining: &Joining) -> Result<Option<Report
         ),
         "the fastest, or what takes fewer blocks and is slower by 2 % at most; in turns, graphs of calls out of place".to_owned(),
     ];
-    let report = pair.report(Transport::CUDA_IPC, rows, notes)?;
-    Ok(report.map(|report| {
-        let machine = &report.machine;
-        let comment = format!(
-            "{}; driver {}, commit {}, `mscclpp-bench tune`.",
-            machine.devices.join(" and "),
-            machine.driver,
-            machine.commit
-        );
-        let text = (!table.is_empty()).then(|| rust(&table, sizes.factor, &comment));
-        Report { text, ..report }
-    }))
+    pair.end(table, notes)?;
+    if chosen.is_empty() { Ok(()) } else { table.text(rust(&chosen, sizes.factor, &comment)) }
 }
 
 impl Options {
@@ -225,7 +222,6 @@ struct Tuner<'a> {
     collectives: &'a Collectives,
     trial: &'a Trial,
     memory: &'a DeviceBuffer,
-    watch: Watch,
 }
 
 impl Tuner<'_> {
@@ -258,8 +254,7 @@ impl Tuner<'_> {
                 tried.push(*candidate);
             }
         }
-        let measured =
-            turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, (progress, &self.watch))?;
+        let measured = turns::in_turns((&task, calls.rounds()), &sides, &stopwatch, measuring, progress)?;
         let row = |(candidate, times): (&Selection, Option<Times>)| {
             let row = Row::new(
                 what.name(),

@@ -8,7 +8,6 @@ use mscclpp::prelude::*;
 use super::{Place, task::Task};
 use crate::{
     Result, data::Memory, measuring::Measuring, progress::Progress, report::Times, stopwatch::Stopwatch,
-    watch::Watch,
 };
 
 type Like<'a> = Box<dyn Fn(&[u8], &[u8]) -> bool + 'a>;
@@ -39,15 +38,15 @@ pub(crate) fn in_turns(
     sides: &[Side<'_>],
     stopwatch: &Stopwatch<'_>,
     measuring: &Measuring,
-    (progress, watch): (&mut Progress, &Watch),
+    progress: &mut Progress,
 ) -> Result<Vec<Option<Times>>> {
     let mut times = vec![Vec::new(); sides.len()];
     let mut right = vec![true; sides.len()];
     for launch in 0..measuring.launches() {
         for (n, side) in sides.iter().enumerate() {
-            let label = format!("{} {} of {} B", side.name, task.what.name(), task.bytes);
+            let (name, what, bytes) = (&side.name, task.what.name(), task.bytes);
+            let label = format!("{name}, {what} of {bytes} B, time {launch} of {rounds} calls");
             progress.step(&label);
-            watch.step(&format!("{label}, time {launch} of {rounds} calls"));
             let one = side.one(task, stopwatch, measuring.spoil).map_err(|error| {
                 let error = mscclpp::Report(&*error);
                 format!("{}, {} of {} bytes: {error}", side.name, task.what.name(), task.bytes)

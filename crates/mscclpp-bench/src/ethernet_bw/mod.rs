@@ -15,8 +15,8 @@ use crate::{
     one_way::{Contender, OneWay},
     puts::Puts,
     ranks::{Joining, Ranks},
-    report::Report,
     sizes::Sizes,
+    table::Table,
 };
 
 #[derive(Args)]
@@ -43,7 +43,7 @@ const LARGE: u64 = 64 << 20;
 const GOAL: f64 = 0.9;
 const GOAL_OF_GPUS: f64 = 0.8;
 
-pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.or(DEFAULT, 1)?;
     let most = sizes.iter().max().unwrap_or(0);
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
             numbers().map(|n| Puts::between_gpus(&pair, TRANSPORT, n, most)).collect::<Result<Vec<_>>>()?;
         let goal = pair.is_of_two_gpus().then_some(GOAL_OF_GPUS);
         let bench = Bench { options, ranks: &pair.ranks, what: "GPU to GPU", goal };
-        bench.run(sizes, &transfers, &pair.devices)
+        bench.run(sizes, &transfers, &pair.devices, table)
     } else {
         if measuring.devices.are_given() || joining.gpu.is_some() {
             return Err(
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         let transfers =
             numbers().map(|n| Puts::between_nodes(&ranks, &config, n, most)).collect::<Result<Vec<_>>>()?;
         let bench = Bench { options, ranks: &ranks, what: "host to host", goal: Some(GOAL) };
-        bench.run(sizes, &transfers, &[])
+        bench.run(sizes, &transfers, &[], table)
     }
 }
 
@@ -82,7 +82,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Measures all contenders. `puts` has one entry for each number of connections.
-    fn run(&self, sizes: Sizes, puts: &[Puts<'_>], devices: &[UsedDevice]) -> Result<Option<Report>> {
+    fn run(&self, sizes: Sizes, puts: &[Puts<'_>], devices: &[UsedDevice], table: &mut Table) -> Result<()> {
         let plain = PlainSocket::new(self.ranks, sizes.iter().max().unwrap_or(0))?;
         let mut contenders =
             vec![Contender { variant: "plain socket".to_owned(), transfer: &plain, goal: None }];
@@ -112,6 +112,6 @@ impl Bench<'_> {
             "random data, compared by the receiver after each time".to_owned(),
         ];
         let machine = Machine::of(devices, &TRANSPORT.to_string());
-        one_way.run(sizes, &contenders, machine, notes)
+        one_way.run(sizes, &contenders, machine, notes, table)
     }
 }

@@ -12,8 +12,8 @@ use crate::{
     one_way::{Contender, OneWay},
     puts::Puts,
     ranks::Joining,
-    report::Report,
     sizes::Sizes,
+    table::Table,
 };
 
 #[derive(Args)]
@@ -33,7 +33,7 @@ const LARGEST: u64 = 1 << 30;
 const LARGE: u64 = 64 << 10;
 const GOAL: f64 = 0.95;
 
-pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Messages { sizes, measuring } = &options.messages;
     let sizes = sizes.or(DEFAULT, 1)?;
     let most = sizes.iter().max().unwrap_or(0);
@@ -68,5 +68,5 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
         ),
         "random data, compared by the receiver after each time".to_owned(),
     ];
-    one_way.run(sizes, &contenders, on.machine(), notes)
+    one_way.run(sizes, &contenders, on.machine(), notes, table)
 }

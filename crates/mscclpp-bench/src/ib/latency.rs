@@ -13,9 +13,9 @@ use crate::{
     Result,
     call::name_of,
     measuring::Measuring,
-    progress::Progress,
     ranks::{Joining, Ranks},
-    report::{Report, Row, SizeOf, Times},
+    report::{Row, SizeOf, Times},
+    table::Table,
 };
 
 #[derive(Args)]
@@ -51,7 +51,7 @@ struct Contender {
     ok: bool,
 }
 
-pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let on = OnAdapter::join(&options.choice, &options.measuring, joining)?;
     let has_atomics = on.ranks.all(on.bare.has_atomics())?;
     let mut notes = [
@@ -75,15 +75,13 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
     }
     let measuring = &options.measuring;
     let rounds = measuring.rounds_or(ROUNDS);
-    let mut progress = Progress::new(measuring.launches() * contenders.len(), !joining.reports());
+    table.begin(on.machine(), measuring.launches() * contenders.len())?;
     for launch in 0..measuring.launches() {
         for contender in &mut contenders {
-            progress.step(&format!("ib-lat {}", contender.variant));
+            table.progress.step(&format!("ib-lat {}", contender.variant));
             contender.once(&on.ranks, rounds, measuring.counts(launch), measuring.spoil)?;
         }
     }
-    drop(progress);
-    let mut rows = Vec::new();
     for [bare, ours] in contenders.as_chunks().0 {
         let bare_row = row(bare, rounds, None);
         let baseline = bare_row.times.map(|times| times.median);
@@ -94,11 +92,12 @@ pub(crate) fn run(options: &Options, joining: &Joining) -> Result<Option<Report>
                 ours.variant
             ));
         }
-        rows.extend([bare_row, row(ours, rounds, baseline)]);
+        table.push(bare_row)?;
+        table.push(row(ours, rounds, baseline))?;
     }
     // No rank frees memory or closes a connection that the other still uses.
     on.ranks.meet()?;
-    Ok(joining.reports().then(|| Report::new(on.machine(), rows, notes)))
+    table.end(notes)
 }
 
 impl Contender {

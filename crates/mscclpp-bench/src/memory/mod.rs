@@ -28,8 +28,9 @@ use crate::{
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row},
+    report::Row,
     sizes::{self, Sizes},
+    table::Table,
 };
 
 #[derive(Args)]
@@ -145,19 +146,19 @@ impl Move {
     }
 }
 
-pub(crate) fn put(options: &CopyOptions, joining: &Joining) -> Result<Option<Report>> {
-    run(&[Move::Put], options.bulk, true, (&[], None), &options.options, joining)
+pub(crate) fn put(options: &CopyOptions, joining: &Joining, table: &mut Table) -> Result<()> {
+    run(&[Move::Put], options.bulk, true, (&[], None), &options.options, (joining, table))
 }
 
-pub(crate) fn get(options: &CopyOptions, joining: &Joining) -> Result<Option<Report>> {
-    run(&[Move::Get], options.bulk, true, (&[], None), &options.options, joining)
+pub(crate) fn get(options: &CopyOptions, joining: &Joining, table: &mut Table) -> Result<()> {
+    run(&[Move::Get], options.bulk, true, (&[], None), &options.options, (joining, table))
 }
 
-pub(crate) fn put_packets(options: &PacketOptions, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn put_packets(options: &PacketOptions, joining: &Joining, table: &mut Table) -> Result<()> {
     let asked = !options.packets.is_empty();
     let packets = if asked { &options.packets[..] } else { &[Packets::Ll16, Packets::Ll128] };
     let moves: Vec<_> = packets.iter().copied().map(Move::PutPackets).collect();
-    run(&moves, false, asked, (&options.roles, options.putters), &options.options, joining)
+    run(&moves, false, asked, (&options.roles, options.putters), &options.options, (joining, table))
 }
 
 /// Measures all rows; with `bulk`, those of bulk copies too. Packets that the interconnect does not carry are an error if the
@@ -168,8 +169,8 @@ fn run(
     asked: bool,
     (roles, putters): (&[Roles], Option<u32>),
     options: &Options,
-    joining: &Joining,
-) -> Result<Option<Report>> {
+    (joining, table): (&Joining, &mut Table),
+) -> Result<()> {
     // Wrong options are reported before there is a second process, which would report them again.
     let default = match Platform::detect_or_sim()? {
         Platform::Sim => Sizes { begin: 1 << 10, end: 64 << 10, factor: 8 },
@@ -215,8 +216,7 @@ fn run(
     let kinds: Vec<_> =
         moves.iter().flat_map(|what| shapes.iter().map(move |shape| (*what, *shape))).collect();
     let rows_in_all = kinds.len() * barriers.len() * roles.len() * sizes.count();
-    let mut progress = Progress::new(rows_in_all * measuring.launches(), !joining.reports());
-    let mut rows = Vec::new();
+    table.begin(pair.machine(Transport::CUDA_IPC), rows_in_all * measuring.launches())?;
     for (what, shape) in kinds {
         for (&barriers, &roles) in barriers.iter().flat_map(|of| roles.iter().map(move |roles| (of, roles))) {
             for bytes in sizes.iter() {
@@ -227,12 +227,12 @@ fn run(
                     Move::PutPackets(packets) => roles.blocks(packets, workers, putters),
                 };
                 let kind = RowKind { what, shape, barriers, roles, workers, putters, first_unpacker };
-                rows.push(bench.row(&exchange, &mut progress, kind, bytes)?);
+                let row = bench.row(&exchange, &mut table.progress, kind, bytes)?;
+                table.push(row)?;
             }
         }
     }
-    drop(progress);
-    pair.report(Transport::CUDA_IPC, rows, notes)
+    pair.end(table, notes)
 }
 
 /// The packets that not every interconnect carries.

@@ -26,15 +26,18 @@ pub(crate) struct Compare {
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 impl Compare {
-    /// Opens the library, if the user chose one. No other thread of this process may run yet: this sets an environment
-    /// variable, which NCCL and the other ranks read later.
-    pub(crate) fn open(&self) -> Result<Option<Library>> {
-        let Some(name) = &self.compare else { return Ok(None) };
-        if env::var_os(MULTICAST).is_none() {
-            // SAFETY: workloads call this before they start a thread or open a device, so nobody reads the environment
+    /// Sets an environment variable, which NCCL and the other ranks read later, if the user chose a library. No other thread of
+    /// this process may run yet.
+    pub(crate) fn set_environment(&self) {
+        if self.compare.is_some() && env::var_os(MULTICAST).is_none() {
+            // SAFETY: the program calls this before it starts a thread or opens a device, so nobody reads the environment
             // meanwhile.
             unsafe { env::set_var(MULTICAST, "0") };
         }
-        Library::open(name).map(Some)
+    }
+
+    /// Opens the library, if the user chose one.
+    pub(crate) fn open(&self) -> Result<Option<Library>> {
+        self.compare.as_deref().map(Library::open).transpose()
     }
 }

@@ -16,8 +16,8 @@ use crate::{
     ethernet::Tuning,
     measuring::{Arrival, Messages},
     pair::Pair,
-    report::{Report, Row},
     stopwatch::Stopwatch,
+    table::Table,
 };
 
 /// The options of every workload over port channels.
@@ -139,15 +139,9 @@ impl<'a> Ports<'a> {
         )
     }
 
-    /// Ends the proxy once both sides are done, and makes the report.
-    fn finish(
-        self,
-        pair: &Pair,
-        carrier: Carrier,
-        rows: Vec<Row>,
-        notes: Vec<String>,
-    ) -> Result<Option<Report>> {
+    /// Ends the proxy once both sides are done, and the table.
+    fn finish(self, pair: &Pair, table: &mut Table, notes: Vec<String>) -> Result<()> {
         self.service.stop_proxy()?;
-        pair.report(carrier.transport(), rows, notes)
+        pair.end(table, notes)
     }
 }

@@ -16,9 +16,9 @@ use crate::{
     ethernet::Tuning,
     kernels::PORT_BENCH,
     measuring::Messages,
-    progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf},
+    report::{Row, SizeOf},
+    table::Table,
 };
 
 #[derive(Args)]
@@ -49,7 +49,7 @@ struct Kind {
 }
 
 /// Runs `port-pingpong`: puts that signal, waits and flushes.
-pub(crate) fn ping_pong(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn ping_pong(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Carriage { carrier, tuning } = &options.carriage;
     let kind = Kind {
         workload: "port-pingpong",
@@ -63,11 +63,11 @@ pub(crate) fn ping_pong(options: &Options, joining: &Joining) -> Result<Option<R
             "every element of every round is compared in the kernel, and the last message by the host",
         ],
     };
-    run(&kind, &options.options, tuning, joining)
+    run(&kind, &options.options, tuning, joining, table)
 }
 
 /// Runs `port-packet-pingpong`: packets, which need no waits.
-pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining, table: &mut Table) -> Result<()> {
     let kind = Kind {
         workload: "port-packet-pingpong",
         kernel: "port_packet_ping_pong",
@@ -81,7 +81,7 @@ pub(crate) fn packet_ping_pong(options: &PacketOptions, joining: &Joining) -> Re
             "every element of every round is compared in the kernel, and the last packets by the host",
         ],
     };
-    run(&kind, options, &Tuning::default(), joining)
+    run(&kind, options, &Tuning::default(), joining, table)
 }
 
 /// The value of an element in a round, on the side that begins (1) or the other (0); the kernels compute the same.
@@ -104,7 +104,13 @@ impl Kind {
     }
 }
 
-fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining) -> Result<Option<Report>> {
+fn run(
+    kind: &Kind,
+    options: &PacketOptions,
+    tuning: &Tuning,
+    joining: &Joining,
+    table: &mut Table,
+) -> Result<()> {
     let PacketOptions { common, block } = options;
     let Messages { sizes, measuring } = &common.messages;
     let sizes = sizes.of_elements(kind.element)?;
@@ -115,8 +121,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
     let kernel = module.kernel(kind.kernel)?;
     let ports = Ports::new(&pair, common, kind.carrier, sizes.end / kind.element * kind.as_put)?;
 
-    let mut progress = Progress::new(sizes.count() * measuring.launches(), !joining.reports());
-    let mut rows = Vec::new();
+    table.begin(pair.machine(kind.carrier.transport()), sizes.count() * measuring.launches())?;
     let mut notes = kind.notes.map(str::to_owned).to_vec();
     for bytes in sizes.iter() {
         let (rounds, label) = (measuring.rounds(&pair, bytes), SizeOf::Bytes.show(bytes));
@@ -131,7 +136,7 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
         let mismatches = block.mismatches()?;
         let row = ports.arrival().row(
             measuring,
-            &mut progress,
+            &mut table.progress,
             block.subject(kind.workload, bytes, rounds, 1),
             |stream, launch, _| {
                 let args = KernelArgs::new()
@@ -154,11 +159,10 @@ fn run(kind: &Kind, options: &PacketOptions, tuning: &Tuning, joining: &Joining)
         );
         let row = row.map_err(|error| ports.explain(error))?;
         // A round trip has a time and no bandwidth.
-        rows.push(Row { bandwidth: None, ..row.only_if(block.found_all_right()?) });
+        table.push(Row { bandwidth: None, ..row.only_if(block.found_all_right()?) })?;
         notes.push(ports.remark(&label, &before));
     }
-    drop(progress);
-    ports.finish(&pair, kind.carrier, rows, notes)
+    ports.finish(&pair, table, notes)
 }
 
 #[cfg(test)]

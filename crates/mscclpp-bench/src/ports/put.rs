@@ -14,8 +14,9 @@ use crate::{
     pair::Pair,
     progress::Progress,
     ranks::Joining,
-    report::{Report, Row, SizeOf},
+    report::{Row, SizeOf},
     sizes::Sizes,
+    table::Table,
 };
 
 #[derive(Args)]
@@ -31,7 +32,7 @@ pub(crate) struct Options {
 
 const WORKLOAD: &str = "port-put";
 
-pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>> {
+pub(crate) fn put(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
     let Options { common, in_kernel, carriage: Carriage { carrier, tuning } } = options;
     // Wrong sizes are reported before there is a second process, which would report them again.
     let default = match Platform::detect_or_sim()? {
@@ -47,8 +48,7 @@ pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>
     let ports = Ports::new(&pair, common, *carrier, sizes.end)?;
     let bench = Bench { options, pair: &pair, kernel, ports: &ports };
 
-    let mut progress = Progress::new(sizes.count() * measuring.launches(), !joining.reports());
-    let mut rows = Vec::new();
+    table.begin(pair.machine(carrier.transport()), sizes.count() * measuring.launches())?;
     let mut notes = vec![
         match in_kernel {
             true => "one round, two processes with a thread and a proxy each; the rounds in one launch; timed by the \
@@ -62,12 +62,11 @@ pub(crate) fn put(options: &Options, joining: &Joining) -> Result<Option<Report>
     ];
     for bytes in sizes.iter() {
         let before = ports.service.stats();
-        let row = bench.row(&mut progress, bytes).map_err(|error| ports.explain(error))?;
+        let row = bench.row(&mut table.progress, bytes).map_err(|error| ports.explain(error))?;
         notes.push(ports.remark(&SizeOf::Bytes.show(bytes), &before));
-        rows.push(row);
+        table.push(row)?;
     }
-    drop(progress);
-    ports.finish(&pair, *carrier, rows, notes)
+    ports.finish(&pair, table, notes)
 }
 
 struct Bench<'a> {

@@ -2,7 +2,7 @@
 
 use libtest_mimic::Failed;
 
-use super::{ODD, SHAPE, column, report, variants};
+use super::runs::{ODD, SHAPE, column, report, variants};
 
 pub(crate) fn signal_pingpong() -> Result<(), Failed> {
     let report = report("signal", &["signal-pingpong", "--iters", "20", "--repeats", "2"])?;

@@ -2,7 +2,7 @@
 
 use libtest_mimic::Failed;
 
-use super::{ODD, column, notes, report, run, variants};
+use super::runs::{ODD, column, notes, report, run, variants};
 
 /// Small sizes are put by a thread itself and larger ones by the proxy, over both transports, in one launch and in many.
 pub(crate) fn port_put() -> Result<(), Failed> {

@@ -1,29 +1,24 @@
 //! Tests that `hold` names rows that have become slower, rows that are missing, and figures that cannot be compared. The
 //! figures are changed by factors of thousands, so that the test passes on any busy machine.
 
-#[path = "support/program.rs"]
-mod program;
-
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
-    process::{Command, ExitCode, Output},
+    process::{Command, Output},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within};
-use program::program;
 use serde_json::{Value, json};
 
-fn main() -> ExitCode {
-    // The program is missing where only the tests were copied to.
-    let missing = !program().exists();
+use super::program::program;
+
+pub(crate) fn trials() -> Vec<Trial> {
     let trial = |name: &str, test: fn(&Folder) -> Result<(), Failed>| {
-        let name = if missing { format!("{name} (the program is not there)") } else { name.to_owned() };
-        Trial::test(name, move || test(&Folder::new()?)).with_ignored_flag(missing)
+        super::trial(&format!("hold::{name}"), move || test(&Folder::new()?))
     };
-    let trials = vec![
+    vec![
         trial("what_is_as_fast_as_before_holds", holds),
         trial("a_row_that_fell_is_named_with_its_figures", fell),
         trial("without_time_a_slower_row_is_not_repeated_and_counts", not_repeated),
@@ -36,8 +31,7 @@ fn main() -> ExitCode {
         trial("a_build_that_cannot_be_run_is_named", against_nothing),
         trial("what_was_measured_is_a_baseline_again", written),
         trial("what_is_no_baseline_is_an_error", no_baseline),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 /// A workload of two rows, and their names, which are the same on simulated devices and on GPUs.
@@ -227,7 +221,7 @@ fn goals(folder: &Folder) -> Result<(), Failed> {
 /// The calls of the repository's file can be made, and its figures are refused on other devices.
 fn laboratory(folder: &Folder) -> Result<(), Failed> {
     let path = folder.path("two-h200.json");
-    fs::write(&path, include_str!("../../../ci/two-h200.json"))?;
+    fs::write(&path, include_str!("../../../../ci/two-h200.json"))?;
     let mut program = Command::new(program());
     program.args(["hold", "--baseline"]).arg(&path).env("MSCCLPP_PLATFORM", "sim");
     let held = Held::of(&output_within(5 * LIMIT, &mut program));

@@ -1,20 +1,27 @@
 //! Tests of collectives between processes that count as two nodes: what they print while they run, and how they end.
 
-#[path = "support/program.rs"]
-mod program;
-
 use std::{
     process::{Command, Output},
     thread,
 };
 
+use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within, reserve_port};
+
+use super::{program::program, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("nodes::rows_are_said_as_soon_as_they_are_there", rows_are_said_at_once),
+        trial("nodes::a_run_that_takes_too_long_says_where_it_was", too_long),
+    ]
+}
 
 /// Runs both ranks and returns their outputs.
 fn run(options: &[&str]) -> [Output; 2] {
     let address = format!("127.0.0.1:{}", reserve_port());
     let rank = |rank: &str| {
-        let mut program = Command::new(program::program());
+        let mut program = Command::new(program());
         program.args(["all-reduce", "--rank", rank, "--address", &address]).args(options);
         program.env("MSCCLPP_PLATFORM", "sim").env("MSCCLPP_HOSTID", format!("node {rank}"));
         output_within(5 * LIMIT, &mut program)
@@ -25,8 +32,7 @@ fn run(options: &[&str]) -> [Output; 2] {
     })
 }
 
-#[test]
-fn rows_are_said_as_soon_as_they_are_there() {
+fn rows_are_said_at_once() -> Result<(), Failed> {
     let sizes = ["-b", "1K", "-e", "4K", "-f", "4", "--repeats", "1", "--dtype", "f32"];
     let [first, second] = run(&[&sizes[..], &["--watch", "600"]].concat());
     let said = String::from_utf8_lossy(&first.stderr);
@@ -38,10 +44,10 @@ fn rows_are_said_as_soon_as_they_are_there() {
     assert_eq!(table.lines().filter(|line| line.ends_with("ok")).count(), 2, "{table}");
     // One rank prints the rows for all.
     assert!(!String::from_utf8_lossy(&second.stderr).contains(" us ("), "{second:?}");
+    Ok(())
 }
 
-#[test]
-fn a_run_that_takes_too_long_says_where_it_was() {
+fn too_long() -> Result<(), Failed> {
     // These calls take longer than the limit on any machine.
     let long = ["-b", "16M", "-e", "16M", "--calls", "1000", "--iters", "100000", "--watch", "2"];
     let outputs = run(&long);
@@ -52,4 +58,5 @@ fn a_run_that_takes_too_long_says_where_it_was() {
         said.iter().any(|said| said.contains(" is not done within the 2 s of --watch; for ")),
         "{said:?}"
     );
+    Ok(())
 }

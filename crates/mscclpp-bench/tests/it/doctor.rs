@@ -1,15 +1,13 @@
 //! Tests of `mscclpp-bench doctor` on simulated devices: text and JSON agree, and nothing that is missing is reported to
 //! work. The findings about GPUs and adapters are tested if there are some.
 
-#[path = "support/program.rs"]
-mod program;
+use std::process::Command;
 
-use std::process::{Command, ExitCode};
-
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{LIMIT, child::output_within};
-use program::program;
 use serde_json::Value;
+
+use super::{program::program, trial};
 
 const SECTIONS: [&str; 11] = [
     "platform",
@@ -35,21 +33,16 @@ const NOTHING: [(&str, &str); 5] = [
     ("MSCCLPP_CXX", "/nowhere/c++"),
 ];
 
-fn main() -> ExitCode {
-    // The program is missing where only the tests were copied to.
-    let missing = !program().exists();
-    let trial =
-        |name: &str, test: fn() -> Result<(), Failed>| Trial::test(name, test).with_ignored_flag(missing);
-    let trials = vec![
-        trial("text_and_json_have_the_same_facts", text_and_json),
-        trial("simulated_devices_are_found_and_tried", simulated_devices),
-        trial("what_is_not_there_has_a_reason_and_a_remedy", nothing),
-        trial("strict_is_an_exit_code", strict),
-        trial("a_malformed_variable_is_named", malformed),
-        trial("a_device_that_is_asked_for_and_not_there_is_a_problem", no_such_device),
-        trial("a_launcher_is_understood", launcher),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("doctor::text_and_json_have_the_same_facts", text_and_json),
+        trial("doctor::simulated_devices_are_found_and_tried", simulated_devices),
+        trial("doctor::what_is_not_there_has_a_reason_and_a_remedy", nothing),
+        trial("doctor::strict_is_an_exit_code", strict),
+        trial("doctor::a_malformed_variable_is_named", malformed),
+        trial("doctor::a_device_that_is_asked_for_and_not_there_is_a_problem", no_such_device),
+        trial("doctor::a_launcher_is_understood", launcher),
+    ]
 }
 
 /// Runs the doctor, with no other variables of this project than these. Returns its output and exit code.

@@ -1,30 +1,27 @@
 //! Tests of `ib-bw` and `ib-lat`: they run, compare the data that arrives, and compare their times with bare verbs. No time
-//! is asserted. They need two RDMA devices; `cargo xtask rdma-vm -p mscclpp-bench -- adapters` provides them.
+//! is asserted. They need two RDMA devices; `cargo xtask rdma-vm -p mscclpp-bench -- it adapters::` provides them.
 
-#[path = "support/program.rs"]
-mod program;
+use std::process::{Command, Output};
 
-use std::process::{Command, ExitCode, Output};
-
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp::InfiniBand;
 use mscclpp_test_support::{LIMIT, child::output_within};
-use program::program;
 use serde_json::Value;
 
-fn main() -> ExitCode {
+use super::{program::program, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
     let devices = InfiniBand::new().device_names().map_or(0, |names| names.len());
     let with_devices = |name: &str, test: fn() -> Result<(), Failed>| match devices {
         0 | 1 => Trial::test(name, test).with_kind("needs two RDMA devices").with_ignored_flag(true),
-        _ => Trial::test(name, test),
+        _ => trial(name, test),
     };
-    let trials = vec![
-        with_devices("puts_stand_beside_bare_verbs", bandwidth),
-        with_devices("round_trips_stand_beside_bare_verbs", latency),
-        with_devices("wrong_data_fails", wrong_data),
-        Trial::test("a_missing_device_is_named", missing_device),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    vec![
+        with_devices("adapters::puts_stand_beside_bare_verbs", bandwidth),
+        with_devices("adapters::round_trips_stand_beside_bare_verbs", latency),
+        with_devices("adapters::wrong_data_fails", wrong_data),
+        trial("adapters::a_missing_device_is_named", missing_device),
+    ]
 }
 
 fn run(arguments: &[&str]) -> Output {

@@ -6,7 +6,10 @@ use libtest_mimic::Failed;
 use mscclpp_test_support::{LIMIT, child::output_within};
 use serde_json::Value;
 
-use super::{program::program, run, scratch};
+use super::{
+    program::program,
+    runs::{run, scratch},
+};
 
 /// Standard output has JSON and nothing else. The commit is that of the checkout, unless the environment names one.
 pub(crate) fn json_to_standard_output() -> Result<(), Failed> {

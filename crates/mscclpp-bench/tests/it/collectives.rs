@@ -5,7 +5,10 @@ use std::process::Command;
 use libtest_mimic::Failed;
 use mscclpp_test_support::{LIMIT, child::output_within};
 
-use super::{column, notes, program::program, report, variants};
+use super::{
+    program::program,
+    runs::{column, notes, report, variants},
+};
 
 pub(crate) fn collectives() -> Result<(), Failed> {
     const SIZES: &[&str] =

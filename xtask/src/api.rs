@@ -1,4 +1,4 @@
-//! `api`: lists the public items of each published crate, one per line, in `docs/api`, so that a review shows their changes.
+//! `api`: lists the public items of each crate that users use, one per line, in `docs/api`, so that a review shows their changes.
 //!
 //! rustdoc writes a description of each crate as JSON. That output is unstable: a stable rustdoc writes it only if it is told
 //! that it is part of a compiler's own build. The crate `public-api` converts the JSON into lines. Impls that the compiler
@@ -19,6 +19,11 @@ use crate::workspace;
 /// The folder of the listings that are checked in.
 const FOLDER: &str = "docs/api";
 
+/// Published crates that only the other crates of the repository use, and whose API changes with theirs. The few of their
+/// items that users name are re-exported by crates that are listed.
+const INTERNAL: [&str; 5] =
+    ["mscclpp-derive", "mscclpp-gpu-sys", "mscclpp-net", "mscclpp-os", "mscclpp-verbs-sys"];
+
 /// The most lines of a difference that are shown for each crate.
 const SHOWN: usize = 20;
 
@@ -29,7 +34,7 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// A published library.
+/// A published library that users use.
 #[derive(Debug, PartialEq, Eq)]
 struct Library {
     package: String,
@@ -68,14 +73,15 @@ pub(crate) fn run(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// The published Rust libraries, in the order of cargo's metadata.
+/// The published Rust libraries that users use, in the order of cargo's metadata.
 fn published(metadata: &Value) -> Vec<Library> {
     let strings = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let library = |package: &Value| {
+        let name = package["name"].as_str()?;
         // A package that must not be published has an empty list of registries.
-        if package["publish"].as_array().is_some_and(Vec::is_empty) {
+        if package["publish"].as_array().is_some_and(Vec::is_empty) || INTERNAL.contains(&name) {
             return None;
         }
         let mut targets = package["targets"].as_array().into_iter().flatten();
@@ -83,7 +89,7 @@ fn published(metadata: &Value) -> Vec<Library> {
             strings(&target["kind"]).iter().any(|kind| kind == "lib" || kind == "proc-macro")
         })?;
         Some(Library {
-            package: package["name"].as_str()?.to_owned(),
+            package: name.to_owned(),
             name: target["name"].as_str()?.replace('-', "_"),
             features: strings(&package["metadata"]["docs"]["rs"]["features"]),
         })
@@ -152,11 +158,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_that_are_published_are_listed() {
+    fn libraries_that_are_published_for_users_are_listed() {
         let metadata = serde_json::json!({"packages": [
             {"name": "a-b", "publish": null, "targets": [{"kind": ["lib"], "name": "a_b"}],
              "metadata": {"docs": {"rs": {"features": ["f"]}}}},
             {"name": "inner", "publish": [], "targets": [{"kind": ["lib"], "name": "inner"}], "metadata": null},
+            {"name": "mscclpp-os", "publish": null, "targets": [{"kind": ["lib"], "name": "mscclpp_os"}], "metadata": null},
             {"name": "program", "publish": null, "targets": [{"kind": ["bin"], "name": "program"}], "metadata": null},
             {"name": "c", "publish": null, "targets": [{"kind": ["cdylib", "rlib"], "name": "c"}], "metadata": null},
         ]});

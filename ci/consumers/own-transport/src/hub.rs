@@ -143,7 +143,6 @@ impl Drop for Hub {
     }
 }
 
-// ANCHOR: withdraw
 /// A region that peers can write to until this is dropped.
 pub(crate) struct Published {
     open: Arc<Open>,
@@ -157,9 +156,7 @@ impl Drop for Published {
         *self.place.is_open.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
-// ANCHOR_END: withdraw
 
-// ANCHOR: serve
 impl Open {
     /// Serves a caller from its hello to its end. Returns none when the caller is gone or sends something wrong; its connection
     /// then ends.
@@ -228,4 +225,3 @@ impl Open {
         (offset.checked_add(len)? <= place.region.len()).then_some(place)
     }
 }
-// ANCHOR_END: serve

@@ -11,6 +11,8 @@
 //! 4. *Failures.* On that socket an endpoint also announces that its side has failed, and why.
 
 mod hub;
+#[cfg(feature = "knobs")]
+pub mod knobs;
 mod queue;
 mod staging;
 mod wire;
@@ -36,11 +38,11 @@ use mscclpp::{
 };
 
 use hub::{Hub, Published};
+use queue::PostQueue;
 use wire::{Address, FAILED, GOODBYE, Hello};
 
 type Result<T> = std::result::Result<T, CoreError>;
 
-// ANCHOR: provider
 /// The provider, of which each context has its own.
 pub struct Post {
     hub: Arc<Hub>,
@@ -52,6 +54,13 @@ impl Post {
     /// Opens this process's hub.
     pub fn open() -> Result<Self> {
         Ok(Self { hub: Hub::open()? })
+    }
+
+    /// Lets peers write to a region.
+    fn publish(&self, region: &Arc<MemoryRegion>) -> Registered {
+        let published = self.hub.publish(region);
+        let blob = self.hub.address(region.id()).encode();
+        Registered { region: region.clone(), blob, _published: Some(published) }
     }
 }
 
@@ -79,9 +88,7 @@ impl TransportProvider for Post {
         if region.gpu().is_none() {
             return Err(CoreError::InvalidArgument("Post delivers to memory of devices".to_owned()));
         }
-        let published = self.hub.publish(region);
-        let blob = self.hub.address(region.id()).encode();
-        Ok(Arc::new(Registered { region: region.clone(), blob, _published: Some(published) }))
+        Ok(Arc::new(self.publish(region)))
     }
 
     /// Prepares any memory of a device as the source of writes. Peers do not learn of it.
@@ -95,30 +102,13 @@ impl TransportProvider for Post {
     }
 
     fn import(&self, region: &RegionInfo<'_>, _: Option<&Gpu>) -> Result<Arc<dyn RemoteRegion>> {
-        let name = format!("region {:x} of host {}", region.id, region.host);
-        if region.host != host_id()? {
-            return Err(unreachable(name, "it is on another host"));
-        }
-        // The blob may come from a stranger: the owner answers whether the region exists, and how long it is.
-        let owner = Address::decode(region.blob, "a registered memory")?;
-        let answer = owner.dial(Hello::Region { id: owner.id, len: region.len });
-        let (_, aligned) = answer.map_err(|reason| unreachable(name, reason))?;
-        Ok(Arc::new(Imported { id: owner.id, aligned }))
+        Ok(Arc::new(Imported::ask(region, region.blob)?))
     }
 
     fn connect(&self, ends: Ends<'_>, monitor: LinkMonitor) -> Result<Arc<dyn Link>> {
-        let remote = ends.remote;
-        if remote.host != host_id()? {
-            return Err(unreachable(remote, "it is on another host"));
-        }
-        let local: &Endpoint = ends.own().map_err(foreign)?;
-        let peer = Address::decode(&remote.blob, "an endpoint")?;
-        let hello = Hello::Link { id: peer.id, from: local.id };
-        let (stream, _) = peer.dial(hello).map_err(|reason| unreachable(remote, reason))?;
-        PostLink::start(peer, stream, local, monitor)
+        Ok(Arc::new(PostLink::connect(ends, monitor)?))
     }
 }
-// ANCHOR_END: provider
 
 fn foreign(error: Foreign) -> CoreError {
     CoreError::transport(Post::TRANSPORT, error)
@@ -133,7 +123,6 @@ fn unreachable(remote: impl ToString, reason: impl ToString) -> CoreError {
     }
 }
 
-// ANCHOR: objects
 /// An endpoint of this process. When it is dropped, the hub sends a goodbye on all links that lead to it.
 struct Endpoint {
     hub: Arc<Hub>,
@@ -173,14 +162,27 @@ struct Imported {
     aligned: bool,
 }
 
+impl Imported {
+    /// Asks the owner of a region for it. The blob may come from a stranger: the owner answers whether the region exists, and
+    /// how long it is.
+    fn ask(region: &RegionInfo<'_>, blob: &[u8]) -> Result<Self> {
+        let name = format!("region {:x} of node {}", region.id, region.host);
+        if region.host != host_id()? {
+            return Err(unreachable(name, "it is on another node"));
+        }
+        let owner = Address::decode(blob, "a registered memory")?;
+        let answer = owner.dial(Hello::Region { id: owner.id, len: region.len });
+        let (_, aligned) = answer.map_err(|reason| unreachable(name, reason))?;
+        Ok(Self { id: owner.id, aligned })
+    }
+}
+
 impl RemoteRegion for Imported {
     fn ptr(&self) -> Option<DevicePtr> {
         None
     }
 }
-// ANCHOR_END: objects
 
-// ANCHOR: link
 /// This side of a connection: a socket on which the peer's hub sends a goodbye or a failure, or which ends without either.
 struct PostLink {
     hub: Arc<Hub>,
@@ -193,12 +195,15 @@ struct PostLink {
 }
 
 impl PostLink {
-    fn start(
-        peer: Address,
-        stream: UnixStream,
-        local: &Endpoint,
-        monitor: LinkMonitor,
-    ) -> Result<Arc<dyn Link>> {
+    fn connect(ends: Ends<'_>, monitor: LinkMonitor) -> Result<Self> {
+        let remote = ends.remote;
+        if remote.host != host_id()? {
+            return Err(unreachable(remote, "it is on another node"));
+        }
+        let local: &Endpoint = ends.own().map_err(foreign)?;
+        let peer = Address::decode(&remote.blob, "an endpoint")?;
+        let hello = Hello::Link { id: peer.id, from: local.id };
+        let (stream, _) = peer.dial(hello).map_err(|reason| unreachable(remote, reason))?;
         let closing = Arc::new(AtomicBool::new(false));
         let mut watched = stream.try_clone().map_err(|e| CoreError::system("watching a link", e))?;
         let (news, ours) = (monitor.clone(), closing.clone());
@@ -217,15 +222,19 @@ impl PostLink {
             .spawn(watch)
             .map_err(|e| CoreError::system("starting a thread", e))?;
         let (hub, local, limit) = (local.hub.clone(), local.id, local.limit);
-        Ok(Arc::new(Self { hub, local, peer, stream, limit, monitor, closing }))
+        Ok(Self { hub, local, peer, stream, limit, monitor, closing })
+    }
+
+    fn queue(&self) -> Result<PostQueue> {
+        let dialled = self.peer.dial(Hello::Queue { id: self.peer.id });
+        let (stream, _) = dialled.map_err(|reason| unreachable(self.monitor.label(), reason))?;
+        PostQueue::open(stream, self.limit, self.monitor.clone())
     }
 }
 
 impl Link for PostLink {
     fn open_queue(&self) -> Result<Box<dyn Queue>> {
-        let dialled = self.peer.dial(Hello::Queue { id: self.peer.id });
-        let (stream, _) = dialled.map_err(|reason| unreachable(self.monitor.label(), reason))?;
-        queue::open(stream, self.limit, self.monitor.clone())
+        Ok(Box::new(self.queue()?))
     }
 
     fn tell_failure(&self, reason: &str) {
@@ -249,4 +258,3 @@ impl Drop for PostLink {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
-// ANCHOR_END: link

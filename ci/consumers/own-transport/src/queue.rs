@@ -24,27 +24,11 @@ use crate::{
 };
 
 /// An item for the sending thread: a frame, and the source of a write, which is kept until its data has been sent.
-struct Outgoing {
+pub(crate) struct Outgoing {
     frame: Frame,
     source: Option<(Arc<MemoryRegion>, u64)>,
 }
 
-pub(crate) fn open(stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Result<Box<dyn Queue>> {
-    let (outgoing, items) = sync_channel(limit);
-    let reached = Arc::new(AtomicU64::new(0));
-    let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
-        let started = thread::Builder::new().name(name.to_owned()).spawn(work);
-        started.map(drop).map_err(|e| CoreError::system("starting a thread", e))
-    };
-    let answers = stream.try_clone().map_err(|e| CoreError::system("opening a queue", e))?;
-    let (ticket, lost) = (reached.clone(), monitor.clone());
-    start("post-answers", Box::new(move || hear(answers, &ticket, &lost)))?;
-    let lost = monitor.clone();
-    start("post-sender", Box::new(move || send(stream, &items, &lost)))?;
-    Ok(Box::new(PostQueue { outgoing, reached, monitor, routes: Routes::default() }))
-}
-
-// ANCHOR: threads
 /// The ticket of the flush that ends a queue.
 const END: u64 = u64::MAX;
 
@@ -85,13 +69,11 @@ fn hear(mut stream: UnixStream, reached: &AtomicU64, monitor: &LinkMonitor) {
         monitor.lost("it hung up on a queue");
     }
 }
-// ANCHOR_END: threads
 
-// ANCHOR: queue
-struct PostQueue {
-    outgoing: SyncSender<Outgoing>,
+pub(crate) struct PostQueue {
+    pub(crate) outgoing: SyncSender<Outgoing>,
     reached: Arc<AtomicU64>,
-    monitor: LinkMonitor,
+    pub(crate) monitor: LinkMonitor,
     /// The routes by number: the peer's region, and the region to write from.
     routes: Routes<(u64, Option<Arc<MemoryRegion>>)>,
 }
@@ -135,10 +117,24 @@ impl Queue for PostQueue {
         Ok(self.reached.load(Ordering::Acquire))
     }
 }
-// ANCHOR_END: queue
 
 impl PostQueue {
-    fn item(&self, operation: Operation) -> Result<Outgoing> {
+    pub(crate) fn open(stream: UnixStream, limit: usize, monitor: LinkMonitor) -> Result<Self> {
+        let (outgoing, items) = sync_channel(limit);
+        let reached = Arc::new(AtomicU64::new(0));
+        let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+            started.map(drop).map_err(|e| CoreError::system("starting a thread", e))
+        };
+        let answers = stream.try_clone().map_err(|e| CoreError::system("opening a queue", e))?;
+        let (ticket, lost) = (reached.clone(), monitor.clone());
+        start("post-answers", Box::new(move || hear(answers, &ticket, &lost)))?;
+        let lost = monitor.clone();
+        start("post-sender", Box::new(move || send(stream, &items, &lost)))?;
+        Ok(Self { outgoing, reached, monitor, routes: Routes::default() })
+    }
+
+    pub(crate) fn item(&self, operation: Operation) -> Result<Outgoing> {
         let route = |route: RouteId| {
             self.routes
                 .get(route)
@@ -158,7 +154,7 @@ impl PostQueue {
         })
     }
 
-    fn broken(&self) -> CoreError {
+    pub(crate) fn broken(&self) -> CoreError {
         let reason = "a queue to it broke".to_owned();
         CoreError::PeerLost { peer: self.monitor.label(), reason }
     }

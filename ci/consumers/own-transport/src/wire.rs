@@ -21,7 +21,6 @@ const YES: u8 = b'Y';
 const YES_UNALIGNED: u8 = b'U';
 pub(crate) const NO: u8 = b'N';
 
-// ANCHOR: blob
 /// The address of an endpoint or a region: the hub, a key that strangers do not have, and a number. It is sent to peers as
 /// the blob.
 #[derive(Clone, Copy)]
@@ -32,6 +31,9 @@ pub(crate) struct Address {
 }
 
 impl Address {
+    /// The length of an address in bytes.
+    pub(crate) const LEN: usize = 40;
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         [&self.hub[..], &self.key, &self.id.to_le_bytes()].concat()
     }
@@ -45,10 +47,9 @@ impl Address {
         };
         parse().ok_or_else(|| CoreError::Malformed {
             what,
-            problem: format!("its part of Post has {} bytes, not 40", bytes.len()),
+            problem: format!("its part of Post has {} bytes, not {}", bytes.len(), Self::LEN),
         })
     }
-    // ANCHOR_END: blob
 
     /// The address of the hub's socket.
     pub(crate) fn socket(&self) -> io::Result<SocketAddr> {

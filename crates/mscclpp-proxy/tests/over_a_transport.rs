@@ -1,9 +1,8 @@
-//! The suite over Courier, a transport of the tests. One variant neither maps memory nor stores completions, like a
-//! network, so that everything goes through the proxy and completions are in pinned memory; further variants map more
-//! and more. The file also tests that a connection that is held up does not hold up another.
+//! The suite over Post, a transport from outside this project (`ci/consumers/own-transport`). One variant neither maps
+//! memory nor stores completions, like a network, so that everything goes through the proxy and completions are in
+//! pinned memory; further variants map more and more. The file also tests that a connection that is held up does not
+//! hold up another.
 
-#[path = "../../mscclpp-conformance/tests/courier/mod.rs"]
-mod courier;
 mod suite;
 
 use std::{
@@ -16,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use courier::{Courier, Reach};
+use consumer_own_transport::knobs::{Reach, TestPost};
 use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::{Context, provider::TokenMemory};
 use mscclpp_gpu::DeviceBuffer;
@@ -30,14 +29,18 @@ use suite::{
 fn main() {
     let mut trials = Vec::new();
     for reach in [Reach::Nothing, Reach::Stores, Reach::Atomics] {
-        trials.extend(suite::trials(&format!("{reach:?}::"), &setup_of(&Courier::new(reach), reach)));
+        trials.extend(suite::trials(
+            &format!("{reach:?}::"),
+            &setup_of(&TestPost::open(reach).expect("a hub"), reach),
+        ));
         trials.push(Trial::test(format!("{reach:?}::flushes_wait_for_their_own_connection"), move || {
             flushes_wait_for_their_own_connection(reach);
             Ok(())
         }));
     }
     // All cases run again over queues that are full all the time, and with tokens in host memory.
-    let limited = Courier::new(Reach::Nothing).limited_to(4).with_tokens(TokenMemory::PinnedHost);
+    let limited =
+        TestPost::open(Reach::Nothing).expect("a hub").limited_to(4).with_tokens(TokenMemory::PinnedHost);
     trials.extend(suite::trials("FullAtFour::", &setup_of(&limited, Reach::Nothing)));
     trials.push(Trial::test("a_run_of_triggers_is_one_batch", || {
         a_run_of_triggers_is_one_batch();
@@ -54,16 +57,16 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// Lets the courier go on with the operations it holds once something is logged.
+/// Lets the queues of `post` go on once something is logged.
 #[derive(Clone)]
 struct ReleaseOnLog {
-    courier: Courier,
+    post: TestPost,
     lines: Arc<Mutex<Vec<u8>>>,
 }
 
 impl io::Write for ReleaseOnLog {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.courier.hold(false);
+        self.post.hold(false);
         self.lines.lock().unwrap().write(bytes)
     }
 
@@ -74,34 +77,33 @@ impl io::Write for ReleaseOnLog {
 
 fn a_stop_that_takes_long_names_the_peer() {
     const LEN: u64 = 4096;
-    let courier = Courier::new(Reach::Nothing);
+    let post = TestPost::open(Reach::Nothing).expect("a hub");
     let soon = Duration::from_millis(1);
-    let pair =
-        Pair::new(&setup_of(&courier, Reach::Nothing), LEN, 1, |builder| builder.log_waits_after(soon));
+    let pair = Pair::new(&setup_of(&post, Reach::Nothing), LEN, 1, |builder| builder.log_waits_after(soon));
     let (service, thread) = (&pair.sides[0].service, pair.sides[0].thread());
     // The first call is a put that nothing follows, the second one with a signal.
     let calls: [fn(&Thread<'_>) -> bool; 2] =
         [|thread| thread.put(0, 0, LEN), |thread| thread.put_with_signal(0, 0, LEN)];
     for (call, pushed) in calls.into_iter().zip(1..) {
         service.start_proxy(true).unwrap();
-        courier.hold(true);
+        post.hold(true);
         assert!(call(&thread));
-        let log = ReleaseOnLog { courier: courier.clone(), lines: Arc::default() };
+        let log = ReleaseOnLog { post: post.clone(), lines: Arc::default() };
         let writer = log.clone();
         let subscriber =
             tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
         tracing::subscriber::with_default(subscriber, || service.stop_proxy()).unwrap();
         let text = String::from_utf8(log.lines.lock().unwrap().clone()).unwrap();
-        let line = format!("to stop: rank 1 over Courier: pushed up to {pushed}, carried out up to ");
+        let line = format!("to stop: rank 1 over Post: pushed up to {pushed}, carried out up to ");
         assert!(text.contains(&line), "{text}");
     }
 }
 
-fn setup_of(courier: &Courier, reach: Reach) -> Setup {
-    let courier = courier.clone();
+fn setup_of(post: &TestPost, reach: Reach) -> Setup {
+    let post = post.clone();
     Setup {
-        builder: Arc::new(move || Context::builder().provider(courier.clone())),
-        transport: Courier::TRANSPORT,
+        builder: Arc::new(move || Context::builder().provider(post.clone())),
+        transport: TestPost::TRANSPORT,
         reach: [reach != Reach::Nothing, reach == Reach::Atomics],
         queue_size: None,
     }
@@ -117,7 +119,7 @@ struct Second {
 }
 
 /// Makes a pair over `free` whose services run, and a second connection over `held` for the pair's first service.
-fn pair_and_second(free: &Courier, held: &Courier, reach: Reach, len: u64) -> (Pair, Second) {
+fn pair_and_second(free: &TestPost, held: &TestPost, reach: Reach, len: u64) -> (Pair, Second) {
     let pair = Pair::running(&setup_of(free, reach), len);
     let service = &pair.sides[0].service;
     let Pair { sides: [a, there] } = Pair::new(&setup_of(held, reach), len, 1, |builder| builder);
@@ -147,8 +149,8 @@ fn put_flush_and_compare(pair: &Pair, len: u64) {
 /// Checks that all triggers in the FIFO when the proxy starts go to the transport in one call.
 fn a_run_of_triggers_is_one_batch() {
     const PUTS: u64 = 20;
-    let courier = Courier::new(Reach::Nothing);
-    let pair = Pair::new(&setup_of(&courier, Reach::Nothing), 4096, 1, |builder| builder);
+    let post = TestPost::open(Reach::Nothing).expect("a hub");
+    let pair = Pair::new(&setup_of(&post, Reach::Nothing), 4096, 1, |builder| builder);
     let [a, b] = &pair.sides;
     for _ in 0..PUTS {
         assert!(a.thread().put_with_signal(0, 0, 4096));
@@ -158,7 +160,7 @@ fn a_run_of_triggers_is_one_batch() {
         assert!(b.thread().wait());
     }
     a.service.stop_proxy().unwrap();
-    assert_eq!(courier.largest_batch(), 2 * PUTS, "a write and an update of each");
+    assert_eq!(post.largest_batch(), 2 * PUTS, "a write and an update of each");
 }
 
 /// Tests one service with two connections. The transport of one takes four operations and carries none out: hundreds
@@ -167,7 +169,8 @@ fn others_go_on_while_a_connection_is_full() {
     const LEN: u64 = 4096;
     const PUTS: u64 = 400;
     let reach = Reach::Nothing;
-    let (held, free) = (Courier::new(reach).limited_to(4), Courier::new(reach));
+    let (held, free) =
+        (TestPost::open(reach).expect("a hub").limited_to(4), TestPost::open(reach).expect("a hub"));
     let (pair, Second { channel, noise, there, _buffer }) = pair_and_second(&free, &held, reach, LEN);
     let service = &pair.sides[0].service;
     held.hold(true);
@@ -178,7 +181,7 @@ fn others_go_on_while_a_connection_is_full() {
     }
     put_flush_and_compare(&pair, LEN);
     let stats = service.stats();
-    // Each of `PUTS` is a put and a signal; four of these operations are with the courier.
+    // Each of `PUTS` is a put and a signal; four of these operations are with the transport.
     assert_eq!(stats.connections[1].waiting, 2 * PUTS - 4);
     assert_eq!((stats.connections[0].waiting, stats.total.data), (0, PUTS + 100));
     assert!(service.dump().contains("796 operations wait for room at the transport"), "{}", service.dump());
@@ -198,7 +201,7 @@ fn others_go_on_while_a_connection_is_full() {
 /// return; the flush on the first returns when its transport goes on.
 fn flushes_wait_for_their_own_connection(reach: Reach) {
     const LEN: u64 = 64 << 10;
-    let (held, free) = (Courier::new(reach), Courier::new(reach));
+    let (held, free) = (TestPost::open(reach).expect("a hub"), TestPost::open(reach).expect("a hub"));
     let (pair, Second { channel, noise, there, _buffer }) = pair_and_second(&free, &held, reach, LEN);
     let service = &pair.sides[0].service;
     held.hold(true);

@@ -1,12 +1,13 @@
-//! A transport from outside this project passes the suite that all transports pass, without a change in the core. Its
-//! variants map more or less of peers' memory, have tokens in each kind of memory, have queues that hold four
-//! requests, or have their other end in another process.
+//! A transport from outside this project, `ci/consumers/own-transport`, passes the suite that all transports pass,
+//! without a change in the core. Its variants map more or less of peers' memory, have tokens in each kind of memory,
+//! have queues that hold four requests, or have their other end in another process.
 
-mod courier;
+mod hostile;
+mod waits;
 
 use std::process::ExitCode;
 
-use courier::{Courier, Reach};
+use consumer_own_transport::knobs::{Reach, TestPost};
 use libtest_mimic::Trial;
 use mscclpp_conformance::{Devices, Setup, run, semaphore_waits};
 use mscclpp_core::{
@@ -18,42 +19,40 @@ use mscclpp_test_support::start_waiting;
 
 /// One of the providers that the suite runs over.
 #[derive(Clone)]
-struct Couriers {
+struct Variant {
     name: &'static str,
-    courier: Courier,
+    post: TestPost,
     reach: Reach,
     /// Whether the cases with a second process run over it too.
     in_processes: bool,
 }
 
-fn all() -> Vec<Couriers> {
-    let setup = |name, reach, in_processes, alter: fn(Courier) -> Courier| Couriers {
+fn all() -> Vec<Variant> {
+    let setup = |name, reach, in_processes, alter: fn(TestPost) -> TestPost| Variant {
         name,
-        courier: alter(Courier::new(reach)),
+        post: alter(TestPost::open(reach).expect("a hub")),
         reach,
         in_processes,
     };
     vec![
-        setup("Nothing", Reach::Nothing, true, |courier| courier),
-        setup("Stores", Reach::Stores, false, |courier| courier),
-        setup("Atomics", Reach::Atomics, true, |courier| courier),
-        setup("PinnedTokens", Reach::Nothing, false, |courier| courier.with_tokens(TokenMemory::PinnedHost)),
-        setup("MappedPinnedTokens", Reach::Atomics, false, |courier| {
-            courier.with_tokens(TokenMemory::PinnedHost)
-        }),
-        setup("OwnTokens", Reach::Nothing, false, |courier| courier.with_tokens(TokenMemory::Own)),
-        setup("MappedOwnTokens", Reach::Stores, false, |courier| courier.with_tokens(TokenMemory::Own)),
-        setup("FullAtFour", Reach::Nothing, true, |courier| courier.limited_to(4)),
+        setup("Nothing", Reach::Nothing, true, |post| post),
+        setup("Stores", Reach::Stores, false, |post| post),
+        setup("Atomics", Reach::Atomics, true, |post| post),
+        setup("PinnedTokens", Reach::Nothing, false, |post| post.with_tokens(TokenMemory::PinnedHost)),
+        setup("MappedPinnedTokens", Reach::Atomics, false, |post| post.with_tokens(TokenMemory::PinnedHost)),
+        setup("OwnTokens", Reach::Nothing, false, |post| post.with_tokens(TokenMemory::Own)),
+        setup("MappedOwnTokens", Reach::Stores, false, |post| post.with_tokens(TokenMemory::Own)),
+        setup("FullAtFour", Reach::Nothing, true, |post| post.limited_to(4)),
     ]
 }
 
-impl Setup for Couriers {
+impl Setup for Variant {
     fn builder(&self) -> ContextBuilder {
-        Context::builder().provider(self.courier.clone())
+        Context::builder().provider(self.post.clone())
     }
 
     fn transport(&self) -> Transport {
-        Courier::TRANSPORT
+        TestPost::TRANSPORT
     }
 
     fn devices(&self) -> Devices {
@@ -70,7 +69,7 @@ impl Setup for Couriers {
 }
 
 fn main() -> ExitCode {
-    let more: [(&str, fn()); 5] = [
+    let more: [(&str, fn()); 8] = [
         ("transports_of_a_family_pair_with_each_other", transports_of_a_family_pair_with_each_other),
         (
             "a_queue_that_cannot_hand_over_fails_its_connection",
@@ -88,6 +87,12 @@ fn main() -> ExitCode {
             "nobody_waits_for_a_dropped_queue_of_a_connection_that_fails",
             nobody_waits_for_a_dropped_queue_of_a_connection_that_fails,
         ),
+        ("hostile::malformed_inputs_are_errors", hostile::malformed_inputs_are_errors),
+        ("hostile::what_is_certainly_wrong_is_refused", hostile::what_is_certainly_wrong_is_refused),
+        (
+            "waits::a_long_flush_names_the_peer_the_transport_and_its_limit",
+            waits::a_long_flush_names_the_peer_the_transport_and_its_limit,
+        ),
     ];
     let more = more.map(|(name, test)| {
         Trial::test(name, move || {
@@ -100,32 +105,32 @@ fn main() -> ExitCode {
 
 /// A connection of an endpoint with itself, and a semaphore over it.
 struct Loop {
-    courier: Courier,
+    post: TestPost,
     here: Semaphore,
     there: Semaphore,
 }
 
 impl Loop {
     fn new() -> Self {
-        Self::over(Courier::new(Reach::Nothing))
+        Self::over(TestPost::open(Reach::Nothing).expect("a hub"))
     }
 
-    fn over(courier: Courier) -> Self {
-        let context = Context::builder().provider(courier.clone()).platform(Platform::Sim).build();
-        let config = EndpointConfig::new(Courier::TRANSPORT, Device::gpu(0));
+    fn over(post: TestPost) -> Self {
+        let context = Context::builder().provider(post.clone()).platform(Platform::Sim).build();
+        let config = EndpointConfig::new(TestPost::TRANSPORT, Device::gpu(0));
         let end = context.create_endpoint(config).expect("an endpoint");
         let connection = context.connect(&end, &end).expect("a connection");
         let stubs = [0, 1].map(|_| SemaphoreStub::new(&connection).expect("a stub"));
         let [here, there] =
             [[0, 1], [1, 0]].map(|[a, b]| Semaphore::new(&stubs[a], &stubs[b]).expect("a semaphore"));
-        Self { courier, here, there }
+        Self { post, here, there }
     }
 
     /// Signals through a queue that is then dropped; `held` says whether the signal stays on its way.
     fn signal_once(&self, held: bool) {
         let mut queue = self.here.connection().open_queue().expect("a queue");
         let signaller = queue.attach(self.here.signaller().expect("nobody has it")).expect("a signaller");
-        self.courier.hold(held);
+        self.post.hold(held);
         queue.signal(signaller).expect("a signal");
     }
 }
@@ -133,7 +138,7 @@ impl Loop {
 /// Holds back the signals of the dropped queue, longer than its drop waits for them.
 fn who_signals_next_waits_for_the_signals_of_a_dropped_queue() {
     let this = Loop::new();
-    let Loop { courier, here, there } = &this;
+    let Loop { post, here, there } = &this;
     let host = HostToDeviceSemaphore::new(here).expect("a semaphore that hosts signal");
     let next: [&(dyn Fn() + Sync); 2] = [&|| host.signal().expect("a signal"), &|| this.signal_once(false)];
     for signal in next {
@@ -141,7 +146,7 @@ fn who_signals_next_waits_for_the_signals_of_a_dropped_queue() {
         std::thread::scope(|scope| {
             let signalling = start_waiting(scope, signal);
             let is_early = signalling.is_finished();
-            courier.hold(false);
+            post.hold(false);
             signalling.join().expect("it does not panic");
             assert!(!is_early, "the signal before was not at the peer yet");
         });
@@ -159,23 +164,23 @@ fn nobody_waits_for_a_dropped_queue_of_a_connection_that_fails() {
         let error = asking.join().expect("it does not panic").expect_err("it has failed");
         assert_eq!(error.to_string(), "aborted: enough");
     });
-    // Closing the connection does not block either, although the courier is held.
-    let courier = this.courier.clone();
+    // Closing the connection does not block either, although its queues are held.
+    let post = this.post.clone();
     drop(this);
-    courier.hold(false);
+    post.hold(false);
 }
 
 /// Without this wait, signals of the signaller's queue would overtake those of hosts, and the peer would count too
 /// few.
 fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
-    let Loop { courier, here, there } = Loop::new();
+    let Loop { post, here, there } = Loop::new();
     let host = HostToDeviceSemaphore::new(&here).expect("a semaphore that hosts signal");
-    courier.hold(true);
+    post.hold(true);
     host.signal().expect("a signal that is on its way");
     std::thread::scope(|scope| {
         let asking = start_waiting(scope, || here.signaller());
         let is_early = asking.is_finished();
-        courier.hold(false);
+        post.hold(false);
         asking.join().expect("it does not panic").expect("a signaller");
         assert!(!is_early, "the signal was not at the peer yet");
     });
@@ -184,10 +189,10 @@ fn a_signaller_waits_until_the_signals_of_hosts_have_landed() {
 
 /// The signals that the queue cannot hand over are counted and never come, so the connection must not go on.
 fn a_queue_that_cannot_hand_over_fails_its_connection() {
-    let Loop { courier, here: semaphore, there: _there } =
-        Loop::over(Courier::new(Reach::Nothing).limited_to(1));
+    let Loop { post, here: semaphore, there: _there } =
+        Loop::over(TestPost::open(Reach::Nothing).expect("a hub").limited_to(1));
     let connection = semaphore.connection().clone();
-    courier.hold(true);
+    post.hold(true);
     let mut queue = connection.open_queue().expect("a queue");
     let signaller = queue.attach(semaphore.signaller().expect("the only one")).expect("a signaller");
     for _ in 0..3 {
@@ -199,31 +204,34 @@ fn a_queue_that_cannot_hand_over_fails_its_connection() {
     let error = connection.check().expect_err("two signals are lost").to_string();
     assert!(error.contains("did not finish within 5s"), "{error}");
     assert!(semaphore.check().is_err(), "its waits have ended");
-    courier.hold(false);
+    post.hold(false);
 }
 
 /// Connects two transports of one family, as with InfiniBand devices: one end is on the first, the other on the
 /// second. Errors have their names.
 fn transports_of_a_family_pair_with_each_other() {
     use mscclpp_core::{Endpoint, RegisteredMemory};
-    let context = Context::builder().provider(Courier::new(Reach::Nothing)).platform(Platform::Sim).build();
+    let context = Context::builder()
+        .provider(TestPost::open(Reach::Nothing).expect("a hub"))
+        .platform(Platform::Sim)
+        .build();
     let open = |transport, gpu| {
         context.create_endpoint(EndpointConfig::new(transport, Device::gpu(gpu))).expect("an endpoint")
     };
     let travel =
         |end: &Endpoint| Endpoint::deserialize(&end.serialize().expect("bytes")).expect("an endpoint");
-    let ends = [open(Courier::TRANSPORT, 0), open(Courier::SECOND, 1)];
+    let ends = [open(TestPost::TRANSPORT, 0), open(TestPost::SECOND, 1)];
     let connections =
         [0, 1].map(|n: usize| context.connect(&ends[n], &travel(&ends[1 - n])).expect("they pair"));
     assert_eq!(
         (connections[0].transport().to_string(), connections[0].remote_transport()),
-        ("Courier".to_owned(), Courier::SECOND)
+        ("Post".to_owned(), TestPost::SECOND)
     );
     let buffers = [0, 1].map(|n| context.gpu(n).expect("a device").allocate(64).expect("memory"));
     buffers[0].write(0, &[5; 64]).expect("filling");
-    let ours = context.register_buffer(&buffers[0], Courier::TRANSPORT).expect("a registration");
+    let ours = context.register_buffer(&buffers[0], TestPost::TRANSPORT).expect("a registration");
     // The peer's memory is reached by the peer's transport.
-    let theirs = context.register_buffer(&buffers[1], Courier::SECOND).expect("a registration");
+    let theirs = context.register_buffer(&buffers[1], TestPost::SECOND).expect("a registration");
     let theirs = RegisteredMemory::deserialize(&theirs.serialize().expect("bytes")).expect("a memory");
     connections[0].write(&theirs, 0, &ours, 0, 64).expect("a write");
     connections[0].flush(std::time::Duration::from_secs(30)).expect("a flush");
@@ -235,5 +243,5 @@ fn transports_of_a_family_pair_with_each_other() {
     let error = connections[0].write(&theirs, 0, &theirs, 0, 64).expect_err("no memory of this side");
     assert!(error.to_string().contains("the source"), "{error}");
     let error = connections[1].write(&ours, 0, &ours, 0, 64).expect_err("not registered for that transport");
-    assert!(error.to_string().contains("Courier2"), "{error}");
+    assert!(error.to_string().contains("Post2"), "{error}");
 }

@@ -2,8 +2,6 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::races::RacesOfBlock;
-
 /// Size and alignment of a thread's stack, with its [`Thread`] at the lower end.
 pub(super) const STACK_BYTES: usize = 128 << 10;
 
@@ -88,9 +86,11 @@ pub(super) struct Thread {
     pub(super) access: u32,
     /// The thread's `CallContext` in `block/calls.rs`.
     pub(super) context: *const c_void,
-    /// The race detector's state of the block, if it is on, and the thread's number there.
-    pub(super) races: *mut RacesOfBlock,
+    /// The race detector's state of the block (`races/block.rs`), if it is on, and the thread's number there.
+    pub(super) races: *mut c_void,
     pub(super) number: usize,
+    /// Fails the kernel in the name of this thread, which runs, and does not return.
+    pub(super) fail: unsafe fn(*mut Self, String),
 }
 
 /// A kernel of a compiled library.

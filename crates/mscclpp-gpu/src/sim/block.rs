@@ -12,104 +12,27 @@
 
 mod barriers;
 mod calls;
+mod state;
 
-use std::{ffi::c_void, sync::Arc, thread, time::Duration};
+use std::{thread, time::Duration};
 
-use corosensei::{Coroutine, CoroutineResult, Yielder};
+use corosensei::Yielder;
 use mscclpp_os::waiting::Backoff;
 
 use super::{
-    abi::{Range, STACK_BYTES, Thread, WARP, Warp},
-    races::{LaunchInOrder, RacesOfBlock},
+    abi::{Range, Thread, WARP, Warp},
+    races::RacesOfBlock,
     ranges,
     schedule::{Random, Schedule},
-    stacks::{Stacks, ThreadStack},
+    stacks::Stacks,
     turns::Turns,
 };
-use crate::LaunchConfig;
-pub(super) use calls::fail;
-use calls::{CallContext, RUNTIME};
+use calls::{CallContext, RUNTIME, fail};
+pub(super) use state::Work;
+use state::{Block, Body, ThreadState, Turn};
 
 /// The branches in a thread's turn: enough that copies are hardly slowed down, and few for a loop that waits.
 const STEPS_PER_TURN: i64 = 4096;
-
-/// One block of a launch.
-pub(super) struct Work<'a> {
-    pub(super) call: unsafe extern "C" fn(*const *mut c_void),
-    /// A pointer to each argument. They are copied by each thread.
-    pub(super) arguments: &'a [*mut c_void],
-    pub(super) config: LaunchConfig,
-    pub(super) index: [u32; 3],
-    /// Returns the start and the size of memory of the module beside its variables, to be read or written. The byte may
-    /// be after its end.
-    pub(super) module_range: &'a dyn Fn(usize, bool) -> Option<(usize, u64)>,
-    /// The launch in the race detector, if it is on.
-    pub(super) races: Option<&'a Arc<LaunchInOrder>>,
-    /// The random numbers of the block's schedule, if a seed makes one.
-    pub(super) schedule: Option<Random>,
-    /// This block's `__shared__` variables.
-    pub(super) shared_variables: &'a dyn Fn() -> Vec<std::ops::Range<usize>>,
-    /// Whether the launch has failed elsewhere, so that the block need not wait any more.
-    pub(super) is_over: &'a dyn Fn() -> bool,
-}
-
-/// The reason why a thread gave up its turn.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// The thread could go on, but waits for a change.
-    Pause,
-    /// The thread's turn was over.
-    GiveWay,
-    /// The thread waits at a barrier, or came last to one.
-    Barrier,
-    /// The kernel failed.
-    Failed,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Status {
-    #[default]
-    Ready,
-    AtBlockBarrier {
-        value: bool,
-    },
-    AtWarpBarrier {
-        mask: u32,
-    },
-    Ended,
-}
-
-type Body = Coroutine<(), Turn, (), ThreadStack>;
-
-/// The state of a thread: its coroutine, and its answer from a barrier.
-#[derive(Default)]
-struct ThreadState {
-    status: Status,
-    body: Option<Body>,
-    /// The number of its stack in the block.
-    stack: usize,
-    /// The result of the barrier that it comes from.
-    answer: u64,
-    /// The first round in which it has a turn.
-    from_round: u64,
-    /// Whether it comes from a barrier, so that its next turn is whole.
-    is_behind_barrier: bool,
-}
-
-pub(super) struct Block<'a> {
-    work: &'a Work<'a>,
-    stacks: Stacks,
-    threads: Vec<ThreadState>,
-    warps: Vec<Warp>,
-    free_stacks: Vec<usize>,
-    live: usize,
-    at_barrier: usize,
-    /// The number of the round of turns.
-    round: u64,
-    failure: Option<String>,
-    races: Option<Box<RacesOfBlock>>,
-    schedule: Option<Schedule>,
-}
 
 /// Runs the block to its end. If it has `turns`, it runs in these.
 ///
@@ -231,12 +154,6 @@ unsafe fn take_turn(block: *mut Block<'_>, number: usize) -> Result<Option<Turn>
 }
 
 impl Block<'_> {
-    /// Whether the thread can go on, and has a turn in this round (invariant 3).
-    fn has_turn(&self, number: usize) -> bool {
-        let thread = &self.threads[number];
-        thread.status == Status::Ready && thread.from_round <= self.round
-    }
-
     /// Takes the thread's coroutine, with all the steps of a turn, and its stack.
     fn take_coroutine(&mut self, block: *mut Block<'static>, number: usize) -> Result<(Body, usize), String> {
         let thread = &mut self.threads[number];
@@ -250,41 +167,6 @@ impl Block<'_> {
         // SAFETY: the thread's own, on a stack that it has.
         unsafe { (*self.stacks.thread(stack)).steps_left = steps };
         Ok((body, stack))
-    }
-
-    /// Updates the block after a turn of a thread.
-    fn after_turn(
-        &mut self,
-        number: usize,
-        stack: usize,
-        body: Body,
-        result: CoroutineResult<Turn, ()>,
-    ) -> Option<Turn> {
-        if !self.stacks.is_sound(stack) {
-            // The memory below the stack has been overwritten, so no memory of this process can be trusted.
-            eprintln!(
-                "mscclpp: {} needs more than {STACK_BYTES} bytes of stack; the process ends",
-                self.place(number)
-            );
-            std::process::abort();
-        }
-        match result {
-            CoroutineResult::Yield(turn) => {
-                let thread = &mut self.threads[number];
-                (thread.body, thread.stack) = (Some(body), stack);
-                Some(turn)
-            }
-            CoroutineResult::Return(()) => {
-                self.threads[number].status = Status::Ended;
-                if let Some(races) = &mut self.races {
-                    races.gives_way(number, true);
-                }
-                self.free_stacks.push(stack);
-                self.live -= 1;
-                self.settle_after_end(number);
-                None
-            }
-        }
     }
 
     /// Gives a thread a stack and its first function.
@@ -305,8 +187,9 @@ impl Block<'_> {
             threads_of_warp: (self.threads.len() - (number - lane)).min(WARP) as u32,
             access: 0,
             context: std::ptr::null(),
-            races: self.races.as_mut().map_or(std::ptr::null_mut(), |races| &raw mut **races),
+            races: self.races.as_mut().map_or(std::ptr::null_mut(), |races| (&raw mut **races).cast()),
             number,
+            fail,
         };
         // SAFETY: the stack is free, so nobody else uses its memory, and it lives as long as the block.
         let (memory, at) = unsafe {
@@ -325,16 +208,6 @@ impl Block<'_> {
         // SAFETY: what the function refers to, this block and its work, lives until the coroutine is dropped (`run`).
         let body = unsafe { Body::with_stack_unchecked(memory, function) };
         Ok((body, stack))
-    }
-
-    /// Returns the thread's index in the block.
-    fn index(&self, number: usize) -> [u32; 3] {
-        let ([x, y, _], number) = (self.work.config.block, number as u32);
-        [number % x, number / x % y, number / x / y]
-    }
-
-    fn place(&self, number: usize) -> String {
-        format!("block {:?}, thread {:?}", self.work.index, self.index(number))
     }
 }
 

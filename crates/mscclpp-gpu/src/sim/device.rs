@@ -1,4 +1,5 @@
 use std::{
+    cell::Cell,
     ffi::c_void,
     sync::{Arc, Weak},
     thread,
@@ -20,6 +21,11 @@ use crate::{
     backend::{DeviceBackend, EventBackend, MemoryBackend, ModuleBackend, StreamBackend},
     failed::Untold,
 };
+
+thread_local! {
+    /// The number of the device that this thread made current.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
 
 /// One simulated device.
 pub(super) struct SimDevice {
@@ -63,6 +69,11 @@ impl SimDevice {
             default_stream: Mutex::default(),
             failed: Arc::default(),
         }
+    }
+
+    /// Returns the number of the device that the calling thread made current.
+    pub(super) fn current() -> usize {
+        CURRENT.get()
     }
 
     pub(super) fn owns(&self, ptr: DevicePtr) -> bool {
@@ -202,7 +213,7 @@ impl DeviceBackend for SimDevice {
     }
 
     fn make_current(&self) -> Result<()> {
-        super::CURRENT.set(self.properties.id);
+        CURRENT.set(self.properties.id);
         Ok(())
     }
 

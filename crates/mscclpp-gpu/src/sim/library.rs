@@ -14,7 +14,7 @@ use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use object::{Object, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind, read::elf::ElfFile64};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{abi, races, ranges::Known, rewrite::DYNAMIC_SHARED};
+use super::{abi, accessible::AccessibleRange, races, ranges::Whose, rewrite::DYNAMIC_SHARED};
 use crate::{DevicePtr, Error, KernelParameter, Result};
 
 /// One load of a library, with variables of its own. Unloaded when dropped.
@@ -28,7 +28,7 @@ pub(super) struct Library {
     /// The `__shared__` variables, with their places in a thread's copy.
     shared: Vec<Shared>,
     /// The variables that kernels may touch, dropped before the library.
-    _known: Vec<Known>,
+    _accessible: Vec<AccessibleRange>,
     _handle: Handle,
     /// The file, open as long as the library is loaded: its number is in the name by which the loader knows the library.
     /// None if the library is never unloaded.
@@ -116,7 +116,7 @@ impl Library {
             base,
             constants: constants(&elf, base),
             shared: shared(&elf),
-            _known: known(&elf, base),
+            _accessible: accessible(&elf, base),
             _handle: handle,
             _copy: copy,
         })
@@ -176,7 +176,7 @@ impl Library {
 }
 
 /// Returns the variables that kernels may touch, also those without a name outside.
-fn known(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Known> {
+fn accessible(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<AccessibleRange> {
     let mut sizes = BTreeMap::new();
     for symbol in elf.symbols().filter(|s| s.kind() == SymbolKind::Data && s.is_definition() && s.size() > 0)
     {
@@ -184,7 +184,7 @@ fn known(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Known> {
         let size = sizes.entry(base + symbol.address() as usize).or_insert(0);
         *size = symbol.size().max(*size);
     }
-    sizes.into_iter().map(|(begin, size)| Known::new(begin, size, size)).collect()
+    sizes.into_iter().map(|(begin, size)| AccessibleRange::new(begin, size, size, Whose::Ours)).collect()
 }
 
 fn constants(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Range<usize>> {

@@ -2,7 +2,7 @@ use std::{ffi::c_void, os::fd::BorrowedFd, ptr};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::{forked, races, ranges::Known};
+use super::{accessible::AccessibleRange, forked, races, ranges::Whose};
 use crate::{DevicePtr, Error, Result, backend::MemoryBackend};
 
 /// A readable and writable mapping with a guard after it, unmapped when dropped.
@@ -15,7 +15,7 @@ pub(super) struct Mapping {
     /// The size of the reserved addresses, with the guard.
     reserved: usize,
     /// The entry by which kernels may touch the memory, until it is dropped.
-    known: Option<Known>,
+    accessible: Option<AccessibleRange>,
 }
 
 /// The least size of a guard: a multiple of every size of pages.
@@ -28,19 +28,10 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `bytes` bytes of `fd`, shared with all processes that map them.
-    pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
-        Self::of(fd, bytes, Known::shared)
-    }
-
-    /// Maps memory of another process in the same way.
-    pub(super) fn imported(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
-        Self::of(fd, bytes, Known::imported)
-    }
-
-    fn of(fd: BorrowedFd<'_>, bytes: usize, known: fn(usize, u64, u64) -> Known) -> Result<Self> {
+    pub(super) fn shared(fd: BorrowedFd<'_>, bytes: usize, whose: Whose) -> Result<Self> {
         forked::keep_out_children();
         // SAFETY: the addresses are those of a new reservation, which nobody uses yet.
-        Self::new(bytes, known, |start, len| unsafe {
+        Self::new(bytes, whose, |start, len| unsafe {
             mmap(start, len, READ_WRITE, MapFlags::SHARED | MapFlags::FIXED, fd, 0)
         })
     }
@@ -48,15 +39,15 @@ impl Mapping {
     /// Maps `bytes` zeroed bytes of this process alone.
     pub(super) fn private(bytes: usize) -> Result<Self> {
         // SAFETY: the same as above.
-        Self::new(bytes, Known::new, |start, len| unsafe {
+        Self::new(bytes, Whose::Ours, |start, len| unsafe {
             mmap_anonymous(start, len, READ_WRITE, MapFlags::PRIVATE | MapFlags::FIXED)
         })
     }
 
-    /// Reserves addresses, lets `map` put memory at the first `len` of them, and makes it known.
+    /// Reserves addresses, lets `map` put memory at the first `len` of them, and lets kernels touch it.
     fn new(
         bytes: usize,
-        known: fn(usize, u64, u64) -> Known,
+        whose: Whose,
         map: impl FnOnce(*mut c_void, usize) -> rustix::io::Result<*mut c_void>,
     ) -> Result<Self> {
         let failed = |e| Error::system(format!("mmap of {bytes} bytes"), e);
@@ -66,9 +57,10 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), flags) };
-        let mut mapping = Self { start: start.map_err(failed)?, reserved, known: None };
+        let mut mapping = Self { start: start.map_err(failed)?, reserved, accessible: None };
         map(mapping.start, len).map_err(failed)?;
-        mapping.known = Some(known(mapping.start.addr(), bytes as u64, reserved as u64));
+        let (begin, size, reserved) = (mapping.start.addr(), bytes as u64, reserved as u64);
+        mapping.accessible = Some(AccessibleRange::new(begin, size, reserved, whose));
         Ok(mapping)
     }
 }
@@ -88,7 +80,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 impl Drop for Mapping {
     fn drop(&mut self) {
         // This comes first: the address may be given to other code as soon as it is unmapped.
-        self.known = None;
+        self.accessible = None;
         if races::retire(self.start.addr(), self.reserved) {
             return;
         }

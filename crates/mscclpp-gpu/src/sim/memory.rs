@@ -11,7 +11,7 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 
-use super::mapping::Mapping;
+use super::{mapping::Mapping, ranges::Whose};
 use crate::{DevicePtr, Error, ExportHandle, MemoryExport, MemoryInfo, Result, backend::MemoryBackend};
 
 /// The type that `fstatfs` returns for a memfd of ordinary pages. One of huge pages could fault when none are left.
@@ -87,7 +87,7 @@ impl Heap {
         // The memory can neither grow nor get further seals: it stays as its importers checked it.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| failed("F_ADD_SEALS", e))?;
-        let mapping = Mapping::shared(fd.as_fd(), size as usize)?;
+        let mapping = Mapping::shared(fd.as_fd(), size as usize, Whose::Device(self.device))?;
         let start = mapping.ptr();
         self.allocations.lock().by_address.insert(start.0, Allocation { size, taken, fd });
         Ok(DeviceMemory { heap: Arc::clone(self), mapping })
@@ -172,7 +172,7 @@ pub(super) fn import(handle: &ExportHandle, size: u64) -> Result<Mapping> {
     let there = fstat(fd).map_err(|e| Error::system("fstat of imported memory", e))?.st_size;
     match usize::try_from(size) {
         Ok(len) if len > 0 && u64::try_from(there).is_ok_and(|there| there >= size) => {
-            Mapping::imported(fd.as_fd(), len)
+            Mapping::shared(fd.as_fd(), len, Whose::Theirs)
         }
         _ => refused(format!("{size} bytes were announced, the descriptor has {there}")),
     }

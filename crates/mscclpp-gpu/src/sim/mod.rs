@@ -16,6 +16,7 @@
 //! 7. A kernel is compiled from its CUDA source (`compiler`), and its threads are coroutines (`block`).
 
 mod abi;
+mod accessible;
 mod block;
 mod compiler;
 mod device;
@@ -36,10 +37,7 @@ mod stacks;
 mod stream;
 mod turns;
 
-use std::{
-    cell::Cell,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use crate::{
     DevicePtr, Result,
@@ -63,7 +61,7 @@ impl PlatformBackend for Sim {
     }
 
     fn current_device(&self) -> Result<usize> {
-        Ok(CURRENT.get())
+        Ok(SimDevice::current())
     }
 
     fn find(&self, uuid: &[u8; 16]) -> Result<Option<usize>> {
@@ -83,16 +81,6 @@ impl PlatformBackend for Sim {
 /// The simulated driver. Like a real one it exists once per process, from its first use on, so that all handles of a
 /// device are the same device. The environment is read at that first use.
 static DEVICES: OnceLock<Vec<Arc<SimDevice>>> = OnceLock::new();
-
-thread_local! {
-    /// The number of the device that this thread made current.
-    static CURRENT: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Returns the device that has allocated the memory at an address.
-fn owner_of_memory(address: usize) -> Option<usize> {
-    DEVICES.get()?.iter().position(|device| device.owns(DevicePtr(address as u64)))
-}
 
 fn devices() -> Result<&'static [Arc<SimDevice>]> {
     if let Some(devices) = DEVICES.get() {

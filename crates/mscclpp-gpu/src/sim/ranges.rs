@@ -11,7 +11,6 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::races;
 use crate::{DevicePtr, Error, Result};
 
 static RANGES: RwLock<BTreeMap<usize, Extent>> = RwLock::new(BTreeMap::new());
@@ -29,54 +28,27 @@ struct Extent {
 
 /// The processes that have the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
+pub(super) enum Whose {
     /// This process alone.
     Ours,
-    /// This process, which may give it to others.
-    Shared,
+    /// This process, which has allocated it on that device and may give it to others.
+    Device(usize),
     /// Another process, which gave it to this one.
     Theirs,
 }
 
-/// Memory that kernels may touch until this is dropped.
-pub(super) struct Known {
-    begin: usize,
+/// Adds memory that no other call has added, and that has `reserved` bytes with its guard.
+pub(super) fn insert(begin: usize, bytes: u64, reserved: u64, whose: Whose) {
+    RANGES.write().insert(begin, Extent { bytes, reserved, whose });
+    CHANGES.fetch_add(1, Ordering::Release);
 }
 
-impl Known {
-    /// Adds memory of this process that no other call has added, and that has `reserved` bytes with its guard.
-    pub(super) fn new(begin: usize, bytes: u64, reserved: u64) -> Self {
-        Self::add(begin, Extent { bytes, reserved, whose: Whose::Ours })
-    }
-
-    /// Adds a mapping that other processes have too.
-    pub(super) fn shared(begin: usize, bytes: u64, reserved: u64) -> Self {
-        races::allocated(begin);
-        Self::add(begin, Extent { bytes, reserved, whose: Whose::Shared })
-    }
-
-    /// Adds memory of another process.
-    pub(super) fn imported(begin: usize, bytes: u64, reserved: u64) -> Self {
-        Self::add(begin, Extent { bytes, reserved, whose: Whose::Theirs })
-    }
-
-    fn add(begin: usize, extent: Extent) -> Self {
-        races::forget(begin, extent.bytes as usize);
-        RANGES.write().insert(begin, extent);
-        CHANGES.fetch_add(1, Ordering::Release);
-        Self { begin }
-    }
-}
-
-impl Drop for Known {
-    fn drop(&mut self) {
-        let removed = RANGES.write().remove(&self.begin);
-        if let Some(extent) = removed {
-            races::forget(self.begin, extent.bytes as usize);
-        }
-        CHANGES.fetch_add(1, Ordering::Release);
-        EPOCH.fetch_add(1, Ordering::Release);
-    }
+/// Removes memory, and returns its size, or nothing if there is none.
+pub(super) fn remove(begin: usize) -> Option<u64> {
+    let removed = RANGES.write().remove(&begin);
+    CHANGES.fetch_add(1, Ordering::Release);
+    EPOCH.fetch_add(1, Ordering::Release);
+    removed.map(|extent| extent.bytes)
 }
 
 /// Returns the epoch, for kernels to compare.
@@ -148,6 +120,14 @@ pub(super) fn is_imported(address: usize) -> bool {
     whose(&RANGES.read(), address) == Some(Whose::Theirs)
 }
 
+/// Returns the device of this process that has allocated the memory at `address`.
+pub(super) fn device_of(address: usize) -> Option<usize> {
+    match whose(&RANGES.read(), address) {
+        Some(Whose::Device(device)) => Some(device),
+        _ => None,
+    }
+}
+
 fn whose(ranges: &BTreeMap<usize, Extent>, address: usize) -> Option<Whose> {
     let (begin, extent) = ranges.range(..=address).next_back()?;
     (((address - begin) as u64) < extent.reserved).then_some(extent.whose)
@@ -155,7 +135,7 @@ fn whose(ranges: &BTreeMap<usize, Extent>, address: usize) -> Option<Whose> {
 
 /// Whether the memory may have readers that are not seen: the host by a reference, or another process.
 pub(super) fn has_unseen_readers(address: usize) -> bool {
-    whose(&RANGES.read(), address) != Some(Whose::Shared)
+    !matches!(whose(&RANGES.read(), address), Some(Whose::Device(_)))
 }
 
 /// Refuses an access of the host to `len` bytes at `ptr`, which may also be memory of the host alone, if it is out of

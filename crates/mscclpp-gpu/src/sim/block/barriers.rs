@@ -1,6 +1,9 @@
 //! The barriers of a block and of its warps.
 
-use super::{Block, Status, WARP};
+use super::{
+    super::abi::WARP,
+    state::{Block, Status},
+};
 
 impl Block<'_> {
     /// Makes the thread wait at the block's barrier, with its `value`.

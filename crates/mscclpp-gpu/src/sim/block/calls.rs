@@ -13,7 +13,7 @@ use super::{
         races::CALLS,
         ranges,
     },
-    Block, Turn,
+    state::{Block, Turn},
 };
 
 /// The state that a thread's callbacks need, on the stack of its coroutine's first function.
@@ -138,7 +138,7 @@ unsafe extern "C" fn trap(thread: *mut Thread, message: *const c_char) {
 ///
 /// # Safety
 /// Called by the running coroutine, with its own thread.
-pub(in super::super) unsafe fn fail(thread: *mut Thread, problem: String) {
+pub(super) unsafe fn fail(thread: *mut Thread, problem: String) {
     // SAFETY: the caller's promise.
     let context = unsafe { context(thread) };
     {

@@ -1,7 +1,6 @@
 //! The detector's side of a block that runs.
 
 use std::{
-    cell::Cell,
     collections::{HashMap, HashSet},
     ops::Range,
     sync::{
@@ -11,50 +10,28 @@ use std::{
 };
 
 use super::{
-    calls,
     clock::{Clock, joined},
-    freed,
+    found::{Found, Why, Would},
     launches::{self, Launch},
+    memory::Memory,
     record::{How, Record},
-    report::{self, Found, Why, Would},
+    report,
     shadow::{self, first},
     sites::Met,
     stores::{self, OfBlock, Relaxed, Stores},
-    thread::{Known, meet_at_block_barrier, meet_at_warp_barrier},
+    thread::{ThreadView, meet_at_block_barrier, meet_at_warp_barrier},
 };
-use crate::sim::{
-    ranges::{self, Whereabouts},
-    schedule::Random,
-};
-
-/// The memory that an address belongs to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
-    /// Memory of a device, pinned memory, or a variable.
-    Memory,
-    /// `__shared__` memory of this block.
-    Shared,
-    /// Memory that was freed.
-    Freed,
-    /// Nothing that threads share.
-    Own,
-    /// Behind the end of memory that begins there and has so many bytes.
-    Beyond(usize, u64),
-}
+use crate::sim::{abi::Thread, schedule::Random};
 
 /// A block's threads, and what they have met.
 pub(in super::super) struct Block {
-    pub(super) threads: Vec<Known>,
+    pub(super) threads: Vec<ThreadView>,
     pub(super) launch: Arc<Launch>,
     pub(super) met: Met,
     /// The clock that each BulkBarrier has received, and the access that made it ready.
     pub(super) barriers: HashMap<usize, (Arc<Clock>, Record)>,
-    /// This block's `__shared__` variables.
-    shared: Vec<Range<usize>>,
-    /// The places of memory that were asked for last, with the changes of memory at that time.
-    known: Cell<[(usize, usize, Place); 4]>,
-    next: Cell<usize>,
-    changes: Cell<u64>,
+    /// The memory that its threads may access.
+    pub(super) memory: Memory,
     /// The launch whose word was read last.
     seen: Option<Arc<Launch>>,
     /// Words that nearly ordered something.
@@ -87,7 +64,14 @@ fn poison(at: usize) -> u8 {
     0xb7d5_1f93_ec3a_6785_u64.to_le_bytes()[at % 8]
 }
 
-const NOWHERE: (usize, usize, Place) = (0, 0, Place::Own);
+/// Returns the block of a thread, and the thread's number there.
+///
+/// # Safety
+/// Called by the running coroutine with its own thread. The reference ends before the coroutine is suspended.
+pub(super) unsafe fn of<'a>(thread: *mut Thread) -> (&'a mut Block, usize) {
+    // SAFETY: the block has put itself there; its threads take turns, so nobody else has it (the caller's promise).
+    unsafe { (&mut *(*thread).races.cast(), (*thread).number) }
+}
 
 impl Block {
     /// Makes the state of the block at `index` of a launch. `shared` are the block's `__shared__` variables in this
@@ -111,14 +95,13 @@ impl Block {
         }
         let number = launch.block(index);
         Self {
-            threads: (0..threads).map(|thread| Known::new(launch, number, thread, &launch.start)).collect(),
+            threads: (0..threads)
+                .map(|thread| ThreadView::new(launch, number, thread, &launch.start))
+                .collect(),
             launch: Arc::clone(launch),
             met: Met::default(),
             barriers: HashMap::new(),
-            shared,
-            known: Cell::new([NOWHERE; 4]),
-            next: Cell::new(0),
-            changes: Cell::new(0),
+            memory: Memory::new(shared),
             seen: None,
             woulds: Vec::new(),
             found: HashSet::new(),
@@ -147,9 +130,9 @@ impl Block {
             return;
         }
         self.decide(number);
-        let (stores, of_block, shared) = (&mut self.stores[number], &mut self.stores_of_block, &self.shared);
+        let (stores, of_block, memory) = (&mut self.stores[number], &mut self.stores_of_block, &self.memory);
         let late = if meets {
-            stores.give_to(of_block, |at| shared.iter().any(|range| range.contains(&at)))
+            stores.give_to(of_block, |at| memory.shared(at).is_some())
         } else {
             stores.put_some(of_block)
         };
@@ -180,55 +163,8 @@ impl Block {
         for store in late {
             // SAFETY: a word that was there when the store was made; memory that is freed under a launch stays until that has
             // ended.
-            unsafe { calls::late(self, number, &store) };
-        }
-    }
-
-    /// Returns the place of `bytes` bytes at an address.
-    pub(super) fn place(&self, address: usize, bytes: usize) -> Place {
-        let changes = ranges::changes();
-        let mut known = self.known.get();
-        if changes == self.changes.get() {
-            let inside =
-                |(begin, end, _): &(usize, usize, Place)| *begin <= address && address + bytes <= *end;
-            if let Some((.., place)) = known.iter().find(|range| inside(range)) {
-                return *place;
-            }
-        } else {
-            known = [NOWHERE; 4];
-            self.changes.set(changes);
-        }
-        let (range, place) = self.look_up(address, bytes);
-        if !matches!(place, Place::Beyond(..) | Place::Freed) {
-            let next = self.next.get();
-            known[next] = (range.start, range.end, place);
-            self.known.set(known);
-            self.next.set((next + 1) % known.len());
-        }
-        place
-    }
-
-    fn look_up(&self, address: usize, bytes: usize) -> (Range<usize>, Place) {
-        if let Some(shared) = self.shared.iter().find(|range| range.contains(&address)) {
-            return (shared.clone(), Place::Shared);
-        }
-        match ranges::whereabouts(address) {
-            Whereabouts::In(range) if address + bytes <= range.end => (range, Place::Memory),
-            Whereabouts::In(range) => {
-                let size = range.len() as u64;
-                (range.clone(), Place::Beyond(range.start, size))
-            }
-            Whereabouts::Behind(begin, size) => (address..address, Place::Beyond(begin, size)),
-            Whereabouts::Between(_) if freed::at(address).is_some() => (address..address, Place::Freed),
-            Whereabouts::Between(range) => {
-                let range = freed::between(address, range);
-                // Up to the block's own variables, which may lie there too.
-                let before = self.shared.iter().map(|shared| shared.end).filter(|end| *end <= address).max();
-                let behind =
-                    self.shared.iter().map(|shared| shared.start).filter(|start| *start > address).min();
-                let start = before.map_or(range.start, |end| end.max(range.start));
-                let end = behind.map_or(range.end, |start| start.min(range.end));
-                (start..end, Place::Own)
+            for (earlier, at) in unsafe { store.perform(&self.threads[number]) } {
+                self.race(number, Some(earlier), store.record, at);
             }
         }
     }
@@ -240,7 +176,7 @@ impl Block {
             return;
         }
         let would = earlier.and_then(|earlier| self.would(number, &earlier, later.site));
-        let memory = match self.shared.iter().find(|range| range.contains(&address)) {
+        let memory = match self.memory.shared(address) {
             Some(range) => format!(
                 "shared memory of a block of kernel {}, offset {} of a variable of {} bytes",
                 self.launch.kernel,

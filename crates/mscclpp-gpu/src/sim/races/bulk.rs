@@ -5,8 +5,7 @@
 use std::sync::Arc;
 
 use super::{
-    block::Block,
-    calls::of,
+    block::{Block, of},
     clock::{Clock, joined},
     record::{How, Record, Scope},
     shadow::{self, first},

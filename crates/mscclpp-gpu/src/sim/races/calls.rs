@@ -3,21 +3,21 @@
 
 use super::{
     atomics::{Meaning, operation, perform},
-    block::{Block, Place},
+    block::{Block, of},
     bulk,
-    order::{host_learns, of_host},
+    found::Why,
+    memory::MemoryKind,
+    order::{host_learns, host_learns_released, of_host},
     packets,
     record::{How, Record, Scope},
-    report::Why,
     shadow::{self, Page, first},
     sites,
     stores::{Relaxed, Stores},
-    thread::Known,
+    thread::ThreadView,
     words::{Location, Release},
 };
 use crate::sim::{
     abi::{Atomic, Races, Thread},
-    block::fail,
     ranges, schedule,
 };
 
@@ -28,15 +28,6 @@ const SILENT: u32 = 1 << 9;
 const PACKET: u32 = 1 << 10;
 const AT_ONCE: u32 = 1 << 11;
 const PAIR: u32 = 1 << 12;
-
-/// The thread's block, and its number there.
-///
-/// # Safety
-/// Called by the running coroutine with its own thread. The reference ends before the coroutine is suspended.
-pub(super) unsafe fn of<'a>(thread: *mut Thread) -> (&'a mut Block, usize) {
-    // SAFETY: the caller's promise: the block's threads take turns, so nobody else has it.
-    unsafe { (&mut *(*thread).races, (*thread).number) }
-}
 
 unsafe extern "C" fn enter(thread: *mut Thread, place: usize) {
     // SAFETY: called by the running coroutine.
@@ -93,23 +84,23 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
     // SAFETY: the caller's promise.
     let (block, number) = unsafe { of(thread) };
     block.decide(number);
-    let memory = block.place(address, bytes);
+    let memory = block.memory.kind(address, bytes);
     match memory {
-        Place::Own => {}
-        Place::Memory | Place::Shared => {
+        MemoryKind::Own => {}
+        MemoryKind::Memory | MemoryKind::Shared => {
             let site = block.met.site(block.threads[number].node, place);
-            if memory == Place::Shared && !how.is_write() {
+            if memory == MemoryKind::Shared && !how.is_write() {
                 block.look_for_poison(number, site, address, bytes);
             }
             block.comes_to(number, address, bytes, how.is_write() && !how.is_strong());
             block.access(number, site, address, bytes, how);
         }
-        Place::Beyond(..) | Place::Freed => {
+        MemoryKind::Beyond(..) | MemoryKind::Freed => {
             let kind = if how.is_write() { "writing" } else { "reading" };
             let site = block.met.site(block.threads[number].node, place);
             let line = sites::Lines::of(site).text(site);
             let what = match memory {
-                Place::Beyond(begin, size) => {
+                MemoryKind::Beyond(begin, size) => {
                     format!("offset {} of the memory at {begin:#x}, which has {size} bytes", address - begin)
                 }
                 _ => "in memory that was freed: keep it until the stream is synchronised".to_owned(),
@@ -117,7 +108,7 @@ unsafe fn ordinary(thread: *mut Thread, place: usize, address: usize, bytes: usi
             let problem = format!("{kind} {bytes} bytes at {address:#x} at {line}, {what}");
             drop((line, what));
             // SAFETY: the caller's promise; nothing of the block is referred to any more.
-            unsafe { fail(thread, problem) };
+            unsafe { ((*thread).fail)(thread, problem) };
         }
     }
 }
@@ -158,17 +149,17 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
     // SAFETY: called by the running coroutine.
     let (block, number) = unsafe { of(thread) };
     block.decide(number);
-    let memory = block.place(address, what.bytes as usize);
+    let memory = block.memory.kind(address, what.bytes as usize);
     match memory {
         // SAFETY: as above.
-        Place::Own => unsafe { perform(address, what) },
-        Place::Memory | Place::Shared => {
+        MemoryKind::Own => unsafe { perform(address, what) },
+        MemoryKind::Memory | MemoryKind::Shared => {
             let site = block.met.site(block.threads[number].node, place);
             if matches!(what.how & 0xf, 3 | 4) {
                 block.put_all(number);
             }
             block.comes_to(number, address, what.bytes as usize, false);
-            if memory == Place::Memory && hold_back(block, number, site, address, what) {
+            if memory == MemoryKind::Memory && hold_back(block, number, site, address, what) {
                 return 0;
             }
             // SAFETY: as above.
@@ -176,12 +167,12 @@ unsafe extern "C" fn atomic(thread: *mut Thread, place: usize, address: usize, w
             if before.is_none() {
                 let problem = "a packet that it polls for was overwritten before it was read".to_owned();
                 // SAFETY: called by the running coroutine; nothing of the block is referred to any more.
-                unsafe { fail(thread, problem) };
+                unsafe { ((*thread).fail)(thread, problem) };
             }
             before.unwrap_or_default()
         }
         // SAFETY: as in `ordinary`, which fails the kernel.
-        Place::Beyond(..) | Place::Freed => unsafe {
+        MemoryKind::Beyond(..) | MemoryKind::Freed => unsafe {
             ordinary(thread, place, address, what.bytes as usize, How::plain(is_store));
             0
         },
@@ -200,33 +191,6 @@ fn hold_back(block: &mut Block, number: usize, site: u32, address: usize, what: 
     let releases = block.threads[number].released_by_fences(&record);
     block.stores[number].hold(Relaxed { address, what: *what, record, releases });
     true
-}
-
-/// Does a relaxed store that was held back. What it means is what it meant when it was made.
-///
-/// # Safety
-/// Its address is that of a word of memory that is there.
-pub(super) unsafe fn late(block: &mut Block, number: usize, store: &Relaxed) {
-    let Relaxed { address, what, record, releases } = store;
-    if record.how.scope() == Scope::System && ranges::has_unseen_readers(*address) {
-        tell_host_of(releases);
-    }
-    let mut races = Vec::new();
-    let mut held = shadow::hold(*address);
-    let page = held.page(*address);
-    // SAFETY: the caller's promise.
-    unsafe { perform(*address, what) };
-    let thread = &block.threads[number];
-    let is_before = |earlier: &Record| thread.may_do_behind(true, earlier);
-    let word = Location { address: *address, bytes: what.bytes as usize };
-    page.access(word.address, word.bytes, *record, is_before, |earlier, at, common| {
-        races.push((earlier, first(at, common)));
-    });
-    page.words.leave(word, false, record, releases, what.value);
-    drop(held);
-    for (earlier, at) in races {
-        block.race(number, Some(earlier), *record, at);
-    }
 }
 
 /// An atomic access that may carry order. The word is held meanwhile, so that who reads a value gets what was released
@@ -360,16 +324,11 @@ fn tell_host(block: &mut Block, number: usize, address: usize, what: &Atomic) {
         return;
     }
     let record = thread.record(0, How::strong(true, Scope::System));
-    tell_host_of(&thread.released_by_fences(&record));
-}
-
-fn tell_host_of(releases: &[Release]) {
-    let to_system = releases.iter().filter(|release| release.by.how.scope() == Scope::System);
-    to_system.for_each(|release| host_learns(&release.clock));
+    host_learns_released(&thread.released_by_fences(&record));
 }
 
 /// Returns the releases of a thread's write to a word.
-fn released(thread: &mut Known, meaning: &Meaning, record: &Record) -> Vec<Release> {
+fn released(thread: &mut ThreadView, meaning: &Meaning, record: &Record) -> Vec<Release> {
     if meaning.releases {
         vec![Release { clock: thread.release(), by: *record }]
     } else {

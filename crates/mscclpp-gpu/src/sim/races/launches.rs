@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 
 use super::{
     clock::{Clock, joined},
+    found::Found,
     freed::Running,
     record::DEVICE_SHIFT,
-    report::{self, Found},
 };
 use crate::LaunchConfig;
 
@@ -32,8 +32,8 @@ pub(in super::super) struct Launch {
     /// The joined clocks of its threads when they ended.
     end: Mutex<Arc<Clock>>,
     /// The races that its threads have found and that have no text yet.
-    found: Mutex<Vec<Found>>,
-    problems: Mutex<Vec<String>>,
+    pub(super) found: Mutex<Vec<Found>>,
+    pub(super) problems: Mutex<Vec<String>>,
 }
 
 static LAUNCHES: Mutex<BTreeMap<u32, Arc<Launch>>> = Mutex::new(BTreeMap::new());
@@ -112,27 +112,11 @@ impl Launch {
     pub(super) fn found(&self, found: Found) {
         self.found.lock().push(found);
     }
-
-    /// Returns the text of each race that its threads have found so far, or nothing if there are none.
-    pub(in super::super) fn problem(&self) -> Option<String> {
-        // Words take stack, of which threads of kernels have little: they are found here.
-        let found = std::mem::take(&mut *self.found.lock());
-        let mut problems = self.problems.lock();
-        for text in found.iter().map(report::add) {
-            if !problems.contains(&text) {
-                problems.push(text);
-            }
-        }
-        (!problems.is_empty()).then(|| problems.join("\n"))
-    }
 }
 
-/// Puts all into words that was found until now.
-pub(super) fn settle() {
-    let launches: Vec<Arc<Launch>> = LAUNCHES.lock().values().cloned().collect();
-    for launch in launches {
-        launch.problem();
-    }
+/// Returns all launches.
+pub(super) fn all() -> Vec<Arc<Launch>> {
+    LAUNCHES.lock().values().cloned().collect()
 }
 
 /// The launch of a block.

@@ -17,8 +17,10 @@ mod block;
 mod bulk;
 mod calls;
 mod clock;
+mod found;
 mod freed;
 mod launches;
+mod memory;
 mod order;
 mod packets;
 mod ranks;
@@ -27,10 +29,9 @@ mod report;
 mod shadow;
 mod sites;
 mod stores;
+mod switch;
 mod thread;
 mod words;
-
-use std::sync::OnceLock;
 
 pub(super) use block::Block as RacesOfBlock;
 pub(super) use calls::CALLS;
@@ -38,12 +39,7 @@ pub(super) use launches::Launch as LaunchInOrder;
 pub(super) use order::{Order, Point, host_reads, host_writes};
 pub use report::{Race, RaceAccess};
 pub(super) use sites::add_library;
-
-/// Whether the detector is on. Read once; a malformed value counts as off here, and is an error where devices are opened.
-pub(crate) fn is_on() -> bool {
-    static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| crate::env::sim_races().unwrap_or(false))
-}
+pub(crate) use switch::is_on;
 
 /// The calling thread of the host is that rank, in reports.
 pub(crate) fn this_thread_is_rank(rank: usize) {

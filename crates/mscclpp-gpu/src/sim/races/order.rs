@@ -13,12 +13,14 @@ use parking_lot::Mutex;
 
 use super::{
     clock::{Clock, joined},
+    found::Found,
     launches::{Launch, Sweep},
     ranks,
     record::{DEVICE_SHIFT, How, Record, Scope},
     report,
     shadow::{by_page, first, hold},
     sites::HostSite,
+    switch::is_on,
     words::{Location, Release, stamp},
 };
 use crate::{
@@ -71,7 +73,7 @@ pub(in super::super) struct Point(Option<Arc<Clock>>);
 impl Point {
     /// Returns the point of the host now.
     pub(in super::super) fn of_host() -> Self {
-        Self(super::is_on().then(of_host))
+        Self(is_on().then(of_host))
     }
 
     /// The host has waited for it.
@@ -96,7 +98,7 @@ impl Order {
     /// Makes the order of a new stream of the device.
     pub(in super::super) fn new(device: usize) -> Self {
         static STREAMS: AtomicU32 = AtomicU32::new(1);
-        Self(super::is_on().then(|| {
+        Self(is_on().then(|| {
             let number = STREAMS.fetch_add(1, Ordering::Relaxed) & ((1 << DEVICE_SHIFT) - 1);
             let stream = (device as u32) << DEVICE_SHIFT | number;
             Mutex::new(State { stream, sequence: 0, clock: Arc::default(), sweep: Sweep::new() })
@@ -204,7 +206,7 @@ impl State {
 /// The host itself reads memory of a device. What it reads of a word that a kernel has released to, it acquires. The read is
 /// no access that could race: programs poll like that, while a kernel runs.
 pub(in super::super) fn host_reads(at: DevicePtr, bytes: u64) {
-    if super::is_on() && how(at, bytes, false).is_strong() {
+    if is_on() && how(at, bytes, false).is_strong() {
         acquire(Location { address: at.0 as usize, bytes: bytes as usize });
     }
 }
@@ -214,7 +216,7 @@ pub(in super::super) fn host_reads(at: DevicePtr, bytes: u64) {
 /// # Errors
 /// The race, if there is one.
 pub(in super::super) fn host_writes(is_fill: bool, at: DevicePtr, bytes: u64) -> Result<()> {
-    if !super::is_on() {
+    if !is_on() {
         return Ok(());
     }
     let site = if is_fill { HostSite::Fill } else { HostSite::Write };
@@ -268,6 +270,11 @@ fn acquire(word: Location) {
     let words = held.page(word.address).words.that_overlap(word);
     let releases: Vec<Release> = words.flat_map(|(_, word)| word.releases.iter().cloned()).collect();
     drop(held);
+    host_learns_released(&releases);
+}
+
+/// The host learns what is released to the whole system.
+pub(super) fn host_learns_released(releases: &[Release]) {
     for release in releases.iter().filter(|release| release.by.how.scope() == Scope::System) {
         host_learns(&release.clock);
     }
@@ -284,9 +291,9 @@ fn release(word: Location, record: &Record) {
 }
 
 /// Takes note of an access to a range, if it is memory of the platform.
-fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<report::Found> {
+fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<Found> {
     let (at, bytes) = (at.0 as usize, bytes as usize);
-    let mut found: Vec<report::Found> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     if ranges::at(at).is_none() {
         return found;
     }
@@ -297,14 +304,14 @@ fn range(at: DevicePtr, bytes: u64, record: Record, clock: &Clock) -> Vec<report
             // One of each place is enough.
             if !found.iter().any(|there| there.earlier.is_some_and(|there| there.site == earlier.site)) {
                 let memory = report::memory(first(at, common));
-                found.push(report::Found { earlier: Some(earlier), later: record, memory, would: None });
+                found.push(Found { earlier: Some(earlier), later: record, memory, would: None });
             }
         });
     });
     found
 }
 
-fn failed(site: HostSite, found: &[report::Found]) -> Result<()> {
+fn failed(site: HostSite, found: &[Found]) -> Result<()> {
     let problems: Vec<String> = found.iter().map(report::add).collect();
     if problems.is_empty() {
         return Ok(());

@@ -1,51 +1,17 @@
 //! Races in words: who did what, where, to which memory, and what would have ordered it.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, mem};
 
 use parking_lot::Mutex;
 
 use super::{
-    clock::Clock,
-    launches, ranks,
+    found::{Found, Why, Would},
+    launches::{self, Launch},
+    ranks,
     record::{Record, Scope},
     sites::Lines,
 };
 use crate::sim::ranges;
-
-/// A race that was found, without its text.
-pub(super) struct Found {
-    /// None if nobody has ever written what was read.
-    pub(super) earlier: Option<Record>,
-    pub(super) later: Record,
-    pub(super) memory: String,
-    /// The synchronisation that nearly ordered the two.
-    pub(super) would: Option<Would>,
-}
-
-/// Something that would have ordered two accesses.
-#[derive(Clone)]
-pub(super) struct Would {
-    pub(super) why: Why,
-    /// The clock that the later thread would have learned; None for all earlier accesses of the storing thread.
-    pub(super) clock: Option<Arc<Clock>>,
-    /// The store to a word behind the earlier access.
-    pub(super) store: Record,
-    /// Where the word was read in front of the later access.
-    pub(super) load: u32,
-}
-
-/// Why it did not.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
-    /// The word was stored without release.
-    Store,
-    /// The word was read without acquire.
-    Load,
-    /// One of the two has a scope without the other.
-    Scope,
-    /// The store and the load have different sizes.
-    Size,
-}
 
 /// One of the two accesses of a [`Race`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,8 +67,25 @@ static REPORTS: Mutex<Option<Reports>> = Mutex::new(None);
 
 /// All races so far, each pair of lines once.
 pub(super) fn all() -> Vec<Race> {
-    launches::settle();
+    for launch in launches::all() {
+        launch.problem();
+    }
     REPORTS.lock().as_ref().map_or_else(Vec::new, |reports| reports.races.clone())
+}
+
+impl Launch {
+    /// Returns the text of each race that its threads have found so far, or nothing if there are none.
+    pub(in super::super) fn problem(&self) -> Option<String> {
+        // Texts take stack, of which threads of kernels have little: they are made here.
+        let found = mem::take(&mut *self.found.lock());
+        let mut problems = self.problems.lock();
+        for text in found.iter().map(add) {
+            if !problems.contains(&text) {
+                problems.push(text);
+            }
+        }
+        (!problems.is_empty()).then(|| problems.join("\n"))
+    }
 }
 
 /// Takes note of a race, and gives it in words: those of the first one between the same lines.
@@ -111,7 +94,7 @@ pub(super) fn add(found: &Found) -> String {
     let place = |access: &RaceAccess| access.place.clone();
     let mut pair = (race.earlier.as_ref().map(place).unwrap_or_default(), place(&race.later));
     if pair.0 > pair.1 {
-        std::mem::swap(&mut pair.0, &mut pair.1);
+        mem::swap(&mut pair.0, &mut pair.1);
     }
     let mut reports = REPORTS.lock();
     let reports = reports.get_or_insert_default();
@@ -250,7 +233,7 @@ fn hint(earlier: &Record, later: &Record, would: Option<&Would>) -> String {
 pub(super) fn memory(address: usize) -> String {
     match ranges::at(address) {
         Some((begin, bytes)) => {
-            let owner = match crate::sim::owner_of_memory(begin) {
+            let owner = match ranges::device_of(begin) {
                 Some(device) => format!("memory of {}device {device}", ranks::of_memory(begin)),
                 None if ranges::is_imported(begin) => "memory of another process".to_owned(),
                 None => "pinned memory or a variable".to_owned(),

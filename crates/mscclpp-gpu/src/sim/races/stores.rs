@@ -18,8 +18,15 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{record::Record, words::Release};
-use crate::sim::{abi::Atomic, schedule::Random};
+use super::{
+    atomics,
+    order::host_learns_released,
+    record::{Record, Scope},
+    shadow::{self, first},
+    thread::ThreadView,
+    words::{Location, Release},
+};
+use crate::sim::{abi::Atomic, ranges, schedule::Random};
 
 /// The most that a plain store writes at once.
 const MOST: usize = 16;
@@ -42,6 +49,32 @@ pub(super) struct Relaxed {
     /// The thread's record of the store, and the releases of the fences before it.
     pub(super) record: Record,
     pub(super) releases: Vec<Release>,
+}
+
+impl Relaxed {
+    /// Does the store. It means what it meant when the thread made it, which is passed. Returns the earlier accesses with which
+    /// it races, and the addresses.
+    ///
+    /// # Safety
+    /// Its address is that of a word of memory that is there.
+    pub(super) unsafe fn perform(&self, thread: &ThreadView) -> Vec<(Record, usize)> {
+        let Self { address, what, record, releases } = self;
+        if record.how.scope() == Scope::System && ranges::has_unseen_readers(*address) {
+            host_learns_released(releases);
+        }
+        let mut races = Vec::new();
+        let mut held = shadow::hold(*address);
+        let page = held.page(*address);
+        // SAFETY: the caller's promise.
+        unsafe { atomics::perform(*address, what) };
+        let is_before = |earlier: &Record| thread.may_do_behind(true, earlier);
+        let word = Location { address: *address, bytes: what.bytes as usize };
+        page.access(word.address, word.bytes, *record, is_before, |earlier, at, common| {
+            races.push((earlier, first(at, common)));
+        });
+        page.words.leave(word, false, record, releases, what.value);
+        races
+    }
 }
 
 enum Store {

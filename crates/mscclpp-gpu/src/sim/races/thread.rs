@@ -16,8 +16,8 @@ pub(super) enum Space {
     Shared,
 }
 
-/// A thread of a kernel.
-pub(super) struct Known {
+/// The events that a thread of a kernel knows.
+pub(super) struct ThreadView {
     block: u32,
     stream: u32,
     sequence: u32,
@@ -45,7 +45,7 @@ pub(super) struct Known {
 /// How many reads without acquire are remembered.
 const PENDING: usize = 16;
 
-impl Known {
+impl ThreadView {
     pub(super) fn new(launch: &Launch, block: u32, number: usize, start: &Arc<Clock>) -> Self {
         Self {
             block,
@@ -204,7 +204,7 @@ impl Known {
 }
 
 /// The threads have all come to the block's barrier, and go on.
-pub(super) fn meet_at_block_barrier(threads: &mut [Known], came: impl Fn(usize) -> bool) {
+pub(super) fn meet_at_block_barrier(threads: &mut [ThreadView], came: impl Fn(usize) -> bool) {
     let mut all: Option<Arc<Clock>> = None;
     let mut proxies: Option<[Arc<Clock>; 2]> = None;
     let (mut block, mut phase) = (0, 0);
@@ -226,7 +226,7 @@ pub(super) fn meet_at_block_barrier(threads: &mut [Known], came: impl Fn(usize) 
 }
 
 /// The threads of a warp in `came` have met.
-pub(super) fn meet_at_warp_barrier(threads: &mut [Known], came: impl Fn(usize) -> bool) {
+pub(super) fn meet_at_warp_barrier(threads: &mut [ThreadView], came: impl Fn(usize) -> bool) {
     let mut all: Option<Arc<Clock>> = None;
     let mut proxies: Option<[Arc<Clock>; 2]> = None;
     let mut own = Vec::new();

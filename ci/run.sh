@@ -233,7 +233,7 @@ step_deny() {
 step_package() {
     # The setting is that of the workspace, whose profiles are not packed, so that its builds of dependencies can be used.
     local -x CARGO_PROFILE_DEV_DEBUG=line-tables-only
-    cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{fake-hip,python,test-support}
+    cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{bootstrap-simulation,fake-hip,python,test-support}
     local crate features
     while read -r crate features; do
         RUSTDOCFLAGS="-D warnings" unshare --net --map-root-user \
@@ -274,7 +274,7 @@ step_semver() {
     command -v cargo-semver-checks > /dev/null || cargo install --quiet --locked cargo-semver-checks
     # The default features are checked, because not all features can be enabled together.
     cargo semver-checks check-release --baseline-rev "$baseline" --default-features \
-        --workspace --exclude=xtask --exclude=mscclpp-{bench,fake-hip,nccl,python,test-support}
+        --workspace --exclude=xtask --exclude=mscclpp-{bench,bootstrap-simulation,fake-hip,nccl,python,test-support}
 }
 
 # Tests the Python package as it is released, in fresh environments.
@@ -310,7 +310,7 @@ fuzz() {
 # Simulates ten thousand jobs, in each of which something else goes wrong, the same each time. The long step has many new ones.
 step_simulation() { MSCCLPP_SIMULATED_SEEDS=10000 simulated; }
 step_long_simulation() { MSCCLPP_SIMULATED_NEW_SEEDS=500000 simulated; }
-simulated() { cargo test -p mscclpp-bootstrap --release --features simulation --test simulated; }
+simulated() { cargo test -p mscclpp-bootstrap-simulation --release --test it; }
 
 # Tests collectives bit by bit: every kind with every type, operation, protocol, count and place; 10^5 replays on ranks that
 # are late.

@@ -20,8 +20,14 @@ const MDBOOK: &str = "0.5.4";
 const WIDTH: &str = "420";
 
 /// The packages that are left out of the reference, because they serve only this repository.
-const LEFT_OUT: [&str; 5] =
-    ["xtask", "mscclpp-bench", "mscclpp-fake-hip", "mscclpp-python", "mscclpp-test-support"];
+const LEFT_OUT: [&str; 6] = [
+    "xtask",
+    "mscclpp-bench",
+    "mscclpp-bootstrap-simulation",
+    "mscclpp-fake-hip",
+    "mscclpp-python",
+    "mscclpp-test-support",
+];
 
 #[derive(Args)]
 pub(crate) struct Options {

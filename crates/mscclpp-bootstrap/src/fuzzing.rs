@@ -171,7 +171,7 @@ pub fn job_id(
     lookup: impl Fn(&'static str) -> Option<std::ffi::OsString>,
     n_ranks: usize,
 ) -> crate::Result<Option<String>> {
-    crate::launch::job_id(lookup, n_ranks)
+    crate::launch::launchers::job_id(lookup, n_ranks)
 }
 
 /// Parses a text as an address.
@@ -183,8 +183,7 @@ pub fn address(text: &str) {
 }
 
 /// Returns the kinds of the frames in a stream.
-#[cfg(any(test, feature = "simulation"))]
-pub(crate) fn kinds(bytes: &[u8]) -> Vec<u8> {
+pub fn kinds(bytes: &[u8]) -> Vec<u8> {
     let mut reader = FrameReader::new(usize::MAX);
     reader.push(bytes);
     std::iter::from_fn(|| reader.take::<u8>().ok()?).map(|frame| frame.kind).collect()

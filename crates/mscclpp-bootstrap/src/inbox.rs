@@ -16,7 +16,7 @@ use crate::{Error, FailureHook, Result};
 
 /// The purpose of a message. Streams of different channels never mix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Channel {
+pub enum Channel {
     /// Messages of the user's `send` and `recv`.
     User,
     /// Collectives along the tree of all ranks.
@@ -29,10 +29,10 @@ wire_enum!(Channel or "a message is for no known channel" { 0 => User, 1 => Tree
 
 /// The stream that a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Stream {
-    pub(crate) peer: usize,
-    pub(crate) channel: Channel,
-    pub(crate) tag: u64,
+pub struct Stream {
+    pub peer: usize,
+    pub channel: Channel,
+    pub tag: u64,
 }
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ fn is_retryable(error: &Error) -> bool {
 
 /// The deadline of a caller's wait, and the time at which it is logged. One call may wait several times with one of
 /// these.
-pub(crate) struct Wait {
+pub struct Wait {
     rank: Option<usize>,
     timeout: Option<Duration>,
     deadline: Option<Instant>,
@@ -68,45 +68,45 @@ pub(crate) struct Wait {
 
 impl Wait {
     /// Makes a wait for at most `timeout` that is logged for the first time after `log_after`.
-    pub(crate) fn of_rank(rank: usize, timeout: Option<Duration>, log_after: Duration) -> Self {
+    pub fn of_rank(rank: usize, timeout: Option<Duration>, log_after: Duration) -> Self {
         // A deadline that cannot be represented is never reached.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         Self { rank: Some(rank), timeout, deadline, long: LongWait::begin(log_after) }
     }
 
     /// Makes a wait that is never logged, because it is short or because another wait is logged for it.
-    pub(crate) fn quiet(deadline: Instant) -> Self {
+    pub fn quiet(deadline: Instant) -> Self {
         Self { rank: None, timeout: None, deadline: Some(deadline), long: LongWait::begin(Duration::MAX) }
     }
 
     /// Returns the error of a wait whose time is up.
-    pub(crate) fn timed_out(&self, operation: String, missing: Vec<usize>) -> Error {
+    pub fn timed_out(&self, operation: String, missing: Vec<usize>) -> Error {
         let after = self.timeout.unwrap_or_default();
         Error::Timeout { operation, after, missing, attempts: Vec::new() }
     }
 
     /// Returns the same wait with an earlier end, for a part of it.
-    pub(crate) fn cut_at(&self, at: Instant) -> Self {
+    pub fn cut_at(&self, at: Instant) -> Self {
         let deadline = Some(self.deadline.map_or(at, |deadline| deadline.min(at)));
         Self { rank: self.rank, timeout: self.timeout, deadline, long: self.long.clone() }
     }
 
     /// Continues after a part of the wait has ended.
-    pub(crate) fn go_on_after(&mut self, part: Self) {
+    pub fn go_on_after(&mut self, part: Self) {
         self.long = part.long;
     }
 
-    pub(crate) fn is_over(&self, now: Instant) -> bool {
+    pub fn is_over(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     /// Returns the time at which to check again even if nothing has changed.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Instant> {
         self.deadline.into_iter().chain(self.long.wake_at()).min()
     }
 
     /// Logs the wait if it is due. Must be called with no lock held.
-    pub(crate) fn log(&mut self, now: Instant, what: &dyn Fn() -> String) {
+    pub fn log(&mut self, now: Instant, what: &dyn Fn() -> String) {
         self.long.log(now, self.rank, what);
     }
 
@@ -117,13 +117,13 @@ impl Wait {
 
 /// The messages that have arrived for a rank's callers, and the events that they wait for.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Inbox {
-    pub(crate) fn deliver(&self, stream: Stream, bytes: Vec<u8>) {
+    pub fn deliver(&self, stream: Stream, bytes: Vec<u8>) {
         let mut state = self.state.lock();
         if state.retired {
             return;
@@ -134,7 +134,7 @@ impl Inbox {
 
     /// Waits for a message. Returns `None` when the deadline passes. The failure of the job takes precedence over
     /// messages that have arrived, and these over the departure of a peer. `what` describes the wait.
-    pub(crate) fn take(
+    pub fn take(
         &self,
         stream: Stream,
         wait: &mut Wait,
@@ -155,7 +155,7 @@ impl Inbox {
     }
 
     /// Waits until `done`. Returns `false` when the deadline passes, and the reason when the job fails.
-    pub(crate) fn wait_until(
+    pub fn wait_until(
         &self,
         wait: &mut Wait,
         what: &dyn Fn() -> String,
@@ -168,7 +168,7 @@ impl Inbox {
     /// Waits until a message to `peer` is `written`, or the deadline passes. Ends early, with the reason, when the
     /// job fails or `peer` is gone. Before the message is `taken`, a time-out recorded for the peer belongs to an
     /// earlier call and is ignored.
-    pub(crate) fn wait_sent(
+    pub fn wait_sent(
         &self,
         peer: usize,
         wait: &mut Wait,
@@ -187,7 +187,7 @@ impl Inbox {
     }
 
     /// Marks a message to `peer` as taken by the thread of the rank.
-    pub(crate) fn begin_send(&self, peer: usize, taken: &AtomicBool) {
+    pub fn begin_send(&self, peer: usize, taken: &AtomicBool) {
         let mut state = self.state.lock();
         state.forget_retryable(peer);
         taken.store(true, Ordering::Release);
@@ -226,7 +226,7 @@ impl Inbox {
     }
 
     /// Waits until `done` or the deadline, whatever happens to the job.
-    pub(crate) fn wait_for(&self, deadline: Instant, done: impl Fn() -> bool) {
+    pub fn wait_for(&self, deadline: Instant, done: impl Fn() -> bool) {
         let mut state = self.state.lock();
         while !done() && Instant::now() < deadline {
             self.changed.wait_until(&mut state, deadline);
@@ -234,37 +234,37 @@ impl Inbox {
     }
 
     /// Makes waiters check again. `change` is made under the lock.
-    pub(crate) fn update(&self, change: impl FnOnce()) {
+    pub fn update(&self, change: impl FnOnce()) {
         let _state = self.state.lock();
         change();
         self.changed.notify_all();
     }
 
     /// Makes calls that need `peer` fail from now on, once its messages are used up.
-    pub(crate) fn peer_gone(&self, peer: usize, error: Error) {
+    pub fn peer_gone(&self, peer: usize, error: Error) {
         self.state.lock().gone.entry(peer).or_insert(error);
         self.changed.notify_all();
     }
 
     /// Undoes [`peer_gone`](Self::peer_gone) for errors in spite of which a later call may succeed.
-    pub(crate) fn forget_retryable(&self, peer: usize) {
+    pub fn forget_retryable(&self, peer: usize) {
         self.state.lock().forget_retryable(peer);
     }
 
-    pub(crate) fn gone(&self, peer: usize) -> Option<Error> {
+    pub fn gone(&self, peer: usize) -> Option<Error> {
         self.state.lock().gone.get(&peer).cloned()
     }
 
-    pub(crate) fn failure(&self) -> Option<Error> {
+    pub fn failure(&self) -> Option<Error> {
         self.state.lock().failure.clone()
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.state.lock().failure.is_some()
     }
 
     /// Fails everything, once; later failures are ignored. Returns whether this was the first.
-    pub(crate) fn fail(&self, error: &Error) -> bool {
+    pub fn fail(&self, error: &Error) -> bool {
         let hooks = {
             let mut state = self.state.lock();
             if state.failure.is_some() {
@@ -279,7 +279,7 @@ impl Inbox {
         true
     }
 
-    pub(crate) fn on_failure(&self, hook: FailureHook) {
+    pub fn on_failure(&self, hook: FailureHook) {
         let failure = {
             let mut state = self.state.lock();
             match &state.failure {
@@ -294,7 +294,7 @@ impl Inbox {
     }
 
     /// Drops all messages and hooks, because the owner is being dropped.
-    pub(crate) fn retire(&self) {
+    pub fn retire(&self) {
         let (hooks, messages) = {
             let mut state = self.state.lock();
             state.retired = true;

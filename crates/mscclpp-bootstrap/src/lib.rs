@@ -25,10 +25,6 @@
 //! actions come out. `tcp` drives it: one thread per rank owns all its sockets. `collective` is written over plain
 //! messages and serves both kinds of bootstrap. In `inbox` callers wait.
 //!
-//! # Features
-//! `simulation`, off by default: a simulated network, for the tests and the benchmark of this repository. It may
-//! change at any time.
-//!
 //! # Threat model
 //! If the job has a key, a stranger who does not know it and connects to a rank cannot join the job, nor stop it from forming,
 //! nor make it fail. An unproven connection costs a rank a few kilobytes for a few seconds, and their number is limited.
@@ -45,24 +41,26 @@
 
 mod address;
 mod bootstrap;
-mod collective;
 mod env;
 mod error;
 mod host;
-mod inbox;
-mod job;
 mod launch;
 mod local;
 mod member;
-mod protocol;
 mod tcp;
 mod unique_id;
 
+// What simulated jobs and fuzz targets are made of (`mscclpp-bootstrap-simulation`). Not part of the API: it may change at any time.
+#[doc(hidden)]
+pub mod collective;
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "simulation")]
 #[doc(hidden)]
-pub mod simulation;
+pub mod inbox;
+#[doc(hidden)]
+pub mod job;
+#[doc(hidden)]
+pub mod protocol;
 
 pub use bootstrap::{Bootstrap, FailureHook};
 pub use env::Env;

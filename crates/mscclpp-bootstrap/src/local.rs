@@ -73,8 +73,12 @@ impl Bootstrap for LocalBootstrap {
 }
 
 impl Carrier for LocalBootstrap {
-    fn member(&self) -> &Member {
-        &self.member
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn n_ranks(&self) -> usize {
+        self.member.n_ranks
     }
 
     fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>) {

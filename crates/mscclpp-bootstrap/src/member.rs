@@ -7,7 +7,8 @@ use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::collective::call::{Operation, contribution, contributions};
-use crate::collective::{Carrier, Collectives, broken, group_barrier};
+use crate::collective::exchange::broken;
+use crate::collective::{Carrier, Collectives, group_barrier};
 use crate::inbox::{Channel, Inbox, Stream, Wait};
 use crate::protocol::tree;
 use crate::{Error, FailureHook, Result};

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::broken;
-use super::exchange::{Envelope, Exchange, Place};
+use super::exchange::{Envelope, Exchange, TreePosition, broken};
 use crate::protocol::tree;
 use crate::{Error, Party, Result};
 use mscclpp_net::wire::{Malformed, Reader, Wire};
@@ -12,22 +11,22 @@ use mscclpp_net::wire::{Malformed, Reader, Wire};
 /// The collective that a message belongs to, and the rank whose call it is. Ranks notice by it when they call
 /// different collectives, or in a different order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Call {
-    pub(crate) operation: Operation,
-    pub(crate) number: u64,
-    pub(crate) rank: usize,
-    pub(crate) n: usize,
+pub struct Call {
+    pub operation: Operation,
+    pub number: u64,
+    pub rank: usize,
+    pub n: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub enum Operation {
     AllGather,
     Barrier,
     Broadcast { root: u32 },
 }
 
 impl Operation {
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::AllGather => "all_gather",
             Self::Barrier => "barrier",
@@ -74,7 +73,7 @@ const HEADER: usize = 1 + 4 + 8 + 1 + 4;
 
 impl Call {
     /// Makes the exchange of this rank, which contributes `own`.
-    pub(crate) fn exchange(self, own: Vec<u8>) -> Exchange<Self> {
+    pub fn exchange(self, own: Vec<u8>) -> Exchange<Self> {
         let Self { rank, n, .. } = self;
         let children: Vec<usize> = tree::children(rank, n).collect();
         let (senders, sends) = match self.operation {
@@ -86,7 +85,7 @@ impl Call {
                 (source.into_iter().collect(), source.is_some() || rank == root as usize)
             }
         };
-        Exchange::new(self, Place { parent: tree::parent(rank), senders, sends, children }, own)
+        Exchange::new(self, TreePosition { parent: tree::parent(rank), senders, sends, children }, own)
     }
 
     fn header(self, status: u8, rank: usize) -> Vec<u8> {
@@ -151,21 +150,21 @@ fn parse_header(message: &[u8]) -> Result<Header, Malformed> {
 }
 
 /// Parses a message in every possible way, for the fuzz targets.
-pub(crate) fn check(message: &[u8]) {
+pub fn check(message: &[u8]) {
     if parse_header(message).is_ok() {
         let _ = contributions(&message[HEADER..], 2);
     }
 }
 
 /// Encodes the contribution of a rank to an all_gather.
-pub(crate) fn contribution(rank: usize, bytes: &[u8]) -> Vec<u8> {
+pub fn contribution(rank: usize, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(12 + bytes.len());
     (rank, bytes.len() as u64).put(&mut out);
     out.extend_from_slice(bytes);
     out
 }
 
-pub(crate) fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {
+pub fn contributions(gathered: &[u8], n: usize) -> Result<Vec<Vec<u8>>, Malformed> {
     let mut found = BTreeMap::new();
     let mut reader = Reader::new(gathered);
     while !reader.rest().is_empty() {

@@ -3,10 +3,12 @@
 //!
 //! It does not wait. It asks for the messages that it needs, and returns whose messages are missing.
 
+use mscclpp_net::wire::Malformed;
+
 use crate::{Error, Result};
 
 /// The format of the messages of a kind of call.
-pub(crate) trait Envelope {
+pub trait Envelope {
     /// Encodes a message with a part of the call, or with the departure of a rank in its place. Returns any other
     /// error.
     fn seal(&self, part: &Result<Vec<u8>>) -> Result<Vec<u8>>;
@@ -15,26 +17,26 @@ pub(crate) trait Envelope {
 }
 
 /// The position of a rank in the tree of a call.
-pub(crate) struct Place {
-    pub(crate) parent: Option<usize>,
+pub struct TreePosition {
+    pub parent: Option<usize>,
     /// The ranks directly below that send data up.
-    pub(crate) senders: Vec<usize>,
+    pub senders: Vec<usize>,
     /// Whether this rank sends data up.
-    pub(crate) sends: bool,
-    pub(crate) children: Vec<usize>,
+    pub sends: bool,
+    pub children: Vec<usize>,
 }
 
 /// The next need of an [`Exchange`].
-pub(crate) enum Next {
+pub enum Next {
     /// The messages of these ranks are needed.
     Await(Vec<usize>),
     /// Nothing is needed: these bytes came down.
     Done(Vec<u8>),
 }
 
-pub(crate) struct Exchange<E> {
-    pub(crate) envelope: E,
-    place: Place,
+pub struct Exchange<E> {
+    pub envelope: E,
+    position: TreePosition,
     /// The data to send up: this rank's own part followed by those from below; or the departure of a rank.
     up: Result<Vec<u8>>,
     sent_up: bool,
@@ -42,8 +44,8 @@ pub(crate) struct Exchange<E> {
 }
 
 impl<E: Envelope> Exchange<E> {
-    pub(crate) fn new(envelope: E, place: Place, own: Vec<u8>) -> Self {
-        Self { envelope, place, up: Ok(own), sent_up: false, down: None }
+    pub fn new(envelope: E, position: TreePosition, own: Vec<u8>) -> Self {
+        Self { envelope, position, up: Ok(own), sent_up: false, down: None }
     }
 
     /// Advances the call as far as it can; `post` sends a message to a rank.
@@ -51,20 +53,20 @@ impl<E: Envelope> Exchange<E> {
     /// # Errors
     /// The departure of a rank, once it has been passed on.
     fn advance(&mut self, mut post: impl FnMut(usize, Vec<u8>)) -> Result<Next> {
-        if !self.place.senders.is_empty() {
-            return Ok(Next::Await(self.place.senders.clone()));
+        if !self.position.senders.is_empty() {
+            return Ok(Next::Await(self.position.senders.clone()));
         }
         if !std::mem::replace(&mut self.sent_up, true) {
-            match self.place.parent {
+            match self.position.parent {
                 None => self.down = Some(std::mem::replace(&mut self.up, Ok(Vec::new()))),
-                Some(parent) if self.place.sends => post(parent, self.envelope.seal(&self.up)?),
+                Some(parent) if self.position.sends => post(parent, self.envelope.seal(&self.up)?),
                 Some(_) => {}
             }
         }
-        match (self.down.take(), self.place.parent) {
+        match (self.down.take(), self.position.parent) {
             (Some(down), _) => {
                 let message = self.envelope.seal(&down)?;
-                for &child in &self.place.children {
+                for &child in &self.position.children {
                     post(child, message.clone());
                 }
                 down.map(Next::Done)
@@ -79,7 +81,7 @@ impl<E: Envelope> Exchange<E> {
     /// # Errors
     /// The departure of a rank, once it has been passed on; or a failure of the whole job, which all ranks hear of by
     /// other means.
-    pub(crate) fn run(
+    pub fn run(
         &mut self,
         mut post: impl FnMut(usize, Vec<u8>),
         mut take: impl FnMut(usize) -> Result<Option<Vec<u8>>>,
@@ -111,9 +113,9 @@ impl<E: Envelope> Exchange<E> {
             Err(error) if !is_departure(&error) => return Err(error),
             part => part,
         };
-        let before = self.place.senders.len();
-        self.place.senders.retain(|&sender| sender != peer);
-        if self.place.senders.len() == before {
+        let before = self.position.senders.len();
+        self.position.senders.retain(|&sender| sender != peer);
+        if self.position.senders.len() == before {
             self.down = Some(part);
             return Ok(());
         }
@@ -131,6 +133,14 @@ impl<E: Envelope> Exchange<E> {
 /// and collectives do not carry it.
 fn is_departure(error: &Error) -> bool {
     matches!(error, Error::PeerClosed { .. })
+}
+
+/// Returns the error that a peer has sent something that is no message of a collective.
+pub fn broken(peer: usize, error: Malformed) -> Error {
+    Error::PeerLost {
+        rank: peer,
+        detail: format!("it sent a collective message that breaks the protocol: {error}"),
+    }
 }
 
 #[cfg(test)]

@@ -2,36 +2,40 @@
 
 use sha2::{Digest, Sha256};
 
+use super::call;
 use super::call::{CLOSED, DATA};
-use super::exchange::{Envelope, Exchange, Place};
-use super::{broken, call};
+use super::exchange::{Envelope, Exchange, TreePosition, broken};
 use crate::protocol::tree;
 use crate::{Error, Result};
 use mscclpp_net::wire::{Reader, Wire};
 
 /// The ranks of a group, in ascending order.
-pub(crate) struct Group {
+pub struct Group {
     members: Vec<usize>,
 }
 
 impl Group {
     /// Makes a group. `members` must be sorted.
-    pub(crate) fn new(members: Vec<usize>) -> Self {
+    pub fn new(members: Vec<usize>) -> Self {
         Self { members }
     }
 
     /// Makes the exchange of one of the members.
-    pub(crate) fn exchange(self, rank: usize) -> Exchange<Self> {
+    pub fn exchange(self, rank: usize) -> Exchange<Self> {
         let n = self.members.len();
         let at = self.members.binary_search(&rank).unwrap_or(0);
         let children: Vec<usize> = tree::children(at, n).map(|child| self.members[child]).collect();
         let parent = tree::parent(at).map(|parent| self.members[parent]);
-        Exchange::new(self, Place { parent, senders: children.clone(), sends: true, children }, Vec::new())
+        Exchange::new(
+            self,
+            TreePosition { parent, senders: children.clone(), sends: true, children },
+            Vec::new(),
+        )
     }
 
     /// Returns the tag of the group's messages, a digest of its members: groups that share members must not take each
     /// other's messages.
-    pub(crate) fn tag(&self) -> u64 {
+    pub fn tag(&self) -> u64 {
         let mut hash = Sha256::new();
         for &rank in &self.members {
             hash.update((rank as u64).to_le_bytes());
@@ -40,7 +44,7 @@ impl Group {
         u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
     }
 
-    pub(crate) fn members(&self) -> &[usize] {
+    pub fn members(&self) -> &[usize] {
         &self.members
     }
 }

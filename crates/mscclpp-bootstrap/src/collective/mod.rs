@@ -12,29 +12,22 @@
 //! A rank cannot take back a contribution that it has sent up, because the others use it. So a call that runs out of
 //! time stays as it is, and the same call, made again, continues from there.
 
-pub(crate) mod call;
-pub(crate) mod exchange;
-pub(crate) mod group;
+pub mod call;
+pub mod exchange;
+pub mod group;
 
 use call::{Call, Operation};
 use exchange::{Envelope, Exchange, Next};
 use group::Group;
-use mscclpp_net::wire::Malformed;
 
 use crate::inbox::{Channel, Stream, Wait};
-use crate::member::Member;
 use crate::protocol::tree;
 use crate::{Error, Result};
 
 /// Moves the messages of a rank.
-pub(crate) trait Carrier {
-    fn member(&self) -> &Member;
-    fn rank(&self) -> usize {
-        self.member().rank
-    }
-    fn n_ranks(&self) -> usize {
-        self.member().n_ranks
-    }
+pub trait Carrier {
+    fn rank(&self) -> usize;
+    fn n_ranks(&self) -> usize;
     /// Queues a message; does not wait for it to be sent. A message to a rank that is gone is lost.
     fn post(&self, peer: usize, channel: Channel, tag: u64, bytes: Vec<u8>);
     /// Waits for a message. Returns `None` if the time of the wait is up. `what` describes the wait.
@@ -45,7 +38,7 @@ pub(crate) trait Carrier {
 
 /// The collective calls of a rank, of which one runs at a time.
 #[derive(Default)]
-pub(crate) struct Collectives {
+pub struct Collectives {
     next: u64,
     /// A call that ran out of time. The next call must be the same, and continues it.
     unfinished: Option<Exchange<Call>>,
@@ -53,7 +46,7 @@ pub(crate) struct Collectives {
 
 impl Collectives {
     /// Begins a call, or continues the one that ran out of time, which has its `own` part already.
-    pub(crate) fn call(
+    pub fn call(
         &mut self,
         carrier: &impl Carrier,
         wait: &mut Wait,
@@ -94,7 +87,7 @@ impl Collectives {
 }
 
 /// Waits for some ranks at a barrier. The caller is one of them. `members` is sorted.
-pub(crate) fn group_barrier(carrier: &impl Carrier, members: Vec<usize>, wait: &mut Wait) -> Result<()> {
+pub fn group_barrier(carrier: &impl Carrier, members: Vec<usize>, wait: &mut Wait) -> Result<()> {
     let mut exchange = Group::new(members).exchange(carrier.rank());
     let (tag, members) = (exchange.envelope.tag(), exchange.envelope.members().to_vec());
     let whom = |peer| format!("rank {peer}: group_barrier of the ranks {members:?}");
@@ -135,12 +128,5 @@ fn awaited(peer: usize, me: usize, n: usize) -> String {
         0 => format!("rank {peer}"),
         1..=SHOWN => format!("rank {peer}, or one behind it ({})", below.join(", ")),
         _ => format!("rank {peer}, or one behind it ({}, ...)", below[..SHOWN].join(", ")),
-    }
-}
-
-pub(crate) fn broken(peer: usize, error: Malformed) -> Error {
-    Error::PeerLost {
-        rank: peer,
-        detail: format!("it sent a collective message that breaks the protocol: {error}"),
     }
 }

@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_secs(1);
 
 impl Job {
     /// Event: a process has connected. The nonce must never have been used before.
-    pub(crate) fn on_accepted(&mut self, now: Instant, from: SocketAddr, nonce: Nonce) -> ConnectionId {
+    pub fn on_accepted(&mut self, now: Instant, from: SocketAddr, nonce: Nonce) -> ConnectionId {
         self.set_time(now);
         self.formation.full = None;
         let (responder, challenge) = challenge(nonce);
@@ -37,7 +37,7 @@ impl Job {
 
     /// Event: there is no room for another connection, because this many descriptors are open. Returns the bytes to
     /// send on a connection that has come.
-    pub(crate) fn on_full(&mut self, now: Instant, descriptors: u32) -> Vec<u8> {
+    pub fn on_full(&mut self, now: Instant, descriptors: u32) -> Vec<u8> {
         self.set_time(now);
         self.formation.full = Some(descriptors);
         if let Some(times) = self.turned_away.another(now) {
@@ -48,7 +48,7 @@ impl Job {
     }
 
     /// Event: connections cannot be accepted. Makes room by ending the oldest one that has not proved itself.
-    pub(crate) fn on_accept_failed(&mut self, now: Instant, error: &std::io::Error) {
+    pub fn on_accept_failed(&mut self, now: Instant, error: &std::io::Error) {
         self.set_time(now);
         if let Some(times) = self.turned_away.another(now) {
             let rank = self.plan.rank;
@@ -59,7 +59,7 @@ impl Job {
 
     /// Makes room by ending the oldest connection that has not proved itself, if a member would have done so by now.
     /// Returns whether there was one.
-    pub(crate) fn evict_slow(&mut self, now: Instant) -> bool {
+    pub fn evict_slow(&mut self, now: Instant) -> bool {
         self.set_time(now);
         let slow =
             self.oldest_unproven().is_some_and(|deadline| self.now + HANDSHAKE_LIMIT >= deadline + SLOW);
@@ -70,7 +70,7 @@ impl Job {
     }
 
     /// Returns whether all ranks must come here and be admitted or refused. That is so at rank 0 while the job forms.
-    pub(crate) fn awaits_all(&self) -> bool {
+    pub fn awaits_all(&self) -> bool {
         self.formation.roster().is_some()
     }
 

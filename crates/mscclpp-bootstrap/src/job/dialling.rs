@@ -4,11 +4,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mscclpp_net::dial::{Failed, Search};
+use mscclpp_net::dial::Failed;
 use mscclpp_net::key::Nonce;
 
+use crate::job::Job;
+use crate::job::action::{Action, ConnectionId};
 use crate::job::connection::{Connection, Phase};
-use crate::job::{Action, ConnectionId, Job};
+use crate::job::dial::Dial;
 use crate::protocol::frame::{self, Kind};
 use crate::protocol::hello::Purpose;
 use crate::{Error, LOG};
@@ -21,28 +23,6 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// The time for which a second rank 0 asks again if nobody answers. The first one has bound its port, so this one
 /// could not have it, but the port refuses connections until the first one listens, an instant later.
 const ABOUT_TO_LISTEN: Duration = Duration::from_secs(1);
-
-/// The search for a connection to one rank. It tries one address after the other, because the rank could already have
-/// taken an abandoned connection for a link (S1). A connection whose proof is not answered is passed over; see
-/// `Job::attempt_expired`.
-pub(super) struct Dial {
-    pub(super) purpose: Purpose,
-    pub(super) search: Search,
-    /// The error that a job was complete where this rank asked. It may have been an earlier job of the same
-    /// processes.
-    pub(super) complete: Option<Error>,
-}
-
-impl Dial {
-    pub(super) fn new(
-        purpose: Purpose,
-        candidates: Vec<SocketAddr>,
-        now: Instant,
-        deadline: Instant,
-    ) -> Self {
-        Self { purpose, search: Search::new(candidates, now, deadline), complete: None }
-    }
-}
 
 impl Job {
     pub(super) fn dial(&mut self, peer: usize, dial: Dial) {
@@ -103,7 +83,7 @@ impl Job {
     }
 
     /// Event: a connection that this rank opened is established. The nonce must never have been used before.
-    pub(crate) fn on_connected(&mut self, now: Instant, id: ConnectionId, local: SocketAddr, nonce: Nonce) {
+    pub fn on_connected(&mut self, now: Instant, id: ConnectionId, local: SocketAddr, nonce: Nonce) {
         self.set_time(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Connecting { peer, purpose } = connection.phase else { return };
@@ -112,7 +92,7 @@ impl Job {
     }
 
     /// Event: a connection that this rank opened could not be established.
-    pub(crate) fn on_dial_failed(&mut self, now: Instant, id: ConnectionId, how: Failed) {
+    pub fn on_dial_failed(&mut self, now: Instant, id: ConnectionId, how: Failed) {
         self.set_time(now);
         let Some(connection) = self.connections.get(&id) else { return };
         let Phase::Connecting { peer, .. } = connection.phase else { return };

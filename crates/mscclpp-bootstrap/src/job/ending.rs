@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mscclpp_net::Report;
 
 use crate::job::connection::{Connection, Phase};
-use crate::job::links::Peer;
+use crate::job::peer::Peer;
 use crate::job::roster::Roster;
 use crate::job::{Action, ConnectionId, Job};
 use crate::protocol::frame::{self, Kind};
@@ -16,7 +16,7 @@ use crate::{Error, LOG};
 
 /// The time that a dropped bootstrap waits for its last bytes to be taken, and that rank 0 of a job that failed while
 /// it formed waits for ranks that have yet to come.
-pub(crate) const LINGER: Duration = Duration::from_secs(2);
+pub const LINGER: Duration = Duration::from_secs(2);
 
 impl Job {
     /// Handles the loss of a rank, by S2.
@@ -122,7 +122,7 @@ impl Job {
         forming || listens && self.has_clashed()
     }
 
-    pub(crate) fn is_finished(&self, now: Instant) -> bool {
+    pub fn is_finished(&self, now: Instant) -> bool {
         let all_informed =
             || !self.awaits_latecomers() && self.connections.values().all(Connection::is_unproven);
         self.closing.is_some_and(|deadline| now >= deadline || all_informed())

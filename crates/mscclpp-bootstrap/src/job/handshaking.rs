@@ -283,7 +283,7 @@ impl Job {
 }
 
 /// Returns the hello of a rank to `peer`.
-pub(crate) fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
+pub fn hello(plan: &Plan, peer: usize, purpose: Purpose, nonce: Nonce) -> Hello {
     let launched = plan.launched.as_ref().map(|job| job.id);
     Hello {
         version: PROTOCOL_VERSION,

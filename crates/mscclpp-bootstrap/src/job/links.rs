@@ -6,18 +6,16 @@
 //! answered at the first, may have two connections of its own: both are used. Messages carry numbers, so their order
 //! does not depend on the connection, and none is lost in the change.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::inbox::Stream;
+use crate::job::Job;
+use crate::job::action::{Action, ConnectionId, Written};
 use crate::job::connection::{Connection, Link, Phase};
-use crate::job::dialling::Dial;
-use crate::job::{Action, ConnectionId, Job};
+use crate::job::dial::Dial;
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::Purpose;
-use crate::protocol::message::{self, Sequence};
+use crate::protocol::message;
 use crate::protocol::notice;
 use crate::protocol::tree;
 use crate::{Error, LOG};
@@ -29,37 +27,6 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The delay before a rank whose parent in the tree has left looks for another. In a job that is ending, all have
 /// left by then.
 const RELINK_DELAY: Duration = Duration::from_millis(500);
-
-/// A flag that is set when a message was handed to the system. Only the sender of the message reads it.
-pub(crate) type Written = Arc<AtomicBool>;
-
-/// The state of one other rank.
-#[derive(Default)]
-pub(super) struct Peer {
-    /// The connections to the rank, oldest first.
-    links: Vec<ConnectionId>,
-    /// The connection on which messages are sent.
-    sender: Option<ConnectionId>,
-    waiting: VecDeque<(Vec<Vec<u8>>, Option<Written>)>,
-    sent: u64,
-    incoming: Sequence,
-    /// The number of messages that the rank had sent when it said goodbye, if it has.
-    farewell: Option<u64>,
-    departed: bool,
-}
-
-impl Peer {
-    /// Returns how many messages the rank was, or is being, sent.
-    pub(super) fn sent(&self) -> u64 {
-        self.sent - self.waiting.len() as u64
-    }
-
-    /// Drops the messages that wait for a connection. Their numbers are free again, because they have not been sent.
-    pub(super) fn drop_waiting(&mut self) {
-        self.sent = self.sent();
-        self.waiting.clear();
-    }
-}
 
 impl Job {
     pub(super) fn send(&mut self, stream: Stream, bytes: &[u8], written: Option<Written>) {

@@ -3,7 +3,7 @@
 //! Events go in: new connections, bytes, ends of connections, commands of callers, the time. Each is a method that
 //! begins with `on_`. Actions come out ([`Job::next_action`]): dial, write, close, deliver, and so on. They must be
 //! carried out in their order; other events may be reported while some actions still wait. `tcp` does this with
-//! sockets and a thread, and `simulation` with a simulated network. `docs/design/job.md` describes the states.
+//! sockets and a thread, and the crate `mscclpp-bootstrap-simulation` with a simulated network. `docs/design/job.md` describes the states.
 //!
 //! The comments refer to these invariants:
 //! - **S1** For the side that was connected to, a connection belongs to a rank from the proof of that rank on: its
@@ -17,89 +17,53 @@
 //!   whose process ends on the error has passed it on.
 //! - **S4** The same events at the same times lead to the same actions: no iteration is in a random order.
 
+mod action;
 mod admission;
 mod clash;
 mod connection;
+mod dial;
 mod dialling;
 mod ending;
 mod formation;
+mod forming;
 mod handshaking;
 mod links;
+mod peer;
 mod plan;
 mod progress;
 mod roster;
 mod spreading;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mscclpp_net::dial::{Attempt, Failed};
 use mscclpp_net::wire::Malformed;
 use mscclpp_os::waiting::Repeated;
 
-use crate::inbox::Stream;
 use crate::job::connection::{Connection, Phase};
-use crate::job::dialling::Dial;
-use crate::job::links::Peer;
+use crate::job::dial::Dial;
+use crate::job::peer::Peer;
 use crate::protocol::frame::Frame;
 use crate::protocol::table::Table;
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
-pub(crate) use ending::LINGER;
-pub(crate) use formation::Formation;
-#[cfg(feature = "simulation")]
-pub(crate) use handshaking::hello;
-pub(crate) use links::Written;
-pub(crate) use plan::{Join, Plan};
+pub use action::{Action, Command, ConnectionId, Written};
+pub use ending::LINGER;
+pub use formation::Formation;
+pub use handshaking::hello;
+pub use plan::{Join, Plan};
 
+/// The time for which a receive relies on the tree for news of its peer, before it opens a connection itself. Usually
+/// the peer opens one meanwhile, to send.
+pub const OPEN_AFTER: Duration = Duration::from_millis(100);
 /// The most refused strangers that the message of a time-out names.
 const NOTES: usize = 8;
 
-/// The number of a connection of a rank. Numbers count up from 1.
-pub(crate) type ConnectionId = u64;
-
-/// An action that the driver of the job must carry out.
-pub(crate) enum Action {
-    /// Connect to an address. The outcome is [`Job::on_connected`] or [`Job::on_dial_failed`].
-    Dial { id: ConnectionId, address: SocketAddr },
-    /// Write on a connection, which has something to write: see [`Job::pending`].
-    Write { id: ConnectionId },
-    /// Tell the other side that nothing more will come, and keep reading.
-    FinishWriting { id: ConnectionId },
-    /// Close a connection. Nothing more is to be reported about it.
-    Close { id: ConnectionId },
-    /// Listen at an address that is reachable for processes that reach `local`. The outcome is [`Job::on_listening`].
-    Listen { local: IpAddr },
-    /// Accept no more connections.
-    StopListening,
-    /// Report that all ranks are connected.
-    Formed(Arc<Table>),
-    /// Deliver a message to the callers of this rank.
-    Deliver { stream: Stream, bytes: Vec<u8> },
-    /// Report that a message to a peer has been written.
-    Sent(Written),
-    /// Report that a peer cannot be reached any more, for this reason.
-    Gone { peer: usize, error: Error },
-    /// Report that the job has failed.
-    Failed(Error),
-}
-
-/// A command of a caller of this rank.
-pub(crate) enum Command {
-    /// Send a message.
-    Send { stream: Stream, bytes: Vec<u8>, written: Option<Written> },
-    /// Make sure that there is a connection to a peer, so that its end is noticed.
-    Open { peer: usize },
-    /// Fail the job.
-    Fail(Error),
-    /// Say goodbye and end.
-    Close,
-}
-
-pub(crate) struct Job {
+pub struct Job {
     plan: Plan,
     /// The time of the current event.
     now: Instant,
@@ -125,7 +89,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn new(plan: Plan, formation: Formation, now: Instant) -> Self {
+    pub fn new(plan: Plan, formation: Formation, now: Instant) -> Self {
         let uplink = tree::parent(plan.rank);
         let mut job = Self {
             plan,
@@ -153,7 +117,7 @@ impl Job {
     // ---- Actions ---------------------------------------------------------------------------------------------------
 
     /// Returns the next action, if there is one.
-    pub(crate) fn next_action(&mut self) -> Option<Action> {
+    pub fn next_action(&mut self) -> Option<Action> {
         loop {
             let action = self.actions.pop_front()?;
             let Action::Write { id } = action else { return Some(action) };
@@ -168,17 +132,17 @@ impl Job {
 
     /// Returns the bytes to write next on a connection; empty if there are none now. The caller reports written bytes
     /// by [`on_written`](Self::on_written).
-    pub(crate) fn pending(&self, id: ConnectionId) -> &[u8] {
+    pub fn pending(&self, id: ConnectionId) -> &[u8] {
         self.connections.get(&id).map_or(&[], |connection| connection.outbox.pending())
     }
 
     /// Returns whether the job still needs this connection.
-    pub(crate) fn is_open(&self, id: ConnectionId) -> bool {
+    pub fn is_open(&self, id: ConnectionId) -> bool {
         self.connections.contains_key(&id)
     }
 
     /// Returns the time at which to call [`on_time`](Self::on_time), if nothing else happens.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Instant> {
         let attempts = match self.dials.is_empty() {
             true => None,
             false => {
@@ -196,7 +160,7 @@ impl Job {
 
     // ---- Events ----------------------------------------------------------------------------------------------------
 
-    pub(crate) fn on_time(&mut self, now: Instant) {
+    pub fn on_time(&mut self, now: Instant) {
         self.set_time(now);
         self.expire_unproven();
         self.advance_dials();
@@ -205,7 +169,7 @@ impl Job {
     }
 
     /// Event: a caller has given a command.
-    pub(crate) fn on_command(&mut self, now: Instant, command: Command) {
+    pub fn on_command(&mut self, now: Instant, command: Command) {
         self.set_time(now);
         match command {
             Command::Send { stream, bytes, written } => self.send(stream, &bytes, written),
@@ -216,7 +180,7 @@ impl Job {
     }
 
     /// Event: bytes have come.
-    pub(crate) fn on_bytes(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) {
+    pub fn on_bytes(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) {
         self.set_time(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.reader.push(bytes);
@@ -243,7 +207,7 @@ impl Job {
     }
 
     /// Event: this many of the [`pending`](Self::pending) bytes were written.
-    pub(crate) fn on_written(&mut self, now: Instant, id: ConnectionId, bytes: usize) {
+    pub fn on_written(&mut self, now: Instant, id: ConnectionId, bytes: usize) {
         self.set_time(now);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(written) = connection.outbox.advance(bytes) {
@@ -255,7 +219,7 @@ impl Job {
     }
 
     /// Event: a connection has ended, or broken. Bytes that came before must be reported first.
-    pub(crate) fn on_end(&mut self, now: Instant, id: ConnectionId, why: &str) {
+    pub fn on_end(&mut self, now: Instant, id: ConnectionId, why: &str) {
         self.set_time(now);
         self.end(id, why);
     }
@@ -369,4 +333,4 @@ impl Job {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+pub mod tests;

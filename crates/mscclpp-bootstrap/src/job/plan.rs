@@ -7,30 +7,29 @@ use crate::host::HostId;
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{JobId, LaunchedJob, Process};
 
-pub(crate) struct Plan {
-    pub(crate) rank: usize,
-    pub(crate) n_ranks: usize,
-    pub(crate) key: JobKey,
+pub struct Plan {
+    pub rank: usize,
+    pub n_ranks: usize,
+    pub key: JobKey,
     /// The id of the job; a rank that was given an address does not know it yet.
-    pub(crate) job: Option<JobId>,
-    pub(crate) timeout: Duration,
-    pub(crate) deadline: Instant,
+    pub job: Option<JobId>,
+    pub timeout: Duration,
+    pub deadline: Instant,
     /// Whether the job was named by an address, which another job may have been given too.
-    pub(crate) by_address: bool,
+    pub by_address: bool,
     /// The launcher's name of the job, if the job was named by an address.
-    pub(crate) launched: Option<LaunchedJob>,
+    pub launched: Option<LaunchedJob>,
     /// The last generation in which this rank was, or 0, in a job whose ranks may be replaced.
-    pub(crate) last_generation: Option<u64>,
+    pub last_generation: Option<u64>,
     /// The time after which the wait for missing ranks is first logged.
-    pub(crate) log_after: Duration,
+    pub log_after: Duration,
     /// The process of this rank, as it describes itself to others.
-    pub(crate) process: Process,
+    pub process: Process,
 }
 
 impl Plan {
     /// Makes the plan of a rank of some job, which has `timeout` from now on to form.
-    #[cfg(any(test, feature = "simulation"))]
-    pub(crate) fn for_tests(rank: usize, n_ranks: usize, key: JobKey, timeout: Duration) -> Self {
+    pub fn for_tests(rank: usize, n_ranks: usize, key: JobKey, timeout: Duration) -> Self {
         Self {
             rank,
             n_ranks,
@@ -48,13 +47,13 @@ impl Plan {
 
     /// Returns whether ranks that are gone may be replaced. Then a rank that comes while the job is complete comes
     /// for its next generation.
-    pub(crate) fn is_elastic(&self) -> bool {
+    pub fn is_elastic(&self) -> bool {
         self.last_generation.is_some()
     }
 
     /// Returns the advice for keys that differ, behind a semicolon. It is empty if the job was named by a unique id,
     /// which has its key.
-    pub(crate) fn secret_remedy(&self) -> &'static str {
+    pub fn secret_remedy(&self) -> &'static str {
         match self.by_address {
             true => "; give all ranks the same MSCCLPP_BOOTSTRAP_SECRET, or none of them one",
             false => "",
@@ -63,8 +62,8 @@ impl Plan {
 }
 
 /// The parameters of joining: where rank 0 may be, and what to tell it.
-pub(crate) struct Join {
-    pub(crate) candidates: Vec<SocketAddr>,
-    pub(crate) host: HostId,
-    pub(crate) domain: HostId,
+pub struct Join {
+    pub candidates: Vec<SocketAddr>,
+    pub host: HostId,
+    pub domain: HostId,
 }

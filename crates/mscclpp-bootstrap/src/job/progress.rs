@@ -3,37 +3,17 @@
 use std::time::Duration;
 
 use mscclpp_net::dial::{Attempt, Failed};
-use mscclpp_net::wire::{Malformed, Reader};
 use mscclpp_os::waiting;
 
 use crate::error::RankList;
 use crate::job::Job;
 use crate::job::connection::Phase;
-use crate::job::formation::Formation;
-use crate::protocol::frame::{self, Frame, Kind};
+use crate::protocol::frame::{self, Kind};
 use crate::protocol::notice;
 
 /// The delay of rank 0's first report of missing ranks to those that have joined; the next constant is the interval.
 pub(super) const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_millis(1000);
-
-impl Formation {
-    /// Returns why rank 0 admits nobody, in brackets, if it has said so.
-    pub(super) fn no_room(&self) -> String {
-        self.full.map_or_else(String::new, |descriptors| {
-            format!(
-                " (rank 0 accepts no more connections: {descriptors} descriptors are open, see ulimit -n)"
-            )
-        })
-    }
-
-    pub(super) fn take_progress(&mut self, frame: &Frame) -> Result<(), Malformed> {
-        let mut reader = Reader::new(&frame.payload);
-        self.missing = notice::take_ranks(&mut reader)?;
-        self.full = if reader.rest().is_empty() { None } else { Some(reader.take()?) };
-        Ok(())
-    }
-}
 
 impl Job {
     /// Tells the ranks that have joined, at rank 0, which are missing, and whether there is room for them.

@@ -10,7 +10,7 @@ use crate::protocol::hello::{
 use crate::protocol::table::{self, Entry};
 use crate::{Error, Party};
 
-pub(crate) struct Roster {
+pub(super) struct Roster {
     job: JobId,
     launched: Option<LaunchedJob>,
     /// The address at which rank 0 listens, for messages.
@@ -28,14 +28,14 @@ pub(crate) struct Roster {
 
 /// The refusal of a member: the answer to it, and the error if the job ends by it.
 #[derive(Debug)]
-pub(crate) struct Refused {
-    pub(crate) rejection: Rejection,
-    pub(crate) fatal: Option<Box<Error>>,
+pub(super) struct Refused {
+    pub(super) rejection: Rejection,
+    pub(super) fatal: Option<Box<Error>>,
 }
 
 impl Roster {
     /// Makes the list of rank 0, which listens at `address` and is described by `root`.
-    pub(crate) fn new(plan: &Plan, address: String, root: Entry) -> Self {
+    pub(super) fn new(plan: &Plan, address: String, root: Entry) -> Self {
         let mut ranks: Vec<_> = (0..plan.n_ranks).map(|_| None).collect();
         ranks[0] = Some((root, plan.process.at(&address)));
         Self {
@@ -52,7 +52,7 @@ impl Roster {
     }
 
     /// Judges a verified member that wants to join.
-    pub(crate) fn admit(&mut self, hello: &Hello, from: &Origin) -> Result<(), Refused> {
+    pub(super) fn admit(&mut self, hello: &Hello, from: &Origin) -> Result<(), Refused> {
         if hello.purpose != Purpose::Join || hello.to != 0 {
             return Err(Refused { rejection: Rejection::WrongPlace { here: 0 }, fatal: None });
         }
@@ -93,17 +93,17 @@ impl Roster {
     }
 
     /// Removes a rank that was admitted and withdraws its proof before it was entered. It may come again.
-    pub(crate) fn withdraw(&mut self, rank: usize) {
+    pub(super) fn withdraw(&mut self, rank: usize) {
         self.proved.remove(&(rank as u32));
     }
 
     /// Returns whether two processes have been admitted as the same rank.
-    pub(crate) fn is_contested(&self) -> bool {
+    pub(super) fn is_contested(&self) -> bool {
         self.contested
     }
 
     /// Returns whether there are ranks that have not even proved themselves.
-    pub(crate) fn awaits_proofs(&self) -> bool {
+    pub(super) fn awaits_proofs(&self) -> bool {
         self.proved.len() < self.ranks.len()
     }
 
@@ -127,7 +127,7 @@ impl Roster {
     }
 
     /// Returns the error if this rank has been entered, and another process claims to be it.
-    pub(crate) fn twice(&self, rank: usize, from: &Origin) -> Option<Error> {
+    pub(super) fn twice(&self, rank: usize, from: &Origin) -> Option<Error> {
         let (_, first) = self.ranks.get(rank)?.as_ref()?;
         Some(self.claimed_twice(rank, first, from))
     }
@@ -140,7 +140,7 @@ impl Roster {
     /// Enters a rank that was admitted. Two connections may have been admitted for one rank before either said more;
     /// `other_claim` is the origin of the other one. Two claims end the job at once, because once all ranks have come
     /// nobody would wait for the message of the other.
-    pub(crate) fn enter(
+    pub(super) fn enter(
         &mut self,
         rank: usize,
         entry: Entry,
@@ -159,17 +159,17 @@ impl Roster {
         }
     }
 
-    pub(crate) fn missing(&self) -> Vec<usize> {
+    pub(super) fn missing(&self) -> Vec<usize> {
         self.ranks.iter().enumerate().filter(|(_, place)| place.is_none()).map(|(rank, _)| rank).collect()
     }
 
     /// Returns whether a rank has come from this process.
-    pub(crate) fn has_process(&self, process: &Process) -> bool {
+    pub(super) fn has_process(&self, process: &Process) -> bool {
         self.ranks.iter().flatten().any(|(_, from)| from.process == *process)
     }
 
     /// Returns the table of all ranks, once all have come.
-    pub(crate) fn table(&self) -> Option<Vec<u8>> {
+    pub(super) fn table(&self) -> Option<Vec<u8>> {
         if self.absent > 0 {
             return None;
         }

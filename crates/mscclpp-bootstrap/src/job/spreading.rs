@@ -10,7 +10,7 @@ use std::time::Duration;
 use mscclpp_net::wire::{Malformed, Reader};
 
 use crate::job::connection::{Connection, Link, Phase};
-use crate::job::dialling::Dial;
+use crate::job::dial::Dial;
 use crate::job::{ConnectionId, Job};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::Purpose;

@@ -16,14 +16,14 @@ fn plan_of_rank_0() -> Plan {
 }
 
 /// Makes rank 0 of four, while ranks are missing.
-pub(crate) fn rank_0() -> Job {
+pub fn rank_0() -> Job {
     let plan = plan_of_rank_0();
     let formation = Formation::of_root(&plan, "127.0.0.1:1".to_owned(), entry());
     Job::new(plan, formation, Instant::now())
 }
 
 /// Adds a link to a rank.
-pub(crate) fn linked(job: &mut Job, peer: usize) -> ConnectionId {
+pub fn linked(job: &mut Job, peer: usize) -> ConnectionId {
     let id = job.enter(Connection::new(([127, 0, 0, 1], 9).into(), Phase::Leaving, None));
     if let Some(connection) = job.connections.get_mut(&id) {
         connection.reader.set_limit(MAX_PAYLOAD);
@@ -33,19 +33,19 @@ pub(crate) fn linked(job: &mut Job, peer: usize) -> ConnectionId {
 }
 
 /// Queues a frame without meaning on a connection.
-pub(crate) fn say_something(job: &mut Job, id: ConnectionId) {
+pub fn say_something(job: &mut Job, id: ConnectionId) {
     let connection = job.connections.get_mut(&id).unwrap();
     connection.outbox.push(frame::encode(Kind::Credit, &0_u32.to_le_bytes()));
     job.queue_write(id);
 }
 
 /// Opens a connection to a rank at these addresses.
-pub(crate) fn look_for(job: &mut Job, rank: usize, candidates: Vec<SocketAddr>, limit: Duration) {
+pub fn look_for(job: &mut Job, rank: usize, candidates: Vec<SocketAddr>, limit: Duration) {
     let dial = Dial::new(Purpose::Peer, candidates, job.now, job.now + limit);
     job.dial(rank, dial);
 }
 
-pub(crate) fn goodbye() -> Vec<u8> {
+pub fn goodbye() -> Vec<u8> {
     frame::encode(Kind::Goodbye, &0_u64.to_le_bytes())
 }
 

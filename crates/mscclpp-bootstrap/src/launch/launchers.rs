@@ -1,5 +1,7 @@
 //! The launchers that this crate knows, and the variables that each sets.
 
+use std::ffi::OsString;
+
 use crate::Result;
 use crate::launch::variables::{Setting, Variables};
 
@@ -195,4 +197,20 @@ impl Launcher {
 fn slurm_step(variables: &Variables<'_>) -> Result<Option<usize>> {
     let step = variables.first_number(&["SLURM_STEP_ID", "SLURM_STEPID"])?;
     Ok(step.map(|step| step.value).filter(|step| *step < 0xffff_fff0))
+}
+
+/// Returns the id of the job of a rank that was given its number and the address in another way: `MSCCLPP_JOB_ID`, or
+/// its launcher's id. A launcher that has started fewer processes than the job has ranks has not started the job.
+pub(crate) fn job_id(
+    lookup: impl Fn(&'static str) -> Option<OsString>,
+    n_ranks: usize,
+) -> Result<Option<String>> {
+    let variables = Variables::new(&lookup);
+    if let Some(id) = variables.text("MSCCLPP_JOB_ID")? {
+        return Ok(Some(id.value));
+    }
+    // The launcher's rank is not used here, so an unreadable one is left for `Rendezvous` to report.
+    let Ok((inner, _)) = Claim::of_launchers(&variables) else { return Ok(None) };
+    let started_all = inner.iter().flat_map(|claim| &claim.n_ranks).all(|it| it.value >= n_ranks);
+    Ok(if started_all { inner.into_iter().find_map(|claim| claim.job) } else { None })
 }

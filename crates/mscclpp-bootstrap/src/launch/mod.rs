@@ -6,19 +6,20 @@
 //! device. The inner one of such a pair counts. They are told apart by the number of processes that they count: two
 //! that count equally many must agree on the rank, and everything that the user sets must agree with the launcher.
 
-mod launchers;
-mod place;
+pub(crate) mod launchers;
+mod root_address;
 mod store;
 mod variables;
 
 use std::ffi::OsString;
-use std::fmt;
 use std::time::Duration;
+
+pub use store::LauncherStore;
 
 use crate::error::RANK;
 use crate::launch::launchers::{Claim, Launcher};
-use crate::launch::place::Place;
-use crate::launch::variables::{Setting, Variables};
+use crate::launch::root_address::RootAddress;
+use crate::launch::variables::{Setting, Variables, agreed};
 use crate::{Error, LOG, Result, TcpBootstrap, TcpBootstrapBuilder, env};
 
 /// The rank and the job of this process, and the address where the ranks meet, as a launcher tells the processes it
@@ -101,20 +102,6 @@ pub struct Rendezvous {
     address_from: Option<&'static str>,
 }
 
-/// The location of a launcher's store. The store's protocol is the launcher's own: for torchrun, that of
-/// `torch.distributed.TCPStore`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LauncherStore {
-    /// An address or a host name.
-    pub host: String,
-    /// The port, which is the launcher's: nobody else may listen there.
-    pub port: u16,
-    /// The beginning of all keys, which is the same for all ranks of this start of the job, and different for every
-    /// other start.
-    pub prefix: String,
-}
-
 impl Rendezvous {
     /// Reads the process's environment. Logs the values that it has read (at level info).
     ///
@@ -163,13 +150,15 @@ impl Rendezvous {
         };
         let on_one_host = n_ranks == 1 || claims.iter().any(|claim| claim.on_one_host);
         let of_slurm = claims.iter().any(|claim| claim.launcher == Launcher::Slurm);
-        let known = place::Job { id: job.as_deref(), on_one_host, of_slurm };
-        let Place { address, how, variable } = match place::find(&variables, &known)? {
+        let known = root_address::Job { id: job.as_deref(), on_one_host, of_slurm };
+        let RootAddress { address, how, variable } = match root_address::find(&variables, &known)? {
             Some(found) => found,
             // A rank alone has nobody to meet.
-            None if n_ranks == 1 => {
-                Place { address: "127.0.0.1:1".to_owned(), how: "one rank alone".to_owned(), variable: None }
-            }
+            None if n_ranks == 1 => RootAddress {
+                address: "127.0.0.1:1".to_owned(),
+                how: "one rank alone".to_owned(),
+                variable: None,
+            },
             None => {
                 return Err(Error::incomplete(
                     "where rank 0 listens",
@@ -209,44 +198,6 @@ impl Rendezvous {
     pub fn connect(&self, timeout: Duration) -> Result<TcpBootstrap> {
         self.builder().timeout(timeout).connect(&self.address)
     }
-}
-
-/// Returns the id of the job of a rank that was given its number and the address in another way: `MSCCLPP_JOB_ID`, or
-/// its launcher's id. A launcher that has started fewer processes than the job has ranks has not started the job.
-pub(crate) fn job_id(
-    lookup: impl Fn(&'static str) -> Option<OsString>,
-    n_ranks: usize,
-) -> Result<Option<String>> {
-    let variables = Variables::new(&lookup);
-    if let Some(id) = variables.text("MSCCLPP_JOB_ID")? {
-        return Ok(Some(id.value));
-    }
-    // The launcher's rank is not used here, so an unreadable one is left for `Rendezvous` to report.
-    let Ok((inner, _)) = Claim::of_launchers(&variables) else { return Ok(None) };
-    let started_all = inner.iter().flat_map(|claim| &claim.n_ranks).all(|it| it.value >= n_ranks);
-    Ok(if started_all { inner.into_iter().find_map(|claim| claim.job) } else { None })
-}
-
-/// Returns the value on which all settings agree, if there is one.
-fn agreed<'a, T: PartialEq + Clone + fmt::Display + 'a>(
-    what: &'static str,
-    settings: impl Iterator<Item = &'a Setting<T>>,
-) -> Result<Option<Setting<T>>> {
-    let mut first: Option<&Setting<T>> = None;
-    for setting in settings {
-        match first {
-            None => first = Some(setting),
-            Some(first) if first.value == setting.value => {}
-            Some(first) => {
-                return Err(Error::EnvironmentConflict {
-                    what: what.to_owned(),
-                    first: first.to_string(),
-                    second: setting.to_string(),
-                });
-            }
-        }
-    }
-    Ok(first.cloned())
 }
 
 fn complete(rank: Option<Setting<usize>>, n_ranks: Option<Setting<usize>>) -> Result<(usize, usize)> {

@@ -60,3 +60,25 @@ impl<'a> Variables<'a> {
 fn first<T>(mut settings: impl Iterator<Item = Result<Option<T>>>) -> Result<Option<T>> {
     settings.find(|found| !matches!(found, Ok(None))).unwrap_or(Ok(None))
 }
+
+/// Returns the value on which all settings agree, if there is one.
+pub(super) fn agreed<'a, T: PartialEq + Clone + fmt::Display + 'a>(
+    what: &'static str,
+    settings: impl Iterator<Item = &'a Setting<T>>,
+) -> Result<Option<Setting<T>>> {
+    let mut first: Option<&Setting<T>> = None;
+    for setting in settings {
+        match first {
+            None => first = Some(setting),
+            Some(first) if first.value == setting.value => {}
+            Some(first) => {
+                return Err(Error::EnvironmentConflict {
+                    what: what.to_owned(),
+                    first: first.to_string(),
+                    second: setting.to_string(),
+                });
+            }
+        }
+    }
+    Ok(first.cloned())
+}

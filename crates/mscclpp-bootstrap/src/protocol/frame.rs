@@ -1,15 +1,15 @@
 //! The kinds of frames that follow the handshake, in the format of [`mscclpp_net::frame`].
 
-pub(crate) use mscclpp_net::frame::{FrameReader, HEADER};
+pub use mscclpp_net::frame::{FrameReader, HEADER};
 
 /// The largest payload of a frame; longer messages travel in several frames.
-pub(crate) const MAX_PAYLOAD: usize = 32 * 1024;
+pub const MAX_PAYLOAD: usize = 32 * 1024;
 /// The largest payload of a frame of the handshake: the most that a stranger can make this side keep.
-pub(crate) const MAX_HANDSHAKE: usize = 4 * 1024;
+pub const MAX_HANDSHAKE: usize = 4 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A message, or its first part.
     Message = 16,
     /// A further part of a message.
@@ -52,12 +52,12 @@ impl TryFrom<u8> for Kind {
     }
 }
 
-pub(crate) type Frame = mscclpp_net::frame::Frame<Kind>;
+pub type Frame = mscclpp_net::frame::Frame<Kind>;
 
 /// Encodes a frame.
 ///
 /// The payload must be at most [`MAX_PAYLOAD`] bytes long; every caller keeps to that.
-pub(crate) fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
+pub fn encode(kind: Kind, payload: &[u8]) -> Vec<u8> {
     debug_assert!(payload.len() <= MAX_PAYLOAD);
     mscclpp_net::frame::encode(kind as u8, payload)
 }

@@ -14,7 +14,7 @@ use crate::protocol::hello::{Hello, JobId, Rejection};
 const PROTOCOL: &str = "mscclpp-bootstrap";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HandshakeError {
+pub enum HandshakeError {
     #[error("it broke the protocol: {0}")]
     Malformed(#[from] Malformed),
     #[error("{0}")]
@@ -25,43 +25,39 @@ pub(crate) enum HandshakeError {
 
 /// The answer of a member to an initiator.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     Accepted { job: JobId },
     Rejected(Rejection),
 }
 
 /// The key that the members of a job share.
 #[derive(Clone)]
-pub(crate) struct JobKey {
+pub struct JobKey {
     key: Key,
     /// Whether the key is a secret, and not the common key of jobs that have none.
-    pub(crate) secret: bool,
+    pub secret: bool,
 }
 
 impl JobKey {
-    pub(crate) fn of_unique_id(bytes: [u8; 32]) -> Self {
+    pub fn of_unique_id(bytes: [u8; 32]) -> Self {
         Self { key: Key::from_bytes(bytes), secret: true }
     }
 
-    pub(crate) fn of_secret(secret: &str) -> Self {
+    pub fn of_secret(secret: &str) -> Self {
         Self { key: Key::of_text(b"mscclpp-bootstrap secret\0", secret), secret: true }
     }
 
-    pub(crate) fn none() -> Self {
+    pub fn none() -> Self {
         Self { key: Key::from_bytes([0; 32]), secret: false }
     }
 
     /// Answers the first frame of the other end, on the side that opened the connection. Returns the bytes to send.
-    pub(crate) fn answer(
-        &self,
-        hello: &Hello,
-        first: &Frame,
-    ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
+    pub fn answer(&self, hello: &Hello, first: &Frame) -> Result<(Initiator, Vec<u8>), HandshakeError> {
         Initiator::answer(PROTOCOL, &self.key, &hello.to_bytes(), first)
             .map_err(|failure| self.error(failure))
     }
 
-    pub(crate) fn conclude(&self, initiator: Initiator, frame: &Frame) -> Result<Answer, HandshakeError> {
+    pub fn conclude(&self, initiator: Initiator, frame: &Frame) -> Result<Answer, HandshakeError> {
         let answer = initiator.conclude(frame).map_err(|failure| self.error(failure))?;
         Ok(match answer.accepted {
             true => Answer::Accepted { job: JobId::parse(answer.said)? },
@@ -71,11 +67,7 @@ impl JobKey {
 
     /// Verifies the first frame of an end that was challenged. On an error, a [`refusal`](Self::refusal) may be sent
     /// before the connection is closed.
-    pub(crate) fn verify(
-        &self,
-        responder: &Responder,
-        first: &Frame,
-    ) -> Result<(Hello, Verified), HandshakeError> {
+    pub fn verify(&self, responder: &Responder, first: &Frame) -> Result<(Hello, Verified), HandshakeError> {
         let claim = Claim::of(first).map_err(|failure| self.error(failure))?;
         let hello = Hello::of_any_version(claim.said)?;
         match (hello.secret, self.secret) {
@@ -89,7 +81,7 @@ impl JobKey {
     }
 
     /// Returns the answer to a stranger: it does not belong here, and a key is needed or not.
-    pub(crate) fn refusal(&self) -> Vec<u8> {
+    pub fn refusal(&self) -> Vec<u8> {
         Responder::refusal(u8::from(self.secret))
     }
 
@@ -109,12 +101,12 @@ impl JobKey {
 }
 
 /// Challenges a process that has connected. Returns the bytes to send. A nonce must never be used twice.
-pub(crate) fn challenge(nonce: Nonce) -> (Responder, Vec<u8>) {
+pub fn challenge(nonce: Nonce) -> (Responder, Vec<u8>) {
     Responder::challenge(PROTOCOL, nonce)
 }
 
 /// Returns the unverified hello of a process, for messages alone.
-pub(crate) fn claim(first: &Frame) -> Option<Hello> {
+pub fn claim(first: &Frame) -> Option<Hello> {
     Hello::of_any_version(Claim::of(first).ok()?.said).ok()
 }
 

@@ -14,20 +14,20 @@ use sha2::{Digest, Sha256};
 /// - 3: the initiator names its process. From here on a hello may have more at its end, which is ignored.
 /// - 4: the table comes from the parent in the tree, and rank 0 says where that listens. A rank says in which
 ///   generation of the job it was last, and the table has the one that forms.
-pub(crate) const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 4;
 
-pub(crate) type JobId = [u8; 16];
+pub type JobId = [u8; 16];
 
 /// A job that meets at an address, as its launcher names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LaunchedJob {
-    pub(crate) name: String,
+pub struct LaunchedJob {
+    pub name: String,
     /// The id, which is computed from the name.
-    pub(crate) id: JobId,
+    pub id: JobId,
 }
 
 impl LaunchedJob {
-    pub(crate) fn new(name: String) -> Self {
+    pub fn new(name: String) -> Self {
         let mut hash = Sha256::new();
         hash.update(b"mscclpp-bootstrap launched job\0");
         hash.update(name.as_bytes());
@@ -38,7 +38,7 @@ impl LaunchedJob {
 
 /// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// The connection joins the job at rank 0.
     Join,
     /// The connection is the edge between a rank and its parent.
@@ -51,7 +51,7 @@ wire_enum!(Purpose or "a connection is for no known purpose" { 1 => Join, 2 => T
 
 /// The process of a rank as it describes itself, for messages. Nothing of it is certain before its proof.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Process {
+pub struct Process {
     pid: u32,
     /// The name of the host as it came. Only the [`printable`] part of it is shown.
     host: String,
@@ -60,27 +60,27 @@ pub(crate) struct Process {
 wire_struct!(Process { pid, host });
 
 impl Process {
-    pub(crate) fn own() -> Self {
+    pub fn own() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self { host: printable(&host), pid: std::process::id() }
     }
 
-    #[cfg(feature = "simulation")]
-    pub(crate) fn named(host: &str, pid: u32) -> Self {
+    /// Makes a process with this name and number.
+    pub fn named(host: &str, pid: u32) -> Self {
         Self { host: printable(host), pid }
     }
 
     /// Returns the origin of this process at an address.
-    pub(crate) fn at(&self, address: impl fmt::Display) -> Origin {
+    pub fn at(&self, address: impl fmt::Display) -> Origin {
         Origin { address: address.to_string(), process: self.clone() }
     }
 }
 
 /// The origin of a rank, for messages.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin {
-    pub(crate) address: String,
-    pub(crate) process: Process,
+pub struct Origin {
+    pub address: String,
+    pub process: Process,
 }
 
 impl fmt::Display for Origin {
@@ -106,34 +106,34 @@ fn printable(host: &str) -> String {
 
 /// The initiator's description of itself and its request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hello {
-    pub(crate) version: u32,
-    pub(crate) secret: bool,
-    pub(crate) purpose: Purpose,
+pub struct Hello {
+    pub version: u32,
+    pub secret: bool,
+    pub purpose: Purpose,
     /// The id of the job. To join at an address, this is the id of the [`LaunchedJob`], or zero if the launcher has
     /// given it no name; otherwise it is the job's own id.
-    pub(crate) job: JobId,
-    pub(crate) n_ranks: u32,
-    pub(crate) from: u32,
-    pub(crate) to: u32,
-    pub(crate) nonce: Nonce,
-    pub(crate) process: Process,
+    pub job: JobId,
+    pub n_ranks: u32,
+    pub from: u32,
+    pub to: u32,
+    pub nonce: Nonce,
+    pub process: Process,
     /// The last generation of the job that the rank was in; 0 if it was in none.
-    pub(crate) generation: u64,
+    pub generation: u64,
 }
 
 wire_struct!(Hello { version, secret, purpose, job, n_ranks, from, to, nonce; process, generation });
 
 impl Hello {
     /// Reads a hello of any version. Those of later versions may have more at the end.
-    pub(crate) fn of_any_version(payload: &[u8]) -> Result<Self, Malformed> {
+    pub fn of_any_version(payload: &[u8]) -> Result<Self, Malformed> {
         Reader::new(payload).take()
     }
 }
 
 /// The reasons why a member that proved itself is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Rejection {
+pub enum Rejection {
     /// The two sides differ in something. `theirs` is the responder's value.
     Mismatch { what: String, theirs: String },
     /// The rank came already, from this address.

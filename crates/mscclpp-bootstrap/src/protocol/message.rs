@@ -15,14 +15,14 @@ const FIRST: usize = 1 + 1 + 8 + 8;
 const OTHER: usize = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) channel: Channel,
-    pub(crate) tag: u64,
-    pub(crate) number: u64,
-    pub(crate) bytes: Vec<u8>,
+pub struct Message {
+    pub channel: Channel,
+    pub tag: u64,
+    pub number: u64,
+    pub bytes: Vec<u8>,
 }
 
-pub(crate) fn frames(channel: Channel, tag: u64, number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
+pub fn frames(channel: Channel, tag: u64, number: u64, bytes: &[u8]) -> Vec<Vec<u8>> {
     let head = bytes.len().min(MAX_PAYLOAD - FIRST);
     let (first, rest) = bytes.split_at(head);
     let mut payload = Vec::with_capacity(FIRST + first.len());
@@ -42,13 +42,13 @@ pub(crate) fn frames(channel: Channel, tag: u64, number: u64, bytes: &[u8]) -> V
 /// Assembles the frames of one connection to messages. Its memory grows only with the bytes that arrive: no length
 /// from outside is trusted.
 #[derive(Default)]
-pub(crate) struct Assembler {
+pub struct Assembler {
     partial: Option<Message>,
 }
 
 impl Assembler {
     /// Takes a frame of kind [`Kind::Message`] or [`Kind::Rest`].
-    pub(crate) fn push(&mut self, frame: Frame) -> Result<Option<Message>, Malformed> {
+    pub fn push(&mut self, frame: Frame) -> Result<Option<Message>, Malformed> {
         let mut reader = Reader::new(&frame.payload);
         let (message, last) = match (frame.kind, self.partial.take()) {
             (Kind::Message, None) => {
@@ -77,19 +77,19 @@ impl Assembler {
 
 /// The messages of one peer in their order, whichever connections they took.
 #[derive(Default)]
-pub(crate) struct Sequence {
+pub struct Sequence {
     next: u64,
     early: BTreeMap<u64, Message>,
 }
 
 impl Sequence {
     /// Returns how many messages have been delivered.
-    pub(crate) fn delivered(&self) -> u64 {
+    pub fn delivered(&self) -> u64 {
         self.next
     }
 
     /// Takes a message. Returns those that are due. A number that was seen before breaks the protocol.
-    pub(crate) fn push(&mut self, message: Message) -> Result<Vec<Message>, Malformed> {
+    pub fn push(&mut self, message: Message) -> Result<Vec<Message>, Malformed> {
         if message.number < self.next || self.early.contains_key(&message.number) {
             return Err(Malformed("a message has the number of an earlier one"));
         }

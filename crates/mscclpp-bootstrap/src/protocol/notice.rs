@@ -11,7 +11,7 @@ use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader, Wire};
 const MAX_NAMED: usize = 1024;
 
 /// Encodes a notice about `error`, as `rank` sees it.
-pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
+pub fn encode(error: &Error, rank: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let out = &mut bytes;
     match error {
@@ -48,7 +48,7 @@ pub(crate) fn encode(error: &Error, rank: usize) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn parse(payload: &[u8]) -> Result<Error, Malformed> {
+pub fn parse(payload: &[u8]) -> Result<Error, Malformed> {
     let mut reader = Reader::new(payload);
     let error = match reader.take::<u8>()? {
         1 => Error::PeerLost { rank: reader.take()?, detail: reader.take()? },
@@ -82,13 +82,13 @@ fn take_party(reader: &mut Reader<'_>) -> Result<Party, Malformed> {
 }
 
 /// Writes a list of ranks, cut to [`MAX_NAMED`].
-pub(crate) fn put_ranks(out: &mut Vec<u8>, ranks: &[usize]) {
+pub fn put_ranks(out: &mut Vec<u8>, ranks: &[usize]) {
     let named = &ranks[..ranks.len().min(MAX_NAMED)];
     named.len().put(out);
     named.iter().for_each(|rank| rank.put(out));
 }
 
-pub(crate) fn take_ranks(reader: &mut Reader<'_>) -> Result<Vec<usize>, Malformed> {
+pub fn take_ranks(reader: &mut Reader<'_>) -> Result<Vec<usize>, Malformed> {
     let count = reader.take::<usize>()?;
     if count > MAX_NAMED {
         return Err(Malformed("a list of ranks is too long"));

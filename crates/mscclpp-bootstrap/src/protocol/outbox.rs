@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use crate::protocol::frame::{self, Kind};
 
 /// The most bytes of messages that may be under way.
-pub(crate) const WINDOW: usize = 64 * 1024;
+pub const WINDOW: usize = 64 * 1024;
 
 struct Item {
     bytes: Arc<Vec<u8>>,
@@ -26,7 +26,7 @@ struct Item {
 
 /// A queue of frames, and how much of the first has been written.
 #[derive(Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     items: VecDeque<Item>,
     offset: usize,
     under_way: usize,
@@ -34,18 +34,18 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Queues a frame that is no part of a message.
-    pub(crate) fn push(&mut self, bytes: impl Into<Arc<Vec<u8>>>) {
+    pub fn push(&mut self, bytes: impl Into<Arc<Vec<u8>>>) {
         self.items.push_back(Item { bytes: bytes.into(), counted: false, written: None });
     }
 
     /// Queues a frame in front of all frames of which nothing has been written yet.
-    pub(crate) fn push_urgent(&mut self, bytes: Vec<u8>) {
+    pub fn push_urgent(&mut self, bytes: Vec<u8>) {
         let at = usize::from(self.offset > 0);
         self.items.insert(at, Item { bytes: bytes.into(), counted: false, written: None });
     }
 
     /// Queues the frames of a message; `written` is set when the last has been written.
-    pub(crate) fn push_message(&mut self, frames: Vec<Vec<u8>>, written: Option<Arc<AtomicBool>>) {
+    pub fn push_message(&mut self, frames: Vec<Vec<u8>>, written: Option<Arc<AtomicBool>>) {
         for bytes in frames {
             self.items.push_back(Item { bytes: bytes.into(), counted: true, written: None });
         }
@@ -55,21 +55,21 @@ impl Outbox {
     }
 
     /// Notes that the peer has taken in this many bytes of messages.
-    pub(crate) fn credit(&mut self, bytes: usize) {
+    pub fn credit(&mut self, bytes: usize) {
         self.under_way = self.under_way.saturating_sub(bytes);
     }
 
     /// Drops the frames of which nothing has been written yet.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.items.truncate(usize::from(self.offset > 0));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
     /// Returns the bytes to write next; empty if there are none or the window is full.
-    pub(crate) fn pending(&self) -> &[u8] {
+    pub fn pending(&self) -> &[u8] {
         match self.items.front() {
             Some(item) if self.offset == 0 && item.counted && self.under_way >= WINDOW => &[],
             Some(item) => &item.bytes[self.offset..],
@@ -79,7 +79,7 @@ impl Outbox {
 
     /// Notes that this many of the pending bytes were written. Returns the flag of a message that is thereby
     /// complete.
-    pub(crate) fn advance(&mut self, written: usize) -> Option<Arc<AtomicBool>> {
+    pub fn advance(&mut self, written: usize) -> Option<Arc<AtomicBool>> {
         let item = self.items.front()?;
         self.offset += written;
         if item.counted {
@@ -95,13 +95,13 @@ impl Outbox {
 
 /// Counts the bytes that were taken in, and decides when to tell the peer.
 #[derive(Default)]
-pub(crate) struct Intake {
+pub struct Intake {
     unreported: usize,
 }
 
 impl Intake {
     /// Counts a frame of a message that has arrived. Returns the frame to send once enough bytes have come.
-    pub(crate) fn take(&mut self, payload: usize) -> Option<Vec<u8>> {
+    pub fn take(&mut self, payload: usize) -> Option<Vec<u8>> {
         self.unreported += payload + frame::HEADER;
         if self.unreported < WINDOW / 2 {
             return None;

@@ -8,26 +8,26 @@ use crate::host::HostId;
 use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 /// The most addresses that a rank gives.
-pub(crate) const MAX_ADDRESSES: usize = 6;
+pub const MAX_ADDRESSES: usize = 6;
 
 /// The description that a rank gives of itself when it joins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) host: HostId,
-    pub(crate) domain: HostId,
-    pub(crate) port: u16,
+pub struct Entry {
+    pub host: HostId,
+    pub domain: HostId,
+    pub port: u16,
     /// The addresses, best first.
-    pub(crate) addresses: Vec<IpAddr>,
+    pub addresses: Vec<IpAddr>,
 }
 
 impl Entry {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = (self.host, self.domain).to_bytes();
         put_place(&mut out, self.port, &self.addresses);
         out
     }
 
-    pub(crate) fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(payload);
         let (host, domain) = (reader.take()?, reader.take()?);
         let (port, addresses) = take_place(&mut reader)?;
@@ -37,7 +37,7 @@ impl Entry {
 }
 
 /// Reads the addresses of a rank from the bytes of [`Table::place`].
-pub(crate) fn parse_place(bytes: &[u8]) -> Result<Vec<SocketAddr>, Malformed> {
+pub fn parse_place(bytes: &[u8]) -> Result<Vec<SocketAddr>, Malformed> {
     let mut reader = Reader::new(bytes);
     let place = take_place(&mut reader)?;
     reader.end()?;
@@ -64,7 +64,7 @@ fn take_place(reader: &mut Reader<'_>) -> Result<(u16, Vec<IpAddr>), Malformed> 
 }
 
 /// The entries of all ranks.
-pub(crate) struct Table {
+pub struct Table {
     bytes: Vec<u8>,
     /// The position in `bytes` at which each rank's entry begins.
     entries: Vec<u32>,
@@ -74,14 +74,14 @@ pub(crate) struct Table {
 }
 
 /// Returns the most bytes that a table of `n` ranks can have.
-pub(crate) fn most_bytes(n: usize) -> usize {
+pub fn most_bytes(n: usize) -> usize {
     const HOST: usize = 16;
     const ADDRESS: usize = 17;
     8 + 4 + n * (2 * HOST + 8 + 3 + MAX_ADDRESSES * ADDRESS)
 }
 
 /// Encodes a table. Nodes are named once and referred to by number.
-pub(crate) fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
+pub fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
     let mut hosts: Vec<HostId> = entries.iter().flat_map(|e| [e.host, e.domain]).collect();
     hosts.sort_unstable();
     hosts.dedup();
@@ -97,7 +97,7 @@ pub(crate) fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
 
 impl Table {
     /// Checks the bytes of a table, on rank `rank` of `n`.
-    pub(crate) fn parse(bytes: Vec<u8>, rank: usize, n: usize) -> Result<Self, Malformed> {
+    pub fn parse(bytes: Vec<u8>, rank: usize, n: usize) -> Result<Self, Malformed> {
         let mut reader = Reader::new(&bytes);
         let (generation, hosts) = reader.take::<(u64, usize)>()?;
         let hosts_bytes = hosts.checked_mul(16).ok_or(Malformed("a table has too many hosts"))?;
@@ -121,37 +121,37 @@ impl Table {
     }
 
     /// Returns the addresses at which a rank listens, best first.
-    pub(crate) fn addresses(&self, rank: usize) -> Vec<SocketAddr> {
+    pub fn addresses(&self, rank: usize) -> Vec<SocketAddr> {
         parse_place(self.place(rank)).unwrap_or_default()
     }
 
     /// Returns the part of the table with a rank's addresses; empty for a rank that does not exist.
-    pub(crate) fn place(&self, rank: usize) -> &[u8] {
+    pub fn place(&self, rank: usize) -> &[u8] {
         let Some(&start) = self.entries.get(rank) else { return &[] };
         let end = self.entries.get(rank + 1).map_or(self.bytes.len(), |&next| next as usize);
         self.bytes.get(start as usize + 8..end).unwrap_or_default()
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
     /// Returns how often this job has formed, this time included.
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    pub(crate) fn ranks(&self) -> usize {
+    pub fn ranks(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns how many ranks are on this rank's node.
-    pub(crate) fn per_node(&self) -> usize {
+    pub fn per_node(&self) -> usize {
         self.per_node
     }
 
     /// Returns how many ranks are in this rank's IPC domain.
-    pub(crate) fn per_domain(&self) -> usize {
+    pub fn per_domain(&self) -> usize {
         self.per_domain
     }
 }

@@ -1,21 +1,21 @@
 //! The tree along which collectives and notices of failure travel: rank 0 is its root, rank r has the children 2r + 1
 //! and 2r + 2. Its depth is the logarithm of the number of ranks, and no rank has more than three neighbours.
 
-pub(crate) fn parent(rank: usize) -> Option<usize> {
+pub fn parent(rank: usize) -> Option<usize> {
     rank.checked_sub(1).map(|above| above / 2)
 }
 
-pub(crate) fn children(rank: usize, n: usize) -> impl Iterator<Item = usize> {
+pub fn children(rank: usize, n: usize) -> impl Iterator<Item = usize> {
     (2 * rank + 1..=2 * rank + 2).filter(move |&child| child < n)
 }
 
 /// Returns the ancestors of a rank, nearest first.
-pub(crate) fn ancestors(rank: usize) -> impl Iterator<Item = usize> {
+pub fn ancestors(rank: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(parent(rank), |&above| parent(above))
 }
 
 /// Returns all ranks below a rank among `n`, nearest first.
-pub(crate) fn below(rank: usize, n: usize) -> impl Iterator<Item = usize> {
+pub fn below(rank: usize, n: usize) -> impl Iterator<Item = usize> {
     let mut level = vec![rank];
     std::iter::from_fn(move || {
         level = level.iter().flat_map(|&above| children(above, n)).collect();
@@ -25,7 +25,7 @@ pub(crate) fn below(rank: usize, n: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Returns the child of `rank` in whose subtree `descendant` is, if it is in one.
-pub(crate) fn child_towards(rank: usize, descendant: usize) -> Option<usize> {
+pub fn child_towards(rank: usize, descendant: usize) -> Option<usize> {
     std::iter::once(descendant).chain(ancestors(descendant)).find(|&r| parent(r) == Some(rank))
 }
 

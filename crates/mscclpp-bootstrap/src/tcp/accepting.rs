@@ -9,7 +9,7 @@ use mscclpp_net::SystemError;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::tcp::rim::Rim;
+use crate::tcp::reactor::Reactor;
 use crate::tcp::socket;
 
 /// The pause in accepting when the process has no descriptor left.
@@ -17,62 +17,42 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The most connections that are accepted at a time, so that a flood of strangers leaves time for members.
 const AT_A_TIME: usize = 64;
 
-#[derive(Default)]
-pub(super) struct Door {
-    listener: Option<TcpListener>,
-    /// The time at which to go on accepting. It is kept because the listener is reported once for each connection.
-    resume_at: Option<Instant>,
-    /// A spare descriptor, at rank 0 while the job forms, with which to turn connections away when no other is left.
-    spare: Option<UnixDatagram>,
-}
-
-impl Door {
-    pub(super) fn resume_at(&self) -> Option<Instant> {
-        self.resume_at
-    }
-
-    /// Notes that all ranks have come, so that other connections may be left to wait.
-    pub(super) fn has_let_in_all(&mut self) {
-        self.spare = None;
-    }
-}
-
-impl Rim {
-    pub(super) fn open_door(&mut self, listener: TcpListener) -> Result<(), SystemError> {
+impl Reactor {
+    pub(super) fn start_accepting(&mut self, listener: TcpListener) -> Result<(), SystemError> {
         self.events.add_listener(&listener)?;
-        self.door.listener = Some(listener);
+        self.acceptor.listener = Some(listener);
         Ok(())
     }
 
-    pub(super) fn close_door(&mut self) {
-        if let Some(listener) = self.door.listener.take() {
+    pub(super) fn stop_accepting(&mut self) {
+        if let Some(listener) = self.acceptor.listener.take() {
             self.events.remove(&listener);
         }
     }
 
     /// Accepts connections that wait, unless accepting pauses.
     pub(super) fn accept_waiting(&mut self) {
-        if self.door.resume_at.is_none() {
+        if self.acceptor.resume_at.is_none() {
             self.accept_all();
         }
     }
 
     /// Goes on accepting after a pause.
     pub(super) fn accept_again(&mut self, now: Instant) {
-        if self.door.resume_at.is_some_and(|at| at <= now) {
+        if self.acceptor.resume_at.is_some_and(|at| at <= now) {
             self.accept_all();
         }
     }
 
     pub(super) fn accept_all(&mut self) {
-        self.door.resume_at = None;
+        self.acceptor.resume_at = None;
         self.keep_spare();
         let mut pause = Duration::ZERO;
         for _ in 0..AT_A_TIME {
-            let Some(listener) = &self.door.listener else { return };
+            let Some(listener) = &self.acceptor.listener else { return };
             let accepted = match socket::accept(listener) {
                 // The system needs the descriptor even before it checks whether anybody waits.
-                Err(error) if is_full(&error) && self.door.spare.take().is_some() => {
+                Err(error) if is_full(&error) && self.acceptor.spare.take().is_some() => {
                     let accepted = socket::accept(listener);
                     if let Ok(Some((stream, _))) = &accepted
                         && !self.make_room()
@@ -100,20 +80,20 @@ impl Rim {
                 }
                 Err(error) => {
                     self.job.on_accept_failed(now, &error);
-                    self.door.resume_at = Some(now + ACCEPT_PAUSE);
+                    self.acceptor.resume_at = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             }
             self.act();
         }
-        self.door.resume_at = Some(Instant::now() + pause);
+        self.acceptor.resume_at = Some(Instant::now() + pause);
     }
 
     /// Keeps a spare descriptor at rank 0 while the job forms, because all ranks must come here, and must be told if
     /// they are not admitted.
     fn keep_spare(&mut self) {
-        if self.door.spare.is_none() && self.job.awaits_all() {
-            self.door.spare = UnixDatagram::unbound().ok();
+        if self.acceptor.spare.is_none() && self.job.awaits_all() {
+            self.acceptor.spare = UnixDatagram::unbound().ok();
         }
     }
 

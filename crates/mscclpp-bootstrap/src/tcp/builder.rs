@@ -13,17 +13,18 @@ use crate::env::{Env, INTERFACE, of_process};
 use crate::host;
 use crate::inbox::Inbox;
 use crate::job::{Formation, Job, Join, Plan};
+use crate::launch::launchers;
 use crate::member::Member;
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{LaunchedJob, Process};
 use crate::protocol::table::Entry;
-use crate::tcp::TcpBootstrap;
+use crate::tcp::bootstrap::TcpBootstrap;
 use crate::tcp::forming::Forming;
+use crate::tcp::handle::ReactorHandle;
 use crate::tcp::listening::{self, Places};
 use crate::tcp::published;
-use crate::tcp::rim::Rim;
-use crate::tcp::shared::Shared;
-use crate::{Error, Family, LOG, Result, UniqueId, launch};
+use crate::tcp::reactor::Reactor;
+use crate::{Error, Family, LOG, Result, UniqueId};
 
 /// The way in which a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -215,22 +216,22 @@ impl TcpBootstrapBuilder {
         let at = ParsedPlace::parse(at.into(), self.address_from.as_ref())?;
         let settings = self.resolve(&at, started)?;
         let inbox = Arc::new(Inbox::default());
-        let shared = Arc::new(Shared::new(Arc::clone(&inbox))?);
+        let handle = Arc::new(ReactorHandle::new(Arc::clone(&inbox))?);
         let mut bootstrap = TcpBootstrap {
             member: Member::new(rank, n_ranks, inbox),
-            shared: Arc::clone(&shared),
+            handle: Arc::clone(&handle),
             thread: None,
             timeout: settings.plan.timeout,
         };
         bootstrap.member.log_after = log_after;
         if n_ranks == 1 {
-            bootstrap.shared.set_formed(Arc::new(settings.formation.table_of_one()));
+            bootstrap.handle.set_formed(Arc::new(settings.formation.table_of_one()));
             return Ok(Forming::alone(bootstrap));
         }
         let deadline = settings.plan.deadline;
         let job = Job::new(settings.plan, settings.formation, Instant::now());
-        let rim = Rim::new(rank, job, shared, settings.listener, settings.places)?;
-        Forming::begin(bootstrap, rim, deadline)
+        let reactor = Reactor::new(rank, job, handle, settings.listener, settings.places)?;
+        Forming::begin(bootstrap, reactor, deadline)
     }
 
     /// Resolves everything that can be known before there is a thread. Wrong arguments and a wrong environment are
@@ -238,7 +239,7 @@ impl TcpBootstrapBuilder {
     fn resolve(self, at: &ParsedPlace, started: Instant) -> Result<Settings> {
         let by_address = matches!(at, ParsedPlace::Address(_));
         let job_id = match self.job_id {
-            None if by_address && self.env.is_none() => launch::job_id(of_process, self.n_ranks)?,
+            None if by_address && self.env.is_none() => launchers::job_id(of_process, self.n_ranks)?,
             given => given,
         };
         let env = match self.env {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use mscclpp_net::SystemCall;
 
 use crate::inbox::Wait;
-use crate::tcp::TcpBootstrap;
-use crate::tcp::rim::Rim;
-use crate::tcp::shared::Shared;
+use crate::tcp::bootstrap::TcpBootstrap;
+use crate::tcp::handle::ReactorHandle;
+use crate::tcp::reactor::Reactor;
 use crate::{Bootstrap, Error, Result};
 
 /// The time that [`Forming::wait`] waits behind the deadline. The rank's own thread keeps the deadline, and reports a
@@ -51,13 +51,13 @@ impl Forming {
     }
 
     /// Starts the thread of a rank.
-    pub(super) fn begin(mut bootstrap: TcpBootstrap, rim: Rim, deadline: Instant) -> Result<Self> {
+    pub(super) fn begin(mut bootstrap: TcpBootstrap, reactor: Reactor, deadline: Instant) -> Result<Self> {
         let thread = std::thread::Builder::new()
             .name(format!("mscclpp-boot-{}", bootstrap.member.rank))
             .stack_size(THREAD_STACK)
             .spawn(move || {
-                let _end = EndOfThread(Arc::clone(&rim.shared));
-                rim.run();
+                let _end = EndOfThread(Arc::clone(&reactor.handle));
+                reactor.run();
             })
             .during("starting the bootstrap's thread")?;
         bootstrap.thread = Some(thread);
@@ -105,8 +105,8 @@ impl Forming {
         }
     }
 
-    pub(super) fn shared(&self) -> Option<&Arc<Shared>> {
-        self.bootstrap.as_ref().map(|bootstrap| &bootstrap.shared)
+    pub(super) fn handle(&self) -> Option<&Arc<ReactorHandle>> {
+        self.bootstrap.as_ref().map(|bootstrap| &bootstrap.handle)
     }
 
     fn end(&self) -> Instant {
@@ -129,7 +129,7 @@ impl fmt::Debug for Forming {
 }
 
 /// Ends the waits of callers when it is dropped, however the thread ends.
-struct EndOfThread(Arc<Shared>);
+struct EndOfThread(Arc<ReactorHandle>);
 
 impl Drop for EndOfThread {
     fn drop(&mut self) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::job::{Command, LINGER};
-use crate::tcp::shared::Shared;
+use crate::tcp::handle::ReactorHandle;
 use crate::tcp::{Forming, TcpBootstrap, TcpBootstrapBuilder};
 use crate::{Error, Result};
 
@@ -62,7 +62,7 @@ pub struct Job {
     address: String,
     /// The number of the last generation that has formed.
     generation: u64,
-    last: Option<Arc<Shared>>,
+    last: Option<Arc<ReactorHandle>>,
     process: u32,
 }
 
@@ -110,7 +110,7 @@ impl Job {
             }
         }
         let forming = self.builder.clone().after_generation(self.generation).start(&self.address)?;
-        self.last = forming.shared().cloned();
+        self.last = forming.handle().cloned();
         Ok(forming)
     }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use mscclpp_net::wire::Wire;
 
-use crate::collective::call::{Call, Operation, contribution};
-use crate::collective::exchange::Envelope;
-use crate::inbox::Channel;
-use crate::job::{Plan, hello};
-use crate::protocol::frame::{HEADER, Kind, MAX_PAYLOAD, encode};
-use crate::protocol::hello::Purpose;
-use crate::protocol::message;
-use crate::protocol::outbox::{Intake, Outbox};
-use crate::protocol::table::{self, Entry};
-use crate::protocol::tree;
-use crate::simulation::cost::{Cost, Costs, PIECE, Traffic};
+use crate::costs::{Cost, Costs, PIECE, Traffic};
+use mscclpp_bootstrap::collective::call::{Call, Operation, contribution};
+use mscclpp_bootstrap::collective::exchange::Envelope;
+use mscclpp_bootstrap::inbox::Channel;
+use mscclpp_bootstrap::job::{Plan, hello};
+use mscclpp_bootstrap::protocol::frame::{HEADER, Kind, MAX_PAYLOAD, encode};
+use mscclpp_bootstrap::protocol::hello::Purpose;
+use mscclpp_bootstrap::protocol::message;
+use mscclpp_bootstrap::protocol::outbox::{Intake, Outbox};
+use mscclpp_bootstrap::protocol::table::{self, Entry};
+use mscclpp_bootstrap::protocol::tree;
 
 const PROOF: usize = 32;
 const NONCE: usize = 32;

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::collective::call::{Call, Operation, contribution, contributions};
-use crate::collective::exchange::{Envelope, Exchange, Next};
-use crate::collective::group::Group;
-use crate::inbox::{Channel, Stream};
-use crate::job::{Action, Command, Written};
-use crate::simulation::dice::Dice;
-use crate::tcp::OPEN_AFTER;
-use crate::{Error, Result};
+use crate::dice::Dice;
+use mscclpp_bootstrap::collective::call::{Call, Operation, contribution, contributions};
+use mscclpp_bootstrap::collective::exchange::{Envelope, Exchange, Next};
+use mscclpp_bootstrap::collective::group::Group;
+use mscclpp_bootstrap::inbox::{Channel, Stream};
+use mscclpp_bootstrap::job::OPEN_AFTER;
+use mscclpp_bootstrap::job::{Action, Command, Written};
+use mscclpp_bootstrap::{Error, Result};
 
 #[derive(Debug, Clone)]
 pub(super) enum Step {

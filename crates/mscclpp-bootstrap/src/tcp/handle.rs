@@ -9,44 +9,46 @@ use mscclpp_net::event_loop::Commands;
 
 use crate::Result;
 use crate::inbox::Inbox;
-use crate::job::Command;
+use crate::job;
 use crate::protocol::table::Table;
 
-pub(crate) struct Order {
-    pub(crate) command: Command,
+/// A command of a caller to the reactor of its rank.
+pub(crate) struct Command {
+    pub(crate) for_job: job::Command,
     /// The peer of a send whose caller waits until the message is written. The flag is set when the thread takes the
     /// message: see [`Inbox::begin_send`].
     pub(crate) begun: Option<(usize, Arc<AtomicBool>)>,
 }
 
-/// The state that a rank's callers and its thread share.
-pub(crate) struct Shared {
+/// What callers of a rank hold of its reactor: they give it commands, and find the outcome of the job.
+pub(crate) struct ReactorHandle {
     pub(crate) inbox: Arc<Inbox>,
-    orders: Arc<Commands<Order>>,
+    commands: Arc<Commands<Command>>,
     table: OnceLock<Arc<Table>>,
     finished: AtomicBool,
 }
 
-impl Shared {
+impl ReactorHandle {
     pub(crate) fn new(inbox: Arc<Inbox>) -> Result<Self> {
         Ok(Self {
             inbox,
-            orders: Arc::new(Commands::new()?),
+            commands: Arc::new(Commands::new()?),
             table: OnceLock::new(),
             finished: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn command(&self, command: Command) {
-        self.orders.send(Order { command, begun: None });
+    /// Gives the job a command.
+    pub(crate) fn command(&self, for_job: job::Command) {
+        self.send(Command { for_job, begun: None });
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        self.orders.send(order);
+    pub(crate) fn send(&self, command: Command) {
+        self.commands.send(command);
     }
 
-    pub(crate) fn orders(&self) -> &Arc<Commands<Order>> {
-        &self.orders
+    pub(crate) fn commands(&self) -> &Arc<Commands<Command>> {
+        &self.commands
     }
 
     pub(crate) fn set_formed(&self, table: Arc<Table>) {

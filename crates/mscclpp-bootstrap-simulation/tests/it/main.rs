@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use mscclpp_bootstrap::simulation::play;
+use mscclpp_bootstrap_simulation::play;
 use mscclpp_test_support::Random;
 
 /// The number of seeds that a run simulates by default.

@@ -1,26 +1,8 @@
-//! The faults of the simulated world.
+//! What a fault does to the simulated world.
 
-use std::time::Duration;
-
-use crate::job::Command;
-use crate::simulation::world::{Node, World};
-
-/// A fault that can happen.
-#[derive(Debug, Clone)]
-pub(super) enum Fault {
-    /// A process ends.
-    Kill(usize),
-    /// A node is gone.
-    Vanish(usize),
-    /// A process does nothing for a while.
-    Stop(usize, Duration),
-    /// A connection of a rank breaks, chosen by this number.
-    Break(usize),
-    /// The processes with `true` and those with `false` do not reach each other any more.
-    Cut(Vec<bool>),
-    /// A caller aborts the job.
-    Abort(usize),
-}
+use crate::fault::Fault;
+use crate::world::{Node, World};
+use mscclpp_bootstrap::job::Command;
 
 impl World {
     /// Notes a fault that all must hear of, and for which these ranks may be reported lost.
@@ -60,7 +42,7 @@ impl World {
                 self.cut_wires();
             }
             Fault::Abort(node) if !is_over(&self.nodes[node]) => {
-                let error = crate::Error::Aborted { rank: node, reason: "played".to_owned() };
+                let error = mscclpp_bootstrap::Error::Aborted { rank: node, reason: "played".to_owned() };
                 let now = self.instant();
                 if let Some(job) = &mut self.nodes[node].job {
                     job.on_command(now, Command::Fail(error));

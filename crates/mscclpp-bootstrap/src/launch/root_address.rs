@@ -5,8 +5,7 @@ use std::net::Ipv6Addr;
 use sha2::{Digest, Sha256};
 
 use crate::address::Address;
-use crate::launch::agreed;
-use crate::launch::variables::{Setting, Variables};
+use crate::launch::variables::{Setting, Variables, agreed};
 use crate::{Error, Result};
 
 /// The first of the ports that are computed. They are below those that systems hand out by themselves.
@@ -20,7 +19,8 @@ pub(crate) struct Job<'a> {
     pub(crate) of_slurm: bool,
 }
 
-pub(crate) struct Place {
+/// The address at which rank 0 listens, and where it comes from.
+pub(crate) struct RootAddress {
     pub(crate) address: String,
     /// The origin of the address, for the log.
     pub(crate) how: String,
@@ -28,8 +28,8 @@ pub(crate) struct Place {
     pub(crate) variable: Option<&'static str>,
 }
 
-impl Place {
-    /// Makes a place on the node that `named` names, or describes in another way.
+impl RootAddress {
+    /// Makes an address on the node that `named` names, or describes in another way.
     fn at(
         host: &str,
         port: u16,
@@ -46,11 +46,11 @@ impl Place {
 }
 
 /// Finds the address of rank 0. Returns `None` if nothing determines it.
-pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Place>> {
+pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<RootAddress>> {
     if let Some(address) = given(variables)? {
         Address::parse(&address.value, Some(address.name))?;
         let how = address.to_string();
-        return Ok(Some(Place { address: address.value, how, variable: Some(address.name) }));
+        return Ok(Some(RootAddress { address: address.value, how, variable: Some(address.name) }));
     }
     let port_of_job = job.id.map(port_of_job);
     if let Some(host) = variables.text("MASTER_ADDR")? {
@@ -61,12 +61,12 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Pl
             (None, None) => return Ok(None),
         };
         let how = format!("{host}, {how}");
-        return Place::at(&host.value, port, &host, "an IP address or a host name", how).map(Some);
+        return RootAddress::at(&host.value, port, &host, "an IP address or a host name", how).map(Some);
     }
     let Some(port) = port_of_job else { return Ok(None) };
     if job.on_one_host {
         let how = "one host, a port of the job's id".to_owned();
-        return Ok(Some(Place { address: join("127.0.0.1", port), how, variable: None }));
+        return Ok(Some(RootAddress { address: join("127.0.0.1", port), how, variable: None }));
     }
     if !job.of_slurm {
         return Ok(None);
@@ -76,7 +76,7 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Pl
     let host = first_host(&nodes.value).unwrap_or_default();
     let allowed = "a list of hosts such as node[07-12],login1; or set MSCCLPP_ADDRESS, which goes before it";
     let how = format!("the first host of {nodes}, a port of the job's id");
-    Place::at(&host, port, &nodes, allowed, how).map(Some)
+    RootAddress::at(&host, port, &nodes, allowed, how).map(Some)
 }
 
 /// Returns the address that the user has set, under its name or its older one.

@@ -1,24 +1,16 @@
 //! The scenario of a seed: how many ranks there are, what they do, and what goes wrong.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::Error;
-use crate::job::{Formation, Job, Join, Plan};
-use crate::protocol::handshake::JobKey;
-use crate::protocol::hello::Process;
-use crate::protocol::table::Entry;
-use crate::simulation::dice::Dice;
-use crate::simulation::faults::Fault;
-use crate::simulation::program::Step;
-use crate::simulation::stranger::Stranger;
-use crate::simulation::world::{Event, Lives, Network, Starter, World};
-
-/// The time-out of initialisation.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-pub(super) const PORT: u16 = 5000;
-/// A second port at which rank 0 listens.
-const OTHER_PORT: u16 = 5001;
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::program::Step;
+use crate::starting::{OTHER_PORT, PORT, plan_of, second_root, starter};
+use crate::stranger::Stranger;
+use crate::world::{Event, Lives, Network, World};
+use mscclpp_bootstrap::protocol::handshake::JobKey;
+use mscclpp_bootstrap::protocol::hello::Process;
 
 /// The kind of a scenario: what goes wrong, and what is to be expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -273,41 +265,6 @@ impl Scenario {
             self.world.schedule(at, Event::Fault(fault));
         }
     }
-}
-
-/// Makes the plan of a rank that starts at this time.
-pub(super) fn plan_of(rank: usize, n: usize, key: JobKey, by_address: bool, at: Instant) -> Plan {
-    let plan = Plan::for_tests(rank, n, key, TIMEOUT);
-    Plan {
-        job: plan.job.filter(|_| rank == 0 || !by_address),
-        deadline: at + TIMEOUT,
-        by_address,
-        process: Process::named("played", rank as u32 + 1),
-        ..plan
-    }
-}
-
-/// Makes a function that starts a rank; rank 0 then listens.
-pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>) -> Starter {
-    Box::new(move |world, now| {
-        let (host, domain) = ([plan.rank as u8 % 3; 16], [0; 16]);
-        let formation = if plan.rank == 0 {
-            for port in [PORT, OTHER_PORT] {
-                world.listen(0, SocketAddr::new(root.ip(), port));
-            }
-            let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
-            Formation::of_root(&plan, root.to_string(), entry)
-        } else {
-            Formation::of_member(Join { candidates, host, domain })
-        };
-        Job::new(plan, formation, now)
-    })
-}
-
-/// Makes a function that starts a second rank 0, which finds its address taken.
-fn second_root(plan: Plan, root: SocketAddr) -> Starter {
-    let taken = Error::AddressInUse { address: root };
-    Box::new(move |_, now| Job::new(plan, Formation::of_second_root(root, taken), now))
 }
 
 fn all(steps: &mut [Vec<Step>], step: &Step) {

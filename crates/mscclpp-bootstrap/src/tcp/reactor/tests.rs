@@ -22,27 +22,27 @@ fn plan(rank: usize) -> Plan {
     Plan::for_tests(rank, N_RANKS, JobKey::of_secret("swordfish"), PATIENCE)
 }
 
-fn rim(plan: Plan, formation: Formation, listener: Option<TcpListener>) -> Rim {
+fn reactor(plan: Plan, formation: Formation, listener: Option<TcpListener>) -> Reactor {
     let rank = plan.rank;
     let job = Job::new(plan, formation, Instant::now());
-    let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
+    let handle = Arc::new(ReactorHandle::new(Arc::new(Inbox::default())).unwrap());
     if let Some(listener) = &listener {
         listener.set_nonblocking(true).unwrap();
     }
-    Rim::new(rank, job, shared, listener, Places::default()).unwrap()
+    Reactor::new(rank, job, handle, listener, Places::default()).unwrap()
 }
 
-fn rank_0(listener: TcpListener) -> Rim {
+fn rank_0(listener: TcpListener) -> Reactor {
     let root = listener.local_addr().unwrap();
     let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
     let formation = Formation::of_root(&plan(0), root.to_string(), entry);
-    rim(plan(0), formation, Some(listener))
+    reactor(plan(0), formation, Some(listener))
 }
 
 /// Makes a rank that looks for rank 0 at these addresses.
-fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Rim {
+fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Reactor {
     let join = Join { candidates, host: [1; 16], domain: [1; 16] };
-    rim(plan(rank), Formation::of_member(join), listener)
+    reactor(plan(rank), Formation::of_member(join), listener)
 }
 
 fn listen() -> (TcpListener, SocketAddr) {
@@ -51,21 +51,21 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn start(rim: Rim) -> (Arc<Shared>, JoinHandle<()>) {
-    let shared = Arc::clone(&rim.shared);
-    (shared, std::thread::spawn(move || rim.run()))
+fn start(reactor: Reactor) -> (Arc<ReactorHandle>, JoinHandle<()>) {
+    let handle = Arc::clone(&reactor.handle);
+    (handle, std::thread::spawn(move || reactor.run()))
 }
 
-fn await_forming((shared, _): &(Arc<Shared>, JoinHandle<()>)) {
+fn await_forming((handle, _): &(Arc<ReactorHandle>, JoinHandle<()>)) {
     let formed = {
         let mut wait = Wait::quiet(Instant::now() + PATIENCE);
-        shared.inbox.wait_until(&mut wait, &String::new, || shared.is_formed())
+        handle.inbox.wait_until(&mut wait, &String::new, || handle.is_formed())
     };
     assert!(formed.unwrap());
 }
 
-fn stop((shared, thread): (Arc<Shared>, JoinHandle<()>)) {
-    shared.command(Command::Close);
+fn stop((handle, thread): (Arc<ReactorHandle>, JoinHandle<()>)) {
+    handle.command(Command::Close);
     thread.join().unwrap();
 }
 
@@ -144,18 +144,18 @@ fn a_silent_stranger_does_not_keep_two_ranks_apart() {
 }
 
 /// Accepts a connection. Returns its other end.
-fn accepted(rim: &mut Rim, id: ConnectionId) -> TcpStream {
+fn accepted(reactor: &mut Reactor, id: ConnectionId) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = socket::accept(&listener).unwrap().unwrap();
-    rim.watch(id, ours, false).unwrap();
+    reactor.watch(id, ours, false).unwrap();
     theirs
 }
 
 /// Sends bytes to a connection, and waits until they have arrived.
-fn arrive(rim: &Rim, id: ConnectionId, mut theirs: &TcpStream, bytes: &[u8]) {
+fn arrive(reactor: &Reactor, id: ConnectionId, mut theirs: &TcpStream, bytes: &[u8]) {
     theirs.write_all(bytes).unwrap();
-    let stream = &rim.sockets[&id].stream;
+    let stream = &reactor.sockets[&id].stream;
     stream.set_nonblocking(false).unwrap();
     let mut seen = vec![0; bytes.len()];
     while stream.peek(&mut seen).unwrap() < bytes.len() {}
@@ -164,27 +164,27 @@ fn arrive(rim: &Rim, id: ConnectionId, mut theirs: &TcpStream, bytes: &[u8]) {
 
 #[test]
 fn a_goodbye_is_heard_though_writing_fails_while_another_connection_is_read() {
-    let shared = Arc::new(Shared::new(Arc::new(Inbox::default())).unwrap());
-    let mut rim = Rim::new(0, tests::rank_0(), shared, None, Places::default()).unwrap();
-    let link = linked(&mut rim.job, 2);
-    let leaver = accepted(&mut rim, link);
-    rim.act();
-    arrive(&rim, link, &leaver, &goodbye());
+    let handle = Arc::new(ReactorHandle::new(Arc::new(Inbox::default())).unwrap());
+    let mut reactor = Reactor::new(0, tests::rank_0(), handle, None, Places::default()).unwrap();
+    let link = linked(&mut reactor.job, 2);
+    let leaver = accepted(&mut reactor, link);
+    reactor.act();
+    arrive(&reactor, link, &leaver, &goodbye());
     // From here on writes to the connection fail, and there is something to write.
-    rim.sockets[&link].stream.shutdown(Shutdown::Write).unwrap();
-    say_something(&mut rim.job, link);
+    reactor.sockets[&link].stream.shutdown(Shutdown::Write).unwrap();
+    say_something(&mut reactor.job, link);
 
     // A rank comes that is one too many. Rank 0 tells it at once, so it writes to all while it reads from one.
-    let stranger = rim.job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
-    let challenge = rim.job.pending(stranger).to_vec();
-    let stream = accepted(&mut rim, stranger);
+    let stranger = reactor.job.on_accepted(Instant::now(), ([127, 0, 0, 1], 9).into(), [7; 32]);
+    let challenge = reactor.job.pending(stranger).to_vec();
+    let stream = accepted(&mut reactor, stranger);
     let proof = RawRank::without_key(4, 4).on_bytes(&challenge).unwrap();
-    arrive(&rim, stranger, &stream, &proof);
-    rim.read(stranger);
-    rim.act();
+    arrive(&reactor, stranger, &stream, &proof);
+    reactor.read(stranger);
+    reactor.act();
 
-    assert!(!rim.job.is_open(link) && !rim.sockets.contains_key(&link));
-    assert!(matches!(rim.shared.inbox.gone(2), Some(Error::PeerClosed { rank: 2 })));
-    let failure = rim.shared.inbox.failure();
+    assert!(!reactor.job.is_open(link) && !reactor.sockets.contains_key(&link));
+    assert!(matches!(reactor.handle.inbox.gone(2), Some(Error::PeerClosed { rank: 2 })));
+    let failure = reactor.handle.inbox.failure();
     assert!(!matches!(failure, Some(Error::PeerLost { .. })), "{failure:?}");
 }

@@ -4,16 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use crate::job::{Action, ConnectionId, Job};
-use crate::protocol::handshake::JobKey;
-use crate::protocol::hello::Process;
-use crate::simulation::cost::Traffic;
-use crate::simulation::dice::Dice;
-use crate::simulation::faults::Fault;
-use crate::simulation::program::{Program, Step};
-use crate::simulation::scenario::{plan_of, starter};
-use crate::simulation::stranger::Stranger;
-use crate::simulation::wires::Wire;
+use crate::costs::Traffic;
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::program::{Program, Step};
+use crate::stranger::Stranger;
+use crate::wire::Wire;
+use mscclpp_bootstrap::job::{Action, ConnectionId, Job};
+use mscclpp_bootstrap::protocol::handshake::JobKey;
 
 #[derive(Clone)]
 pub(super) struct Network {
@@ -68,7 +66,7 @@ pub(super) struct Node {
     in_line: VecDeque<Event>,
     pub(super) dead: bool,
     pub(super) vanished: bool,
-    wake_at: Option<Duration>,
+    pub(super) wake_at: Option<Duration>,
     /// The later generations of the rank, if it takes part in them.
     pub(super) lives: Option<Lives>,
 }
@@ -111,7 +109,7 @@ pub(super) struct World {
     pub(super) dice: Dice,
     pub(super) network: Network,
     /// The instant at which the simulated time is zero.
-    start: Instant,
+    pub(super) start: Instant,
     pub(super) now: Duration,
     pub(super) nodes: Vec<Node>,
     pub(super) wires: BTreeMap<u64, Wire>,
@@ -362,35 +360,5 @@ impl World {
         self.nodes[node].job = None;
         self.nodes[node].dead = true;
         self.live_again(node);
-    }
-
-    /// Starts the next generation of a rank whose job forms again, if it has not made all its calls.
-    fn live_again(&mut self, node: usize) {
-        let (now, start) = (self.now, self.start);
-        let rank = &mut self.nodes[node];
-        let Some(lives) = &mut rank.lives else { return };
-        lives.formed.extend(rank.program.generation);
-        if lives.left == 0 || matches!(rank.program.outcome, Some((_, Ok(())))) {
-            return;
-        }
-        lives.left -= 1;
-        let killed = std::mem::take(&mut rank.program.victim);
-        if killed {
-            // A new process knows nothing of the generations before.
-            lives.formed.clear();
-        }
-        let last = lives.formed.last().copied().unwrap_or(0);
-        lives.processes += u32::from(killed);
-        let (number, n) = (rank.program.rank, rank.program.n);
-        let at = now + self.dice.between(Duration::ZERO, lives.delay);
-        let mut plan = plan_of(number, n, lives.key.clone(), true, start + at);
-        plan.last_generation = Some(last);
-        plan.process = Process::named("played", 1000 * lives.processes + number as u32 + 1);
-        // Each generation has an identity of its own.
-        plan.job = plan.job.map(|_| [self.dice.below(250) as u8; 16]);
-        let starts = starter(plan, lives.root, vec![lives.root]);
-        rank.program = rank.program.again(lives.steps.clone());
-        (rank.dead, rank.wake_at, rank.busy_until) = (false, None, now);
-        self.schedule(at, Event::Start(node, starts));
     }
 }

@@ -12,9 +12,10 @@
 
 use std::time::Duration;
 
-use crate::Error;
-use crate::simulation::scenario::{Kind, Scenario, TIMEOUT};
-use crate::simulation::world::Node;
+use crate::scenario::{Kind, Scenario};
+use crate::starting::TIMEOUT;
+use crate::world::Node;
+use mscclpp_bootstrap::Error;
 
 /// The promised time within which all ranks know of a loss.
 const PROMISE: Duration = Duration::from_secs(5);

@@ -16,9 +16,9 @@ use mscclpp_net::socket::{canonical, is_connected, read_some};
 use mscclpp_net::{Report, SystemCall, SystemError, random};
 
 use crate::job::{Action, ConnectionId, Job};
-use crate::tcp::accepting::Door;
+use crate::tcp::acceptor::Acceptor;
+use crate::tcp::handle::{Command, ReactorHandle};
 use crate::tcp::listening::{self, Places};
-use crate::tcp::shared::{Order, Shared};
 use crate::tcp::socket;
 use crate::{Error, LOG};
 
@@ -35,47 +35,47 @@ struct Socket {
     awaits_writable: bool,
 }
 
-pub(crate) struct Rim {
+pub(crate) struct Reactor {
     rank: usize,
     pub(super) job: Job,
-    pub(super) shared: Arc<Shared>,
-    pub(super) events: EventLoop<Order>,
-    pub(super) door: Door,
+    pub(super) handle: Arc<ReactorHandle>,
+    pub(super) events: EventLoop<Command>,
+    pub(super) acceptor: Acceptor,
     places: Places,
     sockets: HashMap<ConnectionId, Socket>,
     scratch: Vec<u8>,
 }
 
-impl Rim {
+impl Reactor {
     pub(crate) fn new(
         rank: usize,
         job: Job,
-        shared: Arc<Shared>,
+        handle: Arc<ReactorHandle>,
         listener: Option<std::net::TcpListener>,
         places: Places,
     ) -> Result<Self, SystemError> {
-        let events = EventLoop::new(Arc::clone(shared.orders()))?;
-        let mut rim = Self {
+        let events = EventLoop::new(Arc::clone(handle.commands()))?;
+        let mut reactor = Self {
             rank,
             job,
-            shared,
+            handle,
             events,
-            door: Door::default(),
+            acceptor: Acceptor::default(),
             places,
             sockets: HashMap::new(),
             scratch: vec![0; SCRATCH],
         };
         if let Some(listener) = listener {
-            rim.open_door(listener)?;
+            reactor.start_accepting(listener)?;
         }
-        Ok(rim)
+        Ok(reactor)
     }
 
     /// Runs until the bootstrap is dropped.
     pub(crate) fn run(mut self) {
         self.act();
         loop {
-            self.take_orders();
+            self.take_commands();
             let now = Instant::now();
             self.job.on_time(now);
             self.accept_again(now);
@@ -83,7 +83,7 @@ impl Rim {
             if self.job.is_finished(now) {
                 return;
             }
-            let wake_at = self.job.wake_at().into_iter().chain(self.door.resume_at()).min();
+            let wake_at = self.job.wake_at().into_iter().chain(self.acceptor.resume_at()).min();
             match self.events.wait_until(wake_at) {
                 Ok(ready) => ready.into_iter().for_each(|ready| self.on_ready(ready)),
                 Err(error) => {
@@ -95,13 +95,13 @@ impl Rim {
         }
     }
 
-    fn take_orders(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        for Order { command, begun } in shared.orders().take() {
+    fn take_commands(&mut self) {
+        let handle = Arc::clone(&self.handle);
+        for Command { for_job, begun } in handle.commands().take() {
             if let Some((peer, begun)) = begun {
-                shared.inbox.begin_send(peer, &begun);
+                handle.inbox.begin_send(peer, &begun);
             }
-            self.job.on_command(Instant::now(), command);
+            self.job.on_command(Instant::now(), for_job);
             self.act();
         }
     }
@@ -147,18 +147,18 @@ impl Rim {
                 }
                 Action::Close { id } => self.drop_socket(id),
                 Action::Listen { local } => self.listen(local),
-                Action::StopListening => self.close_door(),
+                Action::StopListening => self.stop_accepting(),
                 Action::Formed(table) => {
-                    self.door.has_let_in_all();
-                    self.shared.set_formed(table);
+                    self.acceptor.has_accepted_all();
+                    self.handle.set_formed(table);
                 }
-                Action::Deliver { stream, bytes } => self.shared.inbox.deliver(stream, bytes),
+                Action::Deliver { stream, bytes } => self.handle.inbox.deliver(stream, bytes),
                 Action::Sent(written) => {
-                    self.shared.inbox.update(|| written.store(true, Ordering::Release));
+                    self.handle.inbox.update(|| written.store(true, Ordering::Release));
                 }
-                Action::Gone { peer, error } => self.shared.inbox.peer_gone(peer, error),
+                Action::Gone { peer, error } => self.handle.inbox.peer_gone(peer, error),
                 Action::Failed(error) => {
-                    self.shared.inbox.fail(&error);
+                    self.handle.inbox.fail(&error);
                 }
             }
         }
@@ -225,7 +225,7 @@ impl Rim {
         let listening = listening::beside(local, &self.places).during("listening for other ranks");
         let at = listening.and_then(|(listener, addresses)| {
             let port = listener.local_addr().during("listening for other ranks")?.port();
-            self.open_door(listener)?;
+            self.start_accepting(listener)?;
             Ok((port, addresses))
         });
         self.job.on_listening(Instant::now(), at.map_err(Error::from));

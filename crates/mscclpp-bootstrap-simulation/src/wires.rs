@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use mscclpp_net::dial::Failed;
 
-use crate::job::ConnectionId;
-use crate::simulation::world::{Event, World};
+use crate::wire::{End, Wire};
+use crate::world::{Event, World};
+use mscclpp_bootstrap::job::ConnectionId;
 
 /// The shortest and longest time until a node that is gone, or out of reach, is noticed, as with `Liveness::PROMPT`.
 const LEAST_SILENCE: Duration = Duration::from_millis(3500);
@@ -15,27 +16,6 @@ const MOST_SILENCE: Duration = Duration::from_millis(4300);
 const CLOSED: &str = "it closed the connection";
 const RESET: &str = "the connection broke: connection reset by peer";
 const SILENT: &str = "the connection broke: connection timed out";
-
-pub(super) struct Wire {
-    /// The side that dialled, and the side that listened.
-    pub(super) ends: [End; 2],
-    /// Whether nothing arrives any more.
-    dead: bool,
-}
-
-#[derive(Default)]
-pub(super) struct End {
-    pub(super) node: Option<usize>,
-    id: Option<ConnectionId>,
-    closed: bool,
-    /// The time at which the last of the bytes that it has sent arrive; the next field is how many are on their way.
-    arrives: Duration,
-    under_way: usize,
-    blocked: bool,
-    finished: bool,
-    /// A number that rises when bytes on their way are thrown away.
-    epoch: u32,
-}
 
 impl World {
     fn latency(&mut self) -> Duration {

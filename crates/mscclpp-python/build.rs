@@ -23,7 +23,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The commit of the working tree; none outside of one, as in a source distribution.
+/// The commit of the working tree. None outside of one, for example in a source distribution.
 fn commit() -> Option<String> {
     let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
     let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();

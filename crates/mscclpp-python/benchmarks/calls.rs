@@ -1,4 +1,4 @@
-//! The time of calls that Python programs make often, made from Rust: what `overhead.py` compares with.
+//! The time of calls that Python programs make often, measured from Rust. `overhead.py` compares its times with them.
 
 use std::{
     sync::Arc,
@@ -10,7 +10,7 @@ use mscclpp::{
     proxy::Fifo,
 };
 
-/// Calls of one run, and runs, of which the best counts: the machine does other things, too.
+/// The number of calls in one run. The best of several runs counts, because other programs disturb some of them.
 const CALLS: u32 = 1000;
 const RUNS: u32 = 30;
 

@@ -44,7 +44,7 @@ def rank() -> None:
         "the backend mscclpp": lambda: dist.all_reduce(numbers, group=ours),
         "NCCL": lambda: dist.all_reduce(numbers),
     }
-    # Each in turn, and the best of it: what else runs on the host disturbs one more than another.
+    # Each kind of call is measured in turn, and the best time counts, because other programs disturb some of them.
     rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(ROUNDS)]
     # Beside the default stream, which the program's other streams wait for.
     with torch.cuda.stream(torch.cuda.Stream(device)):

@@ -1,4 +1,4 @@
-"""Microseconds of 16 all_reduces in a CUDA graph, by two GPUs with PyTorch: one by one, as a group, as a group of NCCL's.
+"""Microseconds of 16 all_reduces in a CUDA graph of two GPUs with PyTorch: single, as a group, as a group of NCCL.
 
     python benchmarks/groups.py
 

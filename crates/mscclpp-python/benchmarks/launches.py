@@ -1,4 +1,4 @@
-"""What a launch from Python costs the thread that makes it, beside CuPy's own kernels.
+"""Time that a launch from Python takes in the calling thread, compared with one of CuPy's own kernels.
 
     python benchmarks/launches.py
 
@@ -18,7 +18,7 @@ import numpy as np
 from mscclpp.utils import KernelBuilder, pack
 
 CALLS, RUNS = 200, 51
-#: Adds `by` to the word.
+#: Source of a kernel that adds `by` to a word.
 SOURCE = 'extern "C" __global__ void count(unsigned long long* word, void* unused, unsigned int by) { *word += by; }'
 ON_GPU = os.environ.get("MSCCLPP_PLATFORM", "cuda") == "cuda"
 
@@ -26,7 +26,7 @@ Launch = Callable[[Any], None]
 
 
 def measure(launch: Launch, stream: Any, captured: bool) -> list[float]:
-    """Microseconds of a launch, in each run."""
+    """Returns the microseconds of a launch, for each run."""
     times = []
     for _ in range(3 + RUNS):
         if captured:
@@ -72,7 +72,7 @@ def main() -> None:
     for place, stream, captured in places:
         for way, launch in ways.items():
             if way == "CuPy RawKernel" and stream is not None:
-                # In its block, a stream is that of CuPy's calls.
+                # The `with` block makes the stream the current one of CuPy's calls.
                 with stream:
                     times = measure(launch, stream, captured)
             else:

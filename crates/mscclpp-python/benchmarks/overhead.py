@@ -1,4 +1,4 @@
-"""What calls from Python cost above the same calls from Rust, how long importing takes, and how large the wheel is.
+"""Time of calls from Python beside the same calls from Rust, the time of importing, and the size of a wheel.
 
     cargo bench -p mscclpp-python --bench calls > calls.txt
     python benchmarks/overhead.py calls.txt [WHEEL]
@@ -22,7 +22,7 @@ KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests"
 
 
 def best(call: Callable[[], object], after: Callable[[], object] = lambda: None) -> float:
-    """The time of a call in ns, without that of the loop around it."""
+    """Returns the time of a call in ns, without that of the loop around it."""
 
     def run(body: Callable[[], object]) -> float:
         times = []

@@ -28,14 +28,14 @@ KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 SIZES = [1 << 10, 1 << 20, 128 << 20]
 LARGEST = max(SIZES)
 REPEATS = 7
-#: Behind what is sent, in the same memory: where the peer's data arrives.
+#: The offset of the memory where the peer's data arrives: behind the memory that is sent.
 INCOMING = LARGEST + 4096
-#: As the kernel's source has them: most channels, and the bytes of its state.
+#: Constants of the kernel's source: the most channels, and the bytes of its state.
 CHANNELS, STATE = 64, 256 + 4 * 1024
 
 
 def rounds_of(size: int) -> int:
-    """As many as `mscclpp-bench` times together."""
+    """Returns how many rounds `mscclpp-bench` times together."""
     return max(1, min(1000, (64 << 30) // size))
 
 
@@ -75,7 +75,7 @@ class PortPut:
 
     def __init__(self, group: CommGroup, peer: int) -> None:
         connections = group.make_connection([peer], Transport.CudaIpc)
-        # As `mscclpp-bench` allocates them.
+        # `mscclpp-bench` allocates the memory in the same way.
         self.source, memory = GpuBuffer(LARGEST, dtype=np.uint8), GpuBuffer(4096 + LARGEST + 4096, dtype=np.uint8)
         self.arrivals = memory[4096 : 4096 + LARGEST]
         self.service = mscclpp.ProxyService()
@@ -128,7 +128,7 @@ def run(rank: int, address: str, rows: Any) -> None:
                 end.record(stream)
                 if rank == 1:
                     group.barrier()
-                # Not `end.synchronize()`: that spins in the driver, whose lock the proxy needs, too.
+                # `end.synchronize()` would spin in the driver, and hold the lock that the proxy needs, too.
                 while not end.done:
                     time.sleep(50e-6)
                 times.append(1000 * cupy.cuda.get_elapsed_time(start, end) / rounds)

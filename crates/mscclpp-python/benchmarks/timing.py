@@ -1,4 +1,4 @@
-"""What the benchmarks of two GPUs with PyTorch share: ranks, graphs, times."""
+"""Ranks, graphs and times for the benchmarks of two GPUs with PyTorch."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 
 def as_ranks(file: str, rank: Callable[[], None]) -> None:
-    """Run `rank` in two processes, which start `file` with what torch.distributed reads."""
+    """Run `rank` in two processes, which start `file` with the variables that torch.distributed reads."""
     if "RANK" in os.environ:
         rank()
         return
@@ -28,7 +28,9 @@ def as_ranks(file: str, rank: Callable[[], None]) -> None:
 
 
 def joined() -> tuple[torch.device, Any, mscclpp.Collectives]:
-    """This rank's device, which is current; a group of the backend `mscclpp`, beside NCCL's; and collectives."""
+    """Make this rank's device current, and return it, a group of the backend `mscclpp` beside NCCL's, and
+    collectives.
+    """
     device = torch.device("cuda", int(os.environ["RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
@@ -37,7 +39,7 @@ def joined() -> tuple[torch.device, Any, mscclpp.Collectives]:
 
 
 def graph_of(calls: Callable[[], object], times: int) -> Any:
-    """A graph of `calls`, as many times one after the other. They run once before."""
+    """Capture `calls` in a graph, that many times one after the other. They run once before."""
     calls()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -48,7 +50,7 @@ def graph_of(calls: Callable[[], object], times: int) -> Any:
 
 
 def timed(graph: Any, replays: int, calls: int) -> float:
-    """Microseconds for one of the `calls` of a graph: the median of seven times of so many replays."""
+    """Return the microseconds for one of the `calls` of a graph: the median of seven times of so many replays."""
     times: list[float] = []
     for _ in range(7):
         dist.barrier()

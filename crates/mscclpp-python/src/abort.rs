@@ -23,12 +23,13 @@ use crate::{
     waiting,
 };
 
-/// Gives a class `abort()`, and `check()` if it is to have that. `waited()` is what kernels wait through.
+/// Gives a class the method `abort()`, and with `check` also the method `check()`. The class has a method `waited()`,
+/// which returns the object of the library that kernels wait through.
 macro_rules! abortable {
     ($type:ident) => {
         #[pyo3::pymethods]
         impl $type {
-            /// Ends every wait on it, here, now and from now on.
+            /// Ends every wait through this object, on this side and at the peer, and all later ones.
             #[pyo3(signature = (reason = "aborted by the program"))]
             fn abort(&self, py: pyo3::Python<'_>, reason: &str) -> pyo3::PyResult<()> {
                 let waited = self.waited()?;
@@ -42,8 +43,8 @@ macro_rules! abortable {
 
         #[pyo3::pymethods]
         impl $type {
-            /// Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-            /// a proxy refused. Ask when the kernels have ended.
+            /// Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+            /// of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
             fn check(&self, py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
                 let waited = self.waited()?;
                 $crate::error::OrRaise::or_raise(py.detach(|| mscclpp::gpu::Abort::check(&waited)))
@@ -53,7 +54,7 @@ macro_rules! abortable {
 }
 pub(crate) use abortable;
 
-/// Returns `$value` of `$object` as the first of the classes that it is of.
+/// Returns `$value` of `$object` if the object is of one of the classes; the first class that matches counts.
 macro_rules! first_of {
     ($object:ident, $it:ident => $value:expr; $($class:ty),*) => {
         $(if let Ok(it) = $object.cast::<$class>() {
@@ -64,7 +65,7 @@ macro_rules! first_of {
 }
 pub(crate) use first_of;
 
-/// Something that kernels wait through, whose errors are those of the facade.
+/// An object that kernels wait through, with the facade's type of errors.
 struct Waited<T>(Arc<T>);
 
 impl<T: Abort> Abort for Waited<T>
@@ -116,7 +117,7 @@ fn given(object: &Bound<'_, PyAny>) -> PyResult<AnyWaited> {
     ))
 }
 
-/// All that kernels wait through, and how long they were given.
+/// All objects that kernels wait through, and the time that the kernels were given.
 struct Given {
     all: Vec<AnyWaited>,
     gpu: Gpu,
@@ -139,7 +140,8 @@ fn all_of(object: &Bound<'_, PyAny>) -> PyResult<Vec<AnyWaited>> {
 impl Abort for Given {
     type Error = Error;
 
-    /// With a reason of its own: the one that is given has the time of the last attempt, and not of all.
+    /// Aborts with a reason of its own, because the given one names the time of the last attempt instead of the whole
+    /// time.
     fn abort(&self, _reason: &str) {
         let Self { gpu, limit, .. } = self;
         let reason = format!("work on {gpu} did not finish within {limit:?}");
@@ -163,8 +165,8 @@ impl Abort for Given {
     }
 }
 
-/// Waits until everything that was launched on the default stream of the current GPU is complete. With `abort`, kernels
-/// that do not end in time are ended by aborting that.
+/// Waits until everything that was launched on the default stream of the current GPU is complete. If it is not
+/// complete in time, the objects in `abort` are aborted, which ends kernels that wait through them.
 #[pyfunction(name = "_synchronize")]
 #[pyo3(signature = (timeout_sec, abort: "object"))]
 pub(crate) fn synchronize(
@@ -185,7 +187,8 @@ pub(crate) fn synchronize(
 fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, given: Option<Given>) -> PyResult<()> {
     let start = Instant::now();
     let left = move || limit.saturating_sub(start.elapsed());
-    // Ctrl-C ends this part, and aborts nothing. For whom kernels wait is not asked before time has run out.
+    // Ctrl-C ends this part, and aborts nothing. Which ranks the kernels wait for is asked only when the time has run
+    // out.
     waiting::repeat(py, None, None, |slice| match stream.query_timeout(slice.min(left())) {
         Ok(false) if !left().is_zero() => Err(GpuError::Timeout {
             operation: format!("work on a stream of {}", stream.gpu()),
@@ -195,7 +198,7 @@ fn wait_for(py: Python<'_>, stream: Stream, limit: Duration, given: Option<Given
         outcome => outcome.map(drop),
     })?;
     let Some(given) = given else {
-        // Asking for whom they wait takes a second at most, ten if it is simulated.
+        // Asking which ranks the kernels wait for takes a second at most, ten on simulated devices.
         let done = py.detach(|| stream.synchronize_timeout(left()));
         return done.map_err(|error| waiting::with_total(error.into(), None, limit)).or_raise();
     };

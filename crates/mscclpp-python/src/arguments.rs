@@ -1,4 +1,4 @@
-//! Arguments of kernels: from one run of bytes, as `mscclpp.utils.pack` makes it, to the parameters that a kernel has.
+//! Arguments of kernels: splits the packed bytes that `mscclpp.utils.pack` makes into the parameters of a kernel.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::{
     semaphore::{PyDeviceToDevice, PyHostToDevice},
 };
 
-/// A tuple of arguments, and what a kernel gets for it. Launches keep it, and so the tuple.
+/// A tuple of arguments, and the values that a kernel gets for it. Launches keep this, and so the tuple.
 pub(crate) struct Prepared {
     tuple: Py<PyTuple>,
-    /// With what kernels wait through.
+    /// The values, with the objects that kernels wait through.
     values: KernelArgs,
-    /// Where the tensors are that can move, and in which places of the tuple.
+    /// The tensors in the tuple that can move: their places in the tuple, and their addresses.
     addresses: Vec<(usize, u64)>,
-    /// [`owned::closed`] when it was prepared.
+    /// The value of [`owned::closed`] when the tuple was prepared.
     closed: u64,
 }
 
@@ -46,14 +46,15 @@ impl Prepared {
         Ok(Arc::new(Self { tuple: tuple.unbind(), values, addresses, closed: owned::closed() }))
     }
 
-    /// The values and what a launch keeps: the same for all launches, so that a stream keeps it once.
+    /// Returns the values, with this object as owner. It is the same object for all launches, so a stream keeps it
+    /// once.
     pub(crate) fn args(this: &Arc<Self>) -> KernelArgs {
         this.values.clone().with_owner(this.clone())
     }
 
-    /// Whether it is of this very tuple, and would be prepared in the same way again.
+    /// Whether this was made of the same tuple, and would be the same if it were made again now.
     pub(crate) fn is_of(&self, tuple: &Bound<'_, PyTuple>) -> PyResult<bool> {
-        // As this holds the tuple, no other one has its address.
+        // This object holds the tuple, so no other tuple can have the same address.
         if !self.tuple.is(tuple) || self.closed != owned::closed() {
             return Ok(false);
         }
@@ -67,7 +68,8 @@ impl Prepared {
     }
 }
 
-/// What knows of the waits of kernels through an argument, if they can wait through it.
+/// Returns the owner that reports the waits of kernels through an argument. Returns none for an argument through
+/// which kernels cannot wait.
 fn waited_through(argument: &Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
     first_of!(argument, it => (&it.waited()?).owner(); PyMemoryChannel, PyPortChannel, PyBaseMemoryChannel,
         PyBasePortChannel);
@@ -76,12 +78,12 @@ fn waited_through(argument: &Bound<'_, PyAny>) -> PyResult<Option<Owner>> {
     Ok(None)
 }
 
-/// Cuts `packed` into the arguments of a kernel. They may be where a C compiler puts the members of a struct, or one
-/// directly behind the other.
+/// Cuts `packed` into the arguments of a kernel. The arguments lie either where a C compiler puts the members of a
+/// struct, or without gaps.
 pub(crate) fn unpack(kernel: &str, parameters: &[KernelParameter], packed: &[u8]) -> PyResult<KernelArgs> {
     let sizes = || parameters.iter().map(|parameter| parameter.size as usize);
     let end = parameters.last().map_or(0, |last| (last.offset + last.size) as usize);
-    // An `int` for a `bool` at the end makes it longer.
+    // An `int` given for a `bool` at the end makes the bytes longer.
     let starts: Vec<usize> = if (end..end + 8).contains(&packed.len()) {
         parameters.iter().map(|parameter| parameter.offset as usize).collect()
     } else if packed.len() == sizes().sum::<usize>() {

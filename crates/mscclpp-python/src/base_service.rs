@@ -1,4 +1,4 @@
-//! `BaseProxyService`, which a service of a program's own is derived from.
+//! `BaseProxyService`, from which a program derives a proxy service of its own.
 
 use pyo3::{
     exceptions::PyNotImplementedError,
@@ -6,7 +6,7 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 
-/// What any service with a proxy offers to those that start and stop it; to be derived from.
+/// Base class of services with a proxy. It has the methods that start and stop the proxy.
 #[pyclass(name = "BaseProxyService", module = "mscclpp._mscclpp", subclass, frozen)]
 pub(crate) struct PyBaseProxyService;
 
@@ -18,19 +18,19 @@ impl PyBaseProxyService {
         Self
     }
 
-    /// Starts the proxy; to be defined by a service of your own.
+    /// Starts the proxy. A derived class defines it.
     #[pyo3(signature = (blocking = false))]
     fn start_proxy(&self, blocking: bool) -> PyResult<()> {
         let _ = blocking;
         Err(PyNotImplementedError::new_err("a service of your own defines start_proxy(blocking)"))
     }
 
-    /// Stops the proxy; to be defined by a service of your own.
+    /// Stops the proxy. A derived class defines it.
     fn stop_proxy(&self) -> PyResult<()> {
         Err(PyNotImplementedError::new_err("a service of your own defines stop_proxy()"))
     }
 
-    /// Of one of your own, too.
+    /// Names the class of the object, which may be one of the program's own.
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         Ok(format!("<mscclpp.{}>", slf.get_type().name()?))
     }

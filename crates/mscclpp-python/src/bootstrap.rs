@@ -30,7 +30,7 @@ pub(crate) struct PyBootstrap {
     rank: usize,
     n_ranks: usize,
     formed: Owned<OnceLock<Formed>>,
-    /// Ends joining the job, which cannot be told to end.
+    /// Ends the joining of the job, which has no other way to be ended.
     given_up: GivenUp,
 }
 
@@ -94,12 +94,12 @@ impl PyBootstrap {
         Ok(self.n_ranks)
     }
 
-    /// How many ranks of the job are on this rank's host.
+    /// How many ranks of the job are on this rank's node.
     fn get_n_ranks_per_node(&self) -> PyResult<usize> {
         Ok(self.formed()?.bootstrap.n_ranks_per_node())
     }
 
-    /// How many ranks of the job can map each other's GPU memory: here those of one host.
+    /// How many ranks of the job can map each other's GPU memory: here those of one node.
     fn get_n_ranks_per_ipc_domain(&self) -> PyResult<usize> {
         Ok(self.formed()?.bootstrap.n_ranks_per_ipc_domain())
     }
@@ -120,8 +120,8 @@ impl PyBootstrap {
     }
 
     /// `recv(data, size, peer, tag)` into an address or a buffer, `recv(data, peer, tag)` into a buffer, or
-    /// `recv(peer, tag)`, which returns the bytes. When the time of `timeout_sec` runs out, nothing was taken, and the call
-    /// can be repeated.
+    /// `recv(peer, tag)`, which returns the bytes. When the time of `timeout_sec` runs out, the call has received
+    /// nothing and can be repeated.
     #[pyo3(signature = (*args, timeout_sec = None, **kwargs))]
     fn recv<'py>(
         &self,
@@ -132,7 +132,7 @@ impl PyBootstrap {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
         let Message { data, size, peer, tag } = Message::parse("recv", args, kwargs)?;
-        // Before anything is taken.
+        // The argument is checked before anything is received.
         let place = data.map(|data| raw::locate("recv", &data, size, true)).transpose()?;
         let bootstrap = self.bootstrap()?;
         let received =
@@ -143,9 +143,10 @@ impl PyBootstrap {
         }
     }
 
-    /// Exchanges `size` bytes of each rank: `allData`, an address or a buffer of `size` times the number of ranks, holds
-    /// this rank's part at its place before, and everybody's after. When the time of `timeout_sec` runs out, the next
-    /// collective call must be this one again, which goes on with the bytes that were given first.
+    /// Exchanges `size` bytes of each rank. `allData` is an address or a buffer of `size` times the number of ranks.
+    /// Before the call it holds this rank's bytes at this rank's place, after the call those of all ranks. When the
+    /// time of `timeout_sec` runs out, the next collective call must be this one again; it goes on with the bytes
+    /// that were given first.
     #[pyo3(signature = (allData: "int | typing_extensions.Buffer", size, timeout_sec = None))]
     #[allow(non_snake_case, reason = "the public name")]
     fn all_gather(
@@ -178,8 +179,8 @@ impl PyBootstrap {
         all.write("all_gather", &gathered.concat())
     }
 
-    /// Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must be this
-    /// one again, which goes on with it.
+    /// Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must
+    /// be this one again, which goes on with the same barrier.
     #[pyo3(signature = (timeout_sec = None))]
     fn barrier(&self, py: Python<'_>, timeout_sec: Option<f64>) -> PyResult<()> {
         let timeout = timeout_sec.map(waiting::seconds).transpose()?;
@@ -198,8 +199,8 @@ impl PyBootstrap {
         Ok(())
     }
 
-    /// Leaves the job, unless a Communicator is still in it. Ends `initialize()`; other calls of other threads go on, and
-    /// new ones raise. A second `close()` does nothing.
+    /// Leaves the job, unless a Communicator still uses it. Ends `initialize()`. Calls that other threads have begun
+    /// go on, and new ones raise. A second `close()` does nothing.
     fn close(&self) {
         if self.formed.is_open() {
             self.given_up.give_up("the bootstrap was closed");
@@ -244,13 +245,13 @@ impl PyTcpBootstrap {
         Py::new(py, PyClassInitializer::from(PyBootstrap::new(rank, nRanks)).add_subclass(Self))
     }
 
-    /// Makes the identity of a new job, in the process that will be rank 0.
+    /// Makes the identity of a new job. Rank 0's process calls it.
     #[staticmethod]
     fn create_unique_id(py: Python<'_>) -> PyResult<PyUniqueId> {
         Ok(PyUniqueId(Some(py.detach(TcpBootstrap::create_unique_id).or_raise()?)))
     }
 
-    /// The identity that this bootstrap was initialised with.
+    /// The identity with which this bootstrap was initialised.
     fn get_unique_id(slf: &Bound<'_, Self>) -> PyResult<PyUniqueId> {
         let id = slf.as_super().get().formed()?.id;
         id.map(|id| PyUniqueId(Some(id)))
@@ -324,7 +325,7 @@ fn rendezvous(given: &Bound<'_, PyAny>) -> PyResult<MeetingPlace> {
     }
 }
 
-/// The arguments of `send` and `recv`, of which some may be left out in front.
+/// The arguments of `send` and `recv`, of which those in front may be left out.
 struct Message<'py> {
     data: Option<Bound<'py, PyAny>>,
     size: Option<usize>,

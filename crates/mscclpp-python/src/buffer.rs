@@ -17,7 +17,7 @@ use crate::{
 };
 
 enumeration! {
-    /// How the size of a buffer is rounded up. Only a hint here: the driver's granularity is always kept to.
+    /// How the size of a buffer is rounded up. This is a hint: sizes are always rounded to the driver's granularity.
     PyGranularity as "GpuBufferGranularity" {
         MultiCastMinimum = 0,
         MultiCastRecommended = 1,
@@ -26,12 +26,12 @@ enumeration! {
     }
 }
 
-/// `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the Host
-/// platform the memory is the CPU's, too.
+/// `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the
+/// simulated platform it is also ordinary host memory.
 #[pyclass(name = "RawGpuBuffer", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRawGpuBuffer {
     inner: Owned<RetireOnDrop>,
-    /// Kept, if arrays were made that know no more of the memory than its address and this object.
+    /// Kept because arrays may use the memory that know only its address and this object.
     viewed: OnceLock<Held<RetireOnDrop>>,
 }
 
@@ -55,23 +55,23 @@ impl PyRawGpuBuffer {
         Ok(self.buffer()?.len())
     }
 
-    /// How many bytes it has.
+    /// How many bytes the buffer has.
     fn bytes(&self) -> PyResult<u64> {
         Ok(self.buffer()?.len())
     }
 
-    /// Its address on the device.
+    /// The address of the buffer on the device.
     fn data(&self) -> PyResult<u64> {
         Ok(self.buffer()?.ptr().0)
     }
 
-    /// The number of its GPU.
+    /// The number of the buffer's GPU.
     fn device_id(&self) -> PyResult<usize> {
         Ok(self.buffer()?.gpu().id())
     }
 
-    /// A DLPack capsule of the memory as an array; without a shape, of as many elements as fit. `data_type` is such as
-    /// `float32` or `torch.float16`; strides count elements.
+    /// Returns a DLPack capsule of the memory as an array. Without a shape, the array has as many elements as fit.
+    /// `data_type` is a name such as `float32` or `torch.float16`; strides count elements.
     #[pyo3(signature = (data_type, shape = Vec::new(), strides = Vec::new()))]
     fn to_dlpack<'py>(
         &self,
@@ -83,7 +83,7 @@ impl PyRawGpuBuffer {
         dlpack::capsule(py, Tensor::new(self.buffer()?, data_type, shape, strides)?)
     }
 
-    /// The kind of its device, as DLPack numbers them, and the number of its GPU.
+    /// The type of the device, as DLPack numbers them, and the number of the GPU.
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
         Ok(dlpack::device(&self.buffer()?))
     }
@@ -98,19 +98,19 @@ impl PyRawGpuBuffer {
         self.to_dlpack(py, "uint8", Vec::new(), Vec::new())
     }
 
-    /// For NumPy, on the simulated platform alone.
+    /// The array interface of NumPy, on the simulated platform only.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.interface(py, Platform::Sim)
     }
 
-    /// For CuPy, PyTorch and Numba, on CUDA alone.
+    /// The array interface of CuPy, PyTorch and Numba, on CUDA only.
     #[getter]
     fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         self.interface(py, Platform::Cuda)
     }
 
-    /// Waits until the writes of kernels and copies are done, copies bytes out.
+    /// Waits until the writes of kernels and copies are done, and returns a copy of the bytes.
     #[pyo3(signature = (offset: "typing.SupportsIndex" = 0, size = None) -> "builtins.bytes")]
     fn read<'py>(
         &self,
@@ -128,7 +128,7 @@ impl PyRawGpuBuffer {
         Ok(pyo3::types::PyBytes::new(py, &bytes))
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the buffer.
     #[pyo3(signature = (data, offset: "typing.SupportsIndex" = 0))]
     fn write(&self, py: Python<'_>, data: Bytes, #[pyo3(from_py_with = uint)] offset: u64) -> PyResult<()> {
         let buffer = self.buffer()?;

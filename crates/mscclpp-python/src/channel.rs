@@ -1,6 +1,7 @@
-//! What the four kinds of channels have in common.
+//! The methods that the four kinds of channels have in common.
 
-/// Declares one, with all but its constructor. It may be empty, as `$made` says; `$about` says what `repr` does of others.
+/// Declares the class of a channel, without its constructor. The class may hold no channel: then calls raise an error
+/// that says `$made`. `$about` returns the text that `repr` adds for a channel.
 macro_rules! channel {
     (
         $(#[$doc:meta])*
@@ -29,7 +30,7 @@ macro_rules! channel {
 
         #[pyo3::pymethods]
         impl $type {
-            /// What kernels get for it. It lives no longer than the channel.
+            /// The handle that kernels use the channel with. It is valid as long as the channel lives.
             fn device_handle(&self) -> pyo3::PyResult<$handle> {
                 Ok($handle(self.waited()?.device_handle()))
             }

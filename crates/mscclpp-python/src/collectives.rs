@@ -1,4 +1,5 @@
-//! The collectives of `mscclpp-collectives`, by addresses. What takes arrays is Python: `_collectives.py`.
+//! The collectives of `mscclpp-collectives`, called with addresses. The Python layer (`_collectives.py`) takes
+//! arrays.
 
 use std::time::Duration;
 
@@ -29,14 +30,17 @@ pub(crate) struct PyCollectives {
 struct Made {
     collectives: Collectives,
     communicator: Communicator,
-    /// What calls work on in place of memory that simulated devices do not reach. When this is closed, calls may still run.
+    /// Copies that calls work on where simulated devices cannot reach the program's memory. Calls may still run when
+    /// this object is closed.
     copies: Mutex<Vec<RetireOnDrop>>,
 }
 
 impl Made {
-    /// Drops copies, if all work of their stream, the only one, is complete. Returns whether it is.
+    /// Drops the copies if all work of the stream is complete; there is only one stream. Returns whether it is
+    /// complete.
     fn forget_copies(&self, stream: &Stream) -> Result<bool, Error> {
-        // Locked: what another thread has put into the stream, and adds to the copies, is not complete.
+        // Locked while the stream is asked: another thread may put work into the stream and then add its copies, and
+        // that work is not complete.
         let mut copies = self.copies.lock();
         let is_idle = stream.query()?;
         if is_idle && !copies.is_empty() {
@@ -60,13 +64,14 @@ impl PyCollectives {
     }
 }
 
-/// What is registered, until it is dropped or given to `_Collectives.deregister`.
+/// A registration of memory. It ends when this object is dropped or given to `_Collectives.deregister`.
 #[pyclass(name = "_Registered", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRegistered(Mutex<Option<Registered>>);
 
 #[pymethods]
 impl PyCollectives {
-    /// All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "sim".
+    /// Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have. `platform`
+    /// is "cuda", "hip" or "sim".
     #[new]
     #[pyo3(signature = (communicator, device, max_blocks = None, scratch = None, calls_at_once = None, timeout_sec = None, check_calls = false, overlap = false))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
@@ -104,38 +109,40 @@ impl PyCollectives {
         Ok(Self::of(collectives, communicator))
     }
 
-    /// This rank's number.
+    /// The number of this rank.
     #[getter]
     fn rank(&self) -> PyResult<usize> {
         Ok(self.inner.get()?.collectives.rank())
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[getter]
     fn size(&self) -> PyResult<usize> {
         Ok(self.inner.get()?.collectives.n_ranks())
     }
 
-    /// The number of its device.
+    /// The number of the device.
     #[getter]
     fn device(&self) -> PyResult<usize> {
         Ok(self.inner.get()?.collectives.gpu().id())
     }
 
-    /// Whether that is simulated.
+    /// Whether the device is simulated.
     #[getter]
     fn is_simulated(&self) -> PyResult<bool> {
         Ok(self.inner.get()?.collectives.gpu().platform() == Platform::Sim)
     }
 
-    /// Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
-    /// operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
-    /// of a simulated device was complete before.
+    /// Puts collectives into a stream. A request is a tuple of kind, address of the input, address of the output,
+    /// count, type, operation, and root or peer. The call waits for no other rank. Messages between two ranks are
+    /// launched together. Returns whether all work of a simulated device was complete before.
     ///
-    /// All ranks may ask for a `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"), for a number
-    /// of blocks, and of threads in each; 0 is the usual one. What is not possible is done by another protocol.
+    /// All ranks may name the same `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"),
+    /// number of blocks, and number of threads in each; 0 stands for the selected number. If the protocol is not
+    /// possible for a call, another one is used.
     ///
-    /// The calls also come behind what the streams `others` have, and what these get later comes behind the calls.
+    /// The calls wait for the work that the streams `others` have now, and later work of these streams waits for the
+    /// calls.
     #[pyo3(signature = (requests, stream: "int", protocol = None, blocks = 0, threads = 0, others: "list[int]" = Vec::new()))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn enqueue(
@@ -171,7 +178,8 @@ impl PyCollectives {
         py.detach(|| Override::during(overriding, enqueue)).map_err(raised)
     }
 
-    /// How `enqueue` would do it: the protocol, whether in two steps, and how many blocks and threads. None where no kernel is needed.
+    /// Returns how `enqueue` would carry out the request: the protocol, whether in two steps, and how many blocks and
+    /// threads. Returns None where no kernel is needed.
     #[pyo3(signature = (request, protocol = None, blocks = 0, threads = 0))]
     fn selection(
         &self,
@@ -187,10 +195,10 @@ impl PyCollectives {
         Ok(selection.map(|it| (it.protocol.to_string(), it.two_steps, it.blocks, it.threads)))
     }
 
-    /// Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`
-    /// is the address of the first, how many there are, how many numbers each has, and their type; an output its address, its
-    /// type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
-    /// bytes, or address and size of memory. Returns what `enqueue` does.
+    /// Sums up rows and hands each to a kernel that was made for that: see `Collectives::all_reduce_rows` of the
+    /// crate. `rows` is the address of the first row, the number of rows, the numbers in each, and their type. An
+    /// output is its address, its type (None for 4 bytes for each row), and whether it stays on its rank. An argument
+    /// of the kernel is its bytes, or the address and the size of memory. Returns what `enqueue` returns.
     #[pyo3(signature = (kernel, args, rows, outputs, stream: "int"))]
     fn all_reduce_rows(
         &self,
@@ -225,8 +233,8 @@ impl PyCollectives {
         .map_err(raised)
     }
 
-    /// Waits until all work of the stream is complete, for the time that was given at most, and raises what became of its
-    /// collectives.
+    /// Waits until all work of the stream is complete, at most for the time-out of the collectives, and raises an
+    /// error if a collective failed.
     #[pyo3(signature = (stream: "int"))]
     fn synchronize(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         let made = self.inner.get()?;
@@ -238,7 +246,7 @@ impl PyCollectives {
         })
     }
 
-    /// The number of the capture that a stream is part of, if it is.
+    /// The number of the capture that a stream is part of. None if no capture is active.
     #[pyo3(signature = (stream: "int"))]
     fn capture_of(&self, stream: usize) -> PyResult<Option<u64>> {
         let made = self.inner.get()?;
@@ -246,13 +254,13 @@ impl PyCollectives {
         id.map_err(raised)
     }
 
-    /// Raises what became of complete calls, if their waits failed. Does not block.
+    /// Raises an error if a complete call failed. Does not block.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let made = self.inner.get()?;
         py.detach(|| made.collectives.check()).map_err(raised)
     }
 
-    /// Ends the waits of this rank's calls, and those of all others.
+    /// Ends the waits of this rank's calls, and those of all other ranks' calls.
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         let made = self.inner.get()?;
         py.detach(|| {
@@ -262,7 +270,8 @@ impl PyCollectives {
         Ok(())
     }
 
-    /// Collectives of those ranks that give the same color, in the order of their keys; None without one. All ranks call it.
+    /// Makes collectives of those ranks that give the same color, in the order of their keys. Returns None without a
+    /// color. All ranks call it.
     #[pyo3(signature = (color, key))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i32) -> PyResult<Option<Self>> {
         let made = self.inner.get()?;
@@ -271,7 +280,7 @@ impl PyCollectives {
         Ok(part.map(|part| Self::of(part, communicator)))
     }
 
-    /// Registers memory on all ranks together, which all call it.
+    /// Registers memory on all ranks. All ranks call it together.
     fn register(&self, py: Python<'_>, address: u64, size: u64, symmetric: bool) -> PyResult<PyRegistered> {
         let made = self.inner.get()?;
         // SAFETY: the Python layer keeps the memory as long as it is registered.
@@ -279,7 +288,7 @@ impl PyCollectives {
         Ok(PyRegistered(Mutex::new(Some(waited(py, work)?))))
     }
 
-    /// Takes it back, on all ranks together.
+    /// Ends a registration on all ranks. All ranks call it together.
     fn deregister(&self, py: Python<'_>, registered: &PyRegistered) -> PyResult<()> {
         let made = self.inner.get()?;
         let registered = registered.0.lock().take();
@@ -288,7 +297,7 @@ impl PyCollectives {
     }
 }
 
-/// A request, as Python gives it.
+/// A request from Python, which owns its lists of counts.
 pub(crate) struct Asked {
     kind: What,
     send: DevicePtr,
@@ -359,7 +368,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
     }
 }
 
-/// The type of a name, as NumPy and PyTorch have them.
+/// Returns the type with a name that NumPy or PyTorch uses.
 pub(crate) fn data_type(name: &str) -> PyResult<DataType> {
     Ok(match name {
         "float16" => DataType::F16,
@@ -380,7 +389,7 @@ pub(crate) fn data_type(name: &str) -> PyResult<DataType> {
     })
 }
 
-/// "sum" and so on, or ("premul_sum", factor).
+/// Converts an operation: a name such as "sum", or ("premul_sum", factor).
 fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     if let Ok((name, factor)) = given.extract::<(String, f64)>() {
         return match name.as_str() {
@@ -403,7 +412,7 @@ fn operation(given: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
     })
 }
 
-/// A driver's stream; 0 is the default one.
+/// The stream with a driver's handle; 0 is the default stream.
 fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
     if handle == 0 {
         return Ok(gpu.default_stream()?);
@@ -417,7 +426,7 @@ fn stream_of(gpu: &Gpu, handle: usize) -> Result<Stream, Error> {
     Ok(unsafe { Stream::from_raw(gpu, std::ptr::with_exposed_provenance_mut(handle)) }?)
 }
 
-/// Work that blocks, and whose wait Ctrl-C ends.
+/// Does work that blocks, and whose wait Ctrl-C ends.
 fn waited<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,

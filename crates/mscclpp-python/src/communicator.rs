@@ -97,7 +97,7 @@ impl PyCommunicator {
         waiting::wait(py, move || communicator.send_memory(&memory, remote_rank.0, tag))
     }
 
-    /// The next memory that a rank sends with this tag. Does not wait: the future's `get()` does.
+    /// Returns a future of the next memory that a rank sends with this tag. The future's `get()` waits for it.
     #[pyo3(signature = (remote_rank, tag: "typing.SupportsIndex" = 0))]
     fn recv_memory(
         &self,
@@ -109,7 +109,7 @@ impl PyCommunicator {
         Ok(MemoryFuture::of(pending, communicator.bootstrap().rank(), remote_rank.0))
     }
 
-    /// Sends the peer this side's endpoint; the future connects it with the peer's.
+    /// Sends this side's endpoint to the peer. The future's `get()` connects it with the peer's.
     #[pyo3(signature = (local_config, remote_rank, tag: "typing.SupportsIndex" = 0))]
     fn connect(
         &self,
@@ -125,8 +125,8 @@ impl PyCommunicator {
             .map(|pending| ConnectionFuture::of(pending, rank, peer))
     }
 
-    /// Connects with several ranks, which do the same in any order. Waits for all of them; no ranks wait for each other in a
-    /// circle. What can be wrong here is found before anything is sent.
+    /// Connects with several ranks, which do the same in any order, and waits for all of them. Ranks cannot wait for
+    /// each other in a circle. Wrong arguments are found before anything is sent.
     #[pyo3(signature = (local_config, remote_ranks, tag: "typing.SupportsIndex" = 0))]
     fn connect_all(
         &self,
@@ -189,11 +189,11 @@ closable!(PyCommunicator, inner, |made| {
     format!(" of rank {} of {}", bootstrap.rank(), bootstrap.n_ranks())
 });
 
-/// What is accepted as this side of a connection: an endpoint, a configuration or a transport.
+/// An argument for this side of a connection: an endpoint, a configuration or a transport.
 struct LocalArgument(LocalEnd);
 
 impl LocalArgument {
-    /// With the device that the calling thread means, as the work is done on another one.
+    /// Fills in the device that is current in the calling thread, because another thread does the work.
     fn on_this_threads_device(self, context: &Context) -> PyResult<LocalEnd> {
         Ok(match self.0 {
             LocalEnd::Config(config) => LocalEnd::Config(on_this_threads_device(context, config).or_raise()?),
@@ -230,7 +230,7 @@ fn await_pending<T: Clone + Send + Sync + 'static>(
     waiting::wait_in_turns(py, rank, move |time| pending.wait_timeout(time))
 }
 
-/// Declares a future: something that another rank's part is still needed for.
+/// Declares a future: an object that is complete when another rank has done its part.
 macro_rules! future {
     ($type:ident as $name:literal of $value:ty: $object:ident) => {
         #[doc = concat!("Becomes a `", stringify!($value), "` when the other rank has sent its part.")]
@@ -238,7 +238,7 @@ macro_rules! future {
         pub(crate) struct $type {
             inner: Owned<Pending<$value>>,
             object: PyOnceLock<Py<$object>>,
-            /// Whose it is.
+            /// The rank that waits.
             rank: usize,
             peer: usize,
         }
@@ -251,7 +251,7 @@ macro_rules! future {
 
         #[pymethods]
         impl $type {
-            /// Waits for it. The same object each time.
+            /// Waits for the object and returns it. Every call returns the same object.
             fn get(&self, py: Python<'_>) -> PyResult<Py<$object>> {
                 let pending = self.inner.get()?;
                 if let Some(object) = self.object.get(py) {

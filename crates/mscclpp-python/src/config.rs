@@ -1,4 +1,4 @@
-//! Where an endpoint is, and how it reaches its peers: devices and configurations.
+//! `Device` and `EndpointConfig`: the device of an endpoint, and how the endpoint reaches its peers.
 
 use mscclpp::{Device, DeviceType, EndpointConfig, Transport};
 use pyo3::{PyTypeInfo, inspect::PyStaticExpr, prelude::*, type_hint_union};
@@ -6,7 +6,7 @@ use pyo3::{PyTypeInfo, inspect::PyStaticExpr, prelude::*, type_hint_union};
 use crate::{enums::enumeration, error, ib_config::PyEndpointConfigIb, transport::PyTransport};
 
 enumeration! {
-    /// What kind of device an endpoint is on.
+    /// The kind of device that an endpoint is on.
     PyDeviceType as "DeviceType" of DeviceType {
         Unknown = 0 is Unknown,
         CPU = 1 is Cpu,
@@ -18,9 +18,9 @@ enumeration! {
 #[pyclass(name = "Device", module = "mscclpp._mscclpp", from_py_object, get_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyDevice {
-    /// What kind of device it is.
+    /// The kind of device.
     r#type: PyDeviceType,
-    /// Its number, counted from 0; -1 is the current one.
+    /// The number of the device, counted from 0; -1 is the current one.
     #[pyo3(set)]
     id: i64,
 }
@@ -29,7 +29,7 @@ pub(crate) struct PyDevice {
 impl PyDevice {
     #[new]
     #[pyo3(signature = (r#type = KindArgument(Ok(PyDeviceType::Unknown)), id = -1))]
-    // A `r#type` of Rust would stand in the error about a wrong one.
+    // The default constructor of PyO3 would call the argument `r#type` in errors.
     fn new(r#type: KindArgument, id: i64) -> PyResult<Self> {
         Ok(Self { r#type: r#type.0?, id })
     }
@@ -45,7 +45,7 @@ impl PyDevice {
     }
 }
 
-/// The type of a device as an argument, or what is wrong with it.
+/// The argument with a device's type, or the error about a wrong one.
 struct KindArgument(PyResult<PyDeviceType>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for KindArgument {
@@ -82,7 +82,7 @@ impl From<Device> for PyDevice {
     }
 }
 
-/// What is accepted where a device is due: one, or its type.
+/// An argument for a device: a `Device` or a `DeviceType`.
 pub(crate) struct DeviceArgument(PyDevice);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for DeviceArgument {
@@ -101,16 +101,16 @@ impl<'a, 'py> FromPyObject<'a, 'py> for DeviceArgument {
     }
 }
 
-/// Where an endpoint is, and how it reaches its peers.
+/// The transport and the device of an endpoint, and parameters of its transport.
 #[pyclass(name = "EndpointConfig", module = "mscclpp._mscclpp", get_all)]
 pub(crate) struct PyEndpointConfig {
-    /// By which means it reaches its peers.
+    /// The transport that reaches the peers.
     #[pyo3(set)]
     transport: PyTransport,
-    // Objects, so that `config.device.id = 1` and `config.ib.port = 1` change this.
-    /// Where it is: a `Device`, or a `DeviceType` for the current one.
+    // These are Python objects, so that `config.device.id = 1` and `config.ib.port = 1` change this configuration.
+    /// The device of the endpoint: a `Device`, or a `DeviceType` for the current one.
     device: Py<PyDevice>,
-    /// How many writes its queue takes before it is full; -1 leaves that to the transport.
+    /// The largest number of writes in the queue; -1 leaves it to the transport.
     #[pyo3(set)]
     max_write_queue_size: i64,
     /// Parameters for InfiniBand.
@@ -159,7 +159,7 @@ impl PyEndpointConfig {
     }
 }
 
-/// What is accepted where a configuration is due: one, or a transport, which means one on the current GPU.
+/// An argument for a configuration: an `EndpointConfig`, or a transport, which means an endpoint on the current GPU.
 pub(crate) struct ConfigArgument(pub(crate) EndpointConfig);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
@@ -183,12 +183,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ConfigArgument {
     }
 }
 
-/// Where -1 stands for none.
+/// Converts an optional number to Python's form, in which -1 stands for none.
 pub(crate) fn optional<T: TryInto<i64>>(value: Option<T>) -> i64 {
     value.and_then(|value| value.try_into().ok()).unwrap_or(-1)
 }
 
-/// A value that -1 leaves to the library.
+/// Converts a number from Python, in which -1 leaves the choice to the library.
 pub(crate) fn chosen<T: TryFrom<i64>>(what: &str, value: i64) -> PyResult<Option<T>> {
     if value == -1 { Ok(None) } else { number(what, value).map(Some) }
 }

@@ -28,7 +28,7 @@ use crate::{
 /// How long a write waits for room in the transport's queue.
 const ROOM: Duration = Duration::from_secs(30);
 
-/// What makes endpoints, connections and registered memories.
+/// Makes endpoints, connections and registered memories.
 #[pyclass(name = "Context", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyContext {
     inner: Owned<Context>,
@@ -59,8 +59,8 @@ impl PyContext {
         })
     }
 
-    /// Makes a context of its own. `ethernet_checksums` says whether data that it sends over Ethernet has checksums, which
-    /// the receiver checks; if it is None, `MSCCLPP_ETHERNET_CHECKSUMS` does.
+    /// Makes a context that no other object shares. `ethernet_checksums` says whether data that it sends over
+    /// Ethernet has checksums, which the receiver checks. If it is None, `MSCCLPP_ETHERNET_CHECKSUMS` decides.
     #[staticmethod]
     #[pyo3(signature = (*, ethernet_checksums=None))]
     fn create(ethernet_checksums: Option<bool>) -> Self {
@@ -79,13 +79,14 @@ impl PyContext {
         PyRegisteredMemory::register(py, &*self.context()?, ptr.0, size.0, transports.0)
     }
 
-    /// Makes an end for connections, of an `EndpointConfig` or a `Transport`.
+    /// Makes an endpoint for connections, from an `EndpointConfig` or a `Transport`.
     fn create_endpoint(&self, py: Python<'_>, config: ConfigArgument) -> PyResult<PyEndpoint> {
         let context = self.context()?;
         Ok(PyEndpoint::of(py.detach(|| context.create_endpoint(config.0)).or_raise()?))
     }
 
-    /// Connects an endpoint of this context with a peer's, which does the same. Waits where the transport shakes hands.
+    /// Connects an endpoint of this context with a peer's, which does the same. Blocks if the transport needs an
+    /// answer of the peer.
     fn connect(
         &self,
         py: Python<'_>,
@@ -98,7 +99,8 @@ impl PyContext {
     }
 }
 
-/// Names the device of `config` that is current in the calling thread, so that the rest may be done by another thread.
+/// Replaces "the current device" in `config` by the device that is current in the calling thread, so that another
+/// thread can do the rest.
 pub(crate) fn on_this_threads_device(
     context: &Context,
     mut config: EndpointConfig,
@@ -109,7 +111,7 @@ pub(crate) fn on_this_threads_device(
     Ok(config)
 }
 
-/// One end of connections.
+/// One end of a connection.
 #[pyclass(name = "Endpoint", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyEndpoint {
     inner: Owned<Endpoint>,
@@ -127,19 +129,19 @@ impl PyEndpoint {
 
 #[pymethods]
 impl PyEndpoint {
-    /// What it was made from; of a peer's endpoint, what is known of it.
+    /// The configuration that the endpoint was made with. For a peer's endpoint, the parts that are known here.
     fn config(&self, py: Python<'_>) -> PyResult<PyEndpointConfig> {
         let endpoint = self.endpoint()?;
         let known = || EndpointConfig::new(endpoint.transport(), endpoint.device());
         PyEndpointConfig::of(py, &endpoint.config().cloned().unwrap_or_else(known))
     }
 
-    /// Its transport.
+    /// The transport of the endpoint.
     fn transport(&self) -> PyResult<PyTransport> {
         Ok(self.endpoint()?.transport().into())
     }
 
-    /// Its device.
+    /// The device of the endpoint.
     fn device(&self) -> PyResult<PyDevice> {
         Ok(self.endpoint()?.device().into())
     }
@@ -165,7 +167,7 @@ impl PyEndpoint {
 #[pyclass(name = "Connection", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyConnection {
     inner: Owned<Connection>,
-    /// Whether its queue was opened, for which a transport may need seconds.
+    /// Whether the queue was opened. Opening may take seconds with some transports.
     is_open: AtomicBool,
 }
 
@@ -179,10 +181,10 @@ impl PyConnection {
         self.inner.get()
     }
 
-    /// The connection with its queue open, so that calls on this very thread keep to their time.
+    /// Returns the connection with its queue open, so that calls on this thread keep their time limits.
     fn open(&self, py: Python<'_>) -> PyResult<Held<Connection>> {
         let connection = self.connection()?;
-        // A plain flag: to open twice does no harm.
+        // A relaxed flag is enough: opening twice does no harm.
         if !self.is_open.load(Ordering::Relaxed) {
             let opened = connection.clone();
             waiting::wait(py, move || match opened.flush(Duration::ZERO) {
@@ -197,7 +199,7 @@ impl PyConnection {
 
 #[pymethods]
 impl PyConnection {
-    /// Starts copying `size` bytes from `src`, registered here, to `dst`, the peer's.
+    /// Starts copying `size` bytes from `src`, registered here, to `dst`, registered by the peer.
     #[allow(non_snake_case, reason = "the public names")]
     fn write(
         &self,
@@ -215,8 +217,8 @@ impl PyConnection {
         })
     }
 
-    /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, behind all earlier writes, and in the 8 bytes
-    /// at the address `src`, which is host memory.
+    /// Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, after all earlier writes, and in the 8
+    /// bytes of host memory at the address `src`.
     fn update_and_sync(
         &self,
         py: Python<'_>,
@@ -241,7 +243,7 @@ impl PyConnection {
         Ok(())
     }
 
-    /// Waits until everything before is complete at the peer.
+    /// Waits until all earlier writes are complete at the peer.
     #[pyo3(signature = (timeout_usec = 30_000_000))]
     fn flush(&self, py: Python<'_>, timeout_usec: i64) -> PyResult<()> {
         let connection = self.open(py)?;
@@ -274,12 +276,13 @@ impl PyConnection {
         Ok(optional(self.connection()?.max_write_queue_size()))
     }
 
-    /// Whether both are the same connection: a semaphore gives another object for its own.
+    /// Whether both objects stand for the same connection. A semaphore returns a new object for its connection at
+    /// each call.
     fn __eq__(&self, other: &Self) -> PyResult<bool> {
         Ok(self.connection()?.downgrade().is(&*other.connection()?))
     }
 
-    /// Of what never changes. Few connections meet in one dictionary.
+    /// Hashes only values that never change. Collisions do no harm, as few connections meet in one dictionary.
     fn __hash__(&self) -> PyResult<u64> {
         let connection = self.connection()?;
         let mut hasher = DefaultHasher::new();
@@ -296,8 +299,8 @@ closable!(PyConnection, inner, |connection| format!(
     connection.transport()
 ));
 
-/// The connections of Python programs, by which peers' memory is mapped when its address is asked for. Each with the
-/// process that made it: a forked child has none of them.
+/// The connections of this program, through which a peer's memory is mapped when its address is asked for. Each has
+/// the process that made it, because a forked child has none of its parent's.
 static KNOWN: Mutex<Vec<(u32, WeakConnection)>> = Mutex::new(Vec::new());
 
 fn remember(connection: &Connection) {
@@ -308,7 +311,7 @@ fn remember(connection: &Connection) {
     }
 }
 
-/// Those that are open.
+/// Returns the connections of this process that are open.
 pub(crate) fn known() -> Vec<Connection> {
     let all = KNOWN.lock();
     let ours = all.iter().filter(|(process, _)| *process == process::id());

@@ -12,32 +12,32 @@ use pyo3::{
 use crate::{
     communicator::PyCommunicator,
     connection::PyConnection,
-    semaphore::{PyDeviceToDevice, PySemaphore, Shared},
+    semaphore::{PyDeviceToDevice, PySemaphore, SharedSemaphore},
 };
 
-/// What `Class(semaphore, ...)` or `Class(communicator, connection, ...)` was called with.
+/// The arguments of `Class(semaphore, ...)` or `Class(communicator, connection, ...)`.
 pub(crate) struct Arguments<'py> {
     source: Source<'py>,
-    /// The arguments behind, in the order of their names.
+    /// The remaining arguments, in the order of their names.
     pub(crate) rest: Vec<Option<Bound<'py, PyAny>>>,
 }
 
 enum Source<'py> {
-    Semaphore(Arc<Shared>),
+    Semaphore(Arc<SharedSemaphore>),
     Pair(Bound<'py, PyCommunicator>, Bound<'py, PyConnection>),
 }
 
-/// A constructor that takes these first.
+/// A constructor whose first arguments are a semaphore, or a communicator and a connection.
 pub(crate) struct Constructor {
     pub(crate) name: &'static str,
-    /// Whether its semaphore may be one of kernels already.
+    /// Whether it also accepts a semaphore between two kernels.
     pub(crate) takes_device_to_device: bool,
-    /// The names of the arguments behind.
+    /// The names of the remaining arguments.
     pub(crate) rest: &'static [&'static str],
 }
 
 impl<'py> Arguments<'py> {
-    /// None without any arguments, or if all of them are None.
+    /// Returns None without any arguments, or if all of them are None.
     pub(crate) fn parse(
         constructor: &Constructor,
         args: &Bound<'py, PyTuple>,
@@ -66,18 +66,18 @@ impl<'py> Arguments<'py> {
     }
 
     /// The semaphore: the one that was given, or one that is built with the peer now.
-    pub(crate) fn semaphore(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
+    pub(crate) fn semaphore(&self, py: Python<'_>) -> PyResult<Arc<SharedSemaphore>> {
         match &self.source {
             Source::Semaphore(semaphore) => Ok(Arc::clone(semaphore)),
             Source::Pair(communicator, connection) => {
-                Ok(Shared::of(communicator.get().build(py, &*connection.get().connection()?)?))
+                Ok(SharedSemaphore::of(communicator.get().build(py, &*connection.get().connection()?)?))
             }
         }
     }
 }
 
 impl Constructor {
-    fn semaphore(&self, given: &Option<Bound<'_, PyAny>>) -> PyResult<Arc<Shared>> {
+    fn semaphore(&self, given: &Option<Bound<'_, PyAny>>) -> PyResult<Arc<SharedSemaphore>> {
         if self.takes_device_to_device
             && let Some(Ok(semaphore)) = given.as_ref().map(|given| given.cast::<PyDeviceToDevice>())
         {
@@ -111,7 +111,7 @@ impl Constructor {
         )))
     }
 
-    /// The values of arguments that may be given by place or by name. Python's None is no value.
+    /// Returns the values of arguments that may be given by position or by name. Python's None counts as not given.
     fn match_names<'py>(
         &self,
         names: &[&str],

@@ -7,7 +7,7 @@ use pyo3::{ffi, prelude::*};
 
 use crate::{error, retired::RetireOnDrop};
 
-/// A shape over device memory, which it keeps.
+/// An array over device memory, which it keeps alive.
 pub(crate) struct Tensor {
     buffer: RetireOnDrop,
     data_type: DataType,
@@ -43,7 +43,7 @@ struct View {
     byte_offset: u64,
 }
 
-/// `DLManagedTensor`, and behind it what it points to.
+/// `DLManagedTensor`, followed by the arrays that it points to.
 #[repr(C)]
 struct Managed {
     view: View,
@@ -52,11 +52,11 @@ struct Managed {
     tensor: Tensor,
 }
 
-/// A capsule has this name until its memory is taken over, and then another.
+/// The name of a capsule until a library takes over its memory. Then the capsule gets another name.
 const NAME: &CStr = c"dltensor";
 
 impl DataType {
-    /// Of a name as NumPy and PyTorch have it.
+    /// Returns the type with a name that NumPy or PyTorch uses.
     fn named(name: &str) -> PyResult<Self> {
         const INT: u8 = 0;
         const UINT: u8 = 1;
@@ -104,7 +104,7 @@ impl Tensor {
                 shape.len()
             )));
         }
-        // The last element that can be reached.
+        // The offset of the last element.
         let mut last = Some(0u64);
         for (n, stride) in shape.iter().zip(&strides) {
             let (Ok(n), Ok(stride)) = (u64::try_from(*n), u64::try_from(*stride)) else {
@@ -141,7 +141,7 @@ pub(crate) fn device(buffer: &DeviceBuffer) -> (i32, i32) {
     }
 }
 
-/// The tensor in a capsule.
+/// Puts a tensor into a capsule.
 pub(crate) fn capsule(py: Python<'_>, tensor: Tensor) -> PyResult<Bound<'_, PyAny>> {
     let (kind, id) = device(&tensor.buffer.0);
     let managed = Box::into_raw(Box::new(Managed {

@@ -1,7 +1,7 @@
 //! Enumerations that look to Python like those of pybind11: members with `name` and `value`, made from their number.
 
-/// Declares one, with all that Python programs do with its members. Behind `is` are the variants of an enumeration of the
-/// library, which is turned into this one, and this one into it.
+/// Declares an enumeration with everything that Python programs do with its members. Where `is` names an enumeration
+/// of the library, its variants are converted to the members and back.
 macro_rules! enumeration {
     (
         $(#[$doc:meta])* $type:ident as $name:literal of $of:ident {

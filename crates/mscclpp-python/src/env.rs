@@ -1,4 +1,4 @@
-//! The settings that `env()` shows. Those that this library does not use are shown as they are set.
+//! The settings that `env()` returns. Those that this library does not use are shown as the environment has them.
 
 use std::env;
 
@@ -8,12 +8,12 @@ fn read(variable: &str) -> String {
     env::var_os(variable).unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The older name counts where the newer is not set, as for the log itself.
+/// Reads the newer variable, or the older one if that is not set. The log does the same.
 fn read_either(newer: &str, older: &str) -> String {
     Some(read(newer)).filter(|value| !value.is_empty()).unwrap_or_else(|| read(older))
 }
 
-/// Declares the class: each setting with where it is from.
+/// Declares the class: each setting, and the variable that it comes from.
 macro_rules! settings {
     ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
         /// Environment variables as they were when they were first asked for.
@@ -68,7 +68,7 @@ impl PyEnv {
     }
 }
 
-/// The settings: the same object each time.
+/// Returns the settings. Every call returns the same object.
 #[pyfunction(name = "env")]
 pub(crate) fn settings(py: Python<'_>) -> PyResult<Py<PyEnv>> {
     static SETTINGS: PyOnceLock<Py<PyEnv>> = PyOnceLock::new();

@@ -14,7 +14,7 @@ use pyo3::{exceptions::PyTypeError, ffi, prelude::*, sync::PyOnceLock, types::Py
 use crate::enums::enumeration;
 
 enumeration! {
-    /// What a caller can do about an `Error`.
+    /// The kind of an `Error`.
     ErrorCode as "ErrorCode" {
         SystemError = 0,
         InternalError = 1,
@@ -57,27 +57,28 @@ fn exception(name: &str, code: i64, message: String) -> PyErr {
     })
 }
 
-/// An `Error` of this layer's own.
+/// Makes an `Error` that the Python layer itself reports.
 pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> PyErr {
     exception("Error", ErrorCode::from(kind) as i64, message.into())
 }
 
-/// A call, or an argument, that can never be right.
+/// Makes the error for a call or an argument that can never be right.
 pub(crate) fn misuse(message: impl Into<String>) -> PyErr {
     new(ErrorKind::InvalidUsage, message)
 }
 
-/// An object of the wrong class, whose name is put behind `expected`.
+/// Makes the error for an object of the wrong class, whose name is appended to `expected`.
 pub(crate) fn unexpected(expected: &str, object: &Bound<'_, PyAny>) -> PyErr {
     object.get_type().name().map_or_else(|e| e, |name| PyTypeError::new_err(format!("{expected} {name}")))
 }
 
-/// A wait that ran out of time. It has consumed nothing and can be repeated.
+/// Makes the error of a wait that ran out of time. It has consumed nothing and can be repeated.
 pub(crate) fn timeout(message: impl Into<String>) -> PyErr {
     new(ErrorKind::Timeout, message)
 }
 
-/// Raises `error` in the main thread as soon as it runs Python code again. For destructors, which cannot raise.
+/// Raises `error` in the main thread as soon as that runs Python code again. Destructors use it, as they cannot
+/// raise.
 pub(crate) fn raise_soon(py: Python<'_>, error: PyErr) {
     extern "C" fn raise(error: *mut c_void) -> c_int {
         // SAFETY: called once, with what was made below, by a thread that is attached.
@@ -88,7 +89,7 @@ pub(crate) fn raise_soon(py: Python<'_>, error: PyErr) {
     let error = Box::into_raw(Box::new(error));
     // SAFETY: the function takes what it is given, and raises when it says -1.
     if unsafe { ffi::Py_AddPendingCall(Some(raise), error.cast()) } != 0 {
-        // So many wait already that there is no room.
+        // The queue of the interpreter is full.
         // SAFETY: nobody else has it.
         unsafe { Box::from_raw(error) }.write_unraisable(py, None);
     }
@@ -116,7 +117,7 @@ fn raise(error: &Error) -> PyErr {
     }
 }
 
-/// What the texts of the library name, and what programs here have in its place.
+/// Names in the texts of the library, and the names that Python programs use instead.
 const NAMES: [(&str, &str); 14] = [
     ("HostToDeviceSemaphore", "Host2DeviceSemaphore"),
     ("HostToHostSemaphore", "Host2HostSemaphore"),
@@ -140,7 +141,7 @@ const NAMES: [(&str, &str); 14] = [
     ("as connect_all() and mesh() do", "as connect_all() does"),
 ];
 
-/// A text of the library in the names of Python.
+/// Replaces names of the library in a text by those of Python.
 fn in_python(text: String) -> String {
     let replaced = |text: String, (from, to): &(&str, &str)| {
         if text.contains(from) { text.replace(from, to) } else { text }
@@ -164,7 +165,7 @@ fn device_error(error: &Error) -> Option<&GpuError> {
     }
 }
 
-/// `errno`, if an error of the system is behind it.
+/// Returns `errno` if an error of the operating system is the cause.
 fn system_number(error: &Error) -> Option<i32> {
     let mut cause = error.source();
     while let Some(error) = cause {

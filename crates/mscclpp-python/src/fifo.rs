@@ -15,13 +15,13 @@ use crate::{
     uint::{Uint, uint},
 };
 
-/// 128 bits by which a device thread asks its proxy for something.
+/// A 128-bit request of a device thread to its proxy.
 #[pyclass(name = "ProxyTrigger", module = "mscclpp._mscclpp", from_py_object, get_all, set_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyProxyTrigger {
     /// The first 64 bits.
     fst: u64,
-    /// The second 64 bits, of which the FIFO uses the topmost.
+    /// The second 64 bits. The FIFO itself uses the highest one.
     snd: u64,
 }
 
@@ -44,7 +44,7 @@ impl From<ProxyTrigger> for PyProxyTrigger {
     }
 }
 
-/// Triggers on their way from device threads of the current GPU to the host.
+/// A queue in which device threads of the current GPU pass triggers to the host.
 #[pyclass(name = "Fifo", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyFifo {
     inner: Owned<Mutex<Fifo>>,
@@ -69,12 +69,12 @@ impl PyFifo {
         Ok(Self { inner: Owned::new("Fifo", Mutex::new(py.detach(|| Fifo::new(&gpu, size.0)).or_raise()?)) })
     }
 
-    /// The next trigger, or None. It stays until `pop()`.
+    /// Returns the next trigger, or None. The trigger stays in the queue until `pop()`.
     fn poll(&self) -> PyResult<Option<PyProxyTrigger>> {
         self.with(|fifo| fifo.poll().map(PyProxyTrigger::from))
     }
 
-    /// Takes the trigger that `poll()` gave.
+    /// Removes the trigger that `poll()` returned.
     fn pop(&self) -> PyResult<()> {
         match self.with(|fifo| fifo.poll().map(|_| fifo.pop()))? {
             Some(()) => Ok(()),
@@ -82,17 +82,17 @@ impl PyFifo {
         }
     }
 
-    /// How many triggers it holds.
+    /// How many triggers the queue holds.
     fn size(&self) -> PyResult<u64> {
         self.with(|fifo| fifo.size())
     }
 
-    /// What kernels push triggers with. It lives no longer than the FIFO.
+    /// The handle that kernels push triggers with. It is valid as long as the FIFO lives.
     fn device_handle(&self) -> PyResult<FifoDeviceHandle> {
         self.with(|fifo| FifoDeviceHandle(fifo.device_handle()))
     }
 
-    /// Ends waits of kernels on it, for good.
+    /// Ends all waits of kernels on the queue, and all later ones.
     fn abort(&self) -> PyResult<()> {
         self.with(|fifo| fifo.abort())
     }

@@ -1,4 +1,4 @@
-//! Device handles: their bytes, which go to kernels, and their fields.
+//! Device handles: their bytes, which kernels take as arguments, and their fields.
 
 use mscclpp::{
     BaseMemoryChannelHandle, BasePortChannelHandle, MemoryChannelHandle, PortChannelHandle,
@@ -8,7 +8,7 @@ use mscclpp::{
 };
 use pyo3::{prelude::*, types::PyBytes};
 
-/// An address as Python sees it.
+/// Converts a pointer to an address for Python.
 fn address<T>(ptr: *const T) -> u64 {
     ptr.addr() as u64
 }
@@ -23,7 +23,7 @@ macro_rules! handle {
         #[pymethods]
         #[allow(non_snake_case, reason = "the public names")]
         impl $type {
-            /// Its bytes, as kernels take them.
+            /// The bytes of the handle, as kernels take them.
             #[getter]
             fn raw<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
                 PyBytes::new(py, &self.0.to_bytes())
@@ -58,7 +58,7 @@ handle! {
     DeviceToDeviceHandle as "MemoryDevice2DeviceSemaphoreDeviceHandle" of DeviceToDeviceSemaphoreHandle {
         /// The address of the token that the peer counts up.
         inbound_token: u64 = |handle| address(handle.inbound_token);
-        /// The address of the peer's token, which signals count up.
+        /// The address of the peer's token, which signals increase.
         remote_inbound_token: u64 = |handle| address(handle.remote_inbound_token);
         /// The address of the count that waits compare the token with.
         expected_inbound_token: u64 = |handle| address(handle.expected_inbound_token);

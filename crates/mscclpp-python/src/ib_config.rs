@@ -17,7 +17,7 @@ enumeration! {
     }
 }
 
-/// A field of [`IbConfig`], as Python programs have it.
+/// Conversion between a field of [`IbConfig`] and its form in Python.
 trait Field<Python>: Sized {
     fn of(what: &str, value: Python) -> PyResult<Self>;
     fn show(self) -> Python;
@@ -53,13 +53,13 @@ impl Field<PyIbMode> for IbMode {
     }
 }
 
-/// Declares the class: the fields that may be given by place, and those that are given by name.
+/// Declares the class: the fields that may be given by position, and those that are given by name.
 macro_rules! config {
     (
         places { $($(#[$place_doc:meta])* $place:ident: $place_type:ty = [$($place_default:tt)+];)* }
         names { $($(#[$name_doc:meta])* $name:ident: $name_type:ty = [$($name_default:tt)+];)* }
     ) => {
-        /// Parameters of an InfiniBand endpoint. Where -1 is the default, the choice is left to the transport.
+        /// Parameters of an InfiniBand endpoint. Where the default is -1, the transport chooses.
         #[pyclass(name = "EndpointConfigIb", module = "mscclpp._mscclpp", from_py_object, get_all, set_all)]
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct PyEndpointConfigIb {
@@ -99,7 +99,7 @@ macro_rules! config {
 
 config! {
     places {
-        /// The adapter among those there are, instead of the transport's number.
+        /// The number of the adapter, which is used instead of the transport's number.
         device_index: i64 = [-1];
         /// The port of the adapter.
         port: i64 = [-1];
@@ -107,7 +107,7 @@ config! {
         gid_index: i64 = [-1];
         /// How many completions the completion queue holds.
         max_cq_size: i64 = [1024];
-        /// How many completions are taken at once.
+        /// How many completions are polled at once.
         max_cq_poll_num: i64 = [256];
         /// How many work requests the send queue holds.
         max_send_wr: i64 = [8192];
@@ -115,7 +115,7 @@ config! {
         max_recv_wr: i64 = [16];
         /// How many work requests are posted at once.
         max_wr_per_send: i64 = [64];
-        /// How signals travel.
+        /// How signals are sent.
         mode: PyIbMode = [PyIbMode::Default];
     }
     names {
@@ -125,11 +125,11 @@ config! {
         service_level: i64 = [-1];
         /// The entry of the port's table of partition keys.
         pkey_index: i64 = [-1];
-        /// The time-out of an acknowledgement, as the exponent that InfiniBand has for it.
+        /// The time-out of an acknowledgement, as the exponent that InfiniBand uses.
         timeout: i64 = [-1];
-        /// How often a packet is sent again that was not acknowledged, 0 to 7.
+        /// How often a packet that was not acknowledged is sent again, 0 to 7.
         retry_count: i64 = [-1];
-        /// How often a packet is sent again for which the peer was not ready, 0 to 7.
+        /// How often a packet is sent again when the peer was not ready for it, 0 to 7.
         rnr_retry: i64 = [-1];
     }
 }

@@ -23,11 +23,11 @@ use crate::{
     waiting,
 };
 
-/// A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
+/// A kernel, loaded on the GPU that was current when this was made. `mscclpp.utils.Kernel` is built on it.
 #[pyclass(name = "_Kernel", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyKernel {
     inner: Owned<Loaded>,
-    /// The arguments of the last launch with a tuple, as long as a launch needs them.
+    /// The arguments of the last launch with a tuple, as long as that launch needs them.
     last: Mutex<Weak<Prepared>>,
 }
 
@@ -38,8 +38,8 @@ struct Loaded {
 
 #[pymethods]
 impl PyKernel {
-    /// Compiles `source`, unless there is `ptx` that was made of it. `name` stands in messages; `headers` are the names by which the source
-    /// includes files, and their texts.
+    /// Compiles `source`, unless `ptx` was given, which was compiled from it before. `name` stands in messages.
+    /// `headers` are the names by which the source includes files, and their texts.
     #[new]
     #[pyo3(signature = (name, source, headers, kernel, ptx = None))]
     fn new(
@@ -57,10 +57,10 @@ impl PyKernel {
         })
     }
 
-    /// Takes a cubin or fatbin.
+    /// Loads a cubin or fatbin.
     #[staticmethod]
     fn of_binary(py: Python<'_>, name: String, binary: Bytes, kernel: String) -> PyResult<Self> {
-        // SAFETY: that a compiler made it, and nobody changed it, is what a program says by giving it as that.
+        // By giving the binary, the program says that a compiler made it and nobody changed it.
         Self::load(py, kernel, move |gpu| unsafe { Module::load_binary(gpu, &name, &binary.0) })
     }
 
@@ -70,22 +70,23 @@ impl PyKernel {
         Self::load(py, kernel, |gpu| Module::load_once(gpu, &mscclpp::kernels::ALL_REDUCE_RMS_NORM))
     }
 
-    /// Offset and size of each of its parameters, in bytes.
+    /// The offset and size of each parameter, in bytes.
     #[getter]
     fn parameters(&self) -> PyResult<Vec<(u64, u64)>> {
         let loaded = self.inner.get()?;
         Ok(loaded.parameters()?.iter().map(|parameter| (parameter.offset, parameter.size)).collect())
     }
 
-    /// The names of its parameters, or nothing where its source does not say them.
+    /// The names of the parameters. The list is empty if the source does not have them.
     #[getter]
     fn parameter_names(&self) -> PyResult<Vec<String>> {
         Ok(self.inner.get()?.kernel.parameter_names())
     }
 
-    /// Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep`, the tuple that
-    /// `params` was made of, lives at least until the launch is complete. `launch_again` may launch it again if `addresses`
-    /// says, for each place with a tensor that can move, where it is now; not if that is None.
+    /// Submits a launch to `stream`, a driver's handle, or to the default stream, and does not wait for it. `keep`,
+    /// the tuple that `params` was made of, lives at least until the launch is complete. `addresses` holds, for each
+    /// place of the tuple with a tensor that can move, its address; then `launch_again` may launch the tuple again.
+    /// If it is None, `launch_again` does not.
     #[pyo3(signature = (params, nblocks, nthreads, shared, stream, keep: "tuple[typing.Any, ...] | None" = None, addresses = None))]
     #[allow(clippy::too_many_arguments, reason = "called by one function of the Python layer")]
     fn launch(
@@ -117,7 +118,8 @@ impl PyKernel {
         )
     }
 
-    /// As `launch`, with the tuple of the last launch, if that still runs and nothing in it has changed. Whether it did.
+    /// Launches the tuple of the last launch again, if that launch still runs and nothing in the tuple has changed.
+    /// Returns whether it did.
     #[pyo3(signature = (params: "tuple[typing.Any, ...]", nblocks, nthreads, shared, stream))]
     fn launch_again(
         &self,
@@ -154,8 +156,8 @@ impl Loaded {
                 // SAFETY: the program says that this is a stream of the GPU, which lives.
                 Some(raw) => unsafe { Stream::from_raw(gpu, ptr::with_exposed_provenance_mut(raw))? },
             };
-            // SAFETY: the arguments have the number and sizes of the kernel's parameters. That they are what the kernel
-            // expects, and that what they point to lives, is what a program says by launching it.
+            // SAFETY: the arguments have the number and sizes of the kernel's parameters. By launching it, the
+            // program says that they are what the kernel expects, and that the memory they point to lives.
             unsafe { kernel.launch(&stream, config, args) }
         };
         py.detach(launch).or_raise()
@@ -195,8 +197,8 @@ impl Loaded {
     }
 }
 
-/// PTX out of the cache of compiled kernels; if it is not there, what `make` returns, which is kept there. It is made from
-/// all of `made_from`.
+/// Returns PTX from the cache of compiled kernels. If it is not there, calls `make` and stores its result. The key is
+/// a hash of all of `made_from`.
 #[pyfunction(name = "_cached_ptx")]
 #[pyo3(signature = (name, made_from, make: "collections.abc.Callable[[], str]"))]
 pub(crate) fn cached_ptx(
@@ -207,7 +209,7 @@ pub(crate) fn cached_ptx(
 ) -> PyResult<String> {
     let mut raised = None;
     let made_from: Vec<&str> = made_from.iter().map(String::as_str).collect();
-    // On this thread, where Ctrl-C ends what `make` runs.
+    // `make` runs on this thread, so that Ctrl-C ends it.
     let ptx = py.detach(|| {
         mscclpp::gpu::cached_ptx(&name, &made_from, || {
             Python::attach(|py| make.call0(py)?.extract(py)).map_err(|error: PyErr| {
@@ -225,7 +227,7 @@ pub(crate) fn cached_ptx(
 
 type CurrentGpu = (String, usize, Option<(u32, u32)>);
 
-/// The platform of the current GPU, its number, and its compute capability, which those of CUDA have.
+/// The platform of the current GPU, its number, and its compute capability, if it is one of CUDA.
 #[pyfunction(name = "_current_gpu")]
 pub(crate) fn current_gpu(py: Python<'_>) -> PyResult<CurrentGpu> {
     let gpu = current(py)?;
@@ -233,7 +235,7 @@ pub(crate) fn current_gpu(py: Python<'_>) -> PyResult<CurrentGpu> {
     Ok((properties.platform.to_string(), properties.id, properties.compute_capability))
 }
 
-/// The NUMA node of a GPU, where the system knows one.
+/// The NUMA node of a GPU. None where the system does not say it.
 #[pyfunction(name = "_numa_node")]
 #[pyo3(signature = (device_id: "typing.SupportsIndex"))]
 pub(crate) fn numa_node(
@@ -244,7 +246,7 @@ pub(crate) fn numa_node(
     Ok(py.detach(|| platform.gpu(device_id)).or_raise()?.properties().numa_node)
 }
 
-/// Binds this thread, and those that it starts, to the processors of a NUMA node.
+/// Binds this thread, and those that it starts later, to the processors of a NUMA node.
 #[pyfunction(name = "_bind_to_node")]
 pub(crate) fn bind_to_node(py: Python<'_>, node: i64) -> PyResult<()> {
     let wrong = |problem: String| PyValueError::new_err(format!("argument 'node': {problem}"));
@@ -255,7 +257,7 @@ pub(crate) fn bind_to_node(py: Python<'_>, node: i64) -> PyResult<()> {
     }
 }
 
-/// The number of the GPU in whose memory an address is.
+/// The number of the GPU whose memory holds an address.
 #[pyfunction(name = "_device_of")]
 pub(crate) fn device_of(py: Python<'_>, address: Uint<u64>) -> PyResult<Option<usize>> {
     let platform = platform(py)?;

@@ -1,12 +1,14 @@
 //! The extension module `mscclpp._mscclpp`: the classes of the Python API over the crate `mscclpp`.
 //!
-//! It has no logic of its own. What every class has in common is in few places: `owned` closes objects and keeps them out of
-//! forked children, `waiting` lets other threads run and Ctrl-C end waits, `error` turns errors into exceptions.
+//! The module has no logic of its own. A few files hold what all classes need: `owned` closes objects and keeps them
+//! out of forked children, `waiting` lets other threads run and Ctrl-C end waits, `error` turns errors into
+//! exceptions.
 //!
-//! It needs no interpreter lock (`gil_used = false`). What threads share is `Sync`: values of the library, behind a mutex
-//! where they are not so by themselves; the few classes whose attributes can be set are borrowed by one call at a time, and
-//! a second one raises. No mutex is held while Python code runs. A buffer's view is held while a call uses it, so it stays where
-//! it is; bytes that a program changes while a call copies them are the program's affair, as with every library that takes buffers.
+//! The module needs no interpreter lock (`gil_used = false`). All that threads share is `Sync`: values of the
+//! library, behind a mutex where they need one. The few classes whose attributes can be set are borrowed by one call
+//! at a time, and a second call raises. No mutex is held while Python code runs. A buffer's view is held while a call
+//! uses it, so the memory does not move. If a program changes bytes while a call copies them, the result is
+//! undefined, as with every library that takes buffers.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 mod abort;
@@ -50,7 +52,7 @@ mod waiting;
 
 use pyo3::{prelude::*, types::PyDict};
 
-/// What this library and the package are called, and which version they are.
+/// The names and versions of this library and of the package.
 #[pyfunction]
 #[pyo3(signature = () -> "dict[str, str]")]
 fn version(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -60,7 +62,7 @@ fn version(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(version)
 }
 
-/// The host's name up to `delim`, and at most `maxlen` characters of it.
+/// The host name up to `delim`, and at most `maxlen` characters of it.
 #[pyfunction]
 fn get_host_name(maxlen: usize, delim: char) -> String {
     let system = rustix::system::uname();
@@ -68,7 +70,7 @@ fn get_host_name(maxlen: usize, delim: char) -> String {
     name.split(delim).next().unwrap_or_default().chars().take(maxlen).collect()
 }
 
-/// The classes of the extension module. Each is also there under its name with `Cpp` in front.
+/// The classes of the extension module. Each has a second name, with `Cpp` in front.
 #[pymodule(name = "_mscclpp", gil_used = false)]
 mod extension {
     use pyo3::{prelude::*, types::PyType};
@@ -107,7 +109,7 @@ mod extension {
         unique_id::PyUniqueId,
     };
 
-    /// Adds what is there under a second name, too, and what the Python layer defines.
+    /// Adds the second names, and the classes that the Python layer defines.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let py = module.py();
@@ -127,7 +129,7 @@ mod extension {
         for name in crate::error::EXCEPTIONS {
             module.setattr(name, exceptions.getattr(name)?)?;
         }
-        // It would name what begins with an underscore, too.
+        // Without `__all__`, since that would list names that begin with an underscore, too.
         module.delattr("__all__")
     }
 }

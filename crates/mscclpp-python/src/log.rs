@@ -1,7 +1,8 @@
 //! Log lines on their way to Python's `logging`.
 //!
-//! Whatever thread logs puts its line into a queue, and never waits: if there is no room, the line is counted as lost. A thread
-//! of the Python layer (`mscclpp._log`) takes lines out and calls loggers. It waits for lines without the interpreter's lock.
+//! A thread that logs puts its line into a queue and never waits: if the queue is full, the line is counted as lost.
+//! A thread of the Python layer (`mscclpp._log`) takes lines out and calls loggers. It waits for lines without the
+//! interpreter's lock.
 
 use std::sync::{
     OnceLock,
@@ -19,19 +20,19 @@ use pyo3::prelude::*;
 
 use crate::error::{self, OrRaise};
 
-/// How many lines wait at most.
+/// The most lines that the queue holds.
 const ROOM: usize = 4096;
 
-/// The log as the environment set it up.
+/// The log, as the environment configures it.
 static LOG: OnceLock<Redirect> = OnceLock::new();
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-/// A logger's name, the level as `logging` counts, and the text. None says that no more come.
+/// A logger's name, the level as `logging` numbers it, and the text. None marks the end.
 type Record = Option<(String, u32, String)>;
 
 struct Queue {
     put: SyncSender<Record>,
-    /// For one thread, which holds this lock while it waits, without the interpreter's.
+    /// One thread takes lines, and holds this lock while it waits. It does not hold the interpreter's lock then.
     take: Mutex<Receiver<Record>>,
     lost: AtomicU64,
     is_ending: AtomicBool,
@@ -50,7 +51,7 @@ impl Queue {
         }
     }
 
-    /// Whether somebody takes lines out: not in a forked child, which has no such thread, nor when the interpreter exits.
+    /// Whether a thread takes lines out. In a forked child there is no such thread, nor when the interpreter exits.
     fn is_served(&self) -> bool {
         self.origin.is_here() && !self.is_ending.load(Ordering::Relaxed)
     }
@@ -82,7 +83,7 @@ impl Queue {
             }
         }
         let lines = self.take.lock();
-        // The flag is set before the end is put, so one of the two is seen.
+        // The flag is set before the end mark is put, so one of the two is seen.
         match self.is_ending.load(Ordering::Acquire) {
             true => lines.try_recv().ok().flatten(),
             false => lines.recv().ok().flatten(),
@@ -92,7 +93,7 @@ impl Queue {
     fn end(&self) {
         if self.is_served() {
             self.is_ending.store(true, Ordering::Release);
-            // If there is no room, nobody waits for a line either.
+            // If the queue is full, no thread waits for a line either.
             let _ = self.put.try_send(None);
         }
     }
@@ -115,7 +116,7 @@ pub(crate) fn start() -> PyResult<()> {
     }
 }
 
-/// From now on lines of `level`, as `logging` counts, and above go into the queue, and nowhere else.
+/// Sends lines of `level`, as `logging` numbers it, and above to the queue from now on, and nowhere else.
 #[pyfunction(name = "_log_to_queue")]
 pub(crate) fn to_queue(py: Python<'_>, level: i64) -> PyResult<()> {
     let queue = QUEUE.get_or_init(Queue::new);
@@ -147,7 +148,7 @@ pub(crate) fn next_line(py: Python<'_>) -> Record {
     py.detach(|| QUEUE.get().filter(|queue| queue.origin.is_here()).and_then(Queue::next))
 }
 
-/// Lets nothing more into the queue: what is in it is the last.
+/// Closes the queue: lines that are in it are the last ones.
 #[pyfunction(name = "_end_log_queue")]
 pub(crate) fn end_queue() {
     if let Some(queue) = QUEUE.get() {

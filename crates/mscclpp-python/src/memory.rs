@@ -11,7 +11,7 @@ use crate::{
     transport::PyTransportFlags,
 };
 
-/// A memory that can be the source or destination of transfers: one registered here, or a peer's.
+/// Memory that can be the source or destination of transfers: this process's or a peer's.
 #[pyclass(name = "RegisteredMemory", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRegisteredMemory {
     inner: Owned<Option<Memory>>,
@@ -20,7 +20,7 @@ pub(crate) struct PyRegisteredMemory {
 #[derive(Clone)]
 pub(crate) struct Memory {
     memory: RegisteredMemory,
-    /// Registered for no transport in particular, so not to be sent.
+    /// Whether it was registered for no transport in particular, so that it cannot be sent.
     is_for_here: bool,
 }
 
@@ -29,8 +29,8 @@ impl PyRegisteredMemory {
         Self { inner: Owned::new("RegisteredMemory", Some(Memory { memory, is_for_here: false })) }
     }
 
-    /// Registers memory that the program names by its address. For no transports it is registered, for use in this
-    /// process, for all that take it.
+    /// Registers memory that the program names by its address. If `transports` is empty, it is registered for use in
+    /// this process, for all transports that accept it.
     pub(crate) fn register(
         py: Python<'_>,
         context: &Context,
@@ -39,8 +39,8 @@ impl PyRegisteredMemory {
         transports: TransportFlags,
     ) -> PyResult<Self> {
         let register = |transports: TransportFlags| {
-            // SAFETY: that the address is memory which lives as long as it is registered is what a program says by
-            // calling this. No Rust reference covers it: it is not this library's.
+            // SAFETY: by calling this, the program says that the address is memory which lives as long as it is
+            // registered. No Rust reference covers it, as it is not this library's.
             unsafe { context.register_memory(DevicePtr(ptr), size, transports) }
         };
         let is_for_here = transports.none();
@@ -61,7 +61,7 @@ impl PyRegisteredMemory {
     }
 
     /// # Errors
-    /// For a memory that was registered for no transport.
+    /// An error if the memory was registered for no transport.
     pub(crate) fn to_send(&self) -> PyResult<RegisteredMemory> {
         let Memory { memory, is_for_here } = self.parts()?;
         if is_for_here {
@@ -85,8 +85,8 @@ impl PyRegisteredMemory {
         Self { inner: Owned::new("RegisteredMemory", None) }
     }
 
-    /// Its address here. A peer's memory is mapped by this, if there is a connection to its process by which memory can
-    /// be mapped; else this is 0.
+    /// The address of the memory in this process. A peer's memory is mapped by this call, if there is a connection to
+    /// its process over which memory can be mapped; else the address is 0.
     fn data(&self, py: Python<'_>) -> PyResult<u64> {
         let memory = self.memory()?;
         if let Some(ptr) = memory.data() {
@@ -96,12 +96,12 @@ impl PyRegisteredMemory {
         Ok(py.detach(|| connection::known().iter().find_map(map)).map_or(0, |ptr| ptr.0))
     }
 
-    /// How many bytes it has.
+    /// How many bytes the memory has.
     fn size(&self) -> PyResult<u64> {
         Ok(self.memory()?.size())
     }
 
-    /// The transports that it is registered for.
+    /// The transports that the memory is registered for.
     fn transports(&self) -> PyResult<PyTransportFlags> {
         let Memory { memory, is_for_here } = self.parts()?;
         Ok(PyTransportFlags(if is_for_here { TransportFlags::NONE } else { memory.transports() }))

@@ -17,14 +17,15 @@ use crate::{
 };
 
 channel! {
-    /// A channel by which kernels synchronise.
+    /// A channel with which kernels synchronise.
     PyBaseMemoryChannel as "BaseMemoryChannel" of BaseMemoryChannel: BaseMemoryHandle, "make one of a semaphore",
     |channel| semaphore::peer(channel.semaphore())
 }
 
 #[pymethods]
 impl PyBaseMemoryChannel {
-    /// Of a semaphore, or of a communicator and a connection, over which both sides then build one.
+    /// Makes a channel over a semaphore, or over a communicator and a connection: then both sides build a semaphore
+    /// first.
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -37,7 +38,7 @@ impl PyBaseMemoryChannel {
 }
 
 channel! {
-    /// A channel by which kernels move data.
+    /// A channel with which kernels move data.
     PyMemoryChannel as "MemoryChannel" of MemoryChannel: MemoryHandle, "make one of a semaphore", |channel| {
         let (peer, src, dst) = (semaphore::peer(channel.semaphore()), channel.src().size(), channel.dst().size());
         format!("{peer}, from {src} to {dst} bytes")
@@ -46,8 +47,9 @@ channel! {
 
 #[pymethods]
 impl PyMemoryChannel {
-    /// Of a semaphore, or of a communicator and a connection, over which both sides then build one; between the peer's
-    /// memory `dst` and this side's `src`. `packet_buffer` is the address of this side's packet buffer, or that memory.
+    /// Makes a channel over a semaphore, or over a communicator and a connection: then both sides build a semaphore
+    /// first. It copies between the peer's memory `dst` and this side's `src`. `packet_buffer` is this side's packet
+    /// buffer, as an address or a registered memory.
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
@@ -77,7 +79,7 @@ fn memory(given: Option<&Bound<'_, PyAny>>, name: &str) -> PyResult<RegisteredMe
 
 /// The memory at an address that a program gives as its packet buffer, if it is not 0.
 fn packet_memory(semaphore: &Semaphore, given: &Bound<'_, PyAny>) -> PyResult<Option<RegisteredMemory>> {
-    /// Where it begins is all that a channel takes from it: this is one packet.
+    /// A channel takes only the address from the memory, so its size is that of one packet.
     const LEN: u64 = 16;
     if let Ok(memory) = given.cast::<PyRegisteredMemory>() {
         return memory.get().memory().map(Some);
@@ -89,8 +91,8 @@ fn packet_memory(semaphore: &Semaphore, given: &Bound<'_, PyAny>) -> PyResult<Op
         return Ok(None);
     }
     let connection = semaphore.connection();
-    // SAFETY: the program says that its packet buffer is there, for as long as it uses the channel. No Rust reference
-    // covers it: it is not this library's.
+    // SAFETY: the program says that its packet buffer lives as long as it uses the channel. No Rust reference covers
+    // it, as it is not this library's.
     let memory =
         unsafe { connection.context().register_memory(DevicePtr(address), LEN, connection.transport()) };
     memory.map(Some).or_raise()

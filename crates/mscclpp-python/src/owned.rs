@@ -1,4 +1,4 @@
-//! What Python objects hold: a value of this process alone, until they are closed.
+//! `Owned`, which Python objects hold their value in. It belongs to one process, until it is closed.
 
 use std::{
     mem::ManuallyDrop,
@@ -16,27 +16,29 @@ use pyo3::{ffi, prelude::*};
 
 use crate::{error, waiting};
 
-/// How often an object was closed.
+/// How many objects were closed.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
 
-/// Changes when any object is closed: what was made of one before must not be used then.
+/// A number that changes when any object is closed. Data that was derived from an object before the change must not
+/// be used.
 pub(crate) fn closed() -> u64 {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// What a Python object holds until it is closed or dropped: a value that a forked child neither uses nor drops, as the
-/// threads, sockets and locks behind it stayed with the parent.
+/// The value of a Python object until the object is closed or dropped. A forked child neither uses nor drops it,
+/// because the threads, sockets and locks that it needs stayed with the parent.
 pub(crate) struct Owned<T: Send + 'static> {
-    /// What the object is called in messages.
+    /// The name of the object's class in messages.
     name: &'static str,
     origin: Origin,
-    /// Locked only to look at it or to take it out, never while Python code runs, and never in a forked child.
+    /// The lock is held only to look at the value or to take it out, never while Python code runs, and never in a
+    /// forked child.
     value: Mutex<Option<Held<T>>>,
 }
 
-/// The value during a call. It stays, even if another thread closes the object meanwhile.
+/// The value during a call. It lives until the call ends, even if another thread closes the object meanwhile.
 ///
-/// The last one drops the value, and lets other Python threads run meanwhile.
+/// The last `Held` drops the value, and lets other Python threads run meanwhile.
 pub(crate) struct Held<T: Send + 'static>(Arc<Value<T>>);
 
 struct Value<T: Send + 'static> {
@@ -50,7 +52,7 @@ impl<T: Send + 'static> Owned<T> {
         Self::holding(name, value, false)
     }
 
-    /// A value that may wait when it is dropped, for a peer or for a thread. Ctrl-C then ends the wait.
+    /// Makes one with a value whose destructor may wait for a peer or for a thread. Ctrl-C then ends the wait.
     pub(crate) fn that_may_wait(name: &'static str, value: T) -> Self {
         Self::holding(name, value, true)
     }
@@ -62,7 +64,7 @@ impl<T: Send + 'static> Owned<T> {
     }
 
     /// # Errors
-    /// In a forked child, and after [`Owned::close`].
+    /// In a forked child, and after [`Owned::close`], an error says so.
     pub(crate) fn get(&self) -> PyResult<Held<T>> {
         let Self { name, origin, .. } = self;
         if !origin.is_here() {
@@ -77,22 +79,22 @@ impl<T: Send + 'static> Owned<T> {
         value.ok_or_else(|| error::misuse(format!("this {name} is closed; make another one")))
     }
 
-    /// Whether it can be used: it is neither closed nor in a forked child.
+    /// Whether the value can be used: the object is not closed, and this is not a forked child.
     pub(crate) fn is_open(&self) -> bool {
         self.origin.is_here() && self.value.lock().is_some()
     }
 
-    /// Lets go of the value. Calls that have it go on. Does nothing the second time, and in a forked child.
+    /// Drops the value when the calls that use it have ended. Does nothing the second time, and in a forked child.
     pub(crate) fn close(&self) {
         if self.origin.is_here() {
             let value = self.value.lock().take();
             CLOSED.fetch_add(1, Ordering::Relaxed);
-            // Without the lock: this may wait.
+            // The lock is not held here, as the destructor may wait.
             drop(value);
         }
     }
 
-    /// What `repr` gives: the name, what `about` says of the value, and whether it is closed.
+    /// Returns the text for `repr`: the name, the text of `about`, and whether the object is closed.
     pub(crate) fn show(&self, about: impl FnOnce(&T) -> String) -> String {
         let name = self.name;
         if !self.origin.is_here() {
@@ -121,11 +123,11 @@ impl<T: Send + 'static> Drop for Value<T> {
         let value = unsafe { ManuallyDrop::take(&mut self.value) };
         // SAFETY: it looks at what belongs to this thread, and may be called at any time.
         if unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
-            // A thread that runs no Python code does not begin to: the interpreter may be about to go.
+            // A thread that runs no Python code must not attach to the interpreter, which may be about to end.
             return drop(value);
         }
         let mut value = Some(value);
-        // Without an interpreter, there are no threads to let run.
+        // If the interpreter has ended, there are no other Python threads.
         let _ = Python::try_attach(|py| {
             let value = value.take();
             if self.may_wait {
@@ -137,7 +139,8 @@ impl<T: Send + 'static> Drop for Value<T> {
     }
 }
 
-/// Gives a class `close()`, `with` and `repr`. `$field` is its [`Owned`]; `$about` says more of the value.
+/// Gives a class `close()`, `with` and `repr`. `$field` is the field with its [`Owned`]; `$about` returns more text
+/// for `repr`.
 macro_rules! closable {
     ($type:ident, $field:ident) => {
         closable!($type, $field, |_| String::new());
@@ -145,8 +148,8 @@ macro_rules! closable {
     ($type:ident, $field:ident, $about:expr) => {
         #[pyo3::pymethods]
         impl $type {
-            /// Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-            /// other threads go on; a second `close()` does nothing.
+            /// Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+            /// that other threads have begun go on. A second `close()` does nothing.
             fn close(&self) {
                 self.$field.close();
             }

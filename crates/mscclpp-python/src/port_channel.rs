@@ -20,13 +20,13 @@ use crate::{
     memory::PyRegisteredMemory,
     owned::Owned,
     proxy::stoppable,
-    semaphore::{self, PyHostToDevice, PySemaphore, Shared},
+    semaphore::{self, PyHostToDevice, PySemaphore, SharedSemaphore},
     uint::Uint,
     waiting,
 };
 
-/// Carries out, on a host thread, what kernels of one GPU ask for through port channels. The GPU is that of the first
-/// semaphore that is added; before, it is the one that was current when the service was made.
+/// Carries out, on a host thread, what kernels of one GPU request through port channels. The GPU is that of the first
+/// semaphore that is added; before that, it is the one that was current when the service was made.
 #[pyclass(name = "ProxyService", module = "mscclpp._mscclpp", extends = PyBaseProxyService, frozen)]
 pub(crate) struct PyProxyService {
     inner: Owned<Arc<Mutex<State>>>,
@@ -36,11 +36,11 @@ struct State {
     service: Arc<ProxyService>,
     gpu: Gpu,
     fifo_size: u64,
-    semaphores: Vec<Arc<Shared>>,
+    semaphores: Vec<Arc<SharedSemaphore>>,
 }
 
 impl State {
-    fn add_semaphore(&mut self, semaphore: Arc<Shared>) -> Result<u32, Error> {
+    fn add_semaphore(&mut self, semaphore: Arc<SharedSemaphore>) -> Result<u32, Error> {
         let connection = semaphore.semaphore().connection();
         if self.semaphores.is_empty()
             && let Some(id) = connection.local_device().id
@@ -59,7 +59,7 @@ impl State {
 }
 
 impl PyProxyService {
-    /// Does `work` with the service, which may block.
+    /// Calls `work`, which may block, with the locked state of the service.
     fn with<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -69,7 +69,7 @@ impl PyProxyService {
         waiting::wait(py, move || work(&mut state.lock()))
     }
 
-    /// As [`PyProxyService::with`], without keeping others from the service meanwhile.
+    /// Calls `work` with the service, without holding its lock, so that other threads can use the service meanwhile.
     fn beside<T: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -86,11 +86,11 @@ impl PyProxyService {
         self.with(py, |state| Ok(Arc::clone(&state.service)))
     }
 
-    fn shared(&self, py: Python<'_>, id: u32) -> PyResult<Arc<Shared>> {
+    fn shared(&self, py: Python<'_>, id: u32) -> PyResult<Arc<SharedSemaphore>> {
         self.with(py, move |state| match state.semaphores.get(id as usize) {
             Some(semaphore) => Ok(Arc::clone(semaphore)),
-            // It has the same numbers, and says what is wrong with this one.
-            None => Ok(Shared::of(state.service.semaphore(SemaphoreId::from_raw(id))?)),
+            // The service has the same numbers, and its error says what is wrong with this one.
+            None => Ok(SharedSemaphore::of(state.service.semaphore(SemaphoreId::from_raw(id))?)),
         })
     }
 }
@@ -115,14 +115,14 @@ impl PyProxyService {
         self.with(py, move |state| Ok(state.service.start_proxy(blocking)?))
     }
 
-    /// Has everything carried out that was pushed before, and ends the thread.
+    /// Carries out all requests that were pushed before, and ends the thread.
     fn stop_proxy(&self, py: Python<'_>) -> PyResult<()> {
         self.beside(py, ProxyService::stop_proxy)
     }
 
     fn __repr__(&self) -> String {
         self.inner.show(|state| {
-            // Another thread may be at it for long.
+            // Another thread may hold the lock for long.
             let Some(state) = state.try_lock() else { return ", busy".to_owned() };
             let memories = state.service.next_memory_id(0).map_or(0, MemoryId::raw);
             let semaphores = state.semaphores.len();
@@ -139,11 +139,11 @@ impl PyProxyService {
         comm: &PyCommunicator,
         connection: &PyConnection,
     ) -> PyResult<u32> {
-        let semaphore = Shared::of(comm.build(py, &*connection.connection()?)?);
+        let semaphore = SharedSemaphore::of(comm.build(py, &*connection.connection()?)?);
         self.with(py, move |state| state.add_semaphore(semaphore))
     }
 
-    /// Adds a Semaphore or a Host2DeviceSemaphore, from which the proxy takes over signalling.
+    /// Adds a Semaphore or a Host2DeviceSemaphore. From then on the proxy sends its signals.
     #[pyo3(signature = (semaphore: "Semaphore | Host2DeviceSemaphore"))]
     fn add_semaphore(&self, py: Python<'_>, semaphore: &Bound<'_, PyAny>) -> PyResult<u32> {
         let shared = if let Ok(semaphore) = semaphore.cast::<PySemaphore>() {
@@ -159,7 +159,7 @@ impl PyProxyService {
         self.with(py, move |state| state.add_semaphore(shared))
     }
 
-    /// Adds a memory, this rank's or a peer's, for channels to copy from or to. Returns its number.
+    /// Adds memory of this rank or of a peer, which channels copy from or to. Returns its number.
     fn add_memory(&self, py: Python<'_>, memory: &PyRegisteredMemory) -> PyResult<u32> {
         let memory = memory.memory()?;
         self.with(py, move |state| Ok(state.service.add_memory(&memory)?.raw()))
@@ -170,7 +170,7 @@ impl PyProxyService {
         self.shared(py, id.0).map(PyHostToDevice::of)
     }
 
-    /// A channel over semaphore `id`, without memories of its own.
+    /// A channel over semaphore `id`. The memories are named at each copy.
     fn base_port_channel(&self, py: Python<'_>, id: Uint<u32>) -> PyResult<PyBasePortChannel> {
         self.beside(py, move |service| service.base_port_channel(SemaphoreId::from_raw(id.0)))
             .map(PyBasePortChannel::of)
@@ -191,12 +191,12 @@ impl PyProxyService {
         .map(PyPortChannel::of)
     }
 
-    /// Raises what the service failed with, if it did.
+    /// Raises the error that the service failed with, if it failed.
     fn health(&self, py: Python<'_>) -> PyResult<()> {
         self.beside(py, ProxyService::health)
     }
 
-    /// Gives the service up for good: waits of kernels on its semaphores end.
+    /// Aborts the service: it cannot be started again, and waits of kernels on its semaphores end.
     #[pyo3(signature = (reason = "aborted by the program".to_owned()))]
     fn abort(&self, py: Python<'_>, reason: String) -> PyResult<()> {
         self.beside(py, move |service| {
@@ -208,7 +208,8 @@ impl PyProxyService {
 
 stoppable!(PyProxyService, start_proxy, stop_proxy);
 
-/// The service that a channel made by hand belongs to; it must have the semaphore under that number.
+/// Returns an error unless the service has the semaphore under that number. Channels that a program makes by
+/// themselves are checked with it.
 fn check_semaphore(
     py: Python<'_>,
     proxy: &PyProxyService,

@@ -1,4 +1,4 @@
-//! How a call is to be done where a program says it, as the algorithms of `mscclpp.ext` do.
+//! Overrides of the protocol selection, which the algorithms of `mscclpp.ext` set for their calls.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ thread_local! {
     static OVERRIDE: Cell<Option<Override>> = const { Cell::new(None) };
 }
 
-/// A protocol, and whether an `all_reduce` is done in two steps.
+/// A protocol, and whether an `all_reduce` takes two steps.
 type Step = (Protocol, bool);
 
 /// How calls are to be done instead of as [`Tuned`] selects. All ranks give the same.
@@ -39,9 +39,9 @@ impl Override {
         Ok(Self { protocols, blocks, threads })
     }
 
-    /// Does `work`, whose calls are done as it says.
+    /// Calls `work`. Collectives that it enqueues use the override.
     pub(crate) fn during<T>(overriding: Option<Self>, work: impl FnOnce() -> T) -> T {
-        /// Takes the override back, also if `work` panics.
+        /// Removes the override, also if `work` panics.
         struct Done;
         impl Drop for Done {
             fn drop(&mut self) {
@@ -81,7 +81,7 @@ fn is_possible(step: Step, possible: &Possible) -> bool {
     }
 }
 
-/// Selects as the thread's [`Override`] says, and without one as [`Tuned`].
+/// A selector that uses the thread's [`Override`], or [`Tuned`] if there is none.
 #[derive(Debug)]
 pub(crate) struct Overridden;
 

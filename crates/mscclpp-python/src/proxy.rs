@@ -1,4 +1,4 @@
-//! `Proxy`: a service of your own, whose handler is a Python function.
+//! `Proxy`, a proxy whose handler is a Python function.
 
 use std::{
     process,
@@ -34,7 +34,7 @@ enumeration! {
     }
 }
 
-/// What the handler raised, kept for whoever stops the proxy.
+/// The exception that the handler raised, kept for the thread that stops the proxy.
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
 struct Handler {
@@ -61,7 +61,7 @@ impl ProxyHandler for Handler {
         trigger: ProxyTrigger,
         _position: FifoPosition,
     ) -> Result<ProxyHandlerResult, ProxyError> {
-        // No interpreter: the process ends.
+        // Without an interpreter the process is about to end.
         let answer = Python::try_attach(|py| self.call(py, trigger));
         answer.unwrap_or(Ok(ProxyHandlerResult::Stop)).map_err(|error| {
             let reason = format!("the handler raised: {error}");
@@ -72,7 +72,7 @@ impl ProxyHandler for Handler {
 }
 
 /// A thread that calls `handler(trigger)`, which returns a `ProxyHandlerResult`, for each trigger that kernels of the
-/// current GPU push into its FIFO. What the handler raises ends the proxy for good, and is raised by `stop()`.
+/// current GPU push into its FIFO. An exception of the handler ends the proxy for good, and `stop()` raises it.
 #[pyclass(name = "Proxy", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyProxy {
     inner: Owned<Arc<Proxy<Handler>>>,
@@ -122,7 +122,7 @@ impl PyProxy {
         self.outcome(py, outcome)
     }
 
-    /// Has everything handled that was pushed before, and ends the thread.
+    /// Handles all triggers that were pushed before, and ends the thread.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
         let proxy = Arc::clone(&*self.inner.get()?);
         let outcome = waiting::wait(py, move || proxy.stop());
@@ -137,12 +137,12 @@ impl PyProxy {
         Ok(())
     }
 
-    /// Whether its thread takes triggers.
+    /// Whether the thread takes triggers.
     fn is_running(&self) -> PyResult<bool> {
         Ok(self.inner.get()?.is_running())
     }
 
-    /// What kernels push triggers with.
+    /// The handle that kernels push triggers with.
     fn device_handle(&self) -> PyResult<FifoDeviceHandle> {
         Ok(FifoDeviceHandle(self.inner.get()?.fifo().device_handle()))
     }
@@ -188,14 +188,15 @@ pub(crate) use stoppable;
 
 stoppable!(PyProxy, start, stop);
 
-/// How long the end of the interpreter waits for a handler.
+/// How long the exit of the interpreter waits for a handler.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The proxies of this process, until the interpreter ends: their threads run Python code, which they must not do while it
-/// goes. Each with the process that made it: the thread of a parent's proxy is not in its child.
-static KNOWN: Mutex<Option<Vec<Known>>> = Mutex::new(Some(Vec::new()));
+/// The proxies of this process, until the interpreter exits: their threads run Python code, which they must not do
+/// during the exit. Each has the process that made it, because the thread of a parent's proxy does not exist in its
+/// child.
+static KNOWN: Mutex<Option<Vec<ProxyOfProcess>>> = Mutex::new(Some(Vec::new()));
 
-type Known = (u32, Weak<Proxy<Handler>>);
+type ProxyOfProcess = (u32, Weak<Proxy<Handler>>);
 
 fn remember(proxy: &Arc<Proxy<Handler>>) -> PyResult<()> {
     let mut known = KNOWN.lock();
@@ -205,14 +206,15 @@ fn remember(proxy: &Arc<Proxy<Handler>>) -> PyResult<()> {
     Ok(())
 }
 
-/// Ends them: for `atexit`. A proxy that was aborted does not start any more, and no other is made.
+/// Ends all proxies, at the interpreter's exit. A proxy that was aborted cannot start again, and no other can be
+/// made.
 #[pyfunction(name = "_end_proxies")]
 pub(crate) fn end_all(py: Python<'_>) -> PyResult<()> {
     let known = KNOWN.lock().take().unwrap_or_default();
     let ours = known.iter().filter(|(process, _)| *process == process::id());
     let ours: Vec<_> = ours.filter_map(|(_, known)| known.upgrade()).collect();
     ours.iter().for_each(|proxy| proxy.abort("the interpreter exits"));
-    // What they fail with is the abort.
+    // Each `stop` fails because of the abort above.
     let stop = move || ours.iter().for_each(|proxy| drop(proxy.stop()));
     waiting::wait_at_most(py, PATIENCE, stop)
 }

@@ -1,4 +1,4 @@
-//! What the race detector of simulated devices has found.
+//! The races that the race detector of simulated devices has found.
 
 use mscclpp::testing;
 use pyo3::prelude::*;
@@ -6,11 +6,12 @@ use pyo3::prelude::*;
 /// One of the two accesses of a race.
 #[pyclass(name = "RaceAccess", module = "mscclpp._mscclpp", frozen, get_all)]
 pub(crate) struct PyRaceAccess {
-    /// What it does, such as `write` or `atomic read at device scope`.
+    /// The kind of the access, such as `write` or `atomic read at device scope`.
     what: String,
-    /// Who does it: kernel, device, block and thread, or the stream, or the host.
+    /// The origin of the access: kernel, device, block and thread, or the stream, or the host.
     who: String,
-    /// File and line of the kernel, and in parentheses that of a header if the access is in one. For the host, its call.
+    /// File and line of the kernel, and in parentheses those of a header if the access is in one. For the host, the
+    /// name of its call.
     place: String,
 }
 
@@ -31,16 +32,16 @@ impl From<testing::RaceAccess> for PyRaceAccess {
 /// `str()` gives the whole report.
 #[pyclass(name = "Race", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRace {
-    /// The access that came first in this run; None for a read of what nobody has written.
+    /// The access that came first in this run. None for a read of bytes that nobody has written.
     #[pyo3(get)]
     earlier: Option<Py<PyRaceAccess>>,
     /// The access that came second.
     #[pyo3(get)]
     later: Py<PyRaceAccess>,
-    /// Which memory: whose it is, its address and size, and the offset.
+    /// The memory: whose it is, its address and size, and the offset in it.
     #[pyo3(get)]
     memory: String,
-    /// What would have ordered the two.
+    /// An operation that would have ordered the two accesses.
     #[pyo3(get)]
     hint: String,
     text: String,
@@ -71,9 +72,9 @@ impl PyRace {
     }
 }
 
-/// The races of kernels that simulated devices have found in this process until now, each pair of lines once. There are none
-/// unless `MSCCLPP_SIM_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
-/// report.
+/// The races of kernels that simulated devices have found in this process so far, each pair of lines once. The list
+/// is empty unless `MSCCLPP_SIM_RACES=1` is set. A kernel with a race also fails when it ends, and the next
+/// `synchronize()` raises the report.
 #[pyfunction]
 pub(crate) fn races(py: Python<'_>) -> PyResult<Vec<PyRace>> {
     py.detach(testing::races).into_iter().map(|race| PyRace::new(py, race)).collect()

@@ -1,4 +1,4 @@
-//! Memory that Python programs name: by address and size, or as an object with the buffer protocol.
+//! Memory of Python programs: an address and a size, or an object with the buffer protocol.
 
 use std::ptr;
 
@@ -9,8 +9,8 @@ use pyo3::{
 
 use crate::error;
 
-/// Memory of a program. The buffer of an object can neither move nor be resized while this lives: other threads of the
-/// program run meanwhile, also with an interpreter lock.
+/// Memory of a program. While this lives, the buffer of an object can neither move nor be resized, although other
+/// threads of the program run meanwhile.
 pub(crate) struct Memory {
     at: *const u8,
     size: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// What it holds.
+    /// Returns a copy of the bytes.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size];
         // SAFETY: `size` bytes of a buffer whose view is held, or memory for which the program says so, which is what an
@@ -27,7 +27,7 @@ impl Memory {
         bytes
     }
 
-    /// Puts what was received there; the size must be the same.
+    /// Overwrites the memory with received bytes, whose number must be the size of the memory.
     pub(crate) fn write(&self, what: &str, bytes: &[u8]) -> PyResult<()> {
         if bytes.len() != self.size {
             return Err(error::misuse(format!(
@@ -43,10 +43,10 @@ impl Memory {
     }
 }
 
-/// What is wrong with other data.
+/// The text of the error about an argument of another type.
 const NO_BYTES: &str = "the data must be an address (int), or an object with a buffer such as bytes; it is";
 
-/// Where the bytes of `data` are, and how many.
+/// Returns the address and the number of the bytes of `data`.
 pub(crate) fn locate(
     what: &str,
     data: &Bound<'_, PyAny>,
@@ -81,7 +81,7 @@ pub(crate) fn locate(
     }
 }
 
-/// Bytes in whatever form: an object with a buffer, or a sequence of numbers.
+/// Bytes from an object with a buffer, or from a sequence of numbers.
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Bytes {

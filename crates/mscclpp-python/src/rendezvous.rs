@@ -1,12 +1,12 @@
-//! `Rendezvous`: which rank of which job this process is, as its launcher says.
+//! `Rendezvous`: the rank and the job of this process, as its launcher says.
 
 use mscclpp::Rendezvous;
 use pyo3::prelude::*;
 
 use crate::{bootstrap::PyTcpBootstrap, error::OrRaise, waiting};
 
-/// Which rank of which job this process is, and where the ranks meet: what torchrun, mpirun, srun or Kubernetes told it,
-/// or `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`.
+/// The rank and the job of this process, and the address where the ranks meet. They come from torchrun, mpirun, srun
+/// or Kubernetes, or from `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`.
 #[pyclass(name = "Rendezvous", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyRendezvous {
     inner: Rendezvous,
@@ -14,7 +14,7 @@ pub(crate) struct PyRendezvous {
 
 #[pymethods]
 impl PyRendezvous {
-    /// Reads the environment. Logs what it has read (at level INFO). Two sources that disagree are an error.
+    /// Reads the environment, and logs the values at level INFO. Two sources that disagree are an error.
     #[staticmethod]
     fn from_env() -> PyResult<Self> {
         Ok(Self { inner: Rendezvous::from_env().or_raise()? })
@@ -32,7 +32,7 @@ impl PyRendezvous {
         self.inner.n_ranks
     }
 
-    /// Where rank 0 listens.
+    /// The address at which rank 0 listens.
     #[getter]
     fn address(&self) -> &str {
         &self.inner.address
@@ -44,19 +44,21 @@ impl PyRendezvous {
         self.inner.job.as_deref()
     }
 
-    /// Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
+    /// The number of this rank among the ranks of its node, if the launcher says it. It can serve as the number of
+    /// the rank's device.
     #[getter]
     fn local_rank(&self) -> Option<usize> {
         self.inner.local_rank
     }
 
-    /// Host and port of the launcher's store, and what keys in it begin with, if there is one to meet through.
+    /// The host name and port of the launcher's store, and the prefix of keys in it, if there is a store to meet
+    /// through.
     #[getter]
     fn store(&self) -> Option<(&str, u16, &str)> {
         self.inner.store.as_ref().map(|store| (&*store.host, store.port, &*store.prefix))
     }
 
-    /// Joins the job at its address.
+    /// Joins the job at the address.
     #[pyo3(signature = (timeout_sec = 30.0))]
     fn connect(&self, py: Python<'_>, timeout_sec: f64) -> PyResult<Py<PyTcpBootstrap>> {
         PyTcpBootstrap::of_launched(py, &self.inner, waiting::seconds(timeout_sec)?)
@@ -68,7 +70,7 @@ impl PyRendezvous {
     }
 }
 
-/// A line of the Python layer for the log, at level INFO: how ranks meet.
+/// Logs a line of the Python layer at level INFO, which says how ranks meet.
 #[pyfunction(name = "_log_meeting")]
 pub(crate) fn log_meeting(text: &str) {
     tracing::info!(target: "mscclpp::bootstrap", "{text}");

@@ -1,14 +1,15 @@
 //! Device memory that programs have dropped.
 //!
-//! Programs drop arrays when a kernel that works on them has been launched, or even between packing its arguments and
-//! launching it: with other libraries, whose memory goes back to a pool, nothing comes of it. So memory that was dropped is
-//! kept, and freed when more is asked for, or kernels have been waited for.
+//! Programs drop an array while a kernel that they have launched still uses it, or even between packing its arguments
+//! and launching the kernel. With other libraries this does no harm, because their memory goes back to a pool. So
+//! memory that was dropped is kept here. It is freed when more memory is asked for, or when the program has waited
+//! for its kernels.
 
 use mscclpp::{DeviceBuffer, gpu::RetiredBuffers};
 
 static RETIRED: RetiredBuffers = RetiredBuffers::new();
 
-/// A buffer that is retired when it is dropped.
+/// A buffer that goes to the retired buffers when this is dropped.
 pub(crate) struct RetireOnDrop(pub(crate) DeviceBuffer);
 
 impl Drop for RetireOnDrop {
@@ -17,7 +18,7 @@ impl Drop for RetireOnDrop {
     }
 }
 
-/// Frees what no kernel can use any more.
+/// Frees the memory that no kernel can use any more.
 pub(crate) fn sweep() {
     RETIRED.free();
 }

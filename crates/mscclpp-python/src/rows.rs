@@ -1,4 +1,4 @@
-//! Sums of rows that kernels of Python programs go on with.
+//! The call `all_reduce_rows`: kernels of Python programs take over each row of a sum.
 
 use mscclpp::{DevicePtr, Kernel, KernelArgs, Stream};
 use mscclpp_collectives::{Collectives, DataType, Error, Rows};
@@ -6,20 +6,20 @@ use pyo3::prelude::*;
 
 use crate::{collectives::data_type, raw::Bytes};
 
-/// An argument of the kernel: address and size of memory, or the bytes of anything else.
+/// An argument of the kernel: the address and size of memory, or the bytes of anything else.
 #[derive(FromPyObject)]
 pub(crate) enum Argument {
     Memory((u64, u64)),
     Value(Bytes),
 }
 
-/// Address, how many rows, how many numbers each has, and their type.
+/// The address of the first row, the number of rows, the numbers in each, and their type.
 pub(crate) type GivenRows = (u64, u64, u64, String);
 
-/// Address, type or none for a number of 4 bytes for each row, and whether it stays on its rank.
+/// The address of an output, its type (none for 4 bytes for each row), and whether it stays on its rank.
 pub(crate) type GivenOutput = (u64, Option<String>, bool);
 
-/// All of a call.
+/// The arguments of one call.
 pub(crate) struct RowsCall {
     args: Vec<Argument>,
     rows: (DevicePtr, u64, u64, DataType),
@@ -42,10 +42,11 @@ impl RowsCall {
         })
     }
 
-    /// Puts it into the stream. `place` says where the call finds the memory at an address, of so many bytes.
+    /// Puts the call into the stream. `place` returns the address that the call uses in place of an address of the
+    /// program, for a number of bytes.
     ///
     /// # Safety
-    /// As for [`Collectives::all_reduce_rows`], of the memory that `place` names.
+    /// The requirements of [`Collectives::all_reduce_rows`], for the memory that `place` returns.
     pub(crate) unsafe fn enqueue(
         &self,
         collectives: &Collectives,
@@ -74,7 +75,7 @@ impl RowsCall {
         unsafe { collectives.all_reduce_rows(&rows, kernel, args, stream) }
     }
 
-    /// The memory of the outputs, and how many bytes each has.
+    /// Returns the addresses of the outputs, and how many bytes each has.
     pub(crate) fn taken(&self) -> Vec<(DevicePtr, u64)> {
         let (_, count, columns, _) = self.rows;
         let bytes = |of: Option<DataType>| of.map_or(4, |of| columns * of.size()) * count;

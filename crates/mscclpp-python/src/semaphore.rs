@@ -1,4 +1,4 @@
-//! `SemaphoreStub`, `Semaphore` and the three kinds of semaphores.
+//! `SemaphoreStub`, `Semaphore`, and the three kinds of semaphores that are made from it.
 
 use std::{sync::Arc, time::Instant};
 
@@ -44,7 +44,7 @@ impl PySemaphoreStub {
         Ok(Self { inner: Owned::that_may_wait("SemaphoreStub", stub) })
     }
 
-    /// The memory that its token is in, which other semaphores share.
+    /// The memory that holds the token. Other semaphores use the same memory.
     fn memory(&self) -> PyResult<PyRegisteredMemory> {
         Ok(PyRegisteredMemory::of(self.inner.get()?.memory().clone()))
     }
@@ -61,15 +61,15 @@ impl PySemaphoreStub {
     }
 }
 
-/// A semaphore as the Python objects made of it share it. There is one host's side of a semaphore, which counts the
-/// signals sent; it is taken when it is first needed, so that a proxy service can have it instead.
-pub(crate) struct Shared {
+/// A semaphore that several Python objects share. The host's side of a semaphore exists once, because it counts the
+/// signals sent. It is taken when it is first needed, so that a proxy service can take it instead.
+pub(crate) struct SharedSemaphore {
     semaphore: Semaphore,
     to_device: Mutex<Option<HostToDeviceSemaphore>>,
     to_host: Mutex<Option<Arc<HostToHostSemaphore>>>,
 }
 
-impl Shared {
+impl SharedSemaphore {
     pub(crate) fn of(semaphore: Semaphore) -> Arc<Self> {
         Arc::new(Self { semaphore, to_device: Mutex::default(), to_host: Mutex::default() })
     }
@@ -78,7 +78,8 @@ impl Shared {
         &self.semaphore
     }
 
-    /// Gives the host's side back, if these objects have it. Signals that were sent arrive before those of the next owner.
+    /// Gives the host's side back, if these objects have it. Signals that were sent before arrive before those of the
+    /// next owner.
     pub(crate) fn give_up_host_side(&self) -> Result<(), CoreError> {
         if self.to_device.lock().is_some() {
             self.semaphore.connection().flush(std::time::Duration::from_secs(30))?;
@@ -108,15 +109,15 @@ impl Shared {
 /// A pair of tokens, one at each end of a connection.
 #[pyclass(name = "Semaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PySemaphore {
-    inner: Owned<Option<Arc<Shared>>>,
+    inner: Owned<Option<Arc<SharedSemaphore>>>,
 }
 
 impl PySemaphore {
     pub(crate) fn of(semaphore: Semaphore) -> Self {
-        Self { inner: Owned::that_may_wait("Semaphore", Some(Shared::of(semaphore))) }
+        Self { inner: Owned::that_may_wait("Semaphore", Some(SharedSemaphore::of(semaphore))) }
     }
 
-    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+    pub(crate) fn shared(&self) -> PyResult<Arc<SharedSemaphore>> {
         let empty = "this Semaphore is empty: make one of two stubs, or with Communicator.build_semaphore";
         self.inner.get()?.clone().ok_or_else(|| error::misuse(empty))
     }
@@ -155,20 +156,20 @@ impl PySemaphore {
         Ok(PyRegisteredMemory::of(self.shared()?.semaphore.remote_memory().clone()))
     }
 
-    /// Raises what happened to it, if something did, also if no wait ended because of it: an abort, a lost peer, one that has
-    /// left, a spin bound.
+    /// Raises the error that happened to the semaphore, if there was one, even if no wait ended because of it: an
+    /// abort, a lost peer, a peer that has left, or a spin bound.
     fn check(&self) -> PyResult<()> {
         self.shared()?.semaphore.check().or_raise()
     }
 }
 
-/// The semaphore of `Class(semaphore)` or `Class(communicator, connection)`.
+/// Returns the semaphore for `Class(semaphore)` or `Class(communicator, connection)`.
 fn given<'py>(
     py: Python<'py>,
     name: &'static str,
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Arc<Shared>> {
+) -> PyResult<Arc<SharedSemaphore>> {
     let constructor = Constructor { name, takes_device_to_device: false, rest: &[] };
     let arguments = Arguments::parse(&constructor, args, kwargs)?.ok_or_else(|| {
         PyTypeError::new_err(format!("{name}() takes (semaphore) or (communicator, connection)"))
@@ -176,18 +177,18 @@ fn given<'py>(
     arguments.semaphore(py)
 }
 
-/// A semaphore that hosts signal and kernels wait on.
+/// A semaphore that a host thread signals and kernels wait on.
 #[pyclass(name = "Host2DeviceSemaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyHostToDevice {
-    inner: Owned<Arc<Shared>>,
+    inner: Owned<Arc<SharedSemaphore>>,
 }
 
 impl PyHostToDevice {
-    pub(crate) fn of(shared: Arc<Shared>) -> Self {
+    pub(crate) fn of(shared: Arc<SharedSemaphore>) -> Self {
         Self { inner: Owned::that_may_wait("Host2DeviceSemaphore", shared) }
     }
 
-    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+    pub(crate) fn shared(&self) -> PyResult<Arc<SharedSemaphore>> {
         Ok(Arc::clone(&*self.inner.get()?))
     }
 
@@ -202,24 +203,24 @@ impl PyHostToDevice {
     #[pyo3(signature = (*args, **kwargs))]
     fn new(py: Python<'_>, args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         let shared = given(py, "Host2DeviceSemaphore", args, kwargs)?;
-        // What cannot work is said now.
+        // A semaphore that cannot work fails here, and not at its first use.
         HostToDeviceSemaphoreHandle::of(&shared.semaphore).or_raise()?;
         Ok(Self::of(shared))
     }
 
-    /// Signals the peer, behind all earlier writes of the connection.
+    /// Signals the peer, after all earlier writes of the connection.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
         let shared = self.shared()?;
         waiting::wait(py, move || shared.signal_device())
     }
 
-    /// What kernels wait with. It lives no longer than the semaphore.
+    /// The handle that kernels wait with. It is valid as long as the semaphore lives.
     fn device_handle(&self) -> PyResult<HostToDeviceHandle> {
         HostToDeviceSemaphoreHandle::of(&self.shared()?.semaphore).or_raise().map(HostToDeviceHandle)
     }
 }
 
-/// A semaphore that hosts signal and hosts wait on.
+/// A semaphore that a host thread signals and a host thread waits on.
 #[pyclass(name = "Host2HostSemaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyHostToHost {
     inner: Owned<Arc<HostToHostSemaphore>>,
@@ -240,21 +241,22 @@ impl PyHostToHost {
         Ok(Self { inner: Owned::that_may_wait(name, given(py, name, args, kwargs)?.to_host().or_raise()?) })
     }
 
-    /// Signals the peer, behind all earlier writes of the connection.
+    /// Signals the peer, after all earlier writes of the connection.
     fn signal(&self, py: Python<'_>) -> PyResult<()> {
         let semaphore = Arc::clone(&*self.inner.get()?);
         waiting::wait(py, move || semaphore.signal())
     }
 
-    /// Takes a signal if there is one.
+    /// Takes a signal if there is one, and returns whether there was.
     fn poll(&self) -> PyResult<bool> {
         self.inner.get()?.poll().or_raise()
     }
 
-    /// Takes a signal, waiting for it for that many polls, or without bound if the number is negative.
+    /// Waits for a signal and takes it. Polls at most `max_spin_count` times, or without a bound if the number is
+    /// negative.
     #[pyo3(signature = (max_spin_count = 10_000_000))]
     fn wait(&self, py: Python<'_>, max_spin_count: i64) -> PyResult<()> {
-        /// Polls between two looks for signals: a tenth of a second or so.
+        /// The number of polls between two checks for Ctrl-C, which take about a tenth of a second.
         const POLLS: i64 = 2000;
         let semaphore = self.inner.get()?;
         let mut left = (max_spin_count >= 0).then_some(max_spin_count);
@@ -279,10 +281,10 @@ impl PyHostToHost {
     }
 }
 
-/// A semaphore whose both ends are kernels.
+/// A semaphore between kernels at both ends.
 #[pyclass(name = "MemoryDevice2DeviceSemaphore", module = "mscclpp._mscclpp", frozen)]
 pub(crate) struct PyDeviceToDevice {
-    inner: Owned<(DeviceToDeviceSemaphore, Arc<Shared>)>,
+    inner: Owned<(DeviceToDeviceSemaphore, Arc<SharedSemaphore>)>,
 }
 
 impl PyDeviceToDevice {
@@ -290,7 +292,7 @@ impl PyDeviceToDevice {
         Ok(self.inner.get()?.0.semaphore().clone())
     }
 
-    pub(crate) fn shared(&self) -> PyResult<Arc<Shared>> {
+    pub(crate) fn shared(&self) -> PyResult<Arc<SharedSemaphore>> {
         Ok(Arc::clone(&self.inner.get()?.1))
     }
 }
@@ -306,18 +308,18 @@ impl PyDeviceToDevice {
         Ok(Self { inner: Owned::that_may_wait(name, (semaphore, shared)) })
     }
 
-    /// What kernels signal and wait with. It lives no longer than the semaphore.
+    /// The handle that kernels signal and wait with. It is valid as long as the semaphore lives.
     fn device_handle(&self) -> PyResult<DeviceToDeviceHandle> {
         Ok(DeviceToDeviceHandle(self.inner.get()?.0.device_handle()))
     }
 }
 
-/// What `repr` says of whom it is with.
+/// The text of `repr` about the peer of a semaphore.
 pub(crate) fn peer(semaphore: &Semaphore) -> String {
     format!(" with {}", semaphore.connection().label())
 }
 
-/// Gives a semaphore's class its connection.
+/// Gives the class of a semaphore the method `connection()`.
 macro_rules! connected {
     ($($type:ident)*) => {$(
         #[pymethods]

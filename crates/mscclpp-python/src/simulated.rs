@@ -1,15 +1,17 @@
-//! Memory of the process for collectives of simulated devices, whose kernels may touch their devices' memory alone.
+//! Collectives of simulated devices on memory of the process, which their kernels cannot reach: they may use the
+//! memory of devices only.
 
 use mscclpp::{DevicePtr, Platform, Stream};
 use mscclpp_collectives::{Collectives, Error, Kind, Request};
 
 use crate::retired::RetireOnDrop;
 
-/// Enqueues requests by copies of what is not memory of a device. Returns these: they are kept until the stream is
-/// synchronised. If it fails, work with some may be in the stream: they are retired.
+/// Enqueues requests. Memory that is not a device's is replaced by copies on the device. Returns the copies, which
+/// the caller keeps until the stream is synchronised. If this fails, the copies are retired, because work in the
+/// stream may use them.
 ///
 /// # Safety
-/// As for [`Collectives::enqueue`], of memory of the process.
+/// The requirements of [`Collectives::enqueue`], for memory of the process.
 pub(crate) unsafe fn enqueue(
     collectives: &Collectives,
     requests: &[Request<'_>],
@@ -20,7 +22,7 @@ pub(crate) unsafe fn enqueue(
         let (given, taken) = sizes(request, collectives.rank(), collectives.n_ranks());
         let mut moves = *request;
         if let Some(copy) = copy_of(collectives, request.send, given)? {
-            // SAFETY: the caller's memory, of which the call takes so much; the copy is as large.
+            // SAFETY: the caller's memory has at least the bytes that the call uses, and so has the copy.
             unsafe { stream.copy(copy.0.ptr(), request.send, given)? };
             moves.send = copy.0.ptr();
             copies.push(copy);
@@ -41,7 +43,7 @@ pub(crate) unsafe fn enqueue(
     Ok(copies)
 }
 
-/// Copies of memory that is none of a device, for one call that reads and writes it.
+/// Copies of memory that is not a device's, for one call that reads and writes it.
 pub(crate) struct Copies<'a> {
     collectives: &'a Collectives,
     stream: &'a Stream,
@@ -53,10 +55,11 @@ impl<'a> Copies<'a> {
         Self { collectives, stream, made: Vec::new() }
     }
 
-    /// Where the call finds what is at an address: there, or in a copy, the same for all who ask.
+    /// Returns the address that the call uses for an address of the program: the same one if it is memory of a
+    /// device, or else that of a copy. All arguments with one address get the same copy.
     ///
     /// # Safety
-    /// It is memory of the process, of so many bytes, that lives until the stream is synchronised.
+    /// `at` is memory of the process with at least `bytes` bytes, which lives until the stream is synchronised.
     pub(crate) unsafe fn of(&mut self, at: DevicePtr, bytes: u64) -> Result<DevicePtr, Error> {
         if let Some((_, copy)) = self.made.iter().find(|(of, copy)| *of == at && copy.0.len() >= bytes) {
             return Ok(copy.0.ptr());
@@ -69,14 +72,15 @@ impl<'a> Copies<'a> {
         Ok(there)
     }
 
-    /// Copies back what the call has written. Returns the copies, which are kept until the stream is synchronised.
+    /// Copies the bytes that the call has written back to the program's memory. Returns the copies, which the caller
+    /// keeps until the stream is synchronised.
     ///
     /// # Safety
-    /// As for [`Copies::of`].
+    /// The requirements of [`Copies::of`].
     pub(crate) unsafe fn back(self, written: &[(DevicePtr, u64)]) -> Result<Vec<RetireOnDrop>, Error> {
         for (to, bytes) in written {
             if let Some((_, copy)) = self.made.iter().find(|(of, _)| of == to) {
-                // SAFETY: the caller's memory, of which the copy is.
+                // SAFETY: the caller's memory, which is as large as its copy.
                 unsafe { self.stream.copy(*to, copy.0.ptr(), *bytes)? };
             }
         }
@@ -84,7 +88,7 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// Room for memory that is none of a device.
+/// Allocates memory for a copy. Returns none if the address is memory of a device.
 fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Option<RetireOnDrop>, Error> {
     if bytes == 0 || Platform::Sim.owner_of(at)?.is_some() {
         return Ok(None);
@@ -92,7 +96,7 @@ fn copy_of(collectives: &Collectives, at: DevicePtr, bytes: u64) -> Result<Optio
     Ok(Some(RetireOnDrop(collectives.gpu().allocate(bytes)?)))
 }
 
-/// How many bytes a rank gives, and how many it takes.
+/// Returns how many bytes a rank sends, and how many it receives.
 fn sizes(request: &Request<'_>, rank: usize, ranks: usize) -> (u64, u64) {
     let (count, ranks) = (request.count, ranks as u64);
     let at = |root: usize, count: u64| if root == rank { count } else { 0 };

@@ -1,4 +1,4 @@
-//! `Transport`, `TransportFlags`, and what is accepted where flags are due.
+//! `Transport` and `TransportFlags`, and the arguments for them.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "of PyO3: what it makes of names that a macro has is taken for code of here"
@@ -10,7 +10,7 @@ use pyo3::{PyTypeInfo, inspect::PyStaticExpr, prelude::*, type_hint_union};
 use crate::{enums::enumeration, error};
 
 enumeration! {
-    /// By which means two endpoints reach each other.
+    /// A way for two endpoints to reach each other.
     PyTransport as "Transport" {
         Unknown = 0,
         CudaIpc = 1,
@@ -27,7 +27,7 @@ enumeration! {
     }
 }
 
-/// With the numbers of the Python API.
+/// The transports, with their members in the Python API.
 const TRANSPORTS: [(PyTransport, Transport); 11] = [
     (PyTransport::Unknown, Transport::UNKNOWN),
     (PyTransport::CudaIpc, Transport::CUDA_IPC),
@@ -44,7 +44,7 @@ const TRANSPORTS: [(PyTransport, Transport); 11] = [
 
 impl PyTransport {
     /// # Errors
-    /// For `NumTransports`, which is a count.
+    /// An error for `NumTransports`, which is a count and not a transport.
     pub(crate) fn transport(self) -> PyResult<Transport> {
         let found = TRANSPORTS.iter().find(|(name, _)| *name == self);
         found.map(|(_, transport)| *transport).ok_or_else(|| {
@@ -119,7 +119,7 @@ impl PyTransportFlags {
     }
 }
 
-/// Gives sets and transports an operator, for either on both sides.
+/// Gives sets and transports an operator. Each of the two operands may be a set or a transport.
 macro_rules! operator {
     ($operator:tt $plain:ident $reflected:ident $in_place:ident) => {
         #[pymethods]
@@ -157,7 +157,7 @@ impl PyTransport {
     }
 }
 
-/// What is accepted where flags are due: flags, or one transport.
+/// An argument for flags: `TransportFlags`, or one transport.
 #[derive(Clone, Copy)]
 pub(crate) struct Flags(pub(crate) TransportFlags);
 

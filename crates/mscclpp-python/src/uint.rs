@@ -1,5 +1,5 @@
-//! Unsigned integers as arguments. PyO3 notes in an error which argument it is about, and Python's own text about a number that
-//! is too small or too large does not say which number that was.
+//! Unsigned integers as arguments. An error of Python about a number that is too small or too large does not quote
+//! the number; the errors of these do.
 
 use pyo3::{
     exceptions::{PyOverflowError, PyTypeError},
@@ -9,7 +9,7 @@ use pyo3::{
 
 use crate::error;
 
-/// A number, if it fits.
+/// A number that fits in `T`.
 #[derive(Clone, Copy)]
 pub(crate) struct Uint<T>(pub(crate) T);
 
@@ -33,7 +33,7 @@ impl<'a, 'py, T: TryFrom<u64>> FromPyObject<'a, 'py> for Uint<T> {
     }
 }
 
-/// The number itself, for arguments that have a default.
+/// Converts an argument that has a default.
 pub(crate) fn uint<T: TryFrom<u64>>(given: &Bound<'_, PyAny>) -> PyResult<T> {
     given.extract().map(|Uint(number)| number)
 }

@@ -7,7 +7,7 @@ use pyo3::{prelude::*, types::PyBytes};
 
 use crate::error::OrRaise;
 
-/// Names a job: made by rank 0's process and passed to the others, for example by pickling it.
+/// The identity of a job: rank 0's process makes it and passes it to the others, for example by pickling it.
 #[pyclass(name = "UniqueId", module = "mscclpp._mscclpp", from_py_object, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyUniqueId(pub(crate) Option<UniqueId>);
@@ -31,7 +31,7 @@ impl PyUniqueId {
         Ok(())
     }
 
-    /// Of what may be shown, which no two jobs have in common.
+    /// Hashes the part of the id that is not secret, in which any two jobs differ.
     fn __hash__(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.__repr__().hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! Waits that let other Python threads run, that Ctrl-C ends, and that say what they wait for when it takes long.
+//! Waits that let other Python threads run, that Ctrl-C ends, and that log what they wait for when it takes long.
 
 use std::{
     sync::{
@@ -20,13 +20,13 @@ use pyo3::prelude::*;
 
 use crate::error::{self, OrRaise};
 
-/// How long a wait in the main thread goes on before it looks for signals.
+/// How long the main thread waits between two checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
-/// The same in other threads, which handle no signals. Calls that last log by themselves.
+/// How long other threads wait at a time: they handle no signals. Calls that take that long log by themselves.
 const WITHOUT_SIGNALS: Duration = Duration::from_secs(3600);
 
-/// Does `work`, which may block. In the main thread, the only one that handles signals, Ctrl-C ends the wait; the work
-/// itself then goes on, on a thread of its own, and its outcome is dropped.
+/// Calls `work`, which may block. In the main thread, the only one that handles signals, Ctrl-C ends the wait. `work`
+/// then goes on in a thread of its own, and its result is dropped.
 pub(crate) fn wait<T, E>(py: Python<'_>, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> PyResult<T>
 where
     T: Send + 'static,
@@ -38,7 +38,7 @@ where
     elsewhere(py, work, || Ok(()))?.or_raise()
 }
 
-/// As [`wait`], from any thread, for work that cannot be told to end: [`GivenUp::give_up`] ends the wait.
+/// Waits like [`wait`], in any thread, for work that cannot be ended. [`GivenUp::give_up`] ends the wait.
 pub(crate) fn wait_until_given_up<T, E>(
     py: Python<'_>,
     given_up: &GivenUp,
@@ -52,7 +52,7 @@ where
     elsewhere(py, work, || given_up.check())?.or_raise()
 }
 
-/// Does `work`, and gives up after `limit`. The work then goes on, on a thread of its own.
+/// Calls `work`, and returns an error after `limit`. `work` then goes on in a thread of its own.
 pub(crate) fn wait_at_most(
     py: Python<'_>,
     limit: Duration,
@@ -65,13 +65,13 @@ pub(crate) fn wait_at_most(
     })
 }
 
-/// Drops `value`, which may wait, as [`wait`] does. What Ctrl-C raises, a destructor cannot; it is raised as soon as the
-/// program goes on.
+/// Drops `value`, whose destructor may wait. Ctrl-C ends the wait, as in [`wait`]; since a destructor cannot raise,
+/// the exception is raised as soon as the program goes on.
 pub(crate) fn let_go<T: Send + 'static>(py: Python<'_>, value: T) {
     if !is_main_thread() {
         return py.detach(move || drop(value));
     }
-    // An exception may be on its way while its frames are dropped. It is not seen here, and goes on afterwards.
+    // An exception may be pending while its frames are dropped. It is put aside here, and restored afterwards.
     let on_its_way = PyErr::take(py);
     if let Err(error) = elsewhere(py, move || drop(value), || Ok(())) {
         error::raise_soon(py, error);
@@ -81,19 +81,19 @@ pub(crate) fn let_go<T: Send + 'static>(py: Python<'_>, value: T) {
     }
 }
 
-/// Does `work` on a thread of its own, and looks for signals and at `check` until it is done.
+/// Calls `work` in a thread of its own. Checks for signals, and calls `check`, until the work is done.
 fn elsewhere<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
     check: impl Fn() -> PyResult<()>,
 ) -> PyResult<T> {
     let (done, outcome) = mpsc::sync_channel(1);
-    // The receiver is for one thread at a time: this one, also while it is detached.
+    // One thread at a time may use the receiver. This one does, also while it is detached from the interpreter.
     let outcome = Mutex::new(outcome);
     thread::Builder::new()
         .name("mscclpp-wait".to_owned())
         .spawn(move || {
-            // Nobody listens any more after Ctrl-C.
+            // After Ctrl-C, no thread receives the result.
             let _ = done.send(work());
         })
         .map_err(|e| error::new(ErrorKind::System, format!("starting a thread to wait on failed: {e}")))?;
@@ -102,7 +102,7 @@ fn elsewhere<T: Send + 'static>(
         match py.detach(next) {
             Ok(outcome) => return Ok(outcome),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                // Does nothing in other threads than the main one.
+                // This does nothing in threads other than the main one.
                 py.check_signals()?;
                 check()?;
             }
@@ -113,8 +113,9 @@ fn elsewhere<T: Send + 'static>(
     }
 }
 
-/// As [`wait`], for work that can be repeated when its time has run out: `attempt` is called with the time that it may
-/// take until it ends with anything but a time-out. After Ctrl-C it is not called any more. `rank` is whose wait it is.
+/// Waits like [`wait`], for work that can be repeated when it has timed out. Calls `attempt` with the time that it
+/// may take, until it ends with anything but a time-out. After Ctrl-C it is not called any more. `rank` is the rank
+/// that waits.
 pub(crate) fn wait_in_turns<T: Send + 'static>(
     py: Python<'_>,
     rank: usize,
@@ -126,7 +127,7 @@ pub(crate) fn wait_in_turns<T: Send + 'static>(
         let mut long = LongWait::begin(FIRST_LOG);
         loop {
             match attempt(SLICE) {
-                // A plain flag: it orders nothing else.
+                // A relaxed flag is enough, because it orders nothing else.
                 Err(error) if is_time_out(&error) && !is_given_up.load(Ordering::Relaxed) => {
                     long.log(Instant::now(), Some(rank), || what(&error));
                 }
@@ -136,7 +137,7 @@ pub(crate) fn wait_in_turns<T: Send + 'static>(
     })
 }
 
-/// Says when it is dropped that nobody waits any more.
+/// Sets its flag when it is dropped, which says that no thread waits any more.
 struct OnDrop(Arc<AtomicBool>);
 
 impl Drop for OnDrop {
@@ -145,9 +146,9 @@ impl Drop for OnDrop {
     }
 }
 
-/// Calls `attempt` with the time that it may take until it ends with anything but a time-out, for at most `timeout`, once
-/// at least, on this very thread. For calls that keep to their time and can be repeated. `rank` is whose wait it is, if it
-/// is known.
+/// Calls `attempt` in this thread with the time that it may take, until it ends with anything but a time-out: at
+/// least once, and for at most `timeout`. Calls must keep their time, and be repeatable. `rank` is the rank that
+/// waits, if it is known.
 pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
     py: Python<'_>,
     rank: Option<usize>,
@@ -156,7 +157,7 @@ pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
 ) -> PyResult<T> {
     let start = Instant::now();
     let mut long = LongWait::since(start, FIRST_LOG);
-    // Most calls are done at once, and need not ask which thread this is.
+    // Most calls return at once, so the number of the thread is asked only after the first attempt.
     let mut slice = SLICE;
     loop {
         let left = timeout.map_or(slice, |timeout| timeout.saturating_sub(start.elapsed()));
@@ -177,8 +178,8 @@ pub(crate) fn repeat<T: Send, E: Into<Error> + Send>(
     }
 }
 
-/// Whether the call only ran out of its own time, and can be repeated. What was exchanged and could not be made in time is
-/// an outcome.
+/// Whether the call only ran out of its own time, and can be repeated. Errors of the exchange with the peer are
+/// final, also those that are time-outs.
 fn is_time_out(error: &Error) -> bool {
     match error {
         Error::PeerNotReady { .. }
@@ -189,11 +190,11 @@ fn is_time_out(error: &Error) -> bool {
     }
 }
 
-/// What a call was for whose time ran out, for the log.
+/// Returns the text for the log about a call that timed out.
 fn what(error: &Error) -> String {
     match error {
         Error::Bootstrap(error) => match &**error {
-            // As `barrier, waiting for rank 1,` or `recv from rank 1 with tag 0`.
+            // The operation is a text such as `barrier, waiting for rank 1,` or `recv from rank 1 with tag 0`.
             BootstrapError::Timeout { operation, .. } => match operation.split_once(", waiting for ") {
                 Some((call, whom)) => format!("{}: {call}", whom.trim_end_matches(',')),
                 None => operation.clone(),
@@ -209,7 +210,7 @@ fn what(error: &Error) -> String {
     }
 }
 
-/// The time-out of the last of many attempts, with the time that all had, and the rank whose wait it was.
+/// Returns the time-out of the last of many attempts, with the time that all attempts had, and the rank that waited.
 pub(crate) fn with_total(error: Error, rank: Option<usize>, total: Duration) -> Error {
     match error {
         Error::Bootstrap(error) => match *error {
@@ -232,12 +233,12 @@ pub(crate) fn with_total(error: Error, rank: Option<usize>, total: Duration) -> 
     }
 }
 
-/// Whether, and why, something was given up that cannot be ended otherwise.
+/// Whether work that cannot be ended was given up, and why.
 #[derive(Default)]
 pub(crate) struct GivenUp(Mutex<Option<String>>);
 
 impl GivenUp {
-    /// The first reason counts.
+    /// Gives the work up. Only the first reason is kept.
     pub(crate) fn give_up(&self, reason: &str) {
         self.0.lock().get_or_insert_with(|| reason.to_owned());
     }
@@ -255,10 +256,10 @@ impl GivenUp {
     }
 }
 
-/// A time-out as Python programs give it.
+/// Converts a time-out from Python.
 pub(crate) fn seconds(timeout_sec: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout_sec).map_err(|_| {
-        // Whatever `Duration` holds; a wait of a program is never near it.
+        // The limit is that of `Duration`, which no program needs.
         error::misuse(format!(
             "timeout_sec is {timeout_sec}; it must be a number of seconds from 0 to {:.1e}",
             u64::MAX as f64
@@ -266,7 +267,7 @@ pub(crate) fn seconds(timeout_sec: f64) -> PyResult<Duration> {
     })
 }
 
-/// The thread of that number is the one that its process began with.
+/// Whether this is the thread that the process began with: its number is that of the process.
 fn is_main_thread() -> bool {
     rustix::thread::gettid() == rustix::process::getpid()
 }

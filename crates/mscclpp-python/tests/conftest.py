@@ -1,4 +1,4 @@
-"""Tests run on GPUs where there are some, and CuPy is; elsewhere, and with `MSCCLPP_PLATFORM=sim`, on simulated devices.
+"""Tests run on GPUs where there are some, with CuPy; else, and with `MSCCLPP_PLATFORM=sim`, on simulated devices.
 
 Each run has a cache of compiled kernels of its own.
 """
@@ -12,9 +12,9 @@ import pytest
 
 _cache = tempfile.TemporaryDirectory(prefix="mscclpp-tests-")
 os.environ["MSCCLPP_CACHE_DIR"] = _cache.name
-# Lines of several processes stay whole.
+# Lines of several processes must not mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
-# Only containers have tests run by root, and there it does no harm.
+# Open MPI refuses to run as root without it. Only containers run tests as root.
 os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels")

@@ -9,7 +9,7 @@ import pytest
 
 ON_GPU = os.environ.get("MSCCLPP_PLATFORM", "").lower() == "cuda"
 
-#: For tests that look at simulated devices in ways that GPUs do not have, and for those of GPUs.
+#: Marks for tests that use properties of simulated devices only, and for tests of GPUs.
 sim_only = pytest.mark.skipif(ON_GPU, reason="of simulated devices")
 gpu_only = pytest.mark.skipif(not ON_GPU, reason="there is no GPU, or no CuPy")
 
@@ -26,12 +26,12 @@ def fill(buffer, values):
 
 
 def let_go(stop):
-    """Tells a kernel that waits for this `RawGpuBuffer` to go on. What is behind it on its stream could not."""
+    """Tells a kernel that waits for this `RawGpuBuffer` to go on. A later call in the same stream could not."""
     stop.write(b"\1\0\0\0")
 
 
 def read(address, size):
-    """Bytes of device memory."""
+    """Returns bytes of device memory."""
     if not ON_GPU:
         return ctypes.string_at(address, size)
     memory = arrays.cuda.UnownedMemory(address, size, None)
@@ -48,12 +48,12 @@ def memset(address, value, size):
 
 
 def address(array):
-    """Where an array begins."""
+    """Returns the address of an array."""
     return array.data.ptr if ON_GPU else array.ctypes.data
 
 
 class Exported:
-    """A buffer that is given to another library, as elements of the type and in the shape that `to_dlpack` is told."""
+    """A buffer for another library, as elements of the type and in the shape of the arguments of `to_dlpack`."""
 
     def __init__(self, raw, *args):
         self.capsule, self.device = raw.to_dlpack(*args), raw.__dlpack_device__()

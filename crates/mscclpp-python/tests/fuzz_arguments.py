@@ -1,7 +1,7 @@
-"""Calls everything with arguments that are wrong in every way, and says how often. Started by `test_fuzz.py`.
+"""Calls everything with wrong arguments of all kinds, and prints how often. `test_fuzz.py` starts it.
 
-What it must not do is end the process, or speak of Rust. Addresses are an exception: a number in their place means
-memory, by contract.
+No call may end the process, and no error may be worded for Rust programs. Addresses are an exception: a number in place
+of an address means memory, by contract.
 """
 
 import inspect
@@ -14,15 +14,15 @@ import mscclpp
 import numpy
 from mscclpp import _mscclpp
 
-#: Whose arguments are addresses, or handles of a driver, and how they are called without.
+#: Methods whose arguments are addresses or handles of a driver, and how they are called without these.
 ADDRESSES = {"send": 0, "recv": 0, "all_gather": 0, "update_and_sync": 2, "launch": 5}
-#: What ends by itself only when another rank or a kernel does something.
+#: Methods that end only when another rank or a kernel acts.
 WAITS = {"wait", "get", "initialize", "connect"}
-#: What would end the objects that others are tried with.
+#: Methods that would end the objects that are needed for other calls.
 ENDS = {"abort", "close"}
 
 
-#: What stands in texts of Rust, and in none of Python.
+#: Words that appear in error texts of Rust, and in none of Python.
 OF_RUST = re.compile(
     r"[A-Z]\w+::\w|\br#|HostTo(Device|Host)Semaphore|\bDeviceToDevice|\b[iu](8|16|32|64|size)\b|\bPy(?!Torch)[A-Z]|integral"
 )
@@ -30,12 +30,12 @@ OF_RUST = re.compile(
 
 def check_text(error):
     text = " ".join([str(error), *getattr(error, "__notes__", [])])
-    # NumPy has types of such names.
+    # NumPy has types with such names.
     assert type(error).__module__ == "numpy" or not OF_RUST.search(text), text
 
 
 def instances():
-    """An object of each class, of those that work."""
+    """Returns a working object of each class."""
     bootstrap = mscclpp.TcpBootstrap.create(0, 1)
     id = mscclpp.TcpBootstrap.create_unique_id()
     bootstrap.initialize(id)
@@ -64,7 +64,7 @@ def instances():
         mscclpp.ErrorCode.Timeout, mscclpp.GpuBufferGranularity.MultiCastMinimum, mscclpp.ProxyHandlerResult.Stop,
         mscclpp.BaseProxyService(), channel.device_handle(), port.device_handle(), mscclpp.Fifo().device_handle(),
         comm.recv_memory(0, 77), comm.connect(mscclpp.Transport.CudaIpc, 0, 78),
-        # Empty ones.
+        # Empty objects.
         mscclpp.Semaphore(), mscclpp.RegisteredMemory(), mscclpp.MemoryChannel(), mscclpp.BaseMemoryChannel(),
         mscclpp.PortChannel(), mscclpp.BasePortChannel(), mscclpp.UniqueId(),
     ]  # fmt: skip
@@ -72,7 +72,7 @@ def instances():
 
 
 class Hostile:
-    """Raises at whatever is asked of it."""
+    """Raises whenever an attribute is asked for."""
 
     def __getattr__(self, name):
         raise ZeroDivisionError(name)
@@ -137,7 +137,7 @@ def main(seed, rounds):
         if name == "synchronize":
             given, named = given[:0], {"timeout_sec": 0.01, "abort": rng.choice(pool[:60])}
         calls += 1
-        # A call that is right by chance may wait for a peer, and then there is a defect in this program.
+        # A call that is right by chance may wait for a peer: then this program must be changed.
         watch = threading.Timer(60, lambda: print(f"{name} waits: {given} {named}", file=sys.stderr, flush=True))
         watch.start()
         try:

@@ -1,4 +1,6 @@
-"""Libraries of arrays, one like the other for a test: PyTorch and CuPy on GPUs, PyTorch and NumPy on simulated devices."""
+"""Libraries of arrays with a common interface for tests: PyTorch and CuPy on GPUs, PyTorch and NumPy on simulated
+devices.
+"""
 
 import importlib.util
 
@@ -11,7 +13,7 @@ from device import ON_GPU, Exported
 
 
 def usable():
-    """The names of those that are there, for `pytest.mark.parametrize`."""
+    """Returns the names of the libraries that are installed, for `pytest.mark.parametrize`."""
     return [
         pytest.param(
             name, marks=pytest.mark.skipif(not _is_usable(name), reason=f"there is no {name} for these devices")
@@ -31,18 +33,18 @@ def _is_usable(name):
 
 
 def of(name):
-    """The library of that name, in a rank's process."""
+    """Returns the library with that name, in a rank's process."""
     return {"torch": Torch, "cupy": CuPy, "numpy": NumPy}[name]()
 
 
 class NumPy:
-    """On simulated devices, where nothing is captured: what would be is done again instead."""
+    """Simulated devices, which capture nothing: the calls are repeated instead of replayed."""
 
     def group(self, rank, n, address, other_address):
         return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
 
     def of_raw(self, raw):
-        """Memory of a `RawGpuBuffer` as an array."""
+        """Returns the memory of a `RawGpuBuffer` as an array."""
         return numpy.from_dlpack(Exported(raw, "float16"))
 
     def empty(self, count, dtype):
@@ -64,7 +66,7 @@ class NumPy:
         return work
 
     def host(self, x):
-        """A copy of what is there when all work is done."""
+        """Returns a copy of an array when all work is done."""
         self.synchronize()
         return numpy.array(x)
 

@@ -1,4 +1,4 @@
-"""Ranks as processes: each runs a function of a test module, on a device of its own if there are enough."""
+"""Ranks as processes: each runs a function of a test module, on its own device if there are enough."""
 
 import multiprocessing
 import os
@@ -13,7 +13,7 @@ EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 def free_address():
-    """An address of this machine where nobody listens."""
+    """Returns an address of this node at which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
@@ -48,7 +48,7 @@ class Ranks:
         os.kill(self.processes[rank].pid, signal.SIGKILL)
 
     def outcome(self, rank, timeout=120):
-        """What the function of a rank returned. What it raised fails the test."""
+        """Returns the value that the function of a rank returned. An exception of the function fails the test."""
         assert self.outcomes[rank].poll(timeout), f"rank {rank} did not finish within {timeout} s"
         try:
             good, value = self.outcomes[rank].recv()
@@ -59,7 +59,7 @@ class Ranks:
         return value
 
     def join(self, timeout=30):
-        """Waits for the processes to end, well."""
+        """Waits for the processes to end without an error."""
         deadline = time.monotonic() + timeout
         for rank, process in enumerate(self.processes):
             process.join(max(0.1, deadline - time.monotonic()))
@@ -76,7 +76,7 @@ class Ranks:
 
 
 def run(n, function, *args, timeout=120):
-    """What the function returned on each rank."""
+    """Returns the values that the function returned on all ranks."""
     with Ranks(n, function, *args) as ranks:
         values = [ranks.outcome(rank, timeout) for rank in range(n)]
         ranks.join(timeout)
@@ -84,14 +84,14 @@ def run(n, function, *args, timeout=120):
 
 
 def group(rank, n, address):
-    """The job of a rank."""
+    """Returns the group of a rank."""
     from mscclpp import CommGroup
 
     return CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
 
 
 def kernel(file, name, folder=KERNELS, **macros):
-    """A kernel of `tests/kernels`, or of another folder."""
+    """Compiles a kernel of `tests/kernels`, or of another folder."""
     from mscclpp.utils import KernelBuilder
 
     return KernelBuilder(file, name, folder, macros).get_compiled_kernel()

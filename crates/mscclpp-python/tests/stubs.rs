@@ -1,4 +1,5 @@
-//! The stubs (`python/mscclpp/_mscclpp.pyi`) are made from the extension, and completed here by what its macros cannot say.
+//! Tests that the stubs (`python/mscclpp/_mscclpp.pyi`) are those of the extension, with the additions below, which
+//! its macros cannot express.
 //!
 //! `MSCCLPP_WRITE_STUBS=1 cargo test -p mscclpp-python --test stubs -- --ignored` writes them. `test_types.py` runs it for the
 //! extension that is installed, `MSCCLPP_EXTENSION`; without that, the extension is built.
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 const STUBS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mscclpp/_mscclpp.pyi");
 
-/// Behind `PyO3`'s imports.
+/// Imports that are added to those of `PyO3`.
 const IMPORTS: &str = "\
 import builtins
 import collections.abc
@@ -42,7 +43,7 @@ def connect_nvls_collective(communicator: Any, all_ranks: Any, buffer_size: int)
 
 ";
 
-/// What else classes have: older names from the Python layer, and what the interpreter adds.
+/// Methods that are added to classes: older names from the Python layer, and methods that the interpreter adds.
 const ADDED: [(&str, &str); 3] = [
     (
         "Communicator",
@@ -79,7 +80,7 @@ const OF_SEMAPHORE: &[&str] = &[
     "(cls, communicator: Communicator, connection: Connection) -> Self",
 ];
 
-/// Methods that take their arguments in several ways: class, name, and each of the ways.
+/// Methods that take their arguments in several forms: class, name, and each of the forms.
 const OVERLOADS: [(&str, &str, &[&str]); 7] = [
     (
         "Bootstrap",
@@ -121,7 +122,8 @@ const OVERLOADS: [(&str, &str, &[&str]); 7] = [
     ),
 ];
 
-/// Of transports and their sets. PyO3 says `object`, as they answer `NotImplemented` to what they do not take.
+/// Operators of transports and their sets. PyO3 says that they return `object`, because they answer `NotImplemented`
+/// to other operands.
 const OPERATORS: [&str; 9] =
     ["__and__", "__iand__", "__rand__", "__or__", "__ior__", "__ror__", "__xor__", "__ixor__", "__rxor__"];
 
@@ -146,7 +148,7 @@ fn the_stubs_are_those_of_the_extension() {
     );
 }
 
-/// Builds the extension, which no test links.
+/// Builds the extension. Cargo does not build it for the test, as no test links it.
 fn build() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--package", env!("CARGO_PKG_NAME"), "--message-format", "json-render-diagnostics"]);
@@ -158,7 +160,7 @@ fn build() -> PathBuf {
     artifacts.find_map(|artifact| artifact["filenames"][0].as_str().map(PathBuf::from)).unwrap()
 }
 
-/// What PyO3 makes, with all of the above.
+/// Adds the items above to the stubs that PyO3 makes.
 fn completed(stubs: &str) -> String {
     let (mut completed, mut class) = (String::new(), "");
     for line in stubs.lines() {

@@ -1,4 +1,4 @@
-"""The collectives by the names of the C++ original, in the sequence of a serving engine.
+"""The collectives under the names of the C++ original, called in the order of a serving engine.
 
 It runs with every library of arrays that is there: `pytest tests/test_algorithms.py` on a machine with two GPUs has CuPy and
 PyTorch do it there, with all sizes and in graphs.
@@ -16,7 +16,7 @@ import libraries
 import ranks
 from device import ON_GPU, sim_only
 
-#: Bytes of messages, numbers of blocks and of threads, calls in a graph, and how often it is replayed.
+#: Bytes of messages, numbers of blocks and of threads, the calls in a graph, and the number of replays.
 SIZES = [512 << i for i in range(15)] if ON_GPU else [512, 16 << 10, 128 << 10]
 BLOCKS = [0, 1, 2, 4, 8, 16, 24, 32, 64] if ON_GPU else [0, 3]
 THREADS = [0, 256, 512, 768, 1024] if ON_GPU else [0, 96]
@@ -24,7 +24,7 @@ CALLS, REPLAYS = (20, 10) if ON_GPU else (2, 2)
 
 
 class Engine:
-    """What a serving engine has of a rank."""
+    """The objects that a serving engine has on a rank."""
 
     def __init__(self, library, group):
         self.library, self.group, self.n = library, group, group.nranks
@@ -79,7 +79,7 @@ def numbers(count, rank):
 
 
 def tune(engine, rank):
-    """The fastest algorithm of each size, with its blocks and threads, all of which are right."""
+    """Returns the fastest algorithm of each size, with its blocks and threads. Checks the results of all of them."""
     library, best = engine.library, {}
     for size in SIZES:
         x, y, z = (library.empty(size // 2, "float16") for _ in range(3))
@@ -92,7 +92,7 @@ def tune(engine, rank):
                     how = (algorithm, blocks, threads)
                     library.fill(y, 0)
                     library.fill(z, library.host(x))
-                    # The first one sets up the collectives. It is in place, as engines do it.
+                    # The first call sets up the collectives. It is in place, as in engines.
                     engine.reduce(algorithm, z, None, blocks, threads)
                     assert (library.host(z) == total).all(), how
                     replay = library.captured(lambda: [engine.reduce(algorithm, x, y, *how[1:]) for _ in range(CALLS)])
@@ -112,7 +112,7 @@ def tune(engine, rank):
 
 
 def arbitrary(engine, best, rank, name):
-    """Arrays of any length at any place, which nobody has registered, in one graph."""
+    """Arrays of any length at any place, which are not registered, in one graph."""
     library = engine.library
     counts = [3, 129, 1000, 4097, 70_001]
     given = [library.empty(count + 1, "float16")[1:] for count in counts]
@@ -121,7 +121,7 @@ def arbitrary(engine, best, rank, name):
         for x in given:
             algorithm, blocks, threads = best[next((size for size in SIZES if size >= x.nbytes), SIZES[-1])]
             if ON_GPU and name == "torch":
-                # Of memory that the graph has of PyTorch's allocator, and that is another tensor's later.
+                # The graph's memory is from PyTorch's allocator, and belongs to another tensor later.
                 y = x * 1
                 engine.reduce(algorithm, y, None, blocks, threads)
                 x[:] = y
@@ -196,7 +196,7 @@ def uses_its_protocol(rank, n, address):
     }
     assert made.selection(large, "two_steps", 0, 0)[:2] == ("simple", True)
     assert made.selection(request, "two_steps", 1000, 1024)[2] == 4, "more than there may be"
-    # Without a override, what was wished for another call is forgotten.
+    # Without an override, the override of another call has no effect.
     assert made.selection(request) == made.selection(request, "any", 0, 0)
     mine = numpy.full(1000, 1 + rank, "int32")
     done = collection["default_allreduce_fullmesh"].execute(

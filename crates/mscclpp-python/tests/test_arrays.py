@@ -68,7 +68,7 @@ def test_each_device_has_memory_of_its_own():
             assert arrays.cuda.runtime.getDevice() == device
             buffer, raw = GpuBuffer(8), RawGpuBuffer(64)
             assert buffer.device.id == buffer.data.mem.device_id == raw.device_id() == device
-            # CuPy's own selection holds here, too.
+            # CuPy's own selection of a device counts here, too.
             arrays.cuda.Device(0).use()
             assert RawGpuBuffer(64).device_id() == 0
             fill(buffer, range(8))
@@ -140,7 +140,7 @@ class Interface:
 
 
 class Dlpack:
-    """An array that has nothing but DLPack."""
+    """An array that has only DLPack."""
 
     def __init__(self, array):
         self.array = array

@@ -85,7 +85,7 @@ def test_who_did_not_come_is_named_in_time():
 
 
 def of_few_descriptors(rank, n, address, size):
-    """Rank 0, which may open few descriptors; or all others, as threads. Gives what they are told."""
+    """Rank 0, which may open few descriptors; or all others, as threads. Returns the errors that they got."""
 
     def told(rank):
         with pytest.raises(Error, match="timed out") as caught:

@@ -119,7 +119,7 @@ def test_a_channel_is_made_in_one_call():
 
 
 def in_a_ring(rank, n, address):
-    """Neighbours, whom each rank names in an order of its own."""
+    """Neighbours: each rank lists them in an order of its own."""
     import mscclpp
 
     group = ranks.group(rank, n, address)
@@ -206,7 +206,7 @@ def named_memories(rank, n, address):
 
     group = ranks.group(rank, n, address)
     peer = 1 - rank
-    # On a device that is not the current one of rank 1: the service goes where its first semaphore is.
+    # On a device that is not the current one of rank 1: the service uses the device of its first semaphore.
     device = mscclpp.Device(mscclpp.DeviceType.GPU, 0)
     config = mscclpp.EndpointConfig(mscclpp.Transport.CudaIpc, device)
     connections = group.make_connection([peer], {peer: config})
@@ -244,7 +244,7 @@ def test_base_port_channels_name_memories():
 
 
 def other_device(rank, n, address):
-    """A service made before anything says which device it is for."""
+    """A service that was made before its device is known."""
     import mscclpp
 
     group = ranks.group(rank, n, address)

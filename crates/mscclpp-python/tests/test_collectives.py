@@ -126,7 +126,7 @@ def test_counts_that_differ_by_rank():
 
 
 def only_hosts_have(comm):
-    """Arrays whose memory nobody may store to, or that have none that stays."""
+    """Arrays whose memory cannot be written, or that have no memory which stays in place."""
     fixed = numpy.ones(3)
     fixed.flags.writeable = False
     for call in (comm.all_reduce, lambda x: comm.broadcast(x, 0), lambda x: comm.all_reduce(numpy.ones(3), out=x)):
@@ -169,7 +169,7 @@ def wrong_arguments(rank, n, address):
         only_hosts_have(comm)
     with pytest.raises(mscclpp.Error, match="inside a group"), comm.group(), comm.group():
         pass
-    # All of it left no trace.
+    # The calls that failed have changed nothing.
     comm.all_reduce(x)
     comm.synchronize()
 
@@ -179,14 +179,14 @@ def test_wrong_arguments_are_named():
 
 
 class Described:
-    """An array that says no more than its interface."""
+    """An array that has only the array interface."""
 
     def __init__(self, of):
         self.__array_interface__ = of.__array_interface__
 
 
 class Exported:
-    """An array that says no more than DLPack."""
+    """An array that has only DLPack."""
 
     def __init__(self, of):
         self.of = of
@@ -207,7 +207,7 @@ def arrays_of_others(rank, n, address):
         assert (x == n).all()
         with pytest.raises(mscclpp.Error, match="argument 'x': there are no collectives of numbers of type"):
             comm.all_reduce(wrap(numpy.ones(4, bool)))
-    # Numbers of ranks are often those of arrays.
+    # The numbers of ranks in programs are often NumPy's.
     comm.broadcast(x, numpy.int64(0))
     comm.synchronize()
 
@@ -218,13 +218,13 @@ def test_arrays_that_say_little_of_themselves():
 
 
 def memory_of_calls(rank, n, address):
-    """What a program drops while calls work on it, and how much of it stays."""
+    """Which arrays are kept that a program drops while calls work on them, and how many."""
     comm = joined(rank, n, address)
     kept = mscclpp._collectives._kept
     made = []
 
     class Seen(numpy.ndarray):
-        """One that a weak reference can look at."""
+        """An array that a weak reference can refer to."""
 
     def some(count, value):
         array = numpy.full(count, value, "float32").view(Seen)
@@ -234,7 +234,7 @@ def memory_of_calls(rank, n, address):
     def alive():
         return sum(each() is not None for each in made)
 
-    # Nobody waits: when earlier calls are complete, their arrays go.
+    # Without a wait, the arrays are dropped when earlier calls are complete.
     for _ in range(20):
         comm.all_reduce(some(100, 1))
         deadline = time.monotonic() + 100
@@ -242,7 +242,7 @@ def memory_of_calls(rank, n, address):
             assert time.monotonic() < deadline
             time.sleep(0.001)
     assert alive() <= 1
-    # Those of a group stay until its end.
+    # The arrays of a group are kept until its end.
     outs = []
     with comm.group():
         for i in range(4):
@@ -250,7 +250,7 @@ def memory_of_calls(rank, n, address):
         assert alive() >= 4
     comm.synchronize()
     assert all((out == i).all() for i, out in enumerate(outs)) and alive() == 0
-    # Collectives that go while their calls run, and calls that fail after others of them have begun.
+    # Collectives that are dropped while their calls run, and calls that fail after others of them have begun.
     part = comm.split(0)
     for _ in range(4):
         part.all_reduce(some(1 << 20, 1))
@@ -261,14 +261,14 @@ def memory_of_calls(rank, n, address):
     for _ in range(3):
         with pytest.raises(mscclpp.Error, match="from 99"):
             comm.enqueue([request, ("broadcast", *request[1:6], 99)])
-    # One that has left the barrier may have ended the job, and even have left it.
+    # A rank that has left the barrier may have ended the job, and even have left it.
     with contextlib.suppress(mscclpp.Error):
         comm._group.barrier()
     comm.abort("enough")
     with pytest.raises(mscclpp.Error):
         comm.all_reduce(x)
         comm.synchronize()
-    # Calls by address work on `x` until their end, also those that were aborted.
+    # Calls by address work on `x` until they end, even if they were aborted.
     with contextlib.suppress(mscclpp.Error):
         comm.synchronize()
 
@@ -294,7 +294,7 @@ def groups_of_threads(rank, n, address):
         thread = threading.Thread(target=gives_up)
         thread.start()
         gathering.wait(60)
-    # In no group of this thread, and then in one of its own.
+    # Another thread is in no group of this thread, and then in one of its own.
     comm.all_reduce(y)
     with comm.group():
         comm.all_reduce(z)
@@ -314,7 +314,7 @@ def drops_a_registration(rank, n, address):
     buffer = mscclpp.GpuBuffer((n, 1 << 18), dtype="float32")
     registration, seen = comm.register(buffer), weakref.ref(buffer)
     if rank == 0:
-        # The other one goes on writing into it.
+        # The other rank still writes into it.
         del registration
     gathered = buffer
     del buffer

@@ -41,7 +41,7 @@ def writes(rank, n, address, config):
     comm.send_memory(ours, peer, 3)
     theirs = comm.recv_memory(peer, 3).get()
     assert theirs.size() == 128 and theirs.transports().has(transport)
-    # A pointer at once, where the transport maps memory.
+    # The pointer is there at once if the transport maps memory.
     assert (theirs.data() != 0) == (transport == Transport.CudaIpc)
     word = ctypes.c_uint64(0)
     connection.write(theirs, 8, source, 16, 24)
@@ -97,7 +97,7 @@ def test_hosts_signal_behind_their_data():
 
 
 def shared(rank, n, address):
-    """Several objects of one semaphore share its tokens, and its host's side can be handed to a service."""
+    """Several objects of one semaphore share its tokens, and its host side can be given to a service."""
     comm = job(rank, n, address)
     peer = 1 - rank
     connection = comm.connect(Transport.CudaIpc, peer).get()
@@ -114,7 +114,7 @@ def shared(rank, n, address):
     second.signal()
     connection.flush()
     comm.bootstrap().barrier()
-    # Two words: signals of the peer's kernels, and of its host.
+    # Two words: one for signals of the peer's kernels, one for signals of its host side.
     assert numpy.frombuffer(read(token, 16), dtype=numpy.uint64).sum() == 2
     service = mscclpp.ProxyService()
     id = service.add_semaphore(first)
@@ -228,7 +228,7 @@ def test_methods_may_be_called_from_fresh_threads():
 
 
 def dropped(rank, n, address):
-    """What is below a channel is dropped before it, in every order."""
+    """Objects that a channel needs are dropped before it, in every order."""
     comm = job(rank, n, address)
     peer = 1 - rank
     for order in range(4):

@@ -1,4 +1,4 @@
-"""What `help()` and `repr()` say, and what the package says of itself."""
+"""The texts of `help()` and `repr()`, and the metadata of the package."""
 
 import importlib.metadata
 import inspect
@@ -17,7 +17,7 @@ import ranks
 def members():
     """Every public name of every module, and of every class, with its value."""
     for module in (mscclpp, _mscclpp, utils, ext, numa):
-        # Elsewhere the other names are those of modules that are imported.
+        # In other modules, the remaining names are imported modules.
         names = dir(module) if module is _mscclpp else module.__all__
         for name in names:
             # `CppTransport` is `Transport`.

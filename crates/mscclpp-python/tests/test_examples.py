@@ -1,4 +1,4 @@
-"""The examples run."""
+"""The examples run without an error."""
 
 import os
 import pathlib

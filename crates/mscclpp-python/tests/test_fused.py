@@ -55,7 +55,7 @@ def scales_and_adds(rank, n, address):
         fused.load(comm, dtype)
     comm._group.barrier()
     for dtype in ("float16", "float32"):
-        # With 33 rows of more ranks than two, they are shared out in two steps.
+        # The 33 rows are divided among more than two ranks, in two steps.
         for rows, columns in ((1, 8), (2, 264), (33, 1096)):
             each = [values((rows, columns), r) for r in range(n)]
             x, bias = arrays.asarray(each[rank].astype(dtype)), arrays.asarray(values(columns, 99).astype(dtype))
@@ -103,7 +103,7 @@ def norms(rank, n, address, shapes):
         x, w = arrays.asarray(each[rank].astype("float16")), arrays.asarray(weight.astype("float16"))
         residual = arrays.asarray(old.astype("float16"))
 
-        # Into new arrays, and in the place of the residual.
+        # Into new arrays, and in place of the residual.
         kept = arrays.empty(shape, "float16")
         out, residual_out = comm.all_reduce_rms_norm(x, residual, w, eps, residual_out=kept)
         comm.synchronize()
@@ -115,7 +115,7 @@ def norms(rank, n, address, shapes):
         assert again is out and residual_out is residual and numpy.array_equal(host(residual), host(kept))
         assert numpy.allclose(host(out), expected[1], rtol=2e-3, atol=1e-3), shape
 
-        # To fp8, in a unit for each row, and in one for all.
+        # To fp8, with a unit for each row, and with one for all.
         quantised, units = arrays.zeros(shape, "uint8"), arrays.zeros(shape[:-1], "float32")
         residual = arrays.asarray(old.astype("float16"))
         comm.all_reduce_rms_norm(x, residual, w, eps, quantised, kept, scales=units.reshape(-1))
@@ -131,7 +131,7 @@ def norms(rank, n, address, shapes):
 
 
 def of_fp8(bits):
-    """Numbers of float8_e4m3fn."""
+    """Converts bits to numbers of float8_e4m3fn."""
     bits = bits.astype("int32")
     exponent, fraction = bits >> 3 & 15, (bits & 7) / 8
     magnitude = numpy.where(exponent == 0, fraction * 2.0**-6, (1 + fraction) * 2.0 ** (exponent - 7))
@@ -151,7 +151,7 @@ def norm_of_bfloat16(rank, n, address):
     expected = normalised(sum(each), old, weight, 1e-5, lambda numbers: of_bits(to_bits(numbers)))
 
     def buffer(numbers):
-        """What another library has as bfloat16, which neither NumPy nor CuPy knows."""
+        """The bfloat16 type of another library, which neither NumPy nor CuPy has."""
         raw = mscclpp.RawGpuBuffer(2 * numbers.size)
         raw.write(to_bits(numbers).tobytes())
         return raw, Exported(raw, "bfloat16", list(numbers.shape))
@@ -308,7 +308,7 @@ def wrong_arguments(rank, n, address):
         ):
             fused.load(comm, "float16")
         mscclpp.set_device(comm.device)
-    # All of it left no trace.
+    # The calls that failed have changed nothing.
     out, _ = comm.all_reduce_rms_norm(x, residual, weight)
     comm.synchronize()
     assert (host(out) == 0).all() and "const void* bias, float factor" in repr(fused)

@@ -1,4 +1,4 @@
-"""No argument, however wrong, ends the process, and what is said about it is of Python."""
+"""No wrong argument ends the process, and errors are worded for Python programs."""
 
 import os
 import subprocess

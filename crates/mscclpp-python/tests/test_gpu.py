@@ -1,4 +1,4 @@
-"""What there is on GPUs alone: streams, libraries with memory of their own, the compiler nvcc."""
+"""Tests for GPUs only: streams, libraries with memory of their own, the compiler nvcc."""
 
 import concurrent.futures
 import ctypes
@@ -24,7 +24,7 @@ def streams():
 
 
 def test_kernels_run_on_streams_of_other_libraries(compiled):
-    """Behind what is on the stream, and beside what is on another."""
+    """The launch waits for its own stream, and not for others."""
     kernel, out = compiled("plain.cu", "write_later", EXTRA=0), mscclpp.GpuBuffer(100, dtype=numpy.int32)
     for given, stream in streams():
         stop = mscclpp.RawGpuBuffer(4)
@@ -40,7 +40,7 @@ def test_kernels_run_on_streams_of_other_libraries(compiled):
 
 
 def of_other_libraries(rank, n, address, kind):
-    """Memory that this library has not allocated, as both ends of a put by the host and by a kernel."""
+    """Memory that another library has allocated, as both ends of a put by the host and by a kernel."""
     group, peer = ranks.group(rank, n, address), 1 - rank
     if kind == "torch":
         import torch
@@ -117,13 +117,13 @@ def test_a_kernel_in_the_cache_needs_no_nvcc(monkeypatch):
         return KernelBuilder("plain.cu", "indices", KERNELS, {"EXTRA": 7}).get_compiled_kernel()
 
     load()
-    # Nor another compiler: with its name comes an error if one is looked for.
+    # There is no other compiler either: with its name there is an error if it is looked for.
     monkeypatch.setattr(mscclpp.utils, "_find_nvcc", lambda: pytest.fail("nvcc was looked for"))
     assert load()
 
 
 def test_a_kernel_with_much_shared_memory_puts(tmp_path):
-    """It has more than the 24 KiB that bulk puts leave."""
+    """The kernel has more shared memory than the 24 KiB that bulk puts leave."""
     (tmp_path / "much.cu").write_text("""
         #include <mscclpp/port_channel_device.hpp>
         extern "C" __global__ void much(int* out, mscclpp::PortChannelDeviceHandle* channel) {
@@ -142,7 +142,7 @@ def test_a_kernel_with_much_shared_memory_puts(tmp_path):
 
 
 def set_up(group, rank, peer):
-    """All that a program has before its first kernel, and one use of it."""
+    """Everything that a program has before its first kernel, and one use of it."""
     buffer = mscclpp.RawGpuBuffer(64)
     connections = group.make_connection([peer], mscclpp.Transport.CudaIpc)
     memories = group.register_tensor_with_connections(buffer, connections)
@@ -189,7 +189,7 @@ def within_a_capture(rank, n, address, library, where):
         with stream:
             array += 0
             runtime.deviceSynchronize()
-            # As PyTorch does it.
+            # PyTorch does the same.
             stream.begin_capture(runtime.streamCaptureModeGlobal)
             array += 3
             made = work()
@@ -240,7 +240,7 @@ def test_without_nvcc_there_is_nvrtc(monkeypatch):
 
 
 def of_nccl(rank, n, address):
-    """A process group that has NCCL and nothing else."""
+    """A process group that has only NCCL."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""`CommGroup`, as the communicators of mpi4py and PyTorch make it, and from the environment."""
+"""`CommGroup`, made from communicators of mpi4py and PyTorch, and from the environment."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ import ranks
 
 
 class Mpi:
-    """What `CommGroup` uses of an mpi4py communicator, over queues."""
+    """The methods of an mpi4py communicator that `CommGroup` uses, over queues."""
 
     def __init__(self, rank, queues):
         self.rank, self.queues = rank, queues
@@ -57,7 +57,7 @@ def test_an_mpi_communicator(how):
 
 
 def by_torch(rank, n, address, queues):
-    """With what `CommGroup` uses of torch.distributed in its place."""
+    """Replaces torch.distributed by the functions that `CommGroup` uses of it."""
     mpi = Mpi(rank, queues)
     dist = types.ModuleType("torch.distributed")
     dist.ProcessGroup = Mpi
@@ -80,7 +80,7 @@ def test_a_torch_process_group():
     assert ranks.run(2, by_torch, queues) == [(0, 2, 2, 2, 2), (1, 2, 2, 2, 2)]
 
 
-#: What launchers set.
+#: The variables that launchers set.
 LAUNCHED = (
     "MSCCLPP_RANK",
     "MSCCLPP_N_RANKS",
@@ -94,7 +94,7 @@ LAUNCHED_PREFIXES = ("LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI", "MPI_
 
 
 def launched_as(variables):
-    """Takes all that a launcher may have set out of the environment, and puts `variables` in."""
+    """Removes all variables of launchers from the environment, and sets `variables`."""
     for name in list(os.environ):
         if name in LAUNCHED or name.startswith(LAUNCHED_PREFIXES):
             del os.environ[name]
@@ -149,7 +149,7 @@ def test_the_port_of_the_launchers_store_is_left_alone():
 
 
 class FileStore:
-    """What is used of a TCPStore of torch, with a file for each key."""
+    """The methods of torch's TCPStore that are used, with a file for each key."""
 
     def __init__(self, host_name, port, world_size=None, is_master=False, timeout=None):
         assert not is_master, "the store is the launcher's"
@@ -249,7 +249,7 @@ print(launched)
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Sets variables, and takes those of a launcher away before."""
+    """Sets variables, after removing those of launchers."""
     for name in list(os.environ):
         if name in LAUNCHED or name.startswith(LAUNCHED_PREFIXES):
             monkeypatch.delenv(name)
@@ -414,7 +414,7 @@ def test_infiniband_devices_by_number():
 
 
 def make_and_drop(rank, n, address, round):
-    """Makes what a group makes, and drops it without a word to the others: a rank may still be at it."""
+    """Makes all objects of a group, and drops them without waiting for the other ranks, which may still make theirs."""
     peers = [peer for peer in range(n) if peer != rank]
     group = CommGroup(interfaceIpPortTrio=address, rank=rank, size=n)
     connections = group.make_connection(peers, Transport.CudaIpc if round % 2 == 0 else Transport.Ethernet)
@@ -431,7 +431,7 @@ def make_and_drop(rank, n, address, round):
 
 
 def drop_at_once(rank, n, address, rounds):
-    # At one address, too: an earlier job is about to end there.
+    # Also at one address, where an earlier job is about to end.
     for round in range(rounds):
         make_and_drop(rank, n, address, round)
 

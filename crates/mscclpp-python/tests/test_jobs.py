@@ -1,4 +1,4 @@
-"""Two jobs that were given one address."""
+"""Two jobs that were given the same address."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from mscclpp import CommGroup, Error, ErrorCode, TcpBootstrap
 
 import ranks
 
-#: What tells the two jobs apart, in the environment and as an argument.
+#: The ids that tell the two jobs apart, in the environment and as an argument.
 IDS = {
     "a variable": lambda job: ({"MSCCLPP_JOB_ID": f"job {job}"}, None, f"job {job}"),
     "an argument": lambda job: ({"MSCCLPP_JOB_ID": "the same"}, f"job {job}", f"job {job}"),
@@ -30,7 +30,7 @@ def meet(how, address, rank, job):
 
 
 def of_two_jobs(index, n, address, how, ids, together):
-    """Ranks 0 and 1 of the first job, and of the second. What they are told, or that they met."""
+    """Runs ranks 0 and 1 of the first job, and of the second. Returns their errors, or that they met."""
     job, rank = divmod(index, 2)
     variables, given, _ = IDS[ids](job)
     for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI", "OMPI_", "TORCHELASTIC_", "JOB_"))]:
@@ -41,12 +41,12 @@ def of_two_jobs(index, n, address, how, ids, together):
     try:
         bootstrap = meet(how, address, rank, given)
         if ids == "nothing":
-            # It never comes: the job fails when the others do.
+            # This rank never comes: the job fails when the others do.
             bootstrap.recv(1 - rank, 0, timeout_sec=60)
         told = None
     except Error as error:
         told = str(error)
-    # Whoever met is there until all are told.
+    # Ranks that met stay until all have their result.
     together.wait(60)
     if told is None:
         bootstrap.barrier(60)

@@ -61,7 +61,7 @@ def test_pack_knows_how_many_parameters_the_kernel_has(tmp_path, out):
         mscclpp.synchronize(60)
         return int(out[0])
 
-    # 16 bytes are what a struct of the parameters has, and the last 4 of them would be lost.
+    # A struct of the parameters has 16 bytes, and the last 4 of them would be lost.
     words = (
         r"end_in_int: it has 2 parameters, of \[8, 4\] bytes .*given 3 arguments, of \[8, 4, 4\] bytes \(16 in all\)"
     )
@@ -72,7 +72,7 @@ def test_pack_knows_how_many_parameters_the_kernel_has(tmp_path, out):
     assert launch("end_in_int", out, 7) == 7
     with pytest.raises(mscclpp.Error, match="it has 3 parameters.*given 3 arguments"):
         launch("two_bools", True, False, out)
-    # A gap may be filled, and a struct be given by its parts, or as bytes.
+    # A gap may be filled, and a struct may be given in parts, or as bytes.
     assert launch("gap", 1, 0, out, 20, 300) == launch("gap", 1, b"fill", out, pack(20, 300)) == 321
     with pytest.raises(mscclpp.Error, match="it has 3 parameters.*given 2 arguments"):
         launch("gap", out, ctypes.create_string_buffer(16))
@@ -94,7 +94,7 @@ def test_memory_of_the_host_is_no_argument_of_a_kernel(compiled, out):
 
 
 def test_arguments_are_given_one_by_one(compiled, out):
-    """Each takes the size of its parameter, and they have the gaps between them that it needs."""
+    """Each argument takes the size of its parameter, and they have the gaps between them that it needs."""
     kernel = compiled("plain.cu", "show", EXTRA=11)
     fifo = mscclpp.Fifo()
     kernel.launch_kernel((3, -4, fifo, out, b"A", ctypes.c_double(2.5), ctypes.c_float(1.25), True), 1, 1, 0, None)
@@ -129,7 +129,7 @@ def test_a_wrong_argument_is_named(compiled, out, place, wrong, words):
 
 def test_arguments_live_until_the_kernel_has_ended(compiled):
     class Argument:
-        """An array that says when it goes."""
+        """An array that notes when it is dropped."""
 
         def __init__(self, array):
             name = "__cuda_array_interface__" if ON_GPU else "__array_interface__"
@@ -149,7 +149,7 @@ def test_arguments_live_until_the_kernel_has_ended(compiled):
     mscclpp.synchronize(60)
     deadline = time.monotonic() + 30
     while gone == [] and time.monotonic() < deadline:
-        # What a thread without the interpreter let go of is dropped at the next call.
+        # Objects that a thread without the interpreter has released are dropped at the next call.
         mscclpp.TransportFlags()
         time.sleep(0.01)
     assert gone == [True]
@@ -169,7 +169,7 @@ def test_a_kept_tuple_is_prepared_once_while_its_launches_run(compiled, out):
     kernel.launch_kernel(kept, 1, 1, 0, None)
     assert again(kept) and again(kept)
     assert not again((*kept,)[:3] + (out,)), "another tuple"
-    # The bytes of what ctypes makes can change.
+    # The bytes of ctypes objects can change.
     changing = (1, number, fifo, out)
     kernel.launch_kernel(changing, 1, 1, 0, None)
     number.value = 7
@@ -188,7 +188,7 @@ def test_a_kept_tuple_is_prepared_once_while_its_launches_run(compiled, out):
 
 def test_a_tensor_that_moved_is_found(compiled, out):
     class Tensor:
-        """What a tensor of PyTorch has."""
+        """An object with the attributes of a PyTorch tensor."""
 
         is_cuda = True
 
@@ -301,7 +301,7 @@ def test_a_wait_for_a_kernel_has_a_bound(compiled):
 
 
 def device_memory():
-    """The addresses of this process's device memory."""
+    """Returns the addresses of this process's device memory."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         return {line.split()[0] for line in maps if "memfd:mscclpp-sim-" in line}
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-#: A handler that keeps what comes, and a line of the library at the level INFO.
+#: A handler that keeps all records, and a line of the library at the level INFO.
 BEGINNING = """
 import logging, os, sys, threading, time
 import mscclpp
@@ -36,7 +36,7 @@ logger.propagate = False
 
 def python(program, **environment):
     environment = {**os.environ, **environment}
-    # Of a fork beside threads Python warns, which is what these tests do.
+    # Python warns of a fork beside threads, which is what these tests do.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert run.returncode == 0, run.stderr

@@ -1,4 +1,4 @@
-"""A wait of a kernel that fails is told by whoever waits for the kernel, once, with the rank it was for."""
+"""The failed wait of a kernel is reported once, with the rank it waited for, by each call that waits for the kernel."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ BYTES = 4 << 20
 
 
 def alone():
-    """One rank, connected with itself."""
+    """A rank that is connected with itself."""
     group = ranks.group(0, 1, ranks.free_address())
     return group, group.make_connection([0], Transport.CudaIpc)
 
@@ -62,7 +62,7 @@ def by_get(thing, other):
 
 
 def by_check(thing, other):
-    """Through the error of another way, so that the kernel has ended."""
+    """Waits for the kernel by means of another error."""
     with pytest.raises(Error):
         mscclpp.synchronize(20)
     thing.check()
@@ -90,7 +90,7 @@ def survive(rank, n, address):
     for form in FORMS:
         for name, (kernel, thing) in to[2].items():
             launches.append((form, name, kernel, (thing, -1, outcome), thing))
-    # The first one waits while rank 2 is killed; the others find it dead.
+    # The first kernel waits while rank 2 is killed; the others find it dead.
     launches[0][2].launch_kernel(launches[0][3], 1, 1, 0, None)
     group.bootstrap.send(b"go", 2, 1)
     other = to[1 - rank]["wait_memory"][1]

@@ -1,4 +1,4 @@
-"""Every public name resolves, also under the prefix `Cpp`, and takes the arguments that programs give it by name."""
+"""All public names resolve, also with the prefix `Cpp`, and take the arguments that programs give by name."""
 
 import inspect
 import warnings

@@ -1,4 +1,4 @@
-"""What happens to the process: importing, forks, and the end."""
+"""The process as a whole: importing, forks, and its end."""
 
 import filecmp
 import os
@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 def python(program, **environment):
     environment = {**os.environ, **environment}
-    # Of a fork beside threads Python warns, which is what some of these do.
+    # Python warns of a fork beside threads, which is what some of these tests do.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, ranks.KERNELS]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
 
@@ -37,7 +37,7 @@ print(os.environ["MSCCLPP_HOME"] == os.path.dirname(mscclpp.__file__))
     environment = {name: value for name, value in os.environ.items() if name != "MSCCLPP_HOME"}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=environment)
     assert run.stdout.splitlines()[1:] == ["[]", "True"], run.stderr
-    # The promise is about importing, and not about what else a busy machine does.
+    # The test is about importing, and must not depend on other load of the machine.
     assert min(float(lines[0]) for lines in runs) < 0.3
     assert python("import os, mscclpp; print(os.environ['MSCCLPP_HOME'])", MSCCLPP_HOME="/mine").stdout == "/mine\n"
 
@@ -122,7 +122,9 @@ print("the parent goes on")
 
 
 def in_child(how):
-    """How a program begins that has `child(body)`, which says what `body` gives or raises in a forked child."""
+    """The beginning of a program with `child(body)`, which prints the value or the exception of `body` in a forked
+    child.
+    """
     start = """
 def child(body):
     here, there = os.pipe()
@@ -262,7 +264,7 @@ print("done")
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
 
 
-#: What may still be going on when the interpreter exits.
+#: Activities that may go on when the interpreter exits.
 GOING_ON = {
     "a kernel that waits": """
 stop, out = mscclpp.GpuBuffer(1, dtype=numpy.int32), mscclpp.GpuBuffer(4, dtype=numpy.int32)

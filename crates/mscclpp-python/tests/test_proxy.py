@@ -13,7 +13,7 @@ from mscclpp.utils import pack
 
 @pytest.fixture
 def push(compiled):
-    """Launches a kernel of which each thread pushes a trigger. Returns where its positions will be."""
+    """Launches a kernel in which each thread pushes a trigger. Returns the memory for their positions."""
     kept = []
     yield lambda handle, first, n: _push(compiled, kept, handle, first, n)
     mscclpp.synchronize(60)
@@ -77,7 +77,7 @@ def test_a_handler_of_ones_own(push):
         assert not proxy.is_running()
     proxy.start(blocking=True)
     push(proxy.device_handle(), 1, 1)
-    # A launch returns before its kernel pushes: nobody would take what comes after `stop`.
+    # A launch returns before its kernel pushes, and triggers that come after `stop` would not be taken.
     mscclpp.synchronize(60)
     proxy.stop()
     assert seen[-1] == (1, 7) and not proxy.is_running()

@@ -1,4 +1,4 @@
-"""The race detector of simulated devices, which the environment switches on when the first kernel is made."""
+"""The race detector of simulated devices, which the environment switches on before the first kernel is made."""
 
 import os
 import pathlib
@@ -40,7 +40,7 @@ print(sum.tolist())
 
 
 def run(order, races):
-    """What the program says: of its `synchronize`, then of its races, and the sum."""
+    """Returns the output of the program: the result of `synchronize`, the races, and the sum."""
     environment = {**os.environ, "MSCCLPP_SIM_RACES": races}
     command = [sys.executable, "-c", PROGRAM, KERNELS, order]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

@@ -1,4 +1,4 @@
-"""What errors and log lines say: in the names of Python, with the values, and what to do."""
+"""The texts of errors and log lines: they use the names of Python, and say the values and what to do."""
 
 import math
 import os
@@ -18,7 +18,7 @@ from device import sim_only
 
 
 def said(error, call):
-    """What a call raised, with its notes."""
+    """Returns the text of the exception that a call raised, with its notes."""
     with pytest.raises(error) as caught:
         call()
     return " ".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
@@ -187,7 +187,7 @@ def test_the_log_says_plainly_what_a_long_wait_is_for():
         limit = threading.Timer(120, program.kill)
         limit.start()
         said = ""
-        # Until both waits have been logged, or the program is ended.
+        # Runs until both waits have been logged, or the program is ended.
         while not all(text in said for text in expected) and (line := program.stderr.readline()):
             said += line
         _, rest = program.communicate("\n")

@@ -78,7 +78,7 @@ def of_process_group(rank, n, address, how):
     if how == "all":
         group, members = dist.group.WORLD, list(range(n))
     else:
-        # Its ranks are counted from 0 again, and rank 0 of it is not rank 0 of all.
+        # Its ranks are counted from 0 again: its rank 0 is not rank 0 of all.
         members = [2, 3]
         group = dist.new_group(members)
     result = None

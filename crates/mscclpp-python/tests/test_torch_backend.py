@@ -15,7 +15,7 @@ import ranks
 torch = pytest.importorskip("torch")
 
 N = 3
-#: Importing torch takes most of the time, and minutes if the machine is busy. In seconds.
+#: The time-out of a program, in seconds: importing torch takes minutes if the machine is busy.
 IMPORTS = 900
 pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="gpu: by_torch.py --backend mscclpp")
 
@@ -125,7 +125,7 @@ def test_every_collective():
 def messages(rank, n, _address, port):
     dist = join("mscclpp", rank, n, port)
     after, before = (rank + 1) % n, (rank - 1) % n
-    # Each receives first: before there are collectives of all ranks, and then.
+    # Each rank receives first: before there are collectives of all ranks, and after.
     for round in range(4):
         mine, theirs = own(rank) + round, torch.empty(100)
         works = [dist.irecv(theirs, before), dist.isend(mine, after)]
@@ -134,7 +134,7 @@ def messages(rank, n, _address, port):
         assert (theirs == before + 1 + round).all() and works[0].is_completed()
         if round == 1:
             dist.all_reduce(own(rank))
-    # Two in one direction arrive in their order.
+    # Two messages in one direction arrive in their order.
     parts = [torch.empty(10), torch.empty(10)]
     works = [dist.irecv(part, before) for part in parts] + [
         dist.isend(own(rank, 10) * (i + 1), after) for i in range(2)
@@ -142,7 +142,8 @@ def messages(rank, n, _address, port):
     for work in works:
         work.wait()
     assert all((part == (before + 1) * (i + 1)).all() for i, part in enumerate(parts))
-    # What nobody waits for goes all the same: when it is let go of, at the next call, and after a moment.
+    # Messages that the program does not wait for are made when they are dropped, at the next call, and after a
+    # moment.
     if rank == 0:
         dist.isend(own(0), 1)
         kept = dist.isend(own(0) + 1, 1)
@@ -172,10 +173,10 @@ def test_messages_that_are_not_gathered():
 
 
 def ways_to_call(rank, n, _address, port):
-    """What torch and programs may ask of a group besides, and calls that fail."""
+    """Other methods of a group that torch and programs call, and calls that fail."""
     dist = join("mscclpp", rank, n, port)
     group, total = dist.group.WORLD, n * (n + 1) // 2
-    # Options one by one.
+    # Options as separate arguments.
     for give in [
         lambda x: group.allreduce(x, dist.ReduceOp.MAX),
         lambda x: group.allreduce([x], op=dist.ReduceOp.MAX, timeout=timedelta(seconds=IMPORTS)),
@@ -191,7 +192,7 @@ def ways_to_call(rank, n, _address, port):
     with pytest.raises(TypeError, match="expected BroadcastOptions or root, timeout"):
         group.broadcast(x, origin=1)
 
-    # Parts of different sizes, and numbers that are none of the collectives.
+    # Parts of different sizes, and numbers of types without collectives.
     part = torch.empty(10 + rank)
     dist.reduce_scatter(part, [own(rank, 10 + r) for r in range(n)])
     assert (part == total).all()
@@ -199,7 +200,7 @@ def ways_to_call(rank, n, _address, port):
     dist.all_to_all(parts, [own(rank, 2) for _ in range(n)])
     assert all((part == r + 1).all() for r, part in enumerate(parts))
 
-    # What is wrong is said by all ranks, and leaves nothing behind.
+    # Wrong arguments raise an error on all ranks, and have no effect on later calls.
     square = torch.arange(6.0).reshape(2, 3)
     premul = dist._make_nccl_premul_sum(0.5)
     for call, text in [
@@ -216,13 +217,13 @@ def ways_to_call(rank, n, _address, port):
     dist.all_reduce(x := own(rank))
     assert (x == total).all()
 
-    # Images whose channels come last: a copy is sent, and the results have the order of the outputs.
+    # Images whose channels come last: a copy is sent, and the results have the layout of the outputs.
     images = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5).contiguous(memory_format=torch.channels_last) + rank
     gathered = [torch.empty_like(images) for _ in range(n)]
     dist.all_gather(gathered, images)
     assert all((image == images - rank + r).all() for r, image in enumerate(gathered))
 
-    # Groups that are split, whether or not torch asks for that by itself, and that are gone.
+    # Groups that are split, by torch itself or by the program, and that are dropped.
     assert group.get_group_store() is not None and group.options is None
     group.eager_connect_single_device(torch.device("cuda:0"))
     if hasattr(dist, "split_group"):
@@ -288,7 +289,7 @@ def test_an_interrupted_wait_can_be_repeated():
 
 
 def errors_in_coalescing(rank, n, _address, port):
-    """After an error inside, the next call is made: whoever raised it, and whether or not torch asks the group to gather."""
+    """The next call works after an error in a block, on whichever rank, and whether or not torch gathers the calls."""
     from torch.distributed.distributed_c10d import _coalescing_manager
 
     dist = join("mscclpp", rank, n, port)
@@ -303,7 +304,7 @@ def errors_in_coalescing(rank, n, _address, port):
             dist.all_reduce(x := torch.ones(4))
             dist.broadcast(y := own(rank), 1)
             assert (x == n).all() and (y == 2).all()
-    # A block of one thread does not gather calls of another.
+    # A block of one thread does not gather calls of another thread.
     with _coalescing_manager(device=torch.device("cpu")):
         dist.broadcast(x := own(rank), 0)
         thread = threading.Thread(target=dist.broadcast, args=(y := own(rank), 1))
@@ -319,7 +320,7 @@ def test_an_error_in_a_coalescing_ends_it():
 
 
 def refusals(rank, n, _address, port):
-    """What one rank alone refuses fails on all, whoever that is, and the next call is made."""
+    """A call that one rank refuses fails on all ranks, and the next call works."""
     dist = join("mscclpp", rank, n, port)
     alone = n - 1
     me, x, many = rank == alone, own(rank, 6), torch.empty(6 * n)
@@ -363,7 +364,7 @@ def test_what_one_rank_refuses_fails_on_all():
 
 def layouts(rank, n, _address, port):
     dist = join("mscclpp", rank, n, port)
-    # Of messages and lists any layout is taken, and negative or conjugated views have their signs.
+    # Messages and lists may have any layout, and negative or conjugated views keep their signs.
     y = torch.arange(6.0).reshape(2, 3).t() + 10 * rank
     dist.send(y, 1) if rank == 0 else dist.recv(y, 0)
     assert (y == torch.arange(6.0).reshape(2, 3).t()).all()
@@ -386,7 +387,7 @@ def layouts(rank, n, _address, port):
     turned = images.contiguous(memory_format=torch.channels_last) if rank else images.clone()
     dist.all_reduce(turned)
     assert (turned == 2 * images).all()
-    # Whether or not the numbers of rows are given, it is one call.
+    # It is one call, whether or not the numbers of rows are given.
     x, taken = torch.arange(4.0) + 10 * rank, torch.empty(4)
     dist.all_to_all_single(taken, x, *([[2, 2], [2, 2]] if rank else []))
     assert taken.tolist() == [2 * rank, 2 * rank + 1, 10 + 2 * rank, 11 + 2 * rank]
@@ -417,7 +418,7 @@ def test_a_wait_with_a_time_ends_then():
 
 
 def uneven_inputs(rank, n, _address, port):
-    """As PyTorch's test_ddp_grad_div_uneven_inputs."""
+    """The same steps as PyTorch's test_ddp_grad_div_uneven_inputs."""
     dist = join("mscclpp", rank, n, port)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 5, bias=False))
     (weights,) = net.parameters()

@@ -1,4 +1,4 @@
-"""How a process ends while threads of the torch backend are inside calls: with the exit code that it asks for."""
+"""Processes that end while threads of the torch backend are inside calls have the exit code that they ask for."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(os.environ["MSCCLPP_PLATFORM"] != "sim", reason="of simulated devices")
 
-#: How a program ends, and with what code.
+#: Ways in which a program ends, and the exit codes.
 ENDS = {
     "return": ("pass", 0),
     "exit": ("sys.exit(3)", 3),
@@ -18,7 +18,7 @@ ENDS = {
     "atexit": ("atexit.register(torch.ones(1).sum)", 0),
     "destroyed": ("dist.destroy_process_group()", 0),
 }
-#: What goes on then, in turns. With the first, rank 0 does not come.
+#: What goes on at the end, one after the other. In the first, rank 0 does not come.
 GOING_ON = """
 if turn % 3 == 0:  # a communicator that is being made
     kept = dist.isend(torch.ones(2), 0) if rank == 1 else None
@@ -58,7 +58,7 @@ time.sleep(0.1 + turn % 7 / 100)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_process_ends_as_it_wants_to(end):
     how, code = ENDS[end]
-    # A group that is destroyed makes what was put off, and waits for the other rank.
+    # A group that is destroyed makes the messages that were put off, and waits for the other rank.
     turns = [turn for turn in range(TURNS) if end != "destroyed" or turn % 3]
     program = PROGRAM.format(turns=turns, going_on=GOING_ON, end=how)
     environment = {**os.environ, "MSCCLPP_TORCH_SIMULATED": "1"}

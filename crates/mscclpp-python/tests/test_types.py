@@ -1,4 +1,4 @@
-"""The types that the package declares are those that it has, and the examples keep to them."""
+"""The types in the stubs are those of the package, and the examples use them correctly."""
 
 import os
 import pathlib

@@ -88,7 +88,7 @@ def test_configurations_have_their_defaults_and_can_be_changed():
 
 
 def test_settings_of_infiniband_arrive_and_their_ranges_are_checked():
-    """On an endpoint over Ethernet, which carries them and does not use them."""
+    """On an endpoint over Ethernet, which passes the values on and does not use them."""
     context = mscclpp.Context.create()
     given = dict(traffic_class=106, service_level=3, pkey_index=500, timeout=0, retry_count=7, rnr_retry=6, port=1)
     config = EndpointConfig(Transport.Ethernet, DeviceType.CPU, ib=EndpointConfigIb(**given))

@@ -1,4 +1,4 @@
-"""Whoever waits lets other threads run; Ctrl-C ends the wait in the main thread, and an abort in others."""
+"""Waits let other threads run; Ctrl-C ends a wait in the main thread, and an abort ends one in other threads."""
 
 import os
 import signal
@@ -18,14 +18,14 @@ import ranks
 
 @dataclass
 class Wait:
-    """Programs: what comes before, the call that does not return, and what ends it from another thread."""
+    """Programs: the lines before, the call that does not return, and the call of another thread that ends it."""
 
     before: str
     call: str
     abort: str | None = None
 
 
-#: What the programs have.
+#: The definitions that all programs need.
 HELP = f"""
 import os, signal, subprocess, sys, threading, time
 import mscclpp
@@ -33,7 +33,7 @@ import numpy
 from mscclpp import Communicator, EndpointConfig, Error, ErrorCode, TcpBootstrap, Transport
 from mscclpp.utils import KernelBuilder, pack
 
-# What a shell runs in the background begins with it ignored.
+# A shell starts background processes with this signal ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 address = {{address!r}}
 CPU = EndpointConfig(Transport.Ethernet, mscclpp.DeviceType.CPU)
@@ -55,7 +55,7 @@ def kernel(file, name):
     return KernelBuilder(file, name, {ranks.KERNELS!r}, {{{{"EXTRA": 0}}}}).get_compiled_kernel()
 """
 
-#: A peer that gives memory over Ethernet and then does nothing any more.
+#: A peer that sends memory over Ethernet and then does nothing.
 STOPPED_PEER = """
 import ctypes, os, signal, sys, mscclpp
 bootstrap = mscclpp.TcpBootstrap.create(1, 2)
@@ -160,7 +160,7 @@ entered.wait()
 
 
 class Program:
-    """A process that says words, and is ended with what it started, after 100 s at the latest."""
+    """A process that prints words. After 100 s at the latest, it is ended with the processes that it started."""
 
     def __init__(self, program):
         program = HELP.format(address=ranks.free_address()) + program
@@ -171,7 +171,7 @@ class Program:
         self.others = []
 
     def words(self):
-        """The words of the next line. Lines that name other processes are for the end."""
+        """Returns the words of the next line. Lines that name other processes are kept for the end."""
         while True:
             words = self.process.stdout.readline().split()
             if words[:1] != ["pid"]:
@@ -209,7 +209,7 @@ print("ended by itself", flush=True)
         pressed = time.time()
         running.process.send_signal(signal.SIGINT)
         word, at = running.words()
-        # Within a second; a busy machine gets two more.
+        # One second is the limit; a busy machine gets two more.
         assert word == "interrupted" and float(at) - pressed < 3
         assert running.process.wait(30) == 0
 
@@ -242,7 +242,7 @@ os._exit(0)
     with Program(program) as running:
         ran, waits, took, *outcome = running.words()
     assert float(ran) < 3 and waits == "True"
-    # As above.
+    # The limit is the same as above.
     assert float(took) < 3, outcome
     assert outcome == ["['returned']" if wait == "drop" else "['Aborted']"]
 
@@ -254,7 +254,7 @@ def alone(rank, n, address, how):
         if rank == 0:
             how(group)
         else:
-            # Whom the others wait for in vain.
+            # The rank that the others wait for in vain.
             group.recv(numpy.zeros(1, dtype=numpy.uint8), 0, 9)
     assert time.monotonic() - began < 30
     if rank == 0:

@@ -92,13 +92,15 @@ except Error as _error:
 def synchronize(timeout_sec: float = 300.0, abort: _Any = None) -> None:
     """Wait until everything that was launched on the default stream of the current GPU is complete.
 
-    On simulated devices this takes the place of `cupy.cuda.runtime.deviceSynchronize()`. Time running out is an
-    `Error` that names whom kernels wait for through the channels in their tuples, and the call can be repeated. If the
-    kernels have ended, and waits through these channels failed, it raises why, once: a lost peer, an abort, a spin bound.
+    On simulated devices this takes the place of `cupy.cuda.runtime.deviceSynchronize()`. If it is not complete within
+    `timeout_sec`, an `Error` names the ranks that kernels wait for, through channels in the tuples that they were
+    launched with; the call can be repeated. If the kernels have ended, and waits through these channels failed, the
+    call raises the reason, once: a lost peer, an abort, a spin bound.
 
-    With `abort`, nothing is left running: that is what the kernels wait through, a channel, a semaphore, a `ProxyService`,
-    a `Communicator`, or a list of these. When time runs out it is aborted, which is for good, and the kernels' waits end.
-    If they end in time, the call also raises what went wrong with waits through it, whatever the kernels were given.
+    With `abort`, no kernel is left running. It is what the kernels wait through: a channel, a semaphore, a
+    `ProxyService`, a `Communicator`, or a list of these. When the time is up it is aborted for good, and the kernels'
+    waits end. If they end in time, the call also raises what went wrong with waits through it, whatever arguments the
+    kernels had.
     """
     _mscclpp._synchronize(timeout_sec, abort)
 

@@ -1,4 +1,4 @@
-"""`python -m mscclpp --version`, and where the package has its files."""
+"""The command line: `python -m mscclpp --version`, and options that print where the package has its files."""
 
 import argparse
 

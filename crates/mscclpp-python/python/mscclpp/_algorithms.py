@@ -1,4 +1,4 @@
-"""The collectives under the names of the C++ original: algorithms, which a program chooses from a collection."""
+"""The collectives as algorithms, which a program chooses from a collection, under the names of the C++ original."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ._group import CommGroup
 from ._later import AlgorithmBuilder, missing, put_into_extension
 from ._mscclpp import Communicator
 
-#: The most that a message can have, in bytes.
+#: The largest size of a message, in bytes.
 _MOST = 2**64 - 1
 
-#: The algorithms there are: which collective each does, and which of the protocols of `_Collectives.enqueue` it uses.
+#: The algorithms: the collective of each, and the protocol of `_Collectives.enqueue` that it uses.
 _DEFAULT = {
     "default_allreduce_packet": ("allreduce", "two_steps_ll128"),
     "default_allreduce_allpair_packet": ("allreduce", "ll16"),
@@ -40,30 +40,30 @@ class CollectiveBufferMode(enum.IntEnum):
 
 
 class AlgorithmType(enum.IntEnum):
-    """What an algorithm is made of."""
+    """How an algorithm is made: as native code, or from a program."""
 
     NATIVE = 0
     DSL = 1
 
 
 class Algorithm:
-    """A way to do a collective. `mscclpp.ext.AlgorithmCollectionBuilder` has those that there are.
+    """A way to carry out a collective. `mscclpp.ext.AlgorithmCollectionBuilder` makes collections of them.
 
-    Every one does messages of every size. Its name says how they travel as long as that is possible; else they go as
-    `mscclpp.Collectives` would send them.
+    Each algorithm takes messages of every size. Its name says the protocol, which is used as long as it is possible;
+    otherwise the call uses the protocol that `mscclpp.Collectives` would select.
     """
 
     class Constraint:
-        """Where an algorithm can be used; 0 stands for any number."""
+        """The job that an algorithm can be used in; 0 stands for any number."""
 
         def __init__(self, world_size: int = 0, n_ranks_per_node: int = 0) -> None:
             self.world_size, self.n_ranks_per_node = world_size, n_ranks_per_node
 
-    #: Its name.
+    #: The name of the algorithm.
     name: str
-    #: What it does: "allreduce" or "allgather".
+    #: The collective that it carries out: "allreduce" or "allgather".
     collective: str
-    #: Numbers by which a program may choose: none.
+    #: Numbers by which a program may choose an algorithm. There are none.
     tags: dict[str, int]
     buffer_mode = CollectiveBufferMode.ANY
     constraint: Constraint
@@ -99,11 +99,11 @@ class Algorithm:
 
     @property
     def message_size_range(self) -> tuple[int, int]:
-        """For messages of which sizes a program should choose it, from and to, in bytes. `execute` takes others, too."""
+        """The sizes of messages, in bytes, for which a program should choose it. `execute` takes other sizes, too."""
         return self._range
 
     def set_message_size_range(self, min_message_size: int, max_message_size: int) -> None:
-        """Say for which messages a program should choose it."""
+        """Say for which sizes of messages a program should choose it."""
         low, high = operator.index(min_message_size), operator.index(max_message_size)
         if not 0 <= low <= high <= _MOST:
             raise ValueError(
@@ -112,7 +112,7 @@ class Algorithm:
         self._range = (low, high)
 
     def reset(self) -> None:
-        """Forget the buffers that it was executed with: it remembers none."""
+        """Forget the buffers that it was executed with. It keeps none, so this does nothing."""
 
     def execute(
         self,
@@ -130,14 +130,16 @@ class Algorithm:
         symmetric_memory: bool = False,
         extras: Mapping[str, int] | None = None,
     ) -> int:
-        """Put the collective into a stream, by addresses and sizes in bytes. Return 0; what is wrong is raised.
+        """Put the collective into a stream, by addresses and sizes in bytes. Return 0; errors are raised.
 
-        All ranks of the communicator make the same call. The first one with a communicator sets up its collectives, on
-        the device of `input_buffer`: it blocks until all ranks come, and cannot be captured. Later ones wait for nobody, and
-        may be captured in a graph, with any memory of the device, which stays until they are complete.
+        All ranks of the communicator make the same call. The first call with a communicator sets up its collectives,
+        on the device of `input_buffer`: it blocks until all ranks have made it, and cannot be captured. Later calls
+        wait for no other rank, and may be captured in a graph, with any memory of the device; the memory must live
+        until they are complete.
 
-        `nblocks` and `nthreads_per_block` are the same on all ranks; 0 is the usual number. More than the device has room
-        for become fewer. `executor`, `symmetric_memory` and `extras` are not needed, and not looked at.
+        `nblocks` and `nthreads_per_block` are the same on all ranks; 0 stands for the selected number. If the device
+        has no room for so many, fewer are used. `executor`, `symmetric_memory` and `extras` are not needed, and
+        ignored.
         """
         name, size = type_of_collectives(dtype)
         ranks, made = _collectives_of(comm, input_buffer)
@@ -162,7 +164,7 @@ class Algorithm:
 
 
 class AlgorithmCollection:
-    """Several algorithms, in an order: `for algorithm in collection`, `collection["default_allreduce_packet"]`."""
+    """Algorithms in an order: `for algorithm in collection`, `collection["default_allreduce_packet"]`."""
 
     def __init__(self, algorithms: Iterable[Algorithm] = ()) -> None:
         self._algorithms = list(algorithms)
@@ -191,11 +193,11 @@ class AlgorithmCollection:
         return f"<mscclpp.AlgorithmCollection of {', '.join(each.name for each in self._algorithms) or 'nothing'}>"
 
     def get_by_collective(self, collective: str) -> list[Algorithm]:
-        """Those that do a collective, "allreduce" or "allgather"."""
+        """The algorithms of a collective, "allreduce" or "allgather"."""
         return [algorithm for algorithm in self._algorithms if algorithm.collective == collective]
 
     def register_algorithm(self, collective: str, algo_name: str, algorithm: Algorithm) -> None:
-        """Add an algorithm, in place of one of the same name that does the same."""
+        """Add an algorithm. It replaces one of the same name."""
         expect("algorithm", algorithm, Algorithm)
         if (algorithm.collective, algorithm.name) != (collective, algo_name):
             raise ValueError(
@@ -204,12 +206,12 @@ class AlgorithmCollection:
         self._algorithms = [each for each in self._algorithms if each.name != algo_name] + [algorithm]
 
     def to_list(self) -> list[Algorithm]:
-        """All of them."""
+        """All algorithms, as a list."""
         return list(self._algorithms)
 
 
 class AlgorithmCollectionBuilder:
-    """Makes collections of algorithms. There is one builder in a process, until `reset()`."""
+    """Makes collections of algorithms. A process has one builder, until `reset()`."""
 
     _instance: ClassVar[Self | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -224,7 +226,7 @@ class AlgorithmCollectionBuilder:
 
     @classmethod
     def reset(cls) -> None:
-        """Forget the builder with all that was added to it. Collections that it has made go on."""
+        """Drop the builder with all algorithms that were added to it. Collections that it has made stay."""
         with cls._lock:
             cls._instance = None
 
@@ -235,7 +237,7 @@ class AlgorithmCollectionBuilder:
         return AlgorithmCollection(map(Algorithm._named, _DEFAULT))
 
     def add_algorithm_builder(self, algorithm_builder: Algorithm | AlgorithmBuilder) -> None:
-        """Add an algorithm to what `build()` gives."""
+        """Add an algorithm to the collection that `build()` returns."""
         expect("algorithm_builder", algorithm_builder, Algorithm)
         assert isinstance(algorithm_builder, Algorithm)
         self._added.append(algorithm_builder)
@@ -245,7 +247,7 @@ class AlgorithmCollectionBuilder:
         return AlgorithmCollection(self._added)
 
     def set_algorithm_selector(self, selector: Callable[..., Any]) -> None:
-        """Not there: nothing would call the selector."""
+        """Raise `NotImplementedError`: this implementation would never call the selector."""
         raise NotImplementedError(
             "AlgorithmCollectionBuilder.set_algorithm_selector is not there in this implementation of mscclpp, as a "
             "program calls Algorithm.execute itself; choose one by its name and message_size_range"
@@ -253,22 +255,22 @@ class AlgorithmCollectionBuilder:
 
 
 class Executor:
-    """What `Algorithm.execute` may be given. Execution plans, which it would run, are not there yet."""
+    """An argument of `Algorithm.execute`, which does not use it. It cannot run execution plans."""
 
     def __init__(self, comm: Any) -> None:
         expect("comm", comm, Communicator, CommGroup)
         self._comm = comm
 
     def execute(self, *args: Any, **kwargs: Any) -> None:
-        """Run an execution plan. Not there yet."""
+        """Raise `NotImplementedError`: this implementation has no execution plans."""
         raise missing("Executor.execute, of execution plans,")
 
     def reset(self) -> None:
-        """Forget the plans that it has run: there are none."""
+        """Forget the plans that it has run. There are none, so this does nothing."""
 
 
 class _Shared:
-    """The collectives of a communicator, which all algorithms share."""
+    """The collectives of a communicator, which all algorithms use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -280,7 +282,7 @@ _shared_lock = threading.Lock()
 
 
 def _collectives_of(comm: Any, address: int) -> tuple[int, _mscclpp._Collectives]:
-    """How many ranks a communicator has, and its collectives. The first call makes them, together with the other ranks."""
+    """Returns how many ranks a communicator has, and its collectives. The first call makes them with the other ranks."""
     if isinstance(comm, CommGroup):
         comm = comm.communicator
     expect("comm", comm, Communicator)

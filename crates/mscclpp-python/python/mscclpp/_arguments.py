@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a `CommGroup`, in words, before anything is exchanged."""
+"""Checks of the arguments of a `CommGroup`, which find mistakes before anything is exchanged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_mpi(mpi_comm: Any) -> None:
 
 
 def is_torch_group(group: Any) -> bool:
-    """Without PyTorch there can be none, so it need not be imported here."""
+    """Whether it is a group of PyTorch. If PyTorch is not imported, there is none."""
     return isinstance(group, getattr(sys.modules.get("torch.distributed"), "ProcessGroup", ()))
 
 
@@ -52,7 +52,7 @@ def rank_numbers(all_ranks: int | Iterable[int]) -> list[int]:
 
 
 def check_ends(endpoints: object, ranks: list[int]) -> None:
-    """That this side of each connection is said: by one for all, or by rank."""
+    """Checks that each rank has an endpoint: one for all, or one by rank."""
     for endpoint in endpoints.values() if isinstance(endpoints, Mapping) else [endpoints]:
         expect("endpoints", endpoint, Transport, EndpointConfig, Endpoint)
     missing = [rank for rank in ranks if rank not in endpoints] if isinstance(endpoints, Mapping) else []
@@ -68,7 +68,7 @@ def check_seconds(timeout_sec: float) -> None:
 
 
 def check_device(address: int, rank: int, connection: Connection) -> None:
-    """That memory is on the GPU of a connection that maps memory."""
+    """Checks that memory is on the GPU of a connection that maps memory."""
     gpu = _mscclpp._device_of(address) if connection.transport() == Transport.CudaIpc else None
     if gpu is not None and gpu != connection.local_device().id:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Where the memory of an array is, whichever library it is of."""
+"""Finds the memory of an array of any library."""
 
 import ctypes
 import functools
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def is_torch_tensor(tensor: Any) -> bool:
-    """Whether it is a tensor of PyTorch, which need not be installed."""
+    """Whether it is a tensor of PyTorch. PyTorch need not be installed."""
     kind: Any = type(tensor)
     return _is_tensor_type(kind)
 
@@ -18,7 +18,7 @@ def _is_tensor_type(kind: type) -> bool:
 
 
 def locate(tensor: Any, argument: str = "argument 'tensor'", one_piece: bool = True) -> tuple[int, int]:
-    """The address of the first element, and how many bytes all of them have. Those must be in one piece."""
+    """Returns the address of the first element, and how many bytes all elements have, which must be in one piece."""
     if is_torch_tensor(tensor):
         if one_piece:
             _check_one_piece(tensor.shape, tensor.stride(), argument)
@@ -58,7 +58,7 @@ def _of_interface(interface: dict[str, Any], argument: str, one_piece: bool) -> 
 
 
 def _check_one_piece(shape: Iterable[int], strides: Iterable[int], argument: str) -> None:
-    """That elements lie one behind the other, in whichever order of dimensions. Strides count elements."""
+    """Checks that there are no gaps between elements, in any order of dimensions. Strides count elements."""
     shape = list(shape)
     if 0 in shape:
         return
@@ -90,7 +90,7 @@ class _View(ctypes.Structure):
 
 
 def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
-    """Looks at a capsule without taking the memory over: that stays the array's."""
+    """Reads a capsule without taking over its memory, which stays the array's."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     view = _View.from_address(pointer_of(capsule, b"dltensor"))
@@ -104,7 +104,7 @@ def _of_dlpack(capsule: Any, argument: str, one_piece: bool) -> tuple[int, int]:
 
 
 def of_dlpack(capsule: Any) -> tuple[int, int, tuple[int, ...], tuple[int, ...] | None]:
-    """The kind of a capsule's numbers, their bits, the shape, and strides in numbers if it has them."""
+    """Returns the kind of a capsule's numbers, their bits, the shape, and the strides in numbers if it has any."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     view = _View.from_address(pointer_of(capsule, b"dltensor"))

@@ -14,7 +14,7 @@ from ._mscclpp import ErrorCode, GpuBufferGranularity, RawGpuBuffer
 if TYPE_CHECKING:
     import numpy
 
-    # CuPy's arrays, whose types no checker knows, have the same.
+    # CuPy's arrays have the same methods, but no types that a checker knows.
     _Array = numpy.ndarray[Any, numpy.dtype[Any]]
 else:
     _Array = object
@@ -39,7 +39,7 @@ class GpuBuffer(_Array, metaclass=_Meta):
         def data(self) -> Any: ...
         def get(self, stream: Any = None, order: Any = "C", out: Any = None, blocking: bool = True) -> Any: ...
         def set(self, arr: Any, stream: Any = None) -> None: ...
-        # A slice is a GpuBuffer, an element a number, and what a list of places chooses a copy.
+        # A slice is a GpuBuffer, an element is a number, and a list of places gives a copy.
         def __getitem__(self, key: Any, /) -> Any: ...
         def reshape(self, *shape: Any, **how: Any) -> Any: ...
         def view(self, *how: Any, **kinds: Any) -> Any: ...
@@ -59,7 +59,7 @@ class GpuBuffer(_Array, metaclass=_Meta):
 
 
 def _bytes(shape: tuple[int, ...], dtype: Any, strides: Sequence[int] | None) -> int:
-    """How many bytes an array takes, at least one."""
+    """Returns how many bytes an array takes, at least one."""
     size = int(dtype.itemsize)
     if strides is not None and 0 not in shape:
         if any(stride < 0 for stride in strides):
@@ -80,18 +80,18 @@ def _shape(shape: int | Iterable[int]) -> tuple[int, ...]:
 
 
 def _dtype(dtype: Any) -> Any:
-    """A type whose values are in the memory of their array."""
+    """Returns the type, unless its values are Python objects, which cannot be in device memory."""
     if dtype.hasobject:
         raise TypeError(f"argument 'dtype': {dtype} has Python objects, which cannot be in device memory")
     return dtype
 
 
-# Methods of NumPy's arrays.
+# Methods of NumPy's arrays that do not touch the memory.
 _NEEDS_NO_MEMORY = {"__new__", "__len__", "__sizeof__", "__class_getitem__", "__buffer__", "__release_buffer__"}
 
 
 class _Asked(NamedTuple):
-    """What `GpuBuffer()` was called with."""
+    """The arguments of `GpuBuffer()`."""
 
     shape: int | Iterable[int]
     dtype: Any
@@ -106,14 +106,14 @@ class _Asked(NamedTuple):
 
 
 class _Memory:
-    """What `array.data.mem` is."""
+    """The object `array.data.mem` of a `GpuBuffer`."""
 
     def __init__(self, raw: RawGpuBuffer) -> None:
         self.ptr, self.size, self.device_id = raw.data(), raw.bytes(), raw.device_id()
 
 
 class _Pointer:
-    """What `array.data` is."""
+    """The object `array.data` of a `GpuBuffer`."""
 
     def __init__(self, ptr: int, raw: RawGpuBuffer) -> None:
         self.ptr, self.mem = ptr, _Memory(raw)
@@ -137,7 +137,7 @@ def _sim_class() -> Any:
             self._raw, self._made = getattr(of, "_raw", None), getattr(of, "_made", None)
 
         def _parent(self) -> int | None:
-            """In a forked child, the process whose device memory this is."""
+            """Returns the process that the device memory belongs to, in a child that it forked; None elsewhere."""
             if self._made is None or self._made[0] == os.getpid():
                 return None
             process, begin, size = self._made
@@ -153,7 +153,9 @@ def _sim_class() -> Any:
                 )
 
         def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **how: Any) -> Any:
-            """What a computation gives: this array if it is computed in place, else one of NumPy."""
+            """Computes as NumPy does. The result is this array if it is computed in place, else a plain array of
+            NumPy.
+            """
 
             def plain(array: Any) -> Any:
                 if not isinstance(array, SimGpuBuffer):
@@ -167,7 +169,7 @@ def _sim_class() -> Any:
             return result if not out or result is None else out[0] if len(out) == 1 else out
 
         def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-            """What other functions of NumPy compute is an array of NumPy, too."""
+            """Makes the results of other functions of NumPy plain arrays of NumPy."""
             if array is self:
                 return self
             return array[()] if return_scalar else array.view(numpy.ndarray)
@@ -185,9 +187,9 @@ def _sim_class() -> Any:
             return _Pointer(self.__array_interface__["data"][0], raw)
 
         def set(self, arr: Any, stream: Any = None) -> None:
-            """Copy a NumPy array of the same shape and type into this, behind the kernels of the default stream.
+            """Copy a NumPy array of the same shape and type into this, after the kernels of the default stream.
 
-            As with CuPy's arrays, anything else is a `TypeError`, another shape a `ValueError`.
+            Like CuPy's arrays, it raises `TypeError` for anything else, and `ValueError` for another shape.
             """
             self._check(arr)
             _mscclpp._synchronize(300.0, None)
@@ -196,7 +198,9 @@ def _sim_class() -> Any:
         def get(
             self, stream: Any = None, order: Literal["C", "F", "A"] = "C", out: Any = None, blocking: bool = True
         ) -> Any:
-            """A copy for the host, made behind the kernels of the default stream: in `out`, or in a new array."""
+            """Return a copy in host memory, made after the kernels of the default stream: in `out`, or in a new
+            array.
+            """
             if out is not None:
                 self._check(out)
             _mscclpp._synchronize(300.0, None)
@@ -222,7 +226,7 @@ def _sim_class() -> Any:
 
         def __reduce__(self) -> Any:
             self._check_process()
-            # A copy, in the memory of whoever reads it.
+            # The pickle holds a copy of the numbers.
             return numpy.asarray(self).__reduce__()
 
     def checked(method: Any) -> Any:
@@ -233,7 +237,7 @@ def _sim_class() -> Any:
 
         return call
 
-    # Whatever may look at the memory, beside computations.
+    # All methods that may touch the memory check the process first. Computations do so above.
     for name, method in vars(numpy.ndarray).items():
         if callable(method) and name not in vars(SimGpuBuffer) and name not in _NEEDS_NO_MEMORY:
             setattr(SimGpuBuffer, name, checked(method))

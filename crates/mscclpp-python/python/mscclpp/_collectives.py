@@ -15,10 +15,11 @@ from . import _arguments, _arrays, _mscclpp
 from ._group import CommGroup
 from ._mscclpp import Communicator
 
-#: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor). An average is NCCL's: of integers their sum, which wraps,
-#: divided towards zero; of float32 and float64 the sum of numbers that were multiplied by 1/N first.
+#: An operation: "sum", "prod", "max", "min", "avg", or ("premul_sum", factor). Averages are computed as NCCL does:
+#: for integers, the sum (which wraps) is divided and rounded towards zero; for float32 and float64, each number is
+#: multiplied by 1/N before they are summed.
 Op = str | tuple[str, float]
-#: Kind, address of what is given, address of what is taken, count or counts, type, operation, root or peer.
+#: A request: kind, address of the input, address of the output, count or counts, type, operation, root or peer.
 Request = tuple[str, int, int, Any, str, Op, int]
 
 #: What there are collectives of.
@@ -32,8 +33,8 @@ _DLPACK = {0: "int{}", 1: "uint{}", 2: "float{}", 4: "bfloat{}", 5: "complex{}",
 }
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 
-#: Arrays of calls on simulated devices, by device, until all work of its only stream is complete: also when the
-#: `Collectives` are gone.
+#: Arrays of calls on simulated devices, by device. They are kept until all work of the device's only stream is
+#: complete, also when the `Collectives` are gone.
 _kept: dict[int, list[Any]] = {}
 _keeping = threading.Lock()
 
@@ -43,9 +44,10 @@ _OF_TORCH: dict[Any, str] = {}
 
 @functools.cache
 def _stream_of_torch() -> Callable[[int], int]:
-    """What gives the handle of a device's current stream."""
+    """Returns the function that returns the handle of a device's current stream."""
     torch: Any = sys.modules["torch"]
-    # The handle alone costs a tenth of what a stream costs; versions without this have streams.
+    # The handle alone is cheaper than a stream object; versions of torch without this function have stream objects
+    # only.
     handle_of: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     return handle_of or (lambda device: int(torch.cuda.current_stream(device).cuda_stream))
 
@@ -56,7 +58,7 @@ def _type_of_torch(dtype: Any) -> str:
 
 
 class _Array(NamedTuple):
-    """What a call wants to know of an array."""
+    """The properties of an array that a call needs."""
 
     address: int
     length: int
@@ -65,7 +67,7 @@ class _Array(NamedTuple):
 
 
 class _OfThread(threading.local):
-    """What a thread has gathered in a `group()`: the calls by stream, and their arrays."""
+    """The calls that a thread has gathered in a `group()`, by stream, and their arrays."""
 
     gathered: dict[int, tuple[list[Request], list[Any]]] | None = None
 
@@ -73,22 +75,22 @@ class _OfThread(threading.local):
 class Collectives:
     """Collectives of the ranks of a job, each with a GPU: `all_reduce`, `all_gather` and so on.
 
-    All ranks make it together, of a `CommGroup`, a `Communicator`, a communicator of mpi4py or a group of PyTorch, and then
-    make the same calls in the same order. A call puts work into a stream, by default the current one of the library
-    that its array is of, and waits for nobody. It can be captured in a graph. Arrays (CuPy, PyTorch, DLPack, NumPy on
-    simulated devices) are contiguous, in C's order, and stay until the work is complete; on simulated devices they are
-    kept until `synchronize()`.
+    All ranks make the object together, from a `CommGroup`, a `Communicator`, a communicator of mpi4py or a group of
+    PyTorch, and then make the same calls in the same order. A call puts work into a stream, by default the current
+    stream of the library of its array, and waits for no other rank. It can be captured in a graph. Arrays (CuPy,
+    PyTorch, DLPack, NumPy on simulated devices) are contiguous, in C's order, and must live until the work is
+    complete; on simulated devices they are kept until `synchronize()`.
 
-    `device` is the number of this rank's GPU, or else the current one. `synchronize()` gives up after `timeout`
-    seconds, if given. The others are those of the crate's builder: `max_blocks` and `calls_at_once` bound what a call
-    takes of a device, `scratch` its memory in bytes, `check_calls` finds calls that do not match, and `overlap` is for calls
-    that run beside matrix multiplications.
+    `device` is the number of this rank's GPU, by default the current one. `synchronize()` gives up after `timeout`
+    seconds, if given. The other arguments are those of the crate's builder: `max_blocks` and `calls_at_once` limit
+    how much of the device a call takes, `scratch` is the size of its memory in bytes, `check_calls` finds calls that
+    do not match, and `overlap` is for calls that run beside matrix multiplications.
     """
 
-    #: The number of this rank, and how many there are.
+    #: The number of this rank, and the number of ranks.
     rank: int
     size: int
-    #: The number of its device, and whether that is simulated.
+    #: The number of the device, and whether it is simulated.
     device: int
     is_simulated: bool
 
@@ -127,19 +129,19 @@ class Collectives:
         self._made = made
         self.rank, self.size, self.device, self.is_simulated = made.rank, made.size, made.device, made.is_simulated
         self._of_thread = _OfThread()
-        #: The arrays that are registered, also if the program has dropped them: peers write into them.
+        #: The registered arrays. They are kept even if the program drops them, because peers write into them.
         self._registered: dict[_mscclpp._Registered, Any] = {}
 
     @classmethod
     def from_env(cls, device: int | None = None, **options: Any) -> Self:
-        """Those of the job that a launcher has started this process for: see `CommGroup.from_env()`."""
+        """Make the collectives of the job that a launcher has started this process for: see `CommGroup.from_env()`."""
         return cls(CommGroup.from_env(), device, **options)
 
     def __repr__(self) -> str:
         return f"<mscclpp.Collectives, rank {self.rank} of {self.size}, device {self.device}>"
 
     def close(self) -> None:
-        """Let go of it. Another call then raises."""
+        """Release the collectives. Later calls raise."""
         self._made.close()
 
     def __enter__(self) -> Self:
@@ -151,7 +153,7 @@ class Collectives:
     def all_reduce(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
         """Reduce `x` of all ranks; every rank gets the result, in `out` or in `x` itself."""
         if out is None:
-            # What most calls are, in short.
+            # Most calls take this shorter way.
             if _arrays.is_torch_tensor(x):
                 address, length, dtype = self._look_at_torch("x", x)
             else:
@@ -175,11 +177,11 @@ class Collectives:
     ) -> tuple[Any, Any]:
         """Reduce `x` of all ranks, add `residual`, and normalise each row (RMSNorm), in one launch.
 
-        `residual_out`, by default `residual` itself, is the sum; `out`, by default a new array, is that divided by the
-        root of the mean of its squares plus `eps`, times `weight`. A row is the last dimension of `x`, of float16 or
-        bfloat16. With `scale`, `out` is fp8 (float8_e4m3fn, or its bits as uint8) in units of that; with an array `scales`
-        of float32, in a unit for each row, which is stored there. Returns `out` and `residual_out`. The first call
-        on a device loads the kernels, which waits for those that run there.
+        `residual_out`, by default `residual` itself, gets the sum. `out`, by default a new array, gets the sum
+        divided by the root of the mean of its squares plus `eps`, times `weight`. A row is the last dimension of `x`,
+        of float16 or bfloat16. With `scale`, `out` is fp8 (float8_e4m3fn, or its bits as uint8) in units of `scale`;
+        with an array `scales` of float32, each row has its own unit, which is stored there. Returns `out` and
+        `residual_out`. The first call on a device loads the kernels, which waits for kernels that run there.
         """
         from ._fused import all_reduce_rms_norm
 
@@ -191,28 +193,32 @@ class Collectives:
         return self._call("reduce", given, taken, given.length, op, self._rank("root", root), x, out, stream)
 
     def broadcast(self, x: Any, root: int, stream: Any = None) -> Any:
-        """Give every rank, in `x`, what rank `root` has there."""
+        """Copy `x` of rank `root` into `x` of every rank."""
         array = self._look("x", x, is_written=True)
         return self._call("broadcast", array, array, array.length, "sum", self._rank("root", root), x, x, stream)
 
     def all_gather(self, x: Any, out: Any = None, stream: Any = None) -> Any:
-        """Give every rank `x` of all, behind each other: in `out`, or a new array with one more dimension in front."""
+        """Give every rank the arrays `x` of all ranks, in their order: in `out`, or a new array with one more
+        dimension.
+        """
         given, taken, out = self._pair(x, out, lambda array: (self.size, *array.shape))
         return self._call("all_gather", given, taken, given.length, "sum", 0, x, out, stream)
 
     def reduce_scatter(self, x: Any, op: Op = "sum", out: Any = None, stream: Any = None) -> Any:
-        """Reduce `x` of all ranks, of which each rank gets its part, along the first dimension."""
+        """Reduce `x` of all ranks, and give each rank its part of the result, along the first dimension."""
         given, taken, out = self._pair(x, out, self._part)
         return self._call("reduce_scatter", given, taken, taken.length, op, 0, x, out, stream)
 
     def all_to_all(self, x: Any, out: Any = None, stream: Any = None) -> Any:
-        """Give each rank its part of `x`, along the first dimension, and get one from each."""
+        """Send each rank its part of `x`, along the first dimension, and receive a part from each."""
         given, taken, out = self._pair(x, out, lambda array: array.shape)
         self._part(given)
         return self._call("all_to_all", given, taken, given.length // self.size, "sum", 0, x, out, stream)
 
     def gather(self, x: Any, root: int, out: Any = None, stream: Any = None) -> Any:
-        """Give rank `root` `x` of all, behind each other. Elsewhere `out` is not used, and None is returned."""
+        """Give rank `root` the arrays `x` of all ranks, in their order. Elsewhere `out` is ignored, and None is
+        returned.
+        """
         if self.rank == self._rank("root", root):
             given, taken, out = self._pair(x, out, lambda array: (self.size, *array.shape))
         else:
@@ -221,7 +227,9 @@ class Collectives:
         return self._call("gather", given, taken, given.length, "sum", root, x, out, stream)
 
     def scatter(self, x: Any, root: int, out: Any, stream: Any = None) -> Any:
-        """Give each rank, in `out`, its part of what rank `root` has in `x`. Elsewhere `x` is not used."""
+        """Give each rank, in `out`, its part of `x` of rank `root`, along the first dimension. Elsewhere `x` is
+        ignored.
+        """
         taken = given = self._look("out", out, is_written=True)
         if self.rank == self._rank("root", root):
             given = self._look("x", x)
@@ -229,25 +237,29 @@ class Collectives:
         return self._call("scatter", given, taken, taken.length, "sum", root, x, out, stream)
 
     def send(self, x: Any, peer: int, stream: Any = None) -> None:
-        """Send `x` to a rank, which receives as much. In a `group()`, sends and receives go at the same time."""
+        """Send `x` to a rank, which receives an array of the same length. In a `group()`, messages go at the same
+        time.
+        """
         array = self._look("x", x)
         self._call("send", array, array, array.length, "sum", self._rank("peer", peer), x, None, stream)
 
     def recv(self, x: Any, peer: int, stream: Any = None) -> Any:
-        """Receive what a rank sends, in `x`."""
+        """Receive the array that a rank sends, in `x`."""
         array = self._look("x", x, is_written=True)
         return self._call("recv", array, array, array.length, "sum", self._rank("peer", peer), x, x, stream)
 
     def barrier(self, stream: Any = 0) -> None:
-        """Hold a stream until all ranks' have come here."""
+        """Hold the stream until the streams of all ranks have come to this call."""
         self._put(("barrier", 0, 0, 0, "uint8", "sum", 0), _handle(stream), None)
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Make all calls of this thread in the block at its end, together. If it raises, none is made.
+        """Gather all calls of this thread in the block, and make them together at its end. If it raises, none is
+        made.
 
-        None may take what another one gives. Small all_reduces of one type and operation go in one launch. Calls of several
-        streams go into the first of these, which comes behind the others and before what follows in them.
+        No call may read the output of another one. Small all_reduces of one type and operation go in one launch.
+        Calls of several streams all go into the first stream. They wait for earlier work of the other streams, and
+        later work there waits for them.
         """
         if self._of_thread.gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "a group() inside a group()")
@@ -256,7 +268,8 @@ class Collectives:
             yield
         finally:
             self._of_thread.gathered = None
-        # All in the first of the streams: messages of one may wait for those of another. What is captured goes by itself.
+        # All go into the first of the streams, because messages of one stream may wait for those of another. Each
+        # capture is separate.
         captures: dict[int | None, list[int]] = {}
         for stream in gathered:
             captures.setdefault(self._made.capture_of(stream) if len(gathered) > 1 else None, []).append(stream)
@@ -266,22 +279,22 @@ class Collectives:
             self._enqueue(requests, streams[0], arrays, streams[1:])
 
     def enqueue(self, requests: list[Request], stream: int = 0) -> None:
-        """Put collectives into a stream, by addresses, together: for other libraries.
+        """Put collectives into a stream together, by addresses. Other libraries use it.
 
-        A request is a tuple of kind, address of what is given, address of what is taken, count, type, operation, and root
-        or peer. Kinds are the methods' names, and "all_gather_v", with a list of a count for each rank, and
-        "all_to_all_v", with a pair of lists. A count is in numbers: what each rank gives, for "reduce_scatter" and
-        "scatter" what each gets, for "all_to_all" what it gives to each. A type is one of NumPy's names, "bfloat16",
-        "float8_e4m3fn" or "float8_e5m2".
+        A request is a tuple of kind, address of the input, address of the output, count, type, operation, and root or
+        peer. Kinds are the names of the methods, and "all_gather_v", with a list of a count for each rank, and
+        "all_to_all_v", with a pair of lists. A count is a number of elements: those of the input; for
+        "reduce_scatter" and "scatter", those of the output; for "all_to_all", those for each rank. A type is a name
+        of NumPy's, or "bfloat16", "float8_e4m3fn" or "float8_e5m2".
         """
         self._made.enqueue(requests, stream)
 
     def check(self) -> None:
-        """Raise what became of complete calls, if a rank was lost or they were aborted. Does not block."""
+        """Raise an error if a complete call failed: a rank was lost, or calls were aborted. Does not block."""
         self._made.check()
 
     def synchronize(self, stream: Any = 0) -> None:
-        """Wait until the work of a stream is complete. Raises with the rank's number if one was lost."""
+        """Wait until the work of a stream is complete. Raises an error with the rank's number if one was lost."""
         with _keeping:
             kept = _kept.pop(self.device, [])
         try:
@@ -292,11 +305,11 @@ class Collectives:
             raise
 
     def abort(self, reason: str = "aborted by the program") -> None:
-        """End the waits of all ranks' calls, for good."""
+        """End the waits of all ranks' calls. The collectives cannot be used any more."""
         self._made.abort(reason)
 
     def split(self, color: int | None, key: int = 0) -> Collectives | None:
-        """Collectives of the ranks that give the same color, in the order of their keys. All ranks call it."""
+        """Make collectives of the ranks that give the same color, in the order of their keys. All ranks call it."""
         part = self._made.split(color, key)
         if part is None:
             return None
@@ -306,11 +319,12 @@ class Collectives:
         return collectives
 
     def register(self, x: Any, *, symmetric: bool = False) -> Registration:
-        """Let the other ranks write straight into `x` in large calls that move and do not reduce.
+        """Let the other ranks write directly into `x` in large calls that move data and do not reduce.
 
-        All ranks call it, each with an array of its own in device memory. `symmetric` promises that all ranks take what
-        comes at the same offset of what they registered together; then the copy engines do the largest. The array stays
-        registered, and is kept, until the ranks close what this returns, or the collectives are gone.
+        All ranks call it, each with an array of its own in device memory. `symmetric` promises that in each call all
+        ranks receive at the same offset of the arrays that they registered together; then copy engines carry out the
+        largest calls. The array stays registered, and is kept, until the ranks close the returned object, or the
+        collectives are gone.
         """
         array = self._look("x", x)
         size = _arrays.locate(x, "argument 'x'")[1]
@@ -356,7 +370,7 @@ class Collectives:
             return self._enqueue([request], stream, arrays)
         requests, all_arrays = gathered.setdefault(stream, ([], []))
         requests.append(request)
-        # What the program drops now must not be another array's memory at the end of the group.
+        # Kept until the end of the group: an array that the program drops now must not become another array's memory.
         all_arrays.append(arrays)
 
     def _enqueue(self, requests: list[Request], stream: int, arrays: Any, others: Sequence[int] = ()) -> None:
@@ -368,17 +382,17 @@ class Collectives:
             self._made.enqueue(requests, stream)
 
     def _keep(self, arrays: Any, enqueue: Callable[[], bool]) -> None:
-        """Keeps arrays of a call on a simulated device, in place of those of earlier ones if these are complete."""
+        """Keeps the arrays of a call on a simulated device. Drops those of earlier calls if these are complete."""
         with _keeping:
             kept = _kept.setdefault(self.device, [])
             n = len(kept)
-            # Also those of a call that fails: part of it may have begun.
+            # A call that fails is included, because part of it may have begun.
             kept.append(arrays)
             if enqueue():
                 del kept[:n]
 
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
-        """A call that has a kernel of its own: see `_fused.py`."""
+        """Enqueues an all_reduce with a kernel of its own: see `_fused.py`."""
         if self._of_thread.gathered is not None:
             raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows inside a group()")
         if self.is_simulated:
@@ -387,7 +401,7 @@ class Collectives:
             self._made.all_reduce_rows(kernel, args, rows, outputs, stream)
 
     def _pair(self, x: Any, out: Any, shape: Any, in_place: bool = False) -> tuple[_Array, _Array, Any]:
-        """What is given, what is taken, and the array for that."""
+        """Returns the properties of the input and of the output, and the output array."""
         given = self._look("x", x, is_written=in_place and out is None)
         if out is None:
             out = x if in_place else _new(x, shape(given))
@@ -418,7 +432,7 @@ class Collectives:
         return rank
 
     def _look(self, name: str, x: Any, is_written: bool = False) -> _Array:
-        """Where an array is, and what it has. It must be contiguous, and memory of this device."""
+        """Returns the properties of an array, which must be contiguous and in memory of this device."""
         if _arrays.is_torch_tensor(x):
             return _Array(*self._look_at_torch(name, x), x.shape)
         interface = getattr(x, "__cuda_array_interface__", None) or getattr(x, "__array_interface__", None)
@@ -439,7 +453,7 @@ class Collectives:
         return _Array(int(address or 0), math.prod(shape), dtype, shape)
 
     def _look_at_torch(self, name: str, x: Any) -> tuple[int, int, str]:
-        """Address, length and type of a tensor."""
+        """Returns address, length and type of a tensor."""
         if not x.is_contiguous():
             raise ValueError(f"argument '{name}': the tensor is not contiguous; give it .contiguous()")
         device = x.get_device() if x.is_cuda else None
@@ -480,16 +494,16 @@ class Collectives:
 
 
 class Registration:
-    """What `Collectives.register` has registered, until it is closed, by all ranks together.
+    """An array that `Collectives.register` has registered, until all ranks close this together.
 
-    Dropping it changes nothing: peers cannot know when this rank does, and write into the array until then.
+    Dropping it changes nothing: peers do not know that this rank has dropped it, and may still write into the array.
     """
 
     def __init__(self, collectives: Collectives, registered: _mscclpp._Registered) -> None:
         self._collectives, self._registered = collectives, registered
 
     def close(self) -> None:
-        """Take it back. All ranks call it; it blocks until they do."""
+        """End the registration. All ranks call it, and it blocks until they do."""
         self._collectives._made.deregister(self._registered)
         del self._collectives._registered[self._registered]
 
@@ -501,13 +515,13 @@ class Registration:
 
 
 def check_factor(op: Any, dtype: str) -> None:
-    """That whole numbers are multiplied by a whole one: of another the fraction would be cut off."""
+    """Checks that integers are multiplied by an integer, because a fraction would be cut off."""
     if isinstance(op, tuple) and isinstance(op[-1], float) and op[-1] % 1 != 0 and "int" in dtype:
         raise ValueError(f"argument 'op': numbers of type {dtype} cannot be multiplied by {op[-1]}")
 
 
 def _type_of_interface(typestr: str) -> str:
-    """The name of a type, of an array that does not say its own."""
+    """Returns the name of a type, for an array that has only an array interface."""
     kind = _KINDS.get(typestr[1:2])
     return typestr if kind is None or typestr[0] == ">" else f"{kind}{8 * int(typestr[2:])}"
 
@@ -522,7 +536,7 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> b
 
 
 def _new(x: Any, shape: tuple[int, ...]) -> Any:
-    """An array of the library that `x` is of."""
+    """Makes an array of the library of `x`."""
     if _arrays.is_torch_tensor(x):
         return x.new_empty(shape)
     library = sys.modules.get(type(x).__module__.partition(".")[0])

@@ -1,4 +1,4 @@
-"""`DataType` and `ReduceOp`: how the algorithms of `mscclpp.ext` are told of what they work on."""
+"""`DataType` and `ReduceOp`: the types of numbers, and the operations, of the algorithms of `mscclpp.ext`."""
 
 import enum
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ _Member = TypeVar("_Member", bound=enum.IntEnum)
 
 
 class DataType(enum.IntEnum):
-    """What elements are. Not all of these types have collectives: `Algorithm.execute` raises for those that have none."""
+    """A type of numbers. Some of them have no collectives: then `Algorithm.execute` raises."""
 
     int32 = 0
     uint32 = 1
@@ -25,15 +25,15 @@ class DataType(enum.IntEnum):
 
 
 class ReduceOp(enum.IntEnum):
-    """How elements are reduced."""
+    """An operation that reduces numbers."""
 
     SUM = 0
     MIN = 3
-    #: They are not.
+    #: No reduction.
     NOP = 255
 
 
-#: What the collectives call their types, and how many bytes a number has.
+#: The types that have collectives: their names there, and the bytes of a number.
 _OF_COLLECTIVES = {
     DataType.int32: ("int32", 4),
     DataType.uint32: ("uint32", 4),
@@ -47,7 +47,7 @@ _OF_COLLECTIVES = {
 
 
 def type_of_collectives(dtype: Any) -> tuple[str, int]:
-    """What the collectives call a type, and the bytes of a number."""
+    """Returns the name that the collectives have for a type, and the bytes of a number."""
     member = _member("dtype", dtype, DataType)
     known = _OF_COLLECTIVES.get(member)
     if known is None:
@@ -59,7 +59,7 @@ def type_of_collectives(dtype: Any) -> tuple[str, int]:
 
 
 def operation_of_collectives(op: Any) -> str:
-    """What the collectives call an operation."""
+    """Returns the name that the collectives have for an operation."""
     member = _member("op", op, ReduceOp)
     if member is ReduceOp.NOP:
         raise ValueError("argument 'op': an allreduce reduces numbers; give ReduceOp.SUM or ReduceOp.MIN, not NOP")

@@ -1,4 +1,4 @@
-"""What the library raises. `args` of each is a number and a text, so that they can be pickled and compared."""
+"""The exceptions of the library. `args` of each is a number and a text, so that it can be pickled and compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class BaseError(RuntimeError):
-    """What all errors of the library have in common."""
+    """The base class of all errors of the library."""
 
     args: tuple[int, str]
 
@@ -57,5 +57,5 @@ class IbError(BaseError):
 
 
 for _class in (BaseError, Error, SysError, CudaError, CuError, IbError):
-    # Where programs find them, and pickles name them.
+    # Tracebacks and pickles then show the name that programs use.
     _class.__module__ = "mscclpp"

@@ -1,4 +1,4 @@
-"""An all_reduce whose kernel goes on with what it has summed up: with an epilogue of the program's, or RMSNorm."""
+"""All_reduces whose kernel goes on with the sums: with an epilogue of the program, or with RMSNorm."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from . import _mscclpp
 from ._collectives import _Array, _handle, _new
 from ._errors import Error
 
-#: The types of rows, and what the headers call them.
+#: The types of rows, and the names that the headers have for them.
 _ROWS = {"float16": "ReduceF16", "bfloat16": "ReduceBf16", "float32": "ReduceF32"}
-#: The types of numbers that an epilogue may have as parameters, and what `struct` calls them.
+#: The C++ types of numbers that an epilogue may have as parameters, and their codes in `struct`.
 _SCALARS = {
     "bool": "?",
     "int": "i",
@@ -32,27 +32,28 @@ _SCALARS = {
     "float": "f",
     "double": "d",
 }
-#: The bytes of a vector, which a thread has of a row, the most of a row, and how many outputs there can be.
+#: The bytes of a vector, the unit in which threads read a row; the most bytes of a row; and the most outputs.
 _VECTOR, _MOST, _OUTPUTS = 16, 64 << 10, 4
 
-#: What `_Collectives.all_reduce_rows` takes.
+#: The tuples for outputs and arguments in `_Collectives.all_reduce_rows`.
 _Output = tuple[int, str | None, bool]
 _Argument = bytes | tuple[int, int]
 
 
 def fused_all_reduce(epilogue: str, parameters: str = "", own: Collection[int] = ()) -> FusedAllReduce:
-    """An all_reduce that hands each row of sums to an epilogue, in one launch.
+    """Make an all_reduce that hands each row of sums to an epilogue, in one launch.
 
     `epilogue` is CUDA C++ that defines `template <class N> struct Epilogue`, as `mscclpp/collective_rows_device.hpp`
-    describes it; the library's headers are included. `parameters` declares its members, in their order, as a function
-    would: pointers and numbers, such as `"const void* bias, float factor"`. `own` has the numbers of outputs that each
-    rank needs only of rows that it sums up itself. It is compiled when it is first called with rows of a type, or by `load`.
+    describes it; the library's headers are included. `parameters` declares its members, in their order, like the
+    parameters of a function: pointers and numbers, such as `"const void* bias, float factor"`. `own` has the numbers
+    of those outputs that each rank needs only for the rows that it sums up itself. The kernel is compiled at the
+    first call with rows of a type, or by `load`.
     """
     return FusedAllReduce(epilogue, parameters, own)
 
 
 class FusedAllReduce:
-    """What `fused_all_reduce` makes. It is called with collectives, rows, and outputs."""
+    """An all_reduce with an epilogue, made by `fused_all_reduce`. It is called with collectives, rows, and outputs."""
 
     def __init__(self, epilogue: str, parameters: str = "", own: Collection[int] = ()) -> None:
         if not re.search(r"\bstruct\s+Epilogue\b", epilogue):
@@ -65,19 +66,19 @@ class FusedAllReduce:
         return f"<mscclpp.FusedAllReduce ({self._declared})>"
 
     def load(self, comm: Any, dtype: str) -> None:
-        """Compile and load it for rows of a type ("float16", "bfloat16", "float32"), on the device of `comm`.
+        """Compile and load the kernel for rows of a type ("float16", "bfloat16", "float32"), on the device of `comm`.
 
-        Loading may wait for kernels that run. So ranks that share a device load before the first calls of any, and what
-        is to be captured is loaded before the capture.
+        Loading may wait for kernels that run. So ranks that share a device load it before any of them makes the first
+        call, and a call that is to be captured is loaded before the capture.
         """
         self._kernel(comm, dtype)
 
     def __call__(self, comm: Any, x: Any, *outputs: Any, stream: Any = None, **arguments: Any) -> Any:
         """Sum up `x` of all ranks of `comm`, and let the epilogue store to `outputs`. Return these: one, or a tuple.
 
-        The last dimension of `x` is that of a row. An output has as many numbers as `x`, as large or half as large, or one
-        of 4 bytes for each row. `arguments` are the parameters, by name. It waits for nobody and may be captured, as all
-        calls of `comm`, after it was loaded.
+        The last dimension of `x` is that of a row. An output has as many numbers as `x`, of the same or half the
+        size, or one number of 4 bytes for each row. `arguments` are the parameters, by name. Once it is loaded, the
+        call waits for no other rank and may be captured, like all calls of `comm`.
         """
         rows = _Rows(comm, x, stream)
         given = [rows.output(f"outputs[{n}]", output, n in self._own) for n, output in enumerate(outputs)]
@@ -128,7 +129,7 @@ def all_reduce_rms_norm(
     scales: Any,
     stream: Any,
 ) -> tuple[Any, Any]:
-    """See `Collectives.all_reduce_rms_norm`."""
+    """Implements `Collectives.all_reduce_rms_norm`."""
     rows = _Rows(comm, x, stream)
     _expect_type("x", rows.x.dtype, ("float16", "bfloat16"))
     if scale is not None and scales is not None:
@@ -161,7 +162,7 @@ def all_reduce_rms_norm(
     return out, residual_out
 
 
-#: Kernels of the library that were loaded, by name and device.
+#: The loaded kernels of the library, by name and device.
 _norms: dict[tuple[str, int], _mscclpp._Kernel] = {}
 
 
@@ -173,7 +174,7 @@ def _rms_norm(comm: Any, name: str) -> _mscclpp._Kernel:
 
 
 class _Rows:
-    """The rows of a call, and where its results go."""
+    """The rows of a call, its stream, and checks of its arguments and outputs."""
 
     def __init__(self, comm: Any, x: Any, stream: Any) -> None:
         self.comm, self.given, self.x = comm, x, comm._look("x", x)
@@ -194,7 +195,7 @@ class _Rows:
         self._outputs = 0
 
     def like(self, name: str, array: Any, shape: tuple[int, ...] = (), types: Collection[str] = ()) -> _Argument:
-        """An argument of the shape and type of `x`, or of others."""
+        """Returns the argument for an array of the shape and type of `x`, or of the given ones."""
         there, shape = self.comm._look(name, array), shape or self.x.shape
         _expect_type(name, there.dtype, types or (self.x.dtype,))
         if there.shape != shape:
@@ -203,7 +204,7 @@ class _Rows:
         return there.address, there.length * _size(name, there)
 
     def output(self, name: str, array: Any, is_own: bool = False) -> _Output:
-        """An output, which is as large as all rows, half as large, or has a number for each."""
+        """Returns an output, which is as large as `x`, half as large, or has one number for each row."""
         there = self.comm._look(name, array, is_written=True)
         size = _size(name, there)
         is_of_rows = there.length == self.count and size == 4 and self.columns != 1
@@ -228,7 +229,7 @@ class _Rows:
         return there.address, there.dtype, is_own
 
     def argument(self, name: str, kind: str, value: Any) -> _Argument:
-        """What an epilogue's parameter gets: an array, for a pointer, or a number."""
+        """Returns the argument for a parameter of an epilogue: an array for a pointer, or a number."""
         if kind == "P":
             there = self.comm._look(name, value)
             return there.address, there.length * _size(name, there)
@@ -250,7 +251,7 @@ class _Rows:
 
 
 def _parsed(parameters: str) -> list[tuple[str, str]]:
-    """The names of parameters, and what `struct` calls their types."""
+    """Returns the names of parameters, and the codes of their types in `struct`."""
     parsed = []
     for parameter in parameters.split(",") if parameters.strip() else []:
         match = re.fullmatch(r"\s*(.*?[\s*])([A-Za-z_]\w*)\s*", parameter, re.DOTALL)
@@ -266,7 +267,7 @@ def _parsed(parameters: str) -> list[tuple[str, str]]:
 
 
 def _size(name: str, array: _Array) -> int:
-    """The bytes of a number."""
+    """Returns the bytes of a number."""
     bits = re.search(r"\d+", array.dtype)
     if bits is None:
         raise TypeError(f"argument '{name}': there are no collectives of numbers of type {array.dtype}")

@@ -1,4 +1,4 @@
-"""`CommGroup`: the ranks of a job, and what they make together."""
+"""`CommGroup`: the ranks of a job, and the connections and channels between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._mscclpp import (
 )
 from ._older import method
 
-#: This side of a connection.
+#: An argument for this side of a connection.
 _Local = Transport | EndpointConfig | Endpoint
 
 _Made = TypeVar("_Made")
@@ -33,18 +33,18 @@ _Made = TypeVar("_Made")
 class CommGroup:
     """The ranks of a job.
 
-    The job is that of an mpi4py communicator, of a PyTorch process group, or of processes that are told their rank and
-    the address at which they meet: `CommGroup(interfaceIpPortTrio="10.0.0.1:15000", rank=0, size=2)`, the address with
-    an interface in front if need be. `CommGroup.from_env()` asks the environment for all of it.
+    The ranks meet through an mpi4py communicator, a PyTorch process group, or at an address:
+    `CommGroup(interfaceIpPortTrio="10.0.0.1:15000", rank=0, size=2)`, where the name of an interface may stand in
+    front of the address. `CommGroup.from_env()` reads all of it from the environment.
 
     Two jobs may be given one address by mistake. An id that all ranks of a job share tells them apart: `job`, or else
-    `MSCCLPP_JOB_ID`, or else the launcher's. Without one, both jobs fail with an error that says so. All ranks must come
-    within `timeout_sec`.
+    `MSCCLPP_JOB_ID`, or else the launcher's id. Without an id, both jobs fail with an error that says so. All ranks
+    must come within `timeout_sec`.
     """
 
-    #: The job.
+    #: The bootstrap of the job.
     bootstrap: Bootstrap
-    #: What makes its connections.
+    #: The communicator, which makes connections.
     communicator: Communicator
     my_rank: int
     nranks: int
@@ -75,11 +75,12 @@ class CommGroup:
 
     @classmethod
     def from_env(cls, timeout_sec: float = 30.0) -> CommGroup:
-        """The job that a launcher has started this process for: torchrun, mpirun, srun, an indexed job of Kubernetes.
+        """Join the job that a launcher has started this process for: torchrun, mpirun, srun, an indexed job of
+        Kubernetes.
 
-        It can also be said by `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`. Two sources that disagree are an
-        error. What was chosen is logged (at level INFO). Under torchrun the ranks meet through its store, where PyTorch is
-        installed.
+        The variables `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS` can say it, too. Two sources that
+        disagree are an error. The values are logged (at level INFO). Under torchrun the ranks meet through its store,
+        where PyTorch is installed.
         """
         group = cls.__new__(cls)
         group._join(_meeting.launched(timeout_sec))
@@ -95,7 +96,7 @@ class CommGroup:
         self.ipc_domain_n_ranks = self.nranks_per_ipc_domain
 
     def close(self) -> None:
-        """Close the communicator and the bootstrap. What was made with them goes on."""
+        """Close the communicator and the bootstrap. Objects that were made with them can still be used."""
         self._is_closed = True
         self.communicator.close()
         self.bootstrap.close()
@@ -110,7 +111,7 @@ class CommGroup:
         self.close()
 
     def barrier(self, timeout_sec: float | None = None) -> None:
-        """Return when all ranks have called it. When the time runs out, the next call must be this again."""
+        """Return when all ranks have called it. If the time runs out, the next call must be `barrier` again."""
         self.bootstrap.barrier(timeout_sec)
 
     def send(self, tensor: Any, peer: int, tag: int) -> None:
@@ -130,9 +131,10 @@ class CommGroup:
     def make_connection(
         self, all_ranks: int | Iterable[int], endpoints: _Local | Mapping[int, _Local], use_switch: bool = False
     ) -> dict[int, Connection]:
-        """Connect with ranks, each of which does the same. Returns the connections by rank, when both sides have theirs.
+        """Connect with ranks, each of which does the same. Returns the connections by rank, when both sides have
+        theirs.
 
-        `endpoints` is a Transport or an EndpointConfig for all, or a dictionary by rank.
+        `endpoints` is a Transport or an EndpointConfig for all ranks, or a dictionary by rank.
         """
         if use_switch:
             raise NotImplementedError(
@@ -149,8 +151,8 @@ class CommGroup:
     def register_local_memory(self, tensor: Any, connections: Mapping[int, Connection]) -> RegisteredMemory:
         """Register an array for the transports of connections.
 
-        It must be in one piece, and over CUDA IPC on the GPU of the connections: `ValueError` if it is not. An array that is
-        no memory of a GPU, or cannot be shared, is an `Error` that says what can.
+        The array must be in one piece, and for CUDA IPC on the GPU of the connections, or it is a `ValueError`. An
+        array that is not in the memory of a GPU, or cannot be shared, is an `Error` that says which arrays can.
         """
         address, size = _arrays.locate(tensor)
         _arguments.expect_connections(connections)
@@ -169,7 +171,7 @@ class CommGroup:
     ) -> dict[int, RegisteredMemory]:
         """Exchange arrays with the ranks of connections. Returns their memories by rank, and this rank's own.
 
-        The arrays may be of different lengths. For a connection of this rank with itself, too, its own memory is returned.
+        The arrays may be of different lengths. If a rank is connected with itself, it also gets its own memory.
         """
         mine = self.register_local_memory(tensor, connections)
         return {**self._exchange(mine, connections), self.my_rank: mine}
@@ -179,10 +181,11 @@ class CommGroup:
         return self._settled(self._make_semaphores(connections))
 
     def make_memory_channels(self, tensor: Any, connections: Mapping[int, Connection]) -> dict[int, MemoryChannel]:
-        """Make channels by which kernels copy between this rank's array and those of peers. Returns them by rank.
+        """Make channels with which kernels copy between this rank's array and those of peers. Returns them by rank.
 
-        The arrays must be of the same length on all ranks: nothing checks the offsets that kernels use in both. For others,
-        make a `MemoryChannel` of a semaphore and the memories of `register_tensor_with_connections`.
+        The arrays must be of the same length on all ranks, because nothing checks the offsets that kernels use in
+        both. For arrays of different lengths, make a `MemoryChannel` of a semaphore and the memories that
+        `register_tensor_with_connections` returns.
         """
         mine = self.register_local_memory(tensor, connections)
         semaphores = self._make_semaphores(connections)
@@ -229,7 +232,7 @@ class CommGroup:
         _arguments.expect("registeredScratchBuffer", registeredScratchBuffer, RegisteredMemory)
         semaphores = self._add_semaphores(proxy_service, connections)
         scratches = self._exchange(registeredScratchBuffer, connections)
-        # The service keeps it: peers put to it.
+        # The service must keep the memory, because peers put data to it.
         proxy_service.add_memory(registeredScratchBuffer)
         mine = proxy_service.add_memory(self.register_local_memory(tensor, connections))
         theirs = {rank: proxy_service.add_memory(scratches[rank]) for rank in connections}
@@ -239,14 +242,14 @@ class CommGroup:
     def register_semaphore_with_proxy(
         self, proxy_service: ProxyService, connections: Mapping[int, Connection]
     ) -> dict[int, BasePortChannel]:
-        """Make port channels without memories of their own. Returns them by rank."""
+        """Make port channels without memories. Returns them by rank."""
         semaphores = self._add_semaphores(proxy_service, connections)
         return self._settled({rank: proxy_service.base_port_channel(semaphores[rank]) for rank in connections})
 
     def register_memory_with_proxy(
         self, proxy_service: ProxyService, tensor: Any, connections: Mapping[int, Connection]
     ) -> dict[int, int]:
-        """Exchange arrays with the ranks of connections, and give them numbers in the service. Returns those by rank."""
+        """Exchange arrays with the ranks of connections, and add them to the service. Returns their numbers by rank."""
         _arguments.expect("proxy_service", proxy_service, ProxyService)
         memories = self.register_tensor_with_connections(tensor, connections)
         return {rank: proxy_service.add_memory(memory) for rank, memory in memories.items()}
@@ -258,10 +261,10 @@ class CommGroup:
     make_sm_channels = method("CommGroup.make_sm_channels", make_memory_channels)
     make_sm_channels_with_scratch = method("CommGroup.make_sm_channels_with_scratch", make_memory_channels_with_scratch)
 
-    # Steps of the above.
+    # Steps of the methods above.
 
     def _settled(self, made: dict[int, _Made]) -> dict[int, _Made]:
-        """Return what was made with peers when they have made their side, too: then any of them may drop it."""
+        """Returns `made` when the peers have made their side, too: then each rank may drop its side."""
         self.communicator._settle(list(made))
         return made
 
@@ -272,7 +275,7 @@ class CommGroup:
         return {rank: semaphore.get() for rank, semaphore in pending.items()}
 
     def _exchange(self, mine: RegisteredMemory, connections: Mapping[int, Connection]) -> dict[int, RegisteredMemory]:
-        """The memories of the peers, by rank. That of this rank, if it is connected with itself, is as peers see it."""
+        """Returns the memories of the peers, by rank. If this rank is connected with itself, its own is among them."""
         for rank in connections:
             self.communicator.send_memory(mine, rank)
         pending = {rank: self.communicator.recv_memory(rank) for rank in connections}

@@ -1,4 +1,4 @@
-"""What programs may import and is not there yet: it raises when it is used."""
+"""Names that programs may import, but that raise when they are used: they belong to parts that do not exist here."""
 
 import enum
 import os
@@ -15,7 +15,7 @@ def missing(what: str) -> NotImplementedError:
 
 
 class Later:
-    """A class whose objects cannot be made yet."""
+    """Base class of classes that raise when an object is made."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         module = cls.__module__.removeprefix("mscclpp.")
@@ -23,7 +23,7 @@ class Later:
 
 
 def put_into_extension(*classes: type) -> None:
-    """Let the extension module have classes, under both of the names by which it has its own."""
+    """Add classes to the extension module, under their names and with the prefix `Cpp`."""
     for each in classes:
         setattr(_mscclpp, each.__name__, each)
         setattr(_mscclpp, f"Cpp{each.__name__}", each)
@@ -96,7 +96,7 @@ class PacketType(enum.IntEnum):
     LL16 = 1
 
 
-# Under the names that the extension module has them by.
+# The extension module has these, too.
 _mscclpp.cpp_npkit = npkit
 put_into_extension(ExecutionPlan, AlgorithmBuilder, SwitchChannel, NvlsConnection, PacketType)
 for _function in ("connect_nvls_collective", "is_nvls_supported", "is_bulk_supported"):

@@ -15,11 +15,12 @@ def log_to_python(level: int | str = "INFO") -> None:
     """Send the log of this library to Python's `logging`, and no longer to standard error or `MSCCLPP_LOG_FILE`.
 
     Lines of `level` and above go to the loggers `mscclpp.gpu`, `mscclpp.bootstrap`, `mscclpp.conn`, `mscclpp.proxy`,
-    `mscclpp.wait` and `mscclpp.env`. A call with another level changes it.
+    `mscclpp.wait` and `mscclpp.env`. A second call can set another level.
 
-    One thread calls the loggers, and nothing waits for it: if handlers are so slow that 4096 lines wait, further lines are
-    lost, and a warning of `mscclpp.log` says how many. At the end of the program, lines that wait are still written, for up
-    to 10 seconds. In a forked child there is no such thread: lines go nowhere, and this call raises.
+    One thread calls the loggers, and no other thread waits for it: if handlers are so slow that 4096 lines wait,
+    further lines are lost, and a warning of `mscclpp.log` says how many. At the end of the program, lines that wait
+    are still written, for up to 10 seconds. A forked child has no such thread: its lines are dropped, and this call
+    raises.
     """
     import logging
 
@@ -43,13 +44,13 @@ def _deliver() -> None:
         try:
             logging.getLogger(name).log(level, text)
         except Exception:
-            # A handler of the program's. The next lines may be better for it.
+            # A handler of the program failed. It may work for the next lines.
             traceback.print_exc()
 
 
 def _end() -> None:
     try:
-        # What they say when they end is logged, too.
+        # Lines that proxies log when they end are delivered, too.
         _mscclpp._end_proxies()
     finally:
         _mscclpp._end_log_queue()

@@ -1,4 +1,4 @@
-"""How the ranks of a group find each other: at an address, or by an id that somebody passes on."""
+"""How the ranks of a group find each other: at an address, or by an id that rank 0 passes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def meet(
     job: str | None,
     timeout_sec: float,
 ) -> Bootstrap:
-    """The job of a communicator of mpi4py or a group of PyTorch, or of a rank that was told its number."""
+    """Join the job of a communicator of mpi4py, of a group of PyTorch, or of a rank and an address."""
     if mpi_comm is not None and torch_group is not None:
         raise TypeError("CommGroup() takes one of 'mpi_comm' and 'torch_group', not both")
     share: Callable[[Any], Any] | None = None
@@ -51,7 +51,7 @@ def meet(
 
 
 def _agree(rank: int, share: Callable[[Any], Any]) -> UniqueId:
-    """The id of the job, from rank 0. If that cannot make one, all ranks hear why."""
+    """Returns the id of the job, which rank 0 makes. If rank 0 fails, the error is raised on all ranks."""
     id: UniqueId | Exception | None = None
     if rank == 0:
         try:
@@ -78,12 +78,12 @@ def _of_torch(group: Any) -> tuple[int, int, Callable[[Any], Any]]:
     return dist.get_rank(group), dist.get_world_size(group), share
 
 
-#: Jobs that this process has joined through a store of its launcher. Each has a key of its own there.
+#: Counts the jobs that this process has joined through its launcher's store, in which each job has its own key.
 _met = itertools.count()
 
 
 def launched(timeout_sec: float) -> Bootstrap:
-    """The job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
+    """Join the job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
     _arguments.check_seconds(timeout_sec)
     launched = Rendezvous.from_env()
     if launched.store is None:
@@ -91,7 +91,7 @@ def launched(timeout_sec: float) -> Bootstrap:
     try:
         from torch.distributed import TCPStore
     except ImportError:
-        # Whoever was started by torchrun and has no PyTorch meets the others beside its port.
+        # Without PyTorch the store cannot be used: the ranks meet at a port beside the store's.
         return launched.connect(timeout_sec)
     host, port, prefix = launched.store
     key = f"{prefix}/{next(_met)}"
@@ -103,9 +103,10 @@ def launched(timeout_sec: float) -> Bootstrap:
 
 
 def _through_store(store: Any, key: str, rank: int, check: Callable[[], None] | None = None) -> UniqueId:
-    """The id of the job, as `_agree`. A store is open to all who reach it: what is in it is bytes, and no pickle.
+    """Returns the id of the job, as `_agree` does, through a store. The store holds bytes and no pickles, as anybody
+    can write to it.
 
-    `check` is called again and again while it waits for rank 0, and raises to end that.
+    `check` is called again and again during the wait for rank 0; an exception that it raises ends the wait.
     """
     good, bad = b"id:", b"error:"
     if rank == 0:

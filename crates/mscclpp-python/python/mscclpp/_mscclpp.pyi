@@ -1,5 +1,5 @@
 """
-The classes of the extension module. Each is also there under its name with `Cpp` in front.
+The classes of the extension module. Each has a second name, with `Cpp` in front.
 """
 
 from _typeshed import Incomplete, SupportsGetItem, SupportsLenAndGetItem
@@ -32,7 +32,7 @@ def connect_nvls_collective(communicator: Any, all_ranks: Any, buffer_size: int)
 @final
 class BaseMemoryChannel:
     """
-    A channel by which kernels synchronise.
+    A channel with which kernels synchronise.
     """
     def __enter__(self, /) -> BaseMemoryChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -43,27 +43,28 @@ class BaseMemoryChannel:
     @overload
     def __new__(cls, communicator: Communicator, connection: Connection) -> Self:
         """
-        Of a semaphore, or of a communicator and a connection, over which both sides then build one.
+        Makes a channel over a semaphore, or over a communicator and a connection: then both sides build a semaphore
+        first.
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-        a proxy refused. Ask when the kernels have ended.
+        Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+        of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     DeviceHandle = BaseMemoryChannelDeviceHandle
     def device_handle(self, /) -> BaseMemoryChannelDeviceHandle:
         """
-        What kernels get for it. It lives no longer than the channel.
+        The handle that kernels use the channel with. It is valid as long as the channel lives.
         """
 
 @final
@@ -75,7 +76,7 @@ class BaseMemoryChannelDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
     @property
     def semaphore_(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
@@ -94,22 +95,22 @@ class BasePortChannel:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-        a proxy refused. Ask when the kernels have ended.
+        Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+        of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     DeviceHandle = BasePortChannelDeviceHandle
     def device_handle(self, /) -> BasePortChannelDeviceHandle:
         """
-        What kernels get for it. It lives no longer than the channel.
+        The handle that kernels use the channel with. It is valid as long as the channel lives.
         """
 
 @final
@@ -126,7 +127,7 @@ class BasePortChannelDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
     @property
     def semaphore_(self, /) -> Host2DeviceSemaphoreDeviceHandle:
@@ -141,20 +142,20 @@ class BasePortChannelDeviceHandle:
 
 class BaseProxyService:
     """
-    What any service with a proxy offers to those that start and stop it; to be derived from.
+    Base class of services with a proxy. It has the methods that start and stop the proxy.
     """
     def __new__(cls, /, *_args: "object", **_kwargs: "object") -> "typing.Self": ...
     def __repr__(self, /) -> str:
         """
-        Of one of your own, too.
+        Names the class of the object, which may be one of the program's own.
         """
     def start_proxy(self, /, blocking: bool = False) -> None:
         """
-        Starts the proxy; to be defined by a service of your own.
+        Starts the proxy. A derived class defines it.
         """
     def stop_proxy(self, /) -> None:
         """
-        Stops the proxy; to be defined by a service of your own.
+        Stops the proxy. A derived class defines it.
         """
 
 @disjoint_base
@@ -171,19 +172,20 @@ class Bootstrap:
         """
     def all_gather(self, /, allData: "int | typing_extensions.Buffer", size: SupportsIndex, timeout_sec: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Exchanges `size` bytes of each rank: `allData`, an address or a buffer of `size` times the number of ranks, holds
-        this rank's part at its place before, and everybody's after. When the time of `timeout_sec` runs out, the next
-        collective call must be this one again, which goes on with the bytes that were given first.
+        Exchanges `size` bytes of each rank. `allData` is an address or a buffer of `size` times the number of ranks.
+        Before the call it holds this rank's bytes at this rank's place, after the call those of all ranks. When the
+        time of `timeout_sec` runs out, the next collective call must be this one again; it goes on with the bytes
+        that were given first.
         """
     def barrier(self, /, timeout_sec: SupportsFloat | SupportsIndex | None = None) -> None:
         """
-        Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must be this
-        one again, which goes on with it.
+        Returns when all ranks have called it. When the time of `timeout_sec` runs out, the next collective call must
+        be this one again, which goes on with the same barrier.
         """
     def close(self, /) -> None:
         """
-        Leaves the job, unless a Communicator is still in it. Ends `initialize()`; other calls of other threads go on, and
-        new ones raise. A second `close()` does nothing.
+        Leaves the job, unless a Communicator still uses it. Ends `initialize()`. Calls that other threads have begun
+        go on, and new ones raise. A second `close()` does nothing.
         """
     def get_n_ranks(self, /) -> int:
         """
@@ -191,11 +193,11 @@ class Bootstrap:
         """
     def get_n_ranks_per_ipc_domain(self, /) -> int:
         """
-        How many ranks of the job can map each other's GPU memory: here those of one host.
+        How many ranks of the job can map each other's GPU memory: here those of one node.
         """
     def get_n_ranks_per_node(self, /) -> int:
         """
-        How many ranks of the job are on this rank's host.
+        How many ranks of the job are on this rank's node.
         """
     def get_rank(self, /) -> int:
         """
@@ -209,8 +211,8 @@ class Bootstrap:
     def recv(self, peer: int, tag: int, *, timeout_sec: float | None = None) -> bytes:
         """
         `recv(data, size, peer, tag)` into an address or a buffer, `recv(data, peer, tag)` into a buffer, or
-        `recv(peer, tag)`, which returns the bytes. When the time of `timeout_sec` runs out, nothing was taken, and the call
-        can be repeated.
+        `recv(peer, tag)`, which returns the bytes. When the time of `timeout_sec` runs out, the call has received
+        nothing and can be repeated.
         """
     @overload
     def send(self, data: int | Buffer, size: int, peer: int, tag: int) -> None: ...
@@ -252,17 +254,17 @@ class Communicator:
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def connect(self, /, local_config: Endpoint | EndpointConfig | Transport, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_Connection:
         """
-        Sends the peer this side's endpoint; the future connects it with the peer's.
+        Sends this side's endpoint to the peer. The future's `get()` connects it with the peer's.
         """
     def connect_all(self, /, local_config: Endpoint | EndpointConfig | Transport, remote_ranks: SupportsGetItem[int, SupportsIndex], tag: "typing.SupportsIndex" = 0) -> list[Connection]:
         """
-        Connects with several ranks, which do the same in any order. Waits for all of them; no ranks wait for each other in a
-        circle. What can be wrong here is found before anything is sent.
+        Connects with several ranks, which do the same in any order, and waits for all of them. Ranks cannot wait for
+        each other in a circle. Wrong arguments are found before anything is sent.
         """
     def context(self, /) -> Context:
         """
@@ -270,7 +272,7 @@ class Communicator:
         """
     def recv_memory(self, /, remote_rank: SupportsIndex, tag: "typing.SupportsIndex" = 0) -> SharedFuture_RegisteredMemory:
         """
-        The next memory that a rank sends with this tag. Does not wait: the future's `get()` does.
+        Returns a future of the next memory that a rank sends with this tag. The future's `get()` waits for it.
         """
     def register_memory(self, /, ptr: SupportsIndex, size: SupportsIndex, transports: TransportFlags | Transport) -> RegisteredMemory:
         """
@@ -298,18 +300,19 @@ class Connection:
     def __enter__(self, /) -> Connection: ...
     def __eq__(self, other: object, /) -> bool:
         """
-        Whether both are the same connection: a semaphore gives another object for its own.
+        Whether both objects stand for the same connection. A semaphore returns a new object for its connection at
+        each call.
         """
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __hash__(self, /) -> int:
         """
-        Of what never changes. Few connections meet in one dictionary.
+        Hashes only values that never change. Collisions do no harm, as few connections meet in one dictionary.
         """
     def __repr__(self, /) -> str: ...
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def context(self, /) -> Context:
         """
@@ -317,7 +320,7 @@ class Connection:
         """
     def flush(self, /, timeout_usec: SupportsIndex = 30000000) -> None:
         """
-        Waits until everything before is complete at the peer.
+        Waits until all earlier writes are complete at the peer.
         """
     def get_max_write_queue_size(self, /) -> int:
         """
@@ -337,18 +340,18 @@ class Connection:
         """
     def update_and_sync(self, /, dst: RegisteredMemory, dst_offset: SupportsIndex, src: SupportsIndex, new_value: SupportsIndex) -> None:
         """
-        Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, behind all earlier writes, and in the 8 bytes
-        at the address `src`, which is host memory.
+        Stores `new_value` in the 8 bytes at `dst_offset` of the peer's `dst`, after all earlier writes, and in the 8
+        bytes of host memory at the address `src`.
         """
     def write(self, /, dst: RegisteredMemory, dstOffset: SupportsIndex, src: RegisteredMemory, srcOffset: SupportsIndex, size: SupportsIndex) -> None:
         """
-        Starts copying `size` bytes from `src`, registered here, to `dst`, the peer's.
+        Starts copying `size` bytes from `src`, registered here, to `dst`, registered by the peer.
         """
 
 @final
 class Context:
     """
-    What makes endpoints, connections and registered memories.
+    Makes endpoints, connections and registered memories.
     """
     def __enter__(self, /) -> Context: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -356,22 +359,23 @@ class Context:
     def __repr__(self, /) -> str: ...
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def connect(self, /, local_endpoint: Endpoint, remote_endpoint: Endpoint) -> Connection:
         """
-        Connects an endpoint of this context with a peer's, which does the same. Waits where the transport shakes hands.
+        Connects an endpoint of this context with a peer's, which does the same. Blocks if the transport needs an
+        answer of the peer.
         """
     @staticmethod
     def create(*, ethernet_checksums: bool | None = None) -> Context:
         """
-        Makes a context of its own. `ethernet_checksums` says whether data that it sends over Ethernet has checksums, which
-        the receiver checks; if it is None, `MSCCLPP_ETHERNET_CHECKSUMS` does.
+        Makes a context that no other object shares. `ethernet_checksums` says whether data that it sends over
+        Ethernet has checksums, which the receiver checks. If it is None, `MSCCLPP_ETHERNET_CHECKSUMS` decides.
         """
     def create_endpoint(self, /, config: EndpointConfig | Transport) -> Endpoint:
         """
-        Makes an end for connections, of an `EndpointConfig` or a `Transport`.
+        Makes an endpoint for connections, from an `EndpointConfig` or a `Transport`.
         """
     def register_memory(self, /, ptr: SupportsIndex, size: SupportsIndex, transports: TransportFlags | Transport) -> RegisteredMemory:
         """
@@ -391,17 +395,17 @@ class Device:
     @property
     def id(self, /) -> int:
         """
-        Its number, counted from 0; -1 is the current one.
+        The number of the device, counted from 0; -1 is the current one.
         """
     @id.setter
     def id(self, /, value: SupportsIndex) -> None:
         """
-        Its number, counted from 0; -1 is the current one.
+        The number of the device, counted from 0; -1 is the current one.
         """
     @property
     def type(self, /) -> DeviceType:
         """
-        What kind of device it is.
+        The kind of device.
         """
     @type.setter
     def type(self, /, kind: DeviceType) -> None: ...
@@ -409,7 +413,7 @@ class Device:
 @final
 class DeviceType:
     """
-    What kind of device an endpoint is on.
+    The kind of device that an endpoint is on.
     """
     CPU: Final[DeviceType]
     GPU: Final[DeviceType]
@@ -437,19 +441,19 @@ class DeviceType:
 @final
 class Endpoint:
     """
-    One end of connections.
+    One end of a connection.
     """
     def __enter__(self, /) -> Endpoint: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __repr__(self, /) -> str: ...
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def config(self, /) -> EndpointConfig:
         """
-        What it was made from; of a peer's endpoint, what is known of it.
+        The configuration that the endpoint was made with. For a peer's endpoint, the parts that are known here.
         """
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> Endpoint:
@@ -458,7 +462,7 @@ class Endpoint:
         """
     def device(self, /) -> Device:
         """
-        Its device.
+        The device of the endpoint.
         """
     def max_write_queue_size(self, /) -> int:
         """
@@ -470,13 +474,13 @@ class Endpoint:
         """
     def transport(self, /) -> Transport:
         """
-        Its transport.
+        The transport of the endpoint.
         """
 
 @final
 class EndpointConfig:
     """
-    Where an endpoint is, and how it reaches its peers.
+    The transport and the device of an endpoint, and parameters of its transport.
     """
     def __new__(cls, /, transport: Transport = ..., device: Device | DeviceType = ..., max_write_queue_size: SupportsIndex = ..., ib: EndpointConfigIb | None = None) -> EndpointConfig: ...
     def __repr__(self, /) -> str: ...
@@ -492,7 +496,7 @@ class EndpointConfig:
     @property
     def device(self, /) -> Device:
         """
-        Where it is: a `Device`, or a `DeviceType` for the current one.
+        The device of the endpoint: a `Device`, or a `DeviceType` for the current one.
         """
     @device.setter
     def device(self, /, device: Device | DeviceType) -> None: ...
@@ -509,40 +513,40 @@ class EndpointConfig:
     @property
     def max_write_queue_size(self, /) -> int:
         """
-        How many writes its queue takes before it is full; -1 leaves that to the transport.
+        The largest number of writes in the queue; -1 leaves it to the transport.
         """
     @max_write_queue_size.setter
     def max_write_queue_size(self, /, value: SupportsIndex) -> None:
         """
-        How many writes its queue takes before it is full; -1 leaves that to the transport.
+        The largest number of writes in the queue; -1 leaves it to the transport.
         """
     @property
     def transport(self, /) -> Transport:
         """
-        By which means it reaches its peers.
+        The transport that reaches the peers.
         """
     @transport.setter
     def transport(self, /, value: Transport) -> None:
         """
-        By which means it reaches its peers.
+        The transport that reaches the peers.
         """
 
 @final
 class EndpointConfigIb:
     """
-    Parameters of an InfiniBand endpoint. Where -1 is the default, the choice is left to the transport.
+    Parameters of an InfiniBand endpoint. Where the default is -1, the transport chooses.
     """
     def __new__(cls, /, device_index: SupportsIndex = ..., port: SupportsIndex = ..., gid_index: SupportsIndex = ..., max_cq_size: SupportsIndex = 1024, max_cq_poll_num: SupportsIndex = 256, max_send_wr: SupportsIndex = 8192, max_recv_wr: SupportsIndex = 16, max_wr_per_send: SupportsIndex = 64, mode: IbMode = ..., *, traffic_class: SupportsIndex = ..., service_level: SupportsIndex = ..., pkey_index: SupportsIndex = ..., timeout: SupportsIndex = ..., retry_count: SupportsIndex = ..., rnr_retry: SupportsIndex = ...) -> EndpointConfigIb: ...
     def __repr__(self, /) -> str: ...
     @property
     def device_index(self, /) -> int:
         """
-        The adapter among those there are, instead of the transport's number.
+        The number of the adapter, which is used instead of the transport's number.
         """
     @device_index.setter
     def device_index(self, /, value: SupportsIndex) -> None:
         """
-        The adapter among those there are, instead of the transport's number.
+        The number of the adapter, which is used instead of the transport's number.
         """
     @property
     def gid_index(self, /) -> int:
@@ -557,12 +561,12 @@ class EndpointConfigIb:
     @property
     def max_cq_poll_num(self, /) -> int:
         """
-        How many completions are taken at once.
+        How many completions are polled at once.
         """
     @max_cq_poll_num.setter
     def max_cq_poll_num(self, /, value: SupportsIndex) -> None:
         """
-        How many completions are taken at once.
+        How many completions are polled at once.
         """
     @property
     def max_cq_size(self, /) -> int:
@@ -607,12 +611,12 @@ class EndpointConfigIb:
     @property
     def mode(self, /) -> IbMode:
         """
-        How signals travel.
+        How signals are sent.
         """
     @mode.setter
     def mode(self, /, value: IbMode) -> None:
         """
-        How signals travel.
+        How signals are sent.
         """
     @property
     def pkey_index(self, /) -> int:
@@ -637,22 +641,22 @@ class EndpointConfigIb:
     @property
     def retry_count(self, /) -> int:
         """
-        How often a packet is sent again that was not acknowledged, 0 to 7.
+        How often a packet that was not acknowledged is sent again, 0 to 7.
         """
     @retry_count.setter
     def retry_count(self, /, value: SupportsIndex) -> None:
         """
-        How often a packet is sent again that was not acknowledged, 0 to 7.
+        How often a packet that was not acknowledged is sent again, 0 to 7.
         """
     @property
     def rnr_retry(self, /) -> int:
         """
-        How often a packet is sent again for which the peer was not ready, 0 to 7.
+        How often a packet is sent again when the peer was not ready for it, 0 to 7.
         """
     @rnr_retry.setter
     def rnr_retry(self, /, value: SupportsIndex) -> None:
         """
-        How often a packet is sent again for which the peer was not ready, 0 to 7.
+        How often a packet is sent again when the peer was not ready for it, 0 to 7.
         """
     @property
     def service_level(self, /) -> int:
@@ -667,12 +671,12 @@ class EndpointConfigIb:
     @property
     def timeout(self, /) -> int:
         """
-        The time-out of an acknowledgement, as the exponent that InfiniBand has for it.
+        The time-out of an acknowledgement, as the exponent that InfiniBand uses.
         """
     @timeout.setter
     def timeout(self, /, value: SupportsIndex) -> None:
         """
-        The time-out of an acknowledgement, as the exponent that InfiniBand has for it.
+        The time-out of an acknowledgement, as the exponent that InfiniBand uses.
         """
     @property
     def traffic_class(self, /) -> int:
@@ -760,7 +764,7 @@ class Env:
 @final
 class ErrorCode:
     """
-    What a caller can do about an `Error`.
+    The kind of an `Error`.
     """
     Aborted: Final[ErrorCode]
     ExecutorError: Final[ErrorCode]
@@ -792,7 +796,7 @@ class ErrorCode:
 @final
 class Fifo:
     """
-    Triggers on their way from device threads of the current GPU to the host.
+    A queue in which device threads of the current GPU pass triggers to the host.
     """
     def __enter__(self, /) -> Fifo: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -800,29 +804,29 @@ class Fifo:
     def __repr__(self, /) -> str: ...
     def abort(self, /) -> None:
         """
-        Ends waits of kernels on it, for good.
+        Ends all waits of kernels on the queue, and all later ones.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     DeviceHandle = FifoDeviceHandle
     def device_handle(self, /) -> FifoDeviceHandle:
         """
-        What kernels push triggers with. It lives no longer than the FIFO.
+        The handle that kernels push triggers with. It is valid as long as the FIFO lives.
         """
     def poll(self, /) -> ProxyTrigger | None:
         """
-        The next trigger, or None. It stays until `pop()`.
+        Returns the next trigger, or None. The trigger stays in the queue until `pop()`.
         """
     def pop(self, /) -> None:
         """
-        Takes the trigger that `poll()` gave.
+        Removes the trigger that `poll()` returned.
         """
     def size(self, /) -> int:
         """
-        How many triggers it holds.
+        How many triggers the queue holds.
         """
 
 @final
@@ -839,7 +843,7 @@ class FifoDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
     @property
     def size(self, /) -> int:
@@ -860,7 +864,7 @@ class FifoDeviceHandle:
 @final
 class GpuBufferGranularity:
     """
-    How the size of a buffer is rounded up. Only a hint here: the driver's granularity is always kept to.
+    How the size of a buffer is rounded up. This is a hint: sizes are always rounded to the driver's granularity.
     """
     AllocationMinimum: Final[GpuBufferGranularity]
     AllocationRecommended: Final[GpuBufferGranularity]
@@ -889,7 +893,7 @@ class GpuBufferGranularity:
 @final
 class Host2DeviceSemaphore:
     """
-    A semaphore that hosts signal and kernels wait on.
+    A semaphore that a host thread signals and kernels wait on.
     """
     def __enter__(self, /) -> Host2DeviceSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -900,17 +904,17 @@ class Host2DeviceSemaphore:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-        a proxy refused. Ask when the kernels have ended.
+        Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+        of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
         """
@@ -919,11 +923,11 @@ class Host2DeviceSemaphore:
     DeviceHandle = Host2DeviceSemaphoreDeviceHandle
     def device_handle(self, /) -> Host2DeviceSemaphoreDeviceHandle:
         """
-        What kernels wait with. It lives no longer than the semaphore.
+        The handle that kernels wait with. It is valid as long as the semaphore lives.
         """
     def signal(self, /) -> None:
         """
-        Signals the peer, behind all earlier writes of the connection.
+        Signals the peer, after all earlier writes of the connection.
         """
 
 @final
@@ -945,13 +949,13 @@ class Host2DeviceSemaphoreDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
 
 @final
 class Host2HostSemaphore:
     """
-    A semaphore that hosts signal and hosts wait on.
+    A semaphore that a host thread signals and a host thread waits on.
     """
     def __enter__(self, /) -> Host2HostSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -962,12 +966,12 @@ class Host2HostSemaphore:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
         """
@@ -975,15 +979,16 @@ class Host2HostSemaphore:
         """
     def poll(self, /) -> bool:
         """
-        Takes a signal if there is one.
+        Takes a signal if there is one, and returns whether there was.
         """
     def signal(self, /) -> None:
         """
-        Signals the peer, behind all earlier writes of the connection.
+        Signals the peer, after all earlier writes of the connection.
         """
     def wait(self, /, max_spin_count: SupportsIndex = 10000000) -> None:
         """
-        Takes a signal, waiting for it for that many polls, or without bound if the number is negative.
+        Waits for a signal and takes it. Polls at most `max_spin_count` times, or without a bound if the number is
+        negative.
         """
 
 @final
@@ -1017,7 +1022,7 @@ class IbMode:
 @final
 class MemoryChannel:
     """
-    A channel by which kernels move data.
+    A channel with which kernels move data.
     """
     def __enter__(self, /) -> MemoryChannel: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -1028,28 +1033,29 @@ class MemoryChannel:
     @overload
     def __new__(cls, communicator: Communicator, connection: Connection, dst: RegisteredMemory, src: RegisteredMemory, packet_buffer: int | RegisteredMemory | None = ...) -> Self:
         """
-        Of a semaphore, or of a communicator and a connection, over which both sides then build one; between the peer's
-        memory `dst` and this side's `src`. `packet_buffer` is the address of this side's packet buffer, or that memory.
+        Makes a channel over a semaphore, or over a communicator and a connection: then both sides build a semaphore
+        first. It copies between the peer's memory `dst` and this side's `src`. `packet_buffer` is this side's packet
+        buffer, as an address or a registered memory.
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-        a proxy refused. Ask when the kernels have ended.
+        Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+        of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     DeviceHandle = MemoryChannelDeviceHandle
     def device_handle(self, /) -> MemoryChannelDeviceHandle:
         """
-        What kernels get for it. It lives no longer than the channel.
+        The handle that kernels use the channel with. It is valid as long as the channel lives.
         """
 
 @final
@@ -1071,7 +1077,7 @@ class MemoryChannelDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
     @property
     def semaphore_(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
@@ -1087,7 +1093,7 @@ class MemoryChannelDeviceHandle:
 @final
 class MemoryDevice2DeviceSemaphore:
     """
-    A semaphore whose both ends are kernels.
+    A semaphore between kernels at both ends.
     """
     def __enter__(self, /) -> MemoryDevice2DeviceSemaphore: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -1098,17 +1104,17 @@ class MemoryDevice2DeviceSemaphore:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-        a proxy refused. Ask when the kernels have ended.
+        Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+        of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
         """
@@ -1117,7 +1123,7 @@ class MemoryDevice2DeviceSemaphore:
     DeviceHandle = MemoryDevice2DeviceSemaphoreDeviceHandle
     def device_handle(self, /) -> MemoryDevice2DeviceSemaphoreDeviceHandle:
         """
-        What kernels signal and wait with. It lives no longer than the semaphore.
+        The handle that kernels signal and wait with. It is valid as long as the semaphore lives.
         """
 
 @final
@@ -1139,12 +1145,12 @@ class MemoryDevice2DeviceSemaphoreDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
     @property
     def remote_inbound_token(self, /) -> int:
         """
-        The address of the peer's token, which signals count up.
+        The address of the peer's token, which signals increase.
         """
 
 @final
@@ -1158,22 +1164,22 @@ class PortChannel:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what became of waits of kernels on it, if they failed: a lost peer, an abort, a spin bound, something that
-        a proxy refused. Ask when the kernels have ended.
+        Raises an error if a wait of a kernel through this object failed: because the peer was lost, because
+        of an abort or a spin bound, or because a proxy refused a request. Ask when the kernels have ended.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     DeviceHandle = PortChannelDeviceHandle
     def device_handle(self, /) -> PortChannelDeviceHandle:
         """
-        What kernels get for it. It lives no longer than the channel.
+        The handle that kernels use the channel with. It is valid as long as the channel lives.
         """
 
 @final
@@ -1195,7 +1201,7 @@ class PortChannelDeviceHandle:
     @property
     def raw(self, /) -> bytes:
         """
-        Its bytes, as kernels take them.
+        The bytes of the handle, as kernels take them.
         """
     @property
     def semaphore_(self, /) -> Host2DeviceSemaphoreDeviceHandle:
@@ -1217,7 +1223,7 @@ class PortChannelDeviceHandle:
 class Proxy:
     """
     A thread that calls `handler(trigger)`, which returns a `ProxyHandlerResult`, for each trigger that kernels of the
-    current GPU push into its FIFO. What the handler raises ends the proxy for good, and is raised by `stop()`.
+    current GPU push into its FIFO. An exception of the handler ends the proxy for good, and `stop()` raises it.
     """
     def __enter__(self, /) -> Proxy: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -1234,11 +1240,11 @@ class Proxy:
         """
     def device_handle(self, /) -> FifoDeviceHandle:
         """
-        What kernels push triggers with.
+        The handle that kernels push triggers with.
         """
     def is_running(self, /) -> bool:
         """
-        Whether its thread takes triggers.
+        Whether the thread takes triggers.
         """
     def start(self, /, blocking: bool = False) -> None:
         """
@@ -1246,7 +1252,7 @@ class Proxy:
         """
     def stop(self, /) -> None:
         """
-        Has everything handled that was pushed before, and ends the thread.
+        Handles all triggers that were pushed before, and ends the thread.
         """
 
 @final
@@ -1280,8 +1286,8 @@ class ProxyHandlerResult:
 @final
 class ProxyService(BaseProxyService):
     """
-    Carries out, on a host thread, what kernels of one GPU ask for through port channels. The GPU is that of the first
-    semaphore that is added; before, it is the one that was current when the service was made.
+    Carries out, on a host thread, what kernels of one GPU request through port channels. The GPU is that of the first
+    semaphore that is added; before that, it is the one that was current when the service was made.
     """
     def __enter__(self, /) -> ProxyService: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -1289,19 +1295,19 @@ class ProxyService(BaseProxyService):
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = ...) -> None:
         """
-        Gives the service up for good: waits of kernels on its semaphores end.
+        Aborts the service: it cannot be started again, and waits of kernels on its semaphores end.
         """
     def add_memory(self, /, memory: RegisteredMemory) -> int:
         """
-        Adds a memory, this rank's or a peer's, for channels to copy from or to. Returns its number.
+        Adds memory of this rank or of a peer, which channels copy from or to. Returns its number.
         """
     def add_semaphore(self, /, semaphore: "Semaphore | Host2DeviceSemaphore") -> int:
         """
-        Adds a Semaphore or a Host2DeviceSemaphore, from which the proxy takes over signalling.
+        Adds a Semaphore or a Host2DeviceSemaphore. From then on the proxy sends its signals.
         """
     def base_port_channel(self, /, id: SupportsIndex) -> BasePortChannel:
         """
-        A channel over semaphore `id`, without memories of its own.
+        A channel over semaphore `id`. The memories are named at each copy.
         """
     def build_and_add_semaphore(self, /, comm: Communicator, connection: Connection) -> int:
         """
@@ -1315,7 +1321,7 @@ class ProxyService(BaseProxyService):
         """
     def health(self, /) -> None:
         """
-        Raises what the service failed with, if it did.
+        Raises the error that the service failed with, if it failed.
         """
     def port_channel(self, /, id: SupportsIndex, dst: SupportsIndex, src: SupportsIndex) -> PortChannel:
         """
@@ -1331,13 +1337,13 @@ class ProxyService(BaseProxyService):
         """
     def stop_proxy(self, /) -> None:
         """
-        Has everything carried out that was pushed before, and ends the thread.
+        Carries out all requests that were pushed before, and ends the thread.
         """
 
 @final
 class ProxyTrigger:
     """
-    128 bits by which a device thread asks its proxy for something.
+    A 128-bit request of a device thread to its proxy.
     """
     def __eq__(self, value: object, /) -> bool: ...
     def __ne__(self, value: object, /) -> bool: ...
@@ -1356,12 +1362,12 @@ class ProxyTrigger:
     @property
     def snd(self, /) -> int:
         """
-        The second 64 bits, of which the FIFO uses the topmost.
+        The second 64 bits. The FIFO itself uses the highest one.
         """
     @snd.setter
     def snd(self, /, value: SupportsIndex) -> None:
         """
-        The second 64 bits, of which the FIFO uses the topmost.
+        The second 64 bits. The FIFO itself uses the highest one.
         """
 
 @final
@@ -1375,12 +1381,12 @@ class Race:
     @property
     def earlier(self, /) -> RaceAccess | None:
         """
-        The access that came first in this run; None for a read of what nobody has written.
+        The access that came first in this run. None for a read of bytes that nobody has written.
         """
     @property
     def hint(self, /) -> str:
         """
-        What would have ordered the two.
+        An operation that would have ordered the two accesses.
         """
     @property
     def later(self, /) -> RaceAccess:
@@ -1390,7 +1396,7 @@ class Race:
     @property
     def memory(self, /) -> str:
         """
-        Which memory: whose it is, its address and size, and the offset.
+        The memory: whose it is, its address and size, and the offset in it.
         """
 
 @final
@@ -1402,34 +1408,35 @@ class RaceAccess:
     @property
     def place(self, /) -> str:
         """
-        File and line of the kernel, and in parentheses that of a header if the access is in one. For the host, its call.
+        File and line of the kernel, and in parentheses those of a header if the access is in one. For the host, the
+        name of its call.
         """
     @property
     def what(self, /) -> str:
         """
-        What it does, such as `write` or `atomic read at device scope`.
+        The kind of the access, such as `write` or `atomic read at device scope`.
         """
     @property
     def who(self, /) -> str:
         """
-        Who does it: kernel, device, block and thread, or the stream, or the host.
+        The origin of the access: kernel, device, block and thread, or the stream, or the host.
         """
 
 @final
 class RawGpuBuffer:
     """
-    `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the Host
-    platform the memory is the CPU's, too.
+    `nelems` bytes of zeroed device memory on the current GPU, which can be registered for every transport. On the
+    simulated platform it is also ordinary host memory.
     """
     @property
     def __array_interface__(self, /) -> dict[str, Any]:
         """
-        For NumPy, on the simulated platform alone.
+        The array interface of NumPy, on the simulated platform only.
         """
     @property
     def __cuda_array_interface__(self, /) -> dict[str, Any]:
         """
-        For CuPy, PyTorch and Numba, on CUDA alone.
+        The array interface of CuPy, PyTorch and Numba, on CUDA only.
         """
     def __dlpack__(self, /, **_kwargs: "object") -> Any:
         """
@@ -1437,7 +1444,7 @@ class RawGpuBuffer:
         """
     def __dlpack_device__(self, /) -> tuple[int, int]:
         """
-        The kind of its device, as DLPack numbers them, and the number of its GPU.
+        The type of the device, as DLPack numbers them, and the number of the GPU.
         """
     def __enter__(self, /) -> RawGpuBuffer: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -1445,20 +1452,20 @@ class RawGpuBuffer:
     def __repr__(self, /) -> str: ...
     def bytes(self, /) -> int:
         """
-        How many bytes it has.
+        How many bytes the buffer has.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def data(self, /) -> int:
         """
-        Its address on the device.
+        The address of the buffer on the device.
         """
     def device_id(self, /) -> int:
         """
-        The number of its GPU.
+        The number of the buffer's GPU.
         """
     def nelems(self, /) -> int:
         """
@@ -1466,22 +1473,22 @@ class RawGpuBuffer:
         """
     def read(self, /, offset: "typing.SupportsIndex" = 0, size: SupportsIndex | None = None) -> "builtins.bytes":
         """
-        Waits until the writes of kernels and copies are done, copies bytes out.
+        Waits until the writes of kernels and copies are done, and returns a copy of the bytes.
         """
     def to_dlpack(self, /, data_type: str, shape: SupportsGetItem[int, SupportsIndex] = ..., strides: SupportsGetItem[int, SupportsIndex] = ...) -> Any:
         """
-        A DLPack capsule of the memory as an array; without a shape, of as many elements as fit. `data_type` is such as
-        `float32` or `torch.float16`; strides count elements.
+        Returns a DLPack capsule of the memory as an array. Without a shape, the array has as many elements as fit.
+        `data_type` is a name such as `float32` or `torch.float16`; strides count elements.
         """
     def write(self, /, data: Buffer | Sequence[SupportsIndex], offset: "typing.SupportsIndex" = 0) -> None:
         """
-        Copies bytes in.
+        Copies bytes into the buffer.
         """
 
 @final
 class RegisteredMemory:
     """
-    A memory that can be the source or destination of transfers: one registered here, or a peer's.
+    Memory that can be the source or destination of transfers: this process's or a peer's.
     """
     def __enter__(self, /) -> RegisteredMemory: ...
     def __exit__(self, /, *_exception: "object") -> None: ...
@@ -1489,13 +1496,13 @@ class RegisteredMemory:
     def __repr__(self, /) -> str: ...
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def data(self, /) -> int:
         """
-        Its address here. A peer's memory is mapped by this, if there is a connection to its process by which memory can
-        be mapped; else this is 0.
+        The address of the memory in this process. A peer's memory is mapped by this call, if there is a connection to
+        its process over which memory can be mapped; else the address is 0.
         """
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> RegisteredMemory:
@@ -1508,33 +1515,33 @@ class RegisteredMemory:
         """
     def size(self, /) -> int:
         """
-        How many bytes it has.
+        How many bytes the memory has.
         """
     def transports(self, /) -> TransportFlags:
         """
-        The transports that it is registered for.
+        The transports that the memory is registered for.
         """
 
 @final
 class Rendezvous:
     """
-    Which rank of which job this process is, and where the ranks meet: what torchrun, mpirun, srun or Kubernetes told it,
-    or `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`.
+    The rank and the job of this process, and the address where the ranks meet. They come from torchrun, mpirun, srun
+    or Kubernetes, or from `MSCCLPP_RANK`, `MSCCLPP_N_RANKS` and `MSCCLPP_ADDRESS`.
     """
     def __repr__(self, /) -> str: ...
     @property
     def address(self, /) -> str:
         """
-        Where rank 0 listens.
+        The address at which rank 0 listens.
         """
     def connect(self, /, timeout_sec: SupportsFloat | SupportsIndex = 30.0) -> TcpBootstrap:
         """
-        Joins the job at its address.
+        Joins the job at the address.
         """
     @staticmethod
     def from_env() -> Rendezvous:
         """
-        Reads the environment. Logs what it has read (at level INFO). Two sources that disagree are an error.
+        Reads the environment, and logs the values at level INFO. Two sources that disagree are an error.
         """
     @property
     def job(self, /) -> str | None:
@@ -1544,7 +1551,8 @@ class Rendezvous:
     @property
     def local_rank(self, /) -> int | None:
         """
-        Which of the ranks on its host this is, if the launcher says: as good a number for its device as any.
+        The number of this rank among the ranks of its node, if the launcher says it. It can serve as the number of
+        the rank's device.
         """
     @property
     def n_ranks(self, /) -> int:
@@ -1559,7 +1567,8 @@ class Rendezvous:
     @property
     def store(self, /) -> tuple[str, int, str] | None:
         """
-        Host and port of the launcher's store, and what keys in it begin with, if there is one to meet through.
+        The host name and port of the launcher's store, and the prefix of keys in it, if there is a store to meet
+        through.
         """
 
 @final
@@ -1573,17 +1582,17 @@ class Semaphore:
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str = "aborted by the program") -> None:
         """
-        Ends every wait on it, here, now and from now on.
+        Ends every wait through this object, on this side and at the peer, and all later ones.
         """
     def check(self, /) -> None:
         """
-        Raises what happened to it, if something did, also if no wait ended because of it: an abort, a lost peer, one that has
-        left, a spin bound.
+        Raises the error that happened to the semaphore, if there was one, even if no wait ended because of it: an
+        abort, a lost peer, a peer that has left, or a spin bound.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def connection(self, /) -> Connection:
         """
@@ -1609,8 +1618,8 @@ class SemaphoreStub:
     def __repr__(self, /) -> str: ...
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     @staticmethod
     def deserialize(data: Buffer | Sequence[SupportsIndex]) -> SemaphoreStub:
@@ -1619,7 +1628,7 @@ class SemaphoreStub:
         """
     def memory(self, /) -> RegisteredMemory:
         """
-        The memory that its token is in, which other semaphores share.
+        The memory that holds the token. Other semaphores use the same memory.
         """
     def serialize(self, /) -> bytes:
         """
@@ -1634,7 +1643,7 @@ class SharedFuture_Connection:
     def __repr__(self, /) -> str: ...
     def get(self, /) -> Connection:
         """
-        Waits for it. The same object each time.
+        Waits for the object and returns it. Every call returns the same object.
         """
 
 @final
@@ -1645,7 +1654,7 @@ class SharedFuture_RegisteredMemory:
     def __repr__(self, /) -> str: ...
     def get(self, /) -> RegisteredMemory:
         """
-        Waits for it. The same object each time.
+        Waits for the object and returns it. Every call returns the same object.
         """
 
 @final
@@ -1656,7 +1665,7 @@ class SharedFuture_Semaphore:
     def __repr__(self, /) -> str: ...
     def get(self, /) -> Semaphore:
         """
-        Waits for it. The same object each time.
+        Waits for the object and returns it. Every call returns the same object.
         """
 
 @final
@@ -1672,11 +1681,11 @@ class TcpBootstrap(Bootstrap):
     @staticmethod
     def create_unique_id() -> UniqueId:
         """
-        Makes the identity of a new job, in the process that will be rank 0.
+        Makes the identity of a new job. Rank 0's process calls it.
         """
     def get_unique_id(self, /) -> UniqueId:
         """
-        The identity that this bootstrap was initialised with.
+        The identity with which this bootstrap was initialised.
         """
     def initialize(self, /, unique_id: "UniqueId | str | None" = None, timeout_sec: SupportsFloat | SupportsIndex = 30.0, *, if_ip_port_trio: str | None = None, job: str | None = None) -> None:
         """
@@ -1688,7 +1697,7 @@ class TcpBootstrap(Bootstrap):
 @final
 class Transport:
     """
-    By which means two endpoints reach each other.
+    A way for two endpoints to reach each other.
     """
     CudaIpc: Final[Transport]
     Ethernet: Final[Transport]
@@ -1772,7 +1781,7 @@ class TransportFlags:
 @final
 class UniqueId:
     """
-    Names a job: made by rank 0's process and passed to the others, for example by pickling it.
+    The identity of a job: rank 0's process makes it and passes it to the others, for example by pickling it.
     """
     def __eq__(self, value: object, /) -> bool: ...
     def __getstate__(self, /) -> bytes:
@@ -1781,7 +1790,7 @@ class UniqueId:
         """
     def __hash__(self, /) -> int:
         """
-        Of what may be shown, which no two jobs have in common.
+        Hashes the part of the id that is not secret, in which any two jobs differ.
         """
     def __ne__(self, value: object, /) -> bool: ...
     def __new__(cls, /) -> UniqueId: ...
@@ -1800,110 +1809,117 @@ class _Collectives:
     def __exit__(self, /, *_exception: "object") -> None: ...
     def __new__(cls, /, communicator: Communicator, device: SupportsIndex, max_blocks: SupportsIndex | None = None, scratch: SupportsIndex | None = None, calls_at_once: SupportsIndex | None = None, timeout_sec: SupportsFloat | SupportsIndex | None = None, check_calls: bool = False, overlap: bool = False) -> _Collectives:
         """
-        All ranks make it together. Blocks until they do. `platform` is "cuda", "hip" or "sim".
+        Makes collectives of all ranks of a communicator. All ranks call it, and it blocks until they have. `platform`
+        is "cuda", "hip" or "sim".
         """
     def __repr__(self, /) -> str: ...
     def abort(self, /, reason: str) -> None:
         """
-        Ends the waits of this rank's calls, and those of all others.
+        Ends the waits of this rank's calls, and those of all other ranks' calls.
         """
     def all_reduce_rows(self, /, kernel: _Kernel, args: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex] | Buffer | Sequence[SupportsIndex]], rows: tuple[SupportsIndex, SupportsIndex, SupportsIndex, str], outputs: SupportsGetItem[int, tuple[SupportsIndex, str | None, bool]], stream: "int") -> bool:
         """
-        Sums up rows and hands each to a kernel, which was made for that: see `Collectives::all_reduce_rows` of the crate. `rows`
-        is the address of the first, how many there are, how many numbers each has, and their type; an output its address, its
-        type (None for a number of 4 bytes for each row), and whether it stays on its rank. An argument of the kernel is its
-        bytes, or address and size of memory. Returns what `enqueue` does.
+        Sums up rows and hands each to a kernel that was made for that: see `Collectives::all_reduce_rows` of the
+        crate. `rows` is the address of the first row, the number of rows, the numbers in each, and their type. An
+        output is its address, its type (None for 4 bytes for each row), and whether it stays on its rank. An argument
+        of the kernel is its bytes, or the address and the size of memory. Returns what `enqueue` returns.
         """
     def capture_of(self, /, stream: "int") -> int | None:
         """
-        The number of the capture that a stream is part of, if it is.
+        The number of the capture that a stream is part of. None if no capture is active.
         """
     def check(self, /) -> None:
         """
-        Raises what became of complete calls, if their waits failed. Does not block.
+        Raises an error if a complete call failed. Does not block.
         """
     def close(self, /) -> None:
         """
-        Lets go of what it holds, which is freed when no other object needs it. Any other call then raises. Calls of
-        other threads go on; a second `close()` does nothing.
+        Closes the object. What it holds is freed when no other object needs it. Any later call raises. Calls
+        that other threads have begun go on. A second `close()` does nothing.
         """
     def deregister(self, /, registered: _Registered) -> None:
         """
-        Takes it back, on all ranks together.
+        Ends a registration on all ranks. All ranks call it together.
         """
     @property
     def device(self, /) -> int:
         """
-        The number of its device.
+        The number of the device.
         """
     def enqueue(self, /, requests: SupportsGetItem[int, Incomplete], stream: "int", protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0, others: "list[int]" = ...) -> bool:
         """
-        Puts collectives into a stream: tuples of kind, address of what is given, address of what is taken, count, type,
-        operation, and root or peer. It waits for no other rank. Messages between two ranks go together. Returns whether all work
-        of a simulated device was complete before.
+        Puts collectives into a stream. A request is a tuple of kind, address of the input, address of the output,
+        count, type, operation, and root or peer. The call waits for no other rank. Messages between two ranks are
+        launched together. Returns whether all work of a simulated device was complete before.
 
-        All ranks may ask for a `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"), for a number
-        of blocks, and of threads in each; 0 is the usual one. What is not possible is done by another protocol.
+        All ranks may name the same `protocol` ("ll16", "ll128", "simple", "two_steps", "two_steps_ll128" or "any"),
+        number of blocks, and number of threads in each; 0 stands for the selected number. If the protocol is not
+        possible for a call, another one is used.
 
-        The calls also come behind what the streams `others` have, and what these get later comes behind the calls.
+        The calls wait for the work that the streams `others` have now, and later work of these streams waits for the
+        calls.
         """
     @property
     def is_simulated(self, /) -> bool:
         """
-        Whether that is simulated.
+        Whether the device is simulated.
         """
     @property
     def rank(self, /) -> int:
         """
-        This rank's number.
+        The number of this rank.
         """
     def register(self, /, address: SupportsIndex, size: SupportsIndex, symmetric: bool) -> _Registered:
         """
-        Registers memory on all ranks together, which all call it.
+        Registers memory on all ranks. All ranks call it together.
         """
     def selection(self, /, request: Incomplete, protocol: str | None = None, blocks: SupportsIndex = 0, threads: SupportsIndex = 0) -> tuple[str, bool, int, int] | None:
         """
-        How `enqueue` would do it: the protocol, whether in two steps, and how many blocks and threads. None where no kernel is needed.
+        Returns how `enqueue` would carry out the request: the protocol, whether in two steps, and how many blocks and
+        threads. Returns None where no kernel is needed.
         """
     @property
     def size(self, /) -> int:
         """
-        How many ranks there are.
+        The number of ranks.
         """
     def split(self, /, color: SupportsIndex | None, key: SupportsIndex) -> _Collectives | None:
         """
-        Collectives of those ranks that give the same color, in the order of their keys; None without one. All ranks call it.
+        Makes collectives of those ranks that give the same color, in the order of their keys. Returns None without a
+        color. All ranks call it.
         """
     def synchronize(self, /, stream: "int") -> None:
         """
-        Waits until all work of the stream is complete, for the time that was given at most, and raises what became of its
-        collectives.
+        Waits until all work of the stream is complete, at most for the time-out of the collectives, and raises an
+        error if a collective failed.
         """
 
 @final
 class _Kernel:
     """
-    A kernel, loaded on the GPU that was current when it was made. What `mscclpp.utils.Kernel` is made of.
+    A kernel, loaded on the GPU that was current when this was made. `mscclpp.utils.Kernel` is built on it.
     """
     def __new__(cls, /, name: str, source: str, headers: SupportsGetItem[int, tuple[str, str]], kernel: str, ptx: str | None = None) -> _Kernel:
         """
-        Compiles `source`, unless there is `ptx` that was made of it. `name` stands in messages; `headers` are the names by which the source
-        includes files, and their texts.
+        Compiles `source`, unless `ptx` was given, which was compiled from it before. `name` stands in messages.
+        `headers` are the names by which the source includes files, and their texts.
         """
     def launch(self, /, params: Buffer | Sequence[SupportsIndex], nblocks: SupportsLenAndGetItem[SupportsIndex], nthreads: SupportsLenAndGetItem[SupportsIndex], shared: SupportsIndex, stream: SupportsIndex | None, keep: "tuple[typing.Any, ...] | None" = None, addresses: SupportsGetItem[int, tuple[SupportsIndex, SupportsIndex]] | None = None) -> None:
         """
-        Submits a launch to `stream`, a driver's handle, or to the default stream. Does not wait for it. `keep`, the tuple that
-        `params` was made of, lives at least until the launch is complete. `launch_again` may launch it again if `addresses`
-        says, for each place with a tensor that can move, where it is now; not if that is None.
+        Submits a launch to `stream`, a driver's handle, or to the default stream, and does not wait for it. `keep`,
+        the tuple that `params` was made of, lives at least until the launch is complete. `addresses` holds, for each
+        place of the tuple with a tensor that can move, its address; then `launch_again` may launch the tuple again.
+        If it is None, `launch_again` does not.
         """
     def launch_again(self, /, params: "tuple[typing.Any, ...]", nblocks: SupportsLenAndGetItem[SupportsIndex], nthreads: SupportsLenAndGetItem[SupportsIndex], shared: SupportsIndex, stream: SupportsIndex | None) -> bool:
         """
-        As `launch`, with the tuple of the last launch, if that still runs and nothing in it has changed. Whether it did.
+        Launches the tuple of the last launch again, if that launch still runs and nothing in the tuple has changed.
+        Returns whether it did.
         """
     @staticmethod
     def of_binary(name: str, binary: Buffer | Sequence[SupportsIndex], kernel: str) -> _Kernel:
         """
-        Takes a cubin or fatbin.
+        Loads a cubin or fatbin.
         """
     @staticmethod
     def of_rms_norm(kernel: str) -> _Kernel:
@@ -1913,59 +1929,60 @@ class _Kernel:
     @property
     def parameter_names(self, /) -> list[str]:
         """
-        The names of its parameters, or nothing where its source does not say them.
+        The names of the parameters. The list is empty if the source does not have them.
         """
     @property
     def parameters(self, /) -> list[tuple[int, int]]:
         """
-        Offset and size of each of its parameters, in bytes.
+        The offset and size of each parameter, in bytes.
         """
 
 @final
 class _Registered:
     """
-    What is registered, until it is dropped or given to `_Collectives.deregister`.
+    A registration of memory. It ends when this object is dropped or given to `_Collectives.deregister`.
     """
 
 def _bind_to_node(node: SupportsIndex) -> None:
     """
-    Binds this thread, and those that it starts, to the processors of a NUMA node.
+    Binds this thread, and those that it starts later, to the processors of a NUMA node.
     """
 
 def _cached_ptx(name: str, made_from: SupportsGetItem[int, str], make: "collections.abc.Callable[[], str]") -> str:
     """
-    PTX out of the cache of compiled kernels; if it is not there, what `make` returns, which is kept there. It is made from
-    all of `made_from`.
+    Returns PTX from the cache of compiled kernels. If it is not there, calls `make` and stores its result. The key is
+    a hash of all of `made_from`.
     """
 
 def _current_gpu() -> tuple[str, int, tuple[int, int] | None]:
     """
-    The platform of the current GPU, its number, and its compute capability, which those of CUDA have.
+    The platform of the current GPU, its number, and its compute capability, if it is one of CUDA.
     """
 
 def _device_of(address: SupportsIndex) -> int | None:
     """
-    The number of the GPU in whose memory an address is.
+    The number of the GPU whose memory holds an address.
     """
 
 def _end_log_queue() -> None:
     """
-    Lets nothing more into the queue: what is in it is the last.
+    Closes the queue: lines that are in it are the last ones.
     """
 
 def _end_proxies() -> None:
     """
-    Ends them: for `atexit`. A proxy that was aborted does not start any more, and no other is made.
+    Ends all proxies, at the interpreter's exit. A proxy that was aborted cannot start again, and no other can be
+    made.
     """
 
 def _log_meeting(text: str) -> None:
     """
-    A line of the Python layer for the log, at level INFO: how ranks meet.
+    Logs a line of the Python layer at level INFO, which says how ranks meet.
     """
 
 def _log_to_queue(level: SupportsIndex) -> None:
     """
-    From now on lines of `level`, as `logging` counts, and above go into the queue, and nowhere else.
+    Sends lines of `level`, as `logging` numbers it, and above to the queue from now on, and nowhere else.
     """
 
 def _next_log_line() -> tuple[str, int, str] | None:
@@ -1975,7 +1992,7 @@ def _next_log_line() -> tuple[str, int, str] | None:
 
 def _numa_node(device_id: "typing.SupportsIndex") -> int | None:
     """
-    The NUMA node of a GPU, where the system knows one.
+    The NUMA node of a GPU. None where the system does not say it.
     """
 
 def _start_log() -> None:
@@ -1985,43 +2002,44 @@ def _start_log() -> None:
 
 def _synchronize(timeout_sec: SupportsFloat | SupportsIndex, abort: "object") -> None:
     """
-    Waits until everything that was launched on the default stream of the current GPU is complete. With `abort`, kernels
-    that do not end in time are ended by aborting that.
+    Waits until everything that was launched on the default stream of the current GPU is complete. If it is not
+    complete in time, the objects in `abort` are aborted, which ends kernels that wait through them.
     """
 
 def device_count() -> int:
     """
-    How many GPUs this process sees, or simulated devices; at least one. Raises `Error` where there is none, which says
-    what was looked for.
+    How many GPUs, or simulated devices, this process sees; at least one. Raises `Error` if there is none, with a list
+    of what was tried.
     """
 
 def env() -> Env:
     """
-    The settings: the same object each time.
+    Returns the settings. Every call returns the same object.
     """
 
 def get_host_name(maxlen: SupportsIndex, delim: str) -> str:
     """
-    The host's name up to `delim`, and at most `maxlen` characters of it.
+    The host name up to `delim`, and at most `maxlen` characters of it.
     """
 
 def races() -> list[Race]:
     """
-    The races of kernels that simulated devices have found in this process until now, each pair of lines once. There are none
-    unless `MSCCLPP_SIM_RACES=1` is set. A kernel with a race also fails when it ends, and the `synchronize()` behind it raises the
-    report.
+    The races of kernels that simulated devices have found in this process so far, each pair of lines once. The list
+    is empty unless `MSCCLPP_SIM_RACES=1` is set. A kernel with a race also fails when it ends, and the next
+    `synchronize()` raises the report.
     """
 
 def set_device(device: "typing.SupportsIndex") -> None:
     """
-    Makes GPU `device`, counted from 0, the current one of the calling thread: what names no device then means this one,
-    also with CuPy and PyTorch. A thread that has not called it has GPU 0, or the one that another library made current.
-    Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads ranks over the GPUs.
+    Makes GPU `device`, counted from 0, the current one of the calling thread. Calls that name no device then use it,
+    also those of CuPy and PyTorch. A thread that has not called it uses GPU 0, or the one that another library has
+    made current. Raises `Error` if there is no such GPU. `mscclpp.set_device(rank % mscclpp.device_count())` spreads
+    ranks over the GPUs.
     """
 
 def version() -> "dict[str, str]":
     """
-    What this library and the package are called, and which version they are.
+    The names and versions of this library and of the package.
     """
 
 CppBaseMemoryChannel = BaseMemoryChannel

@@ -16,7 +16,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 _warned: set[str] = set()
 _lock = threading.Lock()
 
-#: Of the package, and what has taken their place.
+#: Older names of the package, and the names that replace them.
 _NAMES = {
     "ProxyChannel": "PortChannel",
     "SimpleProxyChannel": "PortChannel",
@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def warn(old: str, new: str) -> None:
-    """Say once that `new` has taken the place of `old`."""
+    """Warn once that `new` replaces `old`."""
     with _lock:
         if old in _warned:
             return
@@ -62,7 +62,7 @@ def connect_on_setup(self: Communicator, remote_rank: int, tag: int, local_confi
 
 
 def setup(self: Communicator) -> None:
-    """Did what `get()` of the futures does now."""
+    """Do nothing: `get()` of the futures waits now."""
     warn("Communicator.setup", "get() of the futures")
 
 

@@ -21,17 +21,17 @@ import time
 import traceback
 from collections.abc import Callable
 
-#: How long the program's end waits for all of them, in seconds.
+#: How long the program's end waits for all threads, in seconds.
 _PATIENCE = 10.0
 
 _lock = threading.Lock()
-#: What tells a thread to end, or nothing if it has returned.
+#: The function that tells each thread to end, or None if the thread has returned.
 _ends: dict[threading.Thread, Callable[[], None] | None] = {}
 _is_ending = False
 
 
 def start(name: str, run: Callable[[], None], end: Callable[[], None]) -> bool:
-    """Start a thread that returns soon after `end()`. While the program ends none is started: then it is False."""
+    """Start a thread that returns soon after `end()`. Return False, and start none, while the program ends."""
 
     def run_and_forget() -> None:
         try:
@@ -46,7 +46,8 @@ def start(name: str, run: Callable[[], None], end: Callable[[], None]) -> bool:
         for other in [other for other in _ends if not other.is_alive()]:
             del _ends[other]
         if not _ends:
-            # Behind the handlers that were there, such as that of `logging`, and so called in front of them.
+            # Handlers run in reverse order, so this one runs before those of other libraries, such as that of
+            # `logging`.
             atexit.unregister(_end_all)
             atexit.register(_end_all)
         thread.start()
@@ -59,19 +60,21 @@ def _end_all() -> None:
     with _lock:
         _is_ending = True
     deadline = time.monotonic() + _PATIENCE
-    # The latest first: what they log is still written by one that was there before.
+    # The latest thread ends first, so that an earlier one still writes its log lines.
     for thread, end in reversed(_ends.items()):
         try:
             if end is not None:
                 end()
         except Exception:
-            # The others end all the same.
+            # The other threads must still end.
             traceback.print_exc()
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _forget() -> None:
-    """In a forked child, which has none of the threads, and may have a lock of theirs that nobody lets go of."""
+    """Forget the threads in a forked child, which has none of them. The lock may be held for ever there, so it is
+    replaced.
+    """
     global _lock
     _lock = threading.Lock()
     _ends.clear()

@@ -1,4 +1,4 @@
-"""What the backend of `torch.distributed` asks of `Collectives`: requests for tensors, by address, type and count."""
+"""Translates calls of `torch.distributed` into requests to `Collectives`: address, type and count of each tensor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PREMUL_SUM: int = dist.ReduceOp.RedOpType.PREMUL_SUM.value
 
 
 class Call:
-    """One call: its requests, what to do in front of them and behind them, and the tensors that stay until then."""
+    """One call: its requests, the copies before and after them, and the tensors that must live until then."""
 
     def __init__(
         self, name: str, tensors: Sequence[torch.Tensor], results: Any, requests: Callable[[], list[Request]]
@@ -45,21 +45,21 @@ class Call:
         self.name = name
         #: The tensors of the program.
         self.tensors = tensors
-        #: What the future of the call gives.
+        #: The value of the call's future.
         self.results = results
-        #: Makes the requests, on the stream of the call: what this copies is copied there.
+        #: Makes the requests. Its copies go into the stream of the call.
         self.requests = requests
-        #: Copies results from where the call has put them, on the stream of the call.
+        #: Copies the results to the program's tensors, in the stream of the call. None if there is nothing to copy.
         self.finish: Callable[[], Any] | None = None
         #: Whether `requests` or `finish` copy.
         self.copies = False
-        #: What `requests` has copied to, which stays until the call is complete.
+        #: The copies that `requests` made, which must live until the call is complete.
         self.copy: Any = None
 
 
 def operation(op: Any, dtype: torch.dtype) -> Op:
-    """How `Collectives` names an operation of torch, on numbers of this type."""
-    # By number, since kinds take longer to compare than all else here. A `ReduceOp` has a kind.
+    """Returns the name that `Collectives` has for an operation of torch, on numbers of this type."""
+    # The kinds are compared by their numbers, which is much faster. A `ReduceOp` has a kind.
     kind = dist.ReduceOp.SUM if op is None else getattr(op, "op", op)
     name = _OPS.get(kind.value)
     if name is None:
@@ -69,7 +69,7 @@ def operation(op: Any, dtype: torch.dtype) -> Op:
             f"the backend mscclpp has no reduction {kind}; there are SUM, AVG, PRODUCT, MIN, MAX, PREMUL_SUM"
         )
     if dtype == torch.bool:
-        # Of 0 and 1, the largest is the sum: either is "or".
+        # For the numbers 0 and 1, "or" is the maximum. A sum of bools is "or".
         if name == "avg":
             raise ValueError("the backend mscclpp has no average of bool tensors")
         return "max" if name == "sum" else name
@@ -85,7 +85,7 @@ def _scaled(op: Any, dtype: torch.dtype) -> Op:
 
 
 def reduced(tensor: torch.Tensor) -> tuple[str, int]:
-    """The type and count of numbers to reduce."""
+    """Returns the type and count of the numbers to reduce."""
     if tensor.dtype == torch.bool:
         return "uint8", tensor.numel()
     if tensor.is_complex():
@@ -98,14 +98,14 @@ def reduced(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def check_reduction(op: Op, tensor: torch.Tensor) -> None:
-    """That real and imaginary parts may be reduced as if they were numbers."""
+    """Checks that the operation can be applied to real and imaginary parts separately."""
     name = op if isinstance(op, str) else op[0]
     if tensor.is_complex() and name not in ("sum", "avg", "premul_sum"):
         raise ValueError(f"the backend mscclpp has no reduction {name!r} of complex tensors")
 
 
 def moved(tensor: torch.Tensor) -> tuple[str, int]:
-    """The type and count of what is moved as it is: bytes, where there are no such numbers."""
+    """Returns the type and count of numbers to move: bytes, if the collectives have no such type."""
     name = _REDUCED.get(tensor.dtype)
     if name:
         return name, tensor.numel()
@@ -113,7 +113,7 @@ def moved(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def contiguous(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that the backend takes, as NCCL's does: contiguous in one of the memory formats that torch suggests."""
+    """Returns the tensor if the backend takes it, as NCCL's does: contiguous in a memory format that torch suggests."""
     if tensor.is_sparse:
         raise ValueError(f"{name}: Tensors must be dense, and this one is sparse")
     if not tensor.is_contiguous() and not _is_channels_last(tensor):
@@ -130,12 +130,12 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether its memory has its numbers in their order, with their signs."""
+    """Whether the memory holds the numbers in their order and with their signs."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def plain(call: Call, given: torch.Tensor, taken: torch.Tensor, requests: Callable[[Any, Any], list[Request]]) -> Call:
-    """`call`, whose requests are those for plain tensors: copies, where these are none."""
+    """Sets the requests of `call` to those for plain tensors. Tensors that are not plain are replaced by copies."""
     if is_plain(given) and (taken is given or is_plain(taken)):
         call.requests = lambda: requests(given, taken)
         return call
@@ -160,13 +160,13 @@ def as_list(tensors: Any) -> list[torch.Tensor]:
 
 
 def single(name: str, tensors: Any) -> torch.Tensor:
-    """The tensor of a list of one, as torch passes it."""
+    """Returns the tensor of a list of one, which is how torch passes it."""
     (tensor,) = _one(name, as_list(tensors))
     return tensor
 
 
 def single_list(name: str, lists: Any) -> list[torch.Tensor]:
-    """The list of a list of one, as torch passes it; or that list itself."""
+    """Returns the list of a list of one, which is how torch passes it, or the list itself."""
     given: list[Any] = list(lists)
     if given and isinstance(given[0], torch.Tensor):
         return given
@@ -181,7 +181,9 @@ def _one(name: str, things: list[Any]) -> list[Any]:
 
 
 def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts: int, root: int = 0) -> Call:
-    """An "all_reduce", "reduce" or "reduce_scatter". Of the last, `given` has `parts` times what `taken` has."""
+    """Makes an "all_reduce", "reduce" or "reduce_scatter". For the last, `given` has `parts` times the numbers of
+    `taken`.
+    """
     scatters = kind == "reduce_scatter"
     contiguous(kind, given)
     if given is not taken:
@@ -198,12 +200,12 @@ def reducing(kind: str, given: torch.Tensor, taken: torch.Tensor, op: Any, parts
 
 
 def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root: int = 0) -> Call:
-    """What moves as it is: "broadcast", "all_gather", "gather", "scatter", "send", "recv".
+    """Makes a call that moves numbers: "broadcast", "all_gather", "gather", "scatter", "send" or "recv".
 
-    Who has no part in `given` or `taken`, as it is not the root, gives the same tensor for both.
+    A rank that is not the root, and has no input or no output of its own, gives the same tensor for both.
     """
     times = {"all_gather": (parts, 1), "gather": (parts, 1), "scatter": (1, parts)}.get(kind, (1, 1))
-    # Messages may be of any layout: the numbers travel in their order.
+    # Tensors of messages may have any layout, because the numbers are sent in their order.
     if given.is_sparse or kind not in ("send", "recv"):
         contiguous(kind, given), contiguous(kind, taken)
     if given is not taken:
@@ -217,7 +219,9 @@ def moving(kind: str, given: torch.Tensor, taken: torch.Tensor, parts: int, root
 
 
 def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: int = 1, of_taken: int = 1) -> None:
-    """That tensors are of the same type and device, and have as many numbers, of which a rank has so many times as many."""
+    """Checks that two tensors have the same type and device, and that their numbers, multiplied by `of_given` and
+    `of_taken`, are as many.
+    """
     expect_same_type(kind, given, taken)
     if given.numel() * of_given == taken.numel() * of_taken:
         return
@@ -233,7 +237,7 @@ def expect_alike(kind: str, given: torch.Tensor, taken: torch.Tensor, of_given: 
 
 
 def expect_same_type(kind: str, given: torch.Tensor, taken: torch.Tensor) -> None:
-    """That tensors are of the same type and device."""
+    """Checks that two tensors have the same type and device."""
     if given.dtype != taken.dtype:
         raise TypeError(f"{kind}: the output is of {taken.dtype}, and the input of {given.dtype}")
     if given.device != taken.device:

@@ -26,7 +26,7 @@ from ._torch_calls import (
 def into_list(
     kind: str, given: torch.Tensor, taken: Sequence[torch.Tensor], rank: int, size: int, root: int = 0
 ) -> Call:
-    """An "all_gather" into a tensor for each rank, which may be of different sizes; or a "gather"."""
+    """Makes an "all_gather" into a tensor for each rank, which may be of different sizes, or a "gather"."""
     if kind == "gather" and rank != root:
         return moving(kind, given, given, size, root)
     _expect_list(kind, taken, given, size)
@@ -60,7 +60,7 @@ def into_list(
 def of_list(
     kind: str, given: Sequence[torch.Tensor], taken: torch.Tensor, rank: int, size: int, op: Any = None, root: int = 0
 ) -> Call:
-    """A "reduce_scatter" or "scatter" of a list of a tensor for each rank, all of one size."""
+    """Makes a "reduce_scatter" or "scatter" of a list with a tensor for each rank, all of one size."""
     if kind == "scatter" and rank != root:
         return moving(kind, taken, taken, size, root)
     _expect_list(kind, given, taken, size)
@@ -90,7 +90,8 @@ def of_list(
 
 
 def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: int, size: int) -> Call:
-    """An all-to-all of lists of a tensor for each rank, whatever their sizes: messages, which go at the same time."""
+    """Makes an all-to-all of lists with a tensor for each rank, of any sizes, from messages that go at the same time.
+    """
     for tensors, name in ((given, "input"), (taken, "output")):
         if len(tensors) != size:
             raise ValueError(f"all_to_all: {len(tensors)} tensors in the {name} list, for {size} ranks")
@@ -120,9 +121,9 @@ def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: 
 def with_splits(
     given: torch.Tensor, taken: torch.Tensor, given_rows: Sequence[int], taken_rows: Sequence[int], size: int
 ) -> Call:
-    """An all-to-all of parts of a tensor, of so many rows each; without their numbers, of equal parts.
+    """Makes an all-to-all of parts of a tensor, each of a given number of rows, or of equal parts.
 
-    It is one call, whichever ranks are told the numbers.
+    It is one call on all ranks, even if only some of them give the numbers of rows.
     """
     contiguous("all_to_all", given)
     contiguous("all_to_all", taken)
@@ -131,7 +132,7 @@ def with_splits(
     counts = [_counts(given, given_rows, size, "input"), _counts(taken, taken_rows, size, "output")]
 
     def requests(given: torch.Tensor, taken: torch.Tensor) -> list[Request]:
-        # A rank that neither gives nor takes anything makes the call all the same, as the others do.
+        # A rank that neither sends nor receives anything must still make the call, as the others do.
         return [("all_to_all_v", given.data_ptr(), taken.data_ptr(), (counts[0], counts[1]), dtype, "sum", 0)]
 
     return plain(Call("all_to_all", [given, taken], [taken], list), given, taken, requests)
@@ -157,7 +158,7 @@ def _expect_list(kind: str, tensors: Sequence[torch.Tensor], like: torch.Tensor,
 
 
 def _whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """One tensor in place of some that lie behind each other in memory, as those of `chunk` do."""
+    """Returns one tensor for several without gaps between them in memory, such as those of `chunk`; None for others."""
     first = tensors[0]
     at, storage = first.data_ptr(), first.untyped_storage().data_ptr()
     for tensor in tensors:
@@ -168,6 +169,6 @@ def _whole(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _spread(numbers: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Copies numbers that are behind each other into tensors."""
+    """Copies the parts of a tensor into tensors."""
     for part, tensor in zip(numbers.split([tensor.numel() for tensor in tensors]), tensors, strict=True):
         tensor.copy_(part.view(tensor.shape))

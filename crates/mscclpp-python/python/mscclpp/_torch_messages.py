@@ -1,10 +1,10 @@
-"""Messages of the backend of `torch.distributed` that are not gathered by torch: `isend` and `irecv`, one by one.
+"""Messages of the backend of `torch.distributed` that torch does not gather: single calls of `isend` and `irecv`.
 
-A stream carries out one call after the other. So a ring in which every rank first receives would wait for ever, if each
-message was a call of its own. Some versions of torch gather the messages of `batch_isend_irecv` themselves only for groups
-that are not of a class of Python. So a message is put off, and all that were put off become one call, in which messages go
-at the same time. That happens when the program waits for one of them or lets go of it, at the next call of the group, and
-after a moment in any case.
+A stream carries out one call after the other. If each message were a call of its own, a ring in which every rank
+first receives would wait for ever. Some versions of torch gather the messages of `batch_isend_irecv` only for groups
+that are not of a Python class. So messages are put off, and all of them become one call, in which they are sent and
+received at the same time. The call is made when the program waits for one of them or drops it, at the next call of
+the group, and in any case after a short time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import torch.distributed as dist
 
 from . import _threads
 
-#: After how long messages that nobody waits for are made, in seconds.
+#: The time after which messages are made that no program waits for, in seconds.
 _PUT_OFF_FOR = 0.02
-#: How long the thread that makes them waits for others.
+#: How long the thread that makes them waits for further messages, in seconds.
 _IDLE_FOR = 10.0
 
 
 class PutOff:
-    """A message that was put off, and what became of it."""
+    """A message that was put off, and its result."""
 
     def __init__(self, kind: str, tensor: torch.Tensor, peer: int) -> None:
         self.kind, self.tensor, self.peer = kind, tensor, peer
         self.since = time.monotonic()
         self.work: Any = None
         self.error: Exception | None = None
-        #: What the program's stream had to do until here, which the message comes behind.
+        #: The end of the work that was in the program's stream. The message waits for it.
         self.behind: torch.cuda.Event | None = None
         self.stream: Any = None
         self.is_captured = False
@@ -50,13 +50,13 @@ class Messages:
     """The messages of a group that were put off."""
 
     def __init__(self, make: Callable[[list[PutOff]], None], give_up: Callable[[str], None]) -> None:
-        #: Makes calls of messages, and notes in each what became of it.
+        #: Makes calls of messages, and stores the result in each message.
         self._make = make
-        #: Ends the waits of that, for good.
+        #: Ends the waits of `_make` for good.
         self._give_up = give_up
         self._waiting: list[PutOff] = []
         self._changed = threading.Condition(threading.RLock())
-        #: Whether a thread makes what nobody waits for.
+        #: Whether a thread makes the messages that no program waits for.
         self._is_watched = False
         self._is_ending = False
 
@@ -72,7 +72,7 @@ class Messages:
         return Message(self, message)
 
     def make(self) -> None:
-        """Makes all that were put off, together. When this returns, no other thread is about to do so either."""
+        """Makes all messages that were put off, together. After this call no other thread is making messages either."""
         with self._changed:
             waiting, self._waiting = self._waiting, []
             if not waiting:
@@ -86,14 +86,14 @@ class Messages:
                 raise
 
     def drop(self, reason: str) -> None:
-        """Lets them fail."""
+        """Lets all messages that were put off fail."""
         with self._changed:
             for message in self._waiting:
                 message.error = RuntimeError(reason)
             self._waiting = []
 
     def _watch(self) -> None:
-        """Makes what has waited for long, until there has been nothing for a while."""
+        """Makes messages that have waited for long, until there have been none for a while."""
         be_relaxed_about_captures()
         with self._changed:
             while not self._is_ending and (self._waiting or self._changed.wait(_IDLE_FOR)):
@@ -101,9 +101,9 @@ class Messages:
             self._is_watched = False
 
     def _end(self) -> None:
-        """Ends the thread, as the program does. What nobody waits for is not made any more."""
+        """Ends the thread at the end of the program. Messages that no program waits for are not made any more."""
         self._is_ending = True
-        # The thread has the lock while it makes a communicator with others, who may never come.
+        # The thread holds the lock while it makes a communicator with other ranks, which may never come.
         if not self._changed.acquire(timeout=0.5):
             self._give_up("the program ended")
             self._changed.acquire()
@@ -112,11 +112,12 @@ class Messages:
         self.drop("the program ended")
 
     def _make_old(self) -> float:
-        """Makes what has waited for long. Returns when to look again, in seconds."""
+        """Makes messages if they have waited long enough. Returns after how many seconds to look again."""
         waiting = [message for message in self._waiting if not message.is_captured]
         if not waiting:
             return _IDLE_FOR
-        # From the last one, since those of a long list are given one after the other; but some may always come.
+        # The time counts from the last message, since those of a long list are added one after the other. The first
+        # one sets a limit, as messages may be added all the time.
         due = min(waiting[-1].since + _PUT_OFF_FOR, waiting[0].since + 10 * _PUT_OFF_FOR)
         left = due - time.monotonic()
         if left > 0:
@@ -126,14 +127,14 @@ class Messages:
             if device.type == "cuda":
                 # Otherwise this thread would make a context on the first device.
                 torch.cuda.set_device(device)
-            # What went wrong is raised by those who wait.
+            # The program's wait for a message raises its error.
             with contextlib.suppress(Exception):
                 self.make()
         return _PUT_OFF_FOR
 
 
 class Message(dist.Work):  # type: ignore[misc]
-    """What a program has of a message: see `Work`, which it is when it was made."""
+    """The work of a message, as a program gets it. It makes the message when the program asks for it."""
 
     def __init__(self, messages: Messages, message: PutOff) -> None:
         super().__init__()
@@ -151,15 +152,15 @@ class Message(dist.Work):  # type: ignore[misc]
         return self._message.work
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Make what comes next in the current stream wait for the message. With a time, block the host for so long."""
+        """Make later work of the current stream wait for the message. With a time, block the host for so long."""
         return bool(self._made().wait(timeout))
 
     def synchronize(self) -> None:
-        """As `wait()`."""
+        """Make later work of the current stream wait for the message."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As `wait()`, and never block the host."""
+        """Make later work of the current stream wait for the message, and never block the host."""
         self._made().block_current_stream()
 
     def is_completed(self) -> bool:
@@ -171,7 +172,7 @@ class Message(dist.Work):  # type: ignore[misc]
         return bool(self._made().is_success())
 
     def exception(self) -> Exception | None:
-        """What went wrong, as far as known."""
+        """Return the error of the message, if one is known."""
         if self._message.error is not None:
             return self._message.error
         work = self._message.work
@@ -188,7 +189,7 @@ class Message(dist.Work):  # type: ignore[misc]
 
 
 def be_relaxed_about_captures() -> None:
-    """Lets this thread ask for events while another captures a graph, which CUDA takes for a mistake otherwise."""
+    """Lets this thread query events while another thread captures a graph. CUDA forbids that otherwise."""
     relaxed = ctypes.c_int(2)
     for library, name in (
         ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),

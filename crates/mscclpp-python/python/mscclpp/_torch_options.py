@@ -1,4 +1,4 @@
-"""The options of calls, as versions of torch and programs give them."""
+"""The options of calls, in the forms that versions of torch and programs use."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch.distributed import distributed_c10d as c10d
 
 
 def op(opts: Any) -> Any:
-    """The reduction of options, or of what is given in place of them."""
+    """Returns the reduction of options, or the reduction that is given in place of options."""
     return getattr(opts, "reduceOp", opts)
 
 
-#: The fields of options, in the order in which they are given, and what they are called then.
+#: The fields of options, in the order of the arguments that may replace them, and the names of these arguments.
 _FIELDS = {"rootRank": "root", "reduceOp": "op", "timeout": "timeout"}
 
 
 def options(kind: Any, opts: Any, more: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The options of a call, which may also be given one by one: root, operation and time-out, as far as it has them."""
+    """Returns the options of a call, which may also be given as separate arguments: root, operation and time-out."""
     if isinstance(opts, kind) or (opts is None and not more and not named):
         return opts
     made = kind()
@@ -47,7 +47,7 @@ def some(opts: Any) -> tuple[Any, ...]:
 
 
 def coalesced(tensors: list[torch.Tensor], opts: Any) -> Any:
-    """The options of an all-reduce of one or several tensors, of those of either."""
+    """Returns the options of an all-reduce for one or several tensors, made from options for either."""
     if opts is None or (len(tensors) == 1) != isinstance(opts, c10d.AllreduceCoalescedOptions):
         return opts
     made = c10d.AllreduceOptions() if len(tensors) == 1 else c10d.AllreduceCoalescedOptions()

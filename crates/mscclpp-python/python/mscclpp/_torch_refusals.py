@@ -1,16 +1,18 @@
-"""Calls of all ranks that one of them refuses, since its arguments are wrong, and how the others hear of it.
+"""Calls that one rank refuses because its arguments are wrong, and how the other ranks learn of it.
 
-Of a call that a rank did not make the others would wait until their time is up. So it takes part, with memory of its own in
-place of what is wrong, and the call fails on all ranks, with what is wrong on that one. The communicator goes on.
+If a rank did not make a call, the others would wait until their time is up. So it takes part, with memory of its own
+in place of the wrong arguments, and the call fails on all ranks, with the error of that one. The communicator can
+still be used.
 
-1. Calls have numbers, which the ranks count alike, since they make the same calls in the same order.
-2. A rank says in the group's store what it has called, or that it refuses.
-3. Who refuses waits until all have said something. If some have called, it makes their calls, whatever it was told to make.
-4. With each call goes an `all_gather` of why ranks refuse it. So the call is complete when all know, also on a rank that
-   needs nothing of the others for it, and then the store may go with its rank.
+1. Calls have numbers, which all ranks count alike, since they make the same calls in the same order.
+2. Each rank writes into the group's store what it has called, or that it refuses.
+3. A rank that refuses waits until all ranks have written. If some have called, it makes their calls in place of its
+own.
+4. With each call goes an `all_gather` of the reasons why ranks refuse it. So when the call is complete, all ranks
+know, also a rank that needs no data of the others. Then the store may go with its rank.
 
-That costs as much as a small call. So it is done on simulated devices alone; what was said stays in the store until the
-group is gone. On GPUs only the rank that refuses raises, as with NCCL.
+That takes as long as a small call, so only simulated devices do it; what the ranks wrote stays in the store until the
+group is gone. On GPUs only the rank that refuses raises an error, as with NCCL.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ import torch
 
 from ._collectives import Request
 
-#: How long what a rank says of a call may be, in bytes.
+#: The size of a reason, in bytes.
 _WORDS = 512
-#: How often a rank looks whether others have said something, in seconds.
+#: How often a rank checks whether the others have written, in seconds.
 _LOOK_EVERY = 0.001
 
 
 class Refusals:
-    """What the ranks of a communicator say of their calls."""
+    """The exchange of refusals between the ranks of a communicator."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
@@ -43,17 +45,21 @@ class Refusals:
         return self._number
 
     def called(self, number: int, requests: list[Request]) -> None:
-        """Says what this rank has called."""
+        """Writes which requests this rank has called."""
         self._say(number, {"called": [(kind, *rest) for kind, _, _, *rest in requests]})
 
     def refused(self, number: int, check: Callable[[], Any]) -> tuple[list[Request], torch.Tensor]:
-        """Says that this rank refuses a call. Returns what it calls instead, which others have called, and its memory."""
+        """Writes that this rank refuses a call. Returns the requests that it makes instead, which match the others',
+        and their memory.
+        """
         self._say(number, {})
         said = self._heard(number, check)
         return self._stand_in({rank: it["called"] for rank, it in enumerate(said) if it})
 
     def exchange(self, why: str = "") -> tuple[Request, torch.Tensor]:
-        """The request that goes with a call, and its memory: what each rank has said, and behind it what this one says."""
+        """Returns the request that goes with a call, and its memory: a reason of each rank, and this rank's at the
+        end.
+        """
         words = torch.zeros(self._size + 1, _WORDS, dtype=torch.uint8)
         if why:
             text = bytearray(why.encode()[: _WORDS - 1])
@@ -61,7 +67,7 @@ class Refusals:
         return ("all_gather", words[-1].data_ptr(), words.data_ptr(), _WORDS, "uint8", "sum", 0), words
 
     def outcome(self, words: torch.Tensor) -> Exception | None:
-        """Why a complete call has failed on all ranks, if one has refused it."""
+        """Returns the error of a complete call, if a rank has refused it."""
         for rank, text in enumerate(bytes(row.tolist()).rstrip(b"\0").decode(errors="replace") for row in words[:-1]):
             if text:
                 return ValueError(f"rank {rank} refuses the call: {text}")
@@ -71,7 +77,9 @@ class Refusals:
         self._store.set(f"{number}/{self._rank}", json.dumps(what))
 
     def _heard(self, number: int, check: Callable[[], Any]) -> list[dict[str, Any]]:
-        """What all ranks have said. `check` is called again and again until they have, and raises to end that."""
+        """Returns what all ranks have written. Until then it calls `check` again and again, which may raise to end
+        the wait.
+        """
         keys = [f"{number}/{rank}" for rank in range(self._size)]
         while not self._store.check(keys):
             check()
@@ -79,11 +87,11 @@ class Refusals:
         return [json.loads(self._store.get(key)) for key in keys]
 
     def _stand_in(self, called: dict[int, Any]) -> tuple[list[Request], torch.Tensor]:
-        """The part of this rank in what the others call."""
+        """Returns this rank's requests to match the calls of the others."""
         parts: list[tuple[Any, ...]] = []
         for at, (kind, count, dtype, op, root) in enumerate(next(iter(called.values()), [])):
             if kind == "all_to_all_v":
-                # From each as much as that one gives to this rank. Those that refuse give each other nothing.
+                # Receives from each rank what that one sends to this rank. Ranks that refuse send each other nothing.
                 counts = [called[rank][at][1] if rank in called else None for rank in range(self._size)]
                 count = tuple([it[way][self._rank] if it else 0 for it in counts] for way in (1, 0))
             if kind not in ("send", "recv"):
@@ -92,7 +100,7 @@ class Refusals:
             for kind, count, dtype, op, peer in calls:
                 if kind in ("send", "recv") and peer == self._rank:
                     parts.append(("recv" if kind == "send" else "send", count, dtype, op, rank))
-        # Of each call room for what is given and for what is taken, of numbers of 16 bytes at most.
+        # Memory for the input and output of each request, for numbers of at most 16 bytes.
         sizes = [16 * self._size * _most(count) for _, count, *_ in parts for _ in range(2)]
         room = torch.zeros(sum(sizes), dtype=torch.uint8)
         places = iter([room.data_ptr() + sum(sizes[:at]) for at in range(len(sizes))])

@@ -1,4 +1,4 @@
-"""How the backend of `torch.distributed` puts calls into a stream of its own, and what programs wait for."""
+"""The works of the backend of `torch.distributed`, and the stream that their calls go into."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ from ._torch_messages import PutOff, be_relaxed_about_captures
 from ._torch_refusals import Refusals
 
 _LOG = logging.getLogger("mscclpp.torch")
-#: How often it looks whether calls take too long, in seconds.
+#: How often the thread checks whether calls take too long, in seconds.
 _WATCH_EVERY = 0.2
-#: How long it waits for calls.
+#: How long the thread waits for further calls, in seconds.
 _IDLE_FOR = 10.0
 _NO_TIME = timedelta(0)
-#: How many numbers the tensors of a work have at most that is kept for torch.
+#: The most numbers that the tensors of a work may have that is kept for torch.
 _FEW = 16
-#: The handle of the current stream of a device, which costs a tenth of what a stream costs. Not all versions have it.
+#: Returns the handle of the current stream of a device, which is cheaper than a stream object. Some versions of torch
+#: do not have it.
 _current_handle: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Work(dist.Work):  # type: ignore[misc]
-    """Some calls that were made together.
+    """Several calls that were made together.
 
-    `wait()` makes the current stream wait and does not block the host, but for a barrier, for `wait(timeout)`, and on
-    simulated devices. Tensors stay until then.
+    `wait()` makes the current stream wait and does not block the host, except for a barrier, with a time, and on
+    simulated devices. The tensors are kept until then.
     """
 
     _event: torch.cuda.Event | None = None
-    #: The stream that is current for the program, and the one that the calls are in.
+    #: The stream that was current when the calls were made, and the stream that the calls are in.
     _made_on: Any = None
     _stream: Any = None
     _future: Any = None
     _error: Exception | None = None
     _is_done = False
-    #: The tensors of the program, until it has waited, and a stream that waits has taken over. Without `wait()`, the
-    #: allocator is told.
+    #: The tensors of the program, kept until the program has waited, and a stream that waits has taken over. If the
+    #: program does not wait, the allocator is told.
     _kept: Sequence[torch.Tensor]
 
     def __init__(self, lane: Lane, calls: Sequence[Call], blocks: bool, timeout: float) -> None:
@@ -64,7 +65,7 @@ class Work(dist.Work):  # type: ignore[misc]
             self._kept = [tensor for call in calls for tensor in call.tensors]
 
     def wait(self, timeout: timedelta = _NO_TIME) -> bool:
-        """Make what comes next in the current stream wait for the calls. With a time, block the host for so long."""
+        """Make later work of the current stream wait for the calls. With a time, block the host for so long."""
         if self._error is not None:
             raise self._error
         if self._event is None:
@@ -83,11 +84,11 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def synchronize(self) -> None:
-        """As `wait()`."""
+        """Make later work of the current stream wait for the calls."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As `wait()`, and never block the host."""
+        """Make later work of the current stream wait for the calls, and never block the host."""
         if self._event is None:
             self._complete()
         else:
@@ -98,7 +99,7 @@ class Work(dist.Work):  # type: ignore[misc]
         if self._error is not None or self._is_done:
             return True
         if self._event is None:
-            # What runs on a simulated device is complete when somebody has waited.
+            # Work of a simulated device is complete when a thread has waited for it.
             self._complete()
             return True
         return bool(self._event.query())
@@ -108,7 +109,7 @@ class Work(dist.Work):  # type: ignore[misc]
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """What went wrong, as far as known."""
+        """Return the error of the calls, if one is known."""
         if self._error is None and self._event is not None and self._event.query():
             self._lane.look()
         return self._error or self._lane.tell()
@@ -125,7 +126,7 @@ class Work(dist.Work):  # type: ignore[misc]
                 self._future = torch.futures.Future()
                 self._future.set_result(self._results)
             else:
-                # It takes the stream's present end for that of these calls. That is at or after it.
+                # The future waits for the present end of the stream, which is at or after the end of these calls.
                 self._future = torch.futures.Future(devices=[self._lane.device])
                 with torch.cuda.stream(self._stream):
                     self._future.set_result(self._results)
@@ -135,8 +136,8 @@ class Work(dist.Work):  # type: ignore[misc]
         if self._kept and self._event is not None:
             self._tell_allocator(self._stream)
         if self._names == "all_reduce" and len(self._results) == 1 and self._results[0].numel() <= _FEW:
-            # DDP's reducer may still have the part of it that is in C++, and wait for a count of ranks by that: without
-            # this one it never completes, and has no future.
+            # The C++ part of DDP's reducer may still hold this work, and wait with it for a number of ranks. Without
+            # the Python object the work never completes, and has no future.
             self._lane.let_go.append(self)
 
     def _tell_allocator(self, stream: Any) -> None:
@@ -151,7 +152,7 @@ class Work(dist.Work):  # type: ignore[misc]
             raise self._error
 
     def _block(self, seconds: float) -> None:
-        """Until the calls are complete. If they are not in time, they are aborted."""
+        """Blocks until the calls are complete. If they are not complete in time, they are aborted."""
         assert self._event is not None
         deadline = time.monotonic() + seconds
         while not self._event.query():
@@ -166,34 +167,35 @@ class Work(dist.Work):  # type: ignore[misc]
 class Lane:
     """A communicator, and the stream that its calls go through, one after the other.
 
-    A call comes behind what the program has put into the current stream."""
+    A call waits for the work that the program has put into the current stream.
+    """
 
     def __init__(
         self, collectives: Collectives, timeout: float, described: str, refusals: Refusals | None = None
     ) -> None:
         self.collectives = collectives
-        #: Of calls on simulated devices that all ranks of the group make.
+        #: The exchange of refusals, for calls on simulated devices that all ranks of the group make.
         self.refusals = refusals
-        #: What time-outs and errors call it.
+        #: The name of the group in time-outs and errors.
         self.described = described
         self.timeout = timeout
         self.error: Exception | None = None
-        #: Whether the program has heard of it.
+        #: Whether the program has been told about the error.
         self._is_told = False
-        #: Whether the communicator was let go of.
+        #: Whether the communicator was closed.
         self._is_gone = False
-        #: Those on a simulated device that nobody has waited for, with what their calls do then.
+        #: The works on a simulated device that the program has not waited for, with calls that are finished then.
         self._simulated: list[tuple[Work, Sequence[Call], torch.Tensor | None]] = []
         self._completing = threading.RLock()
-        #: Those on a GPU: the event, when it must be there, names, and after how long.
+        #: The works on a GPU: the event, the time by which it must be complete, the names, and the time-out.
         self._followed: collections.deque[tuple[torch.cuda.Event, float, str, float]] = collections.deque()
         self._changed = threading.Condition()
-        #: Whether a thread looks at these.
+        #: Whether a thread checks these.
         self._is_watched = False
         self._is_ending = False
         self._is_closed = False
         self._current: tuple[int | None, Any] = (None, None)
-        #: The last works of few numbers that the program has let go of.
+        #: The last works with few numbers that the program has dropped.
         self.let_go: collections.deque[Work] = collections.deque(maxlen=256)
         if collectives.is_simulated:
             self.device, self.stream = torch.device("cpu"), None
@@ -209,9 +211,11 @@ class Lane:
         behind: Sequence[PutOff] | None = None,
         in_current: bool = False,
     ) -> Work:
-        """Puts calls into the stream, together: behind the current stream, or what messages that were put off come behind.
+        """Puts calls into the lane's stream, together. They wait for the current stream, or for the work that
+        `behind` waits for.
 
-        Or `in_current`, the current stream itself: of calls whose end the program waits for at once, which costs less.
+        With `in_current` they go into the current stream itself. It is for calls that the program waits for at once,
+        and takes less time.
         """
         self.check()
         work = Work(self, calls, blocks, timeout or self.timeout)
@@ -227,7 +231,8 @@ class Lane:
             work._made_on = self.current_stream()
             self.stream.wait_stream(work._made_on)
             if is_here and not _copy(calls):
-                # It need not be the current stream, which takes a while to change. It is captured if that is.
+                # The lane's stream need not become the current stream, which would take time. It is captured if the
+                # current stream is.
                 self._put(calls, work, self.stream)
                 return work
         else:
@@ -240,7 +245,7 @@ class Lane:
         return work
 
     def current_stream(self) -> Any:
-        """The program's current stream of the device: the same object each time, as long as it does not change."""
+        """The program's current stream of the device. As long as it does not change, it is the same object."""
         if _current_handle is None:
             return torch.cuda.current_stream(self.device)
         handle, stream = self._current
@@ -250,7 +255,7 @@ class Lane:
         return stream
 
     def _put(self, calls: Sequence[Call], work: Work, stream: Any) -> None:
-        """Puts calls into a stream, which is the current one if they copy."""
+        """Puts calls into a stream, which must be the current one if they copy."""
         if len(calls) == 1 and not calls[0].copies:
             requests = calls[0].requests()
             if requests:
@@ -273,7 +278,7 @@ class Lane:
 
     def _run_simulated(self, calls: Sequence[Call], work: Work) -> None:
         if _copy(calls):
-            # What it copies may be results.
+            # The memory that it copies may be the result of earlier calls.
             self.complete(work._names, work._timeout)
         number = words = None
         if self.refusals is not None and any(call.name not in ("send", "recv") for call in calls):
@@ -296,11 +301,13 @@ class Lane:
             self.refusals.called(number, requests)
 
     def refuse(self, error: Exception, number: int | None = None) -> NoReturn:
-        """Raises what is wrong with the next call, or with that of a number, here and on the other ranks."""
+        """Raises an error in the arguments of the next call, or of the call with a number, here and on the other
+        ranks.
+        """
         self.check()
         if self.refusals is not None:
             number = number or self.refusals.next()
-            # Memory stays until all of it is complete.
+            # The memory must live until all of it is complete.
             patience = self._patience("a call that was refused", self.timeout)
 
             def check() -> None:
@@ -314,7 +321,9 @@ class Lane:
         raise error
 
     def complete(self, names: str, seconds: float) -> None:
-        """Waits until all calls on a simulated device are complete. If they are not in time, they are aborted."""
+        """Waits until all calls on a simulated device are complete. If they are not complete in time, they are
+        aborted.
+        """
         with self._completing:
             waiting, self._simulated = self._simulated, []
             if not waiting:
@@ -322,7 +331,7 @@ class Lane:
             try:
                 check = self._patience(names, seconds)
                 pause = 0.00002
-                # If they cannot be used any more, the waits of these calls end, or were over before that.
+                # After an error of the collectives, the waits of these calls end, or have ended before.
                 with contextlib.suppress(Error):
                     while not self.collectives._made.enqueue([], 0):
                         check()
@@ -332,7 +341,7 @@ class Lane:
             except Exception as error:
                 self.error = self.error or error
             except BaseException:
-                # Ctrl-C: they go on, and somebody else may wait for them.
+                # Ctrl-C: the calls go on, and the program may wait for them again.
                 self._simulated[:0] = waiting
                 raise
             for work, calls, words in waiting:
@@ -347,7 +356,7 @@ class Lane:
             self.check()
 
     def _patience(self, names: str, seconds: float) -> Callable[[], None]:
-        """What aborts calls when their time is up, and raises."""
+        """Returns a function that aborts calls when their time is up, and raises their error."""
         deadline = time.monotonic() + seconds
 
         def check() -> None:
@@ -358,13 +367,13 @@ class Lane:
         return check
 
     def check(self) -> None:
-        """Raises what became of earlier calls, if they failed."""
+        """Raises the error of earlier calls, if they failed."""
         if self.error is not None:
             self._is_told = True
             raise self.error
 
     def look(self) -> None:
-        """Finds out what became of complete calls on a GPU."""
+        """Stores and logs the error of complete calls on a GPU, if they failed."""
         with self._changed:
             if self.error is not None or self._is_gone:
                 return
@@ -375,12 +384,12 @@ class Lane:
                 _LOG.error("%s: %s", self.described, error)
 
     def tell(self) -> Exception | None:
-        """What went wrong, which the program now knows."""
+        """Returns the error, and notes that the program has been told about it."""
         self._is_told = self._is_told or self.error is not None
         return self.error
 
     def give_up(self, names: str, seconds: float) -> None:
-        """Aborts calls that have taken too long. The error names whom they waited for."""
+        """Aborts calls that have taken too long. The error names the ranks that they waited for."""
         reason = f"{self.described}: {names} took longer than {seconds:g} s"
         self.abort(reason)
         try:
@@ -393,12 +402,12 @@ class Lane:
         _LOG.error("%s: %s", reason, error)
 
     def abort(self, reason: str) -> None:
-        """Ends the waits of all calls, here and on the other ranks. What nobody has waited for fails."""
+        """Ends the waits of all calls, here and on the other ranks. Calls that the program has not waited for fail."""
         self.error = self.error or RuntimeError(reason)
         self.collectives.abort(reason)
 
     def close(self) -> None:
-        """Lets go of the communicator, when its calls are complete or have failed."""
+        """Closes the communicator, when its calls are complete or have failed."""
         with self._changed:
             if self._is_closed:
                 return
@@ -408,7 +417,7 @@ class Lane:
             if self.stream is None:
                 self.complete("calls", self.timeout)
             elif self.error is None:
-                # Some are in streams of the program.
+                # Some calls are in streams of the program.
                 for event, *_ in list(self._followed):
                     self.stream.wait_event(event)
                 self.collectives.synchronize(self.stream.cuda_stream)
@@ -418,14 +427,14 @@ class Lane:
             self.let_go.clear()
             self.collectives.close()
         if not self._is_told:
-            # Nobody else will say it.
+            # No other call will raise it.
             self.check()
 
-    # Calls that take too long, on GPUs, where nobody waits on the host.
+    # Calls that take too long on GPUs, where no thread of the program waits on the host.
 
     def _follow(self, work: Work) -> None:
         assert work._event is not None
-        # The thread looks at those that follow by itself, so it is told of the first alone.
+        # The thread goes on to later works by itself, so it is notified of the first one only.
         self._followed.append((work._event, time.monotonic() + work._timeout, work._names, work._timeout))
         if self._is_watched and len(self._followed) > 1:
             return
@@ -436,7 +445,7 @@ class Lane:
                 self._is_watched = _threads.start("mscclpp-torch-watch", self._watch_calls, self._end)
 
     def _end(self) -> None:
-        """Ends the thread, as the program does."""
+        """Ends the thread at the end of the program."""
         with self._changed:
             self._is_ending = True
             self._changed.notify()
@@ -449,10 +458,10 @@ class Lane:
                 if not self._followed and not self._is_closed and not self._is_ending:
                     self._changed.wait(_IDLE_FOR)
                 if not self._followed or self._is_ending:
-                    # The next call starts another. So a group that is not destroyed can be freed.
+                    # The next call starts another thread. So a group that is not destroyed can be freed.
                     self._is_watched = False
                     return
-            # Calls are in one order, also in several streams: when one is complete, those before it are.
+            # Calls are carried out in one order, even in several streams: when one is complete, those before it are.
             n = len(self._followed)
             while n > 0 and not self._followed[n - 1][0].query():
                 n //= 2

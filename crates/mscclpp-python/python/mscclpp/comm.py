@@ -1,4 +1,4 @@
-"""Where `CommGroup` was in older versions."""
+"""The module of `CommGroup` in older versions."""
 
 from ._group import CommGroup
 from ._older import warn as _warn

@@ -1,10 +1,10 @@
-"""Collections of algorithms, by the names that the C++ original has for them."""
+"""Collections of algorithms, under the names of the C++ original."""
 
 import sys as _sys
 
 from ._algorithms import AlgorithmCollectionBuilder
 
-#: The module in which the original has the class.
+#: The original has the class in a module of this name.
 algorithm_collection_builder = _sys.modules[__name__]
 _sys.modules[f"{__name__}.algorithm_collection_builder"] = algorithm_collection_builder
 

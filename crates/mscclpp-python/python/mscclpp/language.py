@@ -40,7 +40,7 @@ class AllToAll(Later):
 
 
 class Collective(Later):
-    """What a program does. Not there yet."""
+    """The collective of a program. Not there yet."""
 
 
 class ReduceScatter(Later):
@@ -76,7 +76,7 @@ class Semaphore(Later):
 
 
 class AlgoSpec(Later):
-    """What a program is asked for. Not there yet."""
+    """The specification of a program. Not there yet."""
 
 
 class ReplicationPolicy(Later):

@@ -1,4 +1,4 @@
-"""Which NUMA node a GPU hangs on, and binding this process to one."""
+"""The NUMA node of a GPU, and binding a process to a NUMA node."""
 
 import sys
 
@@ -12,12 +12,12 @@ def get_device_numa_node(device_id: int) -> int:
 
 
 def numa_bind(node: int) -> None:
-    """Let this thread, and those it starts, run on the CPUs of a node only. A node of -1 is unknown, and changes nothing."""
+    """Let this thread, and those it starts, run on the CPUs of a node only. If the node is -1, nothing changes."""
     if node != -1:
         _mscclpp._bind_to_node(node)
 
 
-# Under the name that the extension module has it by.
+# The name that the extension module has for this module.
 _mscclpp.cpp_numa = sys.modules[__name__]
 
 __all__ = ["get_device_numa_node", "numa_bind"]

@@ -29,14 +29,15 @@ from ._torch_work import Lane, OfGloo, Work
 
 #: Whether CPU tensors go through collectives on simulated devices, for tests on machines without GPUs.
 _ON_SIMULATED = os.environ.get("MSCCLPP_TORCH_SIMULATED") == "1"
-#: For how many groups' calls a device has room. More that run at the same time may wait for each other for ever.
+#: The number of groups whose calls run on a device at the same time. If more groups call at once, their calls may
+#: wait for each other for ever.
 _CALLS_AT_ONCE = os.environ.get("MSCCLPP_TORCH_CALLS_AT_ONCE", "4")
 if not (_CALLS_AT_ONCE.isdecimal() and 1 <= int(_CALLS_AT_ONCE) <= 32):
     raise ValueError(f"MSCCLPP_TORCH_CALLS_AT_ONCE is {_CALLS_AT_ONCE!r}; give a number from 1 to 32")
 
 
 class _Coalescing(threading.local):
-    """What a thread has called since `_start_coalescing`: None without it."""
+    """The calls of a thread since `_start_coalescing`. None outside of that."""
 
     calls: list[Call] | None = None
     by_gloo: list[Any] = []
@@ -45,14 +46,14 @@ class _Coalescing(threading.local):
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     """Ranks of a job. `torch.distributed.init_process_group("mscclpp")` and `new_group` make it.
 
-    A group that is told its `device_id` makes the communicator at once; else the first collective with CUDA tensors does, of
-    all ranks. Until then a message between two ranks makes one for the two.
+    A group with a `device_id` makes the communicator at once; otherwise the first collective with CUDA tensors does,
+    on all ranks. Until then a message between two ranks makes a communicator of those two.
     """
 
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, device: torch.device | None = None, name: str = ""
     ) -> None:
-        # Older versions make a group that Python may extend of these alone.
+        # Older versions of torch have this form only for a group that Python derives.
         super().__init__(rank, size)
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._described = f"rank {rank} of {size}" + (f" of group {name}" if name else "")
@@ -60,12 +61,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._coalescing = _Coalescing()
         self._messages = Messages(self._make_messages, self._give_up)
         self._n_splits = 0
-        #: Why there is no communicator any more.
+        #: The reason why there is no communicator any more.
         self._ended = ""
         #: The job of a communicator that is being made.
         self._forming: TcpBootstrap | None = None
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, timeout)
-        # What a group of torch itself does with gloo has all of the names that its version has.
+        # Calls of gloo go through a group of torch, which has all names that this version of torch has for them.
         self._of_cpu = dist.ProcessGroup(store, rank, size)
         for group in (self._of_cpu, self):
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
@@ -73,7 +74,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if device is not None and device.type == "cuda":
             self.eager_connect_single_device(device)
 
-    # Collectives, by the names that torch has had for them.
+    # Collectives, by all names that versions of torch have for them.
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         """Reduce a tensor of all ranks, in place."""
@@ -122,12 +123,12 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """`allgather` of several tensors."""
         if self._is_gloos(input_list[0]):
             return self._gloo("allgather_coalesced", output_lists, input_list, *asked.some(opts))
-        # Each list of the outputs is what one rank gives.
+        # Each list of the outputs holds what one rank sends.
         pairs = zip(input_list, zip(*output_lists, strict=True), strict=True)
         return self._run(lambda: [lists.into_list("all_gather", *pair, self._rank, self._size) for pair in pairs], opts)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """Give all ranks the tensors of all, behind each other in one."""
+        """Give all ranks the tensors of all, one after the other in one tensor."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -139,7 +140,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any
     ) -> Any:
-        """Reduce a list of a tensor for each rank; each gets its own."""
+        """Reduce a list with a tensor for each rank; each rank gets its own."""
         opts = asked.options(c10d.ReduceScatterOptions, opts, more, named)
         taken, given = (
             calls.single("reduce_scatter", output_tensors),
@@ -148,7 +149,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_gloos(taken):
             return self._gloo("reduce_scatter", [taken], [given], *asked.some(opts))
         if any(part.numel() != taken.numel() for part in given):
-            # Where the result is not taken, the memory of what is given stands in for it.
+            # On a rank that does not take the result, the input stands in for the output.
             ends = [(root, part, taken if root == self._rank else part) for root, part in enumerate(given)]
             return self._run(
                 lambda: [self._reducing("reduce", part, end, opts, root) for root, part, end in ends], opts
@@ -158,7 +159,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         )
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """Reduce a tensor of all ranks, of which each gets its part."""
+        """Reduce a tensor of all ranks, and give each rank its part."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -179,14 +180,14 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(lambda: [lists.into_list("gather", given, taken, self._rank, self._size, root)], opts)
 
     def gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """Give one rank the tensors of all, behind each other in one."""
+        """Give one rank the tensors of all, one after the other in one tensor."""
         if self._is_gloos(input):
             return self._gloo(("gather_single", "gather_into_tensor"), output, input, *asked.some(opts))
         root = asked.root(opts)
         return self._run(lambda: [self._moving("gather", input, output if self._rank == root else input, root)], opts)
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        """Give each rank its tensor of the list of one."""
+        """Give each rank its tensor of one rank's list."""
         opts = asked.options(c10d.ScatterOptions, opts, more, named)
         taken = calls.single("scatter", output_tensors)
         if self._is_gloos(taken):
@@ -196,7 +197,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(lambda: [lists.of_list("scatter", given, taken, self._rank, self._size, root=root)], opts)
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, **named: Any) -> Any:
-        """Give each rank its tensor of the list, and get one from each."""
+        """Send each rank its tensor of the list, and receive one from each."""
         opts = asked.options(c10d.AllToAllOptions, opts, (), named)
         taken, given = list(output_tensors), list(input_tensors)
         if self._is_gloos(taken[0]):
@@ -212,7 +213,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts: Any = None,
         **named: Any,
     ) -> Any:
-        """Give each rank its part of a tensor, along the first dimension, and get one from each."""
+        """Send each rank its part of a tensor, along the first dimension, and receive a part from each."""
         opts = asked.options(c10d.AllToAllOptions, opts, (), named)
         taken, given = list(output_split_sizes or ()), list(input_split_sizes or ())
         if self._is_gloos(input):
@@ -228,7 +229,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
-        """Send a tensor to a rank, which receives as much. Only gloo heeds tags."""
+        """Send a tensor to a rank, which receives a tensor of the same length. Only gloo looks at tags."""
         return self._message("send", calls.single("send", tensors), dst, tag)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
@@ -243,11 +244,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         raise ValueError("recv: the backend mscclpp receives CUDA tensors of a rank that is given")
 
     def barrier(self, opts: Any = None, *more: Any, **named: Any) -> Any:
-        """Block the host until all ranks are here, and their collectives with CUDA tensors are complete."""
+        """Block the host until all ranks have called it, and their collectives with CUDA tensors are complete."""
         opts = asked.options(c10d.BarrierOptions, opts, more, named)
         if self._ended:
             raise RuntimeError(self._ended)
-        # First: they may make the communicator.
+        # Messages are made first, because they may make the communicator.
         self._messages.make()
         if "all" not in self._lanes and not _ON_SIMULATED:
             return self._gloo("barrier", *asked.some(opts))
@@ -255,11 +256,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         lane = self._lane(torch.device("cpu") if _ON_SIMULATED else self._lanes["all"].device)
         return lane.run([call], asked.seconds(opts), blocks=True)
 
-    # What torch asks of a group besides.
+    # Other methods that torch calls.
 
     supports_splitting = supports_coalescing = True
     supports_time_estimate = supports_shrinking = supports_reconfigure = supports_window = False
-    #: What `torch.distributed.split_group` copies for the parts.
+    #: The options that `torch.distributed.split_group` copies for new groups.
     options = None
 
     def _get_backend(self, device: Any) -> ProcessGroup:
@@ -268,19 +269,19 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     get_backend = _get_backend
 
     def getBackendName(self) -> str:
-        """Its name, for torch."""
+        """The name of the backend, which torch asks for."""
         return "mscclpp"
 
     def name(self) -> str:
-        """Its name."""
+        """The name of the backend."""
         return "mscclpp"
 
     def get_group_store(self) -> Any:
-        """The store that its ranks meet by."""
+        """The store through which the ranks meet."""
         return self._store
 
     def supports_tensor_alloc(self, device: Any) -> bool:
-        """It has no allocator of its own."""
+        """Whether the backend has an allocator of its own. It does not."""
         return False
 
     def eager_connect_single_device(self, device: Any) -> None:
@@ -289,7 +290,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._lane(self.bound_device_id)
 
     def perform_nocolor_split(self, device: Any) -> None:
-        """Nothing: groups are made by their ranks alone."""
+        """Do nothing: only the ranks of a group take part in making it."""
 
     def _start_coalescing(self, device: Any) -> None:
         self._coalescing.calls, self._coalescing.by_gloo = [], []
@@ -307,7 +308,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     end_coalescing = _end_coalescing
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set after what time calls are given up."""
+        """Set the time after which calls are given up."""
         self._timeout = timeout
         self._of_cpu._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
         for lane in self._lanes.values():
@@ -338,9 +339,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return part
 
     def abort(self) -> None:
-        """End the waits of all calls, here and on the other ranks, and let go of the communicators."""
+        """End the waits of all calls, here and on the other ranks, and close the communicators."""
         reason = f"{self._described}: the program aborted the group"
-        # Another thread may be making a communicator, for messages that it does not let go of until then.
+        # Another thread may be making a communicator, and holds the lock of the messages until it is done.
         self._give_up(reason)
         for lane in list(self._lanes.values()):
             lane.abort(reason)
@@ -350,13 +351,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._lanes.clear()
 
     def _give_up(self, reason: str) -> None:
-        """Ends the making of a communicator, and makes none any more."""
+        """Ends the making of a communicator, and refuses to make others."""
         self._ended = reason
         if self._forming is not None:
             self._forming.abort(reason)
 
     def shutdown(self) -> None:
-        """Let go of the communicators, when their calls are complete."""
+        """Close the communicators, when their calls are complete."""
         self._messages.make()
         self._ended = f"{self._described}: the group was shut down"
         lanes, self._lanes = self._lanes, {}
@@ -369,7 +370,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if errors:
             raise errors[0]
 
-    # Steps of the above.
+    # Steps of the methods above.
 
     def _reducing(self, kind: str, given: Any, taken: Any, opts: Any, root: int = 0) -> Call:
         return calls.reducing(kind, given, taken, asked.op(opts), self._size, root)
@@ -388,10 +389,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _make_messages(self, messages: list[PutOff]) -> None:
         by_ranks: dict[tuple[int, ...], list[PutOff]] = {}
         for message in messages:
-            # If there are no collectives of all ranks, who may not all come here, the two make some.
+            # Without collectives of all ranks, which may not all come here, the two ranks make their own.
             ranks = tuple(range(self._size)) if "all" in self._lanes else tuple(sorted({self._rank, message.peer}))
             by_ranks.setdefault(ranks, []).append(message)
-        # In the same order on all ranks, since each waits for the other one to make theirs.
+        # All ranks use the same order, since each waits for the peer to make the communicator.
         for ranks, some in sorted(by_ranks.items()):
             (lane,) = {self._lane(m.tensor.device, list(ranks)) for m in some}
             made = [self._moving(m.kind, m.tensor, m.tensor, ranks.index(m.peer)) for m in some]
@@ -407,7 +408,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return True
 
     def _gloo(self, names: str | tuple[str, ...], *args: Any) -> Any:
-        """A call of gloo, by whichever of the names this version of torch has. It is told the options if there are any."""
+        """Makes a call of gloo, under the name that this version of torch has. Options are passed on if there are
+        any.
+        """
         self._messages.make()
         names = (names,) if isinstance(names, str) else names
         call = next(getattr(self._of_cpu, name) for name in names if hasattr(self._of_cpu, name))
@@ -421,7 +424,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return works[0] if len(works) == 1 else OfGloo(works)
 
     def _run(self, make: Callable[[], list[Call]], opts: Any) -> Any:
-        """Makes calls, or puts them to those that `_end_coalescing` makes."""
+        """Makes calls, or adds them to those that `_end_coalescing` makes."""
         self._messages.make()
         try:
             made = make()
@@ -434,14 +437,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 raise ValueError(f"{made[0].name}: tensors of {devices} in calls that are made together")
         except Exception as error:
             if _ON_SIMULATED:
-                # The whole of a coalescing is refused, which the error ends.
+                # The error ends a coalescing, so all its calls are refused.
                 self._lane(torch.device("cpu")).refuse(error)
             raise
-        # Torch says whether the program waits at once; older versions do not.
+        # Newer versions of torch say whether the program waits at once.
         return self._lane(device).run(made, asked.seconds(opts), in_current=not getattr(opts, "asyncOp", True))
 
     def _lane(self, device: torch.device, ranks: list[int] | None = None) -> Lane:
-        """The communicator of all ranks, or of some. The first call with it makes it, and blocks until all of them do."""
+        """Returns the communicator of all ranks, or of some. The first call makes it, and blocks until all of its
+        ranks call.
+        """
         key = "all" if ranks is None or len(ranks) == self._size else "-".join(map(str, ranks))
         lane = self._lanes.get(key)
         if lane is None:
@@ -471,10 +476,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 raise RuntimeError(f"{self._described}: rank {ranks[0]} has not begun to connect after {seconds:g} s")
 
         try:
-            # An abort that came before is not lost.
+            # An abort that came before this call must not be lost.
             check()
             bootstrap.initialize(_meeting._through_store(self._store, f"mscclpp/{key}", rank, check), seconds)
-            # What they overlap with are the matrix multiplications of a backward pass.
+            # The matrix multiplications of a backward pass run at the same time.
             collectives = Collectives(
                 Communicator(bootstrap), index, timeout=seconds, calls_at_once=int(_CALLS_AT_ONCE), overlap=True
             )
@@ -486,16 +491,17 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 def _create(opts: Any, _backend_options: Any) -> ProcessGroup:
-    """What torch calls to make a group of this backend."""
+    """Makes a group of this backend. Torch calls it."""
     group = getattr(opts, "process_group", None)
     device = getattr(group, "bound_device_id", None)
     return ProcessGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, device, opts.group_id)
 
 
 def _end_coalescing_by_errors() -> None:
-    """Torch's `_coalescing_manager` gathers on when an error ends its block: later calls would never be made, silently.
+    """Makes `_coalescing_manager` of torch stop gathering when an error ends its block.
 
-    Programs may have imported it before this module. So what it calls is wrapped, in the closure that `contextmanager` made.
+    Otherwise later calls would be gathered and never made, without an error. Programs may have imported the manager
+    before this module. So the function that it calls is wrapped, in the closure that `contextmanager` made.
     """
     (cell,) = c10d._coalescing_manager.__closure__
     manage = cell.cell_contents
@@ -514,7 +520,11 @@ def _end_coalescing_by_errors() -> None:
 
 
 def _split_from_no_group_of_python() -> None:
-    """With a `device_id`, torch's `new_group` would split the group of all, which in its options can only be one of C++."""
+    """Keeps `new_group` of torch from splitting a group of this backend.
+
+    With a `device_id` torch would split the group of all ranks, and pass it on in options that take groups of C++
+    only.
+    """
     source_of = getattr(c10d, "_get_split_source", None)
     if source_of is None:
         return

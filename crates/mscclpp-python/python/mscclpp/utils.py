@@ -1,4 +1,4 @@
-"""Kernels from Python: compiled from CUDA C++, and launched."""
+"""Kernels in Python: compiling them from CUDA C++, and launching them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kernel:
 
     _kernel: _mscclpp._Kernel
     _name: str
-    #: What `pack` was given at the last launch.
+    #: The sizes that `pack` was given at the last launch.
     _packed: tuple[int, ...] | None = None
 
     def __init__(self, cubin: bytes | bytearray | memoryview, kernel_name: str) -> None:
@@ -81,15 +81,15 @@ class Kernel:
         shared: int,
         stream: Any,
     ) -> None:
-        """Launch it, and do not wait for it.
+        """Launch the kernel, and do not wait for it.
 
-        `params` is a tuple of arguments, one for each parameter. They live until the kernel has ended, whoever drops
-        them: arrays, and channels, FIFOs and others that have a device handle, which stands for them. An int takes the
-        size of its parameter. Or `params` is bytes, as `pack` makes them; then what they point to must live until the
-        kernel has ended, which a `GpuBuffer` does by itself.
+        `params` is a tuple with an argument for each parameter. The arguments live until the kernel has ended, even
+        if the program drops them. They are arrays, or objects with a device handle, such as channels and FIFOs, whose
+        handle is passed. An int takes the size of its parameter. `params` may also be bytes, as `pack` makes them.
+        Then the memory that they point to must live until the kernel has ended, which a `GpuBuffer` does by itself.
 
-        Numbers of blocks and threads are one number, or up to three. `stream` is None for the default stream, a stream of
-        CuPy or PyTorch, one that has `__cuda_stream__`, or a driver's handle.
+        Numbers of blocks and threads are one number, or up to three. `stream` is None for the default stream, a
+        stream of CuPy or PyTorch, an object with `__cuda_stream__`, or a driver's handle.
         """
         blocks, threads, handle = _three("nblocks", nblocks), _three("nthreads", nthreads), stream_handle(stream)
         keep, addresses = None, None
@@ -103,7 +103,7 @@ class Kernel:
         self._kernel.launch(params, blocks, threads, shared, handle, keep, addresses)
 
     def _aligned(self, args: Sequence[Any]) -> bytes:
-        """The arguments where a C compiler puts the members of a struct."""
+        """Returns the arguments as bytes, where a C compiler puts the members of a struct."""
         parameters = self._kernel.parameters
         if len(args) != len(parameters):
             names = self._kernel.parameter_names
@@ -118,18 +118,20 @@ class Kernel:
         return bytes(packed)
 
     def _check_packed(self, arguments: tuple[int, ...]) -> None:
-        """That each of them is for one parameter, or a part of one. What fills a gap between two is for none."""
+        """Checks that each packed argument belongs to one parameter, or to a part of one. Gaps between parameters may
+        be filled.
+        """
         parameters = self._kernel.parameters
         sizes = [size for _, size in parameters]
         end, total = sum(parameters[-1]) if parameters else 0, sum(map(abs, arguments))
-        # As `launch` cuts them up: where a compiler puts them, or one directly behind the other.
+        # `launch` cuts the bytes in the same two ways: with the gaps that a compiler leaves, or without gaps.
         is_aligned = end <= total < end + 8
         starts = (
             [offset for offset, _ in parameters] if is_aligned else list(itertools.accumulate(sizes, initial=0))[:-1]
         )
         fits, at = is_aligned or total == sum(sizes), 0
         for size in arguments:
-            # Bytes may be of several parameters.
+            # An argument of bytes may cover several parameters.
             covers_two = size > 0 and any(at < start < at + size for start in starts)
             fits &= at < end and not covers_two
             at += abs(size)
@@ -145,7 +147,7 @@ class Kernel:
 
     @functools.cached_property
     def _places(self) -> list[str]:
-        """What messages call its arguments."""
+        """The names of the arguments in messages."""
         names = self._kernel.parameter_names or [""] * len(self._kernel.parameters)
         return [f"{place}{f' ({name})' if name else ''} of {self._name}" for place, name in enumerate(names)]
 
@@ -153,18 +155,18 @@ class Kernel:
         return f"<mscclpp.utils.Kernel {self._name} of {len(self._kernel.parameters)} parameters>"
 
 
-#: The largest number of each dimension that a GPU takes.
+#: The largest number that a GPU takes, for each argument.
 _MOST = {"nblocks": 2**31 - 1, "nthreads": 1024}
 
 
 def _addresses(args: tuple[Any, ...]) -> list[tuple[int, int]] | None:
-    """Where tensors are that can move, with their places; None if another argument can change its bytes."""
+    """Returns the places and addresses of tensors, which can move; None if another argument may change its bytes."""
     addresses = []
     for place, arg in enumerate(args):
         if is_torch_tensor(arg):
             addresses.append((place, arg.data_ptr()))
         elif type(arg) not in (int, bool, bytes):
-            # Arrays of CuPy and objects of this library stay where they are, until they are closed.
+            # Arrays of CuPy and objects of this library keep their address until they are closed.
             library = type(arg).__module__.partition(".")[0]
             if library not in ("cupy", "mscclpp") and not _is_numpy_scalar(arg):
                 return None
@@ -184,7 +186,7 @@ def _three(argument: str, numbers: int | Sequence[int]) -> list[int]:
     for number in given:
         if not hasattr(number, "__index__"):
             raise TypeError(f"argument '{argument}': expected an int, or up to three, got {number!r}")
-        # Of others, the launch says what this GPU takes.
+        # For numbers in this range, the launch checks the limits of the GPU.
         if not 0 <= number < 2**32:
             raise OverflowError(f"argument '{argument}': expected numbers from 1 to {_MOST[argument]}, got {number}")
     return given + [1] * (3 - len(given))
@@ -205,11 +207,11 @@ def stream_handle(stream: Any) -> int | None:
 
 
 class KernelBuilder:
-    """Compiles a kernel, which must be `extern "C"`, of a file of CUDA C++.
+    """Compiles a kernel, which must be `extern "C"`, from a file of CUDA C++.
 
-    The file is looked for in `file_dir`, by default in the current folder, beside the file that calls this, and beside the
-    program. The headers of
-    this library are found by themselves. What was compiled is kept in a cache.
+    The file is looked for in `file_dir`, or without that in the current folder, beside the file that calls this, and
+    beside the program. The headers of this library are found without further options. Compiled code is kept in a
+    cache.
     """
 
     def __init__(
@@ -236,11 +238,11 @@ class KernelBuilder:
         return Kernel._of_source(name, source, headers, self._name, ptx)
 
     def _ptx(self, capability: tuple[int, int], text: str, headers: list[tuple[str, str]]) -> str | None:
-        """What nvcc makes of it, or has made before; None if it has not, and there is no nvcc."""
+        """Returns the PTX that nvcc makes, or has made before; None if it has not, and there is no nvcc."""
         major, minor = capability
         options = ["-ptx", "-std=c++17", f"-arch=compute_{major}{minor}", f"-I{get_include()}"]
         options += [f"-D{macro}={value}" for macro, value in self._macros.items()]
-        # Not nvcc's version, which only nvcc could tell.
+        # The version of nvcc is not part of the key, since only nvcc could tell it.
         made_from = ["nvcc", *options, text]
         made_from += [f"{name}={os.environ.get(name)}" for name in _READ_BY_NVCC]
         for header in headers + _headers_of_the_library():
@@ -268,12 +270,12 @@ class KernelBuilder:
                 return file.read()
 
 
-#: What nvcc and the compiler behind it look at besides their options.
+#: Environment variables that nvcc, and the compiler that it calls, read.
 _READ_BY_NVCC = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "CPLUS_INCLUDE_PATH")
 
 
 class _NoNvcc(Exception):
-    """NVRTC is asked instead."""
+    """Raised if there is no nvcc: then NVRTC compiles the kernel."""
 
 
 def _find(file: str, file_dir: str | None, caller: str | None) -> str:
@@ -304,10 +306,11 @@ def _headers_of_the_library() -> list[tuple[str, str]]:
 
 
 def _own_headers(text: str, folder: str) -> list[tuple[str, str]]:
-    """The files beside a source that it includes, and those that they include: names and texts.
+    """Returns the names and texts of the files beside a source that it includes, and of those that they include.
 
-    As compilers do, each is looked for beside the file that includes it, and then beside the source. It has the name by
-    which it is included, and that by which it is found from the source: which of the two counts depends on the compiler.
+    Like compilers, it looks for each file beside the file that includes it, and then beside the source. A file has
+    the name by which it is included and that by which it is found from the source, because compilers differ in which
+    one they use.
     """
     found: dict[str, str] = {}
     files = [(text, folder)]
@@ -328,18 +331,18 @@ def _own_headers(text: str, folder: str) -> list[tuple[str, str]]:
 
 
 class _Packed(bytes):
-    """What `pack` makes. It knows its arguments, until it is joined with other bytes."""
+    """The bytes that `pack` makes. They know their arguments, until they are joined with other bytes."""
 
-    #: How many bytes each has: less than 0 if it was given as bytes.
+    #: How many bytes each argument has: a negative number if it was given as bytes.
     arguments: tuple[int, ...]
 
 
 def pack(*args: Any) -> bytes:
-    """The arguments of a kernel as bytes.
+    """Pack the arguments of a kernel into bytes.
 
-    An int or bool takes 4 bytes; ctypes and NumPy values their size (`ctypes.c_size_t` 8); arrays are passed as their
-    address, bytes (such as `device_handle().raw`) as they are, and objects that have a device handle as that. A launch
-    compares their number and sizes with those of the kernel's parameters.
+    An int or bool takes 4 bytes; ctypes and NumPy values their size (`ctypes.c_size_t` 8). Arrays are passed as their
+    address, bytes (such as `device_handle().raw`) unchanged, and objects that have a device handle as the handle. A
+    launch compares the number and sizes of the arguments with those of the kernel's parameters.
     """
     parts = [_packed(f"{place} of pack()", arg) for place, arg in enumerate(args)]
     packed = _Packed(b"".join(parts))
@@ -376,12 +379,14 @@ def _packed(place: str, arg: Any) -> bytes:
 
 
 def _is_out_of_reach(address: int) -> bool:
-    """Whether kernels of a GPU would not reach it. Only simulated devices say so: on a GPU, it may be pinned memory."""
+    """Whether kernels cannot reach the address. It is known for simulated devices only: on a GPU, the memory may be
+    pinned.
+    """
     return _mscclpp._current_gpu()[0] == "sim" and _mscclpp._device_of(address) is None
 
 
 def _sized(place: str, arg: Any, size: int) -> bytes:
-    """An argument for a parameter of `size` bytes."""
+    """Returns the bytes of an argument for a parameter of `size` bytes."""
     if isinstance(arg, int):
         try:
             return int(arg).to_bytes(size, sys.byteorder, signed=arg < 0)
@@ -416,7 +421,7 @@ _DTYPES = {
 
 
 def torch_dtype_to_mscclpp_dtype(dtype: Any) -> DataType:
-    """The DataType of PyTorch's."""
+    """Return the DataType for a type of PyTorch."""
     try:
         return _DTYPES[str(dtype)]
     except KeyError:

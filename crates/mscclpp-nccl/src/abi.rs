@@ -1,11 +1,6 @@
-//! The types of NCCL's header `nccl.h`, version 2.28, and pointers that come from C.
+//! The types of NCCL's header `nccl.h`, version 2.28.
 
-use std::{
-    ffi::{CStr, c_char, c_int, c_uint, c_void},
-    ptr::NonNull,
-};
-
-use crate::failure::Failure;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// A pointer to a type that C code does not see: `ncclComm_t`, `ncclWindow_t`, `cudaStream_t` and others.
 pub type Handle = *mut c_void;
@@ -124,53 +119,4 @@ pub struct Team {
     pub n_ranks: c_int,
     pub rank: c_int,
     pub stride: c_int,
-}
-
-/// The address, never null, at which the caller wants a result.
-pub(crate) struct Place<T>(NonNull<T>);
-
-impl<T> Clone for Place<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Place<T> {}
-
-impl<T> Place<T> {
-    /// The place at `pointer`, which the caller passed as the argument called `name`.
-    ///
-    /// # Safety
-    /// `pointer` is null, or valid for writes of a `T` as long as the place is used.
-    ///
-    /// # Errors
-    /// [`Code::INVALID_ARGUMENT`] if `pointer` is null.
-    pub(crate) unsafe fn at(pointer: *mut T, name: &str) -> Result<Self, Failure> {
-        NonNull::new(pointer).map(Self).ok_or_else(|| Failure::argument(format!("`{name}` is NULL")))
-    }
-
-    pub(crate) fn set(self, value: T) {
-        // SAFETY: the caller of `at` promised that the address is valid for writes.
-        unsafe { self.0.as_ptr().write(value) }
-    }
-}
-
-/// Copies the `count` values at `pointer`, which C code passed as the argument called `name`.
-///
-/// # Safety
-/// `pointer` is null, or valid for reads of `count` values.
-///
-/// # Errors
-/// [`Code::INVALID_ARGUMENT`] if `count` is negative, or `pointer` is null and `count` is not 0.
-pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str) -> Result<Vec<T>, Failure> {
-    let count =
-        usize::try_from(count).map_err(|_| Failure::argument(format!("{count} elements of `{name}`")))?;
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    if pointer.is_null() {
-        return Err(Failure::argument(format!("`{name}` is NULL")));
-    }
-    // SAFETY: `pointer` is not null, and the caller promised that `count` values are there.
-    Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }

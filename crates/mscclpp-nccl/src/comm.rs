@@ -10,16 +10,16 @@ use std::{
 };
 
 use mscclpp::{Bootstrap, Communicator, Gpu, errors::BootstrapError, gpu::Abort};
-use mscclpp_collectives::Collectives;
+use mscclpp_collectives::{Collectives, Registered};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     abi::{Code, Handle, UniqueId},
+    answers,
     config::Settings,
-    failure::{self, Failure},
-    fallback::Handed,
+    failure::Failure,
     id::Spare,
-    memory::Registrations,
+    nccl::Handed,
     operators::Operators,
     statistics::Statistics,
 };
@@ -66,6 +66,16 @@ pub(crate) struct Ours {
     /// This rank's own such id, which is valid until this is dropped.
     pub(crate) _spare: Option<Spare>,
     pub(crate) statistics: Statistics,
+}
+
+/// The registrations of a communicator, by handle.
+#[derive(Default)]
+pub(crate) struct Registrations {
+    /// The handles of `ncclCommRegister`, which has no effect on calls: each rank registers on its own, and all ranks must
+    /// choose the same algorithm.
+    pub(crate) buffers: Mutex<Vec<usize>>,
+    /// The windows of `ncclCommWindowRegister`, which all ranks call; `None` for one whose memory cannot be shared.
+    pub(crate) windows: Mutex<HashMap<usize, Option<Registered>>>,
 }
 
 impl Comm {
@@ -230,7 +240,7 @@ impl Comm {
         let Some(failure) = failure else { return Code::SUCCESS };
         let code = failure.code;
         self.failed.lock().get_or_insert_with(|| {
-            failure::remember(&failure);
+            answers::remember(&failure);
             failure
         });
         code
@@ -238,7 +248,7 @@ impl Comm {
 
     /// Records a failure of something that was done in the background.
     pub(crate) fn fail(&self, failure: &Failure) {
-        failure::remember(failure);
+        answers::remember(failure);
         self.failed.lock().get_or_insert_with(|| failure.clone());
     }
 

@@ -22,9 +22,10 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     abi::{Code, Handle},
+    answers,
     comm::{self, Backend, Comm, Ours},
     env::Env,
-    failure::{self, Failure},
+    failure::{Failure, guarded},
     report,
 };
 
@@ -178,7 +179,7 @@ static EXITS: AtomicBool = AtomicBool::new(false);
 fn in_background(comm: Arc<Comm>, first: impl FnOnce(&Ours) + Send + 'static) {
     *ENDING.0.lock() += 1;
     let end = move || {
-        let ended = failure::guarded("ending a communicator", || {
+        let ended = guarded("ending a communicator", || {
             if let Some(Ok(Backend::Ours(ours))) = comm.outcome() {
                 first(ours);
             }
@@ -214,11 +215,11 @@ pub(crate) fn leave_at_exit() {
 
 /// Leaves all jobs of the process. Other threads continue to run meanwhile.
 extern "C" fn at_exit() {
-    if !failure::is_used_here() {
+    if !answers::is_used_here() {
         return;
     }
     // A panic must not unwind into C, and there is no caller left to report it to.
-    let _ = failure::guarded("the end of the process", || {
+    let _ = guarded("the end of the process", || {
         wait_ended(AT_EXIT);
         EXITS.store(true, Ordering::Relaxed);
         for comm in comm::remove_all() {

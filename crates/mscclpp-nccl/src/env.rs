@@ -4,11 +4,38 @@ use std::{ffi::OsString, path::PathBuf, sync::OnceLock, time::Duration};
 
 use mscclpp::bootstrap::Family;
 
-use crate::{
-    failure::Failure,
-    interface::Pattern,
-    report::{self, Level},
-};
+use crate::{failure::Failure, interface::Pattern};
+
+/// Which lines are written to standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// No lines.
+    Nothing,
+    /// Failures.
+    Warn,
+    /// Failures, a line for each communicator, and one at its end with statistics of its calls.
+    Info,
+}
+
+impl Level {
+    /// The level that the environment of this process sets, also if other variables are malformed.
+    pub(crate) fn of_process() -> Self {
+        Self::from_lookup(std::env::var_os)
+    }
+
+    /// The level that the environment sets. NCCL's other levels map to the nearest of these. Other values mean no lines, as in NCCL.
+    fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Self {
+        let set = |name| lookup(name).filter(|value| !value.is_empty());
+        let Some(value) = set("MSCCLPP_NCCL_DEBUG").or_else(|| set("NCCL_DEBUG")) else {
+            return Level::Nothing;
+        };
+        match value.to_string_lossy().to_ascii_uppercase().as_str() {
+            "INFO" | "ABORT" | "TRACE" => Level::Info,
+            "WARN" => Level::Warn,
+            _ => Level::Nothing,
+        }
+    }
+}
 
 /// The values of the environment variables. A variable that is empty counts as not set.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,7 +108,7 @@ impl Env {
         let reader = Reader(&lookup);
         let seconds = reader.number("MSCCLPP_NCCL_TIMEOUT", 1..=31_536_000)?.unwrap_or(1800);
         Ok(Self {
-            level: report::level(&lookup),
+            level: Level::from_lookup(&lookup),
             fallback: lookup("MSCCLPP_NCCL_FALLBACK").filter(|path| !path.is_empty()).map(PathBuf::from),
             same_gpu: reader.flag("MSCCLPP_NCCL_SAME_GPU")?.unwrap_or(false),
             timeout: Duration::from_secs(seconds.into()),
@@ -177,5 +204,17 @@ mod tests {
             let text = env(name, value).unwrap_err().text;
             assert!(text.contains(name) && text.contains(value) && text.contains(allowed), "{text}");
         }
+    }
+
+    #[test]
+    fn the_own_variable_goes_before_nccls() {
+        let of = |own: &'static str, nccl: &'static str| {
+            Level::from_lookup(move |name| Some(if name == "NCCL_DEBUG" { nccl } else { own }.into()))
+        };
+        assert_eq!(of("", "INFO"), Level::Info);
+        assert_eq!(of("warn", "INFO"), Level::Warn);
+        assert_eq!(of("", "VERSION"), Level::Nothing);
+        assert_eq!(of("", "TRACE"), Level::Info);
+        assert_eq!(Level::from_lookup(|_| None), Level::Nothing);
     }
 }

@@ -8,32 +8,18 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    abi::{Code, Config, Handle, Place, SimInfo, Team, UniqueId, VERSION, array},
-    calls::{self, Arguments, What},
+    abi::{Code, Config, Handle, SimInfo, Team, UniqueId, VERSION},
+    answers::{self, answered, answered_anywhere, function},
+    calls::{Arguments, What},
     comm::{self, Backend},
     ending,
     env::Env,
-    failure::{self, Failure, answered, answered_anywhere},
-    forming, group, id, memory, simulation, split,
+    failure::Failure,
+    forming, group, id, memory,
+    pointers::{OutPointer, array},
+    simulation, split,
     teams::{self, not_covered},
 };
-
-/// Defines an exported function that returns a code: the one that its body gives, or the one of its failure.
-macro_rules! function {
-    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),*) $body:block) => {
-        $(#[$doc])*
-        #[unsafe(no_mangle)]
-        #[allow(non_snake_case, clippy::missing_safety_doc, reason = "a function of a C interface")]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::abi::Code {
-            $crate::failure::answered(stringify!($name), || {
-                // SAFETY: callers of the C interface promise what the functions in the body ask for.
-                #[allow(unused_unsafe, reason = "many functions take numbers alone")]
-                unsafe { $body.map_err($crate::failure::Failure::from) }
-            })
-        }
-    };
-}
-pub(crate) use function;
 
 /// Defines functions that return a code, under both names.
 macro_rules! nccl {
@@ -66,20 +52,20 @@ macro_rules! plain {
 nccl! {
     /// Makes a unique id, with which the ranks of a communicator find each other.
     fn ncclGetUniqueId/pncclGetUniqueId(uniqueId: *mut UniqueId) {
-        let place = Place::at(uniqueId, "uniqueId")?;
+        let place = OutPointer::at(uniqueId, "uniqueId")?;
         id::create(Env::of_process()?).map(|id| place.set(id))
     }
 
     /// Makes this rank's communicator, on the thread's device.
     fn ncclCommInitRank/pncclCommInitRank(comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int) {
-        group::noted(forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, std::ptr::null()))
+        group::noted(forming::init_rank(OutPointer::at(comm, "comm")?, nranks, &commId, rank, std::ptr::null()))
     }
 
     /// Makes this rank's communicator, with a configuration.
     fn ncclCommInitRankConfig/pncclCommInitRankConfig(
         comm: *mut Handle, nranks: c_int, commId: UniqueId, rank: c_int, config: *mut Config,
     ) {
-        group::noted(forming::init_rank(Place::at(comm, "comm")?, nranks, &commId, rank, config))
+        group::noted(forming::init_rank(OutPointer::at(comm, "comm")?, nranks, &commId, rank, config))
     }
 
     /// Makes this rank's communicator from several ids, of which the first alone is used.
@@ -89,14 +75,14 @@ nccl! {
         let ids = array(commIds, nId, "commIds")?;
         let (id, others) = ids.split_first().ok_or_else(|| Failure::argument("`nId` is 0; one id is needed"))?;
         others.iter().filter(|other| *other != id).for_each(id::forget);
-        group::noted(forming::init_rank(Place::at(newcomm, "newcomm")?, nranks, id, myrank, config))
+        group::noted(forming::init_rank(OutPointer::at(newcomm, "newcomm")?, nranks, id, myrank, config))
     }
 
     /// Makes the communicators of all ranks in this process, one on each device.
     fn ncclCommInitAll/pncclCommInitAll(comm: *mut Handle, ndev: c_int, devlist: *const c_int) {
         let n = usize::try_from(ndev).ok().filter(|n| *n > 0);
         let n = n.ok_or_else(|| Failure::argument(format!("`ndev` is {ndev}")))?;
-        let places = (0..n).map(|r| Place::at(comm.wrapping_add(r), "comm")).collect::<Result<Vec<_>, _>>()?;
+        let places = (0..n).map(|r| OutPointer::at(comm.wrapping_add(r), "comm")).collect::<Result<Vec<_>, _>>()?;
         let devices = if devlist.is_null() { None } else { Some(array(devlist, ndev, "devlist")?) };
         forming::init_all(&places, devices.as_deref())
     }
@@ -125,7 +111,7 @@ nccl! {
     fn ncclCommSplit/pncclCommSplit(
         comm: Handle, color: c_int, key: c_int, newcomm: *mut Handle, config: *mut Config,
     ) {
-        group::noted(split::split(comm, color, key, Place::at(newcomm, "newcomm")?, config))
+        group::noted(split::split(comm, color, key, OutPointer::at(newcomm, "newcomm")?, config))
     }
 
     /// Makes a communicator without some of the ranks.
@@ -134,36 +120,36 @@ nccl! {
         config: *mut Config, shrinkFlags: c_int,
     ) {
         let excluded = array(excludeRanksList, excludeRanksCount, "excludeRanksList")?;
-        group::noted(split::shrink(comm, &excluded, Place::at(newcomm, "newcomm")?, config, shrinkFlags))
+        group::noted(split::shrink(comm, &excluded, OutPointer::at(newcomm, "newcomm")?, config, shrinkFlags))
     }
 
     /// Reports whether a communicator is ready, still at work in the background, or failed.
     fn ncclCommGetAsyncError/pncclCommGetAsyncError(comm: Handle, asyncError: *mut Code) {
-        let place = Place::at(asyncError, "asyncError")?;
+        let place = OutPointer::at(asyncError, "asyncError")?;
         comm::of(comm).map(|comm| place.set(comm.state()))
     }
 
     /// The number of ranks of a communicator.
     fn ncclCommCount/pncclCommCount(comm: Handle, count: *mut c_int) {
-        let place = Place::at(count, "count")?;
+        let place = OutPointer::at(count, "count")?;
         comm::of(comm)?.position().map(|(_, ranks)| place.set(comm::as_int(ranks)))
     }
 
     /// The number of a communicator's device in this process.
     fn ncclCommCuDevice/pncclCommCuDevice(comm: Handle, device: *mut c_int) {
-        let place = Place::at(device, "device")?;
+        let place = OutPointer::at(device, "device")?;
         comm::of(comm).map(|comm| place.set(comm::as_int(comm.gpu.id())))
     }
 
     /// The number of this rank in a communicator.
     fn ncclCommUserRank/pncclCommUserRank(comm: Handle, rank: *mut c_int) {
-        let place = Place::at(rank, "rank")?;
+        let place = OutPointer::at(rank, "rank")?;
         comm::of(comm)?.position().map(|(rank, _)| place.set(comm::as_int(rank)))
     }
 
     /// Allocates memory of the thread's device, which is all zero.
     fn ncclMemAlloc/pncclMemAlloc(ptr: *mut *mut c_void, size: usize) {
-        memory::allocate(Place::at(ptr, "ptr")?, size)
+        memory::allocate(OutPointer::at(ptr, "ptr")?, size)
     }
 
     /// Frees memory of [`ncclMemAlloc`].
@@ -174,7 +160,7 @@ nccl! {
     /// Registers memory, which has no effect on calls: each rank registers on its own, and all ranks must choose the same
     /// algorithm.
     fn ncclCommRegister/pncclCommRegister(comm: Handle, buff: *mut c_void, _size: usize, handle: *mut Handle) {
-        memory::register(comm, buff, Place::at(handle, "handle")?)
+        memory::register(comm, buff, OutPointer::at(handle, "handle")?)
     }
 
     /// Ends a registration of [`ncclCommRegister`].
@@ -186,7 +172,7 @@ nccl! {
     fn ncclCommWindowRegister/pncclCommWindowRegister(
         comm: Handle, buff: *mut c_void, size: usize, win: *mut Handle, winFlags: c_int,
     ) {
-        group::noted(memory::register_window(comm, (buff, size), Place::at(win, "win")?, winFlags))
+        group::noted(memory::register_window(comm, (buff, size), OutPointer::at(win, "win")?, winFlags))
     }
 
     /// Ends a registration of [`ncclCommWindowRegister`].
@@ -198,7 +184,7 @@ nccl! {
     fn ncclRedOpCreatePreMulSum/pncclRedOpCreatePreMulSum(
         op: *mut c_int, scalar: *mut c_void, datatype: c_int, residence: c_int, comm: Handle,
     ) {
-        let (place, comm) = (Place::at(op, "op")?, comm::of(comm)?);
+        let (place, comm) = (OutPointer::at(op, "op")?, comm::of(comm)?);
         match comm.backend()? {
             Backend::Ours(_) => comm.operators.create(scalar, datatype, residence),
             Backend::Handed(handed) => handed.create_operator(scalar, datatype, residence),
@@ -217,57 +203,57 @@ nccl! {
 
     /// Reduces the numbers of all ranks; each rank gets the result.
     fn ncclAllReduce/pncclAllReduce(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::AllReduce { op }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::AllReduce { op }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Reduces the numbers of all ranks; one rank gets the result.
     fn ncclReduce/pncclReduce(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, op: c_int, root: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Reduce { op, root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::Reduce { op, root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Reduces the numbers of all ranks; each rank gets an equal part of the result.
     fn ncclReduceScatter/pncclReduceScatter(sendbuff: *const c_void, recvbuff: *mut c_void, recvcount: usize, datatype: c_int, op: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::ReduceScatter { op }, Arguments { send: sendbuff, recv: recvbuff, count: recvcount, data_type: datatype, comm, stream })
+        group::make(What::ReduceScatter { op }, Arguments { send: sendbuff, recv: recvbuff, count: recvcount, data_type: datatype, comm, stream })
     }
 
     /// Gives each rank the numbers of all ranks, in the order of the ranks.
     fn ncclAllGather/pncclAllGather(sendbuff: *const c_void, recvbuff: *mut c_void, sendcount: usize, datatype: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::AllGather, Arguments { send: sendbuff, recv: recvbuff, count: sendcount, data_type: datatype, comm, stream })
+        group::make(What::AllGather, Arguments { send: sendbuff, recv: recvbuff, count: sendcount, data_type: datatype, comm, stream })
     }
 
     /// Gives each rank its part of the numbers of every rank.
     fn ncclAlltoAll/pncclAlltoAll(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::AlltoAll, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::AlltoAll, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Gives each rank the numbers of one rank.
     fn ncclBroadcast/pncclBroadcast(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Broadcast { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::Broadcast { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Gives each rank the numbers of one rank, in place.
     fn ncclBcast/pncclBcast(buff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Broadcast { root }, Arguments { send: buff, recv: buff, count, data_type: datatype, comm, stream })
+        group::make(What::Broadcast { root }, Arguments { send: buff, recv: buff, count, data_type: datatype, comm, stream })
     }
 
     /// Gives one rank the numbers of all ranks, in the order of the ranks.
     fn ncclGather/pncclGather(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Gather { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::Gather { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Gives each rank its part of the numbers of one rank.
     fn ncclScatter/pncclScatter(sendbuff: *const c_void, recvbuff: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Scatter { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::Scatter { root }, Arguments { send: sendbuff, recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Sends numbers to a rank.
     fn ncclSend/pncclSend(sendbuff: *const c_void, count: usize, datatype: c_int, peer: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Send { peer }, Arguments { send: sendbuff, recv: std::ptr::null_mut(), count, data_type: datatype, comm, stream })
+        group::make(What::Send { peer }, Arguments { send: sendbuff, recv: std::ptr::null_mut(), count, data_type: datatype, comm, stream })
     }
 
     /// Receives numbers from a rank.
     fn ncclRecv/pncclRecv(recvbuff: *mut c_void, count: usize, datatype: c_int, peer: c_int, comm: Handle, stream: Handle) {
-        calls::make(What::Recv { peer }, Arguments { send: std::ptr::null(), recv: recvbuff, count, data_type: datatype, comm, stream })
+        group::make(What::Recv { peer }, Arguments { send: std::ptr::null(), recv: recvbuff, count, data_type: datatype, comm, stream })
     }
 
     /// Begins a group: calls that the thread makes from here on are carried out at the group's end.
@@ -322,7 +308,7 @@ plain! {
     /// The version of NCCL whose interface this is. It works also in forked children, as programs may ask for it at any time.
     fn ncclGetVersion/pncclGetVersion(version: *mut c_int) -> Code {
         // SAFETY: the caller passes NULL or the address of a number, as NCCL asks for.
-        answered_anywhere("ncclGetVersion", || unsafe { Place::at(version, "version") }.map(|place| place.set(VERSION)))
+        answered_anywhere("ncclGetVersion", || unsafe { OutPointer::at(version, "version") }.map(|place| place.set(VERSION)))
     }
 
     /// The meaning of a code, as a text.
@@ -333,10 +319,10 @@ plain! {
     /// Describes a failure: that of the communicator; or, if it is NULL or has not failed, that of the thread's last call; or,
     /// if that did not fail, the last one in this process. The text is valid until the thread calls this function again.
     fn ncclGetLastError/pncclGetLastError(comm: Handle) -> *const c_char {
-        let of_comm = if failure::is_foreign() { None } else { comm::of(comm).ok() };
+        let of_comm = if answers::is_foreign() { None } else { comm::of(comm).ok() };
         match of_comm.and_then(|comm| comm.failure()) {
-            Some(failure) => failure::give(failure.text),
-            None => failure::last(),
+            Some(failure) => answers::give(failure.text),
+            None => answers::last(),
         }
     }
 

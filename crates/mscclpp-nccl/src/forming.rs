@@ -15,15 +15,17 @@ use mscclpp::{
 use mscclpp_collectives::{Collectives, Query, Selection, Selector, Tuned};
 
 use crate::{
-    abi::{Code, Config, Handle, Place, UniqueId},
-    comm::{self, Backend, Comm, Ours},
+    abi::{Code, Config, Handle, UniqueId},
+    answers,
+    comm::{Backend, Comm, Ours},
     config::{self, Settings},
     ending,
     env::Env,
-    failure::{self, Failure, guarded},
+    failure::{Failure, guarded},
     fallback, group,
     hello::{self, Hello},
     id::{self, Spare},
+    pointers::OutPointer,
     report,
     statistics::{Statistics, protocols},
 };
@@ -45,7 +47,7 @@ pub(crate) enum Job {
 /// # Safety
 /// `config` is what [`config::read`] asks for.
 pub(crate) unsafe fn init_rank(
-    place: Place<Handle>,
+    place: OutPointer<Handle>,
     ranks: c_int,
     id: &UniqueId,
     rank: c_int,
@@ -80,7 +82,7 @@ pub(crate) fn join(rank: usize, ranks: usize, id: &UniqueId, env: &Env) -> Resul
 }
 
 /// `ncclCommInitAll`: makes the communicators of all ranks in this process, one on each of `devices`.
-pub(crate) fn init_all(places: &[Place<Handle>], devices: Option<&[c_int]>) -> Result<Code, Failure> {
+pub(crate) fn init_all(places: &[OutPointer<Handle>], devices: Option<&[c_int]>) -> Result<Code, Failure> {
     let env = begin()?;
     let platform = Platform::detect()?;
     let open = |r: usize| -> Result<Gpu, Failure> {
@@ -108,7 +110,7 @@ pub(crate) fn init_all(places: &[Place<Handle>], devices: Option<&[c_int]>) -> R
 
 /// Prepares the process before a communicator or memory is made: its end, its log and its environment.
 pub(crate) fn begin() -> Result<&'static Env, Failure> {
-    failure::used_here();
+    answers::used_here();
     ending::leave_at_exit();
     report::begin();
     Env::of_process()
@@ -144,7 +146,7 @@ pub(crate) fn in_background<K: Send + 'static>(
         }
         let outcome = outcome.and_then(|outcome| outcome);
         if let Err(failure) = &outcome {
-            failure::remember(failure);
+            answers::remember(failure);
         }
         comm.set_outcome(outcome);
         drop(kept);
@@ -269,22 +271,4 @@ fn link(comm: &Comm, rank: usize, uuid: &[u8; 16]) -> String {
         Ok(None) | Err(_) => "peer memory of a device that this process does not see",
     };
     format!("rank {rank} by {how}")
-}
-
-/// Finishes a function that creates a communicator, and returns its code: blocks until the communicator is formed, unless its
-/// settings say that calls do not block. If forming failed, removes the handle.
-pub(crate) fn created(place: Place<Handle>, comm: &Arc<Comm>, handle: Handle) -> Result<Code, Failure> {
-    if !comm.settings.blocking {
-        return Ok(Code::IN_PROGRESS);
-    }
-    let timeout = Env::of_process()?.timeout;
-    match comm.wait_formed(Comm::deadline(timeout)) {
-        Ok(_) => Ok(Code::SUCCESS),
-        Err(failure) => {
-            place.set(std::ptr::null_mut());
-            // It fails if the program has destroyed the communicator already.
-            let _ = comm::remove(handle);
-            Err(failure)
-        }
-    }
 }

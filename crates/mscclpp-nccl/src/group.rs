@@ -7,11 +7,13 @@ use std::{
 };
 
 use crate::{
-    abi::{Code, Handle, Place},
-    calls::{self, Call},
+    abi::{Code, Handle},
+    calls::{self, Arguments, Call, What},
     comm::{self, Comm},
+    env::Env,
     failure::Failure,
-    forming,
+    pointers::OutPointer,
+    submit,
 };
 
 /// The state of a thread's group.
@@ -32,7 +34,7 @@ type Together = JoinHandle<Result<(), Failure>>;
 
 /// A communicator that was created in a group, whose end waits until it is formed.
 struct Created {
-    place: Place<Handle>,
+    place: OutPointer<Handle>,
     comm: Arc<Comm>,
     handle: Handle,
 }
@@ -60,7 +62,7 @@ pub(crate) fn end() -> Result<Code, Failure> {
     if let Some(failed) = group.failed {
         return Err(failed);
     }
-    first(first(created, done.map(Code::from)), calls::submit(group.calls).map(Code::from))
+    first(first(created, done.map(Code::from)), submit::all(group.calls).map(Code::from))
 }
 
 /// `ncclGroupSimulateEnd`: ends the group without its calls, and returns them. A group inside another returns none.
@@ -85,7 +87,7 @@ fn wait_for(created: Vec<Created>, give_up: bool) -> Result<Code, Failure> {
     }
     // Each one is waited for, even if an earlier one failed.
     let answers =
-        created.into_iter().map(|Created { place, comm, handle }| forming::created(place, &comm, handle));
+        created.into_iter().map(|Created { place, comm, handle }| finish_creation(place, &comm, handle));
     answers.fold(Ok(Code::SUCCESS), first)
 }
 
@@ -154,13 +156,22 @@ fn first(one: Result<Code, Failure>, other: Result<Code, Failure>) -> Result<Cod
     }
 }
 
+/// Makes a call of one of NCCL's functions: checks it, and puts it into its stream at once or at the end of the thread's group.
+///
+/// # Safety
+/// NCCL's own conditions hold: the addresses are memory that the communicator's device reaches, of the size that follows from the
+/// call. The memory lives until the call is complete, or as long as a graph that captured it. The stream is one of that device.
+pub(crate) unsafe fn make(what: What, arguments: Arguments) -> Result<Code, Failure> {
+    call(noted(calls::checked(what, arguments))?)
+}
+
 /// Submits a call of a communicator: at once, or at the end of the group.
-pub(crate) fn call(call: Call) -> Result<Code, Failure> {
+fn call(call: Call) -> Result<Code, Failure> {
     if in_group(|group| group.depth > 0) {
         in_group(|group| group.calls.push(call));
         return Ok(Code::SUCCESS);
     }
-    calls::submit_one(&call).map(Code::from)
+    submit::one(&call).map(Code::from)
 }
 
 /// Notes a call that failed when it was made, so that the end of the group fails with it. Returns `made`.
@@ -177,14 +188,32 @@ pub(crate) fn noted<T>(made: Result<T, Failure>) -> Result<T, Failure> {
 
 /// Writes the handle of a communicator that is being formed to its place. Waits for the communicator at once, or at the end of
 /// the group.
-pub(crate) fn created(place: Place<Handle>, comm: Arc<Comm>) -> Result<Code, Failure> {
+pub(crate) fn created(place: OutPointer<Handle>, comm: Arc<Comm>) -> Result<Code, Failure> {
     let handle = comm::add(&comm);
     place.set(handle);
     if in_group(|group| group.depth > 0) {
         in_group(|group| group.created.push(Created { place, comm, handle }));
         return Ok(Code::SUCCESS);
     }
-    forming::created(place, &comm, handle)
+    finish_creation(place, &comm, handle)
+}
+
+/// Finishes a function that creates a communicator, and returns its code: blocks until the communicator is formed, unless its
+/// settings say that calls do not block. If forming failed, removes the handle.
+fn finish_creation(place: OutPointer<Handle>, comm: &Arc<Comm>, handle: Handle) -> Result<Code, Failure> {
+    if !comm.settings.blocking {
+        return Ok(Code::IN_PROGRESS);
+    }
+    let timeout = Env::of_process()?.timeout;
+    match comm.wait_formed(Comm::deadline(timeout)) {
+        Ok(_) => Ok(Code::SUCCESS),
+        Err(failure) => {
+            place.set(std::ptr::null_mut());
+            // It fails if the program has destroyed the communicator already.
+            let _ = comm::remove(handle);
+            Err(failure)
+        }
+    }
 }
 
 fn in_group<T>(f: impl FnOnce(&mut Group) -> T) -> T {
@@ -197,7 +226,7 @@ mod tests {
 
     use mscclpp::Platform;
 
-    use crate::{config::Settings, env::Env};
+    use crate::config::Settings;
 
     use super::*;
 

@@ -7,14 +7,17 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `exports` | the table of all functions |
-//! | `abi`, `config`, `id` | NCCL's types: codes, structs, unique ids |
+//! | `abi`, `pointers`, `config`, `id` | NCCL's types: codes, structs, pointers, unique ids |
+//! | `answers` | codes and texts of failures for C code |
 //! | `forming`, `hello`, `split` | how communicators are formed |
 //! | `comm`, `ending` | communicators and their handles, and how they end |
-//! | `group`, `calls`, `operators`, `streams` | collectives, and groups of them |
+//! | `group`, `calls`, `submit`, `operators`, `streams` | collectives, and groups of them |
 //! | `memory`, `teams`, `simulation` | the rest of the interface |
-//! | `fallback` | NCCL itself, for communicators that this library does not cover |
+//! | `fallback`, `nccl` | NCCL itself, for communicators that this library does not cover |
 //! | `sim` | streams of simulated devices, for C code |
 //! | `env`, `interface`, `report`, `statistics`, `failure` | variables, lines for the user, errors |
+//!
+//! No two modules use each other, neither directly nor through others.
 //!
 //! The book's page "In place of NCCL" (`docs/src/nccl.md`) says how to load it, what runs, and what is not covered.
 //!
@@ -22,6 +25,7 @@
 //! `hip`.
 
 pub mod abi;
+mod answers;
 mod calls;
 mod comm;
 mod config;
@@ -36,11 +40,14 @@ mod hello;
 mod id;
 mod interface;
 mod memory;
+mod nccl;
 mod operators;
+mod pointers;
 mod report;
 pub mod sim;
 mod simulation;
 mod split;
 mod statistics;
 mod streams;
+mod submit;
 mod teams;

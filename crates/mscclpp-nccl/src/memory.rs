@@ -1,7 +1,7 @@
 //! Memory that programs allocate with `ncclMemAlloc`, and memory that they register.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     ffi::{c_int, c_void},
     ptr,
     sync::{
@@ -11,21 +11,22 @@ use std::{
 };
 
 use mscclpp::{DeviceBuffer, DevicePtr, Platform};
-use mscclpp_collectives::Registered;
 use parking_lot::Mutex;
 
 use crate::{
-    abi::{Code, Handle, Place},
+    abi::{Code, Handle},
     comm::{self, Backend, Comm},
     failure::Failure,
-    forming, group, report,
+    forming, group,
+    pointers::OutPointer,
+    report,
 };
 
 /// The buffers that `ncclMemAlloc` allocated, by address.
 static MEMORY: Mutex<BTreeMap<usize, DeviceBuffer>> = Mutex::new(BTreeMap::new());
 
 /// `ncclMemAlloc`: allocates memory of the thread's device, which is all zero. For 0 bytes the address is NULL.
-pub(crate) fn allocate(place: Place<*mut c_void>, bytes: usize) -> Result<(), Failure> {
+pub(crate) fn allocate(place: OutPointer<*mut c_void>, bytes: usize) -> Result<(), Failure> {
     forming::begin()?;
     if bytes == 0 {
         place.set(ptr::null_mut());
@@ -57,18 +58,12 @@ fn made_here(address: usize) -> Option<(DeviceBuffer, u64)> {
     (offset < buffer.len()).then(|| (buffer.clone(), offset))
 }
 
-/// The registrations of a communicator, by handle.
-#[derive(Default)]
-pub(crate) struct Registrations {
-    /// The handles of `ncclCommRegister`, which has no effect on calls: each rank registers on its own, and all ranks must
-    /// choose the same algorithm.
-    buffers: Mutex<Vec<usize>>,
-    /// The windows of `ncclCommWindowRegister`, which all ranks call; `None` for one whose memory cannot be shared.
-    windows: Mutex<HashMap<usize, Option<Registered>>>,
-}
-
 /// `ncclCommRegister`.
-pub(crate) fn register(comm: Handle, buffer: *const c_void, place: Place<Handle>) -> Result<(), Failure> {
+pub(crate) fn register(
+    comm: Handle,
+    buffer: *const c_void,
+    place: OutPointer<Handle>,
+) -> Result<(), Failure> {
     let comm = registering(comm, buffer)?;
     let handle = next_handle();
     comm.registrations.buffers.lock().push(handle);
@@ -99,7 +94,7 @@ pub(crate) fn deregister(comm: Handle, handle: Handle) -> Result<(), Failure> {
 pub(crate) unsafe fn register_window(
     comm: Handle,
     (buffer, bytes): (*const c_void, usize),
-    place: Place<Handle>,
+    place: OutPointer<Handle>,
     flags: c_int,
 ) -> Result<Code, Failure> {
     /// `NCCL_WIN_COLL_SYMMETRIC`, NCCL's only flag for windows.

@@ -1,4 +1,4 @@
-//! `ncclRedOp_t`: the operations that NCCL has by itself, and those that a program makes for a communicator.
+//! `ncclDataType_t` and `ncclRedOp_t`: types, the operations of NCCL, and those that a program makes for a communicator.
 
 use std::{
     ffi::{c_int, c_void},
@@ -10,10 +10,7 @@ use mscclpp::DevicePtr;
 use mscclpp_collectives::{DataType, ReduceOp};
 use parking_lot::Mutex;
 
-use crate::{
-    calls::{data_type, operation},
-    failure::Failure,
-};
+use crate::failure::Failure;
 
 /// `ncclNumOps`: the first number of an operation that a program made.
 const FIRST: c_int = 5;
@@ -73,7 +70,7 @@ impl Operators {
 
     /// The operation with a number, for a call on data of `data_type`.
     pub(crate) fn of(&self, number: c_int, data_type: DataType) -> Result<ReduceOp, Failure> {
-        if let Some(operation) = operation(number) {
+        if let Some(operation) = built_in(number) {
             return Ok(operation);
         }
         let operator = place(number).and_then(|at| self.0.lock().get(at).copied().flatten());
@@ -86,6 +83,22 @@ impl Operators {
         }
         Ok(operator.op)
     }
+}
+
+/// The type that a number of `ncclDataType_t` stands for.
+pub(crate) fn data_type(number: c_int) -> Result<DataType, Failure> {
+    /// `ncclNumTypes`. The collectives have two more types, which NCCL does not have.
+    const TYPES: usize = 12;
+    let known = usize::try_from(number).ok().filter(|number| *number < TYPES);
+    known
+        .map(|number| DataType::ALL[number])
+        .ok_or_else(|| Failure::argument(format!("`datatype` is {number}, which is no ncclDataType_t")))
+}
+
+/// The built-in operation that a number of `ncclRedOp_t` stands for, if it is one.
+fn built_in(number: c_int) -> Option<ReduceOp> {
+    let operations = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg];
+    usize::try_from(number).ok().and_then(|number| operations.get(number).copied())
 }
 
 /// The index in the list of an operation that the program made.

@@ -1,34 +1,12 @@
 //! Lines for the user on standard error, of which `MSCCLPP_NCCL_DEBUG` or `NCCL_DEBUG` sets the level.
 
-use std::{ffi::OsString, process, sync::OnceLock};
+use std::{process, sync::OnceLock};
 
-use crate::env::Env;
-
-/// Which lines are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
-    /// No lines.
-    Nothing,
-    /// Failures.
-    Warn,
-    /// Failures, a line for each communicator, and one at its end with statistics of its calls.
-    Info,
-}
-
-/// The level that the environment sets. NCCL's other levels map to the nearest of these. Other values mean no lines, as in NCCL.
-pub(crate) fn level(lookup: impl Fn(&'static str) -> Option<OsString>) -> Level {
-    let set = |name| lookup(name).filter(|value| !value.is_empty());
-    let Some(value) = set("MSCCLPP_NCCL_DEBUG").or_else(|| set("NCCL_DEBUG")) else { return Level::Nothing };
-    match value.to_string_lossy().to_ascii_uppercase().as_str() {
-        "INFO" | "ABORT" | "TRACE" => Level::Info,
-        "WARN" => Level::Warn,
-        _ => Level::Nothing,
-    }
-}
+use crate::env::{Env, Level};
 
 fn of_process() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(|| level(std::env::var_os))
+    *LEVEL.get_or_init(Level::of_process)
 }
 
 /// Whether lines of [`info`] are written.
@@ -76,21 +54,4 @@ pub(crate) fn begin() {
             info(&format!("ignored: {}", ignored.join(", ")));
         }
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_own_variable_goes_before_nccls() {
-        let of = |own: &'static str, nccl: &'static str| {
-            level(move |name| Some(if name == "NCCL_DEBUG" { nccl } else { own }.into()))
-        };
-        assert_eq!(of("", "INFO"), Level::Info);
-        assert_eq!(of("warn", "INFO"), Level::Warn);
-        assert_eq!(of("", "VERSION"), Level::Nothing);
-        assert_eq!(of("", "TRACE"), Level::Info);
-        assert_eq!(level(|_| None), Level::Nothing);
-    }
 }

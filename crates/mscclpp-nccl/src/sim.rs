@@ -17,9 +17,10 @@ use mscclpp::{Gpu, Platform, Stream, gpu::Graph};
 use parking_lot::Mutex;
 
 use crate::{
-    abi::{Code, Handle, Place},
-    exports::function,
+    abi::{Code, Handle},
+    answers::function,
     failure::Failure,
+    pointers::OutPointer,
 };
 
 static STREAMS: LazyLock<Mutex<HashMap<usize, Stream>>> = LazyLock::new(Mutex::default);
@@ -72,7 +73,7 @@ function! {
 function! {
     /// Makes a stream on the thread's simulated device.
     fn mscclppSimStreamCreate(stream: *mut Handle) {
-        let place = Place::at(stream, "stream")?;
+        let place = OutPointer::at(stream, "stream")?;
         let made = Platform::Sim.current_gpu()?.stream()?;
         let handle = new_handle();
         STREAMS.lock().insert(handle.addr(), made);
@@ -114,7 +115,7 @@ function! {
 function! {
     /// Ends the capture, and makes a graph of it, which lives until [`mscclppSimGraphDestroy`].
     fn mscclppSimStreamEndCapture(stream: Handle, graph: *mut Handle) {
-        let place = Place::at(graph, "graph")?;
+        let place = OutPointer::at(graph, "graph")?;
         let made = on_current(stream)?.end_capture()?;
         let handle = new_handle();
         GRAPHS.lock().insert(handle.addr(), made);

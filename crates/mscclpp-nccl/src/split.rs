@@ -11,14 +11,14 @@ use std::{
 };
 
 use crate::{
-    abi::{Code, Config, Handle, Place, UniqueId},
+    abi::{Code, Config, Handle, UniqueId},
     comm::{Backend, Comm, Ours},
-    config,
+    config::{self, Settings},
     env::Env,
     failure::Failure,
-    fallback,
     forming::{self, Outcome},
     group, id,
+    pointers::OutPointer,
 };
 
 /// The upper bits of the tags of messages; the lower ones, `NUMBERS`, are the number of the split or the shrinking.
@@ -37,7 +37,7 @@ pub(crate) unsafe fn split(
     parent: Handle,
     color: c_int,
     key: c_int,
-    place: Place<Handle>,
+    place: OutPointer<Handle>,
     config: *const Config,
 ) -> Result<Code, Failure> {
     let parent = crate::comm::of(parent)?;
@@ -50,7 +50,7 @@ pub(crate) unsafe fn split(
     // SAFETY: the caller's promise.
     let settings = unsafe { config::read(config, &parent.settings, env)? };
     if let Backend::Handed(_) = parent.formed()? {
-        return fallback::split(&parent, color, key, place, settings);
+        return split_handed(&parent, color, key, place, settings);
     }
     let tag = SPLITS | parent.splits.fetch_add(1, Ordering::Relaxed) & NUMBERS;
     let child = Comm::new(parent.gpu.clone(), settings);
@@ -166,6 +166,39 @@ fn position(members: &[usize], own: usize) -> Result<usize, Failure> {
     position.ok_or_else(|| Failure::argument(format!("rank {own} is not among the ranks {members:?}")))
 }
 
+/// `ncclCommSplit` of a communicator that was handed over to NCCL.
+fn split_handed(
+    parent: &Arc<Comm>,
+    color: c_int,
+    key: c_int,
+    place: OutPointer<Handle>,
+    settings: Settings,
+) -> Result<Code, Failure> {
+    let child = Comm::new(parent.gpu.clone(), settings);
+    forming::in_background(&child, Arc::clone(parent), move |child, parent| {
+        let Backend::Handed(handed) = parent.formed()? else {
+            return Err(Failure::usage("this communicator is not NCCL's"));
+        };
+        parent.gpu.make_current()?;
+        let Some(made) = handed.split(color, key)? else { return Err(Failure::usage("it has no color")) };
+        let (rank, ranks) = made.position()?;
+        child.set_position(rank, ranks);
+        Ok(Ok(Backend::Handed(made)))
+    })?;
+    if color < 0 {
+        place.set(ptr::null_mut());
+        // The split must be complete before the next call for the parent: NCCL asks its callers to order the calls of a
+        // communicator.
+        let deadline = Comm::deadline(Env::of_process()?.timeout);
+        return group::together(parent, move || match child.wait_formed(deadline) {
+            Err(failure) if failure.code != Code::INVALID_USAGE => Err(failure),
+            // The expected failure: the rank has no color, so there is no communicator.
+            _ => Ok(()),
+        });
+    }
+    group::created(place, child)
+}
+
 /// `ncclCommShrink`.
 ///
 /// # Safety
@@ -173,7 +206,7 @@ fn position(members: &[usize], own: usize) -> Result<usize, Failure> {
 pub(crate) unsafe fn shrink(
     parent: Handle,
     excluded: &[c_int],
-    place: Place<Handle>,
+    place: OutPointer<Handle>,
     config: *const Config,
     flags: c_int,
 ) -> Result<Code, Failure> {

@@ -1,0 +1,77 @@
+//! Puts checked calls into their streams.
+
+use std::{slice, sync::Arc};
+
+use mscclpp::Stream;
+use mscclpp_collectives::Request;
+
+use crate::{
+    abi::{Code, Handle},
+    calls::Call,
+    comm::{Backend, Comm, Ours},
+    failure::Failure,
+    fallback, streams,
+};
+
+/// Puts calls into their streams: the calls of each communicator together, communicators in the order of their first calls, and
+/// last those that go to NCCL. Waits for no other rank.
+pub(crate) fn all(calls: Vec<Call>) -> Result<(), Failure> {
+    let (handed, mut calls): (Vec<Call>, _) = calls.into_iter().partition(|call| call.request.is_none());
+    let mut answer = Ok(());
+    while let Some(first) = calls.first() {
+        let comm = Arc::clone(&first.comm);
+        let (own, others) = calls.into_iter().partition(|call| Arc::ptr_eq(&call.comm, &comm));
+        calls = others;
+        // The other communicators' calls are made even if these fail: other ranks may wait for them.
+        answer = answer.and(submit_of(&own));
+    }
+    answer.and(submit_of(&handed))
+}
+
+/// Puts a call into its stream.
+pub(crate) fn one(call: &Call) -> Result<(), Failure> {
+    submit_of(slice::from_ref(call))
+}
+
+/// Puts calls into their streams that are all of one communicator, or all go to NCCL.
+fn submit_of(calls: &[Call]) -> Result<(), Failure> {
+    let [Call { comm, .. }, ..] = calls else { return Ok(()) };
+    let submitted = match comm.backend()? {
+        Backend::Handed(_) => fallback::submit(calls),
+        Backend::Ours(ours) => submit_ours(comm, ours, calls),
+    };
+    if let Err(failure) = &submitted
+        && failure.code == Code::REMOTE_ERROR
+    {
+        calls.iter().for_each(|call| call.comm.fail(failure));
+    }
+    submitted
+}
+
+fn submit_ours(comm: &Comm, ours: &Ours, calls: &[Call]) -> Result<(), Failure> {
+    // SAFETY: the caller of `group::make` promised streams of the communicator's device.
+    let open = |handle: Handle| unsafe { streams::of(&comm.gpu, handle) };
+    if let [Call { request: Some(request), arguments, .. }] = calls {
+        return enqueue(comm, ours, slice::from_ref(request), &open(arguments.stream)?);
+    }
+    let mut handles: Vec<Handle> = Vec::new();
+    for call in calls {
+        if !handles.contains(&call.arguments.stream) {
+            handles.push(call.arguments.stream);
+        }
+    }
+    let streams = handles.into_iter().map(open).collect::<Result<Vec<Stream>, Failure>>()?;
+    let requests: Vec<Request<'_>> = calls.iter().filter_map(|call| call.request).collect();
+    // If there are several streams, all calls go into the first: it waits for the others before the calls, and the others wait
+    // for it after them.
+    let Some((stream, others)) = streams.split_first() else { return Ok(()) };
+    stream.join(&others.iter().collect::<Vec<_>>(), || enqueue(comm, ours, &requests, stream))
+}
+
+fn enqueue(comm: &Comm, ours: &Ours, requests: &[Request<'_>], stream: &Stream) -> Result<(), Failure> {
+    let timed = ours.statistics.begin(&comm.gpu, stream, requests);
+    // SAFETY: the caller of `group::make` promised for each call what `enqueue` asks for.
+    unsafe { ours.collectives.enqueue(requests, stream)? };
+    ours.statistics.end(stream, timed);
+    Ok(())
+}

@@ -189,8 +189,20 @@ impl Collectives {
     /// # Errors
     /// The same as of [`Collectives::enqueue`], for requests that can never be right.
     pub fn selection(&self, request: &Request<'_>) -> Result<Option<Selection>> {
+        self.selection_with(request, &*self.rank.options.selector)
+    }
+
+    /// The same as [`Collectives::selection`], for [`Collectives::enqueue_with`] with this selector.
+    ///
+    /// # Errors
+    /// The same as of [`Collectives::selection`].
+    pub fn selection_with(
+        &self,
+        request: &Request<'_>,
+        selector: &dyn Selector,
+    ) -> Result<Option<Selection>> {
         let Some(plan) = self.plan(request)? else { return Ok(None) };
-        Ok(self.engine.selection(&self.rank, request, &plan))
+        Ok(self.engine.selection(&self.rank, request, &plan, selector))
     }
 
     /// The time that a collective takes on GPUs that have nothing else to do, by the same prediction by which protocols are

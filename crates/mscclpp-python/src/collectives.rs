@@ -13,7 +13,7 @@ use crate::{
     error::{self, OrRaise},
     kernel::PyKernel,
     owned::{Owned, closable},
-    protocols::{Overridden, Override},
+    protocols::Override,
     retired::{self, RetireOnDrop},
     rows::{Argument, GivenOutput, GivenRows, RowsCall},
     simulated::{self, Copies},
@@ -89,7 +89,7 @@ impl PyCollectives {
         let communicator = communicator.waited()?;
         let gpu = communicator.context().gpu(device).or_raise()?;
         let builder = Collectives::builder(&communicator, &gpu);
-        let mut builder = builder.check_calls(check_calls).overlap(overlap).selector(Overridden);
+        let mut builder = builder.check_calls(check_calls).overlap(overlap);
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks);
         }
@@ -156,7 +156,7 @@ impl PyCollectives {
         others: Vec<usize>,
     ) -> PyResult<bool> {
         let made = self.inner.get()?;
-        let overriding = protocol.map(|protocol| Override::new(protocol, blocks, threads)).transpose()?;
+        let selector = Override::new(protocol, blocks, threads)?;
         let enqueue = || {
             let gpu = made.collectives.gpu();
             let stream = stream_of(gpu, stream)?;
@@ -166,16 +166,17 @@ impl PyCollectives {
                 if made.collectives.gpu().platform() == Platform::Sim {
                     let was_idle = made.forget_copies(&stream)?;
                     // SAFETY: the program gives memory of the process, and keeps it until the calls are complete.
-                    let copies = unsafe { simulated::enqueue(&made.collectives, &requests, &stream)? };
+                    let copies =
+                        unsafe { simulated::enqueue(&made.collectives, &requests, &stream, &selector)? };
                     made.copies.lock().extend(copies);
                     return Ok(was_idle);
                 }
                 // SAFETY: the program gives memory of the device, and keeps it until the calls are complete.
-                unsafe { made.collectives.enqueue(&requests, &stream)? };
+                unsafe { made.collectives.enqueue_with(&requests, &stream, &selector)? };
                 Ok(false)
             })
         };
-        py.detach(|| Override::during(overriding, enqueue)).map_err(raised)
+        py.detach(enqueue).map_err(raised)
     }
 
     /// Returns how `enqueue` would carry out the request: the protocol, whether in two steps, and how many blocks and
@@ -189,9 +190,8 @@ impl PyCollectives {
         threads: u32,
     ) -> PyResult<Option<(String, bool, u32, u32)>> {
         let made = self.inner.get()?;
-        let overriding = protocol.map(|protocol| Override::new(protocol, blocks, threads)).transpose()?;
-        let selection = Override::during(overriding, || made.collectives.selection(&request.request()))
-            .map_err(raised)?;
+        let selector = Override::new(protocol, blocks, threads)?;
+        let selection = made.collectives.selection_with(&request.request(), &selector).map_err(raised)?;
         Ok(selection.map(|it| (it.protocol.to_string(), it.two_steps, it.blocks, it.threads)))
     }
 

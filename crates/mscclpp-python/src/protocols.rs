@@ -1,16 +1,9 @@
 //! Overrides of the protocol selection, which the algorithms of `mscclpp.ext` set for their calls.
 
-use std::cell::Cell;
-
 use mscclpp_collectives::{Possible, Protocol, Query, Selection, Selector, Tuned};
 use pyo3::prelude::*;
 
 use crate::error;
-
-thread_local! {
-    /// The override for the calls that this thread puts into a stream right now.
-    static OVERRIDE: Cell<Option<Override>> = const { Cell::new(None) };
-}
 
 /// A protocol, and whether an `all_reduce` takes two steps.
 type Step = (Protocol, bool);
@@ -26,7 +19,9 @@ pub(crate) struct Override {
 }
 
 impl Override {
-    pub(crate) fn new(protocol: &str, blocks: u32, threads: u32) -> PyResult<Self> {
+    /// Without a protocol, calls are done as [`Tuned`] selects, whatever the numbers are.
+    pub(crate) fn new(protocol: Option<&str>, blocks: u32, threads: u32) -> PyResult<Self> {
+        let Some(protocol) = protocol else { return Ok(Self { protocols: &[], blocks: 0, threads: 0 }) };
         let protocols: &[Step] = match protocol {
             "any" => &[],
             "ll16" => &[(Protocol::Ll16, false)],
@@ -38,22 +33,10 @@ impl Override {
         };
         Ok(Self { protocols, blocks, threads })
     }
+}
 
-    /// Calls `work`. Collectives that it enqueues use the override.
-    pub(crate) fn during<T>(overriding: Option<Self>, work: impl FnOnce() -> T) -> T {
-        /// Removes the override, also if `work` panics.
-        struct Done;
-        impl Drop for Done {
-            fn drop(&mut self) {
-                OVERRIDE.set(None);
-            }
-        }
-        OVERRIDE.set(overriding);
-        let _done = Done;
-        work()
-    }
-
-    fn choose(self, query: &Query) -> Selection {
+impl Selector for Override {
+    fn choose(&self, query: &Query) -> Selection {
         let mut selection = Tuned.choose(query);
         let possible = &query.possible;
         if let Some((protocol, two_steps)) = self.protocols.iter().find(|step| is_possible(**step, possible))
@@ -78,18 +61,5 @@ fn is_possible(step: Step, possible: &Possible) -> bool {
         (Protocol::Ll128, true) => possible.ll128_in_two_steps,
         (_, true) => possible.simple_in_two_steps,
         (_, false) => true,
-    }
-}
-
-/// A selector that uses the thread's [`Override`], or [`Tuned`] if there is none.
-#[derive(Debug)]
-pub(crate) struct Overridden;
-
-impl Selector for Overridden {
-    fn choose(&self, query: &Query) -> Selection {
-        match OVERRIDE.get() {
-            Some(overriding) => overriding.choose(query),
-            None => Tuned.choose(query),
-        }
     }
 }

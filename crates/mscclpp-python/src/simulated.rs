@@ -2,7 +2,7 @@
 //! memory of devices only.
 
 use mscclpp::{DevicePtr, Platform, Stream};
-use mscclpp_collectives::{Collectives, Error, Kind, Request};
+use mscclpp_collectives::{Collectives, Error, Kind, Request, Selector};
 
 use crate::retired::RetireOnDrop;
 
@@ -11,11 +11,12 @@ use crate::retired::RetireOnDrop;
 /// stream may use them.
 ///
 /// # Safety
-/// The requirements of [`Collectives::enqueue`], for memory of the process.
+/// The requirements of [`Collectives::enqueue_with`], for memory of the process.
 pub(crate) unsafe fn enqueue(
     collectives: &Collectives,
     requests: &[Request<'_>],
     stream: &Stream,
+    selector: &dyn Selector,
 ) -> Result<Vec<RetireOnDrop>, Error> {
     let (mut copies, mut back, mut moved) = (Vec::new(), Vec::new(), Vec::new());
     for request in requests {
@@ -35,7 +36,7 @@ pub(crate) unsafe fn enqueue(
         moved.push(moves);
     }
     // SAFETY: the caller's promise; copies live until the stream is synchronised.
-    unsafe { collectives.enqueue(&moved, stream)? };
+    unsafe { collectives.enqueue_with(&moved, stream, selector)? };
     for (to, from, bytes) in back {
         // SAFETY: as above.
         unsafe { stream.copy(to, from, bytes)? };

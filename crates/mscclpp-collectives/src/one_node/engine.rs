@@ -16,7 +16,7 @@ use mscclpp::{
 
 use crate::{
     Error, Kind, Request, Result,
-    choice::{Devices, Interconnect, LEAST_THREADS, Selection, time},
+    choice::{Devices, Interconnect, LEAST_THREADS, Selection, Selector, time},
     handle::{CollectiveHandle, LINE, NO_PLACE, OVERLAP},
     plan::{Exchange, Messages, Plan, described},
     rank::{Call, Engine, Group, Mapping, RankState},
@@ -195,10 +195,16 @@ impl Engine for OneNode {
         Ok(())
     }
 
-    fn selection(&self, rank: &RankState, request: &Request<'_>, plan: &Plan) -> Option<Selection> {
+    fn selection(
+        &self,
+        rank: &RankState,
+        request: &Request<'_>,
+        plan: &Plan,
+        selector: &dyn Selector,
+    ) -> Option<Selection> {
         let query = self.query(rank, plan);
         match self.own_launch(rank, request, &query) {
-            None => Some(self.choose(&*rank.options.selector, &query)),
+            None => Some(self.choose(selector, &query)),
             Some(_) => None,
         }
     }

@@ -6,7 +6,7 @@ use mscclpp::{Kernel, KernelArgs, RegisteredMemory, Semaphore, gpu::Owner};
 
 use crate::{
     Error, Kind, Request, Result,
-    choice::Selection,
+    choice::{Selection, Selector},
     plan::{Exchange, Messages, Plan},
     rows::Rows,
 };
@@ -56,7 +56,13 @@ pub(crate) trait Engine: Send + Sync {
     unsafe fn move_messages(&self, rank: &RankState, messages: &Messages, call: &Call<'_>) -> Result<()>;
 
     /// The selection by which an exchange would be done, if a kernel of the library does it.
-    fn selection(&self, _rank: &RankState, _request: &Request<'_>, _plan: &Plan) -> Option<Selection> {
+    fn selection(
+        &self,
+        _rank: &RankState,
+        _request: &Request<'_>,
+        _plan: &Plan,
+        _selector: &dyn Selector,
+    ) -> Option<Selection> {
         None
     }
 

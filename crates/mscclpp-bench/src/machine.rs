@@ -25,7 +25,7 @@ pub(crate) struct UsedDevice {
     pub(crate) name: String,
     uuid: [u8; 16],
     /// The id of the device's node.
-    host: String,
+    node: String,
 }
 
 impl UsedDevice {
@@ -36,17 +36,17 @@ impl UsedDevice {
             platform: gpu.platform().to_string(),
             name: properties.name.clone(),
             uuid: properties.uuid,
-            host: host_id()?,
+            node: host_id()?,
         })
     }
 
     /// Whether both are the same device.
     pub(crate) fn is(&self, other: &Self) -> bool {
-        self.uuid == other.uuid && self.host == other.host
+        self.uuid == other.uuid && self.node == other.node
     }
 
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
-        !self.is(other) && self.host == other.host
+        !self.is(other) && self.node == other.node
     }
 }
 

@@ -226,7 +226,7 @@ mod tests {
         let times = |median| Some(Times { median, min: 1.0, max: 9.0 });
         let row = Row {
             workload: "all-reduce".into(),
-            variant: "2 hosts".into(),
+            variant: "2 nodes".into(),
             size: 1024,
             times: times(4.0),
             nccl: Some(Nccl { plain: Some(Measured { times: times(5.0) }), windows: None }),

@@ -50,9 +50,9 @@ enum Variant {
 }
 
 pub(crate) fn run(options: &Options, joining: &Joining, table: &mut Table) -> Result<()> {
-    let on_host = Platform::detect_or_sim()? == Platform::Sim;
+    let on_sim = Platform::detect_or_sim()? == Platform::Sim;
     let (default, hidden): (&[u32], u32) =
-        if on_host { (&[1, 4, 16], 1024) } else { (&[1, 4, 16, 64, 256], 8192) };
+        if on_sim { (&[1, 4, 16], 1024) } else { (&[1, 4, 16, 64, 256], 8192) };
     let rows = if options.rows.is_empty() { default } else { &options.rows };
     let hidden = options.hidden.unwrap_or(hidden);
     if !hidden.is_multiple_of(8) {

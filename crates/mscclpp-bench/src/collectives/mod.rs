@@ -25,7 +25,7 @@ use mscclpp_collectives::{
 pub(crate) use self::{
     calls::Calls,
     numbers::Numbers,
-    task::{Place, Task},
+    task::{ResultPlace, Task},
     tune::{Options as TuneOptions, tune},
     turns::{Side, SubmitMany},
     what::What,
@@ -79,8 +79,8 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t)]
     dtype: Numbers,
     /// The place of the result, one row each: out of place, or in place.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Place::Out])]
-    place: Vec<Place>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ResultPlace::Out])]
+    place: Vec<ResultPlace>,
     /// The number of ranks. With 1, a single device suffices to see that everything works. Sizes are rounded down to
     /// multiples that the ranks can share evenly.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=32))]
@@ -299,7 +299,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn row(&self, progress: &mut Progress, place: Place, bytes: u64) -> Result<Row> {
+    fn row(&self, progress: &mut Progress, place: ResultPlace, bytes: u64) -> Result<Row> {
         let Self { what, options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
         let ranks = pair.ranks.count() as u64;
@@ -325,7 +325,7 @@ impl Bench<'_> {
         let selection = self.collectives.selection(&task.request(memory.ptr()))?;
         let mut sides = vec![ours(self.collectives, &task, memory, calls, stopwatch.stream())?];
         // NCCL has no all_to_all in place.
-        let nccl = self.nccl.filter(|_| (what, place) != (What::AllToAll, Place::In));
+        let nccl = self.nccl.filter(|_| (what, place) != (What::AllToAll, ResultPlace::In));
         if let Some((comm, windows)) = nccl {
             sides.push(comm.side("NCCL", (memory, memory.ptr()), &task, calls, &stopwatch)?);
             if let Some(window) = windows.memory() {
@@ -338,7 +338,7 @@ impl Bench<'_> {
 
         let on_nodes = || if nodes > 1 { format!("{nodes} nodes") } else { "copy".to_owned() };
         let variant = selection.map_or_else(on_nodes, variant);
-        let variant = if place == Place::In { format!("{variant}, in place") } else { variant };
+        let variant = if place == ResultPlace::In { format!("{variant}, in place") } else { variant };
         let times = measured[0];
         let bandwidth = times.map(|times| what.bandwidth(bytes, times.median, ranks));
         let of_nccl = |side: usize| measured.get(side).map(|times| crate::report::Measured { times: *times });

@@ -13,7 +13,7 @@ use crate::{
 
 /// The place of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Place {
+pub(crate) enum ResultPlace {
     /// Separate memory.
     Out,
     /// The memory of the numbers that were sent.
@@ -27,7 +27,7 @@ const PAGE: u64 = 4096;
 pub(crate) struct Task {
     pub(crate) what: What,
     pub(crate) numbers: Numbers,
-    pub(crate) place: Place,
+    pub(crate) place: ResultPlace,
     pub(crate) ranks: usize,
     /// The size as nccl-tests count it.
     pub(crate) bytes: u64,
@@ -45,7 +45,7 @@ impl Task {
     pub(crate) fn random(
         what: What,
         numbers: Numbers,
-        place: Place,
+        place: ResultPlace,
         bytes: u64,
         ranks: &Ranks,
     ) -> Result<Self> {
@@ -55,34 +55,41 @@ impl Task {
     }
 
     /// Makes a task. `given` has the numbers of all ranks.
-    fn new(what: What, numbers: Numbers, place: Place, bytes: u64, given: &[Vec<u8>], rank: usize) -> Self {
+    fn new(
+        what: What,
+        numbers: Numbers,
+        place: ResultPlace,
+        bytes: u64,
+        given: &[Vec<u8>],
+        rank: usize,
+    ) -> Self {
         let result = what.result(given, rank, numbers);
         let (ranks, own) = (given.len(), &given[rank]);
         let part_of = |of: usize| (of * rank / ranks) as u64;
         let (send, recv, expected, compared) = match (place, what) {
-            (Place::Out, _) => {
+            (ResultPlace::Out, _) => {
                 let recv = (own.len() as u64).next_multiple_of(PAGE) + PAGE;
                 (0, recv, result, recv)
             }
-            (Place::In, What::AllGather) => (PAGE + part_of(result.len()), PAGE, result, PAGE),
-            (Place::In, What::ReduceScatter) => {
+            (ResultPlace::In, What::AllGather) => (PAGE + part_of(result.len()), PAGE, result, PAGE),
+            (ResultPlace::In, What::ReduceScatter) => {
                 let begin = part_of(own.len());
                 let mut all = own.clone();
                 all[begin as usize..][..result.len()].copy_from_slice(&result);
                 (PAGE, PAGE + begin, all, PAGE)
             }
-            (Place::In, _) => (PAGE, PAGE, result, PAGE),
+            (ResultPlace::In, _) => (PAGE, PAGE, result, PAGE),
         };
         Self { what, numbers, place, ranks, bytes, given: own.clone(), send, recv, expected, compared }
     }
 
     /// The bytes of memory that a task of this size needs.
-    pub(crate) fn room(what: What, place: Place, bytes: u64, ranks: u64) -> u64 {
+    pub(crate) fn room(what: What, place: ResultPlace, bytes: u64, ranks: u64) -> u64 {
         let room = match place {
-            Place::Out => {
+            ResultPlace::Out => {
                 what.given(bytes, ranks).next_multiple_of(PAGE) + PAGE + what.got(bytes, ranks) + GUARD
             }
-            Place::In => PAGE + bytes + GUARD,
+            ResultPlace::In => PAGE + bytes + GUARD,
         };
         room.next_multiple_of(PAGE)
     }
@@ -95,7 +102,7 @@ impl Task {
     /// Prepares a loaded memory for a call and the comparison: nothing of the result is there afterwards.
     pub(crate) fn prepare(&self, memory: &dyn Memory) -> Result<()> {
         self.destination(memory).poison(self.compared_bytes())?;
-        if self.place == Place::In { self.load(memory) } else { Ok(()) }
+        if self.place == ResultPlace::In { self.load(memory) } else { Ok(()) }
     }
 
     /// Whether a memory has the expected bytes, compared by `like`.
@@ -145,7 +152,7 @@ mod tests {
     fn every_task_stays_in_its_room_and_is_checked() -> Result<()> {
         let gpu = Platform::Sim.gpu(0)?;
         for what in [What::AllReduce, What::AllGather, What::ReduceScatter, What::AllToAll] {
-            for place in [Place::Out, Place::In] {
+            for place in [ResultPlace::Out, ResultPlace::In] {
                 for (ranks, rank, bytes) in [(1, 0, 40), (2, 0, 8192), (2, 1, 9000), (4, 3, 48)] {
                     let len = what.given(bytes, ranks as u64) as usize;
                     let given: Vec<_> = (0..ranks)
@@ -156,7 +163,7 @@ mod tests {
                     let done = || task.is_done(&memory, |found, expected| found == expected);
                     task.load(&memory)?;
                     task.prepare(&memory)?;
-                    let nothing_to_do = place == Place::In && ranks == 1;
+                    let nothing_to_do = place == ResultPlace::In && ranks == 1;
                     assert_eq!(done()?, nothing_to_do, "{what:?} {place:?} {ranks}");
                     carry_out(&task, &given, rank, &memory)?;
                     assert!(done()?, "{what:?} {place:?} {rank} of {ranks}, {bytes}");
@@ -181,12 +188,15 @@ mod tests {
             let given = vec![vec![0; what.given(64, 2) as usize]; 2];
             Task::new(what, Numbers::F32, place, 64, &given, rank).request(base)
         };
-        let gather = request(What::AllGather, Place::In, 1);
+        let gather = request(What::AllGather, ResultPlace::In, 1);
         assert_eq!((gather.send, gather.count), (gather.recv.add(32), 8));
-        let scatter = request(What::ReduceScatter, Place::In, 1);
+        let scatter = request(What::ReduceScatter, ResultPlace::In, 1);
         assert_eq!((scatter.recv, scatter.count), (scatter.send.add(32), 8));
-        let reduce = request(What::AllReduce, Place::In, 1);
+        let reduce = request(What::AllReduce, ResultPlace::In, 1);
         assert_eq!((reduce.recv, reduce.count), (reduce.send, 16));
-        assert_ne!(request(What::AllToAll, Place::Out, 0).recv, request(What::AllToAll, Place::Out, 0).send);
+        assert_ne!(
+            request(What::AllToAll, ResultPlace::Out, 0).recv,
+            request(What::AllToAll, ResultPlace::Out, 0).send
+        );
     }
 }

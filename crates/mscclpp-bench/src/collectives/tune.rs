@@ -17,7 +17,7 @@ use self::{
     candidates::Candidates,
     table::{Best, best, rust},
 };
-use super::{AskedProtocol, Calls, Numbers, Place, Side, Task, What, ours, turns, variant};
+use super::{AskedProtocol, Calls, Numbers, ResultPlace, Side, Task, What, ours, turns, variant};
 use crate::{
     Result,
     measuring::Messages,
@@ -114,7 +114,7 @@ pub(crate) fn tune(options: &Options, joining: &Joining, table: &mut Table) -> R
     let builder = Collectives::builder(&pair.ranks.comm, &pair.gpu).max_blocks(most).selector(trial.clone());
     let collectives = options.scratch.into_iter().fold(builder, CollectivesBuilder::scratch).connect()?;
     let whats: Vec<_> = options.kinds.iter().map(|kind| kind.what()).collect();
-    let room = |what: &What| Task::room(*what, Place::Out, sizes.end, ranks);
+    let room = |what: &What| Task::room(*what, ResultPlace::Out, sizes.end, ranks);
     let memory = pair.gpu.allocate(whats.iter().map(room).max().unwrap_or(0))?;
     let tuner = Tuner { options, pair: &pair, collectives: &collectives, trial: &trial, memory: &memory };
 
@@ -235,7 +235,7 @@ impl Tuner<'_> {
     ) -> Result<(Vec<Selection>, Vec<Row>)> {
         let Self { options, pair, memory, .. } = *self;
         let (measuring, numbers) = (&options.messages.measuring, options.dtype);
-        let task = Task::random(what, numbers, Place::Out, bytes, &pair.ranks)?;
+        let task = Task::random(what, numbers, ResultPlace::Out, bytes, &pair.ranks)?;
         task.load(memory)?;
         let most = if pair.gpu.platform() == Platform::Sim { 1 } else { MOST_ROUNDS };
         let rounds = measuring.rounds_or((BYTES_OF_A_TIME / bytes).clamp(1, most) as u32);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use mscclpp::prelude::*;
 
-use super::{Place, task::Task};
+use super::{ResultPlace, task::Task};
 use crate::{
     Result, data::Memory, measuring::Measuring, progress::Progress, report::Times, stopwatch::Stopwatch,
 };
@@ -75,7 +75,7 @@ impl Side<'_> {
             true => stopwatch.time(self.n_launches, &self.launches)?,
             false => stopwatch.time_of_waits(|stream| (self.launches)(stream, 0..self.n_launches))?,
         };
-        if task.place == Place::In {
+        if task.place == ResultPlace::In {
             task.prepare(self.memory)?;
             stopwatch.time_of_waits(&self.call)?;
         }

@@ -77,7 +77,7 @@ fn by_fabric(gpu: &Gpu, buffer: &DeviceBuffer, export: &MemoryExport) -> Result<
         None if gpu.platform() == Platform::Sim => Err(not_simulated()),
         None => Err(Failure::new(
             "the device is in no NVLink domain, or its IMEX channel is not set up",
-            "none is needed within a host; across hosts of one NVLink domain, start nvidia-imex and make \
+            "none is needed within a node; across nodes of one NVLink domain, start nvidia-imex and make \
              /dev/nvidia-caps-imex-channels/channel0",
         )),
     }

@@ -21,7 +21,7 @@ const NOT_REGISTERED: &str = "raise the limit of locked memory (ulimit -l)";
 const GPU_NOT_REGISTERED: &str = "see GPUDirect above: a dmabuf needs libibverbs of rdma-core 34, Linux 5.12 and an adapter that \
      takes it, else load the module nvidia_peermem; and raise the limit of locked memory (ulimit -l)";
 const NOT_CONNECTED: &str = "see which interfaces and GIDs are chosen; on RoCE, a firewall or a VLAN without an address \
-     stops packets even to this host; MSCCLPP_IB_GID_INDEX names another GID";
+     stops packets even to this node; MSCCLPP_IB_GID_INDEX names another GID";
 const WRONG: &str = "do not use this pair; see dmesg for errors of PCIe or the IOMMU";
 
 pub(super) fn examine(teller: &Teller) {

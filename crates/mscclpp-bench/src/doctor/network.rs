@@ -44,10 +44,10 @@ fn interfaces(teller: &Teller) {
     };
     if offered.iter().all(std::net::IpAddr::is_loopback) {
         let (reason, remedy) = (
-            "only the loopback interface has an address, so other hosts cannot reach this one",
-            "none is needed for jobs of one host; else give an interface an address (docker: --network host)",
+            "only the loopback interface has an address, so other nodes cannot reach this one",
+            "none is needed for jobs of one node; else give an interface an address (docker: --network host)",
         );
-        teller.found(Network.unavailable("other hosts", reason, remedy));
+        teller.found(Network.unavailable("other nodes", reason, remedy));
     }
     for (place, ip) in offered.iter().enumerate() {
         let name = all.iter().find(|i| i.ip == *ip).map_or("?", |i| i.name.as_str());

@@ -27,7 +27,7 @@ pub(super) trait PingPong {
 /// The memory of a side that both adapters access, on a cache line of its own.
 #[repr(C, align(128))]
 #[derive(Default)]
-pub(super) struct Words {
+pub(super) struct SignalMemory {
     pub(super) sent: AtomicU64,
     pub(super) arrived: AtomicU64,
     /// Used by bare verbs alone: the count of signals, and the former value that an atomic found at the peer.
@@ -35,7 +35,7 @@ pub(super) struct Words {
     pub(super) old: AtomicU64,
 }
 
-impl Words {
+impl SignalMemory {
     pub(super) const LEN: u64 = size_of::<Self>() as u64;
     pub(super) const SENT: u64 = std::mem::offset_of!(Self, sent) as u64;
     pub(super) const ARRIVED: u64 = std::mem::offset_of!(Self, arrived) as u64;
@@ -72,7 +72,7 @@ pub(super) struct Signals {
     route: RouteId,
     signaller: SignallerId,
     semaphore: HostToHostSemaphore,
-    words: &'static Words,
+    words: &'static SignalMemory,
     // The peer can reach the words as long as this is kept.
     _mine: RegisteredMemory,
 }
@@ -83,10 +83,11 @@ impl Signals {
         let mut endpoint = on.endpoint();
         endpoint.ib = endpoint.ib.mode(mode);
         let connection = on.ranks.connect(endpoint)?;
-        let words = Words::new();
+        let words = SignalMemory::new();
         // SAFETY: the words are atomics and are never freed.
-        let mine =
-            unsafe { comm.register_memory(DevicePtr::from_ptr(words.start()), Words::LEN, on.transport)? };
+        let mine = unsafe {
+            comm.register_memory(DevicePtr::from_ptr(words.start()), SignalMemory::LEN, on.transport)?
+        };
         let peers = on.ranks.share(&mine)?;
         let semaphore = comm.build_semaphore_with(&connection, other, 0)?.wait()?;
         let mut queue = connection.open_queue()?;
@@ -101,7 +102,7 @@ impl PingPong for Signals {
     fn send(&mut self, value: u64) -> Result<()> {
         // The adapter has read the last value, because the peer has answered it.
         self.words.sent.store(value, Ordering::Relaxed);
-        self.queue.write(self.route, Words::ARRIVED, Words::SENT, 8)?;
+        self.queue.write(self.route, SignalMemory::ARRIVED, SignalMemory::SENT, 8)?;
         self.queue.signal(self.signaller)?;
         hand_over(&mut self.queue)
     }
@@ -119,7 +120,7 @@ const RECEIVES: u32 = 16;
 /// The bare verbs' way: a write, followed by an atomic that counts signals in the peer's memory, or with an immediate number.
 pub(super) struct BareSignals {
     qp: QueuePair,
-    words: &'static Words,
+    words: &'static SignalMemory,
     by_atomics: bool,
     depth: u32,
     sent: u32,
@@ -128,9 +129,9 @@ pub(super) struct BareSignals {
 
 impl BareSignals {
     pub(super) fn new(on: &OnAdapter, by_atomics: bool) -> Result<Self> {
-        let words = Words::new();
+        let words = SignalMemory::new();
         // SAFETY: the words are atomics and are never freed.
-        let registered = unsafe { Registered::new(&on.bare, words.start(), Words::LEN, false)? };
+        let registered = unsafe { Registered::new(&on.bare, words.start(), SignalMemory::LEN, false)? };
         let depth = on.depth();
         let receives = if by_atomics { 0 } else { RECEIVES };
         let qp = QueuePair::connect(&on.bare, &on.ranks, depth, receives, registered)?;
@@ -146,10 +147,15 @@ impl PingPong for BareSignals {
         if self.qp.under_way() * 2 >= self.depth {
             self.qp.reap()?;
         }
-        let write = |immediate| Request::Write { from: Words::SENT, to: Words::ARRIVED, len: 8, immediate };
+        let write = |immediate| Request::Write {
+            from: SignalMemory::SENT,
+            to: SignalMemory::ARRIVED,
+            len: 8,
+            immediate,
+        };
         match self.by_atomics {
             true => {
-                let add = Request::AddOne { to: Words::TOKEN, old: Words::OLD };
+                let add = Request::AddOne { to: SignalMemory::TOKEN, old: SignalMemory::OLD };
                 self.qp.post([write(None), add], true)
             }
             false => self.qp.post([write(Some(self.sent))], true),

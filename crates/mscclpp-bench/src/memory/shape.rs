@@ -26,12 +26,12 @@ impl Shape {
     }
 
     pub(super) fn new(options: &Options, gpu: &Gpu) -> Result<Self> {
-        let host = gpu.platform() == Platform::Sim;
-        let (most_blocks, most_threads) = if host { (4, 32) } else { (32, 1024) };
+        let on_sim = gpu.platform() == Platform::Sim;
+        let (most_blocks, most_threads) = if on_sim { (4, 32) } else { (32, 1024) };
         let (blocks, threads) =
             (options.blocks.unwrap_or(most_blocks), options.threads.unwrap_or(most_threads));
         let at_once = gpu.properties().multiprocessors;
-        if !host && blocks > at_once {
+        if !on_sim && blocks > at_once {
             let why = format!(
                 "--blocks {blocks}: blocks wait for each other, and {gpu} surely runs {at_once} at once, one on each \
                  multiprocessor"

@@ -81,7 +81,7 @@ step_races() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races -p mscclpp --test kernels --test kernels_on_sim --test mesh --test arguments --test blocks --test ring
     clean_of_races -p mscclpp --test packets -- flags_change
-    clean_of_races -p mscclpp-collectives --test calls --test failing_calls --test rows_calls --test symmetric --test replays
+    clean_of_races -p mscclpp-collectives --test it -- calls:: rows_calls:: symmetric:: replays::
     races_of_seeds 3 "" -p mscclpp-cuda-ipc
 }
 
@@ -92,7 +92,7 @@ step_races_all() {
     cargo build -p mscclpp --examples
     clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
         --test port_kernels --test port_channels --test examples
-    clean_of_races -p mscclpp-collectives --test algorithm --test oracle --test rows --test registered --test nodes_of_one --test nodes
+    clean_of_races -p mscclpp-collectives --test it -- algorithm:: oracle:: rows:: registered:: nodes
     local example
     for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do
         MSCCLPP_PLATFORM=sim MSCCLPP_SIM_RACES=1 cargo run -p mscclpp-collectives --example "$example"
@@ -313,7 +313,7 @@ simulated() { cargo test -p mscclpp-bootstrap-simulation --release --test it; }
 # Tests collectives bit by bit: every kind with every type, operation, protocol, count and place; 10^5 replays on ranks that
 # are late.
 step_collectives() {
-    MSCCLPP_PLATFORM=sim cargo test -p mscclpp-collectives --release --test oracle --test replays -- --ignored
+    MSCCLPP_PLATFORM=sim cargo test -p mscclpp-collectives --release --test it -- --ignored
 }
 
 # Makes small and large writes over Ethernet for two minutes, and compares every byte.

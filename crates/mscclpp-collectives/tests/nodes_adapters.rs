@@ -3,6 +3,7 @@
 
 #[path = "../../mscclpp-ib/tests/fake/mod.rs"]
 mod fake;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::{

@@ -4,8 +4,9 @@
 #[path = "../../mscclpp/tests/support/children.rs"]
 #[allow(dead_code, reason = "the tests of the facade use all of it")]
 mod children;
-#[path = "support/net.rs"]
+#[path = "it/support/net.rs"]
 mod net;
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::{

@@ -1,5 +1,6 @@
 //! Collectives whose ranks are processes, of which one is killed in the middle of replays.
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 #[path = "../../mscclpp/tests/support/children.rs"]

@@ -1,5 +1,6 @@
 //! Devices of a node that do not reach each other's memory: each rank is a node of its own.
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use std::process::ExitCode;

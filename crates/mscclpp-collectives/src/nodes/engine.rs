@@ -31,7 +31,7 @@ pub(crate) struct Nodes {
     /// Streams for parts of calls that run beside the rest: several only while some of them are in captures.
     beside: Mutex<Vec<Stream>>,
     /// Whether the other ranks were told that this one's calls have failed.
-    pub(super) notified: AtomicBool,
+    notified: AtomicBool,
 }
 
 /// The collectives of the ranks of this node, if there are several.
@@ -66,12 +66,6 @@ impl Nodes {
             beside: Mutex::default(),
             notified: AtomicBool::new(false),
         })
-    }
-
-    /// Checks that the waits of complete calls got what they waited for.
-    pub(super) fn check_waits_alone(&self) -> Result<(), mscclpp::Error> {
-        self.channels.check_waits()?;
-        self.local.iter().try_for_each(|(_, local)| local.check_waits())
     }
 
     fn maker(&self) -> Maker<'_> {
@@ -206,11 +200,12 @@ impl Engine for Nodes {
     }
 
     fn check_waits(&self) -> Result<(), mscclpp::Error> {
-        self.check_waits_alone().inspect_err(|_| self.tell_failure())
+        let within = || self.local.iter().try_for_each(|(_, local)| local.check_waits());
+        self.channels.check_waits().and_then(|()| within()).inspect_err(|_| self.tell_failure())
     }
 
     fn tell_failure(&self) {
-        self.tell_others();
+        failing::tell_others(self, &self.notified);
     }
 
     fn barrier(&self) -> Kind<'static> {

@@ -6,7 +6,7 @@
 //! - A wait for one rank ends: that one has left, or the connection to it is lost. The service is none the wiser, and the other
 //!   ranks may not wait for the same rank. So who finds its calls failed so tells all others, once.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mscclpp::{
     Report, Semaphore,
@@ -15,8 +15,6 @@ use mscclpp::{
 };
 
 use crate::rank::Engine;
-
-use super::engine::Nodes;
 
 /// Returns the function that the service of a rank calls when it fails. It ends the waits of `local`, the engine within
 /// the node, and tells the ranks of the node.
@@ -34,19 +32,17 @@ pub(super) fn of_node(local: Option<&impl Engine>) -> impl Fn(&ProxyError) + Sen
     }
 }
 
-impl Nodes {
-    /// Tells all other ranks what failed, unless they were told. An abort is this rank's own decision; a rank that has left is a
-    /// failure if a wait ended with that.
-    pub(super) fn tell_others(&self) {
-        let news = |semaphore: &Semaphore| match semaphore.failure()? {
-            CoreError::Aborted { .. } => None,
-            closed @ CoreError::PeerClosed { .. } => Abort::check(semaphore).is_err().then_some(closed),
-            failure => Some(failure),
-        };
-        let Some(error) = self.semaphores().find_map(news) else { return };
-        if !self.notified.swap(true, Ordering::Relaxed) {
-            let reason = format!("collectives: {}", Report(&error));
-            self.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
-        }
+/// Tells all other ranks what failed, unless they were `notified`. An abort is this rank's own decision; a rank that has left
+/// is a failure if a wait ended with that.
+pub(super) fn tell_others(engine: &impl Engine, notified: &AtomicBool) {
+    let news = |semaphore: &Semaphore| match semaphore.failure()? {
+        CoreError::Aborted { .. } => None,
+        closed @ CoreError::PeerClosed { .. } => Abort::check(semaphore).is_err().then_some(closed),
+        failure => Some(failure),
+    };
+    let Some(error) = engine.semaphores().find_map(news) else { return };
+    if !notified.swap(true, Ordering::Relaxed) {
+        let reason = format!("collectives: {}", Report(&error));
+        engine.semaphores().for_each(|semaphore| semaphore.connection().tell_failure(&reason));
     }
 }

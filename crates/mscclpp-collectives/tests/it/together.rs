@@ -1,16 +1,14 @@
 //! Groups of all_reduces, of which small ones go in one launch: every result, and nothing else, and again in graphs.
 
-mod support;
-
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
+use crate::support::{builder, platform, ranks, reference};
 use mscclpp::{DeviceBuffer, gpu::Graph};
 use mscclpp_collectives::{DataType, Kind, Query, ReduceOp, Request, Selection, Selector, Tuned};
 use mscclpp_test_support::Random;
-use support::{builder, platform, ranks, reference};
 
 const OPS: [ReduceOp; 6] =
     [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min, ReduceOp::Avg, ReduceOp::PreMulSum(3.0)];

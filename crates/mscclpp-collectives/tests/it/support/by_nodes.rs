@@ -1,7 +1,5 @@
 //! Collectives of every kind between ranks on several nodes, compared with a reduction on the host.
 
-#![allow(dead_code, reason = "each test program uses a part of this")]
-
 use mscclpp::{Communicator, Gpu};
 use mscclpp_collectives::{Collectives, CollectivesBuilder, DataType, Kind, NodesModel, ReduceOp, Request};
 use mscclpp_test_support::Random;

@@ -1,17 +1,15 @@
 //! `all_reduce_rows` among other calls: the same sums as `all_reduce`, in graphs, between other calls, and what goes wrong.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Told, builder, ranks, slice, zeros};
 use half::f16;
 use mscclpp::{ErrorKind, gpu::Graph, prelude::*};
 use mscclpp_collectives::{Collectives, DataType, Error, Protocol, ReduceOp, Rows, Selection};
 use mscclpp_test_support::{LIMIT, Random};
-use support::{Told, builder, ranks, slice, zeros};
 
 const KERNELS: KernelSource<'static> =
-    KernelSource::new("sum_rows.cu", include_str!("../../../cuda/kernels/sum_rows.cu"));
+    KernelSource::new("sum_rows.cu", include_str!("../../../../cuda/kernels/sum_rows.cu"));
 const COLUMNS: usize = 24;
 
 /// Loaded before collectives are connected: that waits for kernels that run, also for those of ranks on the same device.

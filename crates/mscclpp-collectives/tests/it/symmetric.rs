@@ -1,12 +1,10 @@
 //! Memory that is registered as symmetric: copy engines bring what comes.
 
-mod support;
-
 use std::{thread, time::Duration};
 
+use crate::support::{Told, builder, ranks, slice, zeros};
 use mscclpp_collectives::{DeviceSlice, Kind, Protocol, Query, Request, Selection, Selector};
 use mscclpp_test_support::Random;
-use support::{Told, builder, ranks, slice, zeros};
 
 const ENGINES: Selection =
     Selection { protocol: Protocol::CopyEngine, two_steps: false, blocks: 2, threads: 64 };

@@ -1,13 +1,11 @@
 //! Registered memory: results that peers write in place, beside memory that is not registered, in graphs, and when it goes.
 
-mod support;
-
 use std::{thread, time::Duration};
 
+use crate::support::{Told, builder, ranks, slice, zeros};
 use mscclpp::{ErrorKind, Gpu};
 use mscclpp_collectives::{Collectives, DeviceSlice, Kind, Protocol, Request, Selection};
 use mscclpp_test_support::Random;
-use support::{Told, builder, ranks, slice, zeros};
 
 const DIRECT: Selection = Selection { protocol: Protocol::Direct, two_steps: false, blocks: 2, threads: 64 };
 const BULK: Selection = Selection { protocol: Protocol::Bulk, threads: 128, ..DIRECT };

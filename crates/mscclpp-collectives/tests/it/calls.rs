@@ -1,13 +1,11 @@
 //! Calls of collectives: typed ones, captured ones, on several streams, of groups of ranks; messages.
 
-mod support;
-
 use std::{sync::Arc, time::Duration};
 
+use crate::support::{builder, platform, ranks, slice, turn, zeros};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, DeviceSlice, ReduceOp, Transfer};
 use mscclpp_test_support::Random;
-use support::{builder, ranks, slice, zeros};
 
 #[test]
 fn typed_calls_do_what_they_say() {
@@ -61,11 +59,11 @@ fn typed_calls_do_what_they_say() {
 /// One thread sets up two ranks and makes their calls; and ends a set-up for which the other rank never comes.
 #[test]
 fn a_thread_sets_up_several_ranks() {
-    let _turn = support::turn();
-    let devices = support::platform().device_count().expect("devices");
+    let _turn = turn();
+    let devices = platform().device_count().expect("devices");
     let comms: Vec<_> = LocalBootstrap::group(2)
         .into_iter()
-        .map(|bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(support::platform())))
+        .map(|bootstrap| Communicator::with_context(Arc::new(bootstrap), Context::on(platform())))
         .collect();
     let gpus: Vec<_> = (0..2).map(|r| comms[r].context().gpu(r % devices).expect("a device")).collect();
     let of_both = || comms.iter().zip(&gpus);

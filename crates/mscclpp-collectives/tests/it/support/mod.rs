@@ -1,7 +1,8 @@
 //! The parts that the tests share: ranks as threads, and a selector that does what a test says.
 
-#![allow(dead_code, reason = "each test program uses a part of this")]
+#![allow(dead_code, reason = "the programs whose ranks are processes use a part of this")]
 
+pub(crate) mod by_nodes;
 pub(crate) mod pairs;
 pub(crate) mod reference;
 

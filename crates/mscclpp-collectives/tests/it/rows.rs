@@ -1,15 +1,13 @@
 //! `all_reduce_rows` with the kernels of the example: residual and RMSNorm give bit for bit what the host computes in
 //! the same order, by all protocols, and touch nothing else.
 
-mod support;
-
 use std::sync::Mutex;
 
+use crate::support::{Told, builder, ranks};
 use half::{bf16, f16};
 use mscclpp::{kernels::ALL_REDUCE_RMS_NORM, prelude::*};
 use mscclpp_collectives::{DeviceSlice, Element, F8E4m3, Protocol, Rows, Selection};
 use mscclpp_test_support::Random;
-use support::{Told, builder, ranks};
 
 const EPSILON: f32 = 1e-5;
 /// Numbers before and behind an output.

@@ -1,7 +1,5 @@
 //! Kernels of the program that do collectives, beside those of the library.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -11,11 +9,11 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{builder, ranks, slice, zeros};
 use half::f16;
 use mscclpp::{Kernel, KernelArgs, KernelSource, Module};
 use mscclpp_collectives::{Algorithm, Asked, DataType, Kind, Launch, ReduceOp, Request};
 use mscclpp_test_support::Random;
-use support::{builder, ranks, slice, zeros};
 
 /// An all_reduce in one step, and a broadcast, each with a number of its own that it counts up.
 const MINE: KernelSource<'_> = KernelSource::new(

@@ -1,13 +1,11 @@
 //! Collectives of nodes of one rank each: the way of devices that do not reach each other's memory.
 
-mod support;
-
 use std::{thread, time::Duration};
 
+use crate::support::{abort_ends_waits, builder, ranks, slice, zeros};
 use mscclpp::{Communicator, ErrorKind, Gpu, KernelArgs, KernelSource, Module, Transport};
 use mscclpp_collectives::{Collectives, CollectivesBuilder, ReduceOp, Rows, Transfer};
 use mscclpp_test_support::Random;
-use support::{abort_ends_waits, builder, ranks, slice, zeros};
 
 /// Ranks that leave before the others have seen all that was sent are a failure for these.
 fn leave(comm: &Communicator) {

@@ -1,10 +1,6 @@
 //! Collectives of ranks on several nodes, which are threads that give their nodes names: bit for bit what a reduction on the
 //! node gives, for even and uneven nodes, and nothing else is touched.
 
-#[path = "support/by_nodes.rs"]
-mod by_nodes;
-mod support;
-
 use std::{
     thread,
     time::{Duration, Instant},
@@ -14,8 +10,8 @@ use mscclpp::ErrorKind;
 use mscclpp_collectives::{DataType, Kind, NodesModel, ReduceOp, Request, Transfer};
 use mscclpp_test_support::Random;
 
-use by_nodes::{check, check_by, check_with, connected, on};
-use support::{abort_ends_waits, ranks, slice, zeros};
+use crate::support::by_nodes::{check, check_by, check_with, connected, on};
+use crate::support::{abort_ends_waits, ranks, slice, zeros};
 
 /// Long enough for any machine: no test waits so long unless something is wrong.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -4,12 +4,10 @@
 //! Every two values of every two parameters come about in each run, the rest is random. `the_full_product` has all
 //! of them; it takes minutes: `ci/run.sh collectives`.
 
-mod support;
-
+use crate::support::{Told, builder, pairs, platform, ranks, reference};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{DataType, Kind, Protocol, ReduceOp, Request, Selection};
 use mscclpp_test_support::Random;
-use support::{Told, builder, pairs, platform, ranks, reference};
 
 /// The byte that memory holds before a call.
 const POISON: u8 = 0xa5;

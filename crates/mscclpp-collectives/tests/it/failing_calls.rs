@@ -1,18 +1,16 @@
 //! Calls of collectives that are refused, that do not match, that are given up, or whose ranks end.
 
-mod support;
-
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
+use crate::support::{Told, abort_ends_waits, builder, ranks, zeros};
 use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
     Collectives, DataType, DeviceSlice, Error, Kind, Protocol, ReduceOp, Request, Selection,
 };
 use mscclpp_test_support::LIMIT;
-use support::{Told, abort_ends_waits, builder, ranks, zeros};
 
 #[test]
 fn what_can_never_be_right_is_refused_and_nothing_is_done() {

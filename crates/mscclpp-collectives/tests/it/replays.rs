@@ -1,13 +1,11 @@
 //! Calls one after the other: replays of graphs, calls on several streams, and memory that is dropped meanwhile.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Told, builder, ranks, slice, zeros};
 use mscclpp::gpu::Graph;
 use mscclpp_collectives::{Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
-use support::{Told, builder, ranks, slice, zeros};
 
 /// Graphs are replayed in any order with eager calls of other sizes and protocols, with fresh data each time.
 #[test]

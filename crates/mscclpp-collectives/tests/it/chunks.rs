@@ -2,13 +2,11 @@
 //! others, by calls of different numbers of blocks one after the other, and late on one of them. Rings of four chunks
 //! are smaller than the messages.
 
-mod support;
-
 use std::{thread, time::Duration};
 
+use crate::support::{Told, builder, ranks, slice, zeros};
 use mscclpp_collectives::{Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
-use support::{Told, builder, ranks, slice, zeros};
 
 #[test]
 fn chunks_go_by_any_number_of_blocks() {

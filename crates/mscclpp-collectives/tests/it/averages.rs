@@ -1,16 +1,12 @@
 //! Averages have NCCL's meaning, by every protocol, in every kind that reduces, on one node and on several.
 
-#[path = "support/by_nodes.rs"]
-mod by_nodes;
-mod support;
-
 use std::fmt::Debug;
 
+use crate::support::{Told, builder, by_nodes, ranks, slice, zeros};
 use half::{bf16, f16};
 use mscclpp::prelude::*;
 use mscclpp_collectives::{Collectives, Element, NodesModel, Protocol, ReduceOp, Selection};
 use mscclpp_test_support::Random;
-use support::{Told, builder, ranks, slice, zeros};
 
 /// Not a multiple of what a word holds, nor of what a rank gets in two steps.
 const LEN: usize = 333;

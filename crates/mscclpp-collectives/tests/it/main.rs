@@ -1,0 +1,17 @@
+//! The tests of collectives whose ranks are threads of this process.
+
+mod algorithm;
+mod averages;
+mod calls;
+mod chunks;
+mod failing_calls;
+mod nodes;
+mod nodes_of_one;
+mod oracle;
+mod registered;
+mod replays;
+mod rows;
+mod rows_calls;
+mod support;
+mod symmetric;
+mod together;

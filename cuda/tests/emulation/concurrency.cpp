@@ -1,10 +1,9 @@
-// The barrier and the counting semaphore of a grid: under random interleavings of their accesses, and with
-// blocks that run at the same time.
+// The barrier and the counting semaphore of a grid under random interleavings of their accesses.
 
 #include "mscclpp/concurrency_device.hpp"
 
-#include "../../kernels/concurrency.cu"
-
+using mscclpp::DeviceSemaphore;
+using mscclpp::DeviceSyncer;
 using emulation::Interleaving;
 using emulation::Random;
 
@@ -72,41 +71,6 @@ static void interleavedTurns() {
   }
 }
 
-// The test kernels, on blocks that run at the same time and have several threads.
-static void gridBarrier() {
-  DeviceSyncer syncer = {};
-  unsigned long long mismatches = 0;
-  unsigned int failed = 0;
-  uint64_t base = 1;
-  for (unsigned int blocks : {1, 4, 2, 5, 3}) {
-    std::vector<uint64_t> cells(blocks);
-    emulation::launch(blocks, 3, [&] {
-      grid_barrier(&syncer, cells.data(), base, 200, -1, &mismatches, &failed);
-    });
-    base += 200;
-  }
-  CHECK(mismatches == 0 && failed == 0);
-}
-
-static void gridArrive() {
-  DeviceSyncer syncer = {};
-  std::vector<uint64_t> cells(4);
-  uint64_t sum = 0, lasts = 0;
-  for (uint64_t launches = 1; launches <= 300; ++launches) {
-    emulation::launch(4, 2, [&] { grid_arrive(&syncer, cells.data(), &sum, &lasts); });
-    CHECK(sum == 4 * launches && lasts == launches);
-  }
-}
-
-static void semaphoreTurns() {
-  DeviceSemaphore semaphore = {};
-  uint64_t counter = 0;
-  unsigned int failed = 0;
-  emulation::launch(1, 2, [&] { semaphore_set(&semaphore, 1); });
-  emulation::launch(4, 2, [&] { semaphore_turns(&semaphore, 500, -1, &counter, &failed); });
-  CHECK(counter == 2000 && failed == 0);
-}
-
 // Waits whose signal does not come end by their bound or by an abort, for all threads of the block, and report that.
 static void endings() {
   uint32_t status[4] = {};
@@ -136,8 +100,5 @@ int main() {
   interleavedSyncs();
   interleavedArrivals();
   emulation::asThread(interleavedTurns);
-  gridBarrier();
-  gridArrive();
-  semaphoreTurns();
   emulation::asThread(endings);
 }

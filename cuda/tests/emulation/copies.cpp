@@ -2,8 +2,7 @@
 
 #include "mscclpp/memory_channel_device.hpp"
 
-#include "../../kernels/memory_channel.cu"
-
+using mscclpp::MemoryChannelDeviceHandle;
 using emulation::Limits;
 using emulation::Memory;
 using emulation::Random;
@@ -92,79 +91,10 @@ static void aroundPowersOfTwo() {
   CHECK(memories.destination.same(memories.expected));
 }
 
-// The test kernels, here between two memories of one process.
-static MemoryChannelDeviceHandle channelOf(Memory& mine, Memory& peers) {
-  MemoryChannelDeviceHandle channel = {};
-  channel.src_ = mine.at(0);
-  channel.dst_ = peers.at(0);
-  return channel;
-}
-
-static void sweepKernel() {
-  Memory mine(4096, 5), peers(4096, 6);
-  for (int get = 0; get < 2; ++get) {
-    unsigned long long mismatches = 0;
-    const MemoryChannelDeviceHandle channel = channelOf(mine, peers);
-    emulation::launch(3, 5, [&] { copy_sweep(channel, 256, 0, 90, get, 7, &mismatches); });
-    CHECK(mismatches == 0);
-  }
-}
-
-static void singleKernels() {
-  Memory mine(4096, 5), peers(4096, 6);
-  const MemoryChannelDeviceHandle channel = channelOf(mine, peers);
-  emulation::launch(2, 3, [&] { channel_put(channel, 5, 21, 1000, 16, 1); });
-  CHECK(std::memcmp(peers.at(5), mine.at(21), 1000) == 0);
-  emulation::launch(2, 3, [&] { channel_get(channel, 2000, 5, 1000, 8, 0); });
-  CHECK(std::memcmp(mine.at(2000), mine.at(21), 1000) == 0);
-  uint64_t result = 0;
-  emulation::launch(1, 2, [&] { channel_write_read(channel, 3, 0x1122334455667788, &result); });
-  CHECK(result == 0x1122334455667788 && std::memcmp(peers.at(24), &result, 8) == 0);
-}
-
-// One side of put_round: its memory, its words and its counters.
-struct Side {
-  Memory memory = Memory(2048, 8);
-  uint64_t inbound = 0, expected = 0, round = 0;
-  uint32_t status[4] = {};
-  DeviceSyncer syncers[2] = {};
-  unsigned long long mismatches = 0;
-  unsigned int failed = 0;
-};
-
-static void putRounds() {
-  Side sides[2];
-  const auto replay = [&](int me, int64_t maxSpin) {
-    Side& side = sides[me];
-    MemoryChannelDeviceHandle channel = channelOf(side.memory, sides[1 - me].memory);
-    channel.semaphore_.inboundToken = &side.inbound;
-    channel.semaphore_.expectedInboundToken = &side.expected;
-    channel.semaphore_.remoteInboundToken = &sides[1 - me].inbound;
-    channel.semaphore_.status = side.status;
-    emulation::launch(3, 4, [&] {
-      put_round(channel, side.syncers, &side.round, 50, 11 + me, 12 - me, maxSpin, &side.mismatches, &side.failed);
-    });
-  };
-  std::vector<std::thread> both;
-  for (int me = 0; me < 2; ++me) {
-    both.emplace_back([&, me] {
-      for (int i = 0; i < 300; ++i) replay(me, -1);
-    });
-  }
-  for (std::thread& side : both) side.join();
-  for (const Side& side : sides) CHECK(side.failed == 0 && side.mismatches == 0 && side.round == 300);
-  // Without its peer, a side ends by its bound.
-  replay(0, 100);
-  CHECK(sides[0].failed == 301 && sides[0].status[mscclpp::StatusTimedOut] == 1);
-}
-
 int main() {
   everySizeAtEveryAlignment();
   promises<4>();
   promises<8>();
   promises<16>();
   aroundPowersOfTwo();
-  sweepKernel();
-  singleKernels();
-  putRounds();
 }

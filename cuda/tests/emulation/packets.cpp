@@ -3,8 +3,10 @@
 
 #include "mscclpp/memory_channel_device.hpp"
 
-#include "../../kernels/packets.cu"
-
+using mscclpp::LL128Packet;
+using mscclpp::LL16Packet;
+using mscclpp::LL8Packet;
+using mscclpp::MemoryChannelDeviceHandle;
 using emulation::Limits;
 using emulation::Memory;
 using emulation::Random;
@@ -255,60 +257,6 @@ static void warpGivesUpTogether() {
   for (unsigned int callsOfThread : calls) CHECK(callsOfThread == calls[0]);
 }
 
-// Two sides at once, each a device with blocks and a channel to the other: the test kernel.
-static void rounds(int kind, uint64_t bytes, unsigned int blocks, unsigned int threads, int count) {
-  Memory source[2] = {Memory(2 * 3 * 2048, 7), Memory(2 * 3 * 2048, 8)};
-  Memory packets[2] = {Memory(2 * 3 * 4096, 9), Memory(2 * 3 * 4096, 10)};
-  uint32_t status[4] = {};
-  unsigned long long mismatches = 0;
-  unsigned int failed = 0;
-  std::vector<std::thread> sides;
-  for (int me = 0; me < 2; ++me) {
-    MemoryChannelDeviceHandle channel = {};
-    channel.src_ = source[me].at(0);
-    channel.dst_ = packets[1 - me].at(0);
-    channel.packetBuffer_ = packets[me].at(0);
-    channel.flags_ = mscclpp::MemoryChannelLines;
-    channel.semaphore_.status = status;
-    sides.emplace_back([=, &mismatches, &failed] {
-      emulation::launch(blocks, threads, [&] {
-        packet_rounds(channel, kind, bytes, count, 0xfffffff0, 20 + me, 21 - me, -1, &mismatches, &failed);
-      });
-    });
-  }
-  for (std::thread& side : sides) side.join();
-  CHECK(mismatches == 0 && failed == 0);
-}
-
-static void roundsOfAllKinds() {
-  for (int kind : {Split, LL8, LL16, LL128}) {
-    rounds(kind, 8, 1, 32, 300);
-    rounds(kind, 1001, 2, 64, 50);
-  }
-}
-
-// A single packet as a call of its own.
-static void singlePackets() {
-  Memory memory(1024, 11);
-  MemoryChannelDeviceHandle channel = {};
-  uint32_t status[4] = {};
-  channel.semaphore_.status = status;
-  channel.dst_ = channel.packetBuffer_ = memory.at(0);
-  channel.src_ = memory.at(512);
-  std::memset(memory.at(0), 0, 512);
-  uint32_t result[3] = {9, 9, 9};
-  emulation::launch(1, 1, [&] { packet_unpack_one(channel, LL16, 2, 4, 10, result); });
-  CHECK(result[0] == 0 && status[mscclpp::StatusTimedOut] == 1);
-  unsigned int failed = 0;
-  emulation::launch(1, 2, [&] { packets_put(channel, LL16, 16, 0, 24, 4, &failed); });
-  emulation::launch(1, 1, [&] { packet_unpack_one(channel, LL16, 2, 4, 10, result); });
-  CHECK(failed == 0 && result[0] == 1 && std::memcmp(memory.at(520), result + 1, 8) == 0);
-  CHECK(channel.unpackPacket(2, 4).x == result[1] && channel.unpackPacket(2, 4).y == result[2]);
-  uint32_t word;
-  std::memcpy(&word, memory.at(512 + 4), 4);
-  CHECK(channel.putPackets<LL8Packet>(0, 12, 0, 1, 5) && channel.unpackPacket<LL8Packet>(1, 5) == word);
-}
-
 int main() {
   everySizeAtEveryAlignment<LL8Packet>(300);
   everySizeAtEveryAlignment<LL16Packet>(600);
@@ -325,6 +273,4 @@ int main() {
   endings<LL16Packet>();
   endings<LL128Packet>();
   warpGivesUpTogether();
-  roundsOfAllKinds();
-  emulation::asThread(singlePackets);
 }

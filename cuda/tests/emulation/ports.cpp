@@ -1,5 +1,5 @@
 // FIFOs and port channels: with a proxy that carries out triggers late and in pieces, under random interleavings of
-// their accesses; and the test kernels, with a proxy that runs at the same time.
+// their accesses.
 
 #include "mscclpp/proxy_channel_device.hpp"
 
@@ -419,80 +419,6 @@ static void endings() {
   CHECK(!other.channel.putWithSignalAndFlush(0, 8) && other.status[mscclpp::StatusAborted] == 1);
 }
 
-// The test kernels.
-static void pushNumbered() {
-  HostFifo fifo(4);
-  unsigned int failed = 0;
-  std::thread kernel([&] {
-    emulation::launch(3, 1, [&] { fifo_push_numbered(fifo.handle, 300, 7, -1, &failed); });
-  });
-  uint64_t next[3] = {};
-  while (fifo.taken < 900) {
-    ProxyTrigger trigger;
-    if (!fifo.take(trigger)) {
-      emulation::rest();
-      continue;
-    }
-    CHECK(trigger.snd == mixed(trigger.fst) && next[trigger.fst >> 32]++ == (trigger.fst & ~0u));
-  }
-  kernel.join();
-  CHECK(failed == 0);
-}
-
-static void turns() {
-  const Turns rounds = {9, 40, 12, 8, 64};
-  World there(8, 12 * 64 * 8, 64), back(8, 64, 64);
-  unsigned long long mismatches = 0;
-  unsigned int failed = 0, checkFailed = 0;
-  // The checker waits on the words that the sender signals, and answers by another channel's.
-  PortChannelDeviceHandle sender = there.channel, checker = back.channel;
-  std::swap(sender.semaphore_, checker.semaphore_);
-  // Both kernels need the proxies to their end: the sender waits for the checker's last answer.
-  std::atomic<int> done(0);
-  std::thread send([&] {
-    emulation::launch(1, 5, [&] {
-      port_turns_send(sender, reinterpret_cast<uint64_t*>(there.source.at(0)), rounds, 0, &failed);
-    });
-    ++done;
-  });
-  std::thread check([&] {
-    emulation::launch(1, 3, [&] {
-      port_turns_check(checker, reinterpret_cast<uint64_t*>(there.arrivals.at(0)), rounds, &mismatches, &checkFailed);
-    });
-    ++done;
-  });
-  while (done != 2) {
-    there.proxy(true);
-    back.proxy(true);
-    if (there.steps.empty() && back.steps.empty()) emulation::rest();
-  }
-  send.join();
-  check.join();
-  CHECK(failed == 0 && checkFailed == 0 && mismatches == 0);
-}
-
-static void flushAndOverwrite() {
-  const uint32_t words = 6, rounds = 20, threads = 4;
-  World world(2, threads * rounds * words * 8, 32);
-  unsigned int failed = 0;
-  std::atomic<bool> done(false);
-  std::thread kernel([&] {
-    emulation::launch(threads, 1, [&] {
-      port_flush_overwrite(&world.channel, 1, reinterpret_cast<uint64_t*>(world.source.at(0)), 7, rounds, words,
-                           &failed);
-    });
-    done = true;
-  });
-  while (!done) {
-    world.proxy(true);
-    if (world.steps.empty()) emulation::rest();
-  }
-  kernel.join();
-  CHECK(failed == 0);
-  const uint64_t* const arrived = reinterpret_cast<uint64_t*>(world.arrivals.at(0));
-  for (uint64_t i = 0; i < threads * rounds * words; ++i) CHECK(arrived[i] == wordOf(7, i / (threads * words), i));
-}
-
 int main() {
   emulation::asThread(threadCopies);
   interleavedPushes();
@@ -504,7 +430,4 @@ int main() {
   emulation::asThread(formsOfPuts);
   emulation::asThread(whatDoesNotFit);
   emulation::asThread(endings);
-  emulation::asThread(pushNumbered);
-  emulation::asThread(turns);
-  emulation::asThread(flushAndOverwrite);
 }

@@ -1,9 +1,11 @@
 //! The headers of the device API on a CPU: their real text, compiled by a plain C++ compiler over `tests/emulation`,
-//! which replaces the parts of a GPU that they need. Each program there is one test.
+//! which replaces the parts of a GPU that they need. Each program there is one test. They test what simulated devices
+//! cannot: a thread of the test's choice goes on before each access, so that windows of one access are met; the test
+//! says which bytes may be read and written, inside of a memory too; and there are a million sizes and alignments.
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -11,21 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Failed;
 
 /// The programs in `tests/emulation`.
-const PROGRAMS: [&str; 5] = ["concurrency", "copies", "handles", "packets", "ports"];
+pub(crate) const PROGRAMS: [&str; 5] = ["concurrency", "copies", "handles", "packets", "ports"];
 
 /// The time limit of a program. Most need a few seconds; one that hangs is ended.
 const DEADLINE: Duration = Duration::from_secs(300);
-
-/// Returns `CXX`, or the first usual C++ compiler that runs, if any.
-fn compiler() -> Option<OsString> {
-    env::var_os("CXX")
-        .into_iter()
-        .chain(["c++", "g++", "clang++"].map(OsString::from))
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
-}
 
 /// The folder of a program's files, removed when the program is done.
 struct Scratch(PathBuf);
@@ -50,7 +44,7 @@ fn compile(compiler: &OsStr, program: &str, binary: &Path) -> Result<(), Failed>
     let compiled = Command::new(compiler)
         // The headers have pragmas for the compilers of GPUs.
         .args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-pthread"])
-        // Kernels are compiled with these options, too (mscclpp-gpu, host/compiler.rs).
+        // Kernels are compiled with these options, too (mscclpp-gpu, sim/compiler.rs).
         .args(["-fno-strict-aliasing", "-fwrapv"])
         // With this option, jumping to another thread's stack would count as a defect.
         .arg("-U_FORTIFY_SOURCE")
@@ -88,21 +82,9 @@ fn run(program: &str, binary: &Path) -> Result<(), Failed> {
     }
 }
 
-fn test(compiler: &OsStr, program: &str) -> Result<(), Failed> {
+pub(crate) fn test(compiler: &OsStr, program: &str) -> Result<(), Failed> {
     let scratch = Scratch::new(program)?;
     let binary = scratch.0.join(program);
     compile(compiler, program, &binary)?;
     run(program, &binary)
-}
-
-fn main() {
-    let arguments = Arguments::from_args();
-    let compiler = compiler();
-    let trial = |program: &'static str| match compiler.clone() {
-        Some(compiler) => Trial::test(program, move || test(&compiler, program)),
-        None => Trial::test(program, || Err("there is no C++ compiler; set CXX".into()))
-            .with_kind("no C++ compiler")
-            .with_ignored_flag(true),
-    };
-    libtest_mimic::run(&arguments, PROGRAMS.into_iter().map(trial).collect()).exit();
 }

@@ -3,26 +3,18 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Failed;
 
 /// The programs in `tests/sim`.
-const PROGRAMS: [&str; 2] = ["builtins", "narrow"];
+pub(crate) const PROGRAMS: [&str; 2] = ["builtins", "narrow"];
 
 const STANDARDS: [&str; 2] = ["-std=c++17", "-std=c++20"];
-
-/// Returns `CXX`, or the first usual C++ compiler that runs, if any.
-fn compiler() -> Option<OsString> {
-    env::var_os("CXX")
-        .into_iter()
-        .chain(["c++", "g++", "clang++"].map(OsString::from))
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
-}
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -57,7 +49,7 @@ fn headers() -> Vec<PathBuf> {
     headers
 }
 
-fn every_header_compiles_alone(compiler: &OsStr) -> Result<(), Failed> {
+pub(crate) fn every_header_compiles_alone(compiler: &OsStr) -> Result<(), Failed> {
     let headers = headers();
     assert!(headers.iter().any(|header| header.ends_with("mscclpp_sim/vector_types.hpp")), "{headers:?}");
     for header in headers {
@@ -77,7 +69,7 @@ impl Drop for Scratch {
 }
 
 /// Runs a program. The programs wait for nothing, so they need no time limit.
-fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
+pub(crate) fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
     let scratch = Scratch(env::temp_dir().join(format!("mscclpp-sim-{program}-{}", std::process::id())));
     fs::create_dir_all(&scratch.0)?;
     let source = package().join("tests/sim").join(program).with_extension("cpp");
@@ -94,19 +86,4 @@ fn run(compiler: &OsStr, program: &str) -> Result<(), Failed> {
         }
     }
     Ok(())
-}
-
-fn main() {
-    let arguments = Arguments::from_args();
-    let compiler = compiler();
-    let trial = |name: &'static str, test: fn(&OsStr, &str) -> Result<(), Failed>| match compiler.clone() {
-        Some(compiler) => Trial::test(name, move || test(&compiler, name)),
-        None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
-            .with_kind("no C++ compiler")
-            .with_ignored_flag(true),
-    };
-    let mut trials =
-        vec![trial("every_header_compiles_alone", |compiler, _| every_header_compiles_alone(compiler))];
-    trials.extend(PROGRAMS.map(|program| trial(program, run)));
-    libtest_mimic::run(&arguments, trials).exit();
 }

@@ -211,8 +211,8 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         .overlap(true)
         .calls_at_once((env.calls_at_once * hello::sharing(&all)).min(MOST_CALLS_AT_ONCE))
         .check_calls(env.check_calls);
-    if let Some(host) = id::host(env)? {
-        builder = builder.node(host);
+    if let Some(node) = id::node(env)? {
+        builder = builder.node(node);
     }
     if let Some(mebibytes) = env.scratch {
         builder = builder.scratch(u64::from(mebibytes) << 20);

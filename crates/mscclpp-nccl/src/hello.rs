@@ -87,15 +87,15 @@ impl Hello {
 }
 
 /// The reason why this library does not cover these ranks, or `None` if it does. All ranks get the same answer.
-pub(crate) fn uncovered(all: &[Hello], on_this_host: usize) -> Option<String> {
+pub(crate) fn uncovered(all: &[Hello], on_this_node: usize) -> Option<String> {
     if let Some(rank) = all.iter().position(|hello| hello.p2p_disabled) {
         return Some(format!("rank {rank} has NCCL_P2P_DISABLE=1, and data goes by peer memory alone"));
     }
     if all.len() > MAX_RANKS {
         return Some(format!("there are {} ranks; {MAX_RANKS} are the most", all.len()));
     }
-    if on_this_host < all.len() {
-        return Some("the ranks are on several hosts, and the collectives are those of one".to_owned());
+    if on_this_node < all.len() {
+        return Some("the ranks are on several nodes, and the collectives are those of one".to_owned());
     }
     None
 }
@@ -164,7 +164,7 @@ mod tests {
     fn what_is_not_covered_has_a_reason() {
         let two = [hello(0), hello(1)];
         assert_eq!(uncovered(&two, 2), None);
-        assert!(uncovered(&two, 1).unwrap().contains("several hosts"));
+        assert!(uncovered(&two, 1).unwrap().contains("several nodes"));
         assert!(
             uncovered(&[hello(0), Hello { p2p_disabled: true, ..hello(1) }], 2).unwrap().contains("rank 1")
         );

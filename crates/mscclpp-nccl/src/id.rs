@@ -104,14 +104,14 @@ pub(crate) fn settings(builder: TcpBootstrapBuilder, env: &Env) -> Result<TcpBoo
     if let (None, Some(family)) = (own.family, env.family) {
         builder = builder.family(family);
     }
-    if let Some(host) = host(env)? {
-        builder = builder.host_id(host);
+    if let Some(node) = node(env)? {
+        builder = builder.host_id(node);
     }
     Ok(builder)
 }
 
 /// The node's name in `NCCL_HOSTID`, or `None` if `MSCCLPP_HOSTID` is set, which takes precedence.
-pub(crate) fn host(env: &Env) -> Result<Option<&str>, Failure> {
+pub(crate) fn node(env: &Env) -> Result<Option<&str>, Failure> {
     let own = BootstrapEnv::read()?.host_id;
     Ok(env.host_id.as_deref().filter(|_| own.is_none()))
 }

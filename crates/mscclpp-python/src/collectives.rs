@@ -10,6 +10,7 @@ use pyo3::{prelude::*, types::PyTuple};
 
 use crate::{
     communicator::PyCommunicator,
+    data_types::of_collectives,
     error::{self, OrRaise},
     kernel::PyKernel,
     owned::{Owned, closable},
@@ -363,30 +364,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Asked {
             send: DevicePtr(item(1)?.extract()?),
             recv: DevicePtr(item(2)?.extract()?),
             count,
-            data_type: data_type(item(4)?.extract()?)?,
+            data_type: of_collectives(item(4)?.extract()?)?,
         })
     }
-}
-
-/// Returns the type with a name that NumPy or PyTorch uses.
-pub(crate) fn data_type(name: &str) -> PyResult<DataType> {
-    Ok(match name {
-        "float16" => DataType::F16,
-        "bfloat16" => DataType::Bf16,
-        "float32" => DataType::F32,
-        "float64" => DataType::F64,
-        "float8_e4m3fn" => DataType::F8E4m3,
-        "float8_e5m2" => DataType::F8E5m2,
-        "int8" => DataType::I8,
-        "uint8" => DataType::U8,
-        "int16" => DataType::I16,
-        "uint16" => DataType::U16,
-        "int32" => DataType::I32,
-        "uint32" => DataType::U32,
-        "int64" => DataType::I64,
-        "uint64" => DataType::U64,
-        _ => return Err(error::misuse(format!("there are no collectives of numbers of type {name}"))),
-    })
 }
 
 /// Converts an operation: a name such as "sum", or ("premul_sum", factor).

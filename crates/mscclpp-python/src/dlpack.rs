@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use mscclpp::{DeviceBuffer, Platform};
 use pyo3::{ffi, prelude::*};
 
-use crate::{error, retired::RetireOnDrop};
+use crate::{data_types, error, retired::RetireOnDrop};
 
 /// An array over device memory, which it keeps alive.
 pub(crate) struct Tensor {
@@ -55,37 +55,6 @@ struct Managed {
 /// The name of a capsule until a library takes over its memory. Then the capsule gets another name.
 const NAME: &CStr = c"dltensor";
 
-impl DataType {
-    /// Returns the type with a name that NumPy or PyTorch uses.
-    fn named(name: &str) -> PyResult<Self> {
-        const INT: u8 = 0;
-        const UINT: u8 = 1;
-        const FLOAT: u8 = 2;
-        const BFLOAT: u8 = 4;
-        let (code, bits) = match name.strip_prefix("torch.").unwrap_or(name) {
-            "int8" => (INT, 8),
-            "int16" | "short" => (INT, 16),
-            "int32" | "int" => (INT, 32),
-            "int64" | "long" => (INT, 64),
-            "uint8" => (UINT, 8),
-            "uint16" => (UINT, 16),
-            "uint32" => (UINT, 32),
-            "uint64" => (UINT, 64),
-            "float16" | "half" => (FLOAT, 16),
-            "float32" | "float" => (FLOAT, 32),
-            "float64" | "double" => (FLOAT, 64),
-            "bfloat16" => (BFLOAT, 16),
-            _ => {
-                return Err(error::misuse(format!(
-                    "argument 'data_type': {name:?} is not known; there are int8 to int64, uint8 to uint64, float16, \
-                     float32, float64 and bfloat16"
-                )));
-            }
-        };
-        Ok(Self { code, bits, lanes: 1 })
-    }
-}
-
 impl Tensor {
     pub(crate) fn new(
         buffer: DeviceBuffer,
@@ -93,8 +62,8 @@ impl Tensor {
         shape: Vec<i64>,
         strides: Vec<i64>,
     ) -> PyResult<Self> {
-        let data_type = DataType::named(name)?;
-        let size = u64::from(data_type.bits / 8);
+        let (code, bits) = data_types::of_dlpack(name)?;
+        let size = u64::from(bits / 8);
         let shape = if shape.is_empty() { vec![(buffer.len() / size) as i64] } else { shape };
         let strides = if strides.is_empty() { row_major(&shape) } else { strides };
         if strides.len() != shape.len() {
@@ -121,6 +90,7 @@ impl Tensor {
                 buffer.len()
             )));
         }
+        let data_type = DataType { code, bits, lanes: 1 };
         Ok(Self { buffer: RetireOnDrop(buffer), data_type, shape, strides })
     }
 }

@@ -60,7 +60,7 @@ impl PyKernel {
     /// Loads a cubin or fatbin.
     #[staticmethod]
     fn of_binary(py: Python<'_>, name: String, binary: Bytes, kernel: String) -> PyResult<Self> {
-        // By giving the binary, the program says that a compiler made it and nobody changed it.
+        // SAFETY: by giving the binary, the program says that a compiler made it and nobody changed it.
         Self::load(py, kernel, move |gpu| unsafe { Module::load_binary(gpu, &name, &binary.0) })
     }
 

@@ -22,6 +22,7 @@ mod communicator;
 mod config;
 mod connection;
 mod constructor;
+mod data_types;
 mod device;
 mod dlpack;
 mod enums;
@@ -87,6 +88,7 @@ mod extension {
         communicator::{ConnectionFuture, MemoryFuture, PyCommunicator, SemaphoreFuture},
         config::{PyDevice, PyDeviceType, PyEndpointConfig},
         connection::{PyConnection, PyContext, PyEndpoint},
+        data_types::data_types,
         device::{device_count, set_device},
         env::{PyEnv, settings},
         error::ErrorCode,

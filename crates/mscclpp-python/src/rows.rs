@@ -4,7 +4,7 @@ use mscclpp::{DevicePtr, Kernel, KernelArgs, Stream};
 use mscclpp_collectives::{Collectives, DataType, Error, Rows};
 use pyo3::prelude::*;
 
-use crate::{collectives::data_type, raw::Bytes};
+use crate::{data_types::of_collectives, raw::Bytes};
 
 /// An argument of the kernel: the address and size of memory, or the bytes of anything else.
 #[derive(FromPyObject)]
@@ -33,11 +33,11 @@ impl RowsCall {
         outputs: Vec<GivenOutput>,
     ) -> PyResult<Self> {
         let output = |(address, of, is_own): GivenOutput| {
-            Ok((DevicePtr(address), of.map(|of| data_type(&of)).transpose()?, is_own))
+            Ok((DevicePtr(address), of.map(|of| of_collectives(&of)).transpose()?, is_own))
         };
         Ok(Self {
             args,
-            rows: (DevicePtr(address), count, columns, data_type(&of)?),
+            rows: (DevicePtr(address), count, columns, of_collectives(&of)?),
             outputs: outputs.into_iter().map(output).collect::<PyResult<_>>()?,
         })
     }

@@ -1,6 +1,5 @@
-//! The code that the test programs share.
+//! The library, loaded as C programs load it. The test programs share this.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
-pub(crate) mod job;
 pub(crate) mod nccl;

@@ -18,19 +18,6 @@ from ._data_types import DataType, ReduceOp
 from ._errors import BaseError, CudaError, CuError, Error, IbError, SysError
 from ._fused import FusedAllReduce, fused_all_reduce
 from ._group import CommGroup
-from ._later import (
-    AlgorithmBuilder,
-    ExecutionPlan,
-    NvlsConnection,
-    PacketType,
-    SwitchChannel,
-    compile,
-    compile_native,
-    connect_nvls_collective,
-    is_bulk_supported,
-    is_nvls_supported,
-    npkit,
-)
 from ._log import log_to_python
 from ._mscclpp import (
     BaseMemoryChannel,
@@ -75,6 +62,19 @@ from ._mscclpp import (
     set_device,
 )
 from ._older import name as _older_name
+from ._original import (
+    AlgorithmBuilder,
+    ExecutionPlan,
+    NvlsConnection,
+    PacketType,
+    SwitchChannel,
+    compile,
+    compile_native,
+    connect_nvls_collective,
+    is_bulk_supported,
+    is_nvls_supported,
+    npkit,
+)
 from ._paths import get_include, get_lib
 
 #: The version of this library, and the commit it was built from.

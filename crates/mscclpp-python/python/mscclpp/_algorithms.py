@@ -14,8 +14,8 @@ from ._arguments import expect
 from ._collectives import _handle
 from ._data_types import DataType, ReduceOp, operation_of_collectives, type_of_collectives
 from ._group import CommGroup
-from ._later import AlgorithmBuilder, missing, put_into_extension
 from ._mscclpp import Communicator
+from ._original import AlgorithmBuilder, missing, put_into_extension
 
 #: The largest size of a message, in bytes.
 _MOST = 2**64 - 1
@@ -83,16 +83,6 @@ class Algorithm:
 
     _protocol: str
     _range: tuple[int, int]
-
-    @classmethod
-    def create_from_execution_plan(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make one of an execution plan. Not there yet."""
-        raise missing("Algorithm.create_from_execution_plan")
-
-    @classmethod
-    def create_from_native_capsule(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make one of compiled code. Not there yet."""
-        raise missing("Algorithm.create_from_native_capsule")
 
     def __repr__(self) -> str:
         return f"<mscclpp.Algorithm {self.name}, {self.collective}>"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from . import _arguments, _arrays, _mscclpp
+from ._data_types import OF_DLPACK, SIZES
 from ._group import CommGroup
 from ._mscclpp import Communicator
 
@@ -22,16 +23,8 @@ Op = str | tuple[str, float]
 #: A request: kind, address of the input, address of the output, count or counts, type, operation, root or peer.
 Request = tuple[str, int, int, Any, str, Op, int]
 
-#: What there are collectives of.
-_TYPES = frozenset(
-    "float16 bfloat16 float32 float64 float8_e4m3fn float8_e5m2 int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()
-)
-#: Its names of DLPack's types, with the number of bits.
-_DLPACK = {0: "int{}", 1: "uint{}", 2: "float{}", 4: "bfloat{}", 5: "complex{}", 6: "bool"} | {
-    10: "float8_e4m3fn",
-    12: "float8_e5m2",
-}
-_KINDS = {"f": "float", "i": "int", "u": "uint"}
+#: The kinds in the array interface, and their codes in DLPack.
+_KINDS = {"i": 0, "u": 1, "f": 2}
 
 #: Arrays of calls on simulated devices, by device. They are kept until all work of the device's only stream is
 #: complete, also when the `Collectives` are gone.
@@ -348,7 +341,7 @@ class Collectives:
         out: Any,
         stream: Any,
     ) -> Any:
-        if dtype not in _TYPES:
+        if dtype not in SIZES:
             name, code = "out" if kind == "scatter" else "x", int(_mscclpp.ErrorCode.InvalidUsage)
             raise _mscclpp.Error(code, f"argument '{name}': there are no collectives of numbers of type {dtype}")
         if not isinstance(op, str):
@@ -469,7 +462,7 @@ class Collectives:
         kind, device = x.__dlpack_device__()
         self._expect_device(name, int(device) if int(kind) != 1 else None)
         code, bits, shape, strides = _arrays.of_dlpack(x.__dlpack__())
-        dtype = _DLPACK.get(code, f"{code} of {{}} bits, in DLPack's numbers,").format(bits)
+        dtype = OF_DLPACK.get((code, bits)) or f"({bits} bits of kind {code} of DLPack)"
         if strides is not None and not _is_contiguous(shape, strides, 1):
             raise ValueError(f"argument '{name}': the array is not contiguous")
         return _Array(address, size * 8 // bits, dtype, shape)
@@ -522,8 +515,10 @@ def check_factor(op: Any, dtype: str) -> None:
 
 def _type_of_interface(typestr: str) -> str:
     """Returns the name of a type, for an array that has only an array interface."""
-    kind = _KINDS.get(typestr[1:2])
-    return typestr if kind is None or typestr[0] == ">" else f"{kind}{8 * int(typestr[2:])}"
+    code = _KINDS.get(typestr[1:2])
+    if code is None or typestr[0] == ">":
+        return typestr
+    return OF_DLPACK.get((code, 8 * int(typestr[2:])), typestr)
 
 
 def _is_contiguous(shape: Sequence[int], strides: Sequence[int], size: int) -> bool:

@@ -3,6 +3,13 @@
 import enum
 from typing import Any, TypeVar
 
+from ._mscclpp import _data_types
+
+#: The types that have collectives, by the names of NumPy and PyTorch, and the bytes of a number.
+SIZES = {name: size for name, size, _ in _data_types()}
+#: Their names by the code of the kind in DLPack, and the bits of a number.
+OF_DLPACK = {(code, 8 * size): name for name, size, code in _data_types()}
+
 _Member = TypeVar("_Member", bound=enum.IntEnum)
 
 
@@ -33,29 +40,16 @@ class ReduceOp(enum.IntEnum):
     NOP = 255
 
 
-#: The types that have collectives: their names there, and the bytes of a number.
-_OF_COLLECTIVES = {
-    DataType.int32: ("int32", 4),
-    DataType.uint32: ("uint32", 4),
-    DataType.float16: ("float16", 2),
-    DataType.float32: ("float32", 4),
-    DataType.bfloat16: ("bfloat16", 2),
-    DataType.float8_e4m3fn: ("float8_e4m3fn", 1),
-    DataType.float8_e5m2: ("float8_e5m2", 1),
-    DataType.uint8: ("uint8", 1),
-}
-
-
 def type_of_collectives(dtype: Any) -> tuple[str, int]:
     """Returns the name that the collectives have for a type, and the bytes of a number."""
     member = _member("dtype", dtype, DataType)
-    known = _OF_COLLECTIVES.get(member)
-    if known is None:
-        there = ", ".join(each.name for each in _OF_COLLECTIVES)
+    size = SIZES.get(member.name)
+    if size is None:
+        there = ", ".join(each.name for each in DataType if each.name in SIZES)
         raise ValueError(
             f"argument 'dtype': this implementation has no collectives of numbers of type {member.name}; it has {there}"
         )
-    return known
+    return member.name, size
 
 
 def operation_of_collectives(op: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import struct
@@ -12,6 +11,7 @@ from typing import Any
 
 from . import _mscclpp
 from ._collectives import _Array, _handle, _new
+from ._data_types import SIZES
 from ._errors import Error
 
 #: The types of rows, and the names that the headers have for them.
@@ -268,10 +268,10 @@ def _parsed(parameters: str) -> list[tuple[str, str]]:
 
 def _size(name: str, array: _Array) -> int:
     """Returns the bytes of a number."""
-    bits = re.search(r"\d+", array.dtype)
-    if bits is None:
+    size = SIZES.get(array.dtype)
+    if size is None:
         raise TypeError(f"argument '{name}': there are no collectives of numbers of type {array.dtype}")
-    return math.ceil(int(bits[0]) / 8)
+    return size
 
 
 def _expect_type(name: str, dtype: str, types: Collection[str]) -> None:

@@ -1959,6 +1959,11 @@ def _current_gpu() -> tuple[str, int, tuple[int, int] | None]:
     The platform of the current GPU, its number, and its compute capability, if it is one of CUDA.
     """
 
+def _data_types() -> list[tuple[str, int, int]]:
+    """
+    Name, bytes of a number, and code of the kind in DLPack, of each type that has collectives.
+    """
+
 def _device_of(address: SupportsIndex) -> int | None:
     """
     The number of the GPU whose memory holds an address.

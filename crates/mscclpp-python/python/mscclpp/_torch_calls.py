@@ -9,26 +9,9 @@ import torch
 import torch.distributed as dist
 
 from ._collectives import Op, Request, check_factor
+from ._data_types import SIZES
 
-_REDUCED = {
-    getattr(torch, name): name
-    for name in (
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-        "float8_e4m3fn",
-        "float8_e5m2",
-    )
-}
+_REDUCED = {getattr(torch, name): name for name in SIZES}
 _OPS: dict[int, str] = {
     getattr(dist.ReduceOp.RedOpType, kind).value: name
     for kind, name in (("SUM", "sum"), ("AVG", "avg"), ("PRODUCT", "prod"), ("MIN", "min"), ("MAX", "max"))

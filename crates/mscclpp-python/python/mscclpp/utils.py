@@ -406,24 +406,10 @@ def get_device_arch() -> str:
     return f"sm_{capability[0]}{capability[1]}" if capability is not None else platform
 
 
-_DTYPES = {
-    "torch.float16": DataType.float16,
-    "torch.float32": DataType.float32,
-    "torch.int32": DataType.int32,
-    "torch.uint32": DataType.uint32,
-    "torch.uint8": DataType.uint8,
-    "torch.bfloat16": DataType.bfloat16,
-    "torch.float8_e4m3fn": DataType.float8_e4m3fn,
-    "torch.float8_e4m3fnuz": DataType.float8_e4m3fnuz,
-    "torch.float8_e5m2": DataType.float8_e5m2,
-    "torch.float8_e5m2fnuz": DataType.float8_e5m2fnuz,
-}
-
-
 def torch_dtype_to_mscclpp_dtype(dtype: Any) -> DataType:
     """Return the DataType for a type of PyTorch."""
-    try:
-        return _DTYPES[str(dtype)]
-    except KeyError:
-        known = ", ".join(_DTYPES)
-        raise ValueError(f"argument 'dtype': {dtype} has no DataType; those that have one are {known}") from None
+    prefix, _, name = str(dtype).rpartition(".")
+    if prefix != "torch" or name not in DataType.__members__:
+        known = ", ".join(DataType.__members__)
+        raise ValueError(f"argument 'dtype': {dtype} has no DataType; the types that have one are {known}")
+    return DataType[name]

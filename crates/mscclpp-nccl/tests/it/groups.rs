@@ -1,10 +1,8 @@
 //! Groups: one thread with several ranks, sends and receives in any order, and failures.
 
-mod support;
-
 use std::{ffi::c_int, ptr};
 
-use support::nccl::{
+use crate::support::nccl::{
     Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, SUCCESS, SimInfo, Stream, nccl,
     ranks,
 };
@@ -304,7 +302,7 @@ fn sends_and_receives_are_given_in_any_order() {
 fn a_group_has_calls_of_several_streams_and_communicators() {
     let (nccl, second) = (nccl(), nccl().unique_id());
     ranks(2, |rank| {
-        let other = support::nccl::Rank::join(rank.rank, 2, second);
+        let other = crate::support::nccl::Rank::join(rank.rank, 2, second);
         let numbers: [_; 4] = std::array::from_fn(|i| Numbers::new(&vec![1.0 + i as f32; 2000]));
         let pairs = [
             (rank.comm, rank.stream.0),

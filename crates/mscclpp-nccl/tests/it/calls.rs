@@ -1,11 +1,9 @@
 //! Every collective among ranks that are threads of one process. As in nccl-tests, each runs in place and not in place, with
 //! every root, and for sizes around every limit.
 
-mod support;
-
 use std::{ffi::c_int, ptr};
 
-use support::nccl::{Handle, INVALID_ARGUMENT, Numbers, Rank, nccl, ranks};
+use crate::support::nccl::{Handle, INVALID_ARGUMENT, Numbers, Rank, nccl, ranks};
 
 const N: usize = 3;
 const F32: c_int = 7;

@@ -1,37 +1,29 @@
 //! Ranks that are processes: how they join, leave and die.
 
-mod support;
-
 use std::{
     ffi::c_int,
-    fs,
-    process::ExitCode,
-    ptr,
+    fs, ptr,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::{
+    job::{all_succeed, id, join, start},
+    support::nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, SUCCESS, nccl},
+};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     Child, LIMIT, child,
     child::{hear, say},
     in_fork, until,
 };
-use support::{
-    job::{all_succeed, id, join, role, start},
-    nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, SUCCESS, nccl},
-};
 
 const F32: c_int = 7;
 
-fn main() -> ExitCode {
-    if let Some((role, rank)) = role() {
-        run(&role, rank);
-        return ExitCode::SUCCESS;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let succeed = |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
         Trial::test(name, move || all_succeed(name, variables))
     };
-    let trials = vec![
+    vec![
         succeed("what_vllm_calls", &[]),
         succeed("a_rank_that_has_destroyed_its_communicator_may_end_at_once", &[]),
         Trial::test("a_process_that_never_destroys_ends_and_is_not_lost", || {
@@ -52,13 +44,11 @@ fn main() -> ExitCode {
         succeed("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
         succeed("many_communicators_leave_nothing_behind", &[]),
         succeed("a_forked_child_is_told", &[]),
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = arguments.test_threads.or(Some(2));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ]
 }
 
-fn run(role: &str, rank: usize) {
+/// Plays a role of this module, and returns whether it is one.
+pub(crate) fn run(role: &str, rank: usize) -> bool {
     match role {
         "what_vllm_calls" => what_vllm_calls(rank),
         "a_rank_that_has_destroyed_its_communicator_may_end_at_once" => {
@@ -100,8 +90,9 @@ fn run(role: &str, rank: usize) {
         "calls_that_do_not_match_are_named" => calls_that_do_not_match_are_named(rank),
         "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
         "a_forked_child_is_told" => a_forked_child_is_told(rank),
-        other => panic!("no role: {other}"),
+        _ => return false,
     }
+    true
 }
 
 /// The calls of vLLM's wrapper `pynccl`, in the order in which a worker makes them.

@@ -1,13 +1,11 @@
 //! The version, error texts, memory, teams, and the functions that are not covered.
 
-mod support;
-
 use std::{
     ffi::{CStr, c_int},
     ptr,
 };
 
-use support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Team, nccl, ranks};
+use crate::support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Team, nccl, ranks};
 
 #[test]
 fn the_version_is_that_of_the_interface() {

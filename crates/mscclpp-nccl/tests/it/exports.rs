@@ -1,16 +1,14 @@
 //! The symbols that the library exports, compared with those of NCCL 2.28.9 (`nm -D --defined-only` of PyPI's
 //! `nvidia-nccl-cu13==2.28.9`).
 
-mod support;
-
 use std::{collections::BTreeSet, fs};
 
+use crate::support::nccl::{nccl, path};
 use object::{
     Endianness,
     elf::{DT_SONAME, FileHeader64, SHN_UNDEF, STB_LOCAL},
     read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _, Sym as _},
 };
-use support::nccl::{nccl, path};
 
 fn of_nccl() -> BTreeSet<String> {
     include_str!("symbols.txt").lines().map(str::to_owned).collect()

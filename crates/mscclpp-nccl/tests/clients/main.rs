@@ -1,6 +1,7 @@
 //! Unchanged programs that use NCCL, run on this library. Trials that need GPUs or a Python package are ignored where these are
 //! missing.
 
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::{

@@ -1,28 +1,22 @@
 //! The effects of the environment variables, each tested in processes of its own.
 
-mod support;
+use std::{ffi::c_int, ptr};
 
-use std::{ffi::c_int, process::ExitCode, ptr};
-
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::{
+    job::{N, all_succeed, id, join, refused},
+    support::nccl::{INVALID_USAGE, REMOTE_ERROR, Rank, Stream, UniqueId, nccl, ranks},
+};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
     LIMIT, child,
     child::{hear, say},
 };
-use support::{
-    job::{N, all_succeed, id, join, refused, role},
-    nccl::{INVALID_USAGE, REMOTE_ERROR, Rank, Stream, UniqueId, nccl, ranks},
-};
 
-fn main() -> ExitCode {
-    if let Some((role, rank)) = role() {
-        run(&role, rank);
-        return ExitCode::SUCCESS;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let succeed = |name: &'static str, variables: &'static [(&'static str, &'static str)]| {
         Trial::test(name, move || all_succeed(name, variables))
     };
-    let trials = vec![
+    vec![
         succeed(
             "ranks_meet_at_an_address",
             &[("NCCL_COMM_ID", "127.0.0.1:PORT"), ("NCCL_SOCKET_IFNAME", "=lo")],
@@ -31,18 +25,16 @@ fn main() -> ExitCode {
         succeed("ranks_share_a_device_if_they_may", &[("MSCCLPP_NCCL_SAME_GPU", "1")]),
         succeed("a_communicator_that_does_not_form_in_time_is_an_error", &[("MSCCLPP_NCCL_TIMEOUT", "1")]),
         succeed("peers_whose_memory_must_not_be_reached_are_not_covered", &[("NCCL_P2P_DISABLE", "1")]),
-        succeed("ranks_of_several_hosts_are_not_covered", &[("MSCCLPP_HOSTID", "host RANK")]),
+        succeed("ranks_of_several_nodes_are_not_covered", &[("MSCCLPP_HOSTID", "node RANK")]),
         succeed("devices_that_reach_no_peer_memory_are_served", &[("MSCCLPP_SIM_PEER_ACCESS", "none")]),
         succeed("few_blocks_are_enough", &[("NCCL_MAX_CTAS", "1"), ("NCCL_MIN_CTAS", "1")]),
         succeed("a_malformed_variable_is_named", &[("MSCCLPP_NCCL_TIMEOUT", "soon")]),
         Trial::test("lines_say_what_there_is_and_what_was_called", lines),
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = arguments.test_threads.or(Some(2));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    ]
 }
 
-fn run(role: &str, rank: usize) {
+/// Plays a role of this module, and returns whether it is one.
+pub(crate) fn run(role: &str, rank: usize) -> bool {
     match role {
         "ranks_share_a_device_if_they_may" => {
             let (id, nccl) = (id(rank), nccl());
@@ -64,8 +56,8 @@ fn run(role: &str, rank: usize) {
         "peers_whose_memory_must_not_be_reached_are_not_covered" => {
             refused(id(rank), rank, INVALID_USAGE, "NCCL_P2P_DISABLE=1");
         }
-        "ranks_of_several_hosts_are_not_covered" => {
-            refused(id(rank), rank, INVALID_USAGE, "several hosts");
+        "ranks_of_several_nodes_are_not_covered" => {
+            refused(id(rank), rank, INVALID_USAGE, "several nodes");
         }
         "a_malformed_variable_is_named" => {
             let (nccl, mut id) = (nccl(), UniqueId([0; 128]));
@@ -82,12 +74,17 @@ fn run(role: &str, rank: usize) {
             rank.assert_works();
             rank.destroy();
         }),
-        _ => {
+        "ranks_meet_at_an_address"
+        | "interfaces_are_named_as_for_nccl"
+        | "devices_that_reach_no_peer_memory_are_served"
+        | "few_blocks_are_enough" => {
             let rank = join(rank);
             rank.assert_works();
             rank.destroy();
         }
+        _ => return false,
     }
+    true
 }
 
 fn lines() -> Result<(), Failed> {

@@ -1,41 +1,28 @@
 //! Communicators that are not covered go to NCCL: here, to a library that stands in for it (`fake_nccl.c`).
 
-mod support;
+use std::{ffi::c_int, path::PathBuf, process::Command, ptr};
 
-use std::{
-    ffi::c_int,
-    path::PathBuf,
-    process::{Command, ExitCode},
-    ptr,
+use libtest_mimic::{Failed, Trial};
+use mscclpp_test_support::{Child, child};
+
+use crate::{
+    job::{N, id},
+    support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, nccl},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp_test_support::{
-    Child, child,
-    child::{hear, say},
-    hex, unhex,
-};
-use support::nccl::{INVALID_ARGUMENT, INVALID_USAGE, Numbers, Rank, SUCCESS, UniqueId, nccl};
-
-const N: usize = 2;
 const F32: c_int = 7;
 
-fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        let [name, rank] = role.as_slice() else { panic!("no role: {role:?}") };
-        run(name, rank.parse().expect("a number"));
-        return ExitCode::SUCCESS;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let fake = has_fake();
-    let trials = vec![
+    vec![
         trial(
-            "ranks_of_several_hosts_go_to_nccl",
+            "ranks_of_several_nodes_go_to_nccl",
             fake,
             |_| fake_path(),
             |said| {
                 assert!(
                     said.contains(
-                        "goes to NCCL 22899 (MSCCLPP_NCCL_FALLBACK): the ranks are on several hosts"
+                        "goes to NCCL 22899 (MSCCLPP_NCCL_FALLBACK): the ranks are on several nodes"
                     ),
                     "{said}"
                 );
@@ -48,8 +35,7 @@ fn main() -> ExitCode {
             |_| (),
         ),
         trial("an_nccl_that_is_not_there_is_named", fake, |_| "/nowhere/libnccl.so.2".into(), |_| ()),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 fn fake_path() -> PathBuf {
@@ -58,7 +44,7 @@ fn fake_path() -> PathBuf {
 
 /// Compiles the library, and returns whether there is a C compiler that can.
 fn has_fake() -> bool {
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nccl.c");
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/processes/fake_nccl.c");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
         .arg(fake_path())
@@ -74,7 +60,7 @@ fn trial(name: &'static str, has_fake: bool, path: fn(usize) -> PathBuf, check: 
             let mut command = child::this_program();
             let file = std::fs::File::create(log.with_extension(rank.to_string())).expect("a file");
             command
-                .env("MSCCLPP_HOSTID", format!("host {rank}"))
+                .env("MSCCLPP_HOSTID", format!("node {rank}"))
                 .env("MSCCLPP_NCCL_FALLBACK", path(rank))
                 .stderr(file);
             command
@@ -92,23 +78,17 @@ fn trial(name: &'static str, has_fake: bool, path: fn(usize) -> PathBuf, check: 
     .with_ignored_flag(!has_fake)
 }
 
-fn run(name: &str, rank: usize) {
-    let nccl = nccl();
-    let id = if rank == 0 {
-        let id = nccl.unique_id();
-        say(&hex(&id.0));
-        id
-    } else {
-        UniqueId(unhex(&hear()).try_into().expect("128 bytes"))
-    };
-    match name {
-        "ranks_of_several_hosts_go_to_nccl" => every_call_goes_to_nccl(&Rank::join(rank, N, id)),
-        other => {
+/// Plays a role of this module, and returns whether it is one.
+pub(crate) fn run(role: &str, rank: usize) -> bool {
+    match role {
+        "ranks_of_several_nodes_go_to_nccl" => every_call_goes_to_nccl(&Rank::join(rank, N, id(rank))),
+        "all_ranks_need_an_nccl" | "an_nccl_that_is_not_there_is_named" => {
+            let (id, nccl) = (id(rank), nccl());
             nccl.set_device(rank);
             let mut comm = ptr::null_mut();
             // SAFETY: the function writes a handle to a place for one.
             let refused = unsafe { (nccl.ncclCommInitRank)(&raw mut comm, N as c_int, id, rank as c_int) };
-            if other == "all_ranks_need_an_nccl" {
+            if role == "all_ranks_need_an_nccl" {
                 nccl.fails(refused, INVALID_USAGE, "rank 1 has none");
             } else {
                 // Rank 0 fails first; rank 1 gets the message that rank 0 gave up.
@@ -116,7 +96,9 @@ fn run(name: &str, rank: usize) {
                 assert!(nccl.last_error(comm).contains("/nowhere/libnccl.so.2"), "{}", nccl.last_error(comm));
             }
         }
+        _ => return false,
     }
+    true
 }
 
 fn every_call_goes_to_nccl(rank: &Rank) {

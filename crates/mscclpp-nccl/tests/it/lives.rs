@@ -1,7 +1,5 @@
 //! How communicators are formed, split, shrunk and ended, among ranks that are threads of one process.
 
-mod support;
-
 use std::{
     ffi::c_int,
     fs::File,
@@ -14,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp_test_support::{LIMIT, until, within};
-use support::nccl::{
+use crate::support::nccl::{
     Config, Handle, IN_PROGRESS, INVALID_ARGUMENT, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS,
     Stream, UniqueId, nccl, ranks,
 };
+use mscclpp_test_support::{LIMIT, until, within};
 
 const F32: c_int = 7;
 

@@ -9,7 +9,7 @@ use mscclpp_test_support::{
     hex, reserve_port, unhex,
 };
 
-use super::nccl::{Rank, UniqueId, nccl};
+use crate::support::nccl::{Rank, UniqueId, nccl};
 
 /// The number of ranks of a job.
 pub(crate) const N: usize = 2;

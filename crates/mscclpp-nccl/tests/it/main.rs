@@ -1,0 +1,10 @@
+//! The library as C programs load it, on simulated devices: ranks are threads of one process.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod calls;
+mod exports;
+mod groups;
+mod lives;
+mod rest;

@@ -27,16 +27,19 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Waits for the kernel to end.
+    pub(crate) fn until_ended(&self) {
+        self.stream.synchronize_timeout(PATIENCE).expect("a call that ends in time");
+    }
+
     /// Waits for the call to end, and returns the result of the kernel's function.
     pub(crate) fn end(self) -> u64 {
-        self.stream.synchronize_timeout(PATIENCE).expect("a call that ends in time");
+        self.until_ended();
         let mut word = [0; 8];
         self.result.read(0, &mut word).expect("a result");
         u64::from_ne_bytes(word)
     }
-}
 
-impl Call {
     /// Waits for the call to end as a program does.
     pub(crate) fn end_or_abort<A: Abort + ?Sized>(self, what: &A) -> Result<(), A::Error> {
         self.stream.synchronize_or_abort(PATIENCE, what)

@@ -1,8 +1,12 @@
 //! Failures: a trigger that cannot be carried out leads to an error that names it, and nobody waits for ever.
 
 use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use mscclpp_core::{Error as CoreError, Report};
@@ -78,13 +82,20 @@ fn bad_triggers_are_named(setup: &Setup) {
 /// Tests a kernel that does not wait for its operation, and has ended before the proxy begins with it. The peer waits
 /// without a bound.
 fn a_proxy_that_fails_says_so_on_both_sides(setup: &Setup) {
-    let late = || thread::sleep(Duration::from_millis(50));
-    let pair = Pair::new(setup, 2048, 1, |builder| builder.direct_put_max(0).thread_init(late));
+    let begin = Arc::new(AtomicBool::new(false));
+    let pair = Pair::new(setup, 2048, 1, |builder| {
+        let may_begin = begin.clone();
+        let late = move || until("the kernel's end", || may_begin.load(Ordering::Acquire));
+        builder.direct_put_max(0).thread_init(late)
+    });
     let [guilty, waiting] = &pair.sides;
     let (wait, channel) = (waiting.thread().start_wait(), waiting.channel(0));
     pair.sides.iter().for_each(|side| side.service.start_proxy(false).unwrap());
     let why = "destination: offset 4000 + 1024 bytes is past the end of 4096 bytes";
-    let error = guilty.thread().start_put(4000, 0, 1024).end_or_abort(&guilty.service).expect_err(why);
+    let call = guilty.thread().start_put(4000, 0, 1024);
+    call.until_ended();
+    begin.store(true, Ordering::Release);
+    let error = call.end_or_abort(&guilty.service).expect_err(why);
     assert!(Report(&error).to_string().contains(why), "{}", Report(&error));
     let error = wait.end_or_abort(&waiting.service).expect_err("its peer has failed");
     let error = Report(&error).to_string();

@@ -1,10 +1,8 @@
 //! The FIFO in mapped memory, with hundreds of threads.
 
-mod kernels;
-
 use std::{thread, time::Instant};
 
-use kernels::{Kernels, PATIENCE};
+use crate::kernels::{Kernels, PATIENCE};
 use mscclpp_gpu::{KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::Fifo;
 

@@ -1,7 +1,5 @@
 //! Proxies with handlers of your own.
 
-mod kernels;
-
 use std::{
     io,
     sync::{
@@ -13,12 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kernels::{Kernels, PATIENCE};
+use crate::kernels::{Kernels, PATIENCE};
 use mscclpp_gpu::{Gpu, KernelArgs, LaunchConfig, Platform};
 use mscclpp_proxy::{
     Error, FifoHandle, FifoPosition, IdlePolicy, Progress, Proxy, ProxyHandler, ProxyHandlerResult,
     ProxyTrigger, Result,
 };
+use mscclpp_test_support::{start_waiting, watched};
 
 fn gpu() -> Gpu {
     Platform::Sim.gpu(0).unwrap()
@@ -135,13 +134,13 @@ fn a_handler_may_ask_its_proxy_while_it_is_stopped() {
     push(&proxy, 0);
     proxy.start(true).unwrap();
     is_handling.recv_timeout(PATIENCE).unwrap();
-    let (stopped, is_stopped) = mpsc::channel();
-    let stopping = proxy.clone();
-    // The thread is not joined: if it hung, the test would hang too.
-    thread::spawn(move || stopped.send(stopping.stop()));
-    thread::sleep(Duration::from_millis(20));
-    go_on.send(()).unwrap();
-    is_stopped.recv_timeout(PATIENCE).expect("a stop that ends").unwrap();
+    watched(PATIENCE, "a stop", || {
+        thread::scope(|scope| {
+            let stopping = start_waiting(scope, || proxy.stop());
+            go_on.send(()).unwrap();
+            stopping.join().unwrap().unwrap();
+        });
+    });
     assert!(!proxy.is_running());
 }
 
@@ -355,14 +354,21 @@ fn a_stop_waits_for_what_was_started() {
 /// Checks that kernels that push for ever do not hold up a stop.
 #[test]
 fn a_stop_ends_while_triggers_keep_coming() {
-    let proxy =
-        Proxy::builder(&gpu()).fifo_size(4).build(|_: ProxyTrigger| ProxyHandlerResult::Continue).unwrap();
+    let (seen, triggers) = mpsc::channel();
+    let handler = move |_: ProxyTrigger| {
+        // The test receives the first ones only.
+        let _ = seen.send(());
+        ProxyHandlerResult::Continue
+    };
+    let proxy = Proxy::builder(&gpu()).fifo_size(4).build(handler).unwrap();
     proxy.start(true).unwrap();
     let (kernel, stream) = (kernels().kernel("fifo_push_for_ever"), gpu().stream().unwrap());
     let args = KernelArgs::new().with(proxy.fifo().device_handle());
     // SAFETY: the handle is the kernel's argument, and the proxy lives until the stream is done.
     unsafe { kernel.launch(&stream, LaunchConfig::linear(3, 1), &args).unwrap() };
-    thread::sleep(Duration::from_millis(5));
+    for _ in 0..20 {
+        triggers.recv_timeout(PATIENCE).unwrap();
+    }
     proxy.stop().unwrap();
     assert!(!proxy.is_running());
     assert!(!stream.query().unwrap(), "the kernel waits for room");

@@ -317,7 +317,7 @@ step_collectives() {
 }
 
 # Makes small and large writes over Ethernet for two minutes, and compares every byte.
-step_soak() { cargo test -p mscclpp-ethernet --release --test many -- --ignored two_minutes; }
+step_soak() { cargo test -p mscclpp-ethernet --release --test it -- --ignored two_minutes; }
 
 # Tests real verbs over soft RoCE, in virtual machines: one with two devices, and two that are joined.
 step_rdma() {

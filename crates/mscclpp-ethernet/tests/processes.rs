@@ -17,7 +17,7 @@ use mscclpp_core::{
 use mscclpp_test_support::{
     Child, LIMIT,
     child::{hear, role, say},
-    hex, unhex, until,
+    hex, start_waiting, unhex, until,
 };
 use rustix::process::Signal;
 use support::{End, Words, mix};
@@ -157,8 +157,7 @@ fn a_killed_peer() {
     let meeting = meet_child(&mut child);
     child.expect("ready");
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| meeting.semaphore.wait(-1).expect_err("nobody signals"));
-        thread::sleep(Duration::from_millis(20));
+        let waiting = start_waiting(scope, || meeting.semaphore.wait(-1).expect_err("nobody signals"));
         let killed = Instant::now();
         child.kill();
         let error = waiting.join().expect("a wait that ends");

@@ -1,8 +1,6 @@
 //! Tests of a TCP connection that a third party ends between two living processes: both notice soon, even a process that only
 //! waits, on the host or in a kernel.
 
-mod support;
-
 use std::{
     env, fmt,
     process::Command,
@@ -10,6 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::{
+    End, Words, arrived, context,
+    cutter::{Cut, Cutter},
+    mix, semaphores,
+};
 use mscclpp_conformance::semaphore_waits;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
@@ -18,11 +21,6 @@ use mscclpp_core::{
 use mscclpp_ethernet::{Ethernet, EthernetBuilder, Family};
 use mscclpp_net::links::header::HEADER;
 use mscclpp_test_support::LIMIT;
-use support::{
-    End, Words, arrived, context,
-    cutter::{Cut, Cutter},
-    mix, semaphores,
-};
 
 /// The time within which a loss must be known, and the factor by which a busy node may take longer.
 const NOTICE: Duration = Duration::from_secs(5);
@@ -278,7 +276,7 @@ fn a_changed_bit_is_found_by_checksums_alone() {
     // The environment decides if the program sets nothing.
     for (value, succeeds) in [("1", true), ("0", false)] {
         let mut command = Command::new(env::current_exe().expect("a path"));
-        command.args(["--exact", "the_environment_turns_checksums_on", "--ignored"]);
+        command.args(["--exact", "cuts::the_environment_turns_checksums_on", "--ignored"]);
         let output = command.env("MSCCLPP_ETHERNET_CHECKSUMS", value).output().expect("a process");
         assert_eq!(output.status.success(), succeeds, "{value}: {}", String::from_utf8_lossy(&output.stdout));
     }

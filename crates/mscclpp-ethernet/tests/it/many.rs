@@ -1,15 +1,13 @@
 //! Tests with many connections at once, with much data, and of the things that a queue must not do meanwhile.
 
-mod support;
-
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
+use crate::support::{End, Pair, Words, mix, semaphores};
 use mscclpp_test_support::{LIMIT, Random, until};
-use support::{End, Pair, Words, mix, semaphores};
 
 #[test]
 fn a_hundred_connections_between_eight_ranks() {

@@ -1,7 +1,5 @@
 //! Tests with a CPU at one end and a simulated device or a CPU at the other.
 
-mod support;
-
 use std::{
     io,
     sync::{
@@ -11,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{End, Pair, Words, arrived, context, mix};
 use mscclpp_conformance::semaphore_waits;
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, Error, HostToDeviceSemaphore, HostToHostSemaphore,
@@ -19,7 +18,6 @@ use mscclpp_core::{
 use mscclpp_ethernet::Ethernet;
 use mscclpp_gpu::{DevicePtr, Platform};
 use mscclpp_test_support::LIMIT;
-use support::{End, Pair, Words, arrived, context, mix};
 
 /// A number of polls that takes longer than the test, but ends.
 const LONG: i64 = 1 << 24;
@@ -149,7 +147,7 @@ fn a_long_wait_for_a_signal_names_the_peer_and_the_transport() {
     let (a, b) = (end().expect("an endpoint"), end().expect("an endpoint"));
     let (ab, ba) = (context.connect(&a, &b).expect("a way"), context.connect(&b, &a).expect("a way back"));
     ab.set_label("rank 3");
-    let (here, there) = support::semaphores(&ab, &ba);
+    let (here, there) = crate::support::semaphores(&ab, &ba);
     let log = SignalOnLog { semaphore: there, lines: Arc::default() };
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();

@@ -1,17 +1,15 @@
 //! Tests that a signal is never visible before the data that was written before it.
 
-mod support;
-
 use std::{
     sync::atomic::{Ordering, fence},
     thread,
     time::{Duration, Instant},
 };
 
+use crate::support::{End, Pair, Words, mix};
 use mscclpp_core::{RegisteredMemory, Transport};
 use mscclpp_ethernet::Ethernet;
 use mscclpp_test_support::{LIMIT, Random};
-use support::{End, Pair, Words, mix};
 
 /// The number of words that a round writes: any number, most often few.
 fn size_of(round: u64, limit: usize) -> usize {

@@ -6,7 +6,10 @@ use std::{
     thread::{Builder, JoinHandle},
 };
 
-use mscclpp::{Communicator, errors::GpuError};
+use mscclpp::{
+    Communicator,
+    errors::{GpuError, SystemFailure},
+};
 
 use crate::{Collectives, CollectivesBuilder, Result};
 
@@ -22,9 +25,8 @@ pub struct Pending {
 impl Pending {
     pub(crate) fn start(comm: Communicator, builder: CollectivesBuilder) -> Result<Self> {
         let thread = Builder::new().name("mscclpp-collect".to_owned()).spawn(move || builder.connect());
-        let thread = thread.map_err(|error| GpuError::System {
-            operation: "starting a thread that sets up collectives".into(),
-            source: std::sync::Arc::new(error),
+        let thread = thread.map_err(|error| {
+            GpuError::System(SystemFailure::new("starting a thread that sets up collectives", error))
         })?;
         Ok(Self { comm, thread })
     }

@@ -1,7 +1,7 @@
 use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
-use mscclpp_gpu::Gpu;
-use mscclpp_os::{SystemError, env::BadVariable};
+use mscclpp_gpu::{Gpu, OutOfBounds};
+use mscclpp_os::{SystemError, SystemFailure, env::BadVariable};
 
 use crate::{Transport, TransportFlags};
 
@@ -19,18 +19,9 @@ pub enum Error {
     /// An argument that can never be right.
     #[error("{0}")]
     InvalidArgument(String),
-    /// A range that is not inside the memory it names.
-    #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
-    OutOfBounds {
-        /// The call, and the memory of it that is meant.
-        what: &'static str,
-        /// The first byte of the range.
-        offset: u64,
-        /// The length of the range in bytes.
-        len: u64,
-        /// Size of the memory.
-        size: u64,
-    },
+    /// A range is not inside the memory it names.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
     /// No provider of this context serves the transport.
     #[error("no provider of this context serves {transport} (it has: {available}); {reason}")]
     NoProvider {
@@ -148,24 +139,12 @@ pub enum Error {
         /// The values that were refused, and the remedy.
         reason: &'static str,
     },
-    /// An environment variable with a malformed value.
-    #[error("{variable}={value:?} is not valid: {expected}")]
-    Environment {
-        /// The variable's name.
-        variable: &'static str,
-        /// The variable's value.
-        value: String,
-        /// The values that are allowed.
-        expected: &'static str,
-    },
+    /// An environment variable has a malformed value.
+    #[error(transparent)]
+    Environment(#[from] BadVariable),
     /// The operating system refused something.
-    #[error("{operation} failed")]
-    System {
-        /// The operation that was tried, with the values that matter.
-        operation: String,
-        /// The system's own error.
-        source: Arc<dyn StdError + Send + Sync>,
-    },
+    #[error(transparent)]
+    System(#[from] SystemFailure),
     /// A device failed.
     #[error(transparent)]
     Gpu(mscclpp_gpu::Error),
@@ -222,15 +201,9 @@ impl From<mscclpp_gpu::Error> for Error {
     }
 }
 
-impl From<BadVariable> for Error {
-    fn from(BadVariable { variable, value, allowed: expected }: BadVariable) -> Self {
-        Self::Environment { variable, value, expected }
-    }
-}
-
 impl From<SystemError> for Error {
-    fn from(SystemError { operation, source }: SystemError) -> Self {
-        Self::system(operation, source)
+    fn from(error: SystemError) -> Self {
+        Self::System(error.into())
     }
 }
 
@@ -242,7 +215,7 @@ impl Error {
 
     /// Makes the error of an operation that the operating system refused, with the system's error as its source.
     pub fn system(operation: impl Into<String>, source: impl StdError + Send + Sync + 'static) -> Self {
-        Self::System { operation: operation.into(), source: Arc::new(source) }
+        SystemFailure::new(operation, source).into()
     }
 
     /// Makes the error of a peer that cannot be reached from `gpu`, or from the CPU.
@@ -276,13 +249,6 @@ impl Error {
             Self::PeerClosed { .. } => Self::PeerClosed { peer: label.to_owned() },
             Self::PeerFailed { reason, .. } => Self::PeerFailed { peer: label.to_owned(), reason },
             other => other,
-        }
-    }
-
-    pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(Self::OutOfBounds { what, offset, len, size }),
         }
     }
 }

@@ -58,9 +58,10 @@ pub use memory::RegisteredMemory;
 pub use monitor::LinkMonitor;
 /// Types of `mscclpp_gpu` that appear in the signatures of this crate.
 pub use mscclpp_gpu::{
-    Abort, DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelArgument, KernelParam, Platform,
+    Abort, DeviceBuffer, DevicePtr, Error as GpuError, Gpu, KernelArgument, KernelParam, OutOfBounds,
+    Platform,
 };
-pub use mscclpp_os::{Report, SystemError};
+pub use mscclpp_os::{Report, SystemError, SystemFailure, env::BadVariable};
 pub use packet::{LL8Packet, LL16Packet, LL128Packet, Packet};
 pub use queue::{SendQueue, SignallerId};
 pub use region::{MemoryRegion, RegionInfo};

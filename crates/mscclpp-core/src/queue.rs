@@ -7,7 +7,7 @@ use mscclpp_gpu::DevicePtr;
 use mscclpp_os::waiting::Backoff;
 
 use crate::{
-    Connection, Error, RegisteredMemory, Report, Result, Route, Signaller,
+    Connection, Error, OutOfBounds, RegisteredMemory, Report, Result, Route, Signaller,
     provider::{Memories, Operation, Queue, RouteId},
 };
 
@@ -177,8 +177,8 @@ impl SendQueue {
         let Some(Some(Prepared { sizes, .. })) = self.routes.get(route.index()) else {
             return Err(foreign());
         };
-        Error::bounds("write: destination", dst_offset, size, sizes[0])?;
-        Error::bounds("write: source", src_offset, size, sizes[1])?;
+        OutOfBounds::check("write: destination", dst_offset, size, sizes[0])?;
+        OutOfBounds::check("write: source", src_offset, size, sizes[1])?;
         self.add(Operation::Write { route, dst_offset, src_offset, len: size })
     }
 

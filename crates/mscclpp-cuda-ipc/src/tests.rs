@@ -190,7 +190,7 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
     let allowed = "0, 1, false or true";
     let environment =
         Error::Environment(BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed });
-    assert!(matches!(environment.into(), CoreError::Environment { variable: "A_SWITCH", .. }));
+    assert!(matches!(environment.into(), CoreError::Environment(BadVariable { variable: "A_SWITCH", .. })));
     let slow = Error::Timeout { address: "mscclpp-0".to_owned(), after: Duration::from_secs(10) };
     assert_eq!(
         CoreError::from(slow).to_string(),

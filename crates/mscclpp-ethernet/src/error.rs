@@ -9,10 +9,7 @@ use mscclpp_net::{SystemError, links, wire::Malformed};
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A system call failed.
-    #[error(transparent)]
-    System(#[from] SystemError),
-    /// The peer cannot be connected to, or no peer can connect to this node.
+    /// A system call failed, the peer cannot be connected to, or no peer can connect to this node.
     #[error(transparent)]
     Links(links::Error),
     /// The bytes that a peer sent as an endpoint or a region were not made by this transport.
@@ -51,6 +48,12 @@ impl Error {
             links::Error::Malformed(Malformed(problem)) => Self::Malformed { what, problem },
             other => Self::Links(other),
         }
+    }
+}
+
+impl From<SystemError> for Error {
+    fn from(error: SystemError) -> Self {
+        Self::Links(error.into())
     }
 }
 

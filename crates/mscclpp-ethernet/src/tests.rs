@@ -373,7 +373,10 @@ fn what_the_core_has_a_variant_for_is_told_with_it() {
     assert!(reason.contains("nobody listens at 127.0.0.1:1"), "{reason}");
     let allowed = "AF_INET or AF_INET6";
     let environment = BadVariable { variable: "A_SWITCH", value: "maybe".to_owned(), allowed };
-    assert!(matches!(core(environment.into()), CoreError::Environment { variable: "A_SWITCH", .. }));
+    assert!(matches!(
+        core(environment.into()),
+        CoreError::Environment(BadVariable { variable: "A_SWITCH", .. })
+    ));
     assert!(matches!(core(links::Error::NoAddress), CoreError::Transport(_)));
 }
 

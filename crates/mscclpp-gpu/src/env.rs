@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use crate::{Error, Platform, Result};
+use crate::{BadVariable, Error, Platform, Result};
 
 /// `MSCCLPP_PLATFORM`: `cuda`, `hip` or `sim`; unset or empty means "find out".
 pub(crate) fn platform() -> Result<Option<Platform>> {
@@ -74,14 +74,14 @@ pub(crate) fn cuda_toolkits() -> Vec<PathBuf> {
 fn parsed<T>(
     variable: &'static str,
     parse: impl Fn(&str) -> Option<T>,
-    expected: &'static str,
+    allowed: &'static str,
 ) -> Result<Option<T>> {
     let Some(value) = read(variable).map(|value| value.to_string_lossy().into_owned()) else {
         return Ok(None);
     };
     match parse(&value) {
         Some(parsed) => Ok(Some(parsed)),
-        None => Err(Error::Environment { variable, value, expected }),
+        None => Err(Error::Environment(BadVariable { variable, value, allowed })),
     }
 }
 

@@ -1,5 +1,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use mscclpp_os::{SystemFailure, env::BadVariable};
+
 use crate::Platform;
 
 /// The result of this crate's calls.
@@ -52,25 +54,11 @@ pub enum Error {
         description: String,
     },
     /// A call of the operating system failed.
-    #[error("{operation} failed")]
-    System {
-        /// The operation that failed, with the values that matter.
-        operation: String,
-        /// The system's error.
-        source: Arc<dyn std::error::Error + Send + Sync>,
-    },
+    #[error(transparent)]
+    System(SystemFailure),
     /// A range is not inside the memory it names.
-    #[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
-    OutOfBounds {
-        /// The call.
-        what: &'static str,
-        /// The first byte of the range.
-        offset: u64,
-        /// The number of bytes.
-        len: u64,
-        /// The size of the memory.
-        size: u64,
-    },
+    #[error(transparent)]
+    OutOfBounds(OutOfBounds),
     /// An argument that is wrong in every situation.
     #[error("{0}")]
     InvalidArgument(String),
@@ -169,15 +157,35 @@ pub enum Error {
         remedy: &'static str,
     },
     /// An environment variable has a malformed value.
-    #[error("{variable}={value:?} is not valid: {expected}")]
-    Environment {
-        /// The variable's name.
-        variable: &'static str,
-        /// The variable's value.
-        value: String,
-        /// The values that are allowed.
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    Environment(BadVariable),
+}
+
+/// A range is not inside the memory it names.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: offset {offset} + {len} bytes is past the end of {size} bytes")]
+pub struct OutOfBounds {
+    /// The call, and the memory of it that is meant.
+    pub what: &'static str,
+    /// The first byte of the range.
+    pub offset: u64,
+    /// The number of bytes.
+    pub len: u64,
+    /// The size of the memory.
+    pub size: u64,
+}
+
+impl OutOfBounds {
+    /// Checks that the range is inside memory of `size` bytes.
+    ///
+    /// # Errors
+    /// Fails if it is not.
+    pub fn check(what: &'static str, offset: u64, len: u64, size: u64) -> Result<(), Self> {
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(Self { what, offset, len, size }),
+        }
+    }
 }
 
 mscclpp_os::debug_as_report!(Error);
@@ -187,18 +195,15 @@ impl Error {
         operation: impl Into<String>,
         error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self::System { operation: operation.into(), source: error.into().into() }
+        Self::System(SystemFailure::new(operation, error))
+    }
+
+    pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
+        OutOfBounds::check(what, offset, len, size).map_err(Self::OutOfBounds)
     }
 
     pub(crate) fn invalid(why: impl Into<String>) -> Self {
         Self::InvalidArgument(why.into())
-    }
-
-    pub(crate) fn bounds(what: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
-        match offset.checked_add(len) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(Self::OutOfBounds { what, offset, len, size }),
-        }
     }
 }
 

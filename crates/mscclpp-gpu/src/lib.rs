@@ -88,7 +88,7 @@ pub use args::KernelArgs;
 pub use argument::KernelArgument;
 pub use buffer::{DeviceBuffer, ImportedMemory, PinnedBuffer, PinnedWord};
 pub use cache::{cached_ptx, kernel_cache, store_ptx};
-pub use error::{Error, Result};
+pub use error::{Error, OutOfBounds, Result};
 pub use event::Event;
 pub use gpu::Gpu;
 pub use graph::Graph;
@@ -97,6 +97,8 @@ pub use launch::{KernelParameter, LaunchConfig};
 pub use memory::{DevicePtr, DmaBuf, ExportHandle, MemoryExport};
 pub use mscclpp_derive::KernelParam;
 pub use mscclpp_kernels::KernelSource;
+/// Parts of this crate's errors.
+pub use mscclpp_os::{SystemFailure, env::BadVariable};
 pub use object::{KernelObject, KernelWait, Owner};
 pub use param::KernelParam;
 pub use platform::Platform;

@@ -128,6 +128,7 @@ pub(crate) fn cuda_headers() -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SystemFailure;
 
     const SOURCE: &str = "#include \"one.hpp\"\nextern \"C\" __global__ void add(int* p) { *p += ONE; }\n";
     const HEADERS: [(&str, &str); 1] = [("one.hpp", "#define ONE 1\n")];
@@ -137,7 +138,7 @@ mod tests {
     fn compiles_or_says_what_is_missing() {
         match compile("add.cu", SOURCE, &HEADERS, &["--gpu-architecture=compute_80"]) {
             Ok(ptx) => assert!(ptx.contains(".entry add") && ptx.contains("sm_80"), "{ptx}"),
-            Err(Error::System { operation, source }) => {
+            Err(Error::System(SystemFailure { operation, source })) => {
                 let message = source.to_string();
                 assert!(operation.contains("MSCCLPP_NVRTC_SO"), "{operation}");
                 assert!(message.contains("libnvrtc"), "{message}");

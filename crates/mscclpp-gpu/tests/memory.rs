@@ -4,7 +4,7 @@ mod device;
 
 use std::sync::atomic::Ordering;
 
-use mscclpp_gpu::{Error, KernelParam, Platform};
+use mscclpp_gpu::{Error, KernelParam, OutOfBounds, Platform, SystemFailure};
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + 3) as u8).collect()
@@ -53,7 +53,8 @@ fn odd_offsets_and_lengths_touch_their_range_alone() {
 fn ranges_past_the_end_are_errors_that_name_them() {
     let buffer = device::gpu().allocate(100).unwrap();
     let past = |result: Result<(), Error>, offset: u64, len: u64| match result {
-        Err(Error::OutOfBounds { offset: o, len: l, size: 100, .. }) if (o, l) == (offset, len) => {}
+        Err(Error::OutOfBounds(OutOfBounds { offset: o, len: l, size: 100, .. }))
+            if (o, l) == (offset, len) => {}
         other => panic!("{offset} + {len}: {other:?}"),
     };
     past(buffer.write(93, &[0; 8]), 93, 8);
@@ -88,7 +89,7 @@ fn memory_info_counts_what_is_allocated() {
     assert_eq!(gpu.memory_info().unwrap().free, before.free - (1 << 20));
     drop(clone);
     assert_eq!(gpu.memory_info().unwrap(), before);
-    let Err(Error::System { source, .. }) = gpu.allocate(before.total + 1) else {
+    let Err(Error::System(SystemFailure { source, .. })) = gpu.allocate(before.total + 1) else {
         panic!("more than there is")
     };
     assert!(source.to_string().contains("out of memory"), "{source}");

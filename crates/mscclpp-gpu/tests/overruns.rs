@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
+    DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, OutOfBounds,
+    Platform,
 };
 
 const SECONDS: Duration = Duration::from_secs(20);
@@ -121,7 +122,7 @@ fn work_of_a_stream_that_goes_past_the_end_is_refused() {
         ]
     };
     for result in refused {
-        assert!(matches!(result, Err(Error::OutOfBounds { size: 100, .. })), "{result:?}");
+        assert!(matches!(result, Err(Error::OutOfBounds(OutOfBounds { size: 100, .. }))), "{result:?}");
     }
     // SAFETY: the same as above.
     unsafe {

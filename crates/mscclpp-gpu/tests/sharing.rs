@@ -20,7 +20,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp_gpu::{
     DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, KernelSource, LaunchConfig,
-    MemoryExport, Module, Platform,
+    MemoryExport, Module, Platform, SystemFailure,
 };
 use mscclpp_test_support::{
     Child,
@@ -332,7 +332,9 @@ fn hostile_descriptors() -> Result<(), Failed> {
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&sealed));
     let read_only = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     match import(read_only, 8192) {
-        Err(Error::System { operation, .. }) => assert!(operation.starts_with("mmap"), "{operation}"),
+        Err(Error::System(SystemFailure { operation, .. })) => {
+            assert!(operation.starts_with("mmap"), "{operation}")
+        }
         other => panic!("read-only: {other:?}"),
     }
     Ok(())

@@ -1,4 +1,4 @@
-use std::{error::Error, fmt, io};
+use std::{error::Error, fmt, io, sync::Arc};
 
 /// A system call failed.
 #[derive(Debug, thiserror::Error)]
@@ -8,6 +8,29 @@ pub struct SystemError {
     pub operation: &'static str,
     /// The system's error.
     pub source: io::Error,
+}
+
+/// A call of the operating system failed, as errors that are cloned keep it: a [`SystemError`] whose operation may name values.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{operation} failed")]
+pub struct SystemFailure {
+    /// The operation that failed, with the values that matter.
+    pub operation: String,
+    /// The system's error.
+    pub source: Arc<dyn Error + Send + Sync>,
+}
+
+impl SystemFailure {
+    /// Makes the error of an operation that the system refused.
+    pub fn new(operation: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { operation: operation.into(), source: source.into().into() }
+    }
+}
+
+impl From<SystemError> for SystemFailure {
+    fn from(SystemError { operation, source }: SystemError) -> Self {
+        Self::new(operation, source)
+    }
 }
 
 /// Adds to a failed system call the name of the operation.

@@ -3,7 +3,7 @@
 //! - [`host`]: the identity of the node;
 //! - [`env`](mod@env): environment variables whose values have a form;
 //! - [`waiting`]: how threads wait, and log lines about long waits;
-//! - [`random()`], [`SystemError`], [`Report`]: random bytes, failed system calls, errors with their causes.
+//! - [`random()`], [`SystemError`], [`SystemFailure`], [`Report`]: random bytes, failed system calls, errors with their causes.
 //!
 //! This crate depends on no crate of the repository, and serves the others; its API changes with theirs.
 #![forbid(unsafe_code)]
@@ -15,5 +15,5 @@ pub mod host;
 mod random;
 pub mod waiting;
 
-pub use error::{Report, SystemCall, SystemError};
+pub use error::{Report, SystemCall, SystemError, SystemFailure};
 pub use random::random;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use mscclpp_core::SystemFailure;
+
 use crate::{FifoPosition, ProxyTrigger};
 
 /// The result of this crate's calls.
@@ -141,13 +143,8 @@ pub enum Error {
         after: std::time::Duration,
     },
     /// The operating system refused something.
-    #[error("{operation} failed")]
-    System {
-        /// The operation that failed.
-        operation: String,
-        /// The system's error.
-        source: Arc<std::io::Error>,
-    },
+    #[error(transparent)]
+    System(#[from] SystemFailure),
     /// A connection, memory or semaphore failed.
     #[error(transparent)]
     Core(#[from] mscclpp_core::Error),

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use mscclpp_core::Report;
+use mscclpp_core::{Report, SystemFailure};
 use mscclpp_gpu::{Gpu, fork::OfProcess};
 use mscclpp_os::waiting::FIRST_LOG;
 use parking_lot::Mutex;
@@ -248,7 +248,7 @@ impl<H: ProxyHandler> Proxy<H> {
             .map_err(|e| {
                 self.shared.leave();
                 self.shared.tell_of_failure();
-                Error::System { operation: "starting the thread of a proxy".to_owned(), source: Arc::new(e) }
+                SystemFailure::new("starting the thread of a proxy", e)
             })?;
         *thread = Some(Running { thread: spawned, ended });
         if !blocking {

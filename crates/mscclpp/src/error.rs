@@ -1,4 +1,6 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
+
+use mscclpp_core::{BadVariable, SystemFailure};
 
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -63,23 +65,11 @@ pub enum Error {
         peer: String,
     },
     /// The value of an environment variable is malformed.
-    #[error("{variable}={value:?} is not valid: {expected}")]
-    Environment {
-        /// The name of the variable.
-        variable: &'static str,
-        /// The value of the variable.
-        value: String,
-        /// The values that are allowed.
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    Environment(#[from] BadVariable),
     /// The operating system refused something.
-    #[error("{operation} failed")]
-    System {
-        /// The operation that failed, with the values that matter.
-        operation: String,
-        /// The error of the operating system.
-        source: Arc<std::io::Error>,
-    },
+    #[error(transparent)]
+    System(#[from] SystemFailure),
     /// The process has a log subscriber already.
     #[error("logging is set up already: call log::init() once, before any other subscriber is installed")]
     LogAlreadySetUp,

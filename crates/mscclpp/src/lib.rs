@@ -207,7 +207,7 @@ pub mod testing {
 /// The errors of the layers below, which [`Error`] wraps.
 pub mod errors {
     pub use mscclpp_bootstrap::Error as BootstrapError;
-    pub use mscclpp_core::{Error as CoreError, TransportError};
+    pub use mscclpp_core::{BadVariable, Error as CoreError, OutOfBounds, SystemFailure, TransportError};
     pub use mscclpp_gpu::Error as GpuError;
     pub use mscclpp_proxy::Error as ProxyError;
 

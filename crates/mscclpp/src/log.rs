@@ -16,7 +16,7 @@ use std::{
     fs::OpenOptions,
     io::IsTerminal,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Mutex,
 };
 
 pub use tracing::Level;
@@ -30,6 +30,8 @@ use tracing_subscriber::{
     reload,
     util::SubscriberInitExt as _,
 };
+
+use mscclpp_core::{BadVariable, SystemFailure};
 
 use crate::{Error, Result};
 
@@ -67,11 +69,9 @@ pub fn init_redirectable() -> Result<Redirect> {
     let output: Output = match &file {
         None => output.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).boxed(),
         Some((variable, path)) => {
-            let file =
-                OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::System {
-                    operation: format!("opening the log file {} ({variable})", path.display()),
-                    source: Arc::new(e),
-                })?;
+            let file = OpenOptions::new().create(true).append(true).open(path).map_err(|e| {
+                SystemFailure::new(format!("opening the log file {} ({variable})", path.display()), e)
+            })?;
             output.with_ansi(false).with_writer(Mutex::new(file)).boxed()
         }
     };
@@ -127,13 +127,10 @@ impl Redirect {
         least: Option<Level>,
         to: impl Fn(&Line<'_>) + Send + Sync + 'static,
     ) -> Result<()> {
-        let failed = |error: reload::Error| Error::System {
-            operation: "giving the log elsewhere".to_owned(),
-            source: Arc::new(std::io::Error::other(error)),
-        };
+        let failed = |error: reload::Error| SystemFailure::new("giving the log elsewhere", error);
         let filter = least.map_or("off".to_owned(), |level| format!("mscclpp={level}"));
         self.output.reload(Elsewhere { least, to }.boxed()).map_err(failed)?;
-        self.filter.reload(parse("RUST_LOG", &filter)?).map_err(failed)
+        Ok(self.filter.reload(parse("RUST_LOG", &filter)?).map_err(failed)?)
     }
 }
 
@@ -197,15 +194,13 @@ impl Settings {
         let set = |names: &[&'static str]| {
             names.iter().find_map(|name| Some((*name, lookup(name).filter(|value| !value.is_empty())?)))
         };
-        let text = |names: &[&'static str], expected| -> Result<Option<Set<String>>> {
+        let text = |names: &[&'static str], allowed| -> Result<Option<Set<String>>> {
             let Some((variable, value)) = set(names) else { return Ok(None) };
             match value.into_string() {
                 Ok(value) => Ok(Some((variable, value))),
-                Err(value) => Err(Error::Environment {
-                    variable,
-                    value: value.to_string_lossy().into_owned(),
-                    expected,
-                }),
+                Err(value) => {
+                    Err(BadVariable { variable, value: value.to_string_lossy().into_owned(), allowed }.into())
+                }
             }
         };
         let filter = match text(&["RUST_LOG"], DIRECTIVES)? {
@@ -235,7 +230,7 @@ fn level(set: Option<Set<String>>) -> Result<Option<&'static str>> {
         "INFO" => Ok("info"),
         "WARN" => Ok("warn"),
         "ERROR" => Ok("error"),
-        _ => Err(Error::Environment { variable, value, expected: LEVELS }),
+        _ => Err(BadVariable { variable, value, allowed: LEVELS }.into()),
     };
     level.map(Some)
 }
@@ -253,7 +248,7 @@ fn subsystems(level: Option<&str>, set: Option<Set<String>>) -> Result<String> {
             Some(i) => chosen[i] = true,
             None if name == "ALL" => chosen = [true; SUBSYSTEMS.len()],
             None => {
-                return Err(Error::Environment { variable, value, expected: NAMES });
+                return Err(BadVariable { variable, value, allowed: NAMES }.into());
             }
         }
     }
@@ -265,11 +260,8 @@ fn subsystems(level: Option<&str>, set: Option<Set<String>>) -> Result<String> {
 }
 
 fn parse(variable: &'static str, filter: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(filter).map_err(|_| Error::Environment {
-        variable,
-        value: filter.to_owned(),
-        expected: DIRECTIVES,
-    })
+    EnvFilter::try_new(filter)
+        .map_err(|_| BadVariable { variable, value: filter.to_owned(), allowed: DIRECTIVES }.into())
 }
 
 #[cfg(test)]
@@ -342,10 +334,7 @@ mod tests {
             ("RUST_LOG", "mscclpp=deafening"),
         ] {
             let error = settings(&[(variable, value)]).unwrap_err();
-            assert!(
-                matches!(&error, Error::Environment { variable: named, .. } if *named == variable),
-                "{error}"
-            );
+            assert!(matches!(&error, Error::Environment(bad) if bad.variable == variable), "{error}");
             assert!(error.to_string().contains(value));
         }
     }

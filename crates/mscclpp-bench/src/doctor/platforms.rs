@@ -12,9 +12,9 @@ const NO_AMD: &str = "only AMD GPUs need it, and none has run it so far: build w
 pub(super) fn examine(teller: &Teller) {
     teller.trying("looking for devices of each platform");
     let chosen = Platform::detect_or_sim();
-    if let Err(error @ Error::Environment { variable, .. }) = &chosen {
+    if let Err(error @ Error::Environment(bad)) = &chosen {
         let remedy = "set it to one of these, or unset it";
-        teller.found(SECTION.problem(*variable, error, remedy));
+        teller.found(SECTION.problem(bad.variable, error, remedy));
     }
     for platform in [Platform::Cuda, Platform::Hip, Platform::Sim] {
         teller.trying(format!("looking for devices of platform {platform}"));

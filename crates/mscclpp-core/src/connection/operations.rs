@@ -9,7 +9,7 @@ use mscclpp_os::waiting::{Backoff, LongWait};
 
 use super::Connection;
 use crate::{
-    Error, RegisteredMemory, Result,
+    Error, OutOfBounds, RegisteredMemory, Result,
     provider::{Memories, Operation, Queue, Registration, RemoteRegion, RouteId},
 };
 
@@ -58,8 +58,8 @@ impl Connection {
         size: u64,
         timeout: Duration,
     ) -> Result<()> {
-        Error::bounds("write: destination", dst_offset, size, dst.size())?;
-        Error::bounds("write: source", src_offset, size, src.size())?;
+        OutOfBounds::check("write: destination", dst_offset, size, dst.size())?;
+        OutOfBounds::check("write: source", src_offset, size, src.size())?;
         let registration = self.source(src)?;
         let region = self.map("the destination", dst)?;
         let write = |route| Operation::Write { route, dst_offset, src_offset, len: size };
@@ -117,7 +117,7 @@ impl Connection {
         previous: Option<u64>,
         timeout: Duration,
     ) -> Result<()> {
-        Error::bounds("update_and_sync", offset, 8, dst.size())?;
+        OutOfBounds::check("update_and_sync", offset, 8, dst.size())?;
         if !offset.is_multiple_of(8) {
             return Err(Error::InvalidArgument(format!(
                 "update_and_sync: offset {offset} is no multiple of 8 bytes"

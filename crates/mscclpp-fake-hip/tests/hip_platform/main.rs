@@ -264,7 +264,7 @@ fn compiles_what_is_wrong() {
     for entry in ["hiprtcGetProgramLogSize", "hiprtcGetProgramLog"] {
         fake.fail(entry, CODE, false);
         let error = Module::load(&gpu, &source).expect_err("it compiles");
-        assert!(matches!(&error, Error::System { operation, .. } if operation == entry), "{error:?}");
+        assert!(matches!(&error, Error::System(failure) if failure.operation == entry), "{error:?}");
     }
     assert_eq!(fake.existing().programs, 0);
 }

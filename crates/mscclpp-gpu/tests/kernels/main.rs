@@ -6,8 +6,8 @@ mod sources;
 use std::time::Duration;
 
 use mscclpp_gpu::{
-    DeviceBuffer, DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
-    Stream,
+    DeviceBuffer, DevicePtr, Error, Gpu, Kernel, KernelArgs, KernelSource, LaunchConfig, Module, OutOfBounds,
+    Platform, Stream,
 };
 
 const SECONDS: Duration = Duration::from_secs(60);
@@ -141,7 +141,7 @@ fn what_is_loaded_once_has_the_same_variables_until_its_text_differs() {
 fn symbols_hold_no_more_than_they_are() {
     let gpu = Platform::Sim.gpu(0).unwrap();
     let result = module(&gpu).set_symbol("first", &[1u32, 2]);
-    assert!(matches!(result, Err(Error::OutOfBounds { size: 4, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::OutOfBounds(OutOfBounds { size: 4, .. }))), "{result:?}");
     let result = module(&gpu).set_symbol("firsst", &[1u32]);
     assert!(matches!(result, Err(Error::NoSuchSymbol { .. })), "{result:?}");
 }

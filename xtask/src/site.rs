@@ -20,11 +20,12 @@ const MDBOOK: &str = "0.5.4";
 const WIDTH: &str = "420";
 
 /// The packages that are left out of the reference, because they serve only this repository.
-const LEFT_OUT: [&str; 6] = [
+const LEFT_OUT: [&str; 7] = [
     "xtask",
     "mscclpp-bench",
     "mscclpp-bootstrap-simulation",
     "mscclpp-fake-hip",
+    "mscclpp-fake-ib",
     "mscclpp-python",
     "mscclpp-test-support",
 ];

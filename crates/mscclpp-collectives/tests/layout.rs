@@ -1,22 +1,20 @@
 //! The parameters of kernels have the same layout in Rust as a C++ compiler gives it from the headers.
 
-#[path = "../../mscclpp-core/tests/layout/compare.rs"]
-mod compare;
 #[allow(dead_code, reason = "only the layout is looked at")]
 #[path = "../src/handle.rs"]
 mod handle;
 
 use std::mem::offset_of;
 
-use compare::{Fact, fact, offset, sizes};
 use handle::{
     CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectivePlace, CollectiveRows,
     CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part,
     RING, Registration, Segment, VECTORS, WORDS_BEFORE,
 };
+use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    compare::main("collective_device.hpp", facts);
+    layout::main(&mscclpp_kernels::HEADERS, "collective_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {

@@ -1,18 +1,16 @@
 //! The parameters of the kernels between nodes have the same layout in Rust as a C++ compiler gives it from the header.
 
-#[path = "../../mscclpp-core/tests/layout/compare.rs"]
-mod compare;
 #[allow(dead_code, reason = "only the layout is looked at")]
 #[path = "../src/handle.rs"]
 mod handle;
 
 use std::mem::offset_of;
 
-use compare::{Fact, fact, offset, sizes};
 use handle::{ACROSS_RING, CollectiveAcross, MAX_RANKS_OF_NODES, Transfer};
+use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    compare::main("collective_nodes_device.hpp", facts);
+    layout::main(&mscclpp_kernels::HEADERS, "collective_nodes_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {

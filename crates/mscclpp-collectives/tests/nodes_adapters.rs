@@ -1,8 +1,6 @@
 //! Collectives of ranks on two nodes over simulated RDMA adapters, one for each rank: these show what has arrived in every
 //! order that real ones may, and complete requests with errors.
 
-#[path = "../../mscclpp-ib/tests/fake/mod.rs"]
-mod fake;
 #[path = "it/support/mod.rs"]
 mod support;
 
@@ -18,7 +16,7 @@ use mscclpp_ib::InfiniBand;
 use mscclpp_test_support::{Random, within};
 use mscclpp_verbs_sys as sys;
 
-use fake::{Config, Fake, Live, Reordering};
+use mscclpp_fake_ib::{Config, Fake, Live, Reordering};
 use support::{builder, slice, turn, zeros};
 
 /// The node of each rank.

@@ -1,12 +1,9 @@
 //! Other code in the process captures a stream in GLOBAL mode, as PyTorch does; then no thread may do what could break
 //! a capture. Connections can still be made and used. They neither break the capture nor become part of it.
 
-#[path = "../../mscclpp-gpu/tests/needs/mod.rs"]
-mod needs;
-
 use std::{process::ExitCode, thread};
 
-use libtest_mimic::Arguments;
+use libtest_mimic::{Arguments, Trial};
 use mscclpp_core::{
     Connection, Context, Device, Endpoint, EndpointConfig, HostToDeviceSemaphore, RegisteredMemory,
     Semaphore, SemaphoreStub, Transport,
@@ -17,6 +14,7 @@ use mscclpp_gpu_sys::cuda::{CUstreamCaptureMode, CuResult, Driver};
 use mscclpp_test_support::{
     LIMIT,
     child::{output_within, this_program},
+    trial_that_needs,
 };
 
 const DEFAULT_STREAM: &str = "MSCCLPP_CUDAIPC_USE_DEFAULT_STREAM";
@@ -33,10 +31,10 @@ fn main() -> ExitCode {
         for name in [&here, &there] {
             let named = name.clone();
             let with = move || with_the_default_stream(&named);
-            trials.push(needs::cuda_devices(1, &format!("default_stream::{name}"), with));
+            trials.push(a_cuda_device(&format!("default_stream::{name}"), with));
         }
-        trials.push(needs::cuda_devices(1, &here, move || beside_a_capture(part)));
-        trials.push(needs::cuda_devices(1, &there, move || {
+        trials.push(a_cuda_device(&here, move || beside_a_capture(part)));
+        trials.push(a_cuda_device(&there, move || {
             beside_a_capture(|| thread::spawn(part).join().expect("the other thread"));
         }));
     }
@@ -44,6 +42,13 @@ fn main() -> ExitCode {
     // Each trial would take part in the captures of the others.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Makes a trial of `test`, which needs a CUDA device.
+fn a_cuda_device(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let platform = Platform::detect_or_sim().expect("a usable platform");
+    let there = if platform == Platform::Cuda { platform.device_count().expect("its devices") } else { 0 };
+    trial_that_needs("CUDA devices", 1, there, name, test)
 }
 
 /// Runs the trial of that name in a process whose connections copy on the default stream.

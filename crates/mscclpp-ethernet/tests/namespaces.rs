@@ -13,12 +13,12 @@ use mscclpp_ethernet::{Ethernet, Family};
 use mscclpp_test_support::{
     Child, LIMIT,
     child::{hear, role, say},
-    hex, unhex,
+    hex,
+    namespaces::Namespaces,
+    unhex,
 };
 use support::{
-    End, Words,
-    hosts::Hosts,
-    mix,
+    End, Words, mix,
     relay::{Nuisance, Relay},
 };
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         play(&role[0]);
         return ExitCode::SUCCESS;
     }
-    let possible = Hosts::new().map(drop);
+    let possible = Namespaces::new().map(drop);
     let trial = |name: &str, test: fn() -> Result<(), Failed>| match &possible {
         Ok(()) => Trial::test(name, test),
         Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
@@ -116,7 +116,7 @@ fn offers(endpoint: &str, address: &str) -> bool {
 }
 
 fn different_addresses() -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     // Both also offer an address that leads nowhere.
     let [a, _] = run_exchange(&mut hosts.start_both(["exchange", "exchange"], &[]));
     assert!(offers(&a, "10.77.0.1") && offers(&a, "10.78.0.1") && offers(&a, "fd00:77::1"));
@@ -124,7 +124,7 @@ fn different_addresses() -> Result<(), Failed> {
 }
 
 fn interface_by_name() -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     let by_variable = [("MSCCLPP_SOCKET_IFNAME", "wire"), ("MSCCLPP_SOCKET_FAMILY", "AF_INET")];
     let [a, _] = run_exchange(&mut hosts.start_both(["exchange", "exchange"], &by_variable));
     assert!(offers(&a, "10.77.0.1") && !offers(&a, "10.78.0.1") && !offers(&a, "fd00:77::1"));
@@ -139,7 +139,7 @@ fn interface_by_name() -> Result<(), Failed> {
 }
 
 fn both_families() -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     let [a, _] = run_exchange(&mut hosts.start_both(["exchange v6", "exchange v6"], &[]));
     assert!(!offers(&a, "10.77.0.1") && offers(&a, "fd00:77::1"));
     let family = [("MSCCLPP_SOCKET_FAMILY", "AF_INET6")];
@@ -148,7 +148,7 @@ fn both_families() -> Result<(), Failed> {
 }
 
 fn slow_and_lossy() -> Result<(), Failed> {
-    let hosts = Hosts::apart()?;
+    let hosts = Namespaces::apart()?;
     let [a, b] = hosts.ports();
     let nuisance = Nuisance { delay: Duration::from_millis(2), loses_one_in: 25 };
     let relay = Relay::between(&a, &b, nuisance).map_err(|e| format!("a relay: {e}"))?;

@@ -20,12 +20,12 @@ use mscclpp_ethernet::Ethernet;
 use mscclpp_test_support::{
     Child, LIMIT,
     child::{hear, role, say},
-    hex, unhex, until,
+    hex,
+    namespaces::Namespaces,
+    unhex, until,
 };
 use support::{
-    End, Words,
-    hosts::Hosts,
-    mix,
+    End, Words, mix,
     relay::{Nuisance, Relay, Swallow},
 };
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         play(&role[0]);
         return ExitCode::SUCCESS;
     }
-    let hosts = Hosts::new();
+    let hosts = Namespaces::new();
     let walled = hosts.as_ref().map_err(String::clone).and_then(|hosts| nft(hosts, "add table inet wall"));
     let there = hosts.map(drop);
     let trial = |name: &str, possible: &Result<(), String>, test: fn() -> Result<(), Failed>| match possible {
@@ -136,7 +136,7 @@ fn nothing_is_under_way() -> bool {
 }
 
 fn idle(how: &[&str]) -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     let mut children = hosts.start_both(["watch wire", "watch wire"], &IPV4);
     // The children exchange endpoints, and then memories.
     for _ in 0..2 {
@@ -252,7 +252,7 @@ fn spoke(end: &End, back: &Connection) {
 
 /// Starts the process that writes ("flood"), the one on the other node to which it makes large writes, and one `beside`
 /// them, whose connection must not be disturbed. `at_connect` gets the second one's port before anybody connects.
-fn start(hosts: &Hosts, beside: (usize, &str), at_connect: impl FnOnce(u16)) -> [Child; 3] {
+fn start(hosts: &Namespaces, beside: (usize, &str), at_connect: impl FnOnce(u16)) -> [Child; 3] {
     let mut children =
         [(0, "flood wire"), (1, "spoke wire"), beside].map(|(side, role)| hosts.start(side, role, &IPV4));
     let endpoints = children.each_ref().map(Child::next_line);
@@ -296,7 +296,7 @@ fn expect_error(mut children: [Child; 3], port: u16, told: &str) -> Result<(), F
 }
 
 fn link_taken_down() -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     let mut port = 0;
     let children = start(&hosts, (0, "spoke"), |listening| port = listening);
     children[0].expect("flowing");
@@ -311,7 +311,7 @@ const TOLERATED: Duration = Duration::from_secs(2);
 
 fn link_down_for_a_moment() -> Result<(), Failed> {
     for _ in 0..10 {
-        let hosts = Hosts::new()?;
+        let hosts = Namespaces::new()?;
         let mut children = start(&hosts, (0, "spoke"), |_| {});
         children[0].expect("flowing");
         let began = Instant::now();
@@ -331,7 +331,7 @@ fn link_down_for_a_moment() -> Result<(), Failed> {
 /// Drops, from now on and silently, all packets to a port of node 1.
 type Wall<'a> = &'a dyn Fn(u16);
 
-fn firewall_at_connect(hosts: &Hosts, wall: Wall<'_>) -> Result<(), Failed> {
+fn firewall_at_connect(hosts: &Namespaces, wall: Wall<'_>) -> Result<(), Failed> {
     let mut port = 0;
     let children = start(hosts, (1, "spoke wire"), |listening| {
         port = listening;
@@ -340,7 +340,7 @@ fn firewall_at_connect(hosts: &Hosts, wall: Wall<'_>) -> Result<(), Failed> {
     expect_error(children, port, "not reached")
 }
 
-fn firewall_in_the_middle(hosts: &Hosts, wall: Wall<'_>) -> Result<(), Failed> {
+fn firewall_in_the_middle(hosts: &Namespaces, wall: Wall<'_>) -> Result<(), Failed> {
     let mut port = 0;
     let children = start(hosts, (1, "spoke wire"), |listening| port = listening);
     children[0].expect("flowing");
@@ -348,11 +348,11 @@ fn firewall_in_the_middle(hosts: &Hosts, wall: Wall<'_>) -> Result<(), Failed> {
     expect_error(children, port, "lost")
 }
 
-type Test = fn(&Hosts, Wall<'_>) -> Result<(), Failed>;
+type Test = fn(&Namespaces, Wall<'_>) -> Result<(), Failed>;
 
 /// Runs a test with a firewall between the nodes.
 fn on_the_wire(what: fn(u16) -> Swallow, test: Test) -> Result<(), Failed> {
-    let hosts = Hosts::apart()?;
+    let hosts = Namespaces::apart()?;
     let [a, b] = hosts.ports();
     let relay = Relay::between(&a, &b, Nuisance::NONE).map_err(|e| format!("a relay: {e}"))?;
     test(&hosts, &|port| relay.swallow(what(port)))
@@ -360,7 +360,7 @@ fn on_the_wire(what: fn(u16) -> Swallow, test: Test) -> Result<(), Failed> {
 
 /// Runs a test with the system's own firewall on node 1.
 fn by_nft(test: Test) -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     nft(&hosts, "add table inet wall")?;
     nft(&hosts, "add chain inet wall input { type filter hook input priority 0; }")?;
     test(&hosts, &|port| {
@@ -368,6 +368,6 @@ fn by_nft(test: Test) -> Result<(), Failed> {
     })
 }
 
-fn nft(hosts: &Hosts, command: &str) -> Result<(), String> {
+fn nft(hosts: &Namespaces, command: &str) -> Result<(), String> {
     hosts.run(1, &["nft", command]).map_err(|e| format!("needs nft: {e}"))
 }

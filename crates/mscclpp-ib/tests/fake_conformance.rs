@@ -1,9 +1,6 @@
 //! The transport also passes the suite that all transports pass over simulated adapters. These reorder what real ones
 //! may reorder in host memory, while soft RoCE does everything in order.
 
-#[path = "fake/mod.rs"]
-mod fake;
-
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use mscclpp_conformance::{Devices, Setup, run};
@@ -13,7 +10,7 @@ use mscclpp_ib::InfiniBand;
 use mscclpp_test_support::within;
 use mscclpp_verbs_sys::Verbs;
 
-use fake::{Config, Fake, Live, Reordering};
+use mscclpp_fake_ib::{Config, Fake, Live, Reordering};
 
 /// The longest time until dropped queues and the memory of dropped connections are gone.
 const GOING: Duration = Duration::from_secs(60);

@@ -1,19 +1,16 @@
 //! The device handles have the same layout in Rust as a C++ compiler gives them from the headers.
 
-#[path = "../../mscclpp-core/tests/layout/compare.rs"]
-mod compare;
-
 use std::mem::offset_of;
 
-use compare::{Fact, fact, offset, sizes};
 use mscclpp_proxy::{
     BasePortChannelHandle, FifoHandle, MAX_MEMORIES, MAX_SEMAPHORES, MemoryId, PortChannelHandle,
     ProxyTrigger, SemaphoreId, TriggerKind,
     protocol::{POISONED, TRIGGER_RANGE},
 };
+use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    compare::main("port_channel_device.hpp", facts);
+    layout::main(&mscclpp_kernels::HEADERS, "port_channel_device.hpp", facts);
 }
 
 fn facts() -> Vec<Fact> {

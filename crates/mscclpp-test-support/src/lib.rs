@@ -1,5 +1,6 @@
 //! The functions that tests of several crates share: random data with a seed that is printed, processes that play
-//! other ranks, ports that are reserved, and waits that end.
+//! other ranks, ports that are reserved, waits that end, network namespaces that play nodes, and layouts that a C++ compiler
+//! confirms.
 //!
 //! This crate depends on no crate of this workspace, so that unit tests of each can use it. Functions panic when a
 //! test should fail.
@@ -8,7 +9,12 @@
 pub mod child;
 mod fork;
 mod hex;
+pub mod layout;
 mod lines;
+#[cfg(feature = "loom")]
+pub mod loom;
+pub mod namespaces;
+mod needs;
 mod port;
 mod random;
 mod wait;
@@ -18,6 +24,7 @@ pub use self::{
     fork::in_fork,
     hex::{hex, unhex},
     lines::Lines,
+    needs::trial_that_needs,
     port::{listen, reserve_port},
     random::Random,
     wait::{LIMIT, start_waiting, until, watched, within},

@@ -3,9 +3,6 @@
 //! The nodes are network namespaces, and the ranks the example `mesh_port_channels`. It needs root and `ip`, and is
 //! ignored elsewhere. `ci/rdma-ports.sh` runs the same with InfiniBand, in two virtual machines.
 
-#[path = "../../mscclpp-ethernet/tests/support/hosts.rs"]
-#[allow(dead_code, reason = "the tests of the transport use all of it")]
-mod namespaces;
 #[path = "support/program.rs"]
 mod program;
 
@@ -13,15 +10,14 @@ use std::{process::ExitCode, thread};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::prelude::*;
-use mscclpp_test_support::{LIMIT, child::output_within};
-use namespaces::Hosts;
+use mscclpp_test_support::{LIMIT, child::output_within, namespaces::Namespaces};
 use program::program;
 
 /// The number of ranks, two on each node.
 const N: usize = 4;
 
 fn main() -> ExitCode {
-    let possible = Hosts::new().map(drop);
+    let possible = Namespaces::new().map(drop);
     let name = "a_mesh_of_two_hosts_has_memory_for_two_transports";
     let trial = match &possible {
         Ok(()) => Trial::test(name, mesh),
@@ -31,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn mesh() -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
+    let hosts = Namespaces::new()?;
     let platform = Platform::detect_or_sim()?;
     let devices = platform.device_count()?;
     let rank = |rank: usize| {

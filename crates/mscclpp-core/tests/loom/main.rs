@@ -8,16 +8,17 @@
 #![cfg(not(debug_assertions))]
 
 mod blocks;
-mod checker;
 mod kernels;
 mod packets;
 mod semaphores;
 
 use std::sync::atomic::Ordering;
 
-use checker::{Word32, backoff, model};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use mscclpp_core::protocol::{SharedWord, StatusWords};
+use mscclpp_test_support::loom::{backoff, model};
+
+mscclpp_test_support::word32_of_loom!(SharedWord);
 
 /// A word of 8 bytes. Its stores and additions can be weakened to relaxed, to show that their order is needed.
 struct Word64 {

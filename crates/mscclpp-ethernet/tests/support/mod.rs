@@ -3,7 +3,6 @@
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
 pub(crate) mod cutter;
-pub(crate) mod hosts;
 pub(crate) mod relay;
 
 use std::{

@@ -3,7 +3,7 @@
 //! They run only in the virtual machine of `cargo xtask rdma-vm`, as root, one test after the other.
 
 mod counts;
-#[path = "../support/ends.rs"]
+#[path = "../ends/mod.rs"]
 mod ends;
 mod failures;
 mod limits;

@@ -9,20 +9,20 @@
 #![cfg(not(debug_assertions))]
 
 mod channel;
-#[path = "../../../mscclpp-core/tests/loom/checker.rs"]
-mod checker;
 mod fifo;
 mod kernels;
 
 use std::sync::atomic::Ordering;
 
-use checker::{Word32, backoff, model};
 use kernels::{FifoWords, StatusWords};
 use loom::{
     cell::UnsafeCell,
     sync::atomic::{AtomicU32, AtomicU64},
 };
 use mscclpp_proxy::protocol::{Ring, SharedWord};
+use mscclpp_test_support::loom::{backoff, model};
+
+mscclpp_test_support::word32_of_loom!(SharedWord);
 
 /// A word of 8 bytes. Its orders can be weakened, to show that they are needed.
 struct Word64 {

@@ -1,0 +1,123 @@
+//! Compares a layout in Rust with that of a C++ compiler, given the embedded headers (`mscclpp_kernels::HEADERS`).
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    mem::{align_of, size_of},
+    path::PathBuf,
+    process::Command,
+};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// Headers by name, each with its text.
+pub type Headers = &'static [(&'static str, &'static str)];
+
+/// A number of the layout: its name, the C++ expression for it, and its value in Rust.
+pub struct Fact {
+    name: &'static str,
+    expression: String,
+    rust: usize,
+}
+
+/// Makes a number of the layout from its name, the C++ expression, and its value in Rust.
+pub fn fact(name: &'static str, expression: impl Into<String>, rust: usize) -> Fact {
+    Fact { name, expression: expression.into(), rust }
+}
+
+/// Returns the size and the alignment of a type, which C++ calls `cpp`.
+pub fn sizes<T>(cpp: &str) -> [Fact; 2] {
+    [
+        fact("size", format!("sizeof(mscclpp::{cpp})"), size_of::<T>()),
+        fact("alignment", format!("alignof(mscclpp::{cpp})"), align_of::<T>()),
+    ]
+}
+
+/// Returns the offset of a member of the type that C++ calls `cpp`.
+pub fn offset(cpp: &str, member: &'static str, rust: usize) -> Fact {
+    fact(member, format!("__builtin_offsetof(mscclpp::{cpp}, {member})"), rust)
+}
+
+/// Returns a program that prints each fact's number on a line of its own.
+fn program(header: &str, facts: &[Fact]) -> String {
+    let mut text = format!("#include <cstdio>\n#include \"mscclpp/{header}\"\nint main() {{\n");
+    for fact in facts {
+        let _ = writeln!(
+            text,
+            "  std::printf(\"%zu\\n\", static_cast<decltype(sizeof(0))>({}));",
+            fact.expression
+        );
+    }
+    text + "}\n"
+}
+
+/// Returns `CXX`, or a usual name of a C++ compiler; `None` if none of them runs.
+fn compiler() -> Option<OsString> {
+    env::var_os("CXX")
+        .into_iter()
+        .chain(["c++", "g++", "clang++"].map(OsString::from))
+        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+}
+
+/// A directory of this test's own, removed when the test is done.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> std::io::Result<Self> {
+        let path = env::temp_dir().join(format!("mscclpp-layout-{}", std::process::id()));
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn compare(compiler: &OsString, headers: Headers, header: &str, facts: &[Fact]) -> Result<(), Failed> {
+    let scratch = Scratch::new()?;
+    for (name, text) in headers {
+        let path = scratch.0.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&scratch.0))?;
+        fs::write(path, text)?;
+    }
+    let (source, binary) = (scratch.0.join("layout.cpp"), scratch.0.join("layout"));
+    fs::write(&source, program(header, facts))?;
+    let compiled = Command::new(compiler)
+        // Handles derive from each other, and every existing compiler knows the offsets in such a struct.
+        .args(["-std=c++17", "-Wall", "-Werror", "-Wno-invalid-offsetof", "-I"])
+        .args([&scratch.0, &source])
+        .arg("-o")
+        .arg(&binary)
+        .output()?;
+    if !compiled.status.success() {
+        return Err(
+            format!("the headers do not compile:\n{}", String::from_utf8_lossy(&compiled.stderr)).into()
+        );
+    }
+    let printed = String::from_utf8(Command::new(&binary).output()?.stdout)?;
+    let numbers = printed.lines().map(str::parse).collect::<Result<Vec<usize>, _>>()?;
+    assert_eq!(numbers.len(), facts.len(), "one number for each fact");
+    for (fact, cpp) in facts.iter().zip(numbers) {
+        assert_eq!(fact.rust, cpp, "{} of {}: Rust says the left, C++ the right", fact.name, fact.expression);
+    }
+    Ok(())
+}
+
+/// The `main` of a test that compares `facts` with the header's declarations. The test is ignored if there is no C++
+/// compiler.
+pub fn main(headers: Headers, header: &'static str, facts: fn() -> Vec<Fact>) {
+    let arguments = Arguments::from_args();
+    let name = "handles_are_laid_out_as_in_the_headers";
+    let trial = match compiler() {
+        Some(compiler) => Trial::test(name, move || compare(&compiler, headers, header, &facts())),
+        None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
+            .with_kind("no C++ compiler")
+            .with_ignored_flag(true),
+    };
+    libtest_mimic::run(&arguments, vec![trial]).exit();
+}

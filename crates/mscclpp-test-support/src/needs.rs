@@ -1,0 +1,40 @@
+//! Trials that need devices: if there are too few, they are reported as ignored, with the reason. Each trial has a time limit.
+
+use std::{
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use libtest_mimic::{Failed, Trial};
+
+/// The time limit of a trial, much longer than any of them takes.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Makes a trial of `test`, which needs `count` of what `kind` says, of which `there` are there. It runs on a thread of its own.
+pub fn trial_that_needs(
+    kind: &str,
+    count: usize,
+    there: usize,
+    name: &str,
+    test: impl FnOnce() + Send + 'static,
+) -> Trial {
+    let trial = Trial::test(name, move || within_the_limit(test));
+    match there >= count {
+        true => trial,
+        false => trial.with_kind(format!("{kind}: needs {count}, found {there}")).with_ignored_flag(true),
+    }
+}
+
+fn within_the_limit(test: impl FnOnce() + Send + 'static) -> Result<(), Failed> {
+    let (ends, ended) = mpsc::channel::<()>();
+    let thread = thread::spawn(move || {
+        // Dropped when the test is over, also by a panic.
+        let _ends = ends;
+        test();
+    });
+    match ended.recv_timeout(LIMIT) {
+        Err(RecvTimeoutError::Timeout) => Err(format!("it still runs after {LIMIT:?}").into()),
+        _ => thread.join().map_err(|_| "it panicked; the message is above".into()),
+    }
+}

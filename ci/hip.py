@@ -20,9 +20,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGETS = ["gfx90a", "gfx942", "gfx1100"]
 # Sources with features that only CUDA compilers have, and simulated devices imitate: HIP's warps are 64 wide, its masks 64 bits.
 ONLY_CUDA = [
-    "crates/mscclpp-gpu/tests/builtins/",
-    "crates/mscclpp-gpu/tests/kernels.cu",
-    "crates/mscclpp-gpu/tests/overruns.cu",
+    "crates/mscclpp-gpu/tests/it/builtins/",
+    "crates/mscclpp-gpu/tests/it/kernels.cu",
+    "crates/mscclpp-gpu/tests/it/overruns.cu",
     "crates/mscclpp-gpu/tests/races/",
     "tests/kernels/plain.cu",
 ]

@@ -88,7 +88,7 @@ step_races() {
 # Checks all other kernels of the repository, with more schedules. Other tests have no kernels, or the same ones.
 step_races_all() {
     command -v c++ > /dev/null || install_packages g++
-    clean_of_races -p mscclpp-gpu --test builtins --test kernels --test streams --test graphs --test kept
+    clean_of_races -p mscclpp-gpu --test it -- --skip overruns:: --skip memory::
     cargo build -p mscclpp --examples
     clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
         --test port_kernels --test port_channels --test examples
@@ -181,7 +181,9 @@ step_hip() {
 # The options for all tests of the two crates that know HIP, and for some of the crates above them.
 hip_tests() {
     local file
-    for file in crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs; do echo "--test $(basename "$file" .rs)"; done | sort -u
+    for file in crates/mscclpp-{gpu,cuda-ipc}/tests/{*.rs,it,processes}; do
+        [ ! -e "$file" ] || echo "--test $(basename "$file" .rs)"
+    done | sort -u
     printf -- '--test %s\n' communicator lifetimes logging port_kernels processes
 }
 
@@ -231,7 +233,7 @@ step_deny() {
 step_package() {
     # The setting is that of the workspace, whose profiles are not packed, so that its builds of dependencies can be used.
     local -x CARGO_PROFILE_DEV_DEBUG=line-tables-only
-    cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{bootstrap-simulation,fake-hip,python,test-support}
+    cargo package --workspace --locked --exclude=xtask --exclude=mscclpp-{bootstrap-simulation,fake-{hip,ib},python,test-support}
     local crate features
     while read -r crate features; do
         RUSTDOCFLAGS="-D warnings" unshare --net --map-root-user \
@@ -272,7 +274,7 @@ step_semver() {
     command -v cargo-semver-checks > /dev/null || cargo install --quiet --locked cargo-semver-checks
     # The default features are checked, because not all features can be enabled together.
     cargo semver-checks check-release --baseline-rev "$baseline" --default-features \
-        --workspace --exclude=xtask --exclude=mscclpp-{bench,bootstrap-simulation,fake-hip,nccl,python,test-support}
+        --workspace --exclude=xtask --exclude=mscclpp-{bench,bootstrap-simulation,fake-{hip,ib},nccl,python,test-support}
 }
 
 # Tests the Python package as it is released, in fresh environments.

@@ -1,7 +1,6 @@
 //! Streams and events: order, errors of use, default stream. Tests that need a kernel are in `kernels.rs`.
 
-mod device;
-
+use crate::device;
 use std::{ptr, time::Duration};
 
 use mscclpp_gpu::{DeviceBuffer, Error, Platform, Stream};
@@ -160,7 +159,11 @@ fn the_default_stream_is_one() {
 
 #[test]
 fn synchronising_the_device_covers_every_stream() {
-    let gpu = device::gpu();
+    // Streams of other tests fail: no other test uses this simulated device.
+    let gpu = match device::platform() {
+        Platform::Sim => Platform::Sim.gpu(3).unwrap(),
+        _ => device::gpu(),
+    };
     let words = gpu.allocate(64).unwrap();
     for (i, offset) in (0..64).step_by(8).enumerate() {
         let stream = gpu.stream().unwrap();

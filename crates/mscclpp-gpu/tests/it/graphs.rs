@@ -1,7 +1,6 @@
 //! Capture and replay.
 
-mod device;
-
+use crate::device;
 use mscclpp_gpu::{DeviceBuffer, Error};
 
 fn first_word(buffer: &DeviceBuffer) -> u64 {

@@ -2,7 +2,7 @@
 
 use mscclpp_gpu::{DeviceBuffer, KernelArgs, LaunchConfig};
 
-use crate::{Builtins, Random, download, upload};
+use super::{Builtins, Random, download, upload};
 
 /// Returns random numbers, preceded by all pairs of the numbers at the edges.
 fn pairs_of_words(edges: &[u64]) -> (Vec<u64>, Vec<u64>) {

@@ -2,7 +2,7 @@
 
 use mscclpp_gpu::{KernelArgs, LaunchConfig};
 
-use crate::{Builtins, download, upload};
+use super::{Builtins, download, upload};
 
 /// Returns the results of each thread of tiles of a size, where thread t of the block gave `values[t]`.
 fn expected_in_tiles(size: usize, values: &[u32], rank: usize) -> [u32; 10] {

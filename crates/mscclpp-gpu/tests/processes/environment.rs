@@ -1,20 +1,14 @@
 //! Environment variables. Each value is tried in a process of its own.
 
-use std::process::ExitCode;
-
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{KernelArgs, KernelSource, LaunchConfig, Module, Platform, store_for_sim};
 use mscclpp_test_support::{
     LIMIT,
-    child::{as_child, output_within, role},
+    child::{as_child, output_within},
 };
 
-fn main() -> ExitCode {
-    if let Some(question) = role() {
-        println!("{}", answer(&question[0]));
-        return ExitCode::SUCCESS;
-    }
-    let trials = vec![
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
         Trial::test(
             "eight_devices_are_simulated_unless_more_are_asked_for",
             eight_devices_are_simulated_unless_more_are_asked_for,
@@ -33,8 +27,7 @@ fn main() -> ExitCode {
         ),
         Trial::test("without_a_compiler_the_cache_will_do", without_a_compiler_the_cache_will_do),
         Trial::test("a_kernel_in_the_cache_needs_no_compiler", a_kernel_in_the_cache_needs_no_compiler),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 /// A kernel that only these tests use.
@@ -42,7 +35,7 @@ const SOURCE: KernelSource<'_> =
     KernelSource::new("beforehand.cu", "extern \"C\" __global__ void made_beforehand(int* p) { *p = 7; }\n");
 
 /// Returns the library's answer to a question, in the other process.
-fn answer(question: &str) -> String {
+pub(crate) fn answer(question: &str) -> String {
     let said = match question {
         "count" => Platform::Sim.device_count().map(|n| n.to_string()),
         "detect" => Platform::detect().map(|p| p.to_string()),
@@ -83,7 +76,7 @@ fn answer(question: &str) -> String {
 }
 
 fn ask(question: &str, variables: &[(&str, &str)]) -> Result<String, Failed> {
-    let mut program = as_child(&[question]);
+    let mut program = as_child(&["environment", question]);
     for variable in ["MSCCLPP_PLATFORM", "MSCCLPP_SIM_DEVICES", "MSCCLPP_SIM_PEER_ACCESS"] {
         program.env_remove(variable);
     }

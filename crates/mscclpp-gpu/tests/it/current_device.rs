@@ -1,7 +1,6 @@
 //! Tests of a thread's current device.
 
-mod device;
-
+use crate::device;
 use std::thread;
 
 #[test]

@@ -2,7 +2,7 @@
 
 use mscclpp_gpu::{DeviceBuffer, KernelArgs, LaunchConfig};
 
-use crate::{Builtins, Random, download, upload};
+use super::{Builtins, Random, download, upload};
 
 /// A format of 16 bits, by the bits of its fraction.
 #[derive(Clone, Copy)]

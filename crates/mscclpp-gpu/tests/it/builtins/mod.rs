@@ -3,11 +3,10 @@
 
 mod cuda;
 mod data_types;
-#[path = "../device/mod.rs"]
-mod device;
 mod groups;
 mod half;
 
+use crate::device;
 use mscclpp_gpu::{
     DeviceBuffer, DevicePtr, Error, Gpu, KernelArgs, KernelSource, LaunchConfig, Module, Platform,
 };

@@ -2,8 +2,6 @@
 //!
 //! The other process is this program again, with the socket as its standard input.
 
-mod device;
-
 use std::{
     fs::File,
     io::{IoSlice, IoSliceMut, Read, Write},
@@ -12,20 +10,17 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
-    process::ExitCode,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::device;
+use libtest_mimic::{Failed, Trial};
 use mscclpp_gpu::{
     DevicePtr, Error, ExportHandle, Gpu, ImportedMemory, KernelArgs, KernelSource, LaunchConfig,
     MemoryExport, Module, Platform, SystemFailure,
 };
-use mscclpp_test_support::{
-    Child,
-    child::{role, this_program},
-};
+use mscclpp_test_support::{Child, child::this_program};
 use rustix::{
     fs::{MemfdFlags, Mode, OFlags, SealFlags},
     net::{
@@ -37,19 +32,14 @@ use rustix::{
 const SECONDS: Duration = Duration::from_secs(60);
 const ROUNDS: u64 = 300;
 
-fn main() -> ExitCode {
-    if let Some(role) = role() {
-        importer(&role[0]);
-        return ExitCode::SUCCESS;
-    }
-    let trials = vec![
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
         Trial::test("another_process_reads_and_writes_exported_memory", reads_and_writes),
         outlives(),
         Trial::test("a_kernel_sees_data_before_the_signal_of_another_process", data_before_signal),
         Trial::test("memory_cannot_be_shrunk_under_its_importers", cannot_be_shrunk),
         Trial::test("hostile_descriptors_are_refused", hostile_descriptors),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    ]
 }
 
 /// Memory by IPC handles does not outlive its owner: memory that its owner frees is gone.
@@ -74,7 +64,7 @@ impl Importer {
         socket.set_read_timeout(Some(SECONDS))?;
         let mut program = this_program();
         program.env("MSCCLPP_PLATFORM", platform.to_string());
-        let process = Child::start_with(program, &[role], OwnedFd::from(theirs));
+        let process = Child::start_with(program, &["sharing", role], OwnedFd::from(theirs));
         Ok(Self { process, socket })
     }
 
@@ -168,7 +158,7 @@ impl Imported {
     }
 }
 
-fn importer(role: &str) {
+pub(crate) fn importer(role: &str) {
     let mut theirs = Imported::receive();
     match role {
         "read and write" => {

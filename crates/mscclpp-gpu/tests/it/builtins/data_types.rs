@@ -2,7 +2,7 @@
 
 use mscclpp_gpu::{KernelArgs, LaunchConfig, Platform};
 
-use crate::{Builtins, Element, Random, device, download, upload};
+use super::{Builtins, Element, Random, device, download, upload};
 
 /// A format by its bits of exponent and fraction, and the special values at the top of its numbers.
 #[derive(Clone, Copy)]

@@ -1,7 +1,6 @@
 //! Tests of buffers: bounds, odd ranges, freed memory.
 
-mod device;
-
+use crate::device;
 use std::sync::atomic::Ordering;
 
 use mscclpp_gpu::{Error, KernelParam, OutOfBounds, Platform, SystemFailure};
@@ -185,6 +184,7 @@ pub(crate) struct Id(pub(crate) u32);
 /// The struct has everything that may stand before a type, and signs in types.
 #[derive(Clone, Copy, KernelParam)]
 #[repr(C, align(8))]
+#[expect(unreachable_pub, reason = "the macro is for public structs too")]
 pub struct Parts {
     /// A pointer.
     pub(crate) all: *mut ::core::option::Option<(u8, u8)>,

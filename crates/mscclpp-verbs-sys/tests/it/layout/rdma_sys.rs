@@ -5,7 +5,7 @@ use std::mem::{align_of, offset_of, size_of};
 use mscclpp_verbs_sys as ours;
 use rdma_sys as theirs;
 
-use crate::structures::structures;
+use super::structures::structures;
 
 macro_rules! compare {
     ($($kind:ident $name:ident { $($field:ident),* $(,)? } ($($anonymous:ident),*) [$($path:tt)*];)*) => {

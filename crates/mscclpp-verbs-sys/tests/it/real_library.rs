@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_verbs_sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR, IBV_NODE_CA, IBV_PORT_ACTIVE, IBV_WC_RNR_RETRY_EXC_ERR,
     IBV_WC_SUCCESS, LoadError, Verbs, ibv_port_attr,
@@ -17,7 +17,7 @@ const CASES: [Case; 3] = [
     ("devices_are_listed_and_their_ports_queried", devices_are_listed_and_their_ports_queried),
 ];
 
-fn main() {
+pub(crate) fn trials() -> Vec<Trial> {
     let trials = CASES.map(|(name, case)| match Verbs::load() {
         Ok(verbs) => Trial::test(name, move || case(verbs)),
         Err(LoadError::Library { path, .. }) => Trial::test(name, || Err("no libibverbs".into()))
@@ -25,7 +25,7 @@ fn main() {
             .with_ignored_flag(true),
         Err(error) => Trial::test(name, move || Err(error.into())),
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+    trials.into()
 }
 
 fn texts_come_from_the_library(verbs: &'static Verbs) -> Result<(), Failed> {

@@ -7,10 +7,9 @@ mod c;
 mod rdma_sys;
 mod structures;
 
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Trial;
 
-fn main() {
-    let arguments = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = match c::Compiler::find() {
         Ok(compiler) => {
             let again = compiler.clone();
@@ -37,5 +36,5 @@ fn main() {
             .with_kind("built without feature rdma-sys")
             .with_ignored_flag(true),
     );
-    libtest_mimic::run(&arguments, trials).exit();
+    trials
 }

@@ -12,7 +12,7 @@ use libtest_mimic::Failed;
 use mscclpp_verbs_sys as rust;
 use mscclpp_verbs_sys::verbs_context;
 
-use crate::structures::structures;
+use super::structures::structures;
 
 /// A number: the C expression for it, and its value in Rust.
 pub(crate) struct Fact {
@@ -78,7 +78,7 @@ pub(crate) fn structures() -> Vec<Fact> {
 
 /// Every constant of the bindings.
 pub(crate) fn constants() -> Vec<Fact> {
-    let declared = include_str!("../../src/bindings.rs").split("pub const ").skip(1);
+    let declared = include_str!("../../../src/bindings.rs").split("pub const ").skip(1);
     let mut facts: Vec<Fact> = declared
         .map(|text| {
             let (name, rest) = text.split_once(':').expect("a constant has a type");

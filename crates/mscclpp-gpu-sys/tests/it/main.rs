@@ -1,0 +1,4 @@
+//! Tests of the values that are declared for drivers.
+
+mod cuda;
+mod hip;

@@ -1,13 +1,11 @@
 //! Tests of the messages and collectives of ranks, over TCP and in one process.
 
-mod ranks;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::ranks::{PATIENCE, both_kinds, on_threads};
 use mscclpp_bootstrap::{Bootstrap, Error};
-use ranks::{PATIENCE, both_kinds, on_threads};
 
 const SIZES: [usize; 5] = [1, 2, 3, 8, 64];
 

@@ -1,18 +1,16 @@
 //! Tests that long waits are logged with their reason, and that calls with a time-out name who is missing. Ranks are
 //! threads; the first log line of a wait comes after milliseconds here.
 
-mod ranks;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::ranks::{PATIENCE, both_kinds, connect, free_port, on_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, LocalBootstrap, TcpBootstrap};
 use mscclpp_test_support::{
     Lines,
     child::{output_within, this_program},
     start_waiting, until,
 };
-use ranks::{PATIENCE, both_kinds, connect, free_port, on_threads};
 
 /// The variable that is set for the child process which runs `as_a_child`.
 const CHILD: &str = "WAITS_AS_A_CHILD";
@@ -113,7 +111,7 @@ fn rank_0_says_who_has_not_joined_and_the_others_what_they_tried() {
     // all threads.
     let mut child = this_program();
     let output =
-        output_within(PATIENCE, child.env(CHILD, "1").args(["as_a_child", "--exact", "--nocapture"]));
+        output_within(PATIENCE, child.env(CHILD, "1").args(["waits::as_a_child", "--exact", "--nocapture"]));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{text}");
     let line = "rank 0: waiting for rank 2: initialising the bootstrap, which gives up in";

@@ -2,42 +2,33 @@
 //! between them, which is cut; their ranks run this program again. The tests are ignored, with the reason, if the
 //! machine has no IPv6, or `ip` may not make namespaces.
 
-mod ranks;
-
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
-use std::path::Path;
-use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::ranks::{PATIENCE, connect, free_port, on_threads};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Family, TcpBootstrap};
-use mscclpp_test_support::{Child, child};
-use ranks::{PATIENCE, connect, free_port, on_threads};
+use mscclpp_test_support::{Child, child, namespaces::Namespaces};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The loss of a rank must be known to all others within this time.
 const LIMIT: Duration = Duration::from_secs(25);
 
-fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        be_rank(&role);
-        return ExitCode::SUCCESS;
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
     let v6 = v6.map(drop).map_err(|error| format!("needs IPv6: binding ::1: {error}"));
-    let namespaces = Hosts::new().map(drop);
+    let namespaces = Namespaces::new().map(drop);
     let trial = |name: &str, possible: &Result<(), String>, test: fn() -> Result<(), Failed>| match possible {
         Ok(()) => Trial::test(name, test),
         Err(why) => Trial::test(format!("{name} ({why})"), test).with_ignored_flag(true),
     };
-    let trials = vec![
+    vec![
         trial("a_job_forms_at_an_ipv6_address", &v6, by_address),
         trial("a_job_forms_by_an_id_over_ipv6_alone", &v6, by_id),
-        trial("a_vanished_host_is_known_to_ranks_that_wait", &namespaces, || vanishes("wait")),
-        trial("a_vanished_host_is_known_to_ranks_that_talk", &namespaces, || vanishes("talk")),
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+        trial("a_vanished_node_is_known_to_ranks_that_wait", &namespaces, || vanishes("wait")),
+        trial("a_vanished_node_is_known_to_ranks_that_talk", &namespaces, || vanishes("talk")),
+    ]
 }
 
 fn by_address() -> Result<(), Failed> {
@@ -63,60 +54,9 @@ const AT: &str = "10.77.0.1:50505";
 /// The rank that is on a node of its own.
 const ALONE: usize = 1;
 
-/// Two namespaces, with an interface called `wire` each that leads to the other. They are deleted when this is
-/// dropped.
-struct Hosts {
-    names: [String; 2],
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments).output().map_err(|error| format!("ip: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "needs network namespaces: ip {}: {}",
-            arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        )),
-    }
-}
-
-impl Hosts {
-    fn new() -> Result<Self, String> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let names = ["a", "b"].map(|side| format!("mscboot{}-{number}{side}", std::process::id()));
-        let hosts = Self { names };
-        for name in &hosts.names {
-            ip(&["netns", "add", name])?;
-        }
-        let [a, b] = &hosts.names;
-        ip(&["link", "add", "wire", "netns", a, "type", "veth", "peer", "name", "wire", "netns", b])?;
-        for (name, address) in [(a, "10.77.0.1/24"), (b, "10.77.0.2/24")] {
-            ip(&["-n", name, "addr", "add", address, "dev", "wire"])?;
-            ip(&["-n", name, "link", "set", "lo", "up"])?;
-            ip(&["-n", name, "link", "set", "wire", "up"])?;
-        }
-        Ok(hosts)
-    }
-
-    fn start(&self, rank: usize, what: &str) -> Child {
-        let name = &self.names[usize::from(rank == ALONE)];
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", name]).arg(child::this_program().get_program());
-        Child::start_by(command, &[&rank.to_string(), what])
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        // There are none if they are not allowed.
-        for name in self.names.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
-            if let Err(error) = ip(&["netns", "del", name]) {
-                eprintln!("{error}");
-            }
-        }
-    }
+fn start(nodes: &Namespaces, rank: usize, what: &str) -> Child {
+    let command = nodes.command(usize::from(rank == ALONE), child::this_program().get_program());
+    Child::start_by(command, &["network", &rank.to_string(), what])
 }
 
 /// Returns the time on a clock that all processes share.
@@ -126,10 +66,10 @@ fn clock() -> Duration {
 }
 
 fn vanishes(what: &str) -> Result<(), Failed> {
-    let hosts = Hosts::new()?;
-    let job: Vec<Child> = (0..3).map(|rank| hosts.start(rank, what)).collect();
+    let nodes = Namespaces::new()?;
+    let job: Vec<Child> = (0..3).map(|rank| start(&nodes, rank, what)).collect();
     job.iter().for_each(|rank| rank.expect("ready"));
-    ip(&["-n", &hosts.names[1], "link", "set", "wire", "down"])?;
+    nodes.ip(1, &["link", "set", "wire", "down"]);
     // The time is taken after the cut, because starting `ip` takes time on a busy machine.
     let cut_at = clock();
     for (rank, expected) in [ALONE; 3].into_iter().enumerate() {
@@ -147,7 +87,7 @@ fn vanishes(what: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-fn be_rank(role: &[String]) {
+pub(crate) fn be_rank(role: &[String]) -> ExitCode {
     let [rank, what] = role else { panic!("no role: {role:?}") };
     let job = connect(rank.parse().expect("a rank"), 3, AT, PATIENCE).expect("a job");
     job.barrier().expect("a barrier");
@@ -158,6 +98,7 @@ fn be_rank(role: &[String]) {
         Error::PeerLost { rank, .. } => println!("{rank} lost at {}", at.as_micros()),
         other => println!("{other:?}"),
     }
+    ExitCode::SUCCESS
 }
 
 /// Waits for a message that nobody sends.

@@ -3,20 +3,15 @@
 //! With ids of their jobs in the environment they are told apart. Without ids, all ranks of both learn of the clash,
 //! in whatever order they come.
 
-mod ranks;
-
 use std::net::TcpStream;
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::ranks::{PATIENCE, free_port};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, TcpBootstrap};
 use mscclpp_test_support::{Child, child, until};
-use ranks::{PATIENCE, free_port};
 
-fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        return be_rank(&role);
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for order in ["a0 a1 b0 b1", "a0 b1 a1 b0", "b1 a0 b0 a1", "b1 a1 a0 b0"] {
         trials.push(Trial::test(format!("ids_tell_jobs_apart: {order}"), move || {
@@ -49,12 +44,12 @@ fn main() -> ExitCode {
         let name = format!("without_ids_all_are_told_when_the_first_have_ended: {order}");
         trials.push(Trial::test(name, move || all_are_told(order, "drop")));
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials
 }
 
 // ---- The rank --------------------------------------------------------------------------------------------------------
 
-fn be_rank(role: &[String]) -> ExitCode {
+pub(crate) fn be_rank(role: &[String]) -> ExitCode {
     let [rank, n, at, then] = role else { return ExitCode::from(2) };
     let (Ok(rank), Ok(n)) = (rank.parse(), n.parse()) else { return ExitCode::from(2) };
     assert_eq!(child::hear(), "join");
@@ -80,7 +75,7 @@ fn start(rank: usize, n: usize, at: &str, environment: &[(&str, String)], then: 
     let mut command = child::this_program();
     // The test itself may have been started by a launcher.
     command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
-    Child::start_by(command, &[&rank.to_string(), &n.to_string(), at, then])
+    Child::start_by(command, &["two_jobs", &rank.to_string(), &n.to_string(), at, then])
 }
 
 // ---- The tests -------------------------------------------------------------------------------------------------------

@@ -1,23 +1,18 @@
 //! Tests of ranks that are gone and replaced, so that the job forms again. In tests that kill a rank, each rank is a
 //! process that runs this program again.
 
-mod ranks;
-
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::ranks::{PATIENCE, allow_descriptors, free_port, on_threads};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Job, TcpBootstrap};
 use mscclpp_test_support::{Child, child, until};
-use ranks::{PATIENCE, allow_descriptors, free_port, on_threads};
 
 const RANKS: usize = 5;
 
-fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        return be_rank(&role);
-    }
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     // The victims are the root of the tree, a rank in its middle, and one of its leaves.
     for victim in [0, 1, 4] {
@@ -47,7 +42,7 @@ fn main() -> ExitCode {
         Ok(())
     }));
     trials.push(Trial::test("sixty_four_ranks_form_again", sixty_four_ranks_form_again));
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    trials
 }
 
 fn address() -> String {
@@ -61,7 +56,7 @@ fn job_of(rank: usize, n: usize, at: &str) -> Job {
 // ---- The rank ---------------------------------------------------------------------------------------------------------
 
 /// Runs a rank: it prints its generation, and waits until rank 0 is told to end, or a rank is gone.
-fn be_rank(role: &[String]) -> ExitCode {
+pub(crate) fn be_rank(role: &[String]) -> ExitCode {
     let [rank, at] = role else { return ExitCode::from(2) };
     let Ok(rank) = rank.parse() else { return ExitCode::from(2) };
     let mut job = job_of(rank, RANKS, at);
@@ -106,7 +101,7 @@ fn be_rank(role: &[String]) -> ExitCode {
 // ---- The tests --------------------------------------------------------------------------------------------------------
 
 fn start(rank: usize, at: &str) -> Child {
-    Child::start(&[&rank.to_string(), at])
+    Child::start(&["generations", &rank.to_string(), at])
 }
 
 fn expect_of_others(ranks: &[Child], victim: usize) {

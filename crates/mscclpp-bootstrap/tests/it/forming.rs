@@ -1,16 +1,14 @@
 //! Tests of ranks that are lost, or send something wrong, while the job forms. The tests play these ranks, so that
 //! each ends exactly at the wanted step; `processes` does the same with processes that are killed.
 
-mod ranks;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, MeetingPlace, TcpBootstrap};
-use ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 
 /// The kind of a job's key.
 #[derive(Clone, Copy)]

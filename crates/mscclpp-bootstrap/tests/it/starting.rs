@@ -1,12 +1,10 @@
 //! Tests of ranks that are started first and waited for later, so that one thread brings up several.
 
-mod ranks;
-
 use std::time::Duration;
 
+use crate::ranks::{PATIENCE, allow_descriptors, free_port, on_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
 use mscclpp_test_support::within;
-use ranks::{PATIENCE, allow_descriptors, free_port, on_threads};
 
 fn start(rank: usize, n: usize, at: impl Into<MeetingPlace>, timeout: Duration) -> Result<Forming, Error> {
     TcpBootstrap::builder(rank, n).env(Env::default()).timeout(timeout).start(at)

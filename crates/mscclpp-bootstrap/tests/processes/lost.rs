@@ -1,18 +1,16 @@
 //! Tests of ranks that are processes, and of what the others see when one of them is killed, stopped, or ends.
 //!
-//! The test starts itself again, once for each rank; see `Scenario`.
-
-mod ranks;
+//! The program starts itself again, once for each rank; see `Scenario`.
 
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use crate::ranks::{PATIENCE, free_port, prove};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_bootstrap::fuzzing::RawRank;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
 use mscclpp_test_support::{Child, child};
-use ranks::{PATIENCE, free_port, prove};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -60,11 +58,7 @@ const SCENARIOS: [(&str, Scenario); 11] = [
     ("stopped", Scenario::Stopped),
 ];
 
-fn main() -> ExitCode {
-    if let Some(role) = child::role() {
-        return be_rank(&role);
-    }
-    let args = Arguments::from_args();
+pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for (name, scenario) in SCENARIOS {
         // The victims are the root of the tree, a rank in its middle, and one of its leaves.
@@ -82,12 +76,12 @@ fn main() -> ExitCode {
             }));
         }
     }
-    libtest_mimic::run(&args, trials).exit_code()
+    trials
 }
 
 // ---- The rank ---------------------------------------------------------------------------------------------------------
 
-fn be_rank(role: &[String]) -> ExitCode {
+pub(crate) fn be_rank(role: &[String]) -> ExitCode {
     let [scenario, rank, victim, at] = role else { return ExitCode::from(2) };
     let Some(&(_, scenario)) = SCENARIOS.iter().find(|(name, _)| name == scenario) else {
         return ExitCode::from(2);
@@ -215,7 +209,7 @@ fn start(name: &str, victim: usize, ranks: &[usize]) -> (Vec<Rank>, mpsc::Receiv
     let at = format!("127.0.0.1:{}", free_port());
     let (lines, received) = mpsc::channel();
     let start = |&rank: &usize| {
-        let role = [name, &rank.to_string(), &victim.to_string(), &at];
+        let role = ["lost", name, &rank.to_string(), &victim.to_string(), &at];
         let lines = lines.clone();
         let child = Child::start_heard_by(&role, move |line| {
             // The test may have ended, and then nobody reads the line.

@@ -1,16 +1,14 @@
 //! Tests of strangers at the address where rank 0 should be. Whatever they say without the job's key, they do not end
 //! a job that has one: a rank asks again, until its time is up.
 
-mod ranks;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::ranks::{PATIENCE, on_threads};
 use mscclpp_bootstrap::fuzzing::frame_of;
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap};
-use ranks::{PATIENCE, on_threads};
 
 /// The kinds of frames.
 const CHALLENGE: u8 = 1;

@@ -1,12 +1,10 @@
 //! Tests of jobs that a launcher has started, and of other jobs at the same address.
 
-mod ranks;
-
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::ranks::{PATIENCE, connect, free_port, on_threads};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, Rendezvous, TcpBootstrap, TcpBootstrapBuilder};
-use ranks::{PATIENCE, connect, free_port, on_threads};
 
 /// Joins as both ranks of a job at one address, each with settings of its own. Returns every outcome.
 fn join_both(

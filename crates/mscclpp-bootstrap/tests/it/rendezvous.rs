@@ -1,14 +1,12 @@
 //! Tests of how ranks find each other, and of the errors if they do not.
 
-mod ranks;
-
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
+use crate::ranks::{PATIENCE, challenged, connect, free_port, on_threads, prove};
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
 use mscclpp_bootstrap::{Bootstrap, Env, Error, TcpBootstrap, TcpBootstrapBuilder, UniqueId};
 use mscclpp_test_support::Random;
-use ranks::{PATIENCE, challenged, connect, free_port, on_threads, prove};
 
 /// Joins as all ranks at one address, each with settings of its own. Returns every outcome.
 fn join_all(

@@ -1,0 +1,37 @@
+//! Tests of ranks that are processes: this program starts itself once for each.
+
+mod generations;
+mod lost;
+mod network;
+#[path = "../ranks/mod.rs"]
+mod ranks;
+mod two_jobs;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+use mscclpp_test_support::child;
+
+fn main() -> ExitCode {
+    if let Some(role) = child::role() {
+        let (module, role) = role.split_first().expect("a module and its role");
+        return match module.as_str() {
+            "generations" => generations::be_rank(role),
+            "lost" => lost::be_rank(role),
+            "network" => network::be_rank(role),
+            "two_jobs" => two_jobs::be_rank(role),
+            other => panic!("no module {other}"),
+        };
+    }
+    let of_module = |name: &str, trials: Vec<Trial>| -> Vec<Trial> {
+        trials.into_iter().map(|trial| trial.with_kind(name)).collect()
+    };
+    let trials = [
+        ("generations", generations::trials()),
+        ("lost", lost::trials()),
+        ("network", network::trials()),
+        ("two_jobs", two_jobs::trials()),
+    ];
+    let trials = trials.into_iter().flat_map(|(name, trials)| of_module(name, trials)).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

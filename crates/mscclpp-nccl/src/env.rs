@@ -23,7 +23,8 @@ impl Level {
         Self::from_lookup(std::env::var_os)
     }
 
-    /// The level that the environment sets. NCCL's other levels map to the nearest of these. Other values mean no lines, as in NCCL.
+    /// The level that the environment sets. NCCL's other levels map to the nearest of these. Other values mean no lines, as in
+    /// NCCL.
     fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Self {
         let set = |name| lookup(name).filter(|value| !value.is_empty());
         let Some(value) = set("MSCCLPP_NCCL_DEBUG").or_else(|| set("NCCL_DEBUG")) else {

@@ -39,7 +39,8 @@ impl<T> OutPointer<T> {
 /// `pointer` is null, or valid for reads of `count` values.
 ///
 /// # Errors
-/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if `count` is negative, or `pointer` is null and `count` is not 0.
+/// [`Code::INVALID_ARGUMENT`](crate::abi::Code::INVALID_ARGUMENT) if `count` is negative, or if `pointer` is null and
+/// `count` is not 0.
 pub(crate) unsafe fn array<T: Copy>(pointer: *const T, count: c_int, name: &str) -> Result<Vec<T>, Failure> {
     let count =
         usize::try_from(count).map_err(|_| Failure::argument(format!("{count} elements of `{name}`")))?;

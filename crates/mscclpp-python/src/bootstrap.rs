@@ -240,7 +240,9 @@ impl PyTcpBootstrap {
     fn create(py: Python<'_>, rank: Uint<usize>, nRanks: Uint<usize>) -> PyResult<Py<Self>> {
         let (Uint(rank), Uint(nRanks)) = (rank, nRanks);
         if rank >= nRanks {
-            return Err(error::misuse(format!("rank is {rank}, but there are only {nRanks} ranks")));
+            return Err(error::misuse(format!(
+                "rank is {rank}, and nRanks is {nRanks}: ranks are counted from 0"
+            )));
         }
         Py::new(py, PyClassInitializer::from(PyBootstrap::new(rank, nRanks)).add_subclass(Self))
     }

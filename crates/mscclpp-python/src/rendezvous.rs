@@ -70,7 +70,7 @@ impl PyRendezvous {
     }
 }
 
-/// Logs a line of the Python layer at level INFO, which says how ranks meet.
+/// Logs a line of the Python layer at level INFO: how ranks meet, and what they make together.
 #[pyfunction(name = "_log_meeting")]
 pub(crate) fn log_meeting(text: &str) {
     tracing::info!(target: "mscclpp::bootstrap", "{text}");

@@ -293,6 +293,8 @@ def test_types_and_operations_are_numbers():
     numbers = [int(getattr(DataType, name)) for name in names.split()]
     assert len(set(numbers)) == len(numbers) and DataType.float8_e4m3 is DataType.float8_e4m3fn
     assert len({int(op) for op in (ReduceOp.SUM, ReduceOp.MIN, ReduceOp.NOP)}) == 3
+    with pytest.raises(AttributeError, match='ReduceOp has no AVG; it has .* SUM, MIN, NOP. .*"avg"'):
+        ReduceOp.AVG  # noqa: B018
     assert mscclpp._mscclpp.CppDataType is DataType and mscclpp._mscclpp.CppReduceOp is ReduceOp
 
 

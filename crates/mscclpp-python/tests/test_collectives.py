@@ -165,6 +165,8 @@ def wrong_arguments(rank, n, address):
         comm.all_reduce(x, 3)
     with pytest.raises(TypeError, match="'root': expected the number of a rank, got 'first'"):
         comm.broadcast(x, "first")
+    with pytest.raises(TypeError, match="got 6.0; seconds are given to"):
+        comm.synchronize(6.0)
     if library is numpy:
         only_hosts_have(comm)
     with pytest.raises(mscclpp.Error, match="inside a group"), comm.group(), comm.group():

@@ -229,6 +229,21 @@ def test_a_rank_of_another_job_is_refused():
     assert "timed out" in first and "job-0" in second and "job-1" in second
 
 
+def device_of_launched(rank, n, address, chosen):
+    numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n)}
+    launched_as({**numbers, "MSCCLPP_COMM_ID": f"lo:{address}"})
+    mscclpp.set_device(chosen)
+    comm = mscclpp.Collectives.from_env(max_blocks=4)
+    return comm.device, mscclpp._mscclpp._current_gpu()[1]
+
+
+def test_launched_ranks_have_a_device_each_unless_the_program_has_chosen_one():
+    count = mscclpp.device_count()
+    assert ranks.run(2, device_of_launched, 0) == [(rank % count,) * 2 for rank in range(2)]
+    if count > 1:
+        assert ranks.run(2, device_of_launched, count - 1) == [(count - 1,) * 2] * 2
+
+
 def test_what_was_chosen_is_logged():
     program = """
 import mscclpp

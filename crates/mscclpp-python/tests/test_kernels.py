@@ -290,6 +290,16 @@ struct Many { unsigned int numbers[900]; };
     assert out[0] == 17
 
 
+@sim_only
+def test_an_error_of_the_compiler_quotes_the_line_that_it_is_about(tmp_path):
+    (tmp_path / "wrong.cu").write_text(
+        '#include <cstdint>\n\nextern "C" __global__ void wrong() {\n  nothing = 1;\n}\n'
+    )
+    with pytest.raises(mscclpp.Error, match="wrong.cu") as caught:
+        KernelBuilder("wrong.cu", "wrong", str(tmp_path)).get_compiled_kernel()
+    assert "  nothing = 1;" in str(caught.value)
+
+
 def test_a_wait_for_a_kernel_has_a_bound(compiled):
     stop = mscclpp.RawGpuBuffer(4)
     compiled("plain.cu", "spin", EXTRA=0).launch_kernel(pack(stop), 1, 1, 0, None)

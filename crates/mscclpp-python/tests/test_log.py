@@ -43,6 +43,18 @@ def python(program, **environment):
     return run
 
 
+def test_a_line_says_that_collectives_were_made():
+    run = python(
+        """
+bootstrap = mscclpp.TcpBootstrap.create(0, 1)
+bootstrap.initialize(mscclpp.TcpBootstrap.create_unique_id())
+mscclpp.Collectives(mscclpp.Communicator(bootstrap), max_blocks=1)
+""",
+        MSCCLPP_LOG_LEVEL="INFO",
+    )
+    assert "rank 0 of 1 has made collectives on " in run.stderr, run.stderr
+
+
 def test_lines_arrive_with_their_level_and_part():
     run = python("""
 logger.addHandler(kept)

@@ -26,9 +26,9 @@ def python(program, **environment):
 def test_importing_needs_nothing_and_is_quick():
     program = """
 import sys, time
-start = time.perf_counter()
+start = time.process_time()
 import mscclpp
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 print([name for name in ("numpy", "cupy", "torch", "mpi4py") if name in sys.modules])
 import os
 print(os.environ["MSCCLPP_HOME"] == os.path.dirname(mscclpp.__file__))
@@ -37,7 +37,7 @@ print(os.environ["MSCCLPP_HOME"] == os.path.dirname(mscclpp.__file__))
     environment = {name: value for name, value in os.environ.items() if name != "MSCCLPP_HOME"}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, env=environment)
     assert run.stdout.splitlines()[1:] == ["[]", "True"], run.stderr
-    # The test is about importing, and must not depend on other load of the machine.
+    # The time of the processor does not depend on other load of the machine.
     assert min(float(lines[0]) for lines in runs) < 0.3
     assert python("import os, mscclpp; print(os.environ['MSCCLPP_HOME'])", MSCCLPP_HOME="/mine").stdout == "/mine\n"
 

@@ -3,6 +3,8 @@
 import _thread
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -34,6 +36,18 @@ def join(backend, rank, n, port):
 
     dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=n)
     return dist
+
+
+def test_a_line_says_what_goes_through_gloo():
+    program = f"""
+import torch.distributed as dist
+import mscclpp.torch
+dist.init_process_group("mscclpp", init_method="tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+"""
+    environment = {**os.environ, "MSCCLPP_LOG_LEVEL": "INFO", "MSCCLPP_TORCH_SIMULATED": "0"}
+    command = [sys.executable, "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=IMPORTS, env=environment)
+    assert run.returncode == 0 and "CPU tensors through gloo" in run.stderr, run.stderr
 
 
 def own(rank, count=100, dtype=torch.float32):

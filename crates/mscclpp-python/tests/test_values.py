@@ -196,7 +196,7 @@ def test_a_wrong_argument_is_named(call, argument):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: TcpBootstrap.create(2, 2), "rank is 2, but there are only 2 ranks"),
+        (lambda: TcpBootstrap.create(2, 2), "rank is 2, and nRanks is 2: ranks are counted from 0"),
         (lambda: mscclpp.Fifo(3), "3"),
         (lambda: mscclpp.ProxyService(5), "5"),
         (lambda: mscclpp.RawGpuBuffer(0), "at least one byte"),

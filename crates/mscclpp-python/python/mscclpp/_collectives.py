@@ -121,14 +121,23 @@ class Collectives:
     def _take(self, made: _mscclpp._Collectives) -> None:
         self._made = made
         self.rank, self.size, self.device, self.is_simulated = made.rank, made.size, made.device, made.is_simulated
+        kind = "simulated device" if self.is_simulated else "device"
+        _mscclpp._log_meeting(f"rank {self.rank} of {self.size} has made collectives on {kind} {self.device}")
         self._of_thread = _OfThread()
         #: The registered arrays. They are kept even if the program drops them, because peers write into them.
         self._registered: dict[_mscclpp._Registered, Any] = {}
 
     @classmethod
     def from_env(cls, device: int | None = None, **options: Any) -> Self:
-        """Make the collectives of the job that a launcher has started this process for: see `CommGroup.from_env()`."""
-        return cls(CommGroup.from_env(), device, **options)
+        """Make the collectives of the job that a launcher has started this process for: see `CommGroup.from_env()`.
+
+        Without `device`, each rank of a node has a GPU of its own: that of its number on the node, which becomes the current
+        one. If the program has made another GPU than 0 the current one, that is used.
+        """
+        group = CommGroup.from_env()
+        if device is None and group._local_rank is not None and _mscclpp._current_gpu()[1] == 0:
+            _mscclpp.set_device(group._local_rank % _mscclpp.device_count())
+        return cls(group, device, **options)
 
     def __repr__(self) -> str:
         return f"<mscclpp.Collectives, rank {self.rank} of {self.size}, device {self.device}>"
@@ -255,7 +264,9 @@ class Collectives:
         later work there waits for them.
         """
         if self._of_thread.gathered is not None:
-            raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "a group() inside a group()")
+            raise _mscclpp.Error(
+                int(_mscclpp.ErrorCode.InvalidUsage), "group() was called inside a group() of this thread"
+            )
         gathered = self._of_thread.gathered = {}
         try:
             yield
@@ -387,7 +398,9 @@ class Collectives:
     def _put_rows(self, kernel: Any, args: Any, rows: Any, outputs: Any, stream: int, kept: Any) -> None:
         """Enqueues an all_reduce with a kernel of its own: see `_fused.py`."""
         if self._of_thread.gathered is not None:
-            raise _mscclpp.Error(int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows inside a group()")
+            raise _mscclpp.Error(
+                int(_mscclpp.ErrorCode.InvalidUsage), "an all_reduce of rows was called inside a group()"
+            )
         if self.is_simulated:
             self._keep(kept, lambda: self._made.all_reduce_rows(kernel, args, rows, outputs, stream))
         else:

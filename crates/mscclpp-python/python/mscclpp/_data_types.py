@@ -31,7 +31,18 @@ class DataType(enum.IntEnum):
     float8_e4m3 = 5
 
 
-class ReduceOp(enum.IntEnum):
+class _Operations(enum.EnumMeta):
+    def __getattr__(cls, name: str) -> Any:
+        members: dict[str, Any] = cls.__dict__.get("_member_map_", {})
+        if name in members:
+            return members[name]
+        raise AttributeError(
+            f"ReduceOp has no {name}; it has those of the original, {', '.join(members)}. Operations of "
+            'mscclpp.Collectives are names: "sum", "prod", "max", "min", "avg"'
+        )
+
+
+class ReduceOp(enum.IntEnum, metaclass=_Operations):
     """An operation that reduces numbers."""
 
     SUM = 0

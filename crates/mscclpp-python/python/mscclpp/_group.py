@@ -52,6 +52,8 @@ class CommGroup:
     nranks_per_ipc_domain: int
     ipc_domain_n_ranks: int
     _is_closed = False
+    #: The number of this rank on its node, if a launcher has said it.
+    _local_rank: int | None = None
 
     def __init__(
         self,
@@ -83,7 +85,8 @@ class CommGroup:
         where PyTorch is installed.
         """
         group = cls.__new__(cls)
-        group._join(_meeting.launched(timeout_sec))
+        bootstrap, group._local_rank = _meeting.launched(timeout_sec)
+        group._join(bootstrap)
         return group
 
     def _join(self, bootstrap: Bootstrap) -> None:

@@ -82,24 +82,27 @@ def _of_torch(group: Any) -> tuple[int, int, Callable[[Any], Any]]:
 _met = itertools.count()
 
 
-def launched(timeout_sec: float) -> Bootstrap:
-    """Join the job of a launched rank: by an id that goes through the launcher's store, or else at an address."""
+def launched(timeout_sec: float) -> tuple[Bootstrap, int | None]:
+    """Join the job of a launched rank: by an id that goes through the launcher's store, or else at an address.
+
+    Returns the rank's number on its node, too, if the launcher says it.
+    """
     _arguments.check_seconds(timeout_sec)
     launched = Rendezvous.from_env()
     if launched.store is None:
-        return launched.connect(timeout_sec)
+        return launched.connect(timeout_sec), launched.local_rank
     try:
         from torch.distributed import TCPStore
     except ImportError:
         # Without PyTorch the store cannot be used: the ranks meet at a port beside the store's.
-        return launched.connect(timeout_sec)
+        return launched.connect(timeout_sec), launched.local_rank
     host, port, prefix = launched.store
     key = f"{prefix}/{next(_met)}"
     _mscclpp._log_meeting(f"ranks meet by an id, which goes through the launcher's store at {host}:{port} as {key}")
     store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=timeout_sec))
     bootstrap = TcpBootstrap.create(launched.rank, launched.n_ranks)
     bootstrap.initialize(_through_store(store, key, launched.rank), timeout_sec)
-    return bootstrap
+    return bootstrap, launched.local_rank
 
 
 def _through_store(store: Any, key: str, rank: int, check: Callable[[], None] | None = None) -> UniqueId:

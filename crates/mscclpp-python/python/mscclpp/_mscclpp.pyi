@@ -1982,7 +1982,7 @@ def _end_proxies() -> None:
 
 def _log_meeting(text: str) -> None:
     """
-    Logs a line of the Python layer at level INFO, which says how ranks meet.
+    Logs a line of the Python layer at level INFO: how ranks meet, and what they make together.
     """
 
 def _log_to_queue(level: SupportsIndex) -> None:

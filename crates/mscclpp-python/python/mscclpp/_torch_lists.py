@@ -90,8 +90,7 @@ def of_list(
 
 
 def between(given: Sequence[torch.Tensor], taken: Sequence[torch.Tensor], rank: int, size: int) -> Call:
-    """Makes an all-to-all of lists with a tensor for each rank, of any sizes, from messages that go at the same time.
-    """
+    """Makes an all-to-all of lists with a tensor for each rank, of any sizes, from messages that go at the same time."""
     for tensors, name in ((given, "input"), (taken, "output")):
         if len(tensors) != size:
             raise ValueError(f"all_to_all: {len(tensors)} tensors in the {name} list, for {size} ranks")

@@ -21,7 +21,7 @@ from . import _torch_calls as calls
 from . import _torch_lists as lists
 from . import _torch_options as asked
 from ._collectives import Collectives
-from ._mscclpp import Communicator, TcpBootstrap
+from ._mscclpp import Communicator, TcpBootstrap, _log_meeting
 from ._torch_calls import Call
 from ._torch_messages import Messages, PutOff
 from ._torch_refusals import Refusals
@@ -71,6 +71,10 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         for group in (self._of_cpu, self):
             group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
             group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        if not _ON_SIMULATED:
+            _log_meeting(
+                f"{self._described} of torch.distributed: CUDA tensors go through mscclpp, CPU tensors through gloo"
+            )
         if device is not None and device.type == "cuda":
             self.eager_connect_single_device(device)
 

@@ -109,7 +109,8 @@ class Kernel:
             names = self._kernel.parameter_names
             taken = f" ({', '.join(names)})" if names else ""
             raise TypeError(
-                f"argument 'params': {self._name} takes {len(parameters)} arguments{taken}, and {len(args)} are given"
+                f"argument 'params': {self._name} takes {_counted(len(parameters), 'argument')}{taken}, and {len(args)} "
+                f"{'is' if len(args) == 1 else 'are'} given"
             )
         packed = bytearray()
         for place, arg, (offset, size) in zip(self._places, args, parameters, strict=True):
@@ -139,8 +140,8 @@ class Kernel:
             given = [abs(size) for size in arguments]
             raise Error(
                 int(_mscclpp.ErrorCode.InvalidUsage),
-                f"launch of {self._name}: it has {len(sizes)} parameters, of {sizes} bytes ({end} with the gaps between "
-                f"them), and pack() was given {len(given)} argument{'s' * (len(given) != 1)}, of {given} bytes "
+                f"launch of {self._name}: it has {_counted(len(sizes), 'parameter')}, of {sizes} bytes ({end} with the "
+                f"gaps between them), and pack() was given {_counted(len(given), 'argument')}, of {given} bytes "
                 f"({total} in all); a tuple of arguments in place of pack() has each in its place",
             )
         self._packed = arguments
@@ -153,6 +154,10 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<mscclpp.utils.Kernel {self._name} of {len(self._kernel.parameters)} parameters>"
+
+
+def _counted(n: int, thing: str) -> str:
+    return f"{n} {thing}{'s' * (n != 1)}"
 
 
 #: The largest number that a GPU takes, for each argument.
@@ -192,6 +197,9 @@ def _three(argument: str, numbers: int | Sequence[int]) -> list[int]:
     return given + [1] * (3 - len(given))
 
 
+_NO_TIME = "; seconds are given to mscclpp.synchronize(timeout_sec) and Collectives(timeout=..)"
+
+
 def stream_handle(stream: Any) -> int | None:
     """The driver's handle of a stream of any library; None for the default stream."""
     if hasattr(stream, "__cuda_stream__"):
@@ -201,6 +209,7 @@ def stream_handle(stream: Any) -> int | None:
     if stream is not None and (not isinstance(stream, int) or stream < 0):
         raise TypeError(
             f"argument 'stream': expected None, a stream of CuPy or PyTorch, or a driver's handle (int), got {stream!r}"
+            f"{_NO_TIME if isinstance(stream, float) else ''}"
         )
     # The default stream of CuPy and PyTorch is 0.
     return stream or None
@@ -233,8 +242,10 @@ class KernelBuilder:
         headers = _own_headers(text, os.path.dirname(self._path))
         platform, _, capability = _mscclpp._current_gpu()
         ptx = self._ptx(capability, text, headers) if platform == "cuda" and capability is not None else None
-        macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
-        source = f'{macros}#line 1 "{name}"\n{text}'
+        source = text
+        if self._macros:
+            macros = "".join(f"#define {macro} {value}\n" for macro, value in self._macros.items())
+            source = f'{macros}#line 1 "{name}"\n{text}'
         return Kernel._of_source(name, source, headers, self._name, ptx)
 
     def _ptx(self, capability: tuple[int, int], text: str, headers: list[tuple[str, str]]) -> str | None:

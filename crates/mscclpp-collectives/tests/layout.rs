@@ -7,14 +7,18 @@ mod handle;
 use std::mem::offset_of;
 
 use handle::{
-    CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle, CollectivePlace, CollectiveRows,
-    CollectiveSends, LINE, MAX_RANKS, MESSAGES, Message, NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part,
-    RING, Registration, Segment, VECTORS, WORDS_BEFORE,
+    ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle,
+    CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, Message,
+    NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, Segment, Transfer, VECTORS,
+    WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    layout::main(&mscclpp_kernels::HEADERS, "collective_device.hpp", facts);
+    layout::main(
+        &mscclpp_kernels::HEADERS,
+        &[("collective_device.hpp", facts), ("collective_nodes_device.hpp", facts_of_nodes)],
+    );
 }
 
 fn facts() -> Vec<Fact> {
@@ -66,6 +70,28 @@ fn facts() -> Vec<Fact> {
         fact("outputs", "mscclpp::CollectiveMaxOutputs", OUTPUTS),
         fact("vectors", "mscclpp::CollectiveMaxVectors", VECTORS as usize),
         fact("messages", "mscclpp::MessagesPerPeer", MESSAGES),
+    ]);
+    facts
+}
+
+fn facts_of_nodes() -> Vec<Fact> {
+    let mut facts: Vec<Fact> = sizes::<CollectiveAcross>("CollectiveAcross")
+        .into_iter()
+        .chain(sizes::<Transfer>("AcrossTransfer"))
+        .collect();
+    macro_rules! offsets {
+        ($type:ident, $cpp:literal: $($theirs:literal $ours:ident),*) => {
+            facts.extend([$(offset($cpp, $theirs, offset_of!($type, $ours))),*]);
+        };
+    }
+    offsets!(CollectiveAcross, "CollectiveAcross": "transfers" transfers, "channels" channels, "counts" counts,
+        "memory" memory, "inbox" inbox, "outbox" outbox, "place" place, "most" most, "count" count, "lanes" lanes,
+        "own" own, "type" data_type, "op" op, "divisor" divisor, "scale" scale, "scaled" scaled, "epochs" epochs);
+    offsets!(Transfer, "AcrossTransfer": "send" send, "recv" recv, "sendBytes" send_bytes, "recvBytes" recv_bytes,
+        "channel" channel, "ring" ring, "theirRing" their_ring, "chunk" chunk);
+    facts.extend([
+        fact("ranks", "mscclpp::AcrossTransfers", MAX_RANKS_OF_NODES),
+        fact("chunks", "mscclpp::AcrossChunks", ACROSS_RING as usize),
     ]);
     facts
 }

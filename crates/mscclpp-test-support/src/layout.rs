@@ -6,7 +6,6 @@ use std::{
     fmt::Write as _,
     fs,
     mem::{align_of, size_of},
-    path::PathBuf,
     process::Command,
 };
 
@@ -61,36 +60,19 @@ fn compiler() -> Option<OsString> {
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }
 
-/// A directory of this test's own, removed when the test is done.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> std::io::Result<Self> {
-        let path = env::temp_dir().join(format!("mscclpp-layout-{}", std::process::id()));
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn compare(compiler: &OsString, headers: Headers, header: &str, facts: &[Fact]) -> Result<(), Failed> {
-    let scratch = Scratch::new()?;
+    let scratch = tempfile::tempdir()?;
     for (name, text) in headers {
-        let path = scratch.0.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(&scratch.0))?;
+        let path = scratch.path().join(name);
+        fs::create_dir_all(path.parent().unwrap_or(scratch.path()))?;
         fs::write(path, text)?;
     }
-    let (source, binary) = (scratch.0.join("layout.cpp"), scratch.0.join("layout"));
+    let (source, binary) = (scratch.path().join("layout.cpp"), scratch.path().join("layout"));
     fs::write(&source, program(header, facts))?;
     let compiled = Command::new(compiler)
         // Handles derive from each other, and every existing compiler knows the offsets in such a struct.
         .args(["-std=c++17", "-Wall", "-Werror", "-Wno-invalid-offsetof", "-I"])
-        .args([&scratch.0, &source])
+        .args([scratch.path(), &source])
         .arg("-o")
         .arg(&binary)
         .output()?;
@@ -108,16 +90,22 @@ fn compare(compiler: &OsString, headers: Headers, header: &str, facts: &[Fact]) 
     Ok(())
 }
 
-/// The `main` of a test that compares `facts` with the header's declarations. The test is ignored if there is no C++
-/// compiler.
-pub fn main(headers: Headers, header: &'static str, facts: fn() -> Vec<Fact>) {
-    let arguments = Arguments::from_args();
-    let name = "handles_are_laid_out_as_in_the_headers";
-    let trial = match compiler() {
-        Some(compiler) => Trial::test(name, move || compare(&compiler, headers, header, &facts())),
-        None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
-            .with_kind("no C++ compiler")
-            .with_ignored_flag(true),
+/// A header, and the facts about its declarations.
+pub type OfHeader = (&'static str, fn() -> Vec<Fact>);
+
+/// The `main` of a test that compares facts with the declarations of headers, of which each has a trial. It is ignored if
+/// there is no C++ compiler.
+pub fn main(headers: Headers, of: &[OfHeader]) {
+    let compiler = compiler();
+    let trial = |(header, facts): &OfHeader| {
+        let (header, facts) = (*header, *facts);
+        let name = format!("handles_are_laid_out_as_in_{}", header.trim_end_matches(".hpp"));
+        match compiler.clone() {
+            Some(compiler) => Trial::test(name, move || compare(&compiler, headers, header, &facts())),
+            None => Trial::test(name, || Err("there is no C++ compiler; set CXX".into()))
+                .with_kind("no C++ compiler")
+                .with_ignored_flag(true),
+        }
     };
-    libtest_mimic::run(&arguments, vec![trial]).exit();
+    libtest_mimic::run(&Arguments::from_args(), of.iter().map(trial).collect()).exit();
 }

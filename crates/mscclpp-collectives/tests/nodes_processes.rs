@@ -1,9 +1,6 @@
 //! Collectives whose ranks are processes on several nodes, two on each: of this machine with other names, and network
 //! namespaces with real packets between them. A node vanishes: all its processes are killed, or its interface is taken down.
 
-#[path = "../../mscclpp/tests/support/children.rs"]
-#[allow(dead_code, reason = "the tests of the facade use all of it")]
-mod children;
 #[path = "it/support/net.rs"]
 mod net;
 #[path = "it/support/mod.rs"]
@@ -19,14 +16,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use children::{Children, Role, run_if_child, say, this_program};
 use libtest_mimic::{Arguments, Failed, Trial};
-use mscclpp::{Gpu, Transport};
+use mscclpp::Transport;
 use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
-pub(crate) use mscclpp_test_support::LIMIT;
-use mscclpp_test_support::Random;
+use mscclpp_test_support::{
+    Random,
+    child::{say, this_program},
+    job::{Children, Role, run_if_child},
+};
 use net::Net;
-use support::{builder, platform};
+use support::{builder, communicator_of, platform};
 
 /// Ranks of a node.
 const ON_EACH: usize = 2;
@@ -153,6 +152,7 @@ impl Lateness {
 }
 
 fn child(role: &Role) {
+    mscclpp::log::init().expect("logging");
     if role.name == "vanish" {
         replay(role, u64::MAX).expect_err("a job without one of its nodes");
     } else {
@@ -162,7 +162,7 @@ fn child(role: &Role) {
 
 /// Replays a graph, with fresh numbers, until it fails or has been done so many times.
 fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
-    let comm = role.communicator()?;
+    let comm = communicator_of(role)?;
     let gpu = comm.context().gpu(device_of(role.rank))?;
     let collectives = builder(&comm, &gpu).between_nodes(Transport::ETHERNET).scratch(4 << 20).connect()?;
     let n = collectives.n_ranks() as u64;
@@ -197,12 +197,6 @@ fn replay(role: &Role, rounds: u64) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn device_of(rank: usize) -> usize {
+fn device_of(rank: usize) -> usize {
     rank % platform().device_count().expect("devices")
-}
-
-/// Checks that the device still exists for this process.
-pub(crate) fn assert_usable(id: usize) {
-    let gpu: Gpu = platform().gpu(id).expect("a device");
-    gpu.allocate(4096).expect("memory").fill(0, 4096, 1).expect("a fill");
 }

@@ -3,22 +3,21 @@
 #[path = "it/support/mod.rs"]
 mod support;
 
-#[path = "../../mscclpp/tests/support/children.rs"]
-mod children;
-
 use std::{
     process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use children::{Children, Role, all_succeed, run_if_child, say};
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Gpu, LaunchConfig, Module, Platform, Transport, gpu::KernelArgs, gpu::KernelSource};
 use mscclpp_collectives::{DeviceSlice, Error, ReduceOp};
-pub(crate) use mscclpp_test_support::LIMIT;
-use mscclpp_test_support::Random;
-use support::{builder, platform};
+use mscclpp_test_support::{
+    Random,
+    child::say,
+    job::{Children, Role, all_succeed, run_if_child},
+};
+use support::{builder, communicator_of, platform};
 
 const N: usize = 3;
 const VICTIM: usize = 1;
@@ -48,7 +47,8 @@ fn killed(role: &str) -> Result<(), Failed> {
 }
 
 fn child(role: &Role) {
-    if role.was_killed(|role, _, _| replay_until(role, u64::MAX)) {
+    mscclpp::log::init().expect("logging");
+    if role.was_killed(|role, _, _| replay_until(role, u64::MAX), || assert_usable(device_of(role.rank))) {
         return;
     }
     replay_until(role, 40).expect("collectives");
@@ -56,7 +56,7 @@ fn child(role: &Role) {
 
 /// Replays a graph, with fresh numbers, until it fails or has been done so many times.
 fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
-    let comm = role.communicator()?;
+    let comm = communicator_of(role)?;
     let gpu = comm.context().gpu(device_of(role.rank))?;
     let mut builder = builder(&comm, &gpu);
     if role.name.contains("nodes") {
@@ -86,12 +86,12 @@ fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn device_of(rank: usize) -> usize {
+fn device_of(rank: usize) -> usize {
     rank % platform().device_count().expect("devices")
 }
 
 /// Checks that the device still runs kernels.
-pub(crate) fn assert_usable(id: usize) {
+fn assert_usable(id: usize) {
     let gpu: Gpu = platform().gpu(id).expect("a device");
     let source = KernelSource::new("one.cu", r#"extern "C" __global__ void one(int* x) { *x = 1; }"#);
     if gpu.platform() == Platform::Sim {

@@ -9,6 +9,7 @@
 pub mod child;
 mod fork;
 mod hex;
+pub mod job;
 pub mod layout;
 mod lines;
 #[cfg(feature = "loom")]

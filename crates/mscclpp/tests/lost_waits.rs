@@ -14,7 +14,7 @@ use mscclpp::{
 use mscclpp_test_support::{Random, until};
 use support::{
     LIMIT, assert_usable,
-    children::{Children, Role, run_if_child, say},
+    children::{Children, Role, RoleExt, run_if_child, say},
     device_of, endpoint_of,
     kernels::{LIFETIMES, PORT_CHANNEL},
     platform,

@@ -13,7 +13,7 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use mscclpp::{Error, prelude::*};
 use support::{
-    children::{Children, Role, all_succeed, hear, run_if_child, say},
+    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say},
     limits, platform,
     port_ends::Call,
     port_ranks::{Caller, Ports},
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 }
 
 fn child(role: &Role) {
-    if role.was_killed(survive) {
+    if role.survives(survive) {
         return;
     }
     // This is done first, as if the process had been started with these limits.

@@ -20,7 +20,7 @@ use mscclpp::{Error, prelude::*};
 use ping_pong::Player;
 use support::{
     LIMIT,
-    children::{Children, Role, all_succeed, hear, run_if_child, say, this_program},
+    children::{Children, Role, RoleExt, all_succeed, hear, run_if_child, say, this_program},
     connect_all, device_of, endpoint_of,
     ends::{End, Kind, PacketRounds, Promise, Seeds},
     kernels::{Outcome, Rounds, Side},
@@ -104,7 +104,7 @@ fn in_pid_namespace(program: impl AsRef<OsStr>) -> Command {
 }
 
 fn child(role: &Role) {
-    if role.was_killed(survive) {
+    if role.survives(survive) {
         return;
     }
     let comm = role.communicator().expect("a job");

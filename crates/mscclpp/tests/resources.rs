@@ -19,7 +19,7 @@ use mscclpp::prelude::*;
 use mscclpp_test_support::{until, within};
 use support::{
     LIMIT,
-    children::{Children, Role, run_if_child, say},
+    children::{Children, Role, RoleExt, run_if_child, say},
     device_of, endpoint_of, platform,
 };
 

@@ -15,10 +15,18 @@ use mscclpp::{ErrorKind, prelude::*};
 use mscclpp_collectives::{
     Collectives, CollectivesBuilder, DeviceSlice, Element, Query, ReduceOp, Selection, Selector,
 };
+use mscclpp_test_support::{LIMIT, job::Role};
 
 /// GPUs where there are some, else simulated devices.
 pub(crate) fn platform() -> Platform {
     Platform::detect_or_sim().expect("a usable platform")
+}
+
+/// Makes a communicator of a job of processes, in a child.
+pub(crate) fn communicator_of(role: &Role) -> mscclpp::Result<Communicator> {
+    let id = role.unique_id(|| TcpBootstrap::create_unique_id().map(|id| id.to_hex()))?;
+    let bootstrap = TcpBootstrap::new(role.rank, role.n_ranks, id.parse::<UniqueId>()?, LIMIT)?;
+    Ok(Communicator::with_context(Arc::new(bootstrap), Context::on(platform())))
 }
 
 /// Tests of one program take turns on the devices.

@@ -57,7 +57,7 @@ users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert ms
 [ -z "$users" ] || { echo "nothing may depend on mscclpp-nccl; it is used by: $users" >&2; exit 1; }
 
 # Only tests may use the crates that tests share.
-for shared in mscclpp-test-support mscclpp-conformance; do
+for shared in mscclpp-test-support mscclpp-conformance mscclpp-fake-ib mscclpp-bootstrap-simulation; do
   users=$(cargo tree --quiet --locked --workspace --edges normal,build --invert "$shared" --prefix none | sed "/^$shared /d")
   [ -z "$users" ] || { echo "only dev-dependencies may name $shared; it is used by: $users" >&2; exit 1; }
 done

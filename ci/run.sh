@@ -169,9 +169,10 @@ step_hip() {
     mkdir -p "$fake"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
-    # The tests run in one cargo command, so they share one build. The fake finds other processes by their pid.
+    # The tests run in one cargo command, so they share one build. The fake finds other processes by their pid. Sources of
+    # `builtins` have features that only CUDA compilers have.
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp \
-        --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
+        --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own --skip builtins::
     # The library in place of NCCL, with streams of a runtime that other code made.
     cargo build --quiet -p mscclpp-nccl --features hip
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \

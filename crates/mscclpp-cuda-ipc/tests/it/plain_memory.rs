@@ -1,9 +1,7 @@
 //! Memory that other code allocated with `cudaMalloc`, shared between two processes. Most tensors of PyTorch and CuPy
 //! are such memory. The allocation has a legacy IPC handle, and only a part of it is registered.
 
-use std::process::ExitCode;
-
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, RegisteredMemory, Transport};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::{DevicePtr, Gpu, Platform};
@@ -14,24 +12,26 @@ const ALLOCATION: usize = 3 << 20;
 const OFFSET: u64 = 4096 + 8;
 const LEN: u64 = 1_000_003;
 
-fn main() -> ExitCode {
+/// The role of the peer's process.
+pub(crate) const PEER: &str = "plain_memory";
+
+pub(crate) fn be_the_peer() {
+    share(Platform::detect_or_sim().expect("a usable platform"), 1, &mut |bytes| {
+        child::say(&hex(bytes));
+        unhex(&child::hear())
+    });
+}
+
+pub(crate) fn trial() -> Trial {
     let platform = Platform::detect_or_sim().expect("a usable platform");
-    if child::role().is_some() {
-        share(platform, 1, &mut |bytes| {
-            child::say(&hex(bytes));
-            unhex(&child::hear())
-        });
-        return ExitCode::SUCCESS;
-    }
     let cuda = platform == Platform::Cuda;
-    let name = "cuda_malloc_memory_across_processes";
+    let name = "plain_memory::cuda_malloc_memory_across_processes";
     let name = if cuda { name.to_owned() } else { format!("{name} (needs a CUDA GPU)") };
-    let trial = Trial::test(name, move || across_processes(platform)).with_ignored_flag(!cuda);
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+    Trial::test(name, move || across_processes(platform)).with_ignored_flag(!cuda)
 }
 
 fn across_processes(platform: Platform) -> Result<(), Failed> {
-    let mut peer = Child::start(&["peer"]);
+    let mut peer = Child::start(&[PEER]);
     share(platform, 0, &mut |bytes| {
         peer.tell(&hex(bytes));
         unhex(&peer.next_line())

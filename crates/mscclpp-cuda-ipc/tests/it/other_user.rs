@@ -3,12 +3,11 @@
 //! On Linux a user belongs to a thread, so threads of one process stand for the processes here.
 
 use std::{
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_core::{Context, Device, Endpoint, EndpointConfig, Error, Transport, TransportError};
 use mscclpp_cuda_ipc::CudaIpc;
 use mscclpp_gpu::Platform;
@@ -23,17 +22,20 @@ const OWNER: u32 = 61_001;
 const OTHER: u32 = 61_002;
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn main() -> ExitCode {
+pub(crate) fn trials() -> Vec<Trial> {
     let may = thread::spawn(|| become_user(OTHER).is_ok()).join().expect("a thread that tries");
     let trials = [
-        Trial::test("a_peer_of_another_user_is_not_asked", a_peer_of_another_user_is_not_asked),
-        Trial::test("a_peer_of_another_user_is_turned_away", a_peer_of_another_user_is_turned_away),
+        Trial::test("other_user::a_peer_of_another_user_is_not_asked", a_peer_of_another_user_is_not_asked),
+        Trial::test(
+            "other_user::a_peer_of_another_user_is_turned_away",
+            a_peer_of_another_user_is_turned_away,
+        ),
     ];
     let trials = trials.into_iter().map(|trial| match may {
         true => trial,
         false => trial.with_kind("needs the right to become another user").with_ignored_flag(true),
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    trials.collect()
 }
 
 fn become_user(user: u32) -> rustix::io::Result<()> {

@@ -1,12 +1,9 @@
 //! The peer's process is killed while a kernel waits for it. There is no bootstrap that could report that: endpoints
 //! and stubs are sent over a pipe, and the link notices.
 
-use std::{
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use mscclpp_core::{
     BaseMemoryChannel, Connection, Context, Device, Endpoint, EndpointConfig, Error, Semaphore,
     SemaphoreStub, Transport,
@@ -20,29 +17,28 @@ use mscclpp_test_support::{Child, LIMIT, child, hex, unhex};
 /// The time within which the survivor must have noticed.
 const NOTICE: Duration = Duration::from_secs(50);
 const KERNELS: KernelSource<'static> =
-    KernelSource::new("semaphore.cu", include_str!("../../../cuda/kernels/semaphore.cu"));
+    KernelSource::new("semaphore.cu", include_str!("../../../../cuda/kernels/semaphore.cu"));
 
-fn main() -> ExitCode {
+/// The role of the peer's process.
+pub(crate) const PEER: &str = "killed_peer";
+
+pub(crate) fn trials() -> Vec<Trial> {
     let found = Platform::detect_or_sim().expect("a usable platform");
-    if child::role().is_some() {
-        be_the_peer(found);
-        return ExitCode::SUCCESS;
-    }
     let mut platforms = vec![Platform::Sim];
     if found != Platform::Sim {
         platforms.push(found);
     }
     let trials = platforms.into_iter().map(|platform| {
-        let name = format!("{platform}::a_killed_peer_ends_the_wait_of_a_kernel");
+        let name = format!("killed_peer::{platform}::a_killed_peer_ends_the_wait_of_a_kernel");
         Trial::test(name, move || a_killed_peer_ends_the_wait_of_a_kernel(platform))
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    trials.collect()
 }
 
 fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Failed> {
     let mut program = child::this_program();
     program.env("MSCCLPP_PLATFORM", platform.to_string());
-    let mut peer = Child::start_by(program, &["peer"]);
+    let mut peer = Child::start_by(program, &[PEER]);
     let side = Side::join(platform, 0, |bytes| {
         peer.tell(&hex(bytes));
         unhex(&peer.next_line())
@@ -74,7 +70,8 @@ fn a_killed_peer_ends_the_wait_of_a_kernel(platform: Platform) -> Result<(), Fai
 }
 
 /// Plays the process that is killed: it signals once, and stays until it is killed.
-fn be_the_peer(platform: Platform) {
+pub(crate) fn be_the_peer() {
+    let platform = Platform::detect_or_sim().expect("a usable platform");
     let side = Side::join(platform, 1, |bytes| {
         child::say(&hex(bytes));
         unhex(&child::hear())

@@ -1,0 +1,26 @@
+//! Tests over CUDA IPC, of processes that are this program, started again, and of users. The conformance suite, the tests
+//! with an environment or with captures of their own, and the one that counts resources are programs of their own.
+
+mod killed_peer;
+mod other_user;
+mod plain_memory;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+use mscclpp_test_support::child;
+
+fn main() -> ExitCode {
+    if let Some(role) = child::role() {
+        match &*role[0] {
+            killed_peer::PEER => killed_peer::be_the_peer(),
+            plain_memory::PEER => plain_memory::be_the_peer(),
+            other => panic!("no role {other}"),
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut trials = killed_peer::trials();
+    trials.extend(other_user::trials());
+    trials.push(plain_memory::trial());
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

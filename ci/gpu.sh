@@ -184,15 +184,15 @@ step_hold() {
 SANITIZED="
 memcheck  example mscclpp gpu_ping_pong
 memcheck  example mscclpp custom_kernel
-memcheck  test mscclpp arguments
-memcheck  test mscclpp memory_channels
+memcheck  test mscclpp it arguments::
+memcheck  test mscclpp it memory_channels::
 memcheck  test mscclpp-collectives registered
 memcheck  test mscclpp-collectives failing_calls
 memcheck  test mscclpp-collectives rows one_rank two_ranks
 racecheck example mscclpp gpu_ping_pong
 racecheck example mscclpp custom_kernel
 racecheck example mscclpp ring_all_gather
-racecheck test mscclpp blocks
+racecheck test mscclpp it blocks::
 racecheck test mscclpp-collectives registered
 "
 SANITIZER=${COMPUTE_SANITIZER:-$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin command -v compute-sanitizer || echo compute-sanitizer)}
@@ -212,7 +212,7 @@ step_sanitize() {
     # Errors of the driver's API are not reported: the library asks for kinds of memory that the driver may refuse.
     (cd "$FILES" && xargs -r -P 2 -L 1 bash -c 'tool=$0; leaves_out=()
         [ "$tool" != racecheck ] || leaves_out=(--kernel-name-exclude kernel_substring=bulk)
-        logged "$tool-$(basename "$1")" 300 "$SANITIZER" --tool "$tool" --report-api-errors no "${leaves_out[@]}" \
+        logged "$tool-$(basename "$1")${2:+-${2//:/}}" 300 "$SANITIZER" --tool "$tool" --report-api-errors no "${leaves_out[@]}" \
             --target-processes all --error-exitcode 66 "$@"' < "$WORK/sanitized") || code=1
     [ "$(wc -l < "$WORK/sanitized")" -eq "$(grep -c . <<< "$SANITIZED")" ] || code=1
     return $code

@@ -79,8 +79,7 @@ step_headers() {
 # schedules. The tests of the workspace, which `readme` runs, show that it finds mutants with races.
 step_races() {
     command -v c++ > /dev/null || install_packages g++
-    clean_of_races -p mscclpp --test kernels --test kernels_on_sim --test mesh --test arguments --test blocks --test ring
-    clean_of_races -p mscclpp --test packets -- flags_change
+    clean_of_races -p mscclpp --test it -- kernels:: kernels_on_sim:: mesh:: arguments:: blocks:: ring:: packets::flags_change
     clean_of_races -p mscclpp-collectives --test it -- calls:: rows_calls:: symmetric:: replays::
     races_of_seeds 3 "" -p mscclpp-cuda-ipc
 }
@@ -90,8 +89,8 @@ step_races_all() {
     command -v c++ > /dev/null || install_packages g++
     clean_of_races -p mscclpp-gpu --test it -- --skip overruns:: --skip memory::
     cargo build -p mscclpp --examples
-    clean_of_races -p mscclpp --test memory_channels --test packets --test ported --test lifetimes --test port_lifetimes \
-        --test port_kernels --test port_channels --test examples
+    clean_of_races -p mscclpp --test it -- memory_channels:: packets:: ported:: lifetimes:: port_lifetimes:: port_kernels::
+    clean_of_races -p mscclpp --test port_channels --test examples
     clean_of_races -p mscclpp-collectives --test it -- algorithm:: oracle:: rows:: registered:: nodes
     local example
     for example in all_reduce all_reduce_by_hand all_reduce_rms_norm; do
@@ -169,23 +168,23 @@ step_hip() {
     mkdir -p "$fake"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libamdhip64.so.7"
     ln -sf "$target/debug/libfake_hip.so" "$fake/libhiprtc.so.7"
-    # The tests run in one cargo command, so they share one build. The fake finds other processes by their pid. Sources of
+    # Each cargo command has the same packages, so they share one build. The fake finds other processes by their pid. Sources of
     # `builtins` have features that only CUDA compilers have.
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp \
-        --features mscclpp-gpu/hip,mscclpp/hip $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own --skip builtins::
+    local packages=(-p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp --features mscclpp-gpu/hip,mscclpp/hip)
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
+        cargo test "${packages[@]}" $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test "${packages[@]}" --test it -- $(hip_modules)
     # The library in place of NCCL, with streams of a runtime that other code made.
     cargo build --quiet -p mscclpp-nccl --features hip
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
         timeout 300 python3 crates/mscclpp-nccl/tests/clients/by_ctypes.py "$target/debug/libnccl.so" 3
 }
 
-# The options for all tests of the two crates that know HIP, and for some of the crates above them.
+# The options for tests of the two crates that know HIP, and of a crate above them, but those of the programs `it`.
 hip_tests() {
     local file
-    for file in crates/mscclpp-{gpu,cuda-ipc}/tests/{*.rs,it,processes}; do
-        [ ! -e "$file" ] || echo "--test $(basename "$file" .rs)"
-    done | sort -u
-    printf -- '--test %s\n' communicator lifetimes logging port_kernels processes
+    for file in crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs; do echo "--test $(basename "$file" .rs)"; done | sort -u
+    printf -- '--test %s\n' logging processes
 }
 
 # Checks which crate depends on which.

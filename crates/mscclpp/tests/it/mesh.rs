@@ -1,16 +1,14 @@
 //! Ranks that connect with many others in one call. Ranks are threads of this process.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use mscclpp::{Error, ErrorKind, prelude::*};
-use mscclpp_test_support::watched;
-use support::{
+use crate::support::{
     device_of, endpoint_of,
     kernels::{Outcome, Side},
     platform, ranks,
 };
+use mscclpp::{Error, ErrorKind, prelude::*};
+use mscclpp_test_support::watched;
 
 /// The longest wait: more than any step takes that works.
 const PATIENCE: Duration = Duration::from_secs(120);

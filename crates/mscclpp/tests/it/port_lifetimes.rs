@@ -1,15 +1,13 @@
 //! Port channels under kernels whose services are stopped, started and dropped: on GPUs and on simulated devices.
 
-mod support;
-
-use mscclpp::{gpu::Abort, prelude::*};
-use mscclpp_test_support::{until, watched};
-use support::{
+use crate::support::{
     LIMIT, on_each_pair, platform,
     port_ends::{Call, PortEnd},
     random::Random,
     semaphore_pair,
 };
+use mscclpp::{gpu::Abort, prelude::*};
+use mscclpp_test_support::{until, watched};
 
 fn on_gpus() -> bool {
     platform() != Platform::Sim

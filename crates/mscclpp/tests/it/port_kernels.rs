@@ -1,7 +1,5 @@
 //! FIFOs and port channels under kernels: the same vectors on GPUs and on simulated devices, with fewer rounds there.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -10,18 +8,18 @@ use std::{
     time::Instant,
 };
 
-use mscclpp::{
-    errors::ProxyError,
-    prelude::*,
-    proxy::{Fifo, MemoryId, Proxy, ProxyHandlerResult, ProxyTrigger, SemaphoreId},
-};
-use support::{
+use crate::support::{
     LIMIT,
     kernels::{FIFO, Side, word_of},
     on_each_pair, platform,
     port_ends::{Call, PortEnd, Turns},
     random::Random,
     turn,
+};
+use mscclpp::{
+    errors::ProxyError,
+    prelude::*,
+    proxy::{Fifo, MemoryId, Proxy, ProxyHandlerResult, ProxyTrigger, SemaphoreId},
 };
 
 /// A number of polls that takes longer than a test, but ends.

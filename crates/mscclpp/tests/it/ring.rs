@@ -1,16 +1,14 @@
 //! The ring of the example `ring_all_gather`, written correctly and incorrectly: each mistake ends in a message that says
 //! what is wrong and what to do. Ranks are threads of this process, on GPUs or on simulated devices.
 
-mod support;
-
 use std::{thread, time::Duration};
 
+use crate::support::{LIMIT, device_of, endpoint_of, platform, ranks};
 use mscclpp::{ErrorKind, MeshLink, errors::BootstrapError, gpu::Probe, prelude::*};
 use mscclpp_test_support::{reserve_port, until};
-use support::{LIMIT, device_of, endpoint_of, platform, ranks};
 
 const KERNEL: KernelSource<'static> =
-    KernelSource::new("ring_all_gather.cu", include_str!("../examples/ring_all_gather.cu"));
+    KernelSource::new("ring_all_gather.cu", include_str!("../../examples/ring_all_gather.cu"));
 const RANKS: usize = 4;
 const SLICE: u64 = 1000;
 const SHORT: Duration = Duration::from_millis(200);

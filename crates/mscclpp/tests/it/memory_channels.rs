@@ -1,19 +1,17 @@
 //! Put, get and single words through memory channels between two endpoints of one process: the same test vectors on GPUs
 //! and on simulated devices, on one device and on two.
 //!
-//! Tests that take minutes on GPUs, and hours on simulated devices, are ignored: `cargo test --test memory_channels --
-//! --ignored`.
+//! Tests that take minutes on GPUs, and hours on simulated devices, are ignored: `cargo test --test it -- --ignored
+//! memory_channels::`.
 
-mod support;
-
-use mscclpp::{errors::CoreError, prelude::*};
-use support::{
+use crate::support::{
     connect_all,
     ends::{End, Memories, Promise, Seeds},
     on_each_pair, platform,
     random::Random,
     ranks, semaphore_pair, turn,
 };
+use mscclpp::{errors::CoreError, prelude::*};
 
 /// The bytes around a destination that a copy must leave alone.
 const GUARD: u64 = 64;
@@ -59,7 +57,7 @@ fn a_copy_past_the_end_fails_on_simulated_devices() {
         ] {
             let [here, there] = End::pair(context, devices, 4096, 4096);
             here.start_copy(get, [target, origin], bytes, Promise::default(), LaunchConfig::linear(2, 64));
-            let error = here.stream.synchronize_timeout(support::LIMIT).unwrap_err().to_string();
+            let error = here.stream.synchronize_timeout(crate::support::LIMIT).unwrap_err().to_string();
             assert!(error.contains("4096 bytes"), "{bytes} bytes at {target} of {origin}: {error}");
             for end in [&here, &there] {
                 let mut packets = vec![0; 4096];

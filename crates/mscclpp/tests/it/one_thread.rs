@@ -1,12 +1,10 @@
 //! One thread that brings up several ranks, as a language binding does for all devices of a process.
 
-mod support;
-
 use std::{sync::Arc, thread, time::Duration};
 
+use crate::support::{device_of, platform, turn};
 use mscclpp::{Error, PendingMesh, bootstrap::Env, prelude::*};
 use mscclpp_test_support::watched;
-use support::{device_of, platform, turn};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const RANKS: usize = 4;

@@ -1,7 +1,5 @@
 //! The rules of a communicator: the order of calls, sharing, mistakes and failures. Ranks are threads of this process.
 
-mod support;
-
 use std::{
     sync::{
         Arc, Barrier,
@@ -11,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::{Error, ErrorKind, Report, errors::BootstrapError, prelude::*};
-use mscclpp_test_support::start_waiting;
-use support::{
+use crate::support::{
     LIMIT, connect_all, device_of, endpoint_of,
     kernels::{Outcome, Side},
     platform, ranks,
 };
+use mscclpp::{Error, ErrorKind, Report, errors::BootstrapError, prelude::*};
+use mscclpp_test_support::start_waiting;
 
 /// A registered memory that is recognised by its size.
 fn memory(comm: &Communicator, size: u64) -> RegisteredMemory {

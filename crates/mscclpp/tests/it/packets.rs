@@ -1,20 +1,18 @@
 //! Packets through memory channels between two endpoints of one process: the same test vectors on GPUs and on simulated
 //! devices, on one device and on two.
 //!
-//! Tests that take minutes on GPUs, and hours on simulated devices, are ignored: `cargo test --test packets --
-//! --ignored`.
-
-mod support;
+//! Tests that take minutes on GPUs, and hours on simulated devices, are ignored: `cargo test --test it -- --ignored
+//! packets::`.
 
 use std::ops::RangeInclusive;
 
-use mscclpp::{errors::CoreError, gpu::Abort, prelude::*};
-use mscclpp_test_support::until;
-use support::{
+use crate::support::{
     ends::{End, Kind, PacketRounds, Seeds},
     on_each_pair, platform,
     random::Random,
 };
+use mscclpp::{errors::CoreError, gpu::Abort, prelude::*};
+use mscclpp_test_support::until;
 
 /// The bytes around a destination that must be left alone.
 const GUARD: u64 = 64;

@@ -1,18 +1,16 @@
 //! Kernels as they are written for the C++ original: each name of the device API, with the same vectors on GPUs and on
 //! simulated devices. `ported.cu` checks most of it and says in which line it found something else.
 
-mod support;
-
-use mscclpp::{
-    prelude::*,
-    proxy::{Fifo, TriggerKind},
-};
-use support::{
+use crate::support::{
     LIMIT,
     kernels::{C_HEADERS, PORTED},
     on_each_pair, platform,
     random::Random,
     semaphore_pair, turn,
+};
+use mscclpp::{
+    prelude::*,
+    proxy::{Fifo, TriggerKind},
 };
 
 /// Kernels of one device, and the word in which they report.

@@ -1,17 +1,15 @@
 //! Objects that are dropped while kernels wait with them, and waits that are given up: on GPUs and on simulated devices.
 
-mod support;
-
 use std::time::Duration;
 
-use mscclpp::{Error, ErrorKind, errors::CoreError, gpu::Abort, prelude::*};
-use mscclpp_test_support::{until, watched};
-use support::{
+use crate::support::{
     LIMIT, channel_pair,
     kernels::{Outcome, Side},
     platform, turn,
     waiting::{KERNELS, NOT_SIGNALLED, Objects, alone},
 };
+use mscclpp::{Error, ErrorKind, errors::CoreError, gpu::Abort, prelude::*};
+use mscclpp_test_support::{until, watched};
 
 const ONE: LaunchConfig = LaunchConfig::linear(1, 1);
 const SHORT: Duration = Duration::from_millis(20);

@@ -1,9 +1,7 @@
 //! The barriers and semaphores between the blocks of a grid, on GPUs and on simulated devices.
 
-mod support;
-
+use crate::support::{LIMIT, channel_pair, kernels::CONCURRENCY, platform, turn};
 use mscclpp::{Stream, prelude::*};
-use support::{LIMIT, channel_pair, kernels::CONCURRENCY, platform, turn};
 
 /// A device's kernels, and memory for their counters.
 struct Grid {

@@ -1,16 +1,14 @@
 //! The steps before a kernel: addresses of memory that was received, and channels made from connections.
 
-mod support;
-
+use crate::support::{
+    device_of, endpoint_of,
+    kernels::{Outcome, Side},
+    ranks,
+};
 use mscclpp::{
     Error,
     channels::{DeviceToDeviceSemaphore, HostToDeviceSemaphore, HostToHostSemaphore},
     prelude::*,
-};
-use support::{
-    device_of, endpoint_of,
-    kernels::{Outcome, Side},
-    ranks,
 };
 
 fn peer_of(comm: &Communicator) -> usize {
@@ -126,7 +124,7 @@ fn everything_can_be_set_up_while_a_stream_captures() {
             assert_eq!(side.wait_once(channel.base(), -1), Outcome::Signalled);
             buffer.write(0, &[rank as u8 + 1; 8]).unwrap();
             connection.write(&theirs, 32, &own, 0, 8).unwrap();
-            connection.flush(support::LIMIT).unwrap();
+            connection.flush(crate::support::LIMIT).unwrap();
             comm.bootstrap().barrier().unwrap();
             let mut got = [0; 8];
             buffer.read(32, &mut got).unwrap();
@@ -146,7 +144,7 @@ fn everything_can_be_set_up_while_a_stream_captures() {
             word.fill(0, 8, 0).unwrap();
             // SAFETY: the same as above.
             unsafe { graph.launch(&stream).unwrap() };
-            stream.synchronize_timeout(support::LIMIT).unwrap();
+            stream.synchronize_timeout(crate::support::LIMIT).unwrap();
             let mut filled = [0; 8];
             word.read(0, &mut filled).unwrap();
             assert_eq!(filled, [3; 8], "in another thread: {in_another_thread}");

@@ -1,14 +1,19 @@
 //! Semaphores used by kernels, between two endpoints of one process: the same test vectors on GPUs and on simulated
 //! devices, on one device and on two.
 
-mod support;
-
-#[path = "../examples/ping_pong/mod.rs"]
+#[path = "../../examples/ping_pong/mod.rs"]
 #[allow(dead_code, reason = "the examples use all of it")]
 mod ping_pong;
 
 use std::sync::mpsc;
 
+use crate::support::{
+    LIMIT, channel_pair,
+    kernels::{Outcome, Rounds, Side},
+    on_each_pair, platform,
+    random::Random,
+    turn,
+};
 use mscclpp::{
     Error,
     errors::CoreError,
@@ -16,13 +21,6 @@ use mscclpp::{
     prelude::*,
 };
 use mscclpp_test_support::until;
-use support::{
-    LIMIT, channel_pair,
-    kernels::{Outcome, Rounds, Side},
-    on_each_pair, platform,
-    random::Random,
-    turn,
-};
 
 fn sides(context: &Context, devices: [usize; 2]) -> ([BaseMemoryChannel; 2], [Side; 2]) {
     println!("devices {devices:?} of {}", context.platform().unwrap());

@@ -1,11 +1,9 @@
 //! The texts of errors: what `main` prints, and hints. Ranks are threads of this process.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{device_of, endpoint_of, platform, ranks};
 use mscclpp::{Error, Report, prelude::*};
-use support::{device_of, endpoint_of, platform, ranks};
 
 #[test]
 fn a_message_of_the_programs_own_on_a_tag_of_the_communicator_is_recognised() {

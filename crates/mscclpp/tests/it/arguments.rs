@@ -1,10 +1,8 @@
 //! The meaning of each argument of the device API, on GPUs and on simulated devices: `arguments.cu` makes every call with
 //! numbers that all differ, so that it finds two arguments that changed places, or one with the wrong unit.
 
-mod support;
-
+use crate::support::{LIMIT, kernels::ARGUMENTS, on_each_pair, platform, semaphore_pair, turn};
 use mscclpp::{prelude::*, proxy::Fifo};
-use support::{LIMIT, kernels::ARGUMENTS, on_each_pair, platform, semaphore_pair, turn};
 
 const BYTES: u64 = 16384;
 

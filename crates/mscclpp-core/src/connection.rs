@@ -24,10 +24,10 @@ mod operations;
 /// Operations of a [`SendQueue`](crate::SendQueue) of the connection are ordered among themselves only.
 #[derive(Clone)]
 pub struct Connection {
-    inner: OfProcess<Arc<Inner>>,
+    inner: OfProcess<Arc<ConnectionState>>,
 }
 
-struct Inner {
+struct ConnectionState {
     // Fields are dropped in this order: the queue before its link, the link before its endpoint.
     /// The queue for the connection's own operations, opened with the first of them.
     queue: Mutex<Option<OwnQueue>>,
@@ -40,7 +40,7 @@ struct Inner {
     context: Context,
 }
 
-impl Drop for Inner {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
         // Nobody is left who could wait for these queues.
         self.retired.clear();
@@ -78,7 +78,7 @@ impl Context {
         );
         let retired = Retired::new(monitor.clone(), parts.gpu.clone());
         let (queue, local, context) = (Mutex::default(), local.clone(), self.clone());
-        let inner = Inner { queue, retired, link, provider, local, remote, monitor, context };
+        let inner = ConnectionState { queue, retired, link, provider, local, remote, monitor, context };
         Ok(Connection { inner: OfProcess::new(Arc::new(inner)) })
     }
 }
@@ -303,7 +303,7 @@ impl Connection {
 /// A reference to a [`Connection`] that does not keep it open.
 #[derive(Clone)]
 pub struct WeakConnection {
-    inner: OfProcess<Weak<Inner>>,
+    inner: OfProcess<Weak<ConnectionState>>,
 }
 
 impl WeakConnection {

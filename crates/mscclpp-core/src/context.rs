@@ -23,10 +23,10 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Context {
-    inner: OfProcess<Arc<Inner>>,
+    inner: OfProcess<Arc<ContextState>>,
 }
 
-struct Inner {
+struct ContextState {
     providers: Vec<Arc<dyn TransportProvider>>,
     absent: Vec<(TransportFlags, &'static str)>,
     platform: Mutex<Option<Platform>>,
@@ -79,7 +79,7 @@ impl ContextBuilder {
     #[must_use]
     pub fn build(self) -> Context {
         Context {
-            inner: OfProcess::new(Arc::new(Inner {
+            inner: OfProcess::new(Arc::new(ContextState {
                 providers: self.providers,
                 absent: self.absent,
                 platform: Mutex::new(self.platform),

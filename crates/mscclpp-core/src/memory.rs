@@ -29,10 +29,10 @@ use crate::{
 /// registered for some transports is used only over these, at both ends.
 #[derive(Clone)]
 pub struct RegisteredMemory {
-    inner: OfProcess<Arc<Inner>>,
+    inner: OfProcess<Arc<MemoryState>>,
 }
 
-struct Inner {
+struct MemoryState {
     info: MemoryInfo,
     local: Option<LocalParts>,
     /// Held while an import is made, which may take long.
@@ -41,7 +41,7 @@ struct Inner {
     mapped: OnceLock<DevicePtr>,
 }
 
-impl KernelObject for Inner {}
+impl KernelObject for MemoryState {}
 
 struct LocalParts {
     region: Arc<MemoryRegion>,
@@ -88,7 +88,7 @@ impl RegisteredMemory {
     }
 
     fn of(info: MemoryInfo, local: Option<LocalParts>) -> Self {
-        let inner = Inner { info, local, imports: Mutex::default(), mapped: OnceLock::new() };
+        let inner = MemoryState { info, local, imports: Mutex::default(), mapped: OnceLock::new() };
         Self { inner: OfProcess::new(Arc::new(inner)) }
     }
 

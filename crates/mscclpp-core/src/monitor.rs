@@ -27,10 +27,10 @@ pub(crate) trait Abortable: Send + Sync {
 ///    drops it.
 #[derive(Clone)]
 pub struct LinkMonitor {
-    inner: Arc<Inner>,
+    inner: Arc<MonitorState>,
 }
 
-struct Inner {
+struct MonitorState {
     label: Mutex<String>,
     failure: OnceLock<Error>,
     targets: Mutex<Vec<Weak<dyn Abortable>>>,
@@ -42,7 +42,7 @@ impl LinkMonitor {
 
     pub(crate) fn new(label: String) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(MonitorState {
                 label: Mutex::new(label),
                 failure: OnceLock::new(),
                 targets: Mutex::new(Vec::new()),

@@ -27,10 +27,10 @@ use crate::{
 ///    yours) has the semaphore, a host's `signal` is an error, and a second service is refused.
 #[derive(Clone)]
 pub struct Semaphore {
-    inner: OfProcess<Arc<Inner>>,
+    inner: OfProcess<Arc<SemaphoreState>>,
 }
 
-struct Inner {
+struct SemaphoreState {
     // Declared before the connection: the peer's memory is unmapped before the link is closed.
     remote_region: Arc<dyn RemoteRegion>,
     remote: SemaphoreStub,
@@ -59,7 +59,7 @@ pub(crate) enum Last {
     InRetired(u64),
 }
 
-impl KernelObject for Inner {
+impl KernelObject for SemaphoreState {
     fn peers(&self) -> Vec<String> {
         vec![self.connection.label()]
     }
@@ -86,7 +86,7 @@ impl KernelObject for Inner {
 
 impl KernelObject for TokenBlock {}
 
-impl Drop for Inner {
+impl Drop for SemaphoreState {
     fn drop(&mut self) {
         self.connection.monitor().unwatch(&raw const *self.waits);
     }
@@ -133,7 +133,7 @@ impl Semaphore {
             )));
         }
         let waits = Arc::new(Waits::new(status, connection.monitor().clone()));
-        let inner = OfProcess::new(Arc::new(Inner {
+        let inner = OfProcess::new(Arc::new(SemaphoreState {
             remote_region,
             // A stub of this same process holds the connection it was made over, which is the other side's to keep
             // open.

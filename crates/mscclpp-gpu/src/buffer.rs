@@ -19,16 +19,16 @@ use crate::{
 /// number of threads may call them at once; where ranges overlap, each byte comes from one of the calls.
 #[derive(Clone)]
 pub struct DeviceBuffer {
-    inner: Arc<Inner>,
+    inner: Arc<BufferState>,
 }
 
-struct Inner {
+struct BufferState {
     gpu: Gpu,
     memory: OfProcess<Box<dyn MemoryBackend>>,
     len: u64,
 }
 
-impl KernelObject for Inner {}
+impl KernelObject for BufferState {}
 
 /// Methods of both kinds of buffers.
 macro_rules! of_inner {
@@ -50,7 +50,7 @@ impl DeviceBuffer {
     of_inner!();
 
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
-        Self { inner: Arc::new(Inner { gpu, memory: OfProcess::new(memory), len }) }
+        Self { inner: Arc::new(BufferState { gpu, memory: OfProcess::new(memory), len }) }
     }
 
     /// The buffer's address, for kernels and copies.
@@ -188,7 +188,7 @@ mscclpp_os::debug_fields!(DeviceBuffer, |this| ptr: this.ptr(), len: this.len(),
 ///
 /// The host accesses it only through atomics of one width, because device code may write it at any time.
 pub struct PinnedBuffer<W: PinnedWord = AtomicU64> {
-    inner: Arc<Inner>,
+    inner: Arc<BufferState>,
     words: PhantomData<fn() -> W>,
 }
 
@@ -222,7 +222,7 @@ impl<W: PinnedWord> PinnedBuffer<W> {
     of_inner!();
 
     pub(crate) fn new(gpu: Gpu, memory: Box<dyn MemoryBackend>, len: u64) -> Self {
-        Self { inner: Arc::new(Inner { gpu, memory: OfProcess::new(memory), len }), words: PhantomData }
+        Self { inner: Arc::new(BufferState { gpu, memory: OfProcess::new(memory), len }), words: PhantomData }
     }
 
     /// The address for kernels. With unified addressing it is the host address too.

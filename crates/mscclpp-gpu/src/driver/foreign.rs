@@ -58,10 +58,10 @@ pub(crate) enum Name {
 
 /// The values of one device.
 pub(crate) struct Foreign<S> {
-    streams: Mutex<HashMap<Name, Known<S>>>,
+    streams: Mutex<HashMap<Name, KnownStream<S>>>,
 }
 
-struct Known<S> {
+struct KnownStream<S> {
     number: u64,
     stream: Arc<S>,
 }
@@ -88,10 +88,10 @@ impl<S: DriverStream> Foreign<S> {
             return Ok(Arc::clone(&known.stream));
         }
         let stream = Arc::new(wrap()?);
-        let gone = streams.insert(name, Known { number, stream: Arc::clone(&stream) });
+        let gone = streams.insert(name, KnownStream { number, stream: Arc::clone(&stream) });
         let mut unused = Vec::new();
         if streams.len() > MANY {
-            unused.extend(streams.extract_if(|_, Known { stream, .. }| {
+            unused.extend(streams.extract_if(|_, KnownStream { stream, .. }| {
                 Arc::strong_count(stream) == 1 && stream.uses().last_launch() == 0
             }));
         }
@@ -109,7 +109,7 @@ impl<S: DriverStream> Foreign<S> {
         let streams = self.streams.lock();
         streams
             .values()
-            .map(|Known { stream, .. }| (Arc::clone(stream), stream.uses().last_launch()))
+            .map(|KnownStream { stream, .. }| (Arc::clone(stream), stream.uses().last_launch()))
             .collect()
     }
 

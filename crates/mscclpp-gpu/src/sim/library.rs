@@ -26,7 +26,7 @@ pub(super) struct Library {
     /// The memory that cannot be written: constants, of which literals have no name.
     constants: Vec<Range<usize>>,
     /// The `__shared__` variables, with their places in a thread's copy.
-    shared: Vec<Shared>,
+    shared: Vec<SharedVariable>,
     /// The variables that kernels may touch, dropped before the library.
     _accessible: Vec<AccessibleRange>,
     _handle: Handle,
@@ -49,7 +49,7 @@ struct Variable {
 }
 
 #[derive(Clone, Copy)]
-struct Shared {
+struct SharedVariable {
     offset: usize,
     /// The size; none for the dynamic part, whose size is different for each launch.
     size: Option<u64>,
@@ -145,7 +145,7 @@ impl Library {
         let (begin, bytes) = self.thread_locals()?;
         let offset = address.checked_sub(begin).filter(|offset| (*offset as u64) < bytes)?;
         let before = self.shared.iter().filter(|shared| shared.offset <= offset);
-        let Shared { offset, size } = before.max_by_key(|shared| shared.offset)?;
+        let SharedVariable { offset, size } = before.max_by_key(|shared| shared.offset)?;
         Some((begin + offset, size.unwrap_or(u64::from(shared_bytes))))
     }
 
@@ -167,7 +167,7 @@ impl Library {
             }
         }
         let Some((begin, _)) = self.thread_locals() else { return Vec::new() };
-        let range = |shared: &Shared| {
+        let range = |shared: &SharedVariable| {
             let start = begin + shared.offset;
             start..start + shared.size.unwrap_or(u64::from(shared_bytes)) as usize
         };
@@ -195,12 +195,12 @@ fn constants(elf: &ElfFile64<'_, object::Endianness>, base: usize) -> Vec<Range<
     constant.map(|s| place(s.address())..place(s.address() + s.size())).collect()
 }
 
-fn shared(elf: &ElfFile64<'_, object::Endianness>) -> Vec<Shared> {
+fn shared(elf: &ElfFile64<'_, object::Endianness>) -> Vec<SharedVariable> {
     elf.symbols()
         .filter(|symbol| symbol.kind() == SymbolKind::Tls && !is_made_by_compiler(symbol.name_bytes()))
         .map(|symbol| {
             let is_dynamic = symbol.name().is_ok_and(|name| name == DYNAMIC_SHARED);
-            Shared { offset: symbol.address() as usize, size: (!is_dynamic).then_some(symbol.size()) }
+            SharedVariable { offset: symbol.address() as usize, size: (!is_dynamic).then_some(symbol.size()) }
         })
         .collect()
 }

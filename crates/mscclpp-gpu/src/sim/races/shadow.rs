@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{
     record::Record,
-    words::{Location, Words},
+    words::{Location, SyncWords},
 };
 
 const PAGE: usize = 4096;
@@ -30,7 +30,7 @@ type Cell = Vec<Record>;
 pub(super) struct Page {
     cells: Cells,
     /// The words of the page that carry order.
-    pub(super) words: Words,
+    pub(super) words: SyncWords,
 }
 
 enum Cells {
@@ -41,7 +41,7 @@ enum Cells {
 
 impl Default for Page {
     fn default() -> Self {
-        Self { cells: Cells::Same(Vec::new()), words: Words::default() }
+        Self { cells: Cells::Same(Vec::new()), words: SyncWords::default() }
     }
 }
 

@@ -63,9 +63,9 @@ impl Location {
 
 /// The words of a page that were released to, or acquired.
 #[derive(Default)]
-pub(super) struct Words(BTreeMap<Location, Word>);
+pub(super) struct SyncWords(BTreeMap<Location, Word>);
 
-impl Words {
+impl SyncWords {
     pub(super) fn get(&self, location: Location) -> Option<&Word> {
         self.0.get(&location)
     }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_write_takes_its_bytes_from_words_of_other_sizes_alone() {
-        let mut words = Words::default();
+        let mut words = SyncWords::default();
         let [whole, low, high] =
             [(0x1000, 8), (0x1000, 4), (0x1004, 4)].map(|(address, bytes)| Location { address, bytes });
         let behind = Location { address: 0x1008, bytes: 4 };
@@ -261,7 +261,8 @@ mod tests {
         }
         words.write(low).value = Some(1);
         assert_eq!(words.get(whole).map(|word| word.value), Some(None), "half of it is left");
-        let overlapping = |words: &Words, at| words.that_overlap(at).map(|(at, _)| at).collect::<Vec<_>>();
+        let overlapping =
+            |words: &SyncWords, at| words.that_overlap(at).map(|(at, _)| at).collect::<Vec<_>>();
         assert_eq!(overlapping(&words, high), [whole]);
         assert_eq!(overlapping(&words, low), [low]);
         words.overwrite(0x1003..0x1007, None);

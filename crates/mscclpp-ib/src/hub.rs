@@ -37,7 +37,7 @@ use crate::{
     error::Result,
     receiver::{Receiver, Served},
     side::{EndpointPair, LinkState, Side},
-    words::Words,
+    words::WordRegions,
 };
 
 /// The service of one provider. It stops when the last endpoint, link and registration is gone.
@@ -45,21 +45,21 @@ pub(crate) struct Hub {
     /// The thread, which ends before the links do.
     _thread: ServiceThread<Command>,
     links: Arc<Links>,
-    shared: Arc<Shared>,
-    pub(crate) words: Arc<Words>,
+    shared: Arc<HubState>,
+    pub(crate) words: Arc<WordRegions>,
     /// Whether regions have a separate key for data, which may then overtake other data. Writes with the other key,
     /// which words use, stay behind everything before them.
     pub(crate) relaxes_data: bool,
 }
 
 /// The state that the thread shares with the rest of the process.
-struct Shared {
+struct HubState {
     verbs: &'static Verbs,
     adapters: Mutex<HashMap<String, Arc<Adapter>>>,
     /// The endpoints to which peers may open queues.
     endpoints: Mutex<HashMap<Name, Side>>,
     links: Mutex<Vec<Weak<LinkState>>>,
-    words: Arc<Words>,
+    words: Arc<WordRegions>,
     /// The receiving ends that bring tokens, by the endpoints that they connect.
     inbound: RwLock<BTreeMap<EndpointPair, Vec<(u64, SharedReceiver)>>>,
     commands: Arc<Commands<Command>>,
@@ -86,7 +86,7 @@ pub(crate) enum Command {
 }
 
 /// Passes queues that peers open to the hub's thread.
-struct QueueAcceptor(Arc<Shared>);
+struct QueueAcceptor(Arc<HubState>);
 
 impl Acceptor for QueueAcceptor {
     fn accept(&self, connection: DataConnection, admission: Admission) -> Result<(), SystemError> {
@@ -101,7 +101,7 @@ impl Acceptor for QueueAcceptor {
 
 impl Hub {
     pub(crate) fn start(verbs: &'static Verbs, relaxes_data: bool) -> Result<Arc<Self>> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(HubState {
             verbs,
             adapters: Mutex::default(),
             endpoints: Mutex::default(),

@@ -25,7 +25,7 @@ use crate::{
     select::Select,
     side::{EndpointPair, Side},
     status::Status,
-    words::{Refusal, Words},
+    words::{Refusal, WordRegions},
 };
 use waiter_polls::WaiterPolls;
 
@@ -57,7 +57,7 @@ pub(crate) struct Receiver {
     /// Whether the queue has ended. Completions behind the end do not count: what came before them may have been
     /// lost.
     is_over: bool,
-    words: Arc<Words>,
+    words: Arc<WordRegions>,
     pub(crate) stream: TcpStream,
     admission: Option<Admission>,
 }
@@ -92,7 +92,7 @@ const COUNT: u64 = u64::MAX;
 pub(crate) struct Beginning {
     pub(crate) side: Side,
     pub(crate) offer: Offer,
-    pub(crate) words: Arc<Words>,
+    pub(crate) words: Arc<WordRegions>,
     pub(crate) channel: Arc<Channel>,
     /// The number that events on the channel carry.
     pub(crate) number: u64,

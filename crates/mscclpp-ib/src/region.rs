@@ -18,11 +18,11 @@ use crate::{
 /// A region of this process.
 pub(crate) struct LocalRegion {
     // Fields are dropped in this order: peers lose their access before the region is released.
-    _shared: Option<Shared>,
+    _shared: Option<PeerRegistration>,
     /// The registration through which this side's adapter reads the region, made when it is first written from. It is
     /// separate from the one for peers: queues keep it until they have sent what they read, and peers must not have
     /// access for that long.
-    source: OnceLock<Arc<Source>>,
+    source: OnceLock<Arc<SourceRegion>>,
     blob: Vec<u8>,
     adapter: Arc<Adapter>,
     region: Arc<MemoryRegion>,
@@ -30,7 +30,7 @@ pub(crate) struct LocalRegion {
 }
 
 /// The registration through which peers write.
-struct Shared {
+struct PeerRegistration {
     // The registrations are kept because their keys are valid only as long as they live.
     _data: Mr,
     _updates: Option<Mr>,
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 /// A region that this side's adapter may read.
-pub(crate) struct Source {
+pub(crate) struct SourceRegion {
     mr: Mr,
     pub(crate) address: u64,
     /// Whether the host may read the region too, as it must to put data inside a request.
@@ -48,7 +48,7 @@ pub(crate) struct Source {
     _region: Arc<MemoryRegion>,
 }
 
-impl Source {
+impl SourceRegion {
     pub(crate) fn key(&self) -> u32 {
         self.mr.lkey()
     }
@@ -76,7 +76,7 @@ impl LocalRegion {
             update_key: updates.as_ref().unwrap_or(&data).rkey(),
         };
         hub.words.add(region, is_host_memory);
-        let shared = Some(Shared { _data: data, _updates: updates, hub, id: region.id() });
+        let shared = Some(PeerRegistration { _data: data, _updates: updates, hub, id: region.id() });
         Ok(Self {
             _shared: shared,
             source: OnceLock::new(),
@@ -102,11 +102,11 @@ impl LocalRegion {
     }
 
     /// Returns the registration through which this side's requests read the region.
-    pub(crate) fn source(&self) -> Result<Arc<Source>> {
+    pub(crate) fn source(&self) -> Result<Arc<SourceRegion>> {
         if let Some(source) = self.source.get() {
             return Ok(source.clone());
         }
-        let source = Arc::new(Source {
+        let source = Arc::new(SourceRegion {
             mr: Mr::of_region(&self.adapter, &self.region, Access::Source)?,
             address: self.region.ptr().0,
             is_host_memory: self.is_host_memory,
@@ -122,7 +122,7 @@ impl Registration for LocalRegion {
     }
 }
 
-impl Drop for Shared {
+impl Drop for PeerRegistration {
     fn drop(&mut self) {
         self.hub.words.withdraw(self.id);
     }

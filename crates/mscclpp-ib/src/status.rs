@@ -42,7 +42,7 @@ impl Status {
                 "the peer's adapter refused the address or key; has the peer dropped the memory, or its registration?",
             IBV_WC_REM_OP_ERR: "the peer's adapter failed; look for messages in the kernel log there",
             IBV_WC_RETRY_EXC_ERR:
-                "the peer's adapter does not answer: its process or host may be gone, the port down, or the GIDs of both \
+                "the peer's adapter does not answer: its process or node may be gone, the port down, or the GIDs of both \
                  sides unable to reach each other (see MSCCLPP_IB_GID_INDEX and ibv_devinfo -v)",
             IBV_WC_RNR_RETRY_EXC_ERR: "the peer had no receive posted for too long; its process may be stopped",
             IBV_WC_REM_ABORT_ERR: "the peer's adapter gave the operation up",

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// The registered regions, for the thread that stores tokens for peers without atomics.
 #[derive(Default)]
-pub(crate) struct Words {
+pub(crate) struct WordRegions {
     /// The regions by their id, each with whether the host may store there.
     table: Mutex<HashMap<u64, (Weak<MemoryRegion>, bool)>>,
 }
@@ -29,7 +29,7 @@ pub(crate) enum Refusal {
     Device,
 }
 
-impl Words {
+impl WordRegions {
     pub(crate) fn add(&self, region: &Arc<MemoryRegion>, is_host_memory: bool) {
         self.table.lock().insert(region.id(), (Arc::downgrade(region), is_host_memory));
     }

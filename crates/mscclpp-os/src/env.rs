@@ -20,7 +20,7 @@ pub struct BadVariable {
 /// Fails if the value is malformed.
 pub fn host_id(lookup: impl FnOnce(&'static str) -> Option<OsString>) -> Result<Option<String>, BadVariable> {
     const NAME: &str = "MSCCLPP_HOSTID";
-    let allowed = "1 to 256 printable characters, the same in all processes of one host";
+    let allowed = "1 to 256 printable characters, the same in all processes of one node";
     let value = lookup(NAME).filter(|value| !value.is_empty());
     text(NAME, value, allowed, |v| v.len() <= 256 && !v.chars().any(char::is_control))
 }

@@ -17,7 +17,7 @@ use mscclpp_net::{
 
 use parking_lot::Mutex;
 
-use super::{Command, Shared, SharedReceiver, Unfinished};
+use super::{Command, HubState, SharedReceiver, Unfinished};
 use crate::{
     adapter::{Adapter, AsyncEvent, Channel},
     blob::{EXCHANGE, Offer},
@@ -43,9 +43,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// The hub's thread with its state.
 pub(super) struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
     events: EventLoop<Command>,
-    sources: HashMap<u64, Source>,
+    sources: HashMap<u64, EventSource>,
     /// The receivers, by the number that events of their completion queues carry.
     receivers: HashMap<u64, SharedReceiver>,
     next_receiver: u64,
@@ -60,7 +60,7 @@ pub(super) struct Service {
 }
 
 /// The source that a token of the event loop stands for.
-enum Source {
+enum EventSource {
     Events(Arc<Adapter>),
     Completions(Arc<Channel>, String),
     Offer(Pending),
@@ -84,7 +84,7 @@ struct PortDown {
 }
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, SystemError> {
+    pub(super) fn new(shared: Arc<HubState>) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
         Ok(Self {
             shared,
@@ -161,7 +161,7 @@ impl Service {
         }
         let drain = (!self.draining.is_empty()).then(|| Instant::now() + DRAIN_PAUSE);
         let offers = self.sources.values().filter_map(|source| match source {
-            Source::Offer(pending) => Some(pending.deadline),
+            EventSource::Offer(pending) => Some(pending.deadline),
             _ => None,
         });
         let left_to_waiters = (!self.left_to_waiters.is_empty()).then_some(self.left_until);
@@ -193,16 +193,16 @@ impl Service {
 
     fn watch(&mut self, adapter: &Arc<Adapter>) -> Result<()> {
         let token = self.events.add(&**adapter, Interest::READ)?;
-        self.sources.insert(token, Source::Events(adapter.clone()));
+        self.sources.insert(token, EventSource::Events(adapter.clone()));
         let channel = Channel::new(adapter)?;
         let token = self.events.add(&*channel, Interest::READ)?;
-        self.sources.insert(token, Source::Completions(channel, adapter.name().to_owned()));
+        self.sources.insert(token, EventSource::Completions(channel, adapter.name().to_owned()));
         Ok(())
     }
 
     fn channel(&self, adapter: &Adapter) -> Option<Arc<Channel>> {
         self.sources.values().find_map(|source| match source {
-            Source::Completions(channel, name) if name == adapter.name() => Some(channel.clone()),
+            EventSource::Completions(channel, name) if name == adapter.name() => Some(channel.clone()),
             _ => None,
         })
     }
@@ -212,7 +212,7 @@ impl Service {
             Ok(token) => {
                 let deadline = Instant::now() + OFFER_LIMIT;
                 let pending = Pending { connection, admission, offer: Incoming::default(), deadline };
-                self.sources.insert(token, Source::Offer(pending));
+                self.sources.insert(token, EventSource::Offer(pending));
             }
             Err(error) => {
                 let complaint = Complaint::NoQueue { errno: error.source.raw_os_error().unwrap_or(0) as u64 };
@@ -223,30 +223,30 @@ impl Service {
 
     fn look_at(&mut self, ready: Ready) {
         match self.sources.get_mut(&ready.token) {
-            Some(Source::Events(adapter)) => {
+            Some(EventSource::Events(adapter)) => {
                 let adapter = adapter.clone();
                 for event in iter::from_fn(|| adapter.next_event()).take(EVENTS_AT_ONCE) {
                     self.hear(&adapter, event);
                 }
             }
-            Some(Source::Completions(channel, _)) => {
+            Some(EventSource::Completions(channel, _)) => {
                 let channel = channel.clone();
                 for number in iter::from_fn(|| channel.next()).take(EVENTS_AT_ONCE) {
                     self.serve(number);
                 }
             }
-            Some(Source::Offer(pending)) => {
+            Some(EventSource::Offer(pending)) => {
                 // The offer if it is complete; `None` if the connection ended too early.
                 let offer = match pending.offer.read(&pending.connection.stream) {
                     Ok(None) => return,
                     Ok(Some(offer)) => Some(*offer),
                     Err(_) => None,
                 };
-                if let Some(Source::Offer(pending)) = self.sources.remove(&ready.token) {
+                if let Some(EventSource::Offer(pending)) = self.sources.remove(&ready.token) {
                     self.answer(ready.token, pending, offer);
                 }
             }
-            Some(Source::Stream(number)) => {
+            Some(EventSource::Stream(number)) => {
                 let number = *number;
                 // Nothing is ever sent on the stream, so it has ended.
                 self.serve_and_close(number);
@@ -310,7 +310,7 @@ impl Service {
             !receivers.is_empty()
         });
         self.events.remove(&receiver.lock().stream);
-        self.sources.retain(|_, source| !matches!(source, Source::Stream(of) if *of == number));
+        self.sources.retain(|_, source| !matches!(source, EventSource::Stream(of) if *of == number));
     }
 
     fn answer(&mut self, token: u64, pending: Pending, offer: Option<[u8; EXCHANGE]>) {
@@ -350,7 +350,7 @@ impl Service {
                 if let Some(ends) = ends {
                     self.shared.inbound.write().entry(ends).or_default().push((number, receiver.clone()));
                 }
-                self.sources.insert(token, Source::Stream(number));
+                self.sources.insert(token, EventSource::Stream(number));
                 self.receivers.insert(number, receiver);
                 // An event that came before the queue was known here was ignored, so the receiver is served now.
                 self.serve(number);
@@ -404,9 +404,10 @@ impl Service {
     }
 
     fn give_up_offers(&mut self, now: Instant) {
-        let late = |source: &Source| matches!(source, Source::Offer(pending) if pending.deadline <= now);
+        let late =
+            |source: &EventSource| matches!(source, EventSource::Offer(pending) if pending.deadline <= now);
         for (_, source) in self.sources.extract_if(|_, source| late(source)) {
-            if let Source::Offer(pending) = source {
+            if let EventSource::Offer(pending) = source {
                 self.events.remove(&pending.connection.stream);
             }
         }
@@ -415,7 +416,7 @@ impl Service {
     /// Drops adapters that were taken away, because the system may be waiting for that.
     fn give_up_removed(&mut self) {
         let adapters = self.sources.values().filter_map(|source| match source {
-            Source::Events(adapter) => Some(adapter.clone()),
+            EventSource::Events(adapter) => Some(adapter.clone()),
             _ => None,
         });
         for adapter in adapters.filter(|adapter| adapter.is_removed()).collect::<Vec<_>>() {
@@ -426,11 +427,11 @@ impl Service {
             self.ports_down.retain(|down| !Arc::ptr_eq(&down.adapter, &adapter));
             let events = &self.events;
             self.sources.retain(|_, source| match source {
-                Source::Events(of) if Arc::ptr_eq(of, &adapter) => {
+                EventSource::Events(of) if Arc::ptr_eq(of, &adapter) => {
                     events.remove(&**of);
                     false
                 }
-                Source::Completions(channel, of) if of == adapter.name() => {
+                EventSource::Completions(channel, of) if of == adapter.name() => {
                     events.remove(&**channel);
                     false
                 }

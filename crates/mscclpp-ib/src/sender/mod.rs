@@ -33,7 +33,7 @@ use crate::{
     adapter::{Completion, Cq, QueuePair},
     error::{Error, Result},
     hub::{Command, Hub},
-    region::{LocalRegion, PeerRegion, Source},
+    region::{LocalRegion, PeerRegion, SourceRegion},
     side::LinkState,
     status::Status,
 };
@@ -61,9 +61,9 @@ pub(crate) struct Sender {
     plan: Plan,
     routes: Vec<Option<Route>>,
     /// The memory that requests along the routes read.
-    sources: Vec<Option<Arc<Source>>>,
+    sources: Vec<Option<Arc<SourceRegion>>>,
     /// The memory that requests of released routes read, each with the number of the last such request.
-    released: VecDeque<(u64, Arc<Source>)>,
+    released: VecDeque<(u64, Arc<SourceRegion>)>,
     link: Arc<LinkState>,
     remote: String,
     /// The number of requests that were posted; the next field is how many have completed.

@@ -48,7 +48,7 @@ pub(super) struct Item {
 /// Words of this process that its own adapter or the peer's writes, on a cache line of their own.
 #[repr(C, align(128))]
 #[derive(Default)]
-struct Words {
+struct CreditWords {
     /// The number of messages that the peer has taken in, as it reports.
     credit: AtomicU64,
     /// The place into which atomics put the old values of the words. Nobody reads it.
@@ -71,7 +71,7 @@ pub(super) struct Chain {
     /// The registration of the places; `None` if everything fits into requests, so that adapters need not read the
     /// places.
     places_key: Option<Mr>,
-    words: Box<Words>,
+    words: Box<CreditWords>,
     places: Places,
 }
 
@@ -84,7 +84,7 @@ const MESSAGE: u32 = size_of::<[u64; 4]>() as u32;
 impl Chain {
     /// Makes chains of at most `longest` requests, for a queue that has at most `under_way` requests under way.
     pub(super) fn new(adapter: &Arc<Adapter>, longest: u32, under_way: u32, inline: u32) -> Result<Self> {
-        let words = Box::new(Words::default());
+        let words = Box::new(CreditWords::default());
         let places = Places((0..under_way).map(|_| UnsafeCell::default()).collect());
         let at = |start: u64, len: usize, access| {
             // SAFETY: the chain drops the boxes after their registrations. The boxes do not move, and consist of
@@ -92,7 +92,7 @@ impl Chain {
             unsafe { Mr::of_host(adapter, start, len as u64, access) }
         };
         let words_key =
-            at((&raw const *words).expose_provenance() as u64, size_of::<Words>(), Access::Strict)?;
+            at((&raw const *words).expose_provenance() as u64, size_of::<CreditWords>(), Access::Strict)?;
         let places_key = match inline >= MESSAGE {
             true => None,
             false => {

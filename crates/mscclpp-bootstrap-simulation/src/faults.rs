@@ -1,4 +1,4 @@
-//! What a fault does to the simulated world.
+//! The effects of faults on the simulated world.
 
 use crate::fault::Fault;
 use crate::world::{Node, World};

@@ -1,4 +1,4 @@
-//! What strangers do in the simulated world.
+//! The acts of strangers in the simulated world.
 
 use std::time::Duration;
 

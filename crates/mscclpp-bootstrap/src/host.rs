@@ -22,7 +22,7 @@ pub(crate) fn detected() -> Result<HostId> {
         Err(error) => {
             let why = mscclpp_net::Report(&error).to_string();
             // Nothing distinguishes nodes here. A rank that counts as alone on its node is slow, but never wrong.
-            tracing::warn!(target: LOG, why, "this rank counts as the only one of its host");
+            tracing::warn!(target: LOG, why, "this rank counts as the only one of its node");
             Ok(random()?)
         }
     }

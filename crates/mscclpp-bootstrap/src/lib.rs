@@ -50,7 +50,8 @@ mod member;
 mod tcp;
 mod unique_id;
 
-// What simulated jobs and fuzz targets are made of (`mscclpp-bootstrap-simulation`). Not part of the API: it may change at any time.
+// Simulated jobs (`mscclpp-bootstrap-simulation`) and fuzz targets are made of these. They are not part of the API, and may
+// change at any time.
 #[doc(hidden)]
 pub mod collective;
 #[doc(hidden)]

@@ -13,15 +13,15 @@ pub type ConnectionId = u64;
 
 /// An action that the driver of the job must carry out.
 pub enum Action {
-    /// Connect to an address. The outcome is [`Job::on_connected`] or [`Job::on_dial_failed`].
+    /// Connect to an address. The outcome is `Job::on_connected` or `Job::on_dial_failed`.
     Dial { id: ConnectionId, address: SocketAddr },
-    /// Write on a connection, which has something to write: see [`Job::pending`].
+    /// Write on a connection, which has something to write: see `Job::pending`.
     Write { id: ConnectionId },
     /// Tell the other side that nothing more will come, and keep reading.
     FinishWriting { id: ConnectionId },
     /// Close a connection. Nothing more is to be reported about it.
     Close { id: ConnectionId },
-    /// Listen at an address that is reachable for processes that reach `local`. The outcome is [`Job::on_listening`].
+    /// Listen at an address that is reachable for processes that reach `local`. The outcome is `Job::on_listening`.
     Listen { local: IpAddr },
     /// Accept no more connections.
     StopListening,

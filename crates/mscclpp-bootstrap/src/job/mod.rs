@@ -3,7 +3,8 @@
 //! Events go in: new connections, bytes, ends of connections, commands of callers, the time. Each is a method that
 //! begins with `on_`. Actions come out ([`Job::next_action`]): dial, write, close, deliver, and so on. They must be
 //! carried out in their order; other events may be reported while some actions still wait. `tcp` does this with
-//! sockets and a thread, and the crate `mscclpp-bootstrap-simulation` with a simulated network. `docs/design/job.md` describes the states.
+//! sockets and a thread, and the crate `mscclpp-bootstrap-simulation` with a simulated network. `docs/design/job.md`
+//! describes the states.
 //!
 //! The comments refer to these invariants:
 //! - **S1** For the side that was connected to, a connection belongs to a rank from the proof of that rank on: its

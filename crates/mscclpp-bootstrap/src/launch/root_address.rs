@@ -65,7 +65,7 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Ro
     }
     let Some(port) = port_of_job else { return Ok(None) };
     if job.on_one_host {
-        let how = "one host, a port of the job's id".to_owned();
+        let how = "one node, a port of the job's id".to_owned();
         return Ok(Some(RootAddress { address: join("127.0.0.1", port), how, variable: None }));
     }
     if !job.of_slurm {
@@ -74,8 +74,8 @@ pub(crate) fn find(variables: &Variables<'_>, job: &Job<'_>) -> Result<Option<Ro
     let nodes = variables.first_text(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"])?;
     let Some(nodes) = nodes else { return Ok(None) };
     let host = first_host(&nodes.value).unwrap_or_default();
-    let allowed = "a list of hosts such as node[07-12],login1; or set MSCCLPP_ADDRESS, which goes before it";
-    let how = format!("the first host of {nodes}, a port of the job's id");
+    let allowed = "a list of nodes such as node[07-12],login1; or set MSCCLPP_ADDRESS, which goes before it";
+    let how = format!("the first node of {nodes}, a port of the job's id");
     RootAddress::at(&host, port, &nodes, allowed, how).map(Some)
 }
 

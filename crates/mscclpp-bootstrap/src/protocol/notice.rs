@@ -81,7 +81,7 @@ fn take_party(reader: &mut Reader<'_>) -> Result<Party, Malformed> {
     Ok(Party { rank, address: Some(address).filter(|text| !text.is_empty()), value })
 }
 
-/// Writes a list of ranks, cut to [`MAX_NAMED`].
+/// Writes a list of ranks, cut to `MAX_NAMED`.
 pub fn put_ranks(out: &mut Vec<u8>, ranks: &[usize]) {
     let named = &ranks[..ranks.len().min(MAX_NAMED)];
     named.len().put(out);

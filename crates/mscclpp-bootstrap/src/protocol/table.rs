@@ -108,7 +108,7 @@ impl Table {
             entries.push((bytes.len() - reader.rest().len()) as u32);
             let member = reader.take::<(usize, usize)>()?;
             if member.0 >= hosts || member.1 >= hosts {
-                return Err(Malformed("a table refers to a host it does not name"));
+                return Err(Malformed("a table refers to a node it does not name"));
             }
             members.push(member);
             take_place(&mut reader)?;

@@ -18,7 +18,8 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// A rank of a job whose processes are connected by TCP.
 ///
-/// It is made from a [`UniqueId`] that rank 0's process created, or from an address at which rank 0 is to listen:
+/// It is made from a [`UniqueId`](crate::UniqueId) that rank 0's process created, or from an address at which rank 0
+/// is to listen:
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,7 +61,7 @@ pub struct TcpBootstrap {
 }
 
 impl TcpBootstrap {
-    /// Returns the generation of the job: 1, unless ranks of it were replaced by means of [`Job`].
+    /// Returns the generation of the job: 1, unless ranks of it were replaced by means of [`Job`](crate::Job).
     pub fn generation(&self) -> u64 {
         self.handle.table().map_or(1, |table| table.generation())
     }

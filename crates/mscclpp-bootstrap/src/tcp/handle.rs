@@ -20,7 +20,7 @@ pub(crate) struct Command {
     pub(crate) begun: Option<(usize, Arc<AtomicBool>)>,
 }
 
-/// What callers of a rank hold of its reactor: they give it commands, and find the outcome of the job.
+/// The side of a rank's reactor that callers hold: they give it commands, and find the outcome of the job.
 pub(crate) struct ReactorHandle {
     pub(crate) inbox: Arc<Inbox>,
     commands: Arc<Commands<Command>>,

@@ -19,6 +19,8 @@ pub use builder::{MeetingPlace, TcpBootstrapBuilder};
 pub use forming::Forming;
 pub use generations::Job;
 
+#[allow(unused_imports, reason = "the documentation names its variants")]
+use crate::Error;
 use crate::{Env, Result, UniqueId};
 
 impl TcpBootstrap {

@@ -13,8 +13,8 @@ use crate::{
     Cases, Setup,
     kernels::{Device, with},
     pair::{
-        End, PATIENCE, Pair, Shared, assert_error, assert_same, is_scheduled, join, noise, other_transport,
-        rounds, travel,
+        End, PATIENCE, Pair, SharedMemory, assert_error, assert_same, is_scheduled, join, noise,
+        other_transport, rounds, travel,
     },
     semaphores::build,
 };
@@ -40,8 +40,8 @@ const PACKETS: u64 = 32 << 10;
 
 /// One side of a channel: its memories, and channels for packets and for copies.
 struct Side {
-    data: Shared,
-    packets: Shared,
+    data: SharedMemory,
+    packets: SharedMemory,
     channel: MemoryChannel,
     copies: MemoryChannel,
 }
@@ -51,13 +51,14 @@ fn sides(pair: &Pair) -> (Side, Side) {
     let (a, b) = build(&pair.ab, &pair.ba);
     let memories = |end: &End| (end.share(DATA), end.share(PACKETS));
     let (of_a, of_b) = (memories(&pair.a), memories(&pair.b));
-    let channels = |semaphore: &Semaphore, own: &(Shared, Shared), theirs: &(Shared, Shared)| {
-        let (data, packets) = (&own.0.memory, &own.1.memory);
-        [
-            MemoryChannel::new(semaphore, &theirs.1.at_peer, data, Some(packets)).expect("for packets"),
-            MemoryChannel::new(semaphore, &theirs.0.at_peer, data, None).expect("for copies"),
-        ]
-    };
+    let channels =
+        |semaphore: &Semaphore, own: &(SharedMemory, SharedMemory), theirs: &(SharedMemory, SharedMemory)| {
+            let (data, packets) = (&own.0.memory, &own.1.memory);
+            [
+                MemoryChannel::new(semaphore, &theirs.1.at_peer, data, Some(packets)).expect("for packets"),
+                MemoryChannel::new(semaphore, &theirs.0.at_peer, data, None).expect("for copies"),
+            ]
+        };
     let (here, there) = (channels(&a, &of_a, &of_b), channels(&b, &of_b, &of_a));
     let side =
         |(data, packets), [channel, copies]: [MemoryChannel; 2]| Side { data, packets, channel, copies };
@@ -355,7 +356,7 @@ fn its_own_memories_may_be_for_local_use(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (mut here, mut there) = sides(&pair);
     for (side, end) in [(&mut here, &pair.a), (&mut there, &pair.b)] {
-        let local = |shared: &Shared| {
+        let local = |shared: &SharedMemory| {
             end.context.register_buffer(&shared.buffer, TransportFlags::NONE).expect("a registration")
         };
         let (data, packets) = (local(&side.data), local(&side.packets));
@@ -381,7 +382,7 @@ fn its_own_memories_may_be_for_local_use(setup: &dyn Setup) {
 fn a_channel_keeps_the_mapping(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (here, there) = sides(&pair);
-    let Side { copies, data: Shared { buffer, .. }, .. } = here;
+    let Side { copies, data: SharedMemory { buffer, .. }, .. } = here;
     let clone = copies.clone();
     drop((copies, there.data, there.packets));
     buffer.write(0, &[7; 64]).expect("writing a buffer");

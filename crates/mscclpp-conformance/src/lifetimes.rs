@@ -6,7 +6,7 @@ use mscclpp_core::{
 
 use crate::{
     Cases, Setup,
-    pair::{End, PATIENCE, Pair, Shared, assert_error, eventually, received, within},
+    pair::{End, PATIENCE, Pair, SharedMemory, assert_error, eventually, received, within},
     semaphores::build,
 };
 
@@ -90,7 +90,7 @@ impl Holdings {
     }
 
     /// Checks that the objects that are left work.
-    fn exercise(&self, source: &Shared) {
+    fn exercise(&self, source: &SharedMemory) {
         if let Some(connection) = &self.connection {
             connection.check().expect("the connection is alive");
             if let Some(memory) = &self.memory {

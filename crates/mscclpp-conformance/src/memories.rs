@@ -5,7 +5,7 @@ use mscclpp_core::{Error, RegisteredMemory, TransportFlags};
 use crate::{
     Cases, Setup,
     pair::{
-        End, PATIENCE, Pair, Shared, assert_error, assert_same, builder, device, eventually, noise,
+        End, PATIENCE, Pair, SharedMemory, assert_error, assert_same, builder, device, eventually, noise,
         other_transport, received, travel,
     },
 };
@@ -28,7 +28,7 @@ pub(crate) const CASES: Cases = cases!["memories":
 
 fn a_memory_survives_its_journey(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
-    let Shared { buffer, memory, at_peer } = pair.b.share(12345);
+    let SharedMemory { buffer, memory, at_peer } = pair.b.share(12345);
     let bytes = memory.serialize().expect("serializing");
     assert!(bytes.len() <= 16 << 10, "a memory of {} bytes is too much to send around", bytes.len());
     for memory in [&memory, &at_peer] {
@@ -230,13 +230,13 @@ fn a_memory_of_another_process_is_refused(setup: &dyn Setup) {
 fn a_dropped_registration_is_noticed(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let source = pair.a.share_bytes(&[1; 64]);
-    let Shared { buffer, memory, at_peer } = pair.b.share(64);
+    let SharedMemory { buffer, memory, at_peer } = pair.b.share(64);
     drop((buffer, memory));
     let refused = pair.ab.write(&at_peer, 0, &source.memory, 0, 64);
     assert!(refused.is_err(), "a memory was imported that is not registered any more");
     pair.ab.check().expect("a stale memory does not fail the connection");
 
-    let Shared { buffer, memory, at_peer } = pair.b.share(64);
+    let SharedMemory { buffer, memory, at_peer } = pair.b.share(64);
     pair.ab.write(&at_peer, 0, &source.memory, 0, 64).expect("write");
     pair.ab.flush(PATIENCE).expect("flush");
     drop((buffer, memory));

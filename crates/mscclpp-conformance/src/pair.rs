@@ -65,16 +65,16 @@ impl End {
 
     /// Allocates `len` zeroed bytes of its device, and registers them. Returns the memory also as a peer would get
     /// it.
-    pub(crate) fn share(&self, len: u64) -> Shared {
+    pub(crate) fn share(&self, len: u64) -> SharedMemory {
         let buffer = self.gpu.allocate(len).expect("a buffer");
         let memory =
             self.context.register_buffer(&buffer, self.endpoint.transport()).expect("a registration");
         let at_peer = travel(&memory);
-        Shared { buffer, memory, at_peer }
+        SharedMemory { buffer, memory, at_peer }
     }
 
     /// The same as [`End::share`], but the memory holds `bytes`.
-    pub(crate) fn share_bytes(&self, bytes: &[u8]) -> Shared {
+    pub(crate) fn share_bytes(&self, bytes: &[u8]) -> SharedMemory {
         let shared = self.share(bytes.len() as u64);
         shared.buffer.write(0, bytes).expect("writing a buffer");
         shared
@@ -82,13 +82,13 @@ impl End {
 }
 
 /// A memory as its owner has it and as the peer has it.
-pub(crate) struct Shared {
+pub(crate) struct SharedMemory {
     pub(crate) buffer: DeviceBuffer,
     pub(crate) memory: RegisteredMemory,
     pub(crate) at_peer: RegisteredMemory,
 }
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.buffer.len() as usize];
         self.buffer.read(0, &mut bytes).expect("reading a buffer");
@@ -173,7 +173,7 @@ pub(crate) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> boo
 }
 
 /// Waits for a value without sleeping, so that the caller sees what came before it as early as possible.
-pub(crate) fn await_value(memory: &Shared, offset: u64, value: u64) {
+pub(crate) fn await_value(memory: &SharedMemory, offset: u64, value: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut word = [0; 8];

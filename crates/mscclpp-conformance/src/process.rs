@@ -13,7 +13,7 @@ use mscclpp_core::{Connection, Endpoint, Error, RegisteredMemory, Semaphore, Sem
 
 use crate::{
     Setup,
-    pair::{End, PATIENCE, Shared, assert_error, assert_same, await_value, eventually, within},
+    pair::{End, PATIENCE, SharedMemory, assert_error, assert_same, await_value, eventually, within},
     semaphores::build_from,
 };
 
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 /// other's.
 struct Connected {
     connection: Connection,
-    memory: Shared,
+    memory: SharedMemory,
     theirs: RegisteredMemory,
     semaphore: Semaphore,
     end: End,

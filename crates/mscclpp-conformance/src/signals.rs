@@ -16,7 +16,7 @@ use mscclpp_gpu::DevicePtr;
 use crate::{
     Cases, Setup, host_signals,
     kernels::{Device, semaphore_waits, with},
-    pair::{End, PATIENCE, Pair, Shared, assert_error, join, received, rounds},
+    pair::{End, PATIENCE, Pair, SharedMemory, assert_error, join, received, rounds},
     semaphores::build,
 };
 
@@ -263,7 +263,7 @@ fn channels_of_one_semaphore_share_its_tokens(setup: &dyn Setup) {
     let pair = Pair::connect(setup);
     let (a, b) = build(&pair.ab, &pair.ba);
     let (of_a, of_b) = (pair.a.share(64), pair.b.share(64));
-    let sides = |semaphore: &Semaphore, ours: &Shared, theirs: &Shared| {
+    let sides = |semaphore: &Semaphore, ours: &SharedMemory, theirs: &SharedMemory| {
         let memories =
             MemoryChannel::new(semaphore, &theirs.at_peer, &ours.memory, None).expect("a memory channel");
         let of_memories = Side { channel: memories.base().clone(), ..Side::new(semaphore) };

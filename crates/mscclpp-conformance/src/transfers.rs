@@ -6,7 +6,9 @@ use mscclpp_core::{Connection, Error, provider::TokenMemory};
 
 use crate::{
     Cases, Setup,
-    pair::{End, PATIENCE, Pair, Shared, assert_error, assert_same, await_value, eventually, noise, travel},
+    pair::{
+        End, PATIENCE, Pair, SharedMemory, assert_error, assert_same, await_value, eventually, noise, travel,
+    },
 };
 
 pub(crate) const CASES: Cases = cases!["transfers":
@@ -55,7 +57,7 @@ fn writes_take_effect_in_order(setup: &dyn Setup) {
         return;
     }
     let pair = Pair::connect(setup);
-    let sources: Vec<Shared> = (0..16u8).map(|i| pair.a.share_bytes(&[i + 1; 4096])).collect();
+    let sources: Vec<SharedMemory> = (0..16u8).map(|i| pair.a.share_bytes(&[i + 1; 4096])).collect();
     let target = pair.b.share(4096 + 16 * 8);
     for _ in 0..8 {
         let mut expected = target.bytes();

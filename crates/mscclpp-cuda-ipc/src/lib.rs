@@ -219,7 +219,7 @@ fn reachable_from(local: &IpcEndpoint, remote: &EndpointInfo) -> Result<Gpu> {
 
 fn different_hosts(theirs: &str, ours: &str) -> String {
     format!(
-        "it is on host [{theirs}], this side on [{ours}]; between hosts use Ethernet or IB (containers of one host \
+        "it is on node [{theirs}], this side on [{ours}]; between nodes use Ethernet or IB (containers of one node \
          need one network namespace)"
     )
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::{
     error::Error,
-    hub::{Export, Hub, Shared},
+    hub::{Export, Hub, HubState},
     message::{Handle, RegionBlob, Request, Token},
     socket,
 };
@@ -28,7 +28,7 @@ struct Allocation {
     id: u64,
     size: u64,
     export: Arc<Export>,
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
 }
 
 impl Drop for Allocation {

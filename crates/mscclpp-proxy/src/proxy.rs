@@ -61,7 +61,7 @@ use crate::{
 /// # Ok::<(), mscclpp_proxy::Error>(())
 /// ```
 pub struct Proxy<H: ProxyHandler> {
-    shared: OfProcess<Arc<Shared<H>>>,
+    shared: OfProcess<Arc<ProxyState<H>>>,
     /// Held while the thread is started or joined, so never taken on the thread itself.
     thread: OfProcess<Mutex<Option<Running>>>,
     log_waits_after: Duration,
@@ -74,7 +74,8 @@ struct Running {
     ended: mpsc::Receiver<()>,
 }
 
-pub(crate) struct Shared<H> {
+/// The state that a proxy shares with its thread.
+pub(crate) struct ProxyState<H> {
     pub(crate) gpu: Gpu,
     pub(crate) fifo: Arc<FifoShared>,
     pub(crate) idle: IdlePolicy,
@@ -167,7 +168,7 @@ impl ProxyBuilder {
     ) -> Proxy<H> {
         let Self { gpu, idle, thread_init, log_waits_after, .. } = self;
         Proxy {
-            shared: OfProcess::new(Arc::new(Shared {
+            shared: OfProcess::new(Arc::new(ProxyState {
                 gpu,
                 fifo: fifo.shared().clone(),
                 idle,

@@ -14,7 +14,7 @@ use mscclpp_gpu::{Gpu, numa};
 use crate::{
     Error, Fifo, FifoPosition, Progress, ProxyHandler, ProxyHandlerResult, Result,
     idle::Idle,
-    proxy::{Served, Shared},
+    proxy::{ProxyState, Served},
 };
 
 /// The most triggers that are handled between two calls of `progress`.
@@ -24,7 +24,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a stop waits for a push that is under way.
 const PUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl<H: ProxyHandler> Shared<H> {
+impl<H: ProxyHandler> ProxyState<H> {
     pub(crate) fn fail(&self, error: Error) {
         if self.failure.set(error.clone()).is_ok() {
             self.fifo.abort_because(error);

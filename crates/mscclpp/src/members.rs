@@ -23,7 +23,7 @@ pub(crate) struct Members {
     origin: Origin,
     log_waits_after: Duration,
     queues: Mutex<Queues>,
-    known: Mutex<Known>,
+    known: Mutex<JobConnections>,
     /// The number of times that this rank has settled with each peer, and the last number that came from the peer.
     settled: Mutex<HashMap<usize, (u64, u64)>>,
 }
@@ -39,7 +39,7 @@ struct Queues {
 /// A connection is either failed by `failure`'s setting or, coming later, by its own entry: both look at the other
 /// under the lock.
 #[derive(Default)]
-struct Known {
+struct JobConnections {
     failure: Option<CoreError>,
     connections: Vec<Entry>,
     /// The number of entries at which closed connections are removed.

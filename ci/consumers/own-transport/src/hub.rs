@@ -36,17 +36,17 @@ type Links = HashMap<u64, (u64, UnixStream)>;
 struct Open {
     endpoints: Mutex<HashMap<u64, Links>>,
     next_link: AtomicU64,
-    regions: Mutex<HashMap<u64, Arc<Place>>>,
+    regions: Mutex<HashMap<u64, Arc<OpenRegion>>>,
 }
 
 /// A region, and whether it may be written to.
-struct Place {
+struct OpenRegion {
     region: Arc<MemoryRegion>,
     /// Locked for reading while data is stored in the region, and for writing when the region is withdrawn.
     is_open: RwLock<bool>,
 }
 
-impl Place {
+impl OpenRegion {
     /// Calls `store` with the region. Returns none if the region has been withdrawn, or if `store` fails.
     fn put(&self, store: impl FnOnce(&MemoryRegion) -> Option<()>) -> Option<()> {
         let is_open = self.is_open.read().unwrap_or_else(PoisonError::into_inner);
@@ -129,7 +129,7 @@ impl Hub {
     }
 
     pub(crate) fn publish(&self, region: &Arc<MemoryRegion>) -> Published {
-        let place = Arc::new(Place { region: region.clone(), is_open: RwLock::new(true) });
+        let place = Arc::new(OpenRegion { region: region.clone(), is_open: RwLock::new(true) });
         lock(&self.open.regions).insert(region.id(), place.clone());
         Published { open: self.open.clone(), place }
     }
@@ -146,7 +146,7 @@ impl Drop for Hub {
 /// A region that peers can write to until this is dropped.
 pub(crate) struct Published {
     open: Arc<Open>,
-    place: Arc<Place>,
+    place: Arc<OpenRegion>,
 }
 
 impl Drop for Published {
@@ -220,7 +220,7 @@ impl Open {
     }
 
     /// The region, if the range is inside it. A peer never sends an address.
-    fn place(&self, region: u64, offset: u64, len: u64) -> Option<Arc<Place>> {
+    fn place(&self, region: u64, offset: u64, len: u64) -> Option<Arc<OpenRegion>> {
         let place = lock(&self.regions).get(&region)?.clone();
         (offset.checked_add(len)? <= place.region.len()).then_some(place)
     }

@@ -35,12 +35,13 @@ use crate::{
 
 /// The service of one provider. Stopped when the last endpoint, link and registration is gone.
 pub(crate) struct Hub {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
     _thread: ServiceThread<Command>,
     watches: AtomicU64,
 }
 
-pub(crate) struct Shared {
+/// The state that the hub's thread shares with regions and endpoints.
+pub(crate) struct HubState {
     address: String,
     tables: Mutex<Tables>,
     commands: Arc<Commands<Command>>,
@@ -87,7 +88,7 @@ impl Hub {
         let address = format!("mscclpp-{number:032x}");
         let listener = socket::listener(&address)?;
         let commands = Arc::new(Commands::new()?);
-        let shared = Arc::new(Shared { address, tables: Mutex::default(), commands });
+        let shared = Arc::new(HubState { address, tables: Mutex::default(), commands });
         let service = service::Service::new(shared.clone(), listener)?;
         let run = move || service.run();
         let thread = ServiceThread::start("mscclpp-ipc", &shared.commands, || Command::Stop, run)?;
@@ -116,7 +117,7 @@ impl Hub {
         self.shared.commands.send(Command::CloseEndpoint { token });
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<HubState> {
         &self.shared
     }
 
@@ -133,7 +134,7 @@ impl Hub {
     }
 }
 
-impl Shared {
+impl HubState {
     /// Gives `export` to peers that ask for it, until it is withdrawn.
     pub(crate) fn serve(&self, allocation: u64, export: &Arc<Export>) {
         self.tables.lock().exports.insert(allocation, export.clone());

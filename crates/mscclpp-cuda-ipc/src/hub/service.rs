@@ -19,7 +19,7 @@ use crate::{
     socket,
 };
 
-use super::{Command, Shared};
+use super::{Command, HubState};
 
 /// The packet that an endpoint sends to its peers before it closes.
 const GOODBYE: u8 = b'B';
@@ -33,7 +33,7 @@ const MAX_ACCEPTED: usize = 1024;
 const ACCEPTED_AT_ONCE: usize = 64;
 
 pub(super) struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<HubState>,
     events: EventLoop<Command>,
     listener: Listener<OwnedFd>,
     /// Connections by their tokens in the event loop; the same holds for the two maps below.
@@ -65,7 +65,7 @@ struct Outbound {
 }
 
 impl Service {
-    pub(super) fn new(shared: Arc<Shared>, listener: OwnedFd) -> Result<Self, SystemError> {
+    pub(super) fn new(shared: Arc<HubState>, listener: OwnedFd) -> Result<Self, SystemError> {
         let events = EventLoop::new(shared.commands.clone())?;
         Ok(Self {
             shared,
@@ -253,7 +253,7 @@ mod tests {
         let address = format!("mscclpp-test-{}", std::process::id());
         let listener = socket::listener(&address).unwrap();
         let commands = Arc::new(Commands::new().unwrap());
-        let shared = Shared { address: address.clone(), tables: Default::default(), commands };
+        let shared = HubState { address: address.clone(), tables: Default::default(), commands };
         let mut service = Service::new(Arc::new(shared), listener).unwrap();
         let peers: Vec<OwnedFd> =
             (0..ACCEPTED_AT_ONCE + 1).map(|_| socket::connect_to(&address).unwrap()).collect();

@@ -51,7 +51,7 @@ pub(super) enum Work {
     Write {
         region: u64,
         offset: u64,
-        source: Source,
+        source: SourceRange,
         checksum: bool,
     },
     Control(Frame),
@@ -59,19 +59,19 @@ pub(super) enum Work {
     Rest {
         header: Header,
         sent: usize,
-        source: Option<Source>,
+        source: Option<SourceRange>,
     },
 }
 
 /// A range of registered memory.
 #[derive(Clone)]
-pub(super) struct Source {
+pub(super) struct SourceRange {
     pub(super) region: Arc<MemoryRegion>,
     pub(super) address: DevicePtr,
     pub(super) len: u64,
 }
 
-impl Source {
+impl SourceRange {
     /// The range as host memory, which it must be.
     pub(super) fn piece(&self) -> Piece {
         Piece { start: self.address.as_mut_ptr(), len: self.len as usize }

@@ -21,7 +21,7 @@ use crate::{
     staging::{self, Staging},
 };
 
-use super::connection::{BACKLOG, SendConnection, Source, Work};
+use super::connection::{BACKLOG, SendConnection, SourceRange, Work};
 
 /// The most bytes of data behind one header.
 const MAX_FRAME: u64 = 1 << 20;
@@ -68,7 +68,7 @@ enum Head {
 
 enum Data {
     None,
-    Host(Source),
+    Host(SourceRange),
     Chunk { staging: usize, chunk: usize, len: usize },
 }
 
@@ -169,7 +169,7 @@ impl Driver {
     }
 
     /// The length and data of a source's next frame; none while all chunks are in use.
-    fn cut_off(&mut self, source: &Source, at: u64) -> Result<Option<(u64, Data)>, Stop> {
+    fn cut_off(&mut self, source: &SourceRange, at: u64) -> Result<Option<(u64, Data)>, Stop> {
         let left = source.len - at;
         let Some(gpu) = source.region.gpu() else {
             let len = left.min(MAX_FRAME);

@@ -25,7 +25,7 @@ use crate::{
 };
 
 use super::{
-    connection::{BACKLOG, SendConnection, Sent, Source, Work},
+    connection::{BACKLOG, SendConnection, Sent, SourceRange, Work},
     driver::{Driver, LOOK},
 };
 
@@ -132,7 +132,7 @@ impl EthernetQueue {
                 if len == 0 || self.connection.is_broken() {
                     return Ok(());
                 }
-                let source = Source { region: from.clone(), address: from.ptr().add(src_offset), len };
+                let source = SourceRange { region: from.clone(), address: from.ptr().add(src_offset), len };
                 let (region, offset, checksum) = (to.id(), dst_offset, self.checksums);
                 let inline = len <= INLINE && from.gpu().is_none() && self.is_caught_up();
                 match inline {
@@ -179,7 +179,7 @@ impl EthernetQueue {
     }
 
     /// Sends a small write of host memory at once.
-    fn write_inline(&mut self, region: u64, offset: u64, source: Source) {
+    fn write_inline(&mut self, region: u64, offset: u64, source: SourceRange) {
         let data = source.piece();
         // SAFETY: the data is a range of a registered region, which `source` keeps.
         let checksum = self.checksums.then(|| unsafe { checksum::of(data) });

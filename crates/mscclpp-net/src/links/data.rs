@@ -6,7 +6,7 @@ use std::{
 use crate::SystemError;
 
 use super::{
-    Command, Complaint, Name, Shared,
+    Command, Complaint, LinksState, Name,
     handshake::Request,
     header::{Inbound, Outbound, SealKey},
     message::Message,
@@ -48,12 +48,12 @@ pub trait Acceptor: Send + Sync {
 /// Counts a data connection that a peer opened, because their number is limited, and reports failures of the
 /// connection.
 pub struct Admission {
-    shared: Arc<Shared>,
+    shared: Arc<LinksState>,
     request: Request,
 }
 
 impl Admission {
-    pub(super) fn new(shared: &Arc<Shared>, request: Request) -> Self {
+    pub(super) fn new(shared: &Arc<LinksState>, request: Request) -> Self {
         shared.admitted.fetch_add(1, Ordering::Relaxed);
         Self { shared: shared.clone(), request }
     }

@@ -3,7 +3,7 @@ use std::{net::SocketAddr, sync::Arc};
 use crate::key::Key;
 
 use super::{
-    Command, DataConnection, Links, Shared,
+    Command, DataConnection, Links, LinksState,
     dial::dial,
     error::Result,
     handshake::{Purpose, Request},
@@ -64,7 +64,7 @@ impl Drop for Link {
 /// A handle to tell the peer of a link that this side has failed. It does not keep the link alive.
 #[derive(Clone)]
 pub struct Failures {
-    shared: Arc<Shared>,
+    shared: Arc<LinksState>,
     request: Request,
 }
 
@@ -78,7 +78,7 @@ impl Failures {
 /// A handle to report that something is wrong with a link. It does not keep the link alive.
 #[derive(Clone)]
 pub struct Suspicions {
-    shared: Arc<Shared>,
+    shared: Arc<LinksState>,
     link: u64,
 }
 

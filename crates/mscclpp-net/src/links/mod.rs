@@ -124,12 +124,12 @@ impl Default for Options {
 /// The endpoints of a transport in this process, and their links. Dropping it stops its thread, which takes moments.
 /// Links of endpoints that are still open then end without a goodbye.
 pub struct Links {
-    shared: Arc<Shared>,
+    shared: Arc<LinksState>,
     _thread: ServiceThread<Command>,
 }
 
 /// The state that the thread shares with the rest of the process.
-struct Shared {
+struct LinksState {
     protocol: Protocol,
     addresses: Vec<IpAddr>,
     port: u16,
@@ -175,7 +175,7 @@ impl Links {
         let listener = listener.during("listening for peers")?;
         let port = listener.local_addr().during("asking for the port that peers connect to")?.port();
         tracing::debug!(target: "mscclpp::conn", ?addresses, port, "listening for {} peers", protocol.title);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LinksState {
             protocol,
             addresses,
             port,
@@ -231,7 +231,7 @@ impl Links {
     }
 }
 
-impl Shared {
+impl LinksState {
     fn key_of(&self, name: &Name) -> Option<Key> {
         self.endpoints.lock().get(name).cloned()
     }

@@ -121,7 +121,7 @@ fn how_it_broke(error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         "its process ended (its socket closed without a goodbye)".to_owned()
     } else if is_silence(error) {
-        format!("its host does not answer any more ({error})")
+        format!("its node does not answer any more ({error})")
     } else {
         format!("its connection broke: {error}")
     }

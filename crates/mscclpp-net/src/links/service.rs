@@ -15,7 +15,7 @@ use crate::{
 };
 
 use super::{
-    Acceptor, Admission, Command, DataConnection, LinkEnd, Name, Shared,
+    Acceptor, Admission, Command, DataConnection, LinkEnd, LinksState, Name,
     accepted::Accepted,
     handshake::{Purpose, Refusal, Request},
     inbound::{InboundEnd, InboundLink},
@@ -33,7 +33,7 @@ pub(super) const MAX_OPEN: usize = if cfg!(test) { 100 } else { 8192 };
 const MAX_ACCEPTED: usize = 64;
 
 pub(super) struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<LinksState>,
     acceptor: Option<Arc<dyn Acceptor>>,
     events: EventLoop<Command>,
     listener: Listener<TcpListener>,
@@ -47,7 +47,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LinksState>,
         listener: TcpListener,
         acceptor: Option<Arc<dyn Acceptor>>,
     ) -> Result<Self, SystemError> {
@@ -105,7 +105,7 @@ impl Service {
             }
         }
         for request in silent {
-            let reason = "its connection to here broke: its host does not answer any more";
+            let reason = "its connection to here broke: its node does not answer any more";
             self.suspect_way_back(&request, reason, now);
         }
         self.outbound.retain(|_, link| {

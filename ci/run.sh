@@ -187,6 +187,12 @@ hip_tests() {
     printf -- '--test %s\n' logging processes
 }
 
+# The modules of the programs `it` of these crates, but `builtins`, and those of the facade that no other test replaces.
+hip_modules() {
+    printf '%s:: ' current_device graphs kept kernels memory overruns streams killed_peer other_user plain_memory \
+        communicator lifetimes
+}
+
 # Checks which crate depends on which.
 step_layers() { bash ci/layers.sh; }
 

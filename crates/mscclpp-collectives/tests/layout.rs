@@ -16,7 +16,7 @@ use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
     layout::main(
-        &mscclpp_kernels::HEADERS,
+        mscclpp_kernels::HEADERS,
         &[("collective_device.hpp", facts), ("collective_nodes_device.hpp", facts_of_nodes)],
     );
 }

@@ -9,7 +9,7 @@ use mscclpp_core::{
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    layout::main(&mscclpp_kernels::HEADERS, &[("memory_channel_device.hpp", facts)]);
+    layout::main(mscclpp_kernels::HEADERS, &[("memory_channel_device.hpp", facts)]);
 }
 
 fn facts() -> Vec<Fact> {

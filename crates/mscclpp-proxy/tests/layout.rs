@@ -10,7 +10,7 @@ use mscclpp_proxy::{
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
 fn main() {
-    layout::main(&mscclpp_kernels::HEADERS, &[("port_channel_device.hpp", facts)]);
+    layout::main(mscclpp_kernels::HEADERS, &[("port_channel_device.hpp", facts)]);
 }
 
 fn facts() -> Vec<Fact> {

@@ -323,7 +323,7 @@ fn hostile_descriptors() -> Result<(), Failed> {
     let read_only = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     match import(read_only, 8192) {
         Err(Error::System(SystemFailure { operation, .. })) => {
-            assert!(operation.starts_with("mmap"), "{operation}")
+            assert!(operation.starts_with("mmap"), "{operation}");
         }
         other => panic!("read-only: {other:?}"),
     }

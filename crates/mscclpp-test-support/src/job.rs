@@ -12,7 +12,7 @@ use crate::child::{self, Child, hear, say, this_program};
 
 /// The role that a child was started for.
 pub struct Role {
-    /// What the child is to do.
+    /// The name of the role, which says what the child does.
     pub name: String,
     /// The child's rank.
     pub rank: usize,

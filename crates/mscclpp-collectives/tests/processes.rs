@@ -61,7 +61,7 @@ fn replay_until(role: &Role, rounds: u64) -> Result<(), Error> {
     let mut builder = builder(&comm, &gpu);
     if role.name.contains("nodes") {
         builder =
-            builder.node(format!("n{}", role.rank)).between_nodes(Transport::ETHERNET).scratch(256 << 10);
+            builder.node(format!("n{}", role.rank)).between_nodes(Transport::ETHERNET).scratch(512 << 10);
     }
     let collectives = builder.connect()?;
     let stream = gpu.stream()?;

@@ -15,7 +15,7 @@ fn leave(comm: &Communicator) {
 /// Messages are many chunks.
 fn apart(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
     let node = format!("n{}", comm.bootstrap().rank());
-    builder(comm, gpu).node(node).between_nodes(Transport::ETHERNET).scratch(256 << 10)
+    builder(comm, gpu).node(node).between_nodes(Transport::ETHERNET).scratch(512 << 10)
 }
 
 fn connected(comm: &Communicator, gpu: &Gpu) -> Collectives {

@@ -214,7 +214,7 @@ fn check_all(nodes: Option<Transport>, n_ranks: usize, seed: u64, most: u64, cas
         if let Some(transport) = nodes {
             // Nodes of one rank each, with small chunks and parts.
             let node = format!("n{}", comm.bootstrap().rank());
-            builder = builder.node(node).between_nodes(transport).scratch(256 << 10);
+            builder = builder.node(node).between_nodes(transport).scratch(512 << 10);
         }
         let collectives = builder.connect().expect("collectives");
         let stream = gpu.stream().expect("a stream");

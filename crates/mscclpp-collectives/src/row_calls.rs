@@ -23,8 +23,8 @@ impl Collectives {
     /// graph, is of the size that follows from the rows, and is not changed meanwhile but by the kernel.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for memory or a stream of another device, rows that do not fit into
-    /// the scratch, and between nodes. Others as for [`Collectives::enqueue`].
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for memory or a stream of another device, rows that do not
+    /// fit into the scratch, and between nodes. Others as for [`Collectives::enqueue`].
     ///
     /// ```
     /// # #[cfg(all(feature = "cuda-ipc", feature = "half"))]
@@ -61,7 +61,8 @@ impl Collectives {
     /// }
     /// "#);
     ///
-    /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<(), mscclpp_collectives::Error> {
+    /// # use mscclpp_collectives::Result;
+    /// # let ranks = LocalBootstrap::group(2).into_iter().map(|bootstrap| std::thread::spawn(move || -> Result<()> {
     /// # let comm = Communicator::with_context(Arc::new(bootstrap), Context::on(Platform::Sim));
     /// # let rank = comm.bootstrap().rank();
     /// let gpu = comm.context().gpu(rank)?;

@@ -91,7 +91,7 @@ pub(crate) fn notes(report: &Value) -> Vec<&str> {
     report["notes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// What a run has said on standard error, without the messages about rows that take long on a busy machine.
+/// The standard error of a run, without the messages about rows that take long on a busy machine.
 pub(crate) fn said_beside_rows(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     text.split_inclusive('\n').filter(|line| !line.ends_with(" s so far\n")).collect()

@@ -11,8 +11,8 @@ use crate::{
 use super::engine::OneNode;
 
 impl OneNode {
-    /// Maps the memory that the peers have registered together with `own`. `said` is what each rank says of its part, of which the
-    /// offset and the length come last. All ranks call it.
+    /// Maps the memory that the peers have registered together with `own`. `said` is what each rank says of its part: the
+    /// last two words are its offset and its length. All ranks call it.
     pub(super) fn map_registered(
         &self,
         rank: &RankState,

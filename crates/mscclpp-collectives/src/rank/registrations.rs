@@ -19,8 +19,8 @@ use crate::{
 
 use super::group::Group;
 
-/// The registered memory, in the order of the calls that registered it, and so alike on all ranks: ranks name a place to each other
-/// by the number of a registration in the list and an offset.
+/// The registered memory, in the order of the calls that registered it, and so alike on all ranks: ranks name a place to
+/// each other by the number of a registration in the list and an offset.
 #[derive(Default)]
 pub(crate) struct Registrations {
     list: RwLock<List>,

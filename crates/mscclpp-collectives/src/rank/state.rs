@@ -1,4 +1,4 @@
-//! What a rank knows, and what it agrees on with the others.
+//! The state of a rank's collectives.
 
 use std::sync::OnceLock;
 

@@ -25,7 +25,7 @@ pub(crate) fn run_if_child(run: impl FnOnce(&Role)) -> Option<ExitCode> {
     })
 }
 
-/// What a child does with its role in a job.
+/// The job and the communicator that a child's role gives it.
 pub(crate) trait RoleExt {
     /// Forms the job.
     fn bootstrap(&self, timeout: Duration) -> mscclpp::Result<TcpBootstrap>;

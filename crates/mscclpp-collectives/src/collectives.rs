@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The collectives of a rank with others, each on a device of its own or several on one: as threads of one process, as processes,
-/// or on [several nodes](CollectivesBuilder::between_nodes). Clones are the same.
+/// or on [several nodes](crate::CollectivesBuilder::between_nodes). Clones are the same.
 ///
 /// Every rank makes the same calls in the same order, with the same counts, types, operations and roots; only
 /// [send](Self::send) and [receive](Self::recv) are of two ranks alone. A call puts one kernel into a stream, or a few
@@ -217,7 +217,7 @@ impl Collectives {
     }
 
     /// Waits until all work of `stream` is complete, and says what became of its collectives. With
-    /// [`CollectivesBuilder::timeout`], it aborts them after that time.
+    /// [`CollectivesBuilder::timeout`](crate::CollectivesBuilder::timeout), it aborts them after that time.
     ///
     /// # Errors
     /// [`Error::Failed`] if a rank was lost, or somebody aborted: results are not valid. Errors of the work of the
@@ -256,7 +256,7 @@ impl Collectives {
     }
 
     /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
-    /// block. Other ranks are not told; [`Communicator::abort`] tells them.
+    /// block. Other ranks are not told; [`Communicator::abort`](mscclpp::Communicator::abort) tells them.
     pub fn abort(&self, reason: &str) {
         // The first reason stays. A semaphore whose peer has left does not take this one.
         let _ = self.rank.aborted.set(reason.to_owned());

@@ -73,7 +73,7 @@ impl CollectivesBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Below`] if the process can have no more threads. All others come from [`Pending::wait`].
+    /// [`Error::Below`](crate::Error::Below) if the process can have no more threads. All others come from [`Pending::wait`].
     pub fn start(self) -> Result<Pending> {
         Pending::start(self.comm.clone(), self)
     }

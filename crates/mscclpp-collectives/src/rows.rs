@@ -11,7 +11,7 @@ use crate::{
 /// The bytes of a vector: what a thread has of a row at once.
 pub(crate) const VECTOR: u64 = 16;
 
-/// The rows of an [`all_reduce_rows`](Collectives::all_reduce_rows): this rank's, and where the results go. Outputs are
+/// The rows of an [`all_reduce_rows`](crate::Collectives::all_reduce_rows): this rank's, and where the results go. Outputs are
 /// numbered in the order in which they are given, for `store` and `storeOfRow` of the kernel. It keeps their memory, if they
 /// are not given by addresses.
 ///

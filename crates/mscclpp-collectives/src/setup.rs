@@ -99,19 +99,19 @@ impl CollectivesBuilder {
     }
 
     /// Makes ranks compare their calls before they make them, for finding mistakes: kind, count, type, operation and
-    /// root. A rank that makes another call than the others fails with [`Error::Mismatch`], and so do they, in place
-    /// of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages between two ranks
-    /// are not compared. All ranks give the same.
+    /// root. A rank that makes another call than the others fails with [`Error::Mismatch`](crate::Error::Mismatch), and
+    /// so do they, in place of waiting for ever or getting wrong numbers. Each call takes a round trip more. Messages
+    /// between two ranks are not compared. All ranks give the same.
     ///
     /// It also finds two calls of these collectives that run at the same time, as replays of graphs on two streams do
-    /// ([`Error::Overlap`]), and says in the log if this process has more communicators on the device than
+    /// ([`Error::Overlap`](crate::Error::Overlap)), and says in the log if this process has more communicators on the device than
     /// [`calls_at_once`](Self::calls_at_once) gives room.
     pub fn check_calls(mut self, check: bool) -> Self {
         self.options.check_calls = check;
         self
     }
 
-    /// Chooses how collectives are done, in place of [`Tuned`]. It gives the same answers on all ranks.
+    /// Chooses how collectives are done, in place of [`Tuned`](crate::Tuned). It gives the same answers on all ranks.
     pub fn selector(mut self, selector: impl Selector + 'static) -> Self {
         self.options.selector = Arc::new(selector);
         self

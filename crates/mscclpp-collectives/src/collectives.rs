@@ -256,7 +256,7 @@ impl Collectives {
     }
 
     /// Gives up: calls that wait for other ranks end within about a millisecond, and no more can be made. Does not
-    /// block. Other ranks are not told; [`Communicator::abort`](mscclpp::Communicator::abort) tells them.
+    /// block. Other ranks are not notified; [`Communicator::abort`](mscclpp::Communicator::abort) tells them.
     pub fn abort(&self, reason: &str) {
         // The first reason stays. A semaphore whose peer has left does not take this one.
         let _ = self.rank.aborted.set(reason.to_owned());

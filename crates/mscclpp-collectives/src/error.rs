@@ -25,7 +25,7 @@ pub enum Error {
         theirs: String,
     },
     /// Another rank sent something else than was due, while collectives were set up or memory was registered. All ranks that
-    /// were told the same have this error.
+    /// were notified of it have this error.
     #[error("rank {rank} cannot read what rank {other} sent it for collectives: {problem}")]
     Malformed {
         /// This rank.

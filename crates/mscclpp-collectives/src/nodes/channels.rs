@@ -17,7 +17,7 @@ use crate::{
 };
 
 use super::{
-    steps::{Across, Reduction, Source},
+    steps::{Across, Origin, Reduction},
     topology::Topology,
 };
 
@@ -321,8 +321,8 @@ impl Channels {
         let chunk = self.chunk(most);
         for (n, (transfer, source)) in across.transfers.iter_mut().zip(sources).enumerate() {
             *transfer = match *source {
-                Source::Here(send) => Transfer { send, chunk, ..Transfer::NONE },
-                Source::Peer { peer, send, send_bytes } => {
+                Origin::Here(send) => Transfer { send, chunk, ..Transfer::NONE },
+                Origin::Peer { peer, send, send_bytes } => {
                     let it = Across { peer, send, recv: DevicePtr::NULL, send_bytes, recv_bytes: bytes };
                     Transfer { chunk, ..self.transfer(topology, it, Use::Collective) }
                 }
@@ -374,16 +374,16 @@ fn lanes_and_connections(gpu: &Gpu, topology: &Topology, connections: u32) -> (u
     (fit.min(most_lanes).max(connections) / connections * connections, connections)
 }
 
-/// The bytes of a place, and of the memory for steps: three quarters of the budget are for rings, at both ends of each.
-fn place_and_scratch(links: u64, lanes: u64, budget: u64) -> Result<(u64, u64)> {
+/// The bytes of a place, and of the memory for steps: three quarters are for rings, at both ends of each.
+fn place_and_scratch(links: u64, lanes: u64, bytes: u64) -> Result<(u64, u64)> {
     let places = 2 * links * RINGS * lanes * ACROSS_RING;
-    let place = (budget / 4 * 3 / places).min(MOST_PLACE) / 16 * 16;
-    let scratch = (budget - places * place).min(1 << 30) / 16 * 16;
+    let place = (bytes / 4 * 3 / places).min(MOST_PLACE) / 16 * 16;
+    let scratch = (bytes - places * place).min(1 << 30) / 16 * 16;
     if place >= LEAST_PLACE {
         return Ok((place, scratch));
     }
     Err(Error::InvalidArgument(format!(
-        "{budget} bytes of scratch are too few for {links} ranks on other nodes; {} are enough",
+        "{bytes} bytes of scratch are too few for {links} ranks on other nodes; {} are enough",
         places * LEAST_PLACE * 4 / 3 + 4
     )))
 }
@@ -420,13 +420,13 @@ mod tests {
         for links in [1, 2, 9, 56] {
             for lanes in [1, 4] {
                 let least = 2 * links * RINGS * lanes * ACROSS_RING * LEAST_PLACE * 4 / 3 + 4;
-                for budget in [least, 16 << 20, 128 << 20, 4 << 30] {
-                    let Ok((place, scratch)) = place_and_scratch(links, lanes, budget) else {
-                        assert!(budget < least, "{links} {lanes} {budget}");
+                for bytes in [least, 16 << 20, 128 << 20, 4 << 30] {
+                    let Ok((place, scratch)) = place_and_scratch(links, lanes, bytes) else {
+                        assert!(bytes < least, "{links} {lanes} {bytes}");
                         continue;
                     };
                     let all = 2 * links * RINGS * lanes * ACROSS_RING * place + scratch;
-                    assert!(all <= budget && place.is_multiple_of(16) && scratch >= 16);
+                    assert!(all <= bytes && place.is_multiple_of(16) && scratch >= 16);
                     // Offsets of port channels have 32 bits.
                     assert!(all - scratch < 1 << 32);
                 }

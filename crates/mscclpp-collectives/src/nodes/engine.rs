@@ -30,7 +30,7 @@ pub(crate) struct Nodes {
     model: NodesModel,
     /// Streams for parts of calls that run beside the rest: several only while some of them are in captures.
     beside: Mutex<Vec<Stream>>,
-    /// Whether the other ranks were told that this one's calls have failed.
+    /// Whether the other ranks were notified that this one's calls have failed.
     notified: AtomicBool,
 }
 

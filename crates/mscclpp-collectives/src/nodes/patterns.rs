@@ -6,7 +6,7 @@ use crate::{DataType, ReduceOp, choice::Pattern};
 
 use super::{
     reducing::Rails,
-    steps::{Across, Maker, Source, Step},
+    steps::{Across, Maker, Origin, Step},
 };
 
 impl Maker<'_> {
@@ -45,7 +45,7 @@ impl Maker<'_> {
             let (send, recv) = (place(first(node)), place(first(other)));
             steps.push(Step::moved(vec![Across { peer, send, recv, send_bytes: size, recv_bytes: size }]));
         }
-        let sources = (0..nodes).map(|of| Source::Here(place(of))).collect();
+        let sources = (0..nodes).map(|of| Origin::Here(place(of))).collect();
         steps.push(self.reduction(sources, (recv, bytes), bytes, op, data_type));
         steps
     }

@@ -5,7 +5,7 @@ use mscclpp::DevicePtr;
 
 use crate::{DataType, ReduceOp, Request, choice::Pattern, handle::Segment, plan::Plan};
 
-use super::steps::{Across, Maker, Portion, Reduction, Source, Step, WHOLE_MAX, within_a_node};
+use super::steps::{Across, Maker, Origin, Portion, Reduction, Step, WHOLE_MAX, within_a_node};
 
 /// A large message goes by portions of at least so many bytes, and so many at most.
 const PORTION_MIN: u64 = 4 << 20;
@@ -90,7 +90,7 @@ impl Maker<'_> {
     /// The sources of a reduction: what `source` says of each node.
     pub(super) fn reduction(
         &self,
-        sources: Vec<Source>,
+        sources: Vec<Origin>,
         (recv, bytes): (DevicePtr, u64),
         most: u64,
         op: ReduceOp,
@@ -149,11 +149,11 @@ impl Maker<'_> {
         index: usize,
         sent: (DevicePtr, u64),
         here: (DevicePtr, u64),
-    ) -> Source {
+    ) -> Origin {
         if node == self.topology.node {
-            return Source::Here(here.0);
+            return Origin::Here(here.0);
         }
-        Source::Peer { peer: self.topology.ranks(node)[index], send: sent.0, send_bytes: sent.1 }
+        Origin::Peer { peer: self.topology.ranks(node)[index], send: sent.0, send_bytes: sent.1 }
     }
 
     /// For each rank of each node, its node reduces, and so does a rank of each other node with the numbers of its own node;
@@ -181,7 +181,7 @@ impl Maker<'_> {
             let mut place = || places.next().unwrap_or(self.scratch);
             let mut moves: Vec<Across> = Vec::new();
             let mut sources =
-                vec![Source::Here(if self.has_peers() { recv.add(at) } else { of(own_rank).add(at) }); nodes];
+                vec![Origin::Here(if self.has_peers() { recv.add(at) } else { of(own_rank).add(at) }); nodes];
             for other in (0..nodes).filter(|other| *other != node) {
                 let theirs = topology.ranks(other);
                 for round in 0..theirs.len().div_ceil(ranks) {
@@ -206,7 +206,7 @@ impl Maker<'_> {
                 // What comes of that node, from who has this rank among those that it reduces for.
                 let peer = theirs[index % theirs.len()];
                 let to = place();
-                sources[other] = Source::Here(to);
+                sources[other] = Origin::Here(to);
                 match moves.iter_mut().find(|it| it.peer == peer) {
                     Some(it) => (it.recv, it.recv_bytes) = (to, size),
                     None => moves.push(Across {
@@ -230,7 +230,7 @@ impl Maker<'_> {
                 // Each rank sends to whom it takes from, so what comes is reduced where it comes.
                 for it in &moves {
                     sources[topology.node_of(it.peer)] =
-                        Source::Peer { peer: it.peer, send: it.send, send_bytes: it.send_bytes };
+                        Origin::Peer { peer: it.peer, send: it.send, send_bytes: it.send_bytes };
                 }
                 moves.clear();
             }

@@ -26,7 +26,7 @@ pub(crate) struct Across {
 
 /// The place that the numbers of a node come from.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Source {
+pub(crate) enum Origin {
     /// This rank's memory.
     Here(DevicePtr),
     /// A rank of that node, which is sent so many bytes from there.
@@ -36,7 +36,7 @@ pub(crate) enum Source {
 /// The numbers of all nodes, in their order, which become one.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reduction {
-    pub(crate) sources: Vec<Source>,
+    pub(crate) sources: Vec<Origin>,
     /// Which of the sources is this node.
     pub(crate) own: usize,
     pub(crate) recv: DevicePtr,

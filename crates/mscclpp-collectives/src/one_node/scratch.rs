@@ -91,19 +91,19 @@ impl Layout {
 
     /// Whether messages of `most` bytes to each rank fit, in one step or two.
     pub(crate) fn fits(&self, protocol: Protocol, most: u64, two_steps: bool) -> bool {
-        let slots = self.slots_of(two_steps);
+        let messages = self.messages_of(two_steps);
         match protocol {
             Protocol::Ll16 => {
-                !two_steps && most.div_ceil(8).saturating_mul(16 * slots) <= self.parts.ll16_bytes
+                !two_steps && most.div_ceil(8).saturating_mul(16 * messages) <= self.parts.ll16_bytes
             }
-            Protocol::Ll128 => most.div_ceil(120).saturating_mul(LINE * slots) <= self.parts.ll128_bytes,
+            Protocol::Ll128 => most.div_ceil(120).saturating_mul(LINE * messages) <= self.parts.ll128_bytes,
             Protocol::Simple | Protocol::Direct | Protocol::Bulk | Protocol::CopyEngine => true,
         }
     }
 
     /// The size of chunks of messages of `most` bytes, if that is known.
     pub(crate) fn chunk(&self, most: Option<u64>, blocks: u32, two_steps: bool) -> u64 {
-        let places = self.slots_of(two_steps) * u64::from(blocks) * RING;
+        let places = self.messages_of(two_steps) * u64::from(blocks) * RING;
         let largest = chunk_of(self.parts.chunk_bytes / places);
         let Some(most) = most else { return largest };
         most.div_ceil(u64::from(blocks)).next_multiple_of(16).clamp(LEAST_CHUNK.min(largest), largest)
@@ -112,7 +112,7 @@ impl Layout {
     /// Whether `rows` rows of `vectors` vectors of 16 bytes for each rank fit, by LL16 or LL128, with `results` bytes of packets
     /// behind each. Rows have whole lines; of each, a word goes as a packet: see `RowsBlock` of the headers.
     pub(crate) fn fits_rows(&self, vectors: u64, rows: u64, results: u64, by_ll128: bool) -> bool {
-        let places = self.slots_of(false).saturating_mul(rows);
+        let places = self.messages_of(false).saturating_mul(rows);
         let row = vectors.next_multiple_of(8);
         let (lines, packets) = if by_ll128 { (row * 16, row * 2) } else { (0, row * 32) };
         places.saturating_mul(lines) <= self.parts.ll128_bytes
@@ -121,11 +121,11 @@ impl Layout {
 
     /// How many blocks may have rings of chunks of this size.
     pub(crate) fn blocks_of_chunks(&self, chunk: u64, two_steps: bool) -> u64 {
-        self.parts.chunk_bytes / (self.slots_of(two_steps) * RING * chunk)
+        self.parts.chunk_bytes / (self.messages_of(two_steps) * RING * chunk)
     }
 
     /// How many messages come to a rank.
-    fn slots_of(&self, two_steps: bool) -> u64 {
+    fn messages_of(&self, two_steps: bool) -> u64 {
         (self.ranks - 1).max(1) * if two_steps { 2 } else { 1 }
     }
 }
@@ -156,7 +156,7 @@ mod tests {
                     for two_steps in [false, true].into_iter().take(if ranks > 2 { 2 } else { 1 }) {
                         for blocks in [1, max_blocks] {
                             let chunk = layout.chunk(None, blocks, two_steps);
-                            let places = layout.slots_of(two_steps) * u64::from(blocks) * RING;
+                            let places = layout.messages_of(two_steps) * u64::from(blocks) * RING;
                             assert!(chunk * places <= layout.parts.chunk_bytes, "{layout:?}");
                             assert!(layout.chunk(Some(1), blocks, two_steps) <= chunk);
                         }

@@ -80,7 +80,7 @@ impl Group {
             None => sealed(Carries::All, &behind_lengths(&all)),
             Some(rank) => sealed(Carries::Left, &(rank as u64).to_le_bytes()),
         };
-        // Everybody is told, also if a rank that has given its words has left since.
+        // Everybody is notified, also if a rank that has given its words has left since.
         let notified = self.others().map(|r| bootstrap.send(&answer, self.ranks[r], self.tag));
         let notified = notified.fold(Ok(()), Result::and);
         match left {

@@ -76,7 +76,7 @@ pub(crate) trait Engine: Send + Sync {
         Ok(())
     }
 
-    /// Tells all other ranks what failed, unless they were told.
+    /// Tells all other ranks what failed, unless they were notified.
     fn tell_failure(&self) {}
 
     /// The selection of an `all_reduce` of rows. None if there are no rows.

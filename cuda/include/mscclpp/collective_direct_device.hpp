@@ -135,7 +135,11 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const CollectiveCall& call = direct.call;
   CollectiveBlock b(comm, call, OfTwo);
   if (!b.begin()) return;
+#if defined(MSCCLPP_DEVICE_HIP)
+  static __attribute__((shared)) DirectTargets targets;
+#else
   __shared__ DirectTargets targets;
+#endif
   const DirectPlaces places{b, direct, targets};
   places.say();
   b.countOthers();

@@ -102,6 +102,12 @@ __device__ inline unsigned int atomicAdd(unsigned int* address, unsigned int val
 __device__ inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
   return __hip_atomic_fetch_add(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+__device__ inline unsigned int atomicSub(unsigned int* address, unsigned int value) {
+  return __hip_atomic_fetch_add(address, -value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+__device__ inline unsigned long long atomicMax(unsigned long long* address, unsigned long long value) {
+  return __hip_atomic_fetch_max(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
 __device__ inline unsigned int atomicCAS(unsigned int* address, unsigned int expected, unsigned int desired) {
   __hip_atomic_compare_exchange_strong(address, &expected, desired, __ATOMIC_RELAXED, __ATOMIC_RELAXED,
                                        __HIP_MEMORY_SCOPE_AGENT);

@@ -14,7 +14,7 @@ use mscclpp_kernels::HEADERS;
 
 use crate::Test;
 
-const ORDERS: KernelSource<'static> = KernelSource::new("orders.cu", include_str!("../seeds/orders.cu"));
+const ORDERS: KernelSource<'static> = KernelSource::new("device_api.cu", include_str!("../seeds/device_api.cu"));
 const CONCURRENCY: KernelSource<'static> =
     KernelSource::new("concurrency.cu", include_str!("../../kernels/concurrency.cu"));
 
@@ -245,7 +245,7 @@ fn turns(device: &Device, _: u64) {
     }
 }
 
-/// The memory of a run of `orders.cu`.
+/// The memory of a run of `device_api.cu`.
 struct World(DeviceBuffer);
 
 impl World {

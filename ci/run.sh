@@ -174,8 +174,9 @@ step_hip() {
     local packages=(-p mscclpp-gpu -p mscclpp-cuda-ipc -p mscclpp --features mscclpp-gpu/hip,mscclpp/hip)
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
         cargo test "${packages[@]}" $(hip_tests) -- --skip ranks_in_pid_namespaces_of_their_own
-    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
-        cargo test "${packages[@]}" --test it -- $(hip_modules) --skip port_lifetimes::
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test "${packages[@]}" --test it -- communicator:: lifetimes:: port_kernels:: \
+        killed_peer:: plain_memory:: other_user:: --skip port_lifetimes::
+    LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip cargo test -p mscclpp-gpu --features hip --test it -- --skip builtins::
     # The library in place of NCCL, with streams of a runtime that other code made.
     cargo build --quiet -p mscclpp-nccl --features hip
     LD_LIBRARY_PATH=$fake MSCCLPP_PLATFORM=hip \
@@ -187,12 +188,6 @@ hip_tests() {
     local file
     for file in crates/mscclpp-{gpu,cuda-ipc}/tests/*.rs; do echo "--test $(basename "$file" .rs)"; done | sort -u
     printf -- '--test %s\n' logging processes
-}
-
-# The modules of the programs `it` of these crates, but `builtins`, and those of the facade that no other test replaces.
-hip_modules() {
-    printf '%s:: ' current_device graphs kept kernels memory overruns streams killed_peer other_user plain_memory \
-        communicator lifetimes
 }
 
 # Checks which crate depends on which.

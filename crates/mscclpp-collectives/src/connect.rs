@@ -116,10 +116,10 @@ impl CollectivesBuilder {
 impl Collectives {
     /// Groups of these ranks: those that give the same `color` become one, in the order of their `key`, ranks with
     /// the same key in their present order. A rank without a color gets none. Every rank makes this call; it blocks
-    /// until all do. Other options are as here.
+    /// until all do. A group has the same options, but for its ranks.
     ///
     /// # Errors
-    /// As [`CollectivesBuilder::connect`].
+    /// The same as of [`CollectivesBuilder::connect`].
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         let (rank, group) = (&*self.rank, &self.rank.group);
         let own = [color.map_or(0, |color| 1 + u64::from(color)), u64::from(key.cast_unsigned())];

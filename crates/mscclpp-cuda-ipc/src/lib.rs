@@ -72,7 +72,7 @@ use region::{Exports, Imports, IpcRegion, IpcRegistration};
 
 /// The provider of [`Transport::CUDA_IPC`].
 ///
-/// It opens nothing before it is first used. Its thread and socket end when everything made through it is dropped.
+/// The provider opens nothing before it is first used. Its thread and socket end when everything made through it is dropped.
 #[derive(Default)]
 pub struct CudaIpc {
     hub: Mutex<std::sync::Weak<Hub>>,

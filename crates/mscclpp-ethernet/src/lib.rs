@@ -81,7 +81,8 @@ use settings::Settings;
 
 /// The provider of [`Transport::ETHERNET`].
 ///
-/// It opens nothing before it is first used. Its thread and its listener end when everything made through it is gone.
+/// The provider opens nothing before it is first used. Its thread and its listener end when everything made through
+/// it is dropped.
 #[derive(Default)]
 pub struct Ethernet {
     settings: Settings,

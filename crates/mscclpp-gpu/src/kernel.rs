@@ -250,7 +250,7 @@ impl Kernel {
     /// kernels, by default as the kernel needs it that came first. So a kernel without shared memory keeps out others
     /// that need much, such as matrix multiplications, until it has ended.
     ///
-    /// It holds for later launches of all clones. On HIP and simulated devices it does nothing.
+    /// The preference holds for later launches of all clones. On HIP and simulated devices this does nothing.
     ///
     /// # Errors
     /// [`Error::Driver`].

@@ -7,7 +7,7 @@ use crate::{DevicePtr, Result};
 /// An object that launches keep alive, or a part of it. The stream asks it how the waits of kernels through it ended.
 pub trait KernelObject: Send + Sync {
     /// Returns the peers for which kernels may wait through this object, under the names that messages use: `"rank 2"`.
-    /// By default there are none.
+    /// The default implementation returns none.
     fn peers(&self) -> Vec<String> {
         Vec::new()
     }

@@ -19,7 +19,7 @@ use crate::DevicePtr;
 /// assert_eq!(Part { data: DevicePtr(0), first: 3, count: 4 }.to_bytes().len(), 16);
 /// ```
 ///
-/// It cannot be derived for a struct with four bytes of padding:
+/// The trait cannot be derived for a struct with padding, such as these four bytes:
 ///
 /// ```compile_fail,E0080
 /// # use mscclpp_gpu::{DevicePtr, KernelParam};

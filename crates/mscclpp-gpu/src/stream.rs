@@ -28,7 +28,7 @@ impl Stream {
 
     /// A stream that other code made (a `CUstream` of PyTorch, CuPy or cudarc). It is not destroyed here.
     ///
-    /// It may be called for each launch: all values of one stream share its state in this library. The objects of
+    /// A program may call this for each launch: all values of one stream share its state in this library. The objects of
     /// launches are released, as for any stream, when this library waits for it, finds it idle, or sees during later
     /// launches and allocations that they are complete. The objects of the last few launches may stay until one of these,
     /// or [`Gpu::synchronize`].

@@ -18,8 +18,8 @@ const ABORT_LIMIT: Duration = Duration::from_secs(1);
 
 /// A rank of a job whose processes are connected by TCP.
 ///
-/// It is made from a [`UniqueId`](crate::UniqueId) that rank 0's process created, or from an address at which rank 0
-/// is to listen:
+/// A program makes one from a [`UniqueId`](crate::UniqueId) that rank 0's process created, or from the address at
+/// which rank 0 is to listen:
 ///
 /// ```
 /// use std::time::Duration;

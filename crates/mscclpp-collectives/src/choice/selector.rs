@@ -259,8 +259,8 @@ impl Selection {
         }
         let room = |threads| blocks_with_room(query.max_threads, threads);
         if self.blocks > room(self.threads) {
-            // As many blocks of half the threads do better than fewer blocks, where they fill the room; but not if a
-            // block has rows.
+            // Blocks keep their number and have half the threads, if they fill the room so: that is faster than fewer
+            // blocks. A block that has rows keeps its threads.
             let half = self.threads.next_power_of_two() / 2;
             let fills = !matches!(query.shape, Shape::Rows(_))
                 && u64::from(self.blocks) * u64::from(half) * 4 >= u64::from(query.max_threads) * 3;

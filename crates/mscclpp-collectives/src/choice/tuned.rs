@@ -67,7 +67,7 @@ impl Selector for Tuned {
 fn simulated(query: &Query) -> Selection {
     let Query { bytes, possible, .. } = *query;
     let selection = OF_HOST.row(query.shape, query.reduces, bytes).selection;
-    // What each rank must push in one step grows with the ranks; in two, it does not.
+    // In one step, the bytes that a rank pushes grow with the number of ranks; in two, they do not.
     let two_steps = query.shape == Shape::AllReduce
         && query.ranks > 2
         && possible.simple_in_two_steps

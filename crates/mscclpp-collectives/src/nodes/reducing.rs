@@ -97,7 +97,7 @@ impl Maker<'_> {
         data_type: DataType,
     ) -> Step {
         let raw = !self.has_peers();
-        // What the node has multiplied is only added.
+        // The node has multiplied its numbers already, so they are only added here.
         let op = if op.scales() && !raw { ReduceOp::Sum } else { op };
         let own = self.topology.node;
         Step::Reduce(Box::new(Reduction { sources, own, recv, bytes, most, op, data_type, raw }))
@@ -203,7 +203,7 @@ impl Maker<'_> {
                         });
                     }
                 }
-                // What comes of that node, from who has this rank among those that it reduces for.
+                // The rank of that node which reduces its numbers for this rank sends them.
                 let peer = theirs[index % theirs.len()];
                 let to = place();
                 sources[other] = Origin::Here(to);

@@ -116,7 +116,7 @@ impl SendConnection {
     }
 
     pub(super) fn is_driven_by(&self, thread: Thread) {
-        // It is set once, by the code that starts the driver.
+        // The code that starts the driver sets the thread, and does so once.
         let _ = self.driver.set(thread);
     }
 

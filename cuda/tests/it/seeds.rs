@@ -14,7 +14,8 @@ use mscclpp_kernels::HEADERS;
 
 use crate::Test;
 
-const ORDERS: KernelSource<'static> = KernelSource::new("device_api.cu", include_str!("../seeds/device_api.cu"));
+const ORDERS: KernelSource<'static> =
+    KernelSource::new("device_api.cu", include_str!("../seeds/device_api.cu"));
 const CONCURRENCY: KernelSource<'static> =
     KernelSource::new("concurrency.cu", include_str!("../../kernels/concurrency.cu"));
 

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mscclpp::ErrorKind;
-use mscclpp_collectives::{DataType, Kind, NodesModel, ReduceOp, Request, Transfer};
+use mscclpp::{ErrorKind, KernelArgs, KernelSource, Module};
+use mscclpp_collectives::{DataType, Kind, NodesModel, ReduceOp, Request, Rows, Transfer};
 use mscclpp_test_support::Random;
 
 use crate::support::by_nodes::{check, check_by, check_with, connected, on};
@@ -82,19 +82,24 @@ fn four_nodes_of_three() {
 
 #[test]
 fn replays_and_eager_calls_take_turns() {
+    replays_between(&[0, 0, 1, 1]);
+    replays_between(&[0, 1, 2]);
+}
+
+fn replays_between(nodes: &[u8]) {
     const LEN: usize = 40_000;
-    let seed = Random::new().word();
-    ranks(4, |comm, gpu| {
-        let collectives = connected(&[0, 0, 1, 1], comm, gpu);
+    let (seed, n) = (Random::new().word(), nodes.len());
+    ranks(n, |comm, gpu| {
+        let collectives = connected(nodes, comm, gpu);
         let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
         let numbers = zeros::<u64>(gpu, LEN);
-        let before = (rank + 3) % 4;
+        let before = (rank + n - 1) % n;
         let (sent, got) = (slice(gpu, &[rank as u64]), zeros::<u64>(gpu, 1));
         stream.begin_capture().unwrap();
         collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-        collectives.broadcast(&numbers, 3, &stream).unwrap();
+        collectives.broadcast(&numbers, n - 1, &stream).unwrap();
         let transfers = [
-            Transfer::Send { numbers: &sent, peer: (rank + 1) % 4 },
+            Transfer::Send { numbers: &sent, peer: (rank + 1) % n },
             Transfer::Recv { numbers: &got, peer: before },
         ];
         collectives.exchange(&transfers, &stream).unwrap();
@@ -102,7 +107,7 @@ fn replays_and_eager_calls_take_turns() {
         let graph = stream.end_capture().unwrap();
         let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
         for round in 0..10 {
-            let values: Vec<u64> = (0..4).map(|_| random.of(0..=1000)).collect();
+            let values: Vec<u64> = (0..n).map(|_| random.of(0..=1000)).collect();
             numbers.write(&vec![values[rank]; LEN]).unwrap();
             // A slow node slows the others and breaks nothing.
             thread::sleep(Duration::from_micros(own.of(0..=20_000)));
@@ -216,7 +221,17 @@ fn what_needs_one_node_is_refused() {
         let small = on(&nodes, comm, gpu).scratch(1 << 10).connect();
         refused(small.expect_err("it cannot be"), "too few for 1 ranks on other nodes");
         let collectives = connected(&nodes, comm, gpu);
+        let stream = gpu.stream().expect("a stream");
         let numbers = zeros::<f32>(gpu, 64);
+        let source = KernelSource::new("none.cu", r#"extern "C" __global__ void none() {}"#);
+        let kernel = Module::load(gpu, &source).and_then(|module| module.kernel("none")).expect("a kernel");
+        let rows = Rows::new(&numbers, 64).unwrap();
+        // SAFETY: it is refused.
+        let rows = unsafe { collectives.all_reduce_rows(&rows, &kernel, KernelArgs::new(), &stream) };
+        refused(rows.expect_err("it cannot be"), "all_reduce_rows between nodes");
+        // All of it left no trace.
+        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
+        collectives.synchronize(&stream).unwrap();
         let request = |kind| Request {
             kind,
             send: numbers.ptr(),

@@ -1,57 +1,19 @@
 //! Collectives of nodes of one rank each: the way of devices that do not reach each other's memory.
 
-use std::{thread, time::Duration};
-
-use crate::support::{abort_ends_waits, builder, ranks, slice, zeros};
-use mscclpp::{Communicator, ErrorKind, Gpu, KernelArgs, KernelSource, Module, Transport};
-use mscclpp_collectives::{Collectives, CollectivesBuilder, ReduceOp, Rows, Transfer};
-use mscclpp_test_support::Random;
+use crate::support::{builder, ranks, slice, zeros};
+use mscclpp::{Communicator, Gpu, Transport};
+use mscclpp_collectives::{Collectives, ReduceOp, Transfer};
 
 /// Ranks that leave before the others have seen all that was sent are a failure for these.
 fn leave(comm: &Communicator) {
     comm.bootstrap().barrier().expect("all ranks");
 }
 
-/// Messages are many chunks.
-fn apart(comm: &Communicator, gpu: &Gpu) -> CollectivesBuilder {
-    let node = format!("n{}", comm.bootstrap().rank());
-    builder(comm, gpu).node(node).between_nodes(Transport::ETHERNET).scratch(512 << 10)
-}
-
+/// Scratch is little, so messages are many chunks.
 fn connected(comm: &Communicator, gpu: &Gpu) -> Collectives {
-    apart(comm, gpu).connect().expect("collectives")
-}
-
-#[test]
-fn replays_and_eager_calls_take_turns() {
-    const LEN: usize = 40_000;
-    let seed = Random::new().word();
-    ranks(3, |comm, gpu| {
-        let collectives = connected(comm, gpu);
-        let (stream, rank) = (gpu.stream().expect("a stream"), collectives.rank());
-        let numbers = zeros::<u64>(gpu, LEN);
-        stream.begin_capture().unwrap();
-        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-        collectives.broadcast(&numbers, 1, &stream).unwrap();
-        collectives.all_reduce(&numbers, &numbers, ReduceOp::Max, &stream).unwrap();
-        let graph = stream.end_capture().unwrap();
-        let (mut random, mut own) = (Random::with_seed(seed), Random::with_seed(seed ^ 1 ^ rank as u64));
-        for round in 0..12 {
-            let values = [random.of(0..=1000), random.of(0..=1000), random.of(0..=1000)];
-            numbers.write(&vec![values[rank]; LEN]).unwrap();
-            thread::sleep(Duration::from_micros(own.of(0..=2000)));
-            if random.of(0..=1) == 0 {
-                // SAFETY: what was captured keeps its memory.
-                unsafe { graph.launch(&stream).unwrap() };
-            } else {
-                collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-            }
-            collectives.synchronize(&stream).unwrap();
-            let sum: u64 = values.iter().sum();
-            assert!(numbers.read().unwrap().iter().all(|number| *number == sum), "round {round}");
-        }
-        leave(comm);
-    });
+    let node = format!("n{}", comm.bootstrap().rank());
+    let apart = builder(comm, gpu).node(node).between_nodes(Transport::ETHERNET);
+    apart.scratch(512 << 10).connect().expect("collectives")
 }
 
 /// Messages of single ranks in both directions at once, with a call of all before and behind.
@@ -130,41 +92,6 @@ fn groups_and_communicators_do_not_disturb_each_other() {
         let found = data.each_ref().map(|slice| slice.read().unwrap()[6999]);
         assert_eq!(found, [3, 1, [16, 2, 16][rank]]);
         all.deregister(registered).expect("it is registered");
-    });
-}
-
-#[test]
-fn what_needs_the_others_memory_is_refused() {
-    ranks(2, |comm, gpu| {
-        let refused = |error: mscclpp_collectives::Error, text: &str| {
-            assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{error:?}");
-            assert!(error.to_string().contains(text), "{error}");
-        };
-        let checked = apart(comm, gpu).check_calls(true).connect();
-        refused(checked.expect_err("it cannot be"), "check_calls(true) with ranks on several nodes");
-        let small = apart(comm, gpu).scratch(1 << 10).connect();
-        refused(small.expect_err("it cannot be"), "too few for 1 ranks on other nodes");
-        let collectives = connected(comm, gpu);
-        let stream = gpu.stream().expect("a stream");
-        let numbers = zeros::<f32>(gpu, 64);
-        let source = KernelSource::new("none.cu", r#"extern "C" __global__ void none() {}"#);
-        let kernel = Module::load(gpu, &source).and_then(|module| module.kernel("none")).expect("a kernel");
-        let rows = Rows::new(&numbers, 64).unwrap();
-        // SAFETY: it is refused.
-        let rows = unsafe { collectives.all_reduce_rows(&rows, &kernel, KernelArgs::new(), &stream) };
-        refused(rows.expect_err("it cannot be"), "all_reduce_rows between nodes");
-        // All of it left no trace.
-        collectives.all_reduce(&numbers, &numbers, ReduceOp::Sum, &stream).unwrap();
-        collectives.synchronize(&stream).unwrap();
-        leave(comm);
-    });
-}
-
-#[test]
-fn an_abort_ends_waits() {
-    ranks(2, |comm, gpu| {
-        let collectives = connected(comm, gpu);
-        abort_ends_waits(comm, gpu, &collectives);
     });
 }
 

@@ -26,7 +26,7 @@ impl CollectivesBuilder {
         let group = Group::new(&self.comm, self.ranks.clone(), self.tag)?.meet()?;
         let Some(topology) = self.topology(&group)? else {
             let (rank, engine) = self.connect_one_node(group, false)?;
-            return Ok(Collectives { rank, engine: Arc::new(engine) });
+            return Ok(Collectives { rank: Arc::new(rank), engine: Arc::new(engine) });
         };
         let on_node = Some(topology.locals().len());
         let rank = RankState::new(&self.comm, &self.gpu, group, self.options.clone(), on_node)?;
@@ -35,11 +35,11 @@ impl CollectivesBuilder {
     }
 
     /// Connects ranks that reach each other's memory. `among_nodes`: they are those of one of several nodes.
-    fn connect_one_node(&self, group: Group, among_nodes: bool) -> Result<(Arc<RankState>, OneNode)> {
+    fn connect_one_node(&self, group: Group, among_nodes: bool) -> Result<(RankState, OneNode)> {
         group.check_size()?;
         let rank = RankState::new(&self.comm, &self.gpu, group, self.options.clone(), None)?;
         let engine = OneNode::connect(&rank, among_nodes)?;
-        Ok((Arc::new(rank), engine))
+        Ok((rank, engine))
     }
 
     /// The nodes of the ranks, if there are several.
@@ -55,9 +55,12 @@ impl CollectivesBuilder {
         let unreached = group.unreached(&self.gpu, topology.locals())?;
         let transport = self.options.between_nodes;
         let has_transport = transport.is_none_or(|transport| self.comm.context().transports().has(transport));
-        let lacks = group.all_say(unreached.is_some())?;
-        // Without a transport between nodes, connecting says what is the matter.
-        let topology = if group.all(has_transport)? { topology.apart(&lacks) } else { topology };
+        let said = group.all_say([unreached.is_some(), has_transport])?;
+        // Without a transport between nodes, connecting within the node says what is the matter.
+        let topology = match said.iter().all(|[_, has_transport]| *has_transport) {
+            true => topology.apart(|rank| said[rank][0]),
+            false => topology,
+        };
         if let Some(unreached) = unreached.filter(|_| topology.locals().len() == 1) {
             tracing::warn!(
                 target: "mscclpp::conn", rank = group.ranks[group.rank], unreached = group.ranks[unreached],

@@ -1,7 +1,7 @@
 //! Collectives of ranks on several nodes: within a node through each other's memory, and between nodes through port
 //! channels. `docs/design/nodes.md` says why it is so.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::atomic::AtomicBool;
 
 use mscclpp::{DevicePtr, Event, Semaphore, Stream, gpu::Owner};
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ pub(crate) struct Nodes {
 }
 
 /// The collectives of the ranks of this node, if there are several.
-pub(crate) type Local = (Arc<RankState>, OneNode);
+pub(crate) type Local = (RankState, OneNode);
 
 /// The messages of a call, split into those within the node and the rest.
 struct SplitMessages<'a> {

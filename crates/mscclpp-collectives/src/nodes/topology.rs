@@ -37,8 +37,8 @@ impl Topology {
 
     /// The same nodes, but each rank of a node is a node of its own if one of them lacks the reach: if its device does
     /// not reach the memory of all others there.
-    pub(crate) fn apart(self, lacks: &[bool]) -> Self {
-        let is_apart = |node: &[usize]| node.iter().any(|rank| lacks[*rank]);
+    pub(crate) fn apart(self, lacks: impl Fn(usize) -> bool) -> Self {
+        let is_apart = |node: &[usize]| node.iter().any(|rank| lacks(*rank));
         let keys: Vec<_> = (0..self.n_ranks())
             .map(|rank| {
                 let node = self.node_of(rank);
@@ -173,9 +173,9 @@ mod tests {
     #[test]
     fn ranks_of_a_node_whose_devices_do_not_reach_each_other_are_nodes() {
         let topology = Topology::new(&["a", "b", "a", "b", "b"], 3);
-        let none = topology.clone().apart(&[false; 5]);
+        let none = topology.clone().apart(|_| false);
         assert_eq!(none, topology);
-        let apart = topology.apart(&[false, false, false, false, true]);
+        let apart = topology.apart(|rank| rank == 4);
         assert_eq!(apart.nodes, [vec![0, 2], vec![1], vec![3], vec![4]]);
         assert_eq!((apart.node, apart.index), (2, 0));
     }

@@ -180,10 +180,10 @@ impl Group {
     /// Returns `own` if all ranks have theirs; else this rank's error, or that another rank has one. Nobody returns
     /// before all have called.
     pub(crate) fn all_have<T>(&self, what: &str, own: Result<T>) -> Result<T> {
-        let all = self.all_say(own.is_ok());
+        let all = self.all_say([own.is_ok()]);
         // Its own error says more than that of telling it.
         let own = own?;
-        match all?.iter().position(|has| !has) {
+        match all?.iter().position(|[has]| !has) {
             None => Ok(own),
             Some(r) => Err(Error::InvalidArgument(format!(
                 "{what}: rank {} could not, and has an error that says why",
@@ -194,22 +194,22 @@ impl Group {
 
     /// Whether it holds for all ranks. Nobody returns before all have called.
     pub(crate) fn all(&self, holds: bool) -> Result<bool> {
-        Ok(self.all_say(holds)?.iter().all(|holds| *holds))
+        Ok(self.all_say([holds])?.iter().all(|[holds]| *holds))
     }
 
-    /// The answer of each rank. Nobody returns before all have called.
-    pub(crate) fn all_say(&self, own: bool) -> Result<Vec<bool>> {
-        let all = self.all_gather([own.into()])?.into_iter().enumerate();
-        all.map(|(r, [word])| self.bool_of(r, word)).collect()
-    }
-
-    /// A word of rank `r` that is yes or no.
-    pub(crate) fn bool_of(&self, r: usize, word: u64) -> Result<bool> {
-        match word {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(self.malformed(r, format!("an answer in it is {word}, and 0 or 1 was expected"))),
-        }
+    /// The answers of each rank. Nobody returns before all have called.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if a rank sends a word that is neither 0 nor 1; those of telling.
+    pub(crate) fn all_say<const N: usize>(&self, own: [bool; N]) -> Result<Vec<[bool; N]>> {
+        let all = self.all_gather(own.map(u64::from))?;
+        let answers = |(r, words): (usize, [u64; N])| match words.iter().find(|word| **word > 1) {
+            None => Ok(words.map(|word| word == 1)),
+            Some(word) => {
+                Err(self.malformed(r, format!("an answer in it is {word}, and 0 or 1 was expected")))
+            }
+        };
+        all.into_iter().enumerate().map(answers).collect()
     }
 }
 

@@ -335,7 +335,7 @@ step_rdma() {
     local vm="cargo xtask rdma-vm -p mscclpp-ib -p mscclpp -p mscclpp-bench --memory 2048"
     twice $vm --nodes 2 --shell-command "$smoke$nl$ports${nl}sh /tmp/rdma-smoke.sh && sh /tmp/rdma-ports.sh"
     twice $vm --nodes 2 --shell-command "$(vm_script rdma-nodes.sh)${nl}sh /tmp/rdma-nodes.sh"
-    twice $vm --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance adapters
+    twice $vm --shell-command "$smoke$nl$ports$nl$tests${nl}sh /tmp/rdma-tests.sh" -- soft_roce conformance it
 }
 
 # Prints a command that writes a script of this folder to /tmp.

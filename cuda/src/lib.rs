@@ -44,6 +44,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("mscclpp/collective_block_device.hpp", include_str!("../include/mscclpp/collective_block_device.hpp")),
     ("mscclpp/collective_bulk_device.hpp", include_str!("../include/mscclpp/collective_bulk_device.hpp")),
     ("mscclpp/collective_call_device.hpp", include_str!("../include/mscclpp/collective_call_device.hpp")),
+    ("mscclpp/collective_copy_device.hpp", include_str!("../include/mscclpp/collective_copy_device.hpp")),
     ("mscclpp/collective_device.hpp", include_str!("../include/mscclpp/collective_device.hpp")),
     ("mscclpp/collective_direct_device.hpp", include_str!("../include/mscclpp/collective_direct_device.hpp")),
     ("mscclpp/collective_group_device.hpp", include_str!("../include/mscclpp/collective_group_device.hpp")),

@@ -12,6 +12,8 @@ pub const MAX_RANKS_OF_NODES: usize = 64;
 pub(crate) const ACROSS_RING: u64 = 8;
 /// `CollectiveChunks`.
 pub(crate) const RING: u64 = 4;
+/// `CollectiveStepChunks`.
+pub(crate) const STEP_RING: u64 = 3;
 /// `CollectiveLine`.
 pub(crate) const LINE: u64 = 128;
 /// `CollectiveOverlap`.

@@ -37,8 +37,8 @@ impl CollectivesBuilder {
         self
     }
 
-    /// The most blocks that a call has, of 1024 threads at most: 256 between two ranks if not given, 128 between more, and 4 on
-    /// simulated devices. All ranks give the same.
+    /// The most blocks that a call has, of 1024 threads at most. If not given: 256 between two ranks, and between up to four with
+    /// the usual scratch or more; else 128; and 4 on simulated devices. All ranks give the same.
     ///
     /// If several ranks share a device, give each its part. When these are threads of one process, let them capture
     /// and make graphs while no call of any of them runs: a GPU has been seen to make a graph only when its kernels

@@ -9,8 +9,8 @@ use std::mem::offset_of;
 use handle::{
     ACROSS_RING, CollectiveAcross, CollectiveCall, CollectiveDirectCall, CollectiveGroup, CollectiveHandle,
     CollectivePlace, CollectiveRows, CollectiveSends, LINE, MAX_RANKS, MAX_RANKS_OF_NODES, MESSAGES, Message,
-    NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, Segment, Transfer, VECTORS,
-    WORDS_BEFORE,
+    NO_PLACE, OUTPUTS, OVERLAP, Output, PARTS, Part, RING, Registration, STEP_RING, Segment, Transfer,
+    VECTORS, WORDS_BEFORE,
 };
 use mscclpp_test_support::layout::{self, Fact, fact, offset, sizes};
 
@@ -62,6 +62,7 @@ fn facts() -> Vec<Fact> {
     facts.extend([
         fact("ranks", "mscclpp::CollectiveMaxRanks", MAX_RANKS),
         fact("chunks", "mscclpp::CollectiveChunks", RING as usize),
+        fact("chunks of two steps", "mscclpp::CollectiveStepChunks", STEP_RING as usize),
         fact("line", "mscclpp::CollectiveLine", LINE as usize),
         fact("words before the epochs", "-mscclpp::CollectiveGaveUp", WORDS_BEFORE as usize),
         fact("overlap", "mscclpp::CollectiveOverlap", OVERLAP as usize),

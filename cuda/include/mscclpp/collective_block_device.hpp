@@ -18,6 +18,9 @@ MSCCLPP_DEVICE_NOINLINE bool waitForWord(const uint64_t* word, uint64_t least, u
   return came() || pollUntil<4>(came, -1, status);
 }
 
+// The number of ranks whose messages a thread has under way at once.
+constexpr uint32_t RanksAtOnce = 4;
+
 // Returns the word of a slot after a call.
 MSCCLPP_DEVICE_INLINE uint64_t slotAfter(const CollectiveCall& call, uint64_t epoch) {
   return epoch << 1 | (call.oneWay ? 1 : 0);

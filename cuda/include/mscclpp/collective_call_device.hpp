@@ -14,6 +14,8 @@ enum CollectiveLimits : uint32_t {
   CollectiveMaxRanks = 16,
   // The most chunks of a block that may be on their way to a peer.
   CollectiveChunks = 4,
+  // The same in an all_reduce of two steps: see R3 in collective_simple_device.hpp.
+  CollectiveStepChunks = 3,
   // The size of a packet's or a signal's line.
   CollectiveLine = 128,
 };
@@ -98,7 +100,8 @@ struct CollectiveCall {
   uint32_t oneWay;
   // Whether ranks compare their calls before they make them, by the two words of `signature`.
   uint32_t checked;
-  // Whether some of the data that this rank sends to others lies where it puts the data that it takes.
+  // Whether some of the data that this rank sends to others lies where it puts the data that it takes: then a chunk is
+  // put before one is taken.
   uint32_t inPlace;
   uint64_t signature[2];
 };
@@ -166,6 +169,7 @@ MSCCLPP_DEVICE_INLINE void storeMessageWord(uint8_t* message, uint64_t bytes, ui
 // The words are moved as they are.
 struct MoveWords {
   static constexpr bool Reduces = false;
+  MSCCLPP_DEVICE_INLINE static bool sendsAsItIs(const CollectiveCall&) { return true; }
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
 };
 
@@ -175,6 +179,7 @@ template <uint32_t Type, uint32_t Op>
 struct ReduceWords {
   static_assert(Op != ReduceAvg, "averages are made by reduceAny");
   static constexpr bool Reduces = true;
+  MSCCLPP_DEVICE_INLINE static bool sendsAsItIs(const CollectiveCall&) { return true; }
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall&, uint64_t word) { return word; }
   struct Fold {
     WordFold<Number<Type>> fold;
@@ -238,6 +243,7 @@ MSCCLPP_DEVICE_NOINLINE uint64_t scaleAny(uint64_t word, uint32_t type, uint64_t
 // The words are reduced as the call says.
 struct ReduceAnyWords {
   static constexpr bool Reduces = true;
+  MSCCLPP_DEVICE_INLINE static bool sendsAsItIs(const CollectiveCall& call) { return !call.scaled; }
   MSCCLPP_DEVICE_INLINE static uint64_t sent(const CollectiveCall& call, uint64_t word) {
     return call.scaled ? scaleAny(word, call.type, call.scale, call.scaled) : word;
   }

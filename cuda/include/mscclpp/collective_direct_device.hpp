@@ -146,14 +146,16 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   const Chunks chunks(b);
   const auto sends = [&](uint32_t r) { return chunks.count(call.segments[r].sendBytes); };
   const auto takes = [&](uint32_t r) { return chunks.count(call.segments[r].recvBytes); };
-  const auto takesByRing = [&](uint32_t r) { return direct.places[r].registration == 0 ? takes(r) : 0; };
+  const auto takesByRing = [&](uint32_t r, uint32_t k) {
+    return direct.places[r].registration == 0 && chunks.has(call.segments[r].recvBytes, k);
+  };
   const auto isPeer = [&](uint32_t r) { return r < b.ranks && r != b.rank; };
   // This copies chunk k of the own segment. Half of the blocks begin with a copy and stay one ahead, so that some
   // blocks put while others copy, and the link is never idle. It also fills the wait for the places.
   const CollectiveSegment own = call.segments[b.rank];
   const uint64_t copies = own.send == own.recv ? 0 : chunks.count(own.recvBytes);
   constexpr bool ByCopier = Copier::Warps != 0;
-  const auto copyOwn = [&](uint64_t k) {
+  const auto copyOwn = [&](uint32_t k) {
     if (k >= copies) return;
     const uint64_t at = chunks.offset(k);
     copyBytes(own.recv + at, own.send + at, chunks.length(own.recvBytes, k), b.thread, b.threads);
@@ -195,40 +197,37 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
   }
 
   // Puts chunk k to every peer that has not got all of its chunks.
-  const auto put = [&](uint64_t k) {
-    bool mustSignal = false;
-    for (uint32_t n = 1; n < b.ranks; ++n) {
-      const uint32_t p = b.peer(n);
-      if (k >= sends(p) || isCopiers(p)) continue;
+  const auto put = [&](uint32_t k) {
+    const auto part = [&](uint32_t p) {
       const CollectiveSegment ours = call.segments[p];
+      if (!chunks.has(ours.sendBytes, k) || isCopiers(p)) return PartCopy{};
       const uint64_t at = chunks.offset(k);
       const uint32_t bytes = chunks.length(ours.sendBytes, k);
-      // The chunk goes into the place, whose end is exact, or into the ring, which may be written up to a multiple of
-      // 16.
       uint8_t* const place = places.of(p);
-      const uint64_t room = place == nullptr ? chunks.chunk : places.room(p, at);
-      const uint32_t due = room < bytes ? static_cast<uint32_t>(room) : bytes;
-      uint8_t* const to = place == nullptr ? chunks.place(Chunks::First, p, b.rank, k) : place + at;
-      copyPart(to, ours.send + at, due, place == nullptr ? due + 16 : due, due, b.thread, b.threads, AsItIs());
-      mustSignal = mustSignal || place == nullptr || k + 1 == sends(p);
-    }
-    if (!mustSignal) return;
-    chunks.signalAll(Chunks::First, k, [&](uint32_t r) {
-      return k < sends(r) && !isCopiers(r) && (places.of(r) == nullptr || k + 1 == sends(r));
-    });
+      if (place == nullptr) return PartCopy{chunks.place(Chunks::First, p, b.rank, k), ours.send + at, bytes};
+      const uint64_t room = places.room(p, at);
+      return PartCopy{place + at, ours.send + at, room < bytes ? static_cast<uint32_t>(room) : bytes};
+    };
+    copyForPeers(b, part);
+    const auto mustSignal = [&](uint32_t r) {
+      const uint64_t bytes = call.segments[r].sendBytes;
+      return chunks.has(bytes, k) && !isCopiers(r) && (places.of(r) == nullptr || !chunks.has(bytes, k + 1));
+    };
+    bool any = false;
+    for (uint32_t n = 1; n < b.ranks; ++n) any = any || mustSignal(b.peer(n));
+    if (any) chunks.signalAll(Chunks::First, k, mustSignal);
   };
   // Takes the chunks k that come through rings. Returns whether they came.
-  const auto take = [&](uint64_t k) {
-    if (!chunks.waitForAll(Chunks::First, k, [&](uint32_t r) { return k < takesByRing(r); })) return false;
-    for (uint32_t n = 1; n < b.ranks; ++n) {
-      const uint32_t p = b.peer(n);
+  const auto take = [&](uint32_t k) {
+    if (!chunks.waitForAll(Chunks::First, k, [&](uint32_t r) { return takesByRing(r, k); })) return false;
+    const auto part = [&](uint32_t p) {
+      if (!takesByRing(p, k)) return PartCopy{};
       const CollectiveSegment theirs = call.segments[p];
-      if (k < takesByRing(p)) {
-        chunks.take(theirs.recv + chunks.offset(k), chunks.place(Chunks::First, b.rank, p, k),
-                    chunks.length(theirs.recvBytes, k));
-      }
-    }
-    chunks.signalAll(Chunks::Credits, k, [&](uint32_t r) { return k < takesByRing(r); });
+      return PartCopy{theirs.recv + chunks.offset(k), chunks.place(Chunks::First, b.rank, p, k),
+                      chunks.length(theirs.recvBytes, k)};
+    };
+    copyForPeers(b, part);
+    chunks.signalAll(Chunks::Credits, k, [&](uint32_t r) { return takesByRing(r, k); });
     return true;
   };
 
@@ -237,14 +236,14 @@ MSCCLPP_DEVICE_INLINE void exchangeDirectly(const CollectiveHandle& comm, const 
     const uint32_t p = b.peer(n);
     if (sends(p) > most && !isCopiers(p)) most = sends(p);
     if (sends(p) > mostByRing && places.of(p) == nullptr) mostByRing = sends(p);
-    if (takesByRing(p) > mostTaken) mostTaken = takesByRing(p);
+    if (direct.places[p].registration == 0 && takes(p) > mostTaken) mostTaken = takes(p);
   }
   if (mostTaken > most) most = mostTaken;
-  for (uint64_t k = 0; k < most && !failed; ++k) {
+  for (uint32_t k = 0; k < most && !failed; ++k) {
     if (k >= CollectiveChunks && k < mostByRing) {
-      const uint64_t last = k - CollectiveChunks;
+      const uint32_t last = k - CollectiveChunks;
       failed = !chunks.waitForAll(Chunks::Credits, last, [&](uint32_t r) {
-        return k < sends(r) && places.of(r) == nullptr;
+        return chunks.has(call.segments[r].sendBytes, k) && places.of(r) == nullptr;
       });
       if (failed) break;
     }

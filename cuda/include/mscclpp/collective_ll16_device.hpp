@@ -43,9 +43,6 @@ struct Ll16Packets {
   }
 };
 
-// The number of ranks whose messages a thread has under way at once.
-constexpr uint32_t RanksAtOnce = 4;
-
 // Takes the data of several ranks. `came` looks at all that are `due`, a bit for each, and returns those that are still
 // missing. `poll` waits until its argument returns true, for the first that is due.
 template <class Came, class Poll>

@@ -70,12 +70,24 @@ const FOUR_OF_9_0_OVER_NVLINK: Table = Table {
         one_step(128 * KIB, Protocol::Ll128, 64, 256),
         one_step(384 * KIB, Protocol::Ll128, 128, 256),
         two_steps(2 * MIB, Protocol::Ll128, 128, 256),
-        two_steps(8 * MIB, Protocol::Ll128, 256, 256),
-        two_steps(u64::MAX, Protocol::Simple, 256, 256),
+        two_steps(8 * MIB, Protocol::Ll128, 128, 512),
+        two_steps(32 * MIB, Protocol::Simple, 256, 256),
+        two_steps(u64::MAX, Protocol::Simple, 128, 512),
     ],
-    reduce_scatter: EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK,
+    reduce_scatter: REDUCE_SCATTER_OF_FOUR_OF_9_0_OVER_NVLINK,
     exchange: EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK,
 };
+
+const REDUCE_SCATTER_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &[
+    one_step(2 * KIB, Protocol::Ll16, 1, 256),
+    one_step(8 * KIB, Protocol::Ll16, 4, 128),
+    one_step(32 * KIB, Protocol::Ll16, 16, 128),
+    one_step(128 * KIB, Protocol::Ll16, 32, 256),
+    one_step(512 * KIB, Protocol::Ll128, 128, 256),
+    one_step(2 * MIB, Protocol::Ll128, 128, 512),
+    one_step(5 * MIB, Protocol::Ll128, 128, 256),
+    one_step(u64::MAX, Protocol::Simple, 128, 512),
+];
 
 const EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &[
     one_step(2 * KIB, Protocol::Ll16, 1, 256),
@@ -83,9 +95,9 @@ const EXCHANGE_OF_FOUR_OF_9_0_OVER_NVLINK: &[Row] = &[
     one_step(32 * KIB, Protocol::Ll16, 16, 128),
     one_step(128 * KIB, Protocol::Ll16, 32, 256),
     one_step(512 * KIB, Protocol::Ll128, 128, 256),
-    one_step(2 * MIB, Protocol::Ll128, 256, 256),
+    one_step(2 * MIB, Protocol::Ll128, 128, 512),
     one_step(5 * MIB, Protocol::Ll128, 128, 256),
-    one_step(u64::MAX, Protocol::Simple, 128, 512),
+    one_step(u64::MAX, Protocol::Simple, 256, 256),
 ];
 
 /// Simulated threads take turns on few cores; what they do together, as for LL128, takes them longest.

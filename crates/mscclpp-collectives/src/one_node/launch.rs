@@ -114,7 +114,7 @@ impl OneNode {
     ) -> CollectiveCall {
         let (scale, scaled) = plan.op.map_or((0, 0), |op| op.scale(plan.data_type));
         let Selection { protocol, two_steps, blocks, .. } = selection;
-        // `ChunkRole` of the headers: one block puts, and another one takes, unless that would overwrite what is sent.
+        // `ChunkRole` of the headers: one block puts, and another one takes.
         let by_two_blocks = protocol == Protocol::Simple && rank.n_ranks() > 2 && blocks >= 2;
         let lanes = if by_two_blocks { blocks / 2 } else { blocks };
         let in_place = by_two_blocks && !two_steps && plan.overwrites_what_it_sends(rank.rank());
@@ -123,7 +123,7 @@ impl OneNode {
         CollectiveCall {
             segments,
             most_bytes: plan.most_bytes.unwrap_or(0).next_multiple_of(16),
-            chunk: self.layout.chunk(plan.most_bytes, lanes, two_steps),
+            chunk: self.layout.chunk(plan.most_bytes, lanes, two_steps, by_two_blocks),
             data_type: plan.data_type as u32,
             op: plan.op.map_or(0, ReduceOp::number),
             scale,

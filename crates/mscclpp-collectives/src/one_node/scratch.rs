@@ -2,13 +2,15 @@
 
 use crate::{
     Error, Protocol, Result,
-    handle::{LINE, Parts, RING},
+    handle::{LINE, Parts, RING, STEP_RING},
     rank::LANES,
 };
 
 /// The least and the usual size of a chunk; places for chunks of this size are there for every block.
 const LEAST_CHUNK: u64 = 4 << 10;
 const MOST_CHUNK: u64 = 64 << 10;
+/// The largest chunks are a multiple of this.
+const CHUNK_STEP: u64 = 16 << 10;
 /// The most that travels by LL16, between two ranks.
 const PACKETS_MAX: u64 = 512 << 10;
 
@@ -53,7 +55,7 @@ impl Layout {
         let signals = checks + 2 * ranks * LINE;
         let message_signals = signals + 3 * ranks * blocks * LINE;
         let ll16 = message_signals + 2 * ranks * u64::from(LANES) * LINE;
-        // A third for what needs flags, an eighth for messages between two ranks, half for chunks.
+        // A third for what needs flags, an eighth for messages between two ranks, the rest for chunks.
         let ll16_bytes = (scratch_bytes / 32 / (2 * peers)).clamp(16, 2 * PACKETS_MAX) / 16 * 16 * peers;
         let ll128 = (ll16 + 2 * ll16_bytes).next_multiple_of(LINE);
         let ll128_bytes = (scratch_bytes * 9 / 64 / LINE).max(1) * LINE;
@@ -64,8 +66,7 @@ impl Layout {
         // In two steps each rank has places for what comes and for results. Between two ranks there is but one.
         let steps = if ranks > 2 { 2 } else { 1 };
         let places = steps * peers * blocks * RING;
-        let chunk_bytes =
-            places * chunk_of((scratch_bytes / 2).min(scratch_bytes.saturating_sub(chunks)) / 2 / places);
+        let chunk_bytes = places * chunk_of(scratch_bytes.saturating_sub(chunks) / 2 / places);
         let total = chunks + 2 * chunk_bytes;
         Self {
             ranks,
@@ -101,12 +102,18 @@ impl Layout {
         }
     }
 
-    /// The size of chunks of messages of `most` bytes, if that is known.
-    pub(crate) fn chunk(&self, most: Option<u64>, blocks: u32, two_steps: bool) -> u64 {
-        let places = self.messages_of(two_steps) * u64::from(blocks) * RING;
-        let largest = chunk_of(self.parts.chunk_bytes / places);
+    /// The size of chunks of messages of `most` bytes, if that is known. `even`: each of the `lanes` lanes has as many, and at
+    /// least two unless they would be small.
+    pub(crate) fn chunk(&self, most: Option<u64>, lanes: u32, two_steps: bool, even: bool) -> u64 {
+        let ring = if two_steps { STEP_RING } else { RING };
+        let largest =
+            chunk_of(self.parts.chunk_bytes / (self.messages_of(two_steps) * u64::from(lanes) * ring));
+        // Threads move whole rows of vectors then.
+        let largest = if largest < CHUNK_STEP { largest } else { largest / CHUNK_STEP * CHUNK_STEP };
         let Some(most) = most else { return largest };
-        most.div_ceil(u64::from(blocks)).next_multiple_of(16).clamp(LEAST_CHUNK.min(largest), largest)
+        let of_lane = most.div_ceil(u64::from(lanes));
+        let chunk = if even { of_lane.div_ceil(of_lane.div_ceil(largest).max(2)) } else { of_lane };
+        chunk.next_multiple_of(16).clamp(LEAST_CHUNK.min(largest), largest)
     }
 
     /// Whether `rows` rows of `vectors` vectors of 16 bytes for each rank fit, by LL16 or LL128, with `results` bytes of packets
@@ -155,10 +162,11 @@ mod tests {
                     assert!(total <= scratch_bytes);
                     for two_steps in [false, true].into_iter().take(if ranks > 2 { 2 } else { 1 }) {
                         for blocks in [1, max_blocks] {
-                            let chunk = layout.chunk(None, blocks, two_steps);
-                            let places = layout.messages_of(two_steps) * u64::from(blocks) * RING;
+                            let chunk = layout.chunk(None, blocks, two_steps, false);
+                            let ring = if two_steps { STEP_RING } else { RING };
+                            let places = layout.messages_of(two_steps) * u64::from(blocks) * ring;
                             assert!(chunk * places <= layout.parts.chunk_bytes, "{layout:?}");
-                            assert!(layout.chunk(Some(1), blocks, two_steps) <= chunk);
+                            assert!(layout.chunk(Some(1), blocks, two_steps, false) <= chunk);
                         }
                     }
                 }
@@ -171,7 +179,7 @@ mod tests {
         let layout = Layout::new(2, 256, crate::rank::SCRATCH).unwrap();
         assert!(layout.fits(Protocol::Ll16, 128 << 10, false));
         assert!(layout.fits(Protocol::Ll128, 16 << 20, false));
-        assert_eq!(layout.chunk(Some(1 << 30), 256, false), 32 << 10);
+        assert_eq!(layout.chunk(Some(1 << 30), 256, false, false), 32 << 10);
         let layout = Layout::new(8, 128, crate::rank::SCRATCH).unwrap();
         assert!(layout.fits(Protocol::Ll128, (4 << 20) / 8, true));
     }

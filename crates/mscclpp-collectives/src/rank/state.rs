@@ -15,8 +15,9 @@ use super::{
     registrations::Registrations,
 };
 
-/// The usual most blocks of a call, between two ranks and between more, for whose blocks there is less scratch.
-const MAX_BLOCKS_OF_TWO: u32 = 256;
+/// The usual most blocks of a call, between up to so many ranks and between more, for whose blocks there is less scratch.
+const FEW_RANKS: usize = 4;
+const MAX_BLOCKS_OF_FEW: u32 = 256;
 const MAX_BLOCKS: u32 = 128;
 /// Simulated threads are slow, so calls have few of them.
 const MAX_BLOCKS_ON_SIM: u32 = 4;
@@ -68,9 +69,11 @@ impl RankState {
     ) -> Result<Self> {
         let ranks = group.ranks.len();
         let is_sim = gpu.platform() == Platform::Sim;
+        let scratch_bytes = options.scratch.unwrap_or(if is_sim { SCRATCH_ON_SIM } else { SCRATCH });
         let max_blocks = options.max_blocks.unwrap_or(match on_node.unwrap_or(ranks) {
             _ if is_sim => MAX_BLOCKS_ON_SIM,
-            ..=2 => MAX_BLOCKS_OF_TWO,
+            ..=2 => MAX_BLOCKS_OF_FEW,
+            ..=FEW_RANKS if scratch_bytes >= SCRATCH => MAX_BLOCKS_OF_FEW,
             _ => MAX_BLOCKS,
         });
         if max_blocks == 0 || max_blocks > 1 << 16 {
@@ -80,7 +83,6 @@ impl RankState {
         if !(1..=32).contains(&calls_at_once) {
             return Err(Error::InvalidArgument(format!("calls_at_once({calls_at_once}); give 1 to 32")));
         }
-        let scratch_bytes = options.scratch.unwrap_or(if is_sim { SCRATCH_ON_SIM } else { SCRATCH });
         group.agree(&[
             ("numbers of ranks", ranks as u64),
             // The usual number depends on how many ranks a node has.

@@ -16,7 +16,7 @@ use mscclpp_bootstrap::protocol::frame::{HEADER, Kind, MAX_PAYLOAD, encode};
 use mscclpp_bootstrap::protocol::hello::Purpose;
 use mscclpp_bootstrap::protocol::message;
 use mscclpp_bootstrap::protocol::outbox::{Intake, Outbox};
-use mscclpp_bootstrap::protocol::table::{self, Entry};
+use mscclpp_bootstrap::protocol::table::{self, Entry, Place};
 use mscclpp_bootstrap::protocol::tree;
 
 const PROOF: usize = 32;
@@ -140,7 +140,7 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
     let accept = HEADER + PROOF + JOB;
     let empty = encode(Kind::Go, &[]).len();
     let hello = HEADER + PROOF + hello(plan, 0, Purpose::Join, [0; NONCE]).to_bytes().len();
-    let join = HEADER + entry.encode().len();
+    let join = HEADER + entry.to_bytes().len();
     let table = table::encode(std::slice::from_ref(entry), 1).len();
     // An entry is measured without its two nodes and the head, which grow in another way with the number of ranks.
     let one = table::encode(&[entry.clone(), entry.clone()], 1).len() - table;
@@ -182,5 +182,5 @@ pub(super) fn costs(n: usize, latency: Duration, plan: &Plan, entry: &Entry, hos
 
 /// Returns the description that a rank of a simulated job gives of itself.
 pub(super) fn entry_of(ip: IpAddr, port: u16) -> Entry {
-    Entry { host: [1; 16], domain: [0; 16], port, addresses: vec![ip] }
+    Entry { host: [1; 16], domain: [0; 16], place: Place { port, addresses: vec![ip] } }
 }

@@ -8,7 +8,7 @@ use mscclpp_bootstrap::Error;
 use mscclpp_bootstrap::job::{Formation, Job, Join, Plan};
 use mscclpp_bootstrap::protocol::handshake::JobKey;
 use mscclpp_bootstrap::protocol::hello::Process;
-use mscclpp_bootstrap::protocol::table::Entry;
+use mscclpp_bootstrap::protocol::table::{Entry, Place};
 
 /// The time-out of initialisation.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,10 +36,11 @@ pub(super) fn starter(plan: Plan, root: SocketAddr, candidates: Vec<SocketAddr>)
             for port in [PORT, OTHER_PORT] {
                 world.listen(0, SocketAddr::new(root.ip(), port));
             }
-            let entry = Entry { host, domain, port: root.port(), addresses: vec![root.ip()] };
+            let place = Place { port: root.port(), addresses: vec![root.ip()] };
+            let entry = Entry { host, domain, place };
             Formation::of_root(&plan, root.to_string(), entry)
         } else {
-            Formation::of_member(Join { candidates, host, domain })
+            Formation::of_member(Join { candidates, listened: false, host, domain })
         };
         Job::new(plan, formation, now)
     })

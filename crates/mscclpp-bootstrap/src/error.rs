@@ -110,11 +110,15 @@ pub enum Error {
         reason: String,
     },
 
-    /// Rank 0 was started with a unique id that this process did not create, or has used already.
-    #[error("rank 0 must be in the process that called create_unique_id() for {id}; an id serves one job")]
-    NotTheCreator {
-        /// The id, without its key.
-        id: String,
+    /// Nobody listens any more for the ranks of a unique id. Make a new id.
+    #[error(
+        "nobody listens for the ranks of this unique id at {address}: the process that made the id, or rank 0, has ended, has \
+         given the id up, or has not seen all ranks come in time; or the id was used before. An id serves one job, and the \
+         process that made it lives until all ranks have come"
+    )]
+    NobodyListens {
+        /// The addresses at which the process that made the id listened, or rank 0.
+        address: String,
     },
 
     /// Two ranks disagree on something that must be equal.

@@ -8,7 +8,7 @@ use crate::protocol::handshake::{self, JobKey};
 use crate::protocol::hello::{Hello, PROTOCOL_VERSION, Process, Purpose, Rejection};
 use crate::protocol::message::{Assembler, Sequence};
 use crate::protocol::notice;
-use crate::protocol::table::{Entry, Table, parse_place};
+use crate::protocol::table::{Entry, Place, Table};
 use crate::unique_id::UniqueId;
 use mscclpp_net::frame;
 use mscclpp_net::handshake::{Frame, Initiator, Kind as Said};
@@ -146,7 +146,7 @@ pub fn member(bytes: &[u8]) {
             Kind::Notice => drop(notice::parse(&frame.payload)),
             Kind::Join => drop(Entry::parse(&frame.payload)),
             Kind::Table => table(&frame.payload),
-            Kind::Parent => drop(parse_place(&frame.payload)),
+            Kind::Parent => drop(Place::parse(&frame.payload)),
             _ => {}
         }
     }

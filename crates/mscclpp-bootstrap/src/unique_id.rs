@@ -1,4 +1,4 @@
-//! The identity of a job: 128 bytes that rank 0's process makes and all ranks need.
+//! The identity of a job: 128 bytes that one process makes and all ranks need.
 //!
 //! ```text
 //! 0    4     5      6     8        24       56                  120       128
@@ -67,6 +67,18 @@ impl UniqueId {
         let id = Self { bytes };
         id.parse_addresses().map_err(|e| bad(e.to_string()))?;
         Ok(id)
+    }
+
+    /// Returns the id of another job, whose ranks meet through the same process. The same label always gives the same id.
+    pub fn derive(&self, label: &[u8]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"mscclpp-bootstrap derived id\0");
+        hash.update(self.job());
+        hash.update(label);
+        let (digest, addresses) = (hash.finalize(), self.addresses());
+        let ips: Vec<IpAddr> = addresses.iter().map(SocketAddr::ip).collect();
+        let port = addresses.first().map_or(0, SocketAddr::port);
+        Self::new(&ips, port, std::array::from_fn(|i| digest[i]), self.key())
     }
 
     /// Returns the id as 256 hexadecimal digits, for environment variables and command lines. They contain the key.

@@ -42,9 +42,10 @@ pub(crate) struct Comm {
     ended: OnceLock<&'static str>,
     /// How many splits and shrinkings of this communicator are under way.
     pub(crate) splitting: AtomicUsize,
-    /// How many splits, and how many shrinkings, were begun: the tags of their messages contain these numbers.
+    /// How many splits were begun: the tags of their messages contain this number.
     pub(crate) splits: AtomicU32,
-    pub(crate) shrinkings: AtomicU32,
+    /// How many shrinkings to the same ranks were begun.
+    shrinkings: Mutex<HashMap<Vec<usize>, u32>>,
     /// The first failure since the communicator was formed, which `ncclCommGetAsyncError` reports.
     failed: Mutex<Option<Failure>>,
 }
@@ -64,7 +65,7 @@ pub(crate) struct Ours {
     /// The ids of all ranks under which they can be found if the job has failed.
     pub(crate) spares: Vec<Option<UniqueId>>,
     /// This rank's own such id, which is valid until this is dropped.
-    pub(crate) _spare: Option<Spare>,
+    pub(crate) spare: Option<Arc<Spare>>,
     pub(crate) statistics: Statistics,
 }
 
@@ -94,7 +95,7 @@ impl Comm {
             ended: OnceLock::new(),
             splitting: AtomicUsize::new(0),
             splits: AtomicU32::new(0),
-            shrinkings: AtomicU32::new(0),
+            shrinkings: Mutex::default(),
             failed: Mutex::default(),
         })
     }
@@ -110,6 +111,14 @@ impl Comm {
     /// [`Code::INVALID_USAGE`] while a split does not know its position yet.
     pub(crate) fn position(&self) -> Result<(usize, usize), Failure> {
         self.position.get().copied().ok_or_else(|| self.unformed())
+    }
+
+    /// Counts a shrinking to these ranks. Returns how many there were before, which is the same on all of them.
+    pub(crate) fn shrink_to(&self, members: &[usize]) -> u32 {
+        let mut shrinkings = self.shrinkings.lock();
+        let count = shrinkings.entry(members.to_vec()).or_default();
+        *count += 1;
+        *count - 1
     }
 
     /// The communicator's name in messages.

@@ -229,7 +229,7 @@ pub(crate) fn form(comm: &Comm, job: Job, env: &'static Env) -> Outcome {
         comm: communicator,
         collectives,
         spares: all.into_iter().map(|hello| hello.spare).collect(),
-        _spare: spare,
+        spare: spare.map(Arc::new),
     };
     if report::is_info() {
         report::info(&formed(comm, &ours, &devices, begun.elapsed()));

@@ -1,5 +1,7 @@
 //! Unique ids: 128 bytes that the program sends from one process to all ranks.
 
+use std::time::Duration;
+
 use mscclpp::{
     TcpBootstrap,
     bootstrap::{Env as BootstrapEnv, MeetingPlace, TcpBootstrapBuilder},
@@ -10,7 +12,7 @@ use crate::{abi::UniqueId, env::Env, failure::Failure, interface::Pattern};
 /// The first bytes of an id that has the address of `NCCL_COMM_ID` in place of a key. The address follows, up to the first zero.
 const ADDRESS: &[u8; 8] = b"MSNCaddr";
 
-/// Makes an id: one with the address in `NCCL_COMM_ID`, or, without that variable, one whose rank 0 must be in this process.
+/// Makes an id: one with the address in `NCCL_COMM_ID`, or, without that variable, one whose ranks meet through this process.
 pub(crate) fn create(env: &Env) -> Result<UniqueId, Failure> {
     if let Some(address) = &env.address {
         return of_address(address);
@@ -18,18 +20,19 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId, Failure> {
     own(env)
 }
 
-/// Makes an id whose rank 0 must be in this process, and ignores `NCCL_COMM_ID`.
+/// Makes an id whose ranks meet through this process, and ignores `NCCL_COMM_ID`. The process listens for them as long as a
+/// communicator may take to form.
 pub(crate) fn own(env: &Env) -> Result<UniqueId, Failure> {
-    Ok(UniqueId(fresh(env)?.to_bytes()))
+    Ok(UniqueId(fresh(env, env.timeout)?.to_bytes()))
 }
 
-fn fresh(env: &Env) -> Result<mscclpp::UniqueId, Failure> {
+fn fresh(env: &Env, time: Duration) -> Result<mscclpp::UniqueId, Failure> {
     let mut settings = BootstrapEnv::read()?;
     if settings.interface.is_none() {
         settings.interface = env.interface.as_ref().map(Pattern::interface).transpose()?;
     }
     settings.family = settings.family.or(env.family);
-    Ok(TcpBootstrap::create_unique_id_in(&settings)?)
+    Ok(TcpBootstrap::create_unique_id_for(&settings, time)?)
 }
 
 /// Gives up an id that will not be used: this process stops listening for its ranks.
@@ -40,12 +43,12 @@ pub(crate) fn forget(id: &UniqueId) {
     }
 }
 
-/// An id under which the other ranks of a communicator find this one if their job fails. Dropping it gives the id up.
+/// An id from which the ids of communicators are derived to which this one is shrunk. Dropping it gives the id up.
 pub(crate) struct Spare(mscclpp::UniqueId);
 
 impl Spare {
     pub(crate) fn create(env: &Env) -> Result<Self, Failure> {
-        fresh(env).map(Self)
+        fresh(env, Duration::MAX).map(Self)
     }
 
     pub(crate) fn id(&self) -> UniqueId {
@@ -53,9 +56,17 @@ impl Spare {
     }
 }
 
+/// The id of a communicator to which another one is shrunk. `spare` is that of its first rank, and `before` is how many times the
+/// communicator was shrunk to these ranks before.
+pub(crate) fn of_shrinking(spare: &UniqueId, members: &[usize], before: u32) -> Result<UniqueId, Failure> {
+    let spare = mscclpp::UniqueId::from_bytes(&spare.0).map_err(|error| Failure::usage(error.to_string()))?;
+    let label: Vec<u8> =
+        [before as usize].iter().chain(members).flat_map(|number| (*number as u64).to_le_bytes()).collect();
+    Ok(UniqueId(spare.derive(&label).to_bytes()))
+}
+
 impl Drop for Spare {
     fn drop(&mut self) {
-        // This does nothing if the id was used.
         TcpBootstrap::forget_unique_id(&self.0);
     }
 }

@@ -1,6 +1,6 @@
 //! `ncclCommSplit` and `ncclCommShrink`: communicators of some of another communicator's ranks.
 //!
-//! Each becomes a job of its own, with an id that its first rank makes. So it can outlive its parent, and an abort of one does
+//! Each becomes a job of its own, whose ranks meet through its first rank. So it can outlive its parent, and an abort of one does
 //! not affect the other.
 
 use std::{
@@ -21,9 +21,8 @@ use crate::{
     pointers::OutPointer,
 };
 
-/// The upper bits of the tags of messages; the lower ones, `NUMBERS`, are the number of the split or the shrinking.
+/// The upper bits of the tags of messages; the lower ones, `NUMBERS`, are the number of the split.
 const SPLITS: u32 = 0x6e00_0000;
-const SHRINKINGS: u32 = 0x6f00_0000;
 const NUMBERS: u32 = 0x00ff_ffff;
 
 /// `NCCL_SPLIT_NOCOLOR`.
@@ -237,21 +236,22 @@ pub(crate) unsafe fn shrink(
     }
     let position = position(&members, rank)?;
     let child = Comm::new(parent.gpu.clone(), settings);
+    child.set_position(position, members.len());
+    // No messages go through the parent, whose job may have failed: the remaining ranks meet through the first of them, under an
+    // id that they derive from its spare one.
+    let spare = ours.spares.get(members[0]).copied().flatten();
+    let spare = spare.ok_or_else(|| Failure::usage("a communicator of one rank cannot be shrunk"))?;
+    let id = id::of_shrinking(&spare, &members, parent.shrink_to(&members))?;
+    let job = forming::join(position, members.len(), &id, env)?;
     if abort {
-        // The parent's job may have failed, so no messages go through it: the remaining ranks meet under the spare id of the
-        // first of them, which has been listening since the parent was formed.
         ours.collectives.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
-        let id = ours.spares.get(members[0]).copied().flatten();
-        let id = id.ok_or_else(|| Failure::usage("a communicator of one rank cannot be shrunk"))?;
-        child.set_position(position, members.len());
-        let job = forming::join(position, members.len(), &id, env)?;
-        forming::in_background(&child, (), move |child, ()| forming::form(child, job, env))?;
-    } else {
-        let tag = SHRINKINGS | parent.shrinkings.fetch_add(1, Ordering::Relaxed) & NUMBERS;
-        let splitting = Splitting::of(&parent);
-        forming::in_background(&child, splitting, move |child, splitting| {
-            of_members(&splitting.0, child, &members, tag, env).map_err(|failure| splitting.failed(failure))
-        })?;
     }
+    let kept = ((!abort).then(|| Splitting::of(&parent)), ours.spare.clone());
+    forming::in_background(&child, kept, move |child, (splitting, _)| {
+        forming::form(child, job, env).map_err(|failure| match splitting {
+            Some(splitting) => splitting.failed(failure),
+            None => failure,
+        })
+    })?;
     group::created(place, child)
 }

@@ -247,7 +247,7 @@ impl PyTcpBootstrap {
         Py::new(py, PyClassInitializer::from(PyBootstrap::new(rank, nRanks)).add_subclass(Self))
     }
 
-    /// Makes the identity of a new job. Rank 0's process calls it.
+    /// Makes the identity of a new job. One process calls it, which lives until all ranks have come.
     #[staticmethod]
     fn create_unique_id(py: Python<'_>) -> PyResult<PyUniqueId> {
         Ok(PyUniqueId(Some(py.detach(TcpBootstrap::create_unique_id).or_raise()?)))
@@ -317,9 +317,7 @@ fn rendezvous(given: &Bound<'_, PyAny>) -> PyResult<MeetingPlace> {
     }
     match given.extract::<PyUniqueId>() {
         Ok(PyUniqueId(Some(id))) => Ok(MeetingPlace::Id(id)),
-        Ok(PyUniqueId(None)) => {
-            Err(error::misuse("unique_id is empty: get one from create_unique_id() in the process of rank 0"))
-        }
+        Ok(PyUniqueId(None)) => Err(error::misuse("unique_id is empty: get one from create_unique_id()")),
         Err(_) => Err(error::unexpected(
             "argument 'unique_id': expected a UniqueId or an address as \"ip:port\" or \"interface:ip:port\", got",
             given,

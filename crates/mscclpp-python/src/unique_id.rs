@@ -7,7 +7,7 @@ use pyo3::{prelude::*, types::PyBytes};
 
 use crate::error::OrRaise;
 
-/// The identity of a job: rank 0's process makes it and passes it to the others, for example by pickling it.
+/// The identity of a job: one process makes it and passes it to the others, for example by pickling it.
 #[pyclass(name = "UniqueId", module = "mscclpp._mscclpp", from_py_object, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PyUniqueId(pub(crate) Option<UniqueId>);

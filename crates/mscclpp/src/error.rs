@@ -162,7 +162,7 @@ fn bootstrap_kind(error: &mscclpp_bootstrap::Error) -> ErrorKind {
         E::NoSuchInterface { .. }
         | E::BadAddress { .. }
         | E::BadUniqueId { .. }
-        | E::NotTheCreator { .. }
+        | E::NobodyListens { .. }
         | E::Mismatch { .. }
         | E::DuplicateRank { .. }
         | E::JobComplete { .. }

@@ -69,9 +69,10 @@ impl Job {
         slow
     }
 
-    /// Returns whether all ranks must come here and be admitted or refused. That is so at rank 0 while the job forms.
+    /// Returns whether all ranks must come here and be admitted or refused. That is so at rank 0 while the job forms, and at the
+    /// directory of a unique id.
     pub fn awaits_all(&self) -> bool {
-        self.formation.roster().is_some()
+        self.formation.roster().is_some() || self.formation.directory().is_some()
     }
 
     fn bound_unproven(&mut self) {

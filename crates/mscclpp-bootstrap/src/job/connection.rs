@@ -6,6 +6,7 @@ use std::time::Instant;
 use mscclpp_net::handshake::{Initiator, Responder};
 use mscclpp_net::key::Nonce;
 
+use crate::job::directory::Caller;
 use crate::protocol::frame::{FrameReader, MAX_HANDSHAKE, MAX_PAYLOAD};
 use crate::protocol::hello::{Origin, Purpose};
 use crate::protocol::message::Assembler;
@@ -26,7 +27,9 @@ pub(super) enum Phase {
     Unproven(Responder),
     /// A connection at rank 0 to a member that was admitted. It has joined once it has said where it listens.
     Member { rank: usize, joined: bool, from: Origin },
-    /// The connection of another rank to rank 0 over which the job forms.
+    /// A rank that has come to the directory of a unique id.
+    Caller(Caller),
+    /// The connection of another rank to rank 0 over which the job forms; or of rank 0 to the directory of its unique id.
     Root,
     /// A connection between two ranks of the formed, or forming, tree, or of two peers.
     Link(Link),

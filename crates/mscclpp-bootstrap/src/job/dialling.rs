@@ -119,6 +119,12 @@ impl Job {
         let why = how.to_string();
         let news = dial.search.failed(address, how, now);
         let (unproven, joining) = (dial.search.unproven(), dial.purpose == Purpose::Join);
+        if joining && self.formation.listened() && dial.search.all_refused() {
+            let tried = dial.search.attempts();
+            let tried: Vec<String> = tried.iter().map(|attempt| attempt.address.to_string()).collect();
+            self.fail(&Error::NobodyListens { address: tried.join(", ") }, None);
+            return;
+        }
         match unproven {
             // With a key, a stranger could have said so too, and must not end the job by it.
             Some((address, reason)) if joining && !keyed => {
@@ -154,6 +160,9 @@ impl Job {
             },
             _ => Error::Timeout {
                 operation: match dial.purpose {
+                    Purpose::Join if self.plan.rank == 0 => {
+                        "reaching the process that made the unique id".to_owned()
+                    }
                     Purpose::Join => format!("connecting to rank {rank}{}", self.formation.no_room()),
                     _ => format!("connecting to rank {rank}"),
                 },

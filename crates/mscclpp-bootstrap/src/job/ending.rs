@@ -33,6 +33,9 @@ impl Job {
         if self.failed.is_some() || self.closing.is_some() {
             return;
         }
+        if self.formation.directory().is_some() {
+            return self.close();
+        }
         self.failed = Some(error.clone());
         tracing::debug!(target: LOG, rank = self.plan.rank, error = %Report(error), "the job has failed");
         self.dials.clear();
@@ -65,6 +68,7 @@ impl Job {
         if !late {
             self.actions.push_back(Action::StopListening);
         }
+        self.close_directory();
         self.dials.clear();
         let (mut others, mut farewells, mut told) = (Vec::new(), Vec::new(), Vec::new());
         for (&id, connection) in &self.connections {
@@ -75,6 +79,8 @@ impl Job {
                 Phase::Proved { peer, .. } => Some(*peer),
                 // The job did not form, and the notice of that is in the outbox.
                 Phase::Member { .. } | Phase::Root => None,
+                // It closes by itself once the answer is written.
+                Phase::Leaving => continue,
                 Phase::Unproven(_) if late => continue,
                 _ => {
                     others.push(id);

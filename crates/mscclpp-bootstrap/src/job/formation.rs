@@ -9,6 +9,7 @@ use mscclpp_os::waiting::LongWait;
 
 use crate::Error;
 use crate::job::action::ConnectionId;
+use crate::job::directory::Directory;
 use crate::job::plan::{Join, Plan};
 use crate::job::roster::Roster;
 use crate::protocol::frame::Frame;
@@ -34,7 +35,9 @@ pub struct Formation {
     pub(super) wait: Option<LongWait>,
 }
 
-/// The stages of forming. Rank 0 goes from `Collecting` to `Formed`, other ranks go through the stages between.
+/// The stages of forming. Rank 0 goes from `Collecting` to `Formed`, other ranks go through the stages between. A rank 0 whose
+/// unique id another process made looks for that process first, and tells it where it listens: it is `Searching` and `Listening`
+/// before it is `Collecting`.
 pub(super) enum Stage {
     /// Rank 0 collects ranks, which are not all connected yet.
     Collecting,
@@ -47,6 +50,8 @@ pub(super) enum Stage {
     /// Another rank 0 has this address, and this one reports to it. If that gives no reason, the job fails with this
     /// error.
     SecondRoot(SocketAddr, Error),
+    /// The process made a unique id, and tells its ranks where rank 0 listens.
+    Directory(Directory),
     /// All ranks are connected.
     Formed { at: Instant },
 }
@@ -60,6 +65,11 @@ impl Formation {
 
     pub fn of_member(join: Join) -> Self {
         Self::at(Stage::Searching(join))
+    }
+
+    /// Makes the state of a process that has made a unique id. It is no rank.
+    pub fn of_directory(directory: Directory) -> Self {
+        Self::at(Stage::Directory(directory))
     }
 
     /// Makes the formation of a second rank 0, which finds its `place` taken. Without it nobody would hear of this
@@ -120,6 +130,25 @@ impl Formation {
             Stage::SecondRoot(_, otherwise) => Some(otherwise),
             _ => None,
         }
+    }
+
+    pub(super) fn directory(&self) -> Option<&Directory> {
+        match &self.stage {
+            Stage::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    pub(super) fn directory_mut(&mut self) -> Option<&mut Directory> {
+        match &mut self.stage {
+            Stage::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    /// Returns whether somebody has listened for this rank, who had room for it.
+    pub(super) fn listened(&self) -> bool {
+        matches!(&self.stage, Stage::Searching(join) if join.listened) && self.full.is_none()
     }
 
     /// Returns the missing ranks, as far as they are known here.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::socket::canonical;
-use mscclpp_net::wire::Malformed;
+use mscclpp_net::wire::{Malformed, Wire};
 use mscclpp_os::waiting::LongWait;
 
 use crate::job::Job;
@@ -22,9 +22,10 @@ use crate::job::connection::{Link, Phase};
 use crate::job::dial::Dial;
 use crate::job::formation::Stage;
 use crate::job::progress::FIRST_PROGRESS;
+use crate::job::roster::Roster;
 use crate::protocol::frame::{self, Frame, Kind};
 use crate::protocol::hello::{Origin, Purpose};
-use crate::protocol::table::Entry;
+use crate::protocol::table::{Entry, Place};
 use crate::protocol::tree;
 use crate::{Error, LOG};
 
@@ -40,6 +41,7 @@ impl Job {
             Stage::SecondRoot(place, _) => {
                 (vec![*place], self.plan.deadline.min(self.now + SECOND_ROOT_LIMIT))
             }
+            Stage::Directory(_) => return,
             _ => {
                 self.formation.progress_at = Some(self.now + FIRST_PROGRESS);
                 return;
@@ -53,6 +55,9 @@ impl Job {
             return;
         }
         if self.now >= self.plan.deadline {
+            if self.formation.directory().is_some() {
+                return self.close();
+            }
             let error = Error::Timeout {
                 operation: format!("initialising the bootstrap{}", self.formation.no_room()),
                 after: self.plan.timeout,
@@ -88,9 +93,24 @@ impl Job {
             Err(error) => return self.fail(&error, None),
         };
         let Stage::Listening(id, join) = &self.formation.stage else { return };
-        let (id, entry) = (*id, Entry { host: join.host, domain: join.domain, port, addresses });
+        let place = Place { port, addresses };
+        let (id, entry) = (*id, Entry { host: join.host, domain: join.domain, place });
         self.formation.stage = Stage::Joined;
-        self.say([id], frame::encode(Kind::Join, &entry.encode()));
+        self.say([id], frame::encode(Kind::Join, &entry.to_bytes()));
+        if self.plan.rank == 0 {
+            self.become_root(id, entry);
+        }
+    }
+
+    /// Begins to collect ranks, after the process that made the id was told where this rank 0 listens.
+    fn become_root(&mut self, directory: ConnectionId, root: Entry) {
+        if let Some(connection) = self.connections.get_mut(&directory) {
+            connection.phase = Phase::Leaving;
+        }
+        let address = root.place.socket_addresses().first().map_or_else(String::new, ToString::to_string);
+        self.formation.roster = Some(Roster::new(&self.plan, address, root));
+        self.formation.stage = Stage::Collecting;
+        self.formation.progress_at = Some(self.now + FIRST_PROGRESS);
     }
 
     /// Handles a frame from a rank that was admitted.

@@ -9,6 +9,7 @@ use mscclpp_net::key::Nonce;
 
 use crate::error::{JOB_IDS, NO_JOB_ID};
 use crate::job::connection::{Connection, Link, Phase};
+use crate::job::dial::Dial;
 use crate::job::dialling::ANSWER_LIMIT;
 use crate::job::roster::Refused;
 use crate::job::{ConnectionId, Job, Plan};
@@ -109,6 +110,10 @@ impl Job {
     }
 
     fn rejected(&mut self, peer: usize, purpose: Purpose, rejection: Rejection, connection: &Connection) {
+        if let (Rejection::Moved { to }, Purpose::Join) = (&rejection, purpose) {
+            let addresses = to.socket_addresses();
+            return self.dial(0, Dial::new(Purpose::Join, addresses, self.now, self.plan.deadline));
+        }
         let at = connection.remote;
         let local = connection.local.map(|local| local.to_string());
         let how = match &rejection {
@@ -166,6 +171,9 @@ impl Job {
 
     /// Admits a process that has proved that it has the job's key, or answers why not.
     fn admit(&mut self, id: ConnectionId, verified: Verified, hello: &Hello) {
+        if self.formation.directory().is_some() {
+            return self.on_call(id, verified, hello);
+        }
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let from = hello.process.at(connection.remote);
         let peer = hello.from as usize;
@@ -312,7 +320,7 @@ fn reason(
     let launched = plan.launched.as_ref();
     let our_job = || launched.map_or_else(|| NO_JOB_ID.to_owned(), |job| job.name.clone());
     Some(match rejection {
-        Rejection::WrongPlace { .. } => return None,
+        Rejection::WrongPlace { .. } | Rejection::Moved { .. } => return None,
         Rejection::Mismatch { what, theirs } => {
             let ours = match what.as_str() {
                 "protocol versions" => PROTOCOL_VERSION.to_string(),

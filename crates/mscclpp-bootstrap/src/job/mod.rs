@@ -24,6 +24,7 @@ mod clash;
 mod connection;
 mod dial;
 mod dialling;
+mod directory;
 mod ending;
 mod formation;
 mod forming;
@@ -53,6 +54,7 @@ use crate::protocol::tree;
 use crate::{Error, LOG};
 
 pub use action::{Action, Command, ConnectionId, Written};
+pub use directory::Directory;
 pub use ending::LINGER;
 pub use formation::Formation;
 pub use handshaking::hello;
@@ -195,7 +197,7 @@ impl Job {
                 Phase::Connecting { .. } | Phase::Abandoned { .. } | Phase::Leaving => {
                     reader.take::<u8>().map(|frame| frame.map(drop))
                 }
-                Phase::Member { .. } | Phase::Root | Phase::Link(_) => {
+                Phase::Member { .. } | Phase::Caller(_) | Phase::Root | Phase::Link(_) => {
                     reader.take().and_then(|frame| frame.map(|frame| self.on_frame(id, frame)).transpose())
                 }
             };
@@ -302,6 +304,7 @@ impl Job {
             }
             // By S1, this also holds for a member that has sent nothing since its proof.
             Phase::Member { rank, .. } if !self.is_formed() => self.peer_lost(rank, why, id),
+            Phase::Caller(caller) => self.caller_left(&caller),
             Phase::Root if !self.is_formed() => self.peer_lost(0, why, id),
             Phase::Link(link) => self.link_ended(&link, id, why),
             Phase::Member { .. } | Phase::Root | Phase::Leaving => {}
@@ -311,6 +314,7 @@ impl Job {
     fn on_frame(&mut self, id: ConnectionId, frame: Frame) -> Result<(), Malformed> {
         match self.connections.get(&id).map(|c| &c.phase) {
             Some(Phase::Member { rank, .. }) => self.on_member_frame(id, *rank, &frame),
+            Some(Phase::Caller(_)) => self.on_caller_frame(id, &frame),
             Some(Phase::Root) => self.on_root_frame(id, &frame),
             Some(Phase::Link(link)) => self.on_link_frame(id, link.peer, frame),
             _ => Ok(()),

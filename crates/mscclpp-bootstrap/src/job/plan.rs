@@ -64,6 +64,8 @@ impl Plan {
 /// The parameters of joining: where rank 0 may be, and what to tell it.
 pub struct Join {
     pub candidates: Vec<SocketAddr>,
+    /// Whether a process listened there before this rank could know of it. If nobody does, the rank need not wait.
+    pub listened: bool,
     pub host: HostId,
     pub domain: HostId,
 }

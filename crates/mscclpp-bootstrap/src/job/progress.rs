@@ -39,6 +39,9 @@ impl Job {
         let attempts = self.dials.get(&0).map(|dial| dial.search.attempts()).unwrap_or_default();
         let whom = match (missing.is_empty(), self.root_at) {
             (false, _) => RankList(&missing).to_string(),
+            (true, None) if self.plan.rank == 0 && self.formation.roster().is_none() => {
+                "the process that made the unique id".to_owned()
+            }
             (true, None) if self.plan.rank > 0 => match attempts.is_empty() {
                 true => "rank 0, which has not let this rank in".to_owned(),
                 false => "rank 0".to_owned(),

@@ -198,9 +198,10 @@ mod tests {
     use super::*;
     use crate::fuzzing;
     use crate::protocol::handshake::JobKey;
+    use crate::protocol::table::Place;
 
     fn entry() -> Entry {
-        Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
+        Entry { host: [1; 16], domain: [1; 16], place: Place { port: 1, addresses: vec![] } }
     }
 
     fn plan() -> Plan {

@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mscclpp_net::wire::{Malformed, Reader};
+use mscclpp_net::wire::{Malformed, Reader, Wire};
 
 use crate::job::connection::{Connection, Link, Phase};
 use crate::job::dial::Dial;
 use crate::job::{ConnectionId, Job};
 use crate::protocol::frame::{self, Frame, Kind, MAX_PAYLOAD};
 use crate::protocol::hello::Purpose;
-use crate::protocol::table::{Table, most_bytes, parse_place};
+use crate::protocol::table::{Place, Table, most_bytes};
 use crate::protocol::tree;
 
 /// The time that a connection of a process that has come again may take to end, or to continue. A broken connection
@@ -81,7 +81,7 @@ impl Job {
 
     /// Handles rank 0's message where the parent of this rank listens.
     pub(super) fn on_parent(&mut self, frame: &Frame) -> Result<(), Malformed> {
-        let addresses = parse_place(&frame.payload)?;
+        let addresses = Place::parse(&frame.payload)?.socket_addresses();
         let Some(parent) = self.parent().filter(|&parent| parent > 0) else {
             return Err(Malformed("the parent of this rank is rank 0"));
         };

@@ -3,13 +3,15 @@
 use std::io::Read;
 use std::time::Duration;
 
+use mscclpp_net::wire::Wire;
+
 use super::*;
 use crate::fuzzing::RawRank;
 use crate::job::connection::Link;
 use crate::protocol::frame::{self, Kind, MAX_PAYLOAD};
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::Purpose;
-use crate::protocol::table::Entry;
+use crate::protocol::table::{Entry, Place};
 
 fn plan_of_rank_0() -> Plan {
     Plan { by_address: true, ..Plan::for_tests(0, 4, JobKey::none(), Duration::from_secs(600)) }
@@ -55,7 +57,7 @@ fn actions(job: &mut Job) -> Vec<Action> {
 }
 
 fn entry() -> Entry {
-    Entry { host: [1; 16], domain: [1; 16], port: 1, addresses: vec![] }
+    Entry { host: [1; 16], domain: [1; 16], place: Place { port: 1, addresses: vec![] } }
 }
 
 /// Connects a process to the job. Returns the connection and the challenge on it.
@@ -206,7 +208,7 @@ fn a_rank_that_came_twice_is_said_at_once_with_both() {
             id
         })
         .collect();
-    let join = frame::encode(Kind::Join, &entry().encode());
+    let join = frame::encode(Kind::Join, &entry().to_bytes());
     job.on_bytes(Instant::now(), ids[1], &join);
     assert!(job.failed.is_none(), "{:?}", job.failed);
     let text = logged(|| job.on_bytes(Instant::now(), ids[0], &join));
@@ -237,7 +239,8 @@ fn a_process_may_join_again_and_rank_0_waits_for_the_end_of_its_first_connection
         job.on_bytes(now, id, &RawRank::without_key(4, rank).on_bytes(&challenge).unwrap());
         id
     };
-    let says_where = |job: &mut Job, id| job.on_bytes(now, id, &frame::encode(Kind::Join, &entry().encode()));
+    let says_where =
+        |job: &mut Job, id| job.on_bytes(now, id, &frame::encode(Kind::Join, &entry().to_bytes()));
     for rank in [2, 3] {
         let id = join(&mut job, rank);
         says_where(&mut job, id);

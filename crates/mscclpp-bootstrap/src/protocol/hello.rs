@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::protocol::frame;
+use crate::protocol::table::Place;
 use mscclpp_net::key::Nonce;
 use mscclpp_net::wire::{MAX_TEXT, Malformed, Reader};
 use mscclpp_net::{wire_enum, wire_struct};
@@ -14,7 +15,8 @@ use sha2::{Digest, Sha256};
 /// - 3: the initiator names its process. From here on a hello may have more at its end, which is ignored.
 /// - 4: the table comes from the parent in the tree, and rank 0 says where that listens. A rank says in which
 ///   generation of the job it was last, and the table has the one that forms.
-pub const PROTOCOL_VERSION: u32 = 4;
+/// - 5: rank 0 may be in another process than the one that made the id, which tells the others where it listens.
+pub const PROTOCOL_VERSION: u32 = 5;
 
 pub type JobId = [u8; 16];
 
@@ -144,6 +146,8 @@ pub enum Rejection {
     WrongPlace { here: u32 },
     /// Another job of a launcher meets here, with this name.
     OtherJob { theirs: String },
+    /// Rank 0 listens at another place.
+    Moved { to: Place },
 }
 
 wire_enum!(Rejection or "a rejection is for no known reason" {
@@ -152,6 +156,7 @@ wire_enum!(Rejection or "a rejection is for no known reason" {
     3 => Complete { n_ranks },
     4 => WrongPlace { here },
     5 => OtherJob { theirs },
+    6 => Moved { to },
 });
 
 const _: () =

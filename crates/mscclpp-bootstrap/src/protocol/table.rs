@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::host::HostId;
 use mscclpp_net::wire::{Malformed, Reader, Wire};
+use mscclpp_net::wire_struct;
 
 /// The most addresses that a rank gives.
 pub const MAX_ADDRESSES: usize = 6;
@@ -15,52 +16,39 @@ pub const MAX_ADDRESSES: usize = 6;
 pub struct Entry {
     pub host: HostId,
     pub domain: HostId,
+    pub place: Place,
+}
+
+wire_struct!(Entry { host, domain, place });
+
+/// The port and the addresses at which a rank listens, best first. At most [`MAX_ADDRESSES`] are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
     pub port: u16,
-    /// The addresses, best first.
     pub addresses: Vec<IpAddr>,
 }
 
-impl Entry {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = (self.host, self.domain).to_bytes();
-        put_place(&mut out, self.port, &self.addresses);
-        out
-    }
-
-    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(payload);
-        let (host, domain) = (reader.take()?, reader.take()?);
-        let (port, addresses) = take_place(&mut reader)?;
-        reader.end()?;
-        Ok(Self { host, domain, port, addresses })
+impl Place {
+    pub fn socket_addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.iter().map(|ip| SocketAddr::new(*ip, self.port)).collect()
     }
 }
 
-/// Reads the addresses of a rank from the bytes of [`Table::place`].
-pub fn parse_place(bytes: &[u8]) -> Result<Vec<SocketAddr>, Malformed> {
-    let mut reader = Reader::new(bytes);
-    let place = take_place(&mut reader)?;
-    reader.end()?;
-    Ok(socket_addresses(place))
-}
-
-fn socket_addresses((port, addresses): (u16, Vec<IpAddr>)) -> Vec<SocketAddr> {
-    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
-}
-
-fn put_place(out: &mut Vec<u8>, port: u16, addresses: &[IpAddr]) {
-    let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
-    (port, addresses.len() as u8).put(out);
-    addresses.iter().for_each(|ip| ip.put(out));
-}
-
-fn take_place(reader: &mut Reader<'_>) -> Result<(u16, Vec<IpAddr>), Malformed> {
-    let (port, count) = reader.take::<(u16, u8)>()?;
-    if usize::from(count) > MAX_ADDRESSES {
-        return Err(Malformed("a rank has too many addresses"));
+impl Wire for Place {
+    fn put(&self, out: &mut Vec<u8>) {
+        let addresses = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
+        (self.port, addresses.len() as u8).put(out);
+        addresses.iter().for_each(|ip| ip.put(out));
     }
-    let addresses = (0..count).map(|_| reader.take()).collect::<Result<_, _>>()?;
-    Ok((port, addresses))
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (port, count) = reader.take::<(u16, u8)>()?;
+        if usize::from(count) > MAX_ADDRESSES {
+            return Err(Malformed("a rank has too many addresses"));
+        }
+        let addresses = (0..count).map(|_| reader.take()).collect::<Result<_, _>>()?;
+        Ok(Self { port, addresses })
+    }
 }
 
 /// The entries of all ranks.
@@ -90,7 +78,7 @@ pub fn encode(entries: &[Entry], generation: u64) -> Vec<u8> {
     out.extend(hosts.iter().flatten());
     for entry in entries {
         (number(&entry.host), number(&entry.domain)).put(&mut out);
-        put_place(&mut out, entry.port, &entry.addresses);
+        entry.place.put(&mut out);
     }
     out
 }
@@ -111,7 +99,7 @@ impl Table {
                 return Err(Malformed("a table refers to a node it does not name"));
             }
             members.push(member);
-            take_place(&mut reader)?;
+            reader.take::<Place>()?;
         }
         reader.end()?;
         let me = *members.get(rank).ok_or(Malformed("a table is too short"))?;
@@ -122,7 +110,7 @@ impl Table {
 
     /// Returns the addresses at which a rank listens, best first.
     pub fn addresses(&self, rank: usize) -> Vec<SocketAddr> {
-        parse_place(self.place(rank)).unwrap_or_default()
+        Place::parse(self.place(rank)).map(|place| place.socket_addresses()).unwrap_or_default()
     }
 
     /// Returns the part of the table with a rank's addresses; empty for a rank that does not exist.
@@ -164,8 +152,7 @@ mod tests {
         Entry {
             host: [host; 16],
             domain: [domain; 16],
-            port,
-            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            place: Place { port, addresses: addresses.iter().map(|a| a.parse().unwrap()).collect() },
         }
     }
 
@@ -206,15 +193,15 @@ mod tests {
         let bytes = encode(&ranks, 1);
         assert_eq!(bytes.len(), most_bytes(9));
         let table = Table::parse(bytes, 0, 9).unwrap();
-        assert_eq!(parse_place(table.place(8)).unwrap(), table.addresses(8));
+        assert_eq!(Place::parse(table.place(8)).unwrap().socket_addresses(), table.addresses(8));
         assert_eq!(table.addresses(8).len(), MAX_ADDRESSES);
-        assert!(table.place(9).is_empty() && parse_place(&[]).is_err());
+        assert!(table.place(9).is_empty() && Place::parse(&[]).is_err());
     }
 
     #[test]
     fn entries_survive_the_wire() {
         for entry in three() {
-            assert_eq!(Entry::parse(&entry.encode()).unwrap(), entry);
+            assert_eq!(Entry::parse(&entry.to_bytes()).unwrap(), entry);
         }
         assert!(Entry::parse(&[0; 20]).is_err());
     }

@@ -17,7 +17,7 @@ use crate::launch::launchers;
 use crate::member::Member;
 use crate::protocol::handshake::JobKey;
 use crate::protocol::hello::{LaunchedJob, Process};
-use crate::protocol::table::Entry;
+use crate::protocol::table::{Entry, Place};
 use crate::tcp::bootstrap::TcpBootstrap;
 use crate::tcp::forming::Forming;
 use crate::tcp::handle::ReactorHandle;
@@ -29,7 +29,7 @@ use crate::{Error, Family, LOG, Result, UniqueId};
 /// The way in which a rank finds rank 0: by unique id or by address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MeetingPlace {
-    /// The id that rank 0's process created.
+    /// The id that one process created, usually that of rank 0.
     Id(UniqueId),
     /// The address at which rank 0 is to listen.
     Address(String),
@@ -291,11 +291,14 @@ impl TcpBootstrapBuilder {
         };
         let domain = self.ipc_domain.as_deref().map_or(host, |id| host::named("domain", id));
 
-        if self.rank > 0 {
+        let member = |plan, candidates| {
             let listen_at = if interface.is_some() { own.clone() } else { Vec::new() };
-            let formation = Formation::of_member(Join { candidates, host, domain });
-            let places = Places { listen_at, others: own };
-            return Ok(Settings { plan, listener: None, formation, places });
+            let formation = Formation::of_member(Join { candidates, listened: !by_address, host, domain });
+            let places = Places { listen_at, others: own.clone() };
+            Settings { plan, listener: None, formation, places }
+        };
+        if self.rank > 0 {
+            return Ok(member(plan, candidates));
         }
         // Another process may be rank 0 of this job too, and wait for the rank that this one should have been.
         let second = |plan, place, error| {
@@ -303,15 +306,11 @@ impl TcpBootstrapBuilder {
             Ok(Settings { plan, listener: None, formation, places: Places::default() })
         };
         let listener = match at {
-            ParsedPlace::Id(id) => match (published::take(id), candidates.first()) {
-                (Some(listener), _) => Some(listener),
-                (None, place) => {
-                    let error = Error::NotTheCreator { id: id.to_string() };
-                    return match place {
-                        Some(&place) if self.n_ranks > 1 => second(plan, place, error),
-                        _ => Err(error),
-                    };
-                }
+            ParsedPlace::Id(id) => match published::take(id) {
+                Some(listener) => Some(listener),
+                // There is no other rank to meet, even if another process made the id.
+                None if self.n_ranks == 1 => None,
+                None => return Ok(member(plan, candidates)),
             },
             // A job of one rank needs no port.
             ParsedPlace::Address(_) if self.n_ranks == 1 => None,
@@ -326,14 +325,14 @@ impl TcpBootstrapBuilder {
         let local = local.during("asking for a socket's address")?;
         let (port, addresses) = match local {
             None => (0, Vec::new()),
-            Some(local) if local.ip().is_unspecified() => (local.port(), own),
+            Some(local) if local.ip().is_unspecified() => (local.port(), own.clone()),
             Some(local) => (local.port(), vec![local.ip()]),
         };
         if plan.job.is_none() {
             plan.job = Some(random()?);
         }
         let shown = candidates.first().map_or_else(String::new, ToString::to_string);
-        let root = Entry { host, domain, port, addresses };
+        let root = Entry { host, domain, place: Place { port, addresses } };
         let formation = Formation::of_root(&plan, shown, root);
         Ok(Settings { plan, listener, formation, places: Places::default() })
     }
@@ -342,7 +341,7 @@ impl TcpBootstrapBuilder {
 /// The largest number of ranks. A larger one is taken for a mistake.
 const MAX_RANKS: usize = 1 << 20;
 /// The longest time-out. Longer ones are cut to this, so that they can be added to the time.
-const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
+pub(super) const A_YEAR: Duration = Duration::from_secs(86_400 * 365);
 
 /// A [`MeetingPlace`] whose text was parsed.
 enum ParsedPlace {

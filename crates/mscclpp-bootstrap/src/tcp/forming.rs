@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mscclpp_net::SystemCall;
@@ -52,15 +53,8 @@ impl Forming {
 
     /// Starts the thread of a rank.
     pub(super) fn begin(mut bootstrap: TcpBootstrap, reactor: Reactor, deadline: Instant) -> Result<Self> {
-        let thread = std::thread::Builder::new()
-            .name(format!("mscclpp-boot-{}", bootstrap.member.rank))
-            .stack_size(THREAD_STACK)
-            .spawn(move || {
-                let _end = EndOfThread(Arc::clone(&reactor.handle));
-                reactor.run();
-            })
-            .during("starting the bootstrap's thread")?;
-        bootstrap.thread = Some(thread);
+        let name = format!("mscclpp-boot-{}", bootstrap.member.rank);
+        bootstrap.thread = Some(start_thread(&name, reactor, || {})?);
         Ok(Self { bootstrap: Some(bootstrap), deadline })
     }
 
@@ -126,6 +120,21 @@ impl fmt::Debug for Forming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Forming").field("bootstrap", &self.bootstrap).finish_non_exhaustive()
     }
+}
+
+/// Starts the thread of a reactor, which calls `at_end` when it ends.
+pub(super) fn start_thread(
+    name: &str,
+    reactor: Reactor,
+    at_end: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(THREAD_STACK);
+    let thread = thread.spawn(move || {
+        let _end = EndOfThread(Arc::clone(&reactor.handle));
+        reactor.run();
+        at_end();
+    });
+    Ok(thread.during("starting the bootstrap's thread")?)
 }
 
 /// Ends the waits of callers when it is dropped, however the thread ends.

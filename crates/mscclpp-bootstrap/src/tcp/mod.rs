@@ -23,23 +23,33 @@ pub use generations::Job;
 use crate::Error;
 use crate::{Env, Result, UniqueId};
 
+/// The time for which a process listens for the ranks of an id, unless it is told otherwise.
+const HALF_AN_HOUR: Duration = Duration::from_secs(30 * 60);
+
 impl TcpBootstrap {
-    /// Makes the identity of a new job, in the process that will be rank 0, and begins to listen for its ranks.
+    /// Makes the identity of a new job, and begins to listen for its ranks: in the process of rank 0, or in any other that
+    /// lives until all ranks have come.
     ///
     /// The environment variables `MSCCLPP_SOCKET_IFNAME` and `MSCCLPP_SOCKET_FAMILY` choose the addresses; see
-    /// [`Env`]. The listening socket is kept until rank 0 takes it over, [`forget_unique_id`](Self::forget_unique_id)
-    /// is called, or the process ends. An id serves one job.
+    /// [`Env`]. The process listens until its rank 0 takes the socket over, [`forget_unique_id`](Self::forget_unique_id)
+    /// is called, half an hour has passed, or the process ends. An id serves one job.
     pub fn create_unique_id() -> Result<UniqueId> {
         Self::create_unique_id_in(&Env::read()?)
     }
 
     /// Does the same as [`create_unique_id`](Self::create_unique_id) with an environment given by the caller.
     pub fn create_unique_id_in(env: &Env) -> Result<UniqueId> {
-        published::create(env)
+        Self::create_unique_id_for(env, HALF_AN_HOUR)
+    }
+
+    /// Does the same as [`create_unique_id_in`](Self::create_unique_id_in), and listens for another time than half an hour. A
+    /// time of more than a year counts as a year.
+    pub fn create_unique_id_for(env: &Env, time: Duration) -> Result<UniqueId> {
+        published::create(env, time)
     }
 
     /// Stops listening for the ranks of an id that this process made and that no rank 0 has taken over. Returns
-    /// whether it did. Ranks that come with the id later miss rank 0.
+    /// whether it did. Ranks that come with the id later fail with [`Error::NobodyListens`].
     ///
     /// ```
     /// # use mscclpp_bootstrap::TcpBootstrap;
@@ -49,7 +59,7 @@ impl TcpBootstrap {
     /// # Ok::<(), mscclpp_bootstrap::Error>(())
     /// ```
     pub fn forget_unique_id(id: &UniqueId) -> bool {
-        published::take(id).is_some()
+        published::forget(id)
     }
 
     /// Joins a job of `n_ranks` ranks as `rank`. Returns when all ranks are connected, or with an error within
@@ -60,7 +70,7 @@ impl TcpBootstrap {
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for numbers that make no sense;
-    /// - [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::NotTheCreator`] and [`Error::AddressInUse`] for
+    /// - [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::NobodyListens`] and [`Error::AddressInUse`] for
     ///   bad names;
     /// - [`Error::Mismatch`], [`Error::DuplicateRank`], [`Error::JobComplete`], [`Error::OtherJob`] and
     ///   [`Error::Unauthenticated`] for ranks that do not fit together;
@@ -82,7 +92,7 @@ impl TcpBootstrap {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`], [`Error::BadAddress`], [`Error::NoSuchInterface`], [`Error::BadEnvironment`],
-    /// [`Error::EnvironmentConflict`], [`Error::Io`], and [`Error::NotTheCreator`] for a job of one rank. All other
+    /// [`Error::EnvironmentConflict`], and [`Error::Io`]. All other
     /// errors of [`new`](Self::new) come from [`Forming::wait`].
     pub fn start(
         rank: usize,

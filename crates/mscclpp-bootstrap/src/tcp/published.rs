@@ -1,22 +1,46 @@
-//! The listeners of unique ids, from the time when an id is made until rank 0 takes its listener over.
+//! The unique ids that this process has made, from then until rank 0 takes the listener over.
 //!
-//! An id consists of bytes and can be copied and carried through any channel, so it cannot hold the socket that
-//! belongs to it: the socket waits in a table of the process.
+//! An id consists of bytes and can be copied and carried through any channel, so it cannot hold what belongs to it: that is in a
+//! table of the process. A thread for each id answers the ranks that come; rank 0 may be in another process (`job::directory`).
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use mscclpp_net::{SystemCall, interface, random};
 use parking_lot::Mutex;
 
 use crate::env::{Env, INTERFACE};
-use crate::protocol::hello::JobId;
+use crate::inbox::Inbox;
+use crate::job::{Command, Directory, Formation, Job, LINGER, Plan};
+use crate::protocol::handshake::JobKey;
+use crate::protocol::hello::{JobId, Process};
+use crate::protocol::table::{MAX_ADDRESSES, Place};
+use crate::tcp::builder::A_YEAR;
+use crate::tcp::forming;
+use crate::tcp::handle::ReactorHandle;
+use crate::tcp::listening::Places;
+use crate::tcp::reactor::Reactor;
 use crate::tcp::socket;
 use crate::{Error, Family, Result, UniqueId};
 
-static PUBLISHED: Mutex<Vec<(JobId, TcpListener)>> = Mutex::new(Vec::new());
+/// The most ranks that an id is meant for: so many connections may be about to prove themselves at the same time.
+const CALLERS: usize = 1 << 16;
 
-/// Makes an id and begins to listen for its ranks.
-pub(crate) fn create(env: &Env) -> Result<UniqueId> {
+static PUBLISHED: Mutex<Vec<Published>> = Mutex::new(Vec::new());
+
+struct Published {
+    job: JobId,
+    /// The process that made the id. A fork of it has a copy of this, and no thread that answers.
+    process: u32,
+    listener: TcpListener,
+    claimed: Arc<AtomicBool>,
+    thread: Arc<ReactorHandle>,
+}
+
+/// Makes an id, and listens for its ranks for at most `time`.
+pub(crate) fn create(env: &Env, time: Duration) -> Result<UniqueId> {
     let interfaces = interface::list()?;
     let mut addresses = interface::candidates(&interfaces, env.interface.as_deref(), env.family)
         .map_err(|error| Error::no_such_interface(error, Some(INTERFACE)))?;
@@ -39,14 +63,68 @@ pub(crate) fn create(env: &Env) -> Result<UniqueId> {
             available: Vec::new(),
         });
     }
-    let (job, key) = (random()?, random()?);
-    PUBLISHED.lock().push((job, listener));
-    Ok(UniqueId::new(&addresses, local.port(), job, key))
+    addresses.truncate(MAX_ADDRESSES);
+    let id = UniqueId::new(&addresses, local.port(), random()?, random()?);
+    publish(&id, listener, Place { port: local.port(), addresses }, time)?;
+    Ok(id)
 }
 
-/// Takes the listener of an id. Returns `None` if another process made the id, or if the listener was taken before.
+/// Starts the thread that answers the ranks of an id.
+fn publish(id: &UniqueId, listener: TcpListener, here: Place, time: Duration) -> Result<()> {
+    let (job, claimed, now) = (id.job(), Arc::new(AtomicBool::new(false)), Instant::now());
+    let plan = Plan {
+        rank: 0,
+        n_ranks: CALLERS,
+        key: JobKey::of_unique_id(id.key()),
+        job: Some(job),
+        timeout: time,
+        deadline: now + time.min(A_YEAR),
+        by_address: false,
+        launched: None,
+        last_generation: None,
+        log_after: Duration::MAX,
+        process: Process::own(),
+    };
+    let formation = Formation::of_directory(Directory::new(here, Arc::clone(&claimed)));
+    let thread = Arc::new(ReactorHandle::new(Arc::new(Inbox::default()))?);
+    let accepted = listener.try_clone().during("duplicating a socket")?;
+    let directory = Job::new(plan, formation, now);
+    let reactor = Reactor::new(0, directory, Arc::clone(&thread), Some(accepted), Places::default())?;
+    let process = std::process::id();
+    PUBLISHED.lock().push(Published { job, process, listener, claimed, thread });
+    let started = forming::start_thread("mscclpp-id", reactor, move || {
+        PUBLISHED.lock().retain(|published| published.job != job);
+    });
+    if started.is_err() {
+        PUBLISHED.lock().retain(|published| published.job != job);
+    }
+    started.map(drop)
+}
+
+/// Takes the listener of an id for its rank 0. Returns `None` if another process made the id, or has its rank 0, or if
+/// the listener was taken or closed before.
 pub(crate) fn take(id: &UniqueId) -> Option<TcpListener> {
-    let mut published = PUBLISHED.lock();
-    let at = published.iter().position(|(job, _)| *job == id.job())?;
-    Some(published.swap_remove(at).1)
+    let published = {
+        let mut all = PUBLISHED.lock();
+        // In a fork, the sockets of its parent's ids are closed: they would keep the ports open when the parent ends.
+        all.retain(|published| published.process == std::process::id());
+        let at = all.iter().position(|published| published.job == id.job())?;
+        if all[at].claimed.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        all.swap_remove(at)
+    };
+    published.thread.command(Command::Close);
+    // Rank 0 must be the only one that accepts.
+    published.thread.wait_finished(Instant::now() + LINGER + Duration::from_secs(1));
+    Some(published.listener)
+}
+
+/// Stops to listen for the ranks of an id. Returns whether this process has listened.
+pub(crate) fn forget(id: &UniqueId) -> bool {
+    let mut all = PUBLISHED.lock();
+    all.retain(|published| published.process == std::process::id());
+    let Some(at) = all.iter().position(|published| published.job == id.job()) else { return false };
+    all.swap_remove(at).thread.command(Command::Close);
+    true
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ranks::{PATIENCE, challenged, connect, free_port, hear, on_threads, prove};
 use mscclpp_bootstrap::fuzzing::{self, RawRank};
-use mscclpp_bootstrap::{Bootstrap, Env, Error, MeetingPlace, TcpBootstrap};
+use mscclpp_bootstrap::{Bootstrap, Env, Error, Forming, MeetingPlace, TcpBootstrap};
 
 /// The kind of a job's key.
 #[derive(Clone, Copy)]
@@ -43,11 +43,11 @@ impl Job {
         Self { at, secret: matches!(kind, Kind::Secret).then_some("swordfish"), address }
     }
 
-    /// Joins the job, with the default time-out.
-    fn join(&self, rank: usize) -> Result<TcpBootstrap, Error> {
+    /// Begins to join the job, with the default time-out.
+    fn start(&self, rank: usize) -> Forming {
         let builder = TcpBootstrap::builder(rank, Self::RANKS as usize).env(Env::default());
         let builder = self.secret.iter().fold(builder, |builder, secret| builder.secret(*secret));
-        builder.connect(self.at.clone())
+        builder.start(self.at.clone()).unwrap()
     }
 
     /// Makes a rank of the job that the test plays.
@@ -63,14 +63,9 @@ impl Job {
 /// Runs `rank_2`, which does something and ends, while ranks 0 and 1 wait; after that rank 3 comes. All must lose
 /// rank 2.
 fn all_lose_rank_2(job: &Job, rank_2: impl FnOnce()) {
-    let outcomes = std::thread::scope(|scope| {
-        let waiting = [0, 1].map(|rank| scope.spawn(move || job.join(rank).map(drop)));
-        rank_2();
-        let late = job.join(3).map(drop);
-        let [zero, one] = waiting.map(|rank| rank.join().unwrap());
-        [zero, one, late]
-    });
-    for outcome in outcomes {
+    let [zero, one] = [0, 1].map(|rank| job.start(rank));
+    rank_2();
+    for outcome in [zero, one, job.start(3)].map(|rank| rank.wait().map(drop)) {
         assert!(matches!(outcome, Err(Error::PeerLost { rank: 2, .. })), "{outcome:?}");
     }
 }
@@ -167,7 +162,7 @@ fn who_speaks_first_where_it_should_listen_is_refused() {
     let (done, over) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            drop(job.join(0));
+            drop(job.start(0).wait());
             done.send(()).unwrap();
         });
         let mut rank = job.raw(1);
@@ -212,24 +207,22 @@ fn a_rank_that_gives_up_says_so_behind_its_proof() {
 fn a_proof_that_is_withdrawn_is_not_the_rank() {
     for kind in KINDS {
         let job = &Job::new(kind);
-        std::thread::scope(|scope| {
-            let waiting = [0, 1, 3].map(|rank| scope.spawn(move || job.join(rank)));
-            // The rank ends before rank 0 has checked the proof, and after it has answered.
-            for answered in [false, true] {
-                let mut rank = job.raw(2);
-                let (mut stream, mut said) = challenged(&mut rank, &job.address);
-                if answered {
-                    stream.write_all(&said).unwrap();
-                    assert!(hear(&mut rank, &stream).unwrap_err().contains("Accepted"));
-                    said.clear();
-                }
-                said.extend(fuzzing::frame_of(21, &[]));
+        let waiting = [0, 1, 3].map(|rank| job.start(rank));
+        // The rank ends before rank 0 has checked the proof, and after it has answered.
+        for answered in [false, true] {
+            let mut rank = job.raw(2);
+            let (mut stream, mut said) = challenged(&mut rank, &job.address);
+            if answered {
                 stream.write_all(&said).unwrap();
-                stream.read_to_end(&mut Vec::new()).unwrap();
+                assert!(hear(&mut rank, &stream).unwrap_err().contains("Accepted"));
+                said.clear();
             }
-            let mut all = vec![job.join(2).unwrap()];
-            all.extend(waiting.map(|rank| rank.join().unwrap().unwrap()));
-            on_threads(4, |i| all[i].barrier().unwrap());
-        });
+            said.extend(fuzzing::frame_of(21, &[]));
+            stream.write_all(&said).unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        }
+        let mut all = vec![job.start(2).wait().unwrap()];
+        all.extend(waiting.map(|rank| rank.wait().unwrap()));
+        on_threads(4, |i| all[i].barrier().unwrap());
     }
 }

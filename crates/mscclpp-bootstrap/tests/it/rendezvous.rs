@@ -56,8 +56,20 @@ fn an_id_survives_the_environment_and_serves_once() {
     let id: UniqueId = id.to_hex().parse().unwrap();
     let id = UniqueId::from_bytes(&id.to_bytes()).unwrap();
     on_threads(2, |rank| connect(rank, 2, id, PATIENCE).unwrap().barrier().unwrap());
-    assert!(matches!(connect(0, 2, id, PATIENCE), Err(Error::NotTheCreator { .. })));
+    for rank in 0..2 {
+        assert!(matches!(connect(rank, 2, id, PATIENCE), Err(Error::NobodyListens { .. })));
+    }
     assert!(!format!("{id:?} {id}").contains(&id.to_hex()[48..80]), "the key is hidden");
+}
+
+#[test]
+fn an_unused_id_is_listened_for_until_its_time_is_up() {
+    let id = TcpBootstrap::create_unique_id_for(&Env::default(), Duration::from_millis(200)).unwrap();
+    let started = Instant::now();
+    assert!(matches!(connect(1, 2, id, PATIENCE), Err(Error::NobodyListens { .. })));
+    let after = started.elapsed();
+    assert!(after > Duration::from_millis(150) && after < PATIENCE, "{after:?}");
+    assert!(!TcpBootstrap::forget_unique_id(&id));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of ranks that are processes: this program starts itself once for each.
 
 mod generations;
+mod ids;
 mod lost;
 mod network;
 #[path = "../ranks/mod.rs"]
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
         let (module, role) = role.split_first().expect("a module and its role");
         return match module.as_str() {
             "generations" => generations::be_rank(role),
+            "ids" => ids::be_rank(role),
             "lost" => lost::be_rank(role),
             "network" => network::be_rank(role),
             "two_jobs" => two_jobs::be_rank(role),
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     };
     let trials = [
         ("generations", generations::trials()),
+        ("ids", ids::trials()),
         ("lost", lost::trials()),
         ("network", network::trials()),
         ("two_jobs", two_jobs::trials()),

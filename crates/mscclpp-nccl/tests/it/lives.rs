@@ -121,6 +121,28 @@ fn a_shrunk_communicator_has_the_ranks_that_are_left() {
 }
 
 #[test]
+fn a_communicator_is_shrunk_again_to_other_ranks() {
+    for flags in [0, 1] {
+        ranks(3, |rank| {
+            // Rank 0 is in all three, the others are in some.
+            for excluded in [2, 1, 1] {
+                if rank.rank != excluded as usize {
+                    let shrunk = shrink(&rank, &mut [excluded], flags);
+                    assert_eq!((shrunk.rank, shrunk.ranks), (rank.rank.min(1), 2));
+                    shrunk.assert_works();
+                    shrunk.destroy();
+                }
+            }
+            let nccl = nccl();
+            // SAFETY: the handle is that of a live communicator.
+            nccl.ok(unsafe {
+                if flags == 0 { (nccl.ncclCommDestroy)(rank.comm) } else { (nccl.ncclCommAbort)(rank.comm) }
+            });
+        });
+    }
+}
+
+#[test]
 fn ranks_that_lost_one_go_on_without_it() {
     let done = Barrier::new(3);
     ranks(3, |rank| {

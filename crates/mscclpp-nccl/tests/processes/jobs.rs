@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    job::{all_succeed, id, join, start},
-    support::nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, SUCCESS, nccl},
+    job::{N, all_succeed, id, join, start},
+    support::nccl::{Config, INVALID_USAGE, Numbers, REMOTE_ERROR, Rank, SUCCESS, nccl},
 };
 use libtest_mimic::{Failed, Trial};
 use mscclpp_test_support::{
@@ -42,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         Trial::test("a_rank_that_is_killed_is_named", killed),
         succeed("calls_that_do_not_match_are_named", &[("MSCCLPP_NCCL_CHECK_CALLS", "1")]),
+        succeed("ids_of_one_process", &[]),
         succeed("many_communicators_leave_nothing_behind", &[]),
         succeed("a_forked_child_is_told", &[]),
     ]
@@ -88,6 +89,12 @@ pub(crate) fn run(role: &str, rank: usize) -> bool {
         "an_abort_reaches_other_processes" => an_abort_reaches_other_processes(rank),
         "killed" => is_killed(rank),
         "calls_that_do_not_match_are_named" => calls_that_do_not_match_are_named(rank),
+        // The process that made the id is rank 1.
+        "ids_of_one_process" => {
+            let rank = Rank::join(1 - rank, N, id(rank));
+            rank.assert_works();
+            rank.destroy();
+        }
         "many_communicators_leave_nothing_behind" => many_communicators_leave_nothing_behind(rank),
         "a_forked_child_is_told" => a_forked_child_is_told(rank),
         _ => return false,

@@ -1681,7 +1681,7 @@ class TcpBootstrap(Bootstrap):
     @staticmethod
     def create_unique_id() -> UniqueId:
         """
-        Makes the identity of a new job. Rank 0's process calls it.
+        Makes the identity of a new job. One process calls it, which lives until all ranks have come.
         """
     def get_unique_id(self, /) -> UniqueId:
         """
@@ -1781,7 +1781,7 @@ class TransportFlags:
 @final
 class UniqueId:
     """
-    The identity of a job: rank 0's process makes it and passes it to the others, for example by pickling it.
+    The identity of a job: one process makes it and passes it to the others, for example by pickling it.
     """
     def __eq__(self, value: object, /) -> bool: ...
     def __getstate__(self, /) -> bytes:

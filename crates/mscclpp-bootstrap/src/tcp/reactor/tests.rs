@@ -12,7 +12,7 @@ use crate::job::tests::{self, goodbye, linked, look_for, say_something};
 use crate::job::{Command, Formation, Join, Plan};
 use crate::protocol::frame::Kind;
 use crate::protocol::handshake::{JobKey, challenge};
-use crate::protocol::table::Entry;
+use crate::protocol::table::{Entry, Place};
 use mscclpp_net::handshake;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,14 +34,18 @@ fn reactor(plan: Plan, formation: Formation, listener: Option<TcpListener>) -> R
 
 fn rank_0(listener: TcpListener) -> Reactor {
     let root = listener.local_addr().unwrap();
-    let entry = Entry { host: [1; 16], domain: [1; 16], port: root.port(), addresses: vec![root.ip()] };
+    let entry = Entry {
+        host: [1; 16],
+        domain: [1; 16],
+        place: Place { port: root.port(), addresses: vec![root.ip()] },
+    };
     let formation = Formation::of_root(&plan(0), root.to_string(), entry);
     reactor(plan(0), formation, Some(listener))
 }
 
 /// Makes a rank that looks for rank 0 at these addresses.
 fn member(rank: usize, candidates: Vec<SocketAddr>, listener: Option<TcpListener>) -> Reactor {
-    let join = Join { candidates, host: [1; 16], domain: [1; 16] };
+    let join = Join { candidates, listened: false, host: [1; 16], domain: [1; 16] };
     reactor(plan(rank), Formation::of_member(join), listener)
 }
 
